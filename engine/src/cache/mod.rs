@@ -1,0 +1,430 @@
+//! The cache of one disk: frames, blocks in them, partitions around them.
+//!
+//! A partition holds the frames of one tenant and evicts only inside. Content enters a block in one step, always with a
+//! new frame ([`Cache::write`], [`Cache::end_fill`]); what the old frame has and the new one lacks is copied over. So a
+//! frame that others can see never changes, at the price of copying up to 3.5 KiB when a part of a block is overwritten.
+
+mod block;
+mod ledger;
+mod list;
+mod partition;
+mod pool;
+mod writeback;
+
+pub(crate) use block::{Block, BlockId, Queue};
+pub(crate) use ledger::Ledger;
+pub(crate) use list::NONE;
+pub(crate) use partition::{FRAMES_MIN, Partition};
+pub use pool::FrameId;
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use crate::control::TenantId;
+use crate::disk::VolumeId;
+use crate::event::Action;
+use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SECTORS_PER_BLOCK, SectorMask, sectors_touched};
+use block::{ALL, DIRTY};
+use list::List;
+use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
+
+/// Bookkeeping bytes per frame: a block, its entry in the index (at most two places of five bytes) and on the list of
+/// free blocks, and the pool's own.
+pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64 + 10 + 4 + POOL_BYTES_PER_FRAME;
+
+/// What the cache knows of a volume.
+#[derive(Debug)]
+pub(crate) struct CachedVolume {
+    pub(crate) tenant: TenantId,
+    /// The device takes whole blocks only: dirt is never less than a block.
+    pub(crate) whole_blocks: bool,
+    dirty: List<DIRTY>,
+    all: List<ALL>,
+    pub(crate) ledger: Ledger,
+    /// Counts device flushes: writes that complete now belong to this generation.
+    pub(crate) generation: u32,
+    /// The newest generation that is known to be on the medium.
+    pub(crate) synced: u32,
+    /// The newest generation of which something was evicted before it was known to be on the medium.
+    pub(crate) evicted: u32,
+    /// Blocks whose last write-back failed.
+    pub(crate) failing: u32,
+    /// Blocks with dirt or being written.
+    pub(crate) unwritten: u32,
+}
+
+impl CachedVolume {
+    fn new(tenant: TenantId, whole_blocks: bool) -> Self {
+        CachedVolume {
+            tenant,
+            whole_blocks,
+            dirty: List::default(),
+            all: List::default(),
+            ledger: Ledger::default(),
+            generation: 1,
+            synced: 0,
+            evicted: 0,
+            failing: 0,
+            unwritten: 0,
+        }
+    }
+
+    /// Whether `generation` may be lost at a power cut.
+    pub(crate) fn is_unsynced(&self, generation: u32) -> bool {
+        generation.wrapping_sub(self.synced) as i32 > 0
+    }
+}
+
+/// Where the rest of a block comes from when only a part of it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    /// From its valid sectors; others stay invalid.
+    Cached,
+    /// It lies in a hole: the rest is zeros.
+    Zeros,
+}
+
+/// All blocks of a disk machine.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    pool: Pool,
+    blocks: Vec<Block>,
+    free_blocks: Vec<BlockId>,
+    index: HashTable<BlockId>,
+    hasher: FixedState,
+    /// By `TenantId`.
+    partitions: Vec<Option<Partition>>,
+    /// By `VolumeId`.
+    volumes: Vec<Option<CachedVolume>>,
+    /// The block that was last looked at when frames retire.
+    retire_at: usize,
+}
+
+impl Cache {
+    /// A cache of `frames`, never more than `frames_max`.
+    pub(crate) fn new(frames: u32, frames_max: u32, seed: u64) -> Cache {
+        Cache {
+            pool: Pool::new(frames, frames_max),
+            blocks: Vec::with_capacity(frames_max as usize),
+            free_blocks: Vec::with_capacity(frames_max as usize),
+            index: HashTable::with_capacity(frames_max as usize),
+            hasher: FixedState::with_seed(seed),
+            partitions: Vec::new(),
+            volumes: Vec::new(),
+            retire_at: 0,
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id as usize]
+    }
+
+    pub(crate) fn block_mut(&mut self, id: BlockId) -> &mut Block {
+        &mut self.blocks[id as usize]
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> &CachedVolume {
+        self.volumes[volume.0 as usize].as_ref().expect("an open volume")
+    }
+
+    pub(crate) fn volume_mut(&mut self, volume: VolumeId) -> &mut CachedVolume {
+        self.volumes[volume.0 as usize].as_mut().expect("an open volume")
+    }
+
+    pub(crate) fn open_volume(&mut self, volume: VolumeId, tenant: TenantId, whole_blocks: bool) {
+        let at = volume.0 as usize;
+        if self.volumes.len() <= at {
+            self.volumes.resize_with(at + 1, || None);
+        }
+        self.volumes[at] = Some(CachedVolume::new(tenant, whole_blocks));
+    }
+
+    /// Forgets a volume. Nothing of it may be in flight.
+    pub(crate) fn close_volume(&mut self, volume: VolumeId) {
+        while let Some(id) = self.volume(volume).all.front() {
+            assert!(self.block(id).quiet(), "a volume is closed while a block of it is in use");
+            self.drop_block(id);
+        }
+        self.volumes[volume.0 as usize] = None;
+    }
+
+    fn hash(&self, volume: VolumeId, number: u64) -> u64 {
+        self.hasher.hash_one((volume.0, number))
+    }
+
+    /// The block, if anything is known of it.
+    pub(crate) fn lookup(&self, volume: VolumeId, number: u64) -> Option<BlockId> {
+        let hash = self.hash(volume, number);
+        let is_it = |&id: &BlockId| {
+            let block = &self.blocks[id as usize];
+            block.number == number && block.volume == volume
+        };
+        self.index.find(hash, is_it).copied()
+    }
+
+    /// Enters a block of which nothing is known yet. It needs a frame soon.
+    pub(crate) fn insert(&mut self, volume: VolumeId, number: u64) -> BlockId {
+        debug_assert!(self.lookup(volume, number).is_none());
+        let fresh = Block { volume, number, ..Block::default() };
+        let id = match self.free_blocks.pop() {
+            Some(id) => {
+                self.blocks[id as usize] = fresh;
+                id
+            }
+            None => {
+                self.blocks.push(fresh);
+                (self.blocks.len() - 1) as BlockId
+            }
+        };
+        let hash = self.hash(volume, number);
+        let (blocks, hasher) = (&self.blocks, &self.hasher);
+        self.index.insert_unique(hash, id, |&id| {
+            let block = &blocks[id as usize];
+            hasher.hash_one((block.volume.0, block.number))
+        });
+        let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        volume.all.push_back(&mut self.blocks, id);
+        id
+    }
+
+    /// Forgets a block, dirt and all. Nothing of it may be in flight.
+    pub(crate) fn drop_block(&mut self, id: BlockId) {
+        debug_assert!(self.block(id).quiet());
+        self.forget_dirt(id);
+        let Block { volume, number, frame, unsynced, written_in, .. } = *self.block(id);
+        if self.blocks[id as usize].in_lru {
+            self.lru_remove(id);
+        }
+        if unsynced != 0 && self.volume(volume).is_unsynced(written_in) {
+            let volume = self.volume_mut(volume);
+            // Blocks are not evicted in the order in which they were written.
+            if written_in.wrapping_sub(volume.evicted) as i32 > 0 {
+                volume.evicted = written_in;
+            }
+        }
+        let hash = self.hash(volume, number);
+        self.index.find_entry(hash, |&other| other == id).expect("an entered block").remove();
+        let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        volume.all.remove(&mut self.blocks, id);
+        self.release(frame);
+        self.blocks[id as usize].frame = FrameId::ZERO;
+        self.free_blocks.push(id);
+    }
+
+    /// Calls `visit` for each cached block of `first..past`, by whichever is shorter: the range or the volume's blocks.
+    pub(crate) fn for_each(
+        &mut self,
+        volume: VolumeId,
+        first: u64,
+        past: u64,
+        mut visit: impl FnMut(&mut Cache, BlockId),
+    ) {
+        if past - first <= u64::from(self.volume(volume).all.len()) {
+            for number in first..past {
+                if let Some(id) = self.lookup(volume, number) {
+                    visit(self, id);
+                }
+            }
+            return;
+        }
+        let mut next = self.volume(volume).all.front();
+        while let Some(id) = next {
+            next = self.volume(volume).all.next(&self.blocks, id);
+            if (first..past).contains(&self.block(id).number) {
+                visit(self, id);
+            }
+        }
+    }
+
+    /// Cached blocks of a volume.
+    pub(crate) fn cached_blocks(&self, volume: VolumeId) -> u64 {
+        u64::from(self.volume(volume).all.len())
+    }
+
+    /// A device read for all of a block begins, into `frame`.
+    pub(crate) fn begin_fill(&mut self, id: BlockId, frame: FrameId) {
+        let block = self.block_mut(id);
+        debug_assert!(!block.filling());
+        block.fill = frame;
+    }
+
+    /// The device read is over: what was not known of the block is known now, if it went well.
+    pub(crate) fn end_fill(&mut self, id: BlockId, good: bool, actions: &mut VecDeque<Action>) {
+        let fill = std::mem::replace(&mut self.block_mut(id).fill, FrameId::ZERO);
+        if !good {
+            self.release(fill);
+            return;
+        }
+        let Block { frame, valid, .. } = *self.block(id);
+        if !planted!(FillOverwritesDirty) {
+            copy_sectors(valid, frame, fill, 0, 0, actions);
+        }
+        self.replace_frame(id, fill);
+        self.block_mut(id).valid = SectorMask::MAX;
+        self.touch(id);
+    }
+
+    fn replace_frame(&mut self, id: BlockId, frame: FrameId) {
+        let old = std::mem::replace(&mut self.block_mut(id).frame, frame);
+        self.release(old);
+    }
+
+    /// Bytes `start..end` of a block become what `frame` has there; the frame becomes the block's.
+    pub(crate) fn write(
+        &mut self,
+        now: Nanos,
+        id: BlockId,
+        frame: FrameId,
+        (start, end): (u64, u64),
+        rest: Rest,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let touched = sectors_touched(start, end);
+        let Block { frame: old, valid, volume, .. } = *self.block(id);
+        if planted!(FrameChangedWhileWritten) && old != FrameId::ZERO {
+            actions.push_back(Action::Copy { from: frame, to: old, start: start as u16, len: (end - start) as u16 });
+            self.release(frame);
+        } else {
+            match rest {
+                Rest::Cached => copy_sectors(valid, old, frame, start, end, actions),
+                Rest::Zeros => {
+                    debug_assert_eq!(valid, 0, "what is cached is not in a hole");
+                    zero_around(frame, start, end, actions);
+                }
+            }
+            self.replace_frame(id, frame);
+        }
+        let known = if rest == Rest::Zeros { SectorMask::MAX } else { valid | touched };
+        self.block_mut(id).valid = known;
+        let whole_blocks = self.volume(volume).whole_blocks;
+        debug_assert!(!whole_blocks || known == SectorMask::MAX);
+        let mut dirt = if whole_blocks { SectorMask::MAX } else { touched };
+        if planted!(SectorMaskWrong) && dirt.count_ones() > 1 {
+            dirt &= !(1 << (7 - dirt.leading_zeros()));
+        }
+        self.mark_dirty(now, id, dirt);
+        self.touch(id);
+    }
+
+    fn mark_dirty(&mut self, now: Nanos, id: BlockId, sectors: SectorMask) {
+        let block = &mut self.blocks[id as usize];
+        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        if !block.unwritten() {
+            volume.unwritten += 1;
+            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").unwritten += 1;
+        }
+        if block.dirty == 0 {
+            block.dirty_epoch = volume.ledger.dirtied();
+            block.dirty_since_ms = (now / MILLISECOND) as u32;
+        }
+        block.dirty |= sectors;
+        if !block.in_dirty && block.writing == 0 {
+            block.in_dirty = true;
+            volume.dirty.push_back(&mut self.blocks, id);
+        }
+    }
+
+    /// One more reference to a frame.
+    pub(crate) fn retain(&mut self, frame: FrameId) {
+        self.pool.retain(frame);
+    }
+
+    /// One reference fewer.
+    pub(crate) fn release(&mut self, frame: FrameId) {
+        if let Some((tenant, left)) = self.pool.release(frame) {
+            let partition = self.partition_mut(tenant);
+            partition.used -= u32::from(left == Left::Nobody);
+            // With one holder left, its block can be evicted again: that too may be what somebody waits for.
+            partition.stirred = true;
+        }
+    }
+}
+
+/// Milliseconds from `since_ms` (wrapping) to `now`.
+pub(crate) fn age_ms(now: Nanos, since_ms: u32) -> u32 {
+    ((now / MILLISECOND) as u32).wrapping_sub(since_ms)
+}
+
+/// Copies the sectors of `mask` from one frame to another, but for the bytes `except_start..except_end`.
+fn copy_sectors(
+    mask: SectorMask,
+    from: FrameId,
+    to: FrameId,
+    except_start: u64,
+    except_end: u64,
+    actions: &mut VecDeque<Action>,
+) {
+    let mut copy = |start: u64, end: u64| {
+        if start < end {
+            actions.push_back(Action::Copy { from, to, start: start as u16, len: (end - start) as u16 });
+        }
+    };
+    for (start, end) in runs(mask) {
+        let (start, end) = (start * SECTOR, end * SECTOR);
+        if except_start == except_end {
+            copy(start, end);
+        } else {
+            copy(start, end.min(except_start));
+            copy(start.max(except_end), end);
+        }
+    }
+}
+
+/// Zeros all of a frame but for the bytes `start..end`.
+pub(crate) fn zero_around(frame: FrameId, start: u64, end: u64, actions: &mut VecDeque<Action>) {
+    for (from, to) in [(0, start), (end, BLOCK)] {
+        if from < to {
+            actions.push_back(Action::Zero { frame, start: from as u16, len: (to - from) as u16 });
+        }
+    }
+}
+
+/// The runs of ones in a mask: first sector, past the last.
+pub(crate) fn runs(mask: SectorMask) -> impl Iterator<Item = (u64, u64)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let rest = u64::from(mask) >> at << at;
+        if rest == 0 {
+            return None;
+        }
+        let start = u64::from(rest.trailing_zeros());
+        let end = start + u64::from((rest >> start).trailing_ones());
+        at = end;
+        Some((start, end))
+    })
+}
+
+const _: () = assert!(SECTORS_PER_BLOCK == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_masks() {
+        assert_eq!(runs(0).count(), 0);
+        assert_eq!(runs(0xff).collect::<Vec<_>>(), [(0, 8)]);
+        assert_eq!(runs(0b1011_0001).collect::<Vec<_>>(), [(0, 1), (4, 6), (7, 8)]);
+    }
+
+    #[test]
+    fn a_copy_spares_what_was_written() {
+        let mut actions = VecDeque::new();
+        copy_sectors(0b11, FrameId(1), FrameId(2), 100, 600, &mut actions);
+        let copies: Vec<_> = actions
+            .iter()
+            .map(|action| match action {
+                Action::Copy { start, len, .. } => (*start, *len),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(copies, [(0, 100), (600, 424)]);
+    }
+}

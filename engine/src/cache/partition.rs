@@ -1,0 +1,207 @@
+//! A partition: the frames of one tenant on one disk, and eviction inside it.
+//!
+//! Blocks stand in order of use. Eviction takes from the cold end; a block with unwritten dirt that is met there leaves
+//! the order and comes back to the cold end once it is written, so that the search costs one step a block.
+
+use super::block::{BlockId, LRU};
+use super::list::List;
+use super::{Cache, FrameId};
+use crate::control::{TenantId, TenantSpec};
+use crate::units::PIECE_BLOCKS;
+
+/// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and its last block. Below
+/// that one piece being received could keep another from ever being worked.
+pub(crate) const FRAMES_MIN: u32 = 2 * (PIECE_BLOCKS as u32 + 2);
+
+/// Blocks that are looked at in one step when frames retire: about 0.3 ms.
+const RETIRE_BLOCKS: usize = 16 * 1024;
+
+/// The frames of one tenant.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub(crate) spec: TenantSpec,
+    lru: List<LRU>,
+    /// Frames that it may use.
+    pub(crate) target: u32,
+    /// Frames that are charged to it.
+    pub(crate) used: u32,
+    /// Blocks with dirt or being written.
+    pub(crate) unwritten: u32,
+    /// Of those, blocks whose last write-back failed.
+    pub(crate) failing: u32,
+    /// Blocks being written.
+    pub(crate) writing: u32,
+    /// Frames that wait for payload.
+    pub(crate) receiving: u32,
+    /// Bytes of replies that are being read or wait to be sent.
+    pub(crate) owed: u64,
+    /// Some connection waits for there to be fewer.
+    pub(crate) throttled: bool,
+    /// Volumes that use it.
+    pub(crate) volumes: u32,
+    /// A frame became free or a block clean since its waiting pieces were last tried.
+    pub(crate) stirred: bool,
+}
+
+impl Partition {
+    pub(crate) fn new(spec: TenantSpec) -> Self {
+        Partition {
+            spec,
+            lru: List::default(),
+            target: 0,
+            used: 0,
+            unwritten: 0,
+            writing: 0,
+            failing: 0,
+            receiving: 0,
+            owed: 0,
+            throttled: false,
+            volumes: 0,
+            stirred: false,
+        }
+    }
+
+    /// Whether more than half the partition waits to be written: then it is, in the background (design, section 4).
+    pub(crate) fn too_dirty(&self) -> bool {
+        self.unwritten - self.writing > self.target / 2
+    }
+
+    /// Whether `frames` more may be taken for payload: three quarters may be dirt, so that reads always find room, and
+    /// half may wait for payload, so that slow senders do not take it all.
+    pub(crate) fn admits_payload(&self, frames: u32) -> bool {
+        let receiving = self.receiving + frames;
+        receiving <= self.target / 2 && self.unwritten + receiving <= self.target / 4 * 3
+    }
+}
+
+impl Cache {
+    pub(crate) fn partition(&self, tenant: TenantId) -> &Partition {
+        self.partitions[tenant.0 as usize].as_ref().expect("a tenant")
+    }
+
+    pub(crate) fn partition_mut(&mut self, tenant: TenantId) -> &mut Partition {
+        self.partitions[tenant.0 as usize].as_mut().expect("a tenant")
+    }
+
+    /// All tenants.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = (TenantId, &Partition)> {
+        self.partitions.iter().enumerate().filter_map(|(i, p)| Some((TenantId(i as u32), p.as_ref()?)))
+    }
+
+    pub(crate) fn has_tenant(&self, tenant: TenantId) -> bool {
+        matches!(self.partitions.get(tenant.0 as usize), Some(Some(_)))
+    }
+
+    /// Makes a tenant, or changes what it was promised.
+    pub(crate) fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) {
+        let at = tenant.0 as usize;
+        if self.partitions.len() <= at {
+            self.partitions.resize_with(at + 1, || None);
+        }
+        match &mut self.partitions[at] {
+            Some(partition) => partition.spec = spec,
+            empty => *empty = Some(Partition::new(spec)),
+        }
+    }
+
+    /// Forgets a tenant that uses nothing.
+    pub(crate) fn drop_tenant(&mut self, tenant: TenantId) {
+        debug_assert_eq!(self.partition(tenant).used, 0);
+        self.partitions[tenant.0 as usize] = None;
+    }
+
+    /// Moves the number of frames in all; targets must already fit.
+    pub(crate) fn set_frames(&mut self, frames: u32) {
+        self.pool.set_limit(frames);
+    }
+
+    /// The block was used.
+    pub(crate) fn touch(&mut self, id: BlockId) {
+        if self.blocks[id as usize].in_lru {
+            self.lru_remove(id);
+        }
+        self.lru_insert(id, true);
+    }
+
+    pub(super) fn lru_insert(&mut self, id: BlockId, warm: bool) {
+        let tenant = self.volume(self.block(id).volume).tenant;
+        let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
+        self.blocks[id as usize].in_lru = true;
+        if warm {
+            partition.lru.push_front(&mut self.blocks, id);
+        } else {
+            partition.lru.push_back(&mut self.blocks, id);
+        }
+    }
+
+    pub(super) fn lru_remove(&mut self, id: BlockId) {
+        let tenant = self.volume(self.block(id).volume).tenant;
+        let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
+        partition.lru.remove(&mut self.blocks, id);
+        self.blocks[id as usize].in_lru = false;
+    }
+
+    /// Takes `count` frames for `tenant`, all or none, evicting what is cold.
+    pub(crate) fn take_frames(&mut self, tenant: TenantId, count: u32, into: &mut Vec<FrameId>) -> bool {
+        loop {
+            let partition = self.partition(tenant);
+            if partition.used + count <= partition.target && self.pool.available() >= count {
+                break;
+            }
+            if !self.evict(tenant) {
+                return false;
+            }
+        }
+        into.extend((0..count).map(|_| self.pool.take(tenant).expect("available frames")));
+        self.partition_mut(tenant).used += count;
+        true
+    }
+
+    /// Evicts the coldest block that can go. False if none can.
+    pub(crate) fn evict(&mut self, tenant: TenantId) -> bool {
+        for _ in 0..self.partition(tenant).lru.len() {
+            let Some(id) = self.partition(tenant).lru.back() else { return false };
+            let block = self.block(id);
+            let quiet = block.quiet() && !self.pool.is_shared(block.frame);
+            if quiet && (!block.unwritten() || planted!(DirtyBlockLostOnEviction)) {
+                self.drop_block(id);
+                return true;
+            }
+            self.lru_remove(id);
+            if !self.block(id).unwritten() {
+                self.lru_insert(id, true);
+            }
+        }
+        false
+    }
+
+    /// Gives back up to `most` frames that are over the tenant's target. True if there is more to give.
+    pub(crate) fn shed(&mut self, tenant: TenantId, most: u32) -> bool {
+        for _ in 0..most {
+            let partition = self.partition(tenant);
+            if partition.used <= partition.target {
+                return false;
+            }
+            if !self.evict(tenant) {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Drops clean blocks in frames above the limit, among the next [`RETIRE_BLOCKS`]. True if frames above it are still in use.
+    pub(crate) fn retire_frames(&mut self) -> bool {
+        if self.pool.retiring() == 0 || self.blocks.is_empty() {
+            return false;
+        }
+        for _ in 0..RETIRE_BLOCKS.min(self.blocks.len()) {
+            self.retire_at = (self.retire_at + 1) % self.blocks.len();
+            let id = self.retire_at as BlockId;
+            let block = self.block(id);
+            if self.pool.is_retiring(block.frame) && block.quiet() && !block.unwritten() {
+                self.drop_block(id);
+            }
+        }
+        self.pool.retiring() > 0
+    }
+}

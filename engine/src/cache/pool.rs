@@ -1,0 +1,189 @@
+//! The frames: 4 KiB each, by number, counted references, each charged to the tenant that took it.
+//!
+//! A frame is written only by the one who took it, before anybody else can see it; from then on it never changes. So
+//! whoever holds a reference may read it at leisure: a socket, the device, a reply that waits. It is free when the last
+//! reference goes.
+
+use crate::control::TenantId;
+
+/// A frame: 4 KiB of the pool, by number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FrameId(pub u32);
+
+impl FrameId {
+    /// The frame that is all zeros, always, and is never written by anybody.
+    pub const ZERO: FrameId = FrameId(0);
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Meta {
+    /// As many as there are replies that wait to be sent: more than 65,535 are in reach of a client.
+    references: u32,
+    tenant: u32,
+}
+
+/// Bookkeeping bytes of the pool per frame: the reference count, and a place on the free list.
+pub(crate) const POOL_BYTES_PER_FRAME: u64 = (size_of::<Meta>() + size_of::<u32>()) as u64;
+
+/// Who still holds a frame that was released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    /// It is free.
+    Nobody,
+    /// One holder: its block, if it is in one.
+    One,
+}
+
+/// All frames of a disk machine. Numbers 1 to `limit` may be in use; above it, frames retire as they become free.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    meta: Vec<Meta>,
+    free: Vec<u32>,
+    /// The lowest number never used: memory is touched only as the cache fills.
+    fresh: u32,
+    limit: u32,
+    /// Frames with references, retiring ones included.
+    used: u32,
+    /// Frames with references above the limit.
+    retiring: u32,
+}
+
+impl Pool {
+    /// `limit` frames now, never more than `max`.
+    pub(crate) fn new(limit: u32, max: u32) -> Pool {
+        assert!(limit <= max);
+        Pool {
+            meta: vec![Meta::default(); max as usize + 1],
+            free: Vec::with_capacity(max as usize),
+            fresh: 1,
+            limit,
+            used: 0,
+            retiring: 0,
+        }
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    pub(crate) fn max(&self) -> u32 {
+        self.meta.len() as u32 - 1
+    }
+
+    /// Frames above the limit that are still in use.
+    pub(crate) fn retiring(&self) -> u32 {
+        self.retiring
+    }
+
+    /// Frames that can be taken now.
+    pub(crate) fn available(&self) -> u32 {
+        self.free.len() as u32 + (self.limit + 1).saturating_sub(self.fresh)
+    }
+
+    /// Takes a frame for `tenant`, with one reference.
+    pub(crate) fn take(&mut self, tenant: TenantId) -> Option<FrameId> {
+        let frame = match self.free.pop() {
+            Some(frame) => frame,
+            None if self.fresh <= self.limit => {
+                self.fresh += 1;
+                self.fresh - 1
+            }
+            None => return None,
+        };
+        let meta = &mut self.meta[frame as usize];
+        debug_assert_eq!(meta.references, 0);
+        *meta = Meta { references: 1, tenant: tenant.0 };
+        self.used += 1;
+        Some(FrameId(frame))
+    }
+
+    /// One more reference.
+    pub(crate) fn retain(&mut self, frame: FrameId) {
+        if frame != FrameId::ZERO {
+            let meta = &mut self.meta[frame.0 as usize];
+            assert!(meta.references > 0, "frame {} is retained after it was freed", frame.0);
+            meta.references += 1;
+        }
+    }
+
+    /// One reference fewer. The tenant it is charged to, unless several are left.
+    pub(crate) fn release(&mut self, frame: FrameId) -> Option<(TenantId, Left)> {
+        if frame == FrameId::ZERO {
+            return None;
+        }
+        let meta = &mut self.meta[frame.0 as usize];
+        assert!(meta.references > 0, "frame {} is freed twice", frame.0);
+        meta.references -= 1;
+        let tenant = TenantId(meta.tenant);
+        match meta.references {
+            0 => {}
+            1 => return Some((tenant, Left::One)),
+            _ => return None,
+        }
+        self.used -= 1;
+        if frame.0 <= self.limit {
+            self.free.push(frame.0);
+        } else {
+            self.retiring -= 1;
+        }
+        Some((tenant, Left::Nobody))
+    }
+
+    /// Whether nobody but one holds it.
+    pub(crate) fn is_shared(&self, frame: FrameId) -> bool {
+        self.meta[frame.0 as usize].references > 1
+    }
+
+    /// Whether it is above the limit.
+    pub(crate) fn is_retiring(&self, frame: FrameId) -> bool {
+        frame.0 > self.limit
+    }
+
+    /// Moves the limit. Frames above it stay in use until released.
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        assert!(limit <= self.max());
+        let below_fresh = self.fresh.saturating_sub(1);
+        if limit < self.limit {
+            self.free.retain(|&frame| frame <= limit);
+        } else {
+            let returned = (self.limit + 1..=limit.min(below_fresh)).filter(|&f| self.meta[f as usize].references == 0);
+            self.free.extend(returned);
+        }
+        self.limit = limit;
+        let above = limit + 1..=below_fresh.max(limit);
+        self.retiring = above.filter(|&f| self.meta[f as usize].references > 0).count() as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: TenantId = TenantId(3);
+
+    #[test]
+    fn a_frame_is_free_after_its_last_reference() {
+        let mut pool = Pool::new(1, 1);
+        let frame = pool.take(TENANT).unwrap();
+        assert_eq!(pool.take(TENANT), None);
+        pool.retain(frame);
+        assert_eq!(pool.release(frame), Some((TENANT, Left::One)));
+        assert_eq!(pool.release(frame), Some((TENANT, Left::Nobody)));
+        assert_eq!(pool.take(TENANT), Some(frame));
+    }
+
+    #[test]
+    fn frames_above_the_limit_retire_and_return() {
+        let mut pool = Pool::new(4, 4);
+        let frames: Vec<_> = (0..4).map(|_| pool.take(TENANT).unwrap()).collect();
+        pool.release(frames[3]);
+        pool.set_limit(2);
+        assert_eq!((pool.available(), pool.retiring()), (0, 1));
+        pool.release(frames[2]);
+        assert_eq!((pool.available(), pool.retiring()), (0, 0));
+        pool.release(frames[0]);
+        assert_eq!(pool.available(), 1);
+        pool.set_limit(4);
+        assert_eq!(pool.available(), 3);
+    }
+}

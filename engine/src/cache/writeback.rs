@@ -1,0 +1,283 @@
+//! Which blocks go to the device together, and what a block's mask become when they have.
+//!
+//! A run is contiguous on the device: the oldest dirty block, then its dirty neighbours on both sides. Sectors that are
+//! clean but known are written again where that joins two runs; where unknown sectors lie between, each run is a request
+//! of its own ("other sectors are read only if the device's block size demands it"). A block has one write in flight at
+//! most, so the device never has two versions of a sector to reorder.
+
+use super::block::{Block, BlockId};
+use super::{Cache, age_ms, runs};
+use crate::disk::VolumeId;
+use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
+
+/// Blocks of the longest write: 1 MiB, at which even a fast disk's transfer time hides the request's own cost.
+const RUN_BLOCKS_MAX: usize = 256;
+
+/// A part of a device write: sectors of a block, contiguous.
+pub(crate) type Part = (BlockId, SectorMask);
+
+impl Cache {
+    /// The oldest block of `volume` with dirt that can be written now.
+    pub(crate) fn oldest_dirty(&self, volume: VolumeId) -> Option<BlockId> {
+        self.volume(volume).dirty.front()
+    }
+
+    /// The oldest dirt of `volume` goes behind all other.
+    pub(crate) fn postpone(&mut self, volume: VolumeId) {
+        let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        if let Some(id) = volume.dirty.front() {
+            volume.dirty.remove(&mut self.blocks, id);
+            volume.dirty.push_back(&mut self.blocks, id);
+        }
+    }
+
+    /// Milliseconds since the oldest dirt of `volume` was written; `None` without dirt.
+    pub(crate) fn oldest_dirt_ms(&self, now: Nanos, volume: VolumeId) -> Option<u32> {
+        self.oldest_dirty(volume).map(|id| age_ms(now, self.block(id).dirty_since_ms))
+    }
+
+    /// Sectors of the block that a power cut could lose, those being written aside.
+    pub(crate) fn not_on_medium(&self, id: BlockId) -> SectorMask {
+        let block = self.block(id);
+        let synced = !self.volume(block.volume).is_unsynced(block.written_in);
+        block.dirty | if synced { 0 } else { block.unsynced }
+    }
+
+    /// What a write of the block would carry: its dirt, and for a durable one what is not known to be on the medium.
+    fn wanted(&self, id: BlockId, durable: bool) -> SectorMask {
+        if durable { self.not_on_medium(id) } else { self.block(id).dirty }
+    }
+
+    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of offset.
+    pub(crate) fn begin_write(
+        &mut self,
+        id: BlockId,
+        durable: bool,
+        parts: &mut Vec<Part>,
+        mut emit: impl FnMut(&mut Cache, &[Part]),
+    ) {
+        let wanted = self.wanted(id, durable);
+        debug_assert!(wanted != 0 && self.block(id).writing == 0);
+        parts.clear();
+        match span(wanted, self.block(id).valid) {
+            Some(sectors) => {
+                parts.push((id, sectors));
+                self.extend_run(durable, parts);
+                for &(id, sectors) in parts.iter() {
+                    self.mark_writing(id, sectors);
+                }
+                emit(self, parts);
+            }
+            None => {
+                self.mark_writing(id, wanted);
+                for (first, past) in runs(wanted) {
+                    parts.clear();
+                    parts.push((id, ((1u16 << past) - (1u16 << first)) as SectorMask));
+                    emit(self, parts);
+                }
+            }
+        }
+    }
+
+    /// Adds dirty neighbours, forwards and then backwards, while the run stays contiguous.
+    fn extend_run(&self, durable: bool, parts: &mut Vec<Part>) {
+        let (id, first_sectors) = parts[0];
+        let Block { volume, number, .. } = *self.block(id);
+        let neighbour = |number: u64, edge: SectorMask| {
+            let id = self.lookup(volume, number)?;
+            let block = self.block(id);
+            let sectors = span(self.wanted(id, durable), block.valid)?;
+            (block.dirty != 0 && block.writing == 0 && sectors & edge != 0).then_some((id, sectors))
+        };
+        const FIRST: SectorMask = 1;
+        const LAST: SectorMask = 1 << 7;
+        let mut next = number + 1;
+        while parts.len() < RUN_BLOCKS_MAX && parts.last().is_some_and(|(_, sectors)| sectors & LAST != 0) {
+            let Some(part) = neighbour(next, FIRST) else { break };
+            parts.push(part);
+            next += 1;
+        }
+        let forwards = parts.len();
+        let mut edge = first_sectors;
+        let mut previous = number;
+        while parts.len() < RUN_BLOCKS_MAX && edge & FIRST != 0 && previous > 0 {
+            previous -= 1;
+            let Some(part) = neighbour(previous, LAST) else { break };
+            edge = part.1;
+            parts.push(part);
+        }
+        // Backwards they came in falling order: turn them, then put them in front.
+        parts[forwards..].reverse();
+        parts.rotate_left(forwards);
+    }
+
+    fn mark_writing(&mut self, id: BlockId, sectors: SectorMask) {
+        let block = &mut self.blocks[id as usize];
+        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        if block.in_dirty {
+            volume.dirty.remove(&mut self.blocks, id);
+        }
+        let block = &mut self.blocks[id as usize];
+        block.in_dirty = false;
+        if block.dirty == 0 {
+            // A durable rewrite of clean sectors: it counts like dirt while it is in flight.
+            block.dirty_epoch = volume.ledger.dirtied();
+            volume.unwritten += 1;
+            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").unwritten += 1;
+        }
+        self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").writing += 1;
+        volume.ledger.issued(block.dirty_epoch);
+        block.writing_epoch = block.dirty_epoch;
+        block.writing = sectors;
+        block.dirty = 0;
+    }
+
+    /// A device write of `sectors` of the block is over. True when nothing more of the block is being written.
+    pub(crate) fn end_write(
+        &mut self,
+        now: Nanos,
+        id: BlockId,
+        sectors: SectorMask,
+        good: bool,
+        durable: bool,
+    ) -> bool {
+        let block = &mut self.blocks[id as usize];
+        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        block.writing &= !sectors;
+        if !volume.is_unsynced(block.written_in) {
+            block.unsynced = 0;
+        }
+        match (good, durable) {
+            (false, _) => block.failed |= sectors,
+            (true, true) => block.unsynced &= !sectors,
+            (true, false) => {
+                block.unsynced |= sectors;
+                block.written_in = volume.generation;
+            }
+        }
+        if block.writing != 0 {
+            return false;
+        }
+        volume.ledger.written(block.writing_epoch);
+        let partition = self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant");
+        partition.writing -= 1;
+        partition.stirred = true;
+        let failed = std::mem::take(&mut block.failed);
+        if (failed != 0) != block.failing {
+            block.failing = failed != 0;
+            let partition = self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant");
+            let count = |failing: u32| if block.failing { failing + 1 } else { failing - 1 };
+            (volume.failing, partition.failing) = (count(volume.failing), count(partition.failing));
+        }
+        if failed != 0 && block.dirty == 0 {
+            block.dirty_epoch = volume.ledger.dirtied();
+            block.dirty_since_ms = (now / MILLISECOND) as u32;
+        }
+        block.dirty |= failed;
+        if block.dirty != 0 {
+            block.in_dirty = true;
+            // Ahead of the others if a flush waits for it, so that newer dirt does not hold the flush up.
+            // What has just failed goes behind what has not.
+            if volume.ledger.is_closed(block.dirty_epoch) && failed == 0 {
+                volume.dirty.push_front(&mut self.blocks, id);
+            } else {
+                volume.dirty.push_back(&mut self.blocks, id);
+            }
+        } else {
+            self.became_clean(id);
+        }
+        true
+    }
+
+    fn became_clean(&mut self, id: BlockId) {
+        let volume = self.block(id).volume;
+        let volume = self.volume_mut(volume);
+        volume.unwritten -= 1;
+        let tenant = volume.tenant;
+        let partition = self.partition_mut(tenant);
+        partition.unwritten -= 1;
+        partition.stirred = true;
+        if !self.block(id).in_lru {
+            self.lru_insert(id, false);
+        }
+    }
+
+    /// The block's dirt is no longer wanted.
+    pub(crate) fn forget_dirt(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id as usize];
+        debug_assert_eq!(block.writing, 0);
+        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        if block.failing {
+            volume.failing -= 1;
+            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").failing -= 1;
+            block.failing = false;
+        }
+        if block.dirty == 0 {
+            return;
+        }
+        block.dirty = 0;
+        block.in_dirty = false;
+        volume.ledger.dropped(block.dirty_epoch);
+        volume.dirty.remove(&mut self.blocks, id);
+        self.became_clean(id);
+    }
+
+    /// A device flush failed: what was written since the last good one is dirty again, as far as it is still here.
+    pub(crate) fn redirty_unsynced(&mut self, now: Nanos, volume: VolumeId) {
+        let mut next = self.volume(volume).all.front();
+        while let Some(id) = next {
+            next = self.volume(volume).all.next(&self.blocks, id);
+            let Block { unsynced, written_in, .. } = *self.block(id);
+            if unsynced != 0 && self.volume(volume).is_unsynced(written_in) {
+                self.block_mut(id).unsynced = 0;
+                self.mark_dirty(now, id, unsynced);
+            }
+        }
+    }
+
+    /// Forgets the dirt of blocks whose write-back failed; their content is what the device has.
+    pub(crate) fn drop_failing(&mut self, volume: VolumeId) {
+        self.for_each(volume, 0, u64::MAX, |cache, id| {
+            if cache.block(id).failing && cache.block(id).quiet() {
+                cache.drop_block(id);
+            }
+        });
+    }
+
+    /// A device flush begins: the generation it covers.
+    pub(crate) fn begin_sync(&mut self, volume: VolumeId) -> u32 {
+        let volume = self.volume_mut(volume);
+        volume.generation = volume.generation.wrapping_add(1);
+        volume.generation.wrapping_sub(1)
+    }
+
+    /// A run of parts as bytes of the volume: first, past the last.
+    pub(crate) fn bytes_of(&self, parts: &[Part]) -> (u64, u64) {
+        let (first, last) = (parts[0], parts[parts.len() - 1]);
+        let start = self.block(first.0).number * BLOCK + u64::from(first.1.trailing_zeros()) * SECTOR;
+        let end = self.block(last.0).number * BLOCK + u64::from(8 - last.1.leading_zeros()) * SECTOR;
+        (start, end)
+    }
+}
+
+/// The shortest run of sectors that holds all of `wanted`, if what lies between is known.
+fn span(wanted: SectorMask, valid: SectorMask) -> Option<SectorMask> {
+    if wanted == 0 {
+        return None;
+    }
+    let past = 8 - wanted.leading_zeros();
+    let span = ((1u16 << past) - (1u16 << wanted.trailing_zeros())) as SectorMask;
+    (span & !valid == 0).then_some(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_join_over_known_sectors_only() {
+        assert_eq!(span(0b0010_0001, 0xff), Some(0b0011_1111));
+        assert_eq!(span(0b0010_0001, 0b0010_0001), None);
+        assert_eq!(span(0b0001_1000, 0b0001_1000), Some(0b0001_1000));
+    }
+}

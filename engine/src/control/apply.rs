@@ -1,0 +1,322 @@
+//! Commands of control, and how frames move between partitions.
+
+use super::snapshot::ConnectionStats;
+use super::{
+    Command, Refusal, Report, Snapshot, TenantId, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot,
+};
+use crate::disk::VolumeId;
+use crate::event::{Action, ConnId};
+use crate::nbd::Inbound;
+use crate::server::{Config, Server, Waiting};
+use crate::units::{BLOCK, MILLISECOND, SECTOR, VOLUME_BYTES_MAX};
+use crate::volume::{Closing, FlushFor, Volume};
+
+/// Frames that a shrinking partition gives back in one event: the others do not wait for more than about 0.1 ms.
+const SHED_FRAMES: u32 = 512;
+
+impl Server {
+    pub(crate) fn command(&mut self, token: u64, command: Command) {
+        let report = match command {
+            Command::SetTenant(tenant, spec) => self.set_tenant(tenant, spec),
+            Command::DropTenant(tenant) => self.drop_tenant(tenant),
+            Command::OpenVolume(spec) => self.open_volume(spec),
+            Command::SetWriteCache(volume, mode) => self.set_write_cache(token, volume, mode),
+            Command::GrowVolume(volume, size) => self.grow(volume, size),
+            Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard),
+            Command::ClearVolume(volume) => self.found(volume).map(|()| {
+                self.clear(volume);
+                Some(Report::Done)
+            }),
+            Command::SetBudget(bytes) => self.set_budget(token, bytes),
+            Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
+            Command::Drain => {
+                self.draining = Some(token);
+                Ok(None)
+            }
+        };
+        match report {
+            Ok(None) => {}
+            Ok(Some(report)) => self.report(token, report),
+            Err(refusal) => self.report(token, Report::Refused(refusal)),
+        }
+    }
+
+    fn report(&mut self, token: u64, report: Report) {
+        self.actions.push_back(Action::Report { token, report });
+    }
+
+    fn found(&self, volume: VolumeId) -> Result<(), Refusal> {
+        self.find_volume(volume).map(|_| ()).ok_or(Refusal::UnknownVolume)
+    }
+
+    fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<Option<Report>, Refusal> {
+        let others = self.cache.tenants().filter(|&(id, _)| id != tenant);
+        let asked: Vec<_> =
+            others.map(|(id, partition)| (id, partition.spec.cache)).chain([(tenant, spec.cache)]).collect();
+        let targets = allot::targets(u64::from(self.cache.pool().limit()), &asked, spec.cache)?;
+        self.cache.set_tenant(tenant, spec);
+        let at = tenant.0 as usize;
+        if self.waiting.len() <= at {
+            self.waiting.resize_with(at + 1, Waiting::default);
+        }
+        self.set_targets(&targets);
+        Ok(Some(Report::Done))
+    }
+
+    fn set_targets(&mut self, targets: &[(TenantId, u32)]) {
+        for &(tenant, target) in targets {
+            let partition = self.cache.partition_mut(tenant);
+            partition.target = target;
+            partition.stirred = true;
+        }
+        // How much a connection may leave unsent follows its partition.
+        (0..self.connections.len()).for_each(|at| self.note_pause(ConnId(at as u32)));
+        self.move_at = Some(self.now);
+    }
+
+    fn drop_tenant(&mut self, tenant: TenantId) -> Result<Option<Report>, Refusal> {
+        if !self.cache.has_tenant(tenant) {
+            return Err(Refusal::UnknownTenant);
+        }
+        let partition = self.cache.partition(tenant);
+        if partition.volumes > 0 || partition.used > 0 {
+            return Err(Refusal::InUse);
+        }
+        self.cache.drop_tenant(tenant);
+        let left: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
+        let targets = allot::targets(u64::from(self.cache.pool().limit()), &left, None)?;
+        self.set_targets(&targets);
+        Ok(Some(Report::Done))
+    }
+
+    fn open_volume(&mut self, spec: VolumeSpec) -> Result<Option<Report>, Refusal> {
+        if !self.cache.has_tenant(spec.tenant) {
+            return Err(Refusal::UnknownTenant);
+        }
+        if self.find_volume(spec.volume).is_some() {
+            return Err(Refusal::Taken);
+        }
+        if spec.size == 0 || spec.size > VOLUME_BYTES_MAX || !spec.size.is_multiple_of(SECTOR) {
+            return Err(Refusal::BadSize);
+        }
+        let at = spec.volume.0 as usize;
+        if self.volumes.len() <= at {
+            self.volumes.resize_with(at + 1, || None);
+        }
+        self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
+        self.cache.partition_mut(spec.tenant).volumes += 1;
+        self.volumes[at] = Some(Volume::new(spec));
+        self.wake_at(self.now + self.config.idle_ns);
+        Ok(Some(Report::Done))
+    }
+
+    fn set_write_cache(&mut self, token: u64, volume: VolumeId, mode: WriteCache) -> Result<Option<Report>, Refusal> {
+        self.found(volume)?;
+        let state = self.volume_mut(volume);
+        if state.changing.is_some() || state.closing.is_some() {
+            return Err(Refusal::InUse);
+        }
+        let before = std::mem::replace(&mut state.spec.write_cache, mode);
+        if mode == before || mode == WriteCache::Unsafe {
+            return Ok(Some(Report::Done));
+        }
+        // What was acknowledged under the old mode is brought to the promise of the new one first.
+        state.changing = Some((token, before));
+        self.flush_arrived(volume, FlushFor::Control);
+        Ok(None)
+    }
+
+    fn grow(&mut self, volume: VolumeId, size: u64) -> Result<Option<Report>, Refusal> {
+        self.found(volume)?;
+        let state = self.volume_mut(volume);
+        if size < state.spec.size || size > VOLUME_BYTES_MAX || !size.is_multiple_of(SECTOR) {
+            return Err(Refusal::BadSize);
+        }
+        let before = std::mem::replace(&mut state.spec.size, size);
+        state.holes.dig(before, size);
+        state.initialising = state.spec.initialise && !state.holes.is_empty();
+        self.wake_at(self.now + self.config.idle_ns);
+        Ok(Some(Report::Done))
+    }
+
+    fn close_volume(&mut self, token: u64, volume: VolumeId, discard: bool) -> Result<Option<Report>, Refusal> {
+        self.found(volume)?;
+        let state = self.volume_mut(volume);
+        if state.closing.is_some() || state.changing.is_some() {
+            return Err(Refusal::InUse);
+        }
+        state.closing = Some(Closing { token, discard, flushing: false });
+        for at in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[at]
+                && connection.volume == volume
+                && !connection.closing
+            {
+                connection.closing = true;
+                self.actions.push_back(Action::Close(ConnId(at as u32)));
+            }
+        }
+        self.poke(volume);
+        Ok(None)
+    }
+
+    /// Closing a volume, or changing its write cache, goes on.
+    pub(crate) fn close_on(&mut self, volume: VolumeId) {
+        let state = self.volume_mut(volume);
+        if let Some((token, before)) = state.changing
+            && let Some(result) = state.flushes.for_control
+        {
+            state.changing = None;
+            if result.is_err() {
+                state.spec.write_cache = before;
+            }
+            let report = result.map_or(Report::Refused(Refusal::FlushFailed), |()| Report::Done);
+            self.report(token, report);
+        }
+        let state = self.volume_mut(volume);
+        let Some(mut closing) = state.closing else { return };
+        if state.connections > 0 || state.requests > 0 || !state.ranges.is_empty() {
+            return;
+        }
+        if !closing.discard && !closing.flushing {
+            closing.flushing = true;
+            state.closing = Some(closing);
+            return self.flush_arrived(volume, FlushFor::Control);
+        }
+        if closing.flushing {
+            match state.flushes.for_control {
+                None => return,
+                Some(Ok(())) => {}
+                Some(Err(_)) => {
+                    // It stays as it was, for the operator to try again, or to clear.
+                    state.closing = None;
+                    return self.report(closing.token, Report::Refused(Refusal::FlushFailed));
+                }
+            }
+        }
+        if state.device_requests > 0 || !state.flushes.is_idle() {
+            return;
+        }
+        let tenant = state.spec.tenant;
+        self.cache.close_volume(volume);
+        self.cache.partition_mut(tenant).volumes -= 1;
+        self.volumes[volume.0 as usize] = None;
+        self.report(closing.token, Report::Done);
+    }
+
+    fn set_budget(&mut self, token: u64, bytes: u64) -> Result<Option<Report>, Refusal> {
+        if self.budget_token.is_some() {
+            return Err(Refusal::InUse);
+        }
+        let frames = Config::frames_of(bytes).min(self.cache.pool().max());
+        let tenants: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
+        let targets = allot::targets(u64::from(frames), &tenants, None)
+            .map_err(|_| Refusal::BudgetTooSmall { budget: bytes, least: allot::least_bytes(&tenants) })?;
+        self.config.budget_bytes = bytes;
+        self.cache.set_frames(frames);
+        self.set_targets(&targets);
+        self.budget_token = Some(token);
+        Ok(None)
+    }
+
+    /// Partitions above their target give frames back; frames above the limit become free.
+    pub(crate) fn move_frames(&mut self) {
+        // What one gives back, another may be waiting for.
+        let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
+        tenants.into_iter().for_each(|id| self.cache.partition_mut(id).stirred = true);
+        let over: Vec<_> = self.cache.tenants().filter(|(_, p)| p.used > p.target).map(|(id, _)| id).collect();
+        let mut more = false;
+        for tenant in over {
+            more |= self.cache.shed(tenant, SHED_FRAMES);
+            self.poke_tenant(tenant);
+        }
+        let retiring = self.cache.retire_frames();
+        self.move_at = (more || retiring).then_some(self.now + MILLISECOND);
+        if let Some(at) = self.move_at {
+            self.wake_at(at);
+        } else if let Some(token) = self.budget_token.take() {
+            self.report(token, Report::Done);
+        }
+    }
+
+    /// Drain goes on: when what was received is finished, everything is flushed, once.
+    pub(crate) fn drain_on(&mut self) {
+        let received = self.connections.iter().flatten().all(|connection| {
+            // A request whose payload has not all come was not received. Reads are not waited for: a client that does not
+            // take its data must not keep everybody's from being flushed.
+            let coming = !matches!(connection.inbound, Inbound::Header | Inbound::Stopped);
+            connection.changing <= u32::from(coming)
+        });
+        if !received {
+            return;
+        }
+        let ids: Vec<_> = self.volumes.iter().flatten().map(Volume::id).collect();
+        for &id in &ids {
+            if !std::mem::replace(&mut self.volume_mut(id).draining, true) {
+                self.flush_arrived(id, FlushFor::Control);
+            }
+        }
+        if ids.iter().any(|&id| self.volume(id).flushes.for_control.is_none()) {
+            return;
+        }
+        self.drained = true;
+        let token = self.draining.expect("a drain");
+        let failed = ids.into_iter().filter(|&id| self.volume(id).flushes.for_control != Some(Ok(()))).collect();
+        self.report(token, Report::Drained { failed });
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        self.device.account(self.now);
+        let pool = self.cache.pool();
+        Snapshot {
+            now: self.now,
+            budget_bytes: self.config.budget_bytes,
+            frames: u64::from(pool.limit()),
+            free_frames: u64::from(pool.available()),
+            busy_ns: self.device.busy_ns,
+            idle_ns: self.device.idle_ns,
+            queued: self.device.waiting() as u64,
+            in_flight: u64::from(self.device.in_device()),
+            volumes: self.volumes.iter().flatten().map(|volume| self.volume_stats(volume)).collect(),
+            tenants: self.tenant_stats(),
+            connections: (self.connections.iter().flatten())
+                .map(|c| ConnectionStats { volume: c.volume, in_flight: c.in_flight })
+                .collect(),
+        }
+    }
+
+    fn volume_stats(&self, volume: &Volume) -> VolumeStats {
+        let (counters, cached) = (&volume.counters, self.cache.volume(volume.id()));
+        VolumeStats {
+            volume: volume.id(),
+            tenant: volume.spec.tenant,
+            size: volume.spec.size,
+            read: counters.read,
+            write: counters.write,
+            flush: counters.flush,
+            other: counters.other,
+            hit_blocks: counters.hit_blocks,
+            miss_blocks: counters.miss_blocks,
+            cache_delay_ns: counters.cache_delay_ns,
+            queue_delay_ns: counters.queue_delay_ns,
+            disk_delay_ns: counters.disk_delay_ns,
+            device_read_bytes: counters.device_read_bytes,
+            device_write_bytes: counters.device_write_bytes,
+            device_errors: counters.device_errors,
+            dirty_blocks: u64::from(cached.unwritten),
+            hole_bytes: volume.holes.bytes(),
+            lost: volume.flushes.lost,
+            failing: cached.failing > 0 || volume.flushes.failing,
+            connections: volume.connections,
+        }
+    }
+
+    fn tenant_stats(&self) -> Vec<TenantStats> {
+        let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| TenantStats {
+            tenant,
+            target_frames: u64::from(partition.target),
+            used_frames: u64::from(partition.used),
+            dirty_frames: u64::from(partition.unwritten),
+        };
+        self.cache.tenants().map(stats).collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! What control asks of a disk machine, and what it answers. Typed messages only: they share nothing.
+
+mod allot;
+mod apply;
+mod snapshot;
+
+pub use allot::LEAST_BYTES;
+pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, TenantStats, VolumeStats};
+
+use crate::disk::VolumeId;
+use crate::units::Share;
+
+/// A tenant of this disk: a small number that control chose.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TenantId(pub u32);
+
+/// How writes are acknowledged (design, section 4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WriteCache {
+    /// In the cache; on the medium after a flush, as with a disk's own write cache.
+    #[default]
+    Volatile,
+    /// On the medium before it is acknowledged.
+    None,
+    /// In the cache, and flushes too: what is acknowledged may be lost. For battery-backed memory only.
+    Unsafe,
+}
+
+/// A volume as a disk machine sees it.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Its number; the driver knows its file by the same one.
+    pub volume: VolumeId,
+    /// Whose allotment it uses.
+    pub tenant: TenantId,
+    /// Bytes, a multiple of 512, at most 2^60.
+    pub size: u64,
+    /// How writes are acknowledged.
+    pub write_cache: WriteCache,
+    /// Space is given back by TRIM and WRITE_ZEROES; otherwise the volume was allocated whole and stays so.
+    pub sparse: bool,
+    /// Ranges (first byte, past the last) that were never written and read as zero. May be too few, never too many.
+    pub holes: Vec<(u64, u64)>,
+    /// Whether never-written ranges are to be zero-written in idle time.
+    pub initialise: bool,
+    /// Bytes in which the device wants offsets and lengths: 512 or 4096.
+    pub device_block: u32,
+    /// Whether the device can zero a range without writing it (`Op::Zero`).
+    pub can_zero: bool,
+    /// Whether the device can give space back (`Op::Punch`).
+    pub can_punch: bool,
+}
+
+/// What a tenant was promised on this disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TenantSpec {
+    /// The promised part of disk time; `None` takes what is left over, like all without one, evenly.
+    pub share: Option<Share>,
+    /// Bytes of cache; `None` takes an even part of what nobody asked for.
+    pub cache: Option<u64>,
+}
+
+/// What control asks for. Every command is answered by one [`Report`] with the same token.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Set a tenant's allotment, or make the tenant. Answered at once; frames move in the background.
+    SetTenant(TenantId, TenantSpec),
+    /// Forget a tenant without volumes.
+    DropTenant(TenantId),
+    /// Serve a volume of a known tenant.
+    OpenVolume(VolumeSpec),
+    /// Change how writes are acknowledged; from `Unsafe` or `Volatile` to `None` this flushes first.
+    SetWriteCache(VolumeId, WriteCache),
+    /// The file has grown: serve `size` bytes; what was added reads as zero.
+    GrowVolume(VolumeId, u64),
+    /// Close its connections and forget it; with `discard`, dirty data too, otherwise it is flushed first.
+    /// Answered when the last request is out of the device: the file may be closed then.
+    CloseVolume {
+        /// Which.
+        volume: VolumeId,
+        /// Whether dirty data is dropped (the volume is being deleted) rather than flushed.
+        discard: bool,
+    },
+    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again.
+    ClearVolume(VolumeId),
+    /// Use this many bytes of memory, bookkeeping included. Answered when what is above is free.
+    SetBudget(u64),
+    /// Report everything there is to see.
+    Snapshot,
+    /// Refuse new requests, finish those received, flush everything. Answered with [`Report::Drained`].
+    Drain,
+}
+
+/// What a disk machine answers.
+#[derive(Clone, Debug)]
+pub enum Report {
+    /// Done.
+    Done,
+    /// Not done, nothing changed; the reason.
+    Refused(Refusal),
+    /// Everything there is to see.
+    Snapshot(Box<Snapshot>),
+    /// Everything that could be flushed is; these volumes could not.
+    Drained {
+        /// Volumes with acknowledged data that is not on the medium.
+        failed: Vec<VolumeId>,
+    },
+}
+
+/// Why a command was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No such volume.
+    #[error("the disk has no such volume")]
+    UnknownVolume,
+    /// No such tenant.
+    #[error("the disk has no such tenant")]
+    UnknownTenant,
+    /// The number is taken.
+    #[error("the number is in use")]
+    Taken,
+    /// The tenant still has volumes.
+    #[error("the tenant still has volumes")]
+    InUse,
+    /// The caches asked for do not fit.
+    #[error(
+        "a cache of {asked} bytes does not fit: {free} bytes are not promised to others, and {least} is the least a tenant needs"
+    )]
+    CacheTooLarge {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes that could be had.
+        free: u64,
+        /// The smallest partition, bytes.
+        least: u64,
+    },
+    /// The memory does not hold the smallest partitions.
+    #[error("{budget} bytes of memory are too few: the tenants need at least {least}")]
+    BudgetTooSmall {
+        /// Bytes offered.
+        budget: u64,
+        /// Bytes needed.
+        least: u64,
+    },
+    /// Size zero, above 2^60, not a multiple of 512, or smaller than now.
+    #[error("a size is a multiple of 512 bytes, at least 512, at most 2^60, and never shrinks")]
+    BadSize,
+    /// Flushing failed.
+    #[error("data could not be written to the device")]
+    FlushFailed,
+}

@@ -1,0 +1,150 @@
+//! What can be seen of a disk machine: counters since its start, and levels of now.
+
+use crate::control::TenantId;
+use crate::disk::VolumeId;
+use crate::units::Nanos;
+
+/// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all others.
+pub const BUCKETS: usize = 26;
+
+/// Latencies, by powers of two of a microsecond: cheap enough for each request, exact enough for quantiles within 2x.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Histogram {
+    /// Counts by bucket.
+    pub buckets: [u64; BUCKETS],
+    /// Sum of all latencies, nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: [0; BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl Histogram {
+    /// Count one latency.
+    pub fn record(&mut self, latency_ns: Nanos) {
+        let us = latency_ns / 1000;
+        let bucket = (64 - us.leading_zeros()) as usize;
+        self.buckets[bucket.min(BUCKETS - 1)] += 1;
+        self.sum_ns += latency_ns;
+    }
+
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The upper bound of bucket `i`, nanoseconds; `None` for the last.
+    pub fn bound_ns(i: usize) -> Option<Nanos> {
+        (i + 1 < BUCKETS).then(|| 1000 << i)
+    }
+}
+
+/// One kind of request of one volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpStats {
+    /// Requests answered, errors included.
+    pub requests: u64,
+    /// Bytes asked for by them.
+    pub bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// From the header's arrival to the reply's being handed to the socket.
+    pub latency: Histogram,
+}
+
+/// A volume.
+#[derive(Clone, Debug)]
+pub struct VolumeStats {
+    /// Which.
+    pub volume: VolumeId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Bytes.
+    pub size: u64,
+    /// Reads.
+    pub read: OpStats,
+    /// Writes.
+    pub write: OpStats,
+    /// Flushes.
+    pub flush: OpStats,
+    /// TRIM, WRITE_ZEROES, CACHE, BLOCK_STATUS.
+    pub other: OpStats,
+    /// Blocks of reads found in the cache.
+    pub hit_blocks: u64,
+    /// Blocks of reads that had to come from the device.
+    pub miss_blocks: u64,
+    /// Nanoseconds that requests waited for frames of their partition.
+    pub cache_delay_ns: u64,
+    /// Nanoseconds that device requests waited before they were given to the device.
+    pub queue_delay_ns: u64,
+    /// Nanoseconds that device requests were in the device.
+    pub disk_delay_ns: u64,
+    /// Bytes read from the device.
+    pub device_read_bytes: u64,
+    /// Bytes written to the device.
+    pub device_write_bytes: u64,
+    /// Device requests that failed.
+    pub device_errors: u64,
+    /// Blocks acknowledged and not yet written.
+    pub dirty_blocks: u64,
+    /// Bytes never written, which read as zero.
+    pub hole_bytes: u64,
+    /// Acknowledged data is known to be lost: flushes fail until `clear`.
+    pub lost: bool,
+    /// The last write-back or device flush failed: flushes fail until one succeeds.
+    pub failing: bool,
+    /// Open connections.
+    pub connections: u32,
+}
+
+/// A tenant.
+#[derive(Clone, Copy, Debug)]
+pub struct TenantStats {
+    /// Which.
+    pub tenant: TenantId,
+    /// Frames it may use.
+    pub target_frames: u64,
+    /// Frames it uses: cached, being received, being sent.
+    pub used_frames: u64,
+    /// Of those, dirty.
+    pub dirty_frames: u64,
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionStats {
+    /// What it opened.
+    pub volume: VolumeId,
+    /// Requests received and not yet answered.
+    pub in_flight: u32,
+}
+
+/// Everything at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// When, on the driver's clock.
+    pub now: Nanos,
+    /// Bytes of memory it may use, bookkeeping included.
+    pub budget_bytes: u64,
+    /// Frames of the cache.
+    pub frames: u64,
+    /// Frames nobody uses.
+    pub free_frames: u64,
+    /// Nanoseconds with at least one request in the device.
+    pub busy_ns: u64,
+    /// Nanoseconds with none.
+    pub idle_ns: u64,
+    /// Device requests waiting for their turn.
+    pub queued: u64,
+    /// Device requests in the device.
+    pub in_flight: u64,
+    /// By volume.
+    pub volumes: Vec<VolumeStats>,
+    /// By tenant.
+    pub tenants: Vec<TenantStats>,
+    /// By connection.
+    pub connections: Vec<ConnectionStats>,
+}

@@ -1,0 +1,33 @@
+//! Aerogel's decisions: the whole server of one disk as a deterministic state machine.
+//!
+//! No I/O, no clock, no threads, no randomness of its own: see [`event`] for the contract, `docs/ARCHITECTURE.md` for a
+//! reading order.
+
+/// Whether a bug is planted here: see `planted.rs`. Always false in what ships.
+macro_rules! planted {
+    ($bug:ident) => {{
+        #[cfg(feature = "planted-bugs")]
+        {
+            crate::planted::is(crate::planted::Bug::$bug)
+        }
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            false
+        }
+    }};
+}
+
+pub mod cache;
+pub mod control;
+pub mod disk;
+pub mod event;
+pub mod nbd;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
+mod server;
+mod slab;
+pub mod units;
+mod volume;
+
+pub use event::{Action, ConnId, Event, Outgoing, Receive, Session};
+pub use server::{Config, Server};

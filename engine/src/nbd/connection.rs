@@ -1,0 +1,240 @@
+//! A connection in its transmission phase: what it wants to read, what waits to be sent.
+
+use std::collections::VecDeque;
+
+use super::wire::{self, Errno, chunk};
+use crate::cache::FrameId;
+use crate::disk::{Segment, VolumeId};
+use crate::event::{Outgoing, Session};
+
+/// Bytes of the longest piece of header that is sent at once: a chunk header with offset is 28, an error chunk 26.
+const HEADER_BYTES_MAX: usize = 32;
+
+/// A part of what waits to be sent.
+#[derive(Clone, Copy, Debug)]
+enum Out {
+    Bytes {
+        len: u8,
+        bytes: [u8; HEADER_BYTES_MAX],
+    },
+    /// Holds a reference to its frame.
+    Frame(Segment),
+}
+
+impl Out {
+    fn len(&self) -> u64 {
+        match self {
+            Out::Bytes { len, .. } => u64::from(*len),
+            Out::Frame(segment) => u64::from(segment.len),
+        }
+    }
+}
+
+/// What a connection reads next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Inbound {
+    Header,
+    /// A write's piece waits for frames, or for its turn.
+    Reserving {
+        piece: u32,
+    },
+    /// The payload of a piece.
+    Payload {
+        piece: u32,
+        received: u64,
+    },
+    /// Payload of a request that failed.
+    Discard {
+        request: u32,
+        left: u64,
+    },
+    /// Nothing any more.
+    Stopped,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) volume: VolumeId,
+    pub(crate) session: Session,
+    pub(crate) inbound: Inbound,
+    /// The peer is there.
+    pub(crate) open: bool,
+    /// To be closed once everything is answered.
+    pub(crate) leaving: bool,
+    /// `Action::Close` was given.
+    pub(crate) closing: bool,
+    /// Requests received and not answered.
+    pub(crate) in_flight: u32,
+    /// The reply to this request is going out in pieces: no other may come between (simple replies).
+    pub(crate) exclusive: Option<u32>,
+    /// Reads that go on when enough has been sent.
+    pub(crate) stalled: VecDeque<u32>,
+    /// Nothing is to be read. Kept rather than computed when asked: the driver is told when it ends, whatever ended it.
+    pub(crate) paused: bool,
+    out: VecDeque<Out>,
+    /// Bytes of the first part that are already sent.
+    sent: u64,
+    /// Bytes that wait to be sent.
+    pub(crate) unsent: u64,
+    /// Bytes of reads that are being worked: they will be unsent soon, and hold frames already.
+    pub(crate) reading: u64,
+    /// Requests received and not answered that change something, or make it durable.
+    pub(crate) changing: u32,
+    last_cookie: u64,
+}
+
+impl Connection {
+    pub(crate) fn new(volume: VolumeId, session: Session) -> Connection {
+        Connection {
+            volume,
+            session,
+            inbound: Inbound::Header,
+            open: true,
+            leaving: false,
+            closing: false,
+            in_flight: 0,
+            exclusive: None,
+            stalled: VecDeque::new(),
+            paused: false,
+            out: VecDeque::new(),
+            sent: 0,
+            unsent: 0,
+            reading: 0,
+            changing: 0,
+            last_cookie: 0,
+        }
+    }
+
+    fn push(&mut self, parts: &[&[u8]]) {
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        let mut len = 0;
+        for part in parts {
+            bytes[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+        }
+        self.unsent += len as u64;
+        self.out.push_back(Out::Bytes { len: len as u8, bytes });
+    }
+
+    /// Queues bytes of a frame; takes over the caller's reference.
+    pub(crate) fn push_frame(&mut self, segment: Segment) {
+        self.unsent += u64::from(segment.len);
+        self.out.push_back(Out::Frame(segment));
+    }
+
+    fn cookie(&mut self, cookie: u64) -> u64 {
+        let last = std::mem::replace(&mut self.last_cookie, cookie);
+        if planted!(ReplyCookieMixedUp) && last % 16 == 3 { last } else { cookie }
+    }
+
+    /// A simple reply: the whole answer, or the header before a read's data.
+    pub(crate) fn push_simple(&mut self, cookie: u64, error: Option<Errno>) {
+        let cookie = self.cookie(cookie);
+        let error = error.map_or(0, |error| error as u32);
+        self.push(&[&wire::SIMPLE_REPLY_MAGIC.to_be_bytes(), &error.to_be_bytes(), &cookie.to_be_bytes()]);
+    }
+
+    fn push_chunk(&mut self, cookie: u64, kind: u16, done: bool, payload_bytes: u32, head: &[&[u8]]) {
+        let cookie = self.cookie(cookie);
+        let flags = if done { chunk::FLAG_DONE } else { 0 };
+        let mut parts: [&[u8]; 8] = [&[]; 8];
+        let (magic, flags, kind) =
+            (wire::STRUCTURED_REPLY_MAGIC.to_be_bytes(), flags.to_be_bytes(), kind.to_be_bytes());
+        let (cookie, length) = (cookie.to_be_bytes(), payload_bytes.to_be_bytes());
+        parts[..5].copy_from_slice(&[&magic, &flags, &kind, &cookie, &length]);
+        parts[5..5 + head.len()].copy_from_slice(head);
+        self.push(&parts);
+    }
+
+    /// An empty chunk that ends a reply.
+    pub(crate) fn push_none(&mut self, cookie: u64) {
+        self.push_chunk(cookie, chunk::NONE, true, 0, &[]);
+    }
+
+    /// The head of a chunk of data: `bytes` of frames must follow.
+    pub(crate) fn push_data_head(&mut self, cookie: u64, done: bool, offset: u64, bytes: u64) {
+        self.push_chunk(cookie, chunk::OFFSET_DATA, done, bytes as u32 + 8, &[&offset.to_be_bytes()]);
+    }
+
+    /// A chunk that stands for zeros.
+    pub(crate) fn push_hole(&mut self, cookie: u64, done: bool, offset: u64, bytes: u64) {
+        let (offset, bytes) = (offset.to_be_bytes(), (bytes as u32).to_be_bytes());
+        self.push_chunk(cookie, chunk::OFFSET_HOLE, done, 12, &[&offset, &bytes]);
+    }
+
+    /// A chunk that ends a reply with an error.
+    pub(crate) fn push_error(&mut self, cookie: u64, error: Errno) {
+        self.push_chunk(cookie, chunk::ERROR, true, 6, &[&(error as u32).to_be_bytes(), &0u16.to_be_bytes()]);
+    }
+
+    /// The chunk of `base:allocation`: lengths and flags.
+    pub(crate) fn push_extents(&mut self, cookie: u64, extents: &[(u32, u32)]) {
+        let payload = 4 + 8 * extents.len() as u32;
+        self.push_chunk(cookie, chunk::BLOCK_STATUS, true, payload, &[&wire::BASE_ALLOCATION_ID.to_be_bytes()]);
+        for (len, flags) in extents {
+            self.push(&[&len.to_be_bytes(), &flags.to_be_bytes()]);
+        }
+    }
+
+    /// What waits to be sent, in order.
+    pub(crate) fn outgoing(&self) -> impl Iterator<Item = Outgoing<'_>> + '_ {
+        self.out.iter().enumerate().map(|(i, out)| {
+            let skip = if i == 0 { self.sent } else { 0 };
+            match out {
+                Out::Bytes { len, bytes } => Outgoing::Bytes(&bytes[skip as usize..usize::from(*len)]),
+                Out::Frame(segment) => Outgoing::Frame {
+                    frame: segment.frame,
+                    start: segment.start + skip as u16,
+                    len: segment.len - skip as u16,
+                },
+            }
+        })
+    }
+
+    /// `bytes` were sent: calls `free` for each frame whose bytes are all gone.
+    pub(crate) fn sent(&mut self, bytes: u64, mut free: impl FnMut(FrameId)) {
+        self.unsent -= bytes;
+        self.sent += bytes;
+        while let Some(&front) = self.out.front() {
+            if self.sent < front.len() {
+                break;
+            }
+            self.sent -= front.len();
+            self.out.pop_front();
+            if let Out::Frame(segment) = front {
+                free(segment.frame);
+            }
+        }
+    }
+
+    /// Parts that wait to be sent: headers and frames.
+    pub(crate) fn parts(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.out.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_sends_free_frames_when_their_last_byte_is_gone() {
+        let mut connection = Connection::new(VolumeId(0), Session::default());
+        connection.push_simple(7, None);
+        connection.push_frame(Segment::new(FrameId(5), 0, 100));
+        let mut freed = Vec::new();
+        connection.sent(20, |frame| freed.push(frame));
+        assert_eq!(freed, []);
+        let rest: Vec<_> = connection.outgoing().collect();
+        assert_eq!(rest, [Outgoing::Frame { frame: FrameId(5), start: 4, len: 96 }]);
+        connection.sent(96, |frame| freed.push(frame));
+        assert_eq!(freed, [FrameId(5)]);
+        assert!(connection.is_drained() && connection.unsent == 0);
+    }
+}

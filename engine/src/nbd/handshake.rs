@@ -1,0 +1,485 @@
+//! The handshake: fixed newstyle, bytes in, bytes out.
+//!
+//! ```text
+//!   greeting ─► client flags ─► option, option, … ─► EXPORT_NAME or GO ─► transmission
+//! ```
+
+use super::wire::{self, export_flag, info, option, reply};
+use crate::event::Session;
+
+/// Bytes of an option's header: magic, option, length.
+const OPTION_HEADER_BYTES: usize = 16;
+/// The longest option data that is looked at; longer ones are read past and answered with ERR_TOO_BIG.
+const OPTION_BYTES_MAX: usize = 64 << 10;
+/// Longer than any sane option: reading past it would let a client keep us busy for free.
+const OPTION_BYTES_ABSURD: usize = 32 << 20;
+/// Answers to the options that came at once: the names of some ten thousand volumes.
+const OUTGOING_BYTES_MAX: usize = 4 << 20;
+/// Options before a session begins; more is not a client but a loop.
+const OPTIONS_MAX: u32 = 1024;
+
+/// A volume as the handshake offers it.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Whether the disk's profile says that it has heads.
+    pub rotational: bool,
+    /// For people.
+    pub description: String,
+}
+
+impl Export {
+    fn flags(&self, structured: bool) -> u16 {
+        use export_flag::*;
+        let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | CAN_MULTI_CONN | SEND_CACHE;
+        // What cannot be fast is refused at once: that is worth announcing on every export.
+        flags |= SEND_FAST_ZERO;
+        if structured {
+            flags |= SEND_DF;
+        }
+        if self.rotational {
+            flags |= ROTATIONAL;
+        }
+        flags
+    }
+}
+
+/// What can be opened at this moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Exports<'a> {
+    /// All volumes.
+    pub volumes: &'a [Export],
+    /// No new sessions: options are answered with ERR_SHUTDOWN.
+    pub shutting_down: bool,
+}
+
+impl Exports<'_> {
+    /// The volume of this name; the empty name is the only volume there is.
+    fn find(&self, name: &[u8]) -> Result<usize, String> {
+        match (name, self.volumes) {
+            (b"", [_]) => Ok(0),
+            (b"", []) => Err("there is no volume".to_owned()),
+            (b"", _) => Err("there are several volumes: name one".to_owned()),
+            (name, volumes) => volumes
+                .iter()
+                .position(|volume| volume.name.as_bytes() == name)
+                .ok_or_else(|| format!("no volume '{}'", String::from_utf8_lossy(name))),
+        }
+    }
+}
+
+/// How a handshake stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Goes on.
+    Negotiating,
+    /// Over: transmission of `exports.volumes[export]` begins with the first byte not consumed.
+    Transmission {
+        /// Index into the exports of the same call.
+        export: usize,
+        /// What was agreed on.
+        session: Session,
+    },
+    /// Over: send what is outgoing, then close.
+    Closed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    ClientFlags,
+    Option,
+    /// The rest of an option that is too long to be looked at.
+    Skip {
+        option: u32,
+        left: usize,
+    },
+}
+
+/// One client's handshake: bytes in, bytes out.
+#[derive(Debug)]
+pub struct Handshake {
+    state: State,
+    outcome: Outcome,
+    outgoing: Vec<u8>,
+    no_zeroes: bool,
+    structured: bool,
+    /// The export for which `base:allocation` was selected.
+    context_for: Option<Vec<u8>>,
+    options: u32,
+}
+
+impl Default for Handshake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Handshake {
+    /// A new one; the greeting is already outgoing.
+    pub fn new() -> Handshake {
+        let mut outgoing = Vec::with_capacity(256);
+        outgoing.extend(wire::MAGIC.to_be_bytes());
+        outgoing.extend(wire::IHAVEOPT.to_be_bytes());
+        outgoing.extend((wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES).to_be_bytes());
+        Handshake {
+            state: State::ClientFlags,
+            outcome: Outcome::Negotiating,
+            outgoing,
+            no_zeroes: false,
+            structured: false,
+            context_for: None,
+            options: 0,
+        }
+    }
+
+    /// Consumes a prefix of `input` and says how many bytes; call again when more has come. May need as many bytes as an
+    /// option can have (64 KiB and 16) at once.
+    pub fn handle(&mut self, input: &[u8], exports: Exports<'_>) -> usize {
+        let mut consumed = 0;
+        while self.outcome == Outcome::Negotiating {
+            match self.step(&input[consumed..], exports) {
+                Some(bytes) => consumed += bytes,
+                None => break,
+            }
+        }
+        consumed
+    }
+
+    /// Takes what is to be sent.
+    pub fn take_outgoing(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// How it stands after the last call of `handle`.
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// One step: bytes consumed, or `None` if more must come first.
+    fn step(&mut self, input: &[u8], exports: Exports<'_>) -> Option<usize> {
+        match self.state {
+            State::ClientFlags => {
+                let flags = u32::from_be_bytes(*input.first_chunk()?);
+                let known = u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
+                if flags & !known != 0 || flags & u32::from(wire::FLAG_FIXED_NEWSTYLE) == 0 {
+                    self.outcome = Outcome::Closed;
+                }
+                self.no_zeroes = flags & u32::from(wire::FLAG_NO_ZEROES) != 0;
+                self.state = State::Option;
+                Some(4)
+            }
+            State::Skip { option, left } => {
+                let bytes = left.min(input.len());
+                if bytes < left {
+                    self.state = State::Skip { option, left: left - bytes };
+                    return (bytes > 0).then_some(bytes);
+                }
+                self.state = State::Option;
+                self.error(option, reply::ERR_TOO_BIG, "the option is too long");
+                Some(bytes)
+            }
+            State::Option => self.option(input, exports),
+        }
+    }
+
+    fn option(&mut self, input: &[u8], exports: Exports<'_>) -> Option<usize> {
+        let header: &[u8; OPTION_HEADER_BYTES] = input.first_chunk()?;
+        let magic = u64::from_be_bytes(*header.first_chunk()?);
+        let option = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+        let len = u32::from_be_bytes([header[12], header[13], header[14], header[15]]) as usize;
+        self.options += 1;
+        if magic != wire::IHAVEOPT || len > OPTION_BYTES_ABSURD || self.options > OPTIONS_MAX {
+            self.outcome = Outcome::Closed;
+            return Some(OPTION_HEADER_BYTES);
+        }
+        if len > OPTION_BYTES_MAX {
+            if option == option::EXPORT_NAME {
+                self.outcome = Outcome::Closed;
+            }
+            self.state = State::Skip { option, left: len };
+            return Some(OPTION_HEADER_BYTES);
+        }
+        let Some(data) = input[OPTION_HEADER_BYTES..].get(..len) else {
+            // Looked at again, whole, when the rest has come.
+            self.options -= 1;
+            return None;
+        };
+        self.answer(option, data, exports);
+        Some(OPTION_HEADER_BYTES + len)
+    }
+
+    fn answer(&mut self, option: u32, data: &[u8], exports: Exports<'_>) {
+        match option {
+            option::ABORT => {
+                self.reply(option, reply::ACK, &[]);
+                self.outcome = Outcome::Closed;
+            }
+            // EXPORT_NAME has no way to say no but to hang up.
+            option::EXPORT_NAME if exports.shutting_down => self.outcome = Outcome::Closed,
+            option::EXPORT_NAME => self.export_name(data, exports),
+            _ if exports.shutting_down => self.error(option, reply::ERR_SHUTDOWN, "the server is shutting down"),
+            option::LIST => self.list(data, exports),
+            option::INFO | option::GO => self.info(option, data, exports),
+            option::STRUCTURED_REPLY if data.is_empty() => {
+                self.structured = true;
+                self.reply(option, reply::ACK, &[]);
+            }
+            option::STRUCTURED_REPLY => self.error(option, reply::ERR_INVALID, "the option takes no data"),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, exports),
+            _ => self.error(option, reply::ERR_UNSUP, "the option is not supported"),
+        }
+    }
+
+    fn reply(&mut self, option: u32, kind: u32, data: &[u8]) {
+        self.outgoing.extend(wire::OPTION_REPLY_MAGIC.to_be_bytes());
+        self.outgoing.extend(option.to_be_bytes());
+        self.outgoing.extend(kind.to_be_bytes());
+        self.outgoing.extend((data.len() as u32).to_be_bytes());
+        self.outgoing.extend(data);
+        if self.outgoing.len() > OUTGOING_BYTES_MAX {
+            // Nobody needs so many answers at once: it asks to keep us busy.
+            self.outcome = Outcome::Closed;
+        }
+    }
+
+    fn error(&mut self, option: u32, kind: u32, why: &str) {
+        self.reply(option, kind, &why.as_bytes()[..why.len().min(wire::STRING_BYTES_MAX)]);
+    }
+
+    fn begin(&mut self, export: usize, name: &[u8]) {
+        let base_allocation = self.context_for.as_deref() == Some(name);
+        let session = Session { structured: self.structured, base_allocation };
+        self.outcome = Outcome::Transmission { export, session };
+    }
+
+    fn export_name(&mut self, name: &[u8], exports: Exports<'_>) {
+        let Ok(at) = exports.find(name) else {
+            self.outcome = Outcome::Closed;
+            return;
+        };
+        let export = &exports.volumes[at];
+        self.outgoing.extend(export.size.to_be_bytes());
+        self.outgoing.extend(export.flags(self.structured).to_be_bytes());
+        if !self.no_zeroes {
+            self.outgoing.extend([0; 124]);
+        }
+        self.begin(at, name);
+    }
+
+    fn list(&mut self, data: &[u8], exports: Exports<'_>) {
+        if !data.is_empty() {
+            return self.error(option::LIST, reply::ERR_INVALID, "the option takes no data");
+        }
+        for export in exports.volumes {
+            let mut data = (export.name.len() as u32).to_be_bytes().to_vec();
+            data.extend(export.name.as_bytes());
+            data.extend(export.description.as_bytes());
+            self.reply(option::LIST, reply::SERVER, &data);
+        }
+        self.reply(option::LIST, reply::ACK, &[]);
+    }
+
+    fn info(&mut self, option: u32, data: &[u8], exports: Exports<'_>) {
+        let Some((name, requests)) = parse_info(data) else {
+            return self.error(option, reply::ERR_INVALID, "the option's lengths do not add up");
+        };
+        let at = match exports.find(name) {
+            Ok(at) => at,
+            Err(why) => return self.error(option, reply::ERR_UNKNOWN, &why),
+        };
+        let export = &exports.volumes[at];
+        let mut data = info::EXPORT.to_be_bytes().to_vec();
+        data.extend(export.size.to_be_bytes());
+        data.extend(export.flags(self.structured).to_be_bytes());
+        self.reply(option, reply::INFO, &data);
+        for request in requests {
+            let mut data = request.to_be_bytes().to_vec();
+            match request {
+                info::NAME => data.extend(export.name.as_bytes()),
+                info::DESCRIPTION => data.extend(export.description.as_bytes()),
+                _ => continue,
+            }
+            self.reply(option, reply::INFO, &data);
+        }
+        // Sent whether asked for or not: a client that does not look at it does no worse.
+        let mut data = info::BLOCK_SIZE.to_be_bytes().to_vec();
+        for bytes in [1, wire::PREFERRED_BLOCK_BYTES, wire::PAYLOAD_BYTES_MAX] {
+            data.extend(bytes.to_be_bytes());
+        }
+        self.reply(option, reply::INFO, &data);
+        self.reply(option, reply::ACK, &[]);
+        if option == option::GO {
+            self.begin(at, name);
+        }
+    }
+
+    fn meta_context(&mut self, option: u32, data: &[u8], exports: Exports<'_>) {
+        let set = option == option::SET_META_CONTEXT;
+        if set {
+            // Whatever was selected before is no longer, however this ends.
+            self.context_for = None;
+        }
+        let Some((name, queries)) = parse_queries(data) else {
+            return self.error(option, reply::ERR_INVALID, "the option's lengths do not add up");
+        };
+        if !self.structured {
+            return self.error(option, reply::ERR_INVALID, "structured replies come first");
+        }
+        if let Err(why) = exports.find(name) {
+            return self.error(option, reply::ERR_UNKNOWN, &why);
+        }
+        let wanted = |query: &&[u8]| *query == wire::BASE_ALLOCATION.as_bytes() || !set && *query == b"base:";
+        let all = !set && queries.is_empty();
+        if all || queries.iter().any(wanted) {
+            let mut data = if set { wire::BASE_ALLOCATION_ID } else { 0 }.to_be_bytes().to_vec();
+            data.extend(wire::BASE_ALLOCATION.as_bytes());
+            self.reply(option, reply::META_CONTEXT, &data);
+            if set {
+                self.context_for = Some(name.to_vec());
+            }
+        }
+        self.reply(option, reply::ACK, &[]);
+    }
+}
+
+/// Splits a counted string off.
+fn string(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let len = u32::from_be_bytes(*data.first_chunk()?) as usize;
+    if len > wire::STRING_BYTES_MAX {
+        return None;
+    }
+    data[4..].split_at_checked(len)
+}
+
+/// The data of INFO and GO: name, requests.
+fn parse_info(data: &[u8]) -> Option<(&[u8], impl Iterator<Item = u16> + '_)> {
+    let (name, rest) = string(data)?;
+    let count = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
+    let requests = &rest[2..];
+    let even = requests.len() == count * 2;
+    even.then(|| (name, requests.chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]]))))
+}
+
+/// The data of LIST and SET_META_CONTEXT: name, queries.
+fn parse_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let (name, rest) = string(data)?;
+    let count = u32::from_be_bytes(*rest.first_chunk()?) as usize;
+    let mut rest = &rest[4..];
+    let mut queries = Vec::new();
+    // Each takes four bytes at least, so the count cannot make us reserve more than what was sent.
+    for _ in 0..count {
+        let (query, after) = string(rest)?;
+        queries.push(query);
+        rest = after;
+    }
+    rest.is_empty().then_some((name, queries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exports(names: &[&str]) -> Vec<Export> {
+        let export = |name: &&str| Export {
+            name: (*name).to_owned(),
+            size: 1 << 20,
+            rotational: false,
+            description: String::new(),
+        };
+        names.iter().map(export).collect()
+    }
+
+    fn option_bytes(option: u32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = wire::IHAVEOPT.to_be_bytes().to_vec();
+        bytes.extend(option.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        bytes.extend(data);
+        bytes
+    }
+
+    fn named(name: &str, rest: &[u8]) -> Vec<u8> {
+        let mut data = (name.len() as u32).to_be_bytes().to_vec();
+        data.extend(name.as_bytes());
+        data.extend(rest);
+        data
+    }
+
+    fn started() -> Handshake {
+        let mut handshake = Handshake::new();
+        let none = Exports { volumes: &[], shutting_down: false };
+        assert_eq!(handshake.handle(&3u32.to_be_bytes(), none), 4);
+        assert_eq!(handshake.take_outgoing().len(), 18);
+        handshake
+    }
+
+    fn reply_kinds(bytes: &[u8]) -> Vec<u32> {
+        let mut rest = bytes;
+        let mut kinds = Vec::new();
+        while !rest.is_empty() {
+            kinds.push(u32::from_be_bytes(rest[12..16].try_into().unwrap()));
+            let len = u32::from_be_bytes(rest[16..20].try_into().unwrap()) as usize;
+            rest = &rest[20 + len..];
+        }
+        kinds
+    }
+
+    #[test]
+    fn go_byte_by_byte() {
+        let volumes = exports(&["a", "db"]);
+        let exports = Exports { volumes: &volumes, shutting_down: false };
+        let mut handshake = started();
+        let mut bytes = option_bytes(option::STRUCTURED_REPLY, &[]);
+        let query = [&1u32.to_be_bytes()[..], &named("base:allocation", &[])].concat();
+        bytes.extend(option_bytes(option::SET_META_CONTEXT, &named("db", &query)));
+        bytes.extend(option_bytes(option::GO, &named("db", &0u16.to_be_bytes())));
+        let (mut pending, mut at) = (Vec::new(), 0);
+        while handshake.outcome() == Outcome::Negotiating {
+            pending.push(bytes[at]);
+            at += 1;
+            let consumed = handshake.handle(&pending, exports);
+            pending.drain(..consumed);
+        }
+        assert_eq!((at, pending.len()), (bytes.len(), 0));
+        let session = Session { structured: true, base_allocation: true };
+        assert_eq!(handshake.outcome(), Outcome::Transmission { export: 1, session });
+        let kinds = reply_kinds(&handshake.take_outgoing());
+        use reply::*;
+        assert_eq!(kinds, [ACK, META_CONTEXT, ACK, INFO, INFO, ACK]);
+    }
+
+    #[test]
+    fn the_empty_name_is_the_only_volume() {
+        for (names, expected) in [(&["a"][..], true), (&["a", "b"], false), (&[], false)] {
+            let volumes = exports(names);
+            let mut handshake = started();
+            let go = option_bytes(option::GO, &named("", &0u16.to_be_bytes()));
+            handshake.handle(&go, Exports { volumes: &volumes, shutting_down: false });
+            assert_eq!(matches!(handshake.outcome(), Outcome::Transmission { .. }), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_too_long_or_late_is_refused_and_the_handshake_goes_on() {
+        let volumes = exports(&["a"]);
+        let open = Exports { volumes: &volumes, shutting_down: false };
+        let mut handshake = started();
+        let mut bytes = option_bytes(99, b"x");
+        bytes.extend(option_bytes(option::LIST, b"x"));
+        bytes.extend(option_bytes(option::INFO, &named("b", &0u16.to_be_bytes())));
+        bytes.extend(option_bytes(option::GO, &named("a", &9u16.to_be_bytes())));
+        bytes.extend(option_bytes(option::INFO, &vec![0; OPTION_BYTES_MAX + 1]));
+        assert_eq!(handshake.handle(&bytes, open), bytes.len());
+        assert_eq!(handshake.outcome(), Outcome::Negotiating);
+        let closing = Exports { shutting_down: true, ..open };
+        let go = option_bytes(option::GO, &named("a", &0u16.to_be_bytes()));
+        handshake.handle(&go, closing);
+        use reply::*;
+        let kinds = reply_kinds(&handshake.take_outgoing());
+        assert_eq!(kinds, [ERR_UNSUP, ERR_INVALID, ERR_UNKNOWN, ERR_INVALID, ERR_TOO_BIG, ERR_SHUTDOWN]);
+        handshake.handle(&option_bytes(option::ABORT, &[]), closing);
+        assert_eq!(handshake.outcome(), Outcome::Closed);
+    }
+}

@@ -1,0 +1,12 @@
+//! The NBD protocol, without sockets: the handshake, request headers, connections, replies.
+
+mod connection;
+mod handshake;
+mod request;
+mod session;
+pub mod wire;
+
+pub(crate) use connection::{Connection, Inbound};
+pub use handshake::{Export, Exports, Handshake, Outcome};
+pub use request::{Header, Kind, Parsed, parse};
+pub use wire::Errno;

@@ -1,0 +1,446 @@
+//! A connection's requests: from headers to pieces, from results to replies.
+
+use super::request::{Header, Kind, Parsed, parse};
+use super::wire::{Errno, REQUEST_BYTES, command_flag as flag, state};
+use super::{Connection, Inbound};
+use crate::control::TenantId;
+use crate::disk::VolumeId;
+use crate::event::{Action, ConnId, Session};
+use crate::server::{Server, Todo};
+use crate::units::{BLOCK, PIECE};
+use crate::volume::FlushFor;
+
+/// Parts of replies that may wait to be sent on a connection: twice what a client at the bound of bytes has with requests
+/// of 4 KiB. It bounds what replies of a few bytes cost.
+const PARTS_MAX: usize = 4096;
+/// Extents in one answer to BLOCK_STATUS: clients ask again for the rest.
+const EXTENTS_MAX: usize = 128;
+
+/// Whether a request changes something, or makes it durable.
+fn changes(kind: Kind) -> bool {
+    match kind {
+        Kind::Write | Kind::Zeroes | Kind::Trim | Kind::Flush => true,
+        Kind::Read | Kind::Cache | Kind::Status => false,
+    }
+}
+
+impl Server {
+    pub(crate) fn attached(&mut self, conn: ConnId, volume: VolumeId, session: Session) {
+        if self.find_volume(volume).is_none_or(|volume| volume.closing.is_some()) {
+            self.actions.push_back(Action::Close(conn));
+            return;
+        }
+        let at = conn.0 as usize;
+        if self.connections.len() <= at {
+            self.connections.resize_with(at + 1, || None);
+        }
+        assert!(self.connections[at].is_none(), "connection slot {at} is used twice");
+        self.connections[at] = Some(Connection::new(volume, session));
+        self.volume_mut(volume).connections += 1;
+    }
+
+    pub(crate) fn header_arrived(&mut self, conn: ConnId, bytes: &[u8; REQUEST_BYTES]) {
+        debug_assert_eq!(self.conn(conn).inbound, Inbound::Header);
+        self.last_request_at = self.now;
+        match parse(bytes) {
+            Parsed::Request(header) => self.request_arrived(conn, header),
+            Parsed::Disconnect => {
+                self.conn(conn).inbound = Inbound::Stopped;
+                self.leave(conn);
+            }
+            Parsed::Unknown { cookie } => {
+                let header = Header { kind: Kind::Flush, flags: 0, cookie, offset: 0, len: 0 };
+                let request = self.open_request(conn, &header);
+                self.requests[request].error = Some(Errno::Invalid);
+                self.finish(request);
+            }
+            Parsed::Garbage => {
+                self.conn(conn).inbound = Inbound::Stopped;
+                self.actions.push_back(Action::Close(conn));
+                self.conn(conn).closing = true;
+            }
+        }
+    }
+
+    fn open_request(&mut self, conn: ConnId, header: &Header) -> u32 {
+        let connection = self.conn(conn);
+        connection.in_flight += 1;
+        connection.changing += u32::from(changes(header.kind));
+        let volume = connection.volume;
+        self.volume_mut(volume).requests += 1;
+        let durable = self.volume(volume).writes_are_durable(header.has(flag::FUA));
+        let id = self.requests.take();
+        let request = &mut self.requests[id];
+        *request = crate::volume::Request {
+            conn,
+            volume,
+            kind: header.kind,
+            cookie: header.cookie,
+            start: header.offset,
+            end: header.offset.saturating_add(u64::from(header.len)),
+            next: header.offset,
+            durable,
+            unsplit: header.has(flag::DF),
+            arrived: self.now,
+            ..Default::default()
+        };
+        id
+    }
+
+    fn request_arrived(&mut self, conn: ConnId, header: Header) {
+        let request = self.open_request(conn, &header);
+        let volume = self.requests[request].volume;
+        let checked = self.check(conn, volume, &header);
+        if let Err(error) = checked {
+            self.refuse(request, error, if header.kind == Kind::Write { header.len } else { 0 });
+        } else {
+            match header.kind {
+                Kind::Read => self.read_arrived(request),
+                Kind::Cache => {
+                    // No more than half the partition: the rest would push out what has just come.
+                    let tenant = self.tenant_of(volume);
+                    let most = u64::from(self.cache.partition(tenant).target) / 2 * BLOCK;
+                    let state = &mut self.requests[request];
+                    state.end = state.end.min(state.start + most);
+                    self.go_on(request);
+                }
+                Kind::Write => self.next_payload(request),
+                Kind::Flush => self.flush_arrived(volume, FlushFor::Request(request)),
+                Kind::Trim => self.trim_arrived(request),
+                Kind::Zeroes => self.zeroes_arrived(request, header.has(flag::NO_HOLE), header.has(flag::FAST_ZERO)),
+                Kind::Status => self.status_arrived(request, header.has(flag::REQ_ONE)),
+            }
+        }
+        self.note_pause(conn);
+    }
+
+    fn check(&mut self, conn: ConnId, volume: VolumeId, header: &Header) -> Result<(), Errno> {
+        let session = self.conn(conn).session;
+        let state = self.volume(volume);
+        if self.draining.is_some() || state.closing.is_some() {
+            return Err(Errno::Shutdown);
+        }
+        header.check(state.spec.size)?;
+        if header.kind == Kind::Status && !session.base_allocation {
+            return Err(Errno::Invalid);
+        }
+        if header.kind == Kind::Read && header.has(flag::DF) && !session.structured {
+            return Err(Errno::Invalid);
+        }
+        // A reply that must come in one piece has to fit into the memory of one (the protocol asks for 64 KiB at least).
+        if header.kind == Kind::Read && header.has(flag::DF) && u64::from(header.len) > PIECE {
+            return Err(Errno::Overflow);
+        }
+        Ok(())
+    }
+
+    /// Answers with an error, once `payload` bytes are read past.
+    fn refuse(&mut self, request: u32, error: Errno, payload: u32) {
+        let state = &mut self.requests[request];
+        state.error = Some(error);
+        state.next = state.end;
+        if payload == 0 {
+            self.finish(request);
+        } else {
+            let conn = state.conn;
+            state.active += 1;
+            self.conn(conn).inbound = Inbound::Discard { request, left: u64::from(payload) };
+        }
+    }
+
+    pub(crate) fn discarded(&mut self, conn: ConnId, bytes: u64) {
+        let Inbound::Discard { request, left } = self.conn(conn).inbound else { panic!("nothing was to be discarded") };
+        self.conn(conn).inbound = match left - bytes {
+            0 => Inbound::Header,
+            left => Inbound::Discard { request, left },
+        };
+        if left == bytes {
+            self.part_done(request);
+            self.note_pause(conn);
+        }
+    }
+
+    pub(crate) fn bytes_sent(&mut self, conn: ConnId, bytes: u64) {
+        let Some(Some(connection)) = self.connections.get_mut(conn.0 as usize) else { return };
+        let cache = &mut self.cache;
+        connection.sent(bytes, |frame| {
+            if !planted!(FrameFreedWhileSent) {
+                cache.release(frame);
+            }
+        });
+        let volume = self.conn(conn).volume;
+        let tenant = self.tenant_of(volume);
+        let partition = self.cache.partition_mut(tenant);
+        partition.owed -= bytes;
+        if std::mem::take(&mut partition.throttled) {
+            self.unthrottle(tenant);
+        }
+    }
+
+    /// A tenant's unsent bytes have become fewer: its connections that wait for that are looked at again.
+    pub(crate) fn unthrottle(&mut self, tenant: TenantId) {
+        for conn in (0..self.connections.len() as u32).map(ConnId) {
+            let Some(connection) = &self.connections[conn.0 as usize] else { continue };
+            let (volume, owed) = (connection.volume, connection.unsent + connection.reading);
+            if self.tenant_of(volume) != tenant {
+                continue;
+            }
+            if owed < self.unsent_max(volume) {
+                self.resume_stalled(conn);
+            } else if !self.conn(conn).stalled.is_empty() {
+                self.cache.partition_mut(tenant).throttled = true;
+            }
+            self.note_pause(conn);
+        }
+    }
+
+    fn resume_stalled(&mut self, conn: ConnId) {
+        while let Some(request) = self.conn(conn).stalled.pop_front() {
+            self.agenda.push_back(Todo::Request(request));
+        }
+    }
+
+    /// The peer is gone: unissued reads are dropped, complete writes stand.
+    pub(crate) fn closed(&mut self, conn: ConnId) {
+        let Some(Some(connection)) = self.connections.get_mut(conn.0 as usize) else {
+            self.actions.push_back(Action::Gone(conn));
+            return;
+        };
+        connection.open = false;
+        // A hold: what ends here must not free the slot under our feet.
+        connection.in_flight += 1;
+        let unsent = connection.unsent;
+        let cache = &mut self.cache;
+        connection.sent(unsent, |frame| cache.release(frame));
+        let tenant = cache.volume(connection.volume).tenant;
+        cache.partition_mut(tenant).owed -= unsent;
+        let (inbound, volume) = (connection.inbound, connection.volume);
+        connection.inbound = Inbound::Stopped;
+        match inbound {
+            Inbound::Reserving { piece } | Inbound::Payload { piece, .. } => self.forget_payload(volume, piece),
+            Inbound::Discard { request, .. } => self.part_done(request),
+            Inbound::Header | Inbound::Stopped => {}
+        }
+        self.resume_stalled(conn);
+        let tenant = self.tenant_of(volume);
+        self.cache.partition_mut(tenant).stirred = true;
+        self.unthrottle(tenant);
+        self.conn(conn).in_flight -= 1;
+        self.check_gone(conn);
+    }
+
+    /// Everything received is answered, then the connection is closed.
+    pub(crate) fn leave(&mut self, conn: ConnId) {
+        self.conn(conn).leaving = true;
+        self.check_gone(conn);
+    }
+
+    fn check_gone(&mut self, conn: ConnId) {
+        let connection = self.conn(conn);
+        if connection.in_flight > 0 {
+            return;
+        }
+        if !connection.open {
+            let volume = connection.volume;
+            self.connections[conn.0 as usize] = None;
+            self.volume_mut(volume).connections -= 1;
+            self.poke(volume);
+            self.actions.push_back(Action::Gone(conn));
+        } else if connection.leaving && !connection.closing {
+            connection.closing = true;
+            self.actions.push_back(Action::Close(conn));
+        }
+    }
+
+    /// Whether so much waits to be sent that nothing more is begun.
+    fn is_full(&self, connection: &Connection) -> bool {
+        connection.parts() >= PARTS_MAX || connection.unsent >= self.unsent_max(connection.volume)
+    }
+
+    /// Whether nothing is to be read from `conn` for now.
+    fn is_paused(&self, conn: ConnId) -> bool {
+        let connection = self.connections[conn.0 as usize].as_ref().expect("a connection");
+        match connection.inbound {
+            Inbound::Reserving { .. } => true,
+            Inbound::Header => {
+                connection.in_flight >= self.config.requests_per_connection
+                    || connection.exclusive.is_some()
+                    || self.is_full(connection)
+            }
+            _ => false,
+        }
+    }
+
+    /// Tells the driver when a connection that was paused may be read again.
+    pub(crate) fn note_pause(&mut self, conn: ConnId) {
+        if self.connections[conn.0 as usize].as_ref().is_none_or(|c| !c.open || c.closing) {
+            return;
+        }
+        let paused = self.is_paused(conn);
+        let volume = self.conn(conn).volume;
+        if paused && self.connections[conn.0 as usize].as_ref().is_some_and(|connection| self.is_full(connection)) {
+            let tenant = self.tenant_of(volume);
+            self.cache.partition_mut(tenant).throttled = true;
+        }
+        if std::mem::replace(&mut self.conn(conn).paused, paused) && !paused {
+            self.actions.push_back(Action::Receive(conn));
+        }
+    }
+
+    /// Queues bytes on a connection through `push`; tells the driver if there was nothing to send before.
+    pub(crate) fn send(&mut self, conn: ConnId, push: impl FnOnce(&mut Connection)) {
+        let connection = self.conn(conn);
+        if !connection.open {
+            return;
+        }
+        let (drained, unsent) = (connection.is_drained(), connection.unsent);
+        push(connection);
+        let (added, volume) = (connection.unsent - unsent, connection.volume);
+        let tenant = self.tenant_of(volume);
+        self.cache.partition_mut(tenant).owed += added;
+        if drained {
+            self.actions.push_back(Action::Send(conn));
+        }
+    }
+
+    fn status_arrived(&mut self, request: u32, one: bool) {
+        let (conn, cookie) = (self.requests[request].conn, self.requests[request].cookie);
+        let (start, end) = (self.requests[request].start, self.requests[request].end);
+        let volume = self.volume(self.requests[request].volume);
+        let hole = if volume.spec.sparse { state::HOLE | state::ZERO } else { state::ZERO };
+        let mut extents = [(0, 0); EXTENTS_MAX];
+        let mut count = 0;
+        for (range, is_hole) in volume.holes.extents(start, end).take(if one { 1 } else { EXTENTS_MAX }) {
+            extents[count] = ((range.end - range.start) as u32, if is_hole { hole } else { 0 });
+            count += 1;
+        }
+        self.send(conn, |connection| connection.push_extents(cookie, &extents[..count]));
+        self.requests[request].begun = true;
+        self.finish(request);
+    }
+
+    /// A piece or a range operation of a request is over.
+    pub(crate) fn part_done(&mut self, request: u32) {
+        let state = &mut self.requests[request];
+        state.active -= 1;
+        if state.queued {
+            return;
+        }
+        if state.is_done() {
+            self.finish(request);
+        } else {
+            self.put_on_agenda(request);
+        }
+    }
+
+    fn put_on_agenda(&mut self, request: u32) {
+        if !std::mem::replace(&mut self.requests[request].queued, true) {
+            self.agenda.push_back(Todo::Request(request));
+        }
+    }
+
+    /// Lets a request go on.
+    pub(crate) fn go_on(&mut self, request: u32) {
+        // Until we are through, parts that end at once leave the rest to us.
+        self.requests[request].queued = true;
+        let stalled = match self.requests[request].kind {
+            Kind::Read | Kind::Cache => self.read_on(request),
+            Kind::Zeroes => {
+                self.zero_on(request);
+                false
+            }
+            Kind::Write | Kind::Trim | Kind::Flush | Kind::Status => false,
+        };
+        let state = &mut self.requests[request];
+        state.queued = stalled;
+        if !stalled && state.is_done() {
+            self.finish(request);
+        }
+    }
+
+    /// Answers a request and forgets it. For a zeroed or trimmed range that must be durable, flushes first.
+    pub(crate) fn finish(&mut self, request: u32) {
+        let state = &mut self.requests[request];
+        let volume = state.volume;
+        if state.durable && state.flush_first && state.error.is_none() {
+            state.flush_first = false;
+            return self.flush_arrived(volume, FlushFor::Request(request));
+        }
+        let state = &mut self.requests[request];
+        let writes = matches!(state.kind, Kind::Write | Kind::Zeroes);
+        let (conn, writes) = (state.conn, writes && state.durable && state.error.is_none());
+        // Design, section 4: FUA fails as long as any earlier acknowledged block is not on the medium.
+        if writes && self.volume(volume).flushes.lost {
+            self.requests[request].error = Some(Errno::Io);
+        } else if writes && self.cache.volume(volume).failing > 0 {
+            self.requests[request].error = Some(self.volume(volume).write_error);
+        }
+        let state = &mut self.requests[request];
+        let draining = self.volumes[volume.0 as usize].as_ref().is_some_and(|volume| volume.draining);
+        if state.kind == Kind::Write && state.error.is_none() && draining {
+            // Its payload came after the last flush had begun: nothing would bring it to the medium any more.
+            state.error = Some(Errno::Shutdown);
+        }
+        if self.conn(conn).open {
+            self.reply(request);
+            self.count(request);
+        }
+        let changes = changes(self.requests[request].kind);
+        self.requests.give(request);
+        self.volume_mut(volume).requests -= 1;
+        if self.volume(volume).closing.is_some() {
+            self.poke(volume);
+        }
+        let connection = self.conn(conn);
+        connection.in_flight -= 1;
+        connection.changing -= u32::from(changes);
+        match connection.exclusive {
+            Some(other) if other == request => connection.exclusive = None,
+            Some(other) if connection.in_flight == 1 => self.put_on_agenda(other),
+            _ => {}
+        }
+        self.note_pause(conn);
+        self.check_gone(conn);
+    }
+
+    fn reply(&mut self, request: u32) {
+        let state = &self.requests[request];
+        let (conn, cookie, error, begun, kind) = (state.conn, state.cookie, state.error, state.begun, state.kind);
+        let structured = self.conn(conn).session.structured;
+        match (kind, error) {
+            (Kind::Status, None) => {}
+            (Kind::Read | Kind::Status, Some(error)) if structured => self.send(conn, |c| c.push_error(cookie, error)),
+            (Kind::Read, None) if structured && self.requests[request].ended => {}
+            (Kind::Read, None) if structured => self.send(conn, |c| c.push_none(cookie)),
+            (Kind::Read, None) if begun => {}
+            (Kind::Read, Some(_)) if begun => {
+                // A simple reply cannot take back that it began well: the connection ends here.
+                let connection = self.conn(conn);
+                if connection.open && !connection.closing {
+                    connection.inbound = Inbound::Stopped;
+                    connection.closing = true;
+                    self.actions.push_back(Action::Close(conn));
+                }
+            }
+            (_, error) => self.send(conn, |c| c.push_simple(cookie, error)),
+        }
+    }
+
+    fn count(&mut self, request: u32) {
+        let state = &self.requests[request];
+        let (kind, failed, arrived) = (state.kind, state.error.is_some(), state.arrived);
+        let (volume, bytes) = (state.volume, state.end - state.start);
+        let latency = self.now - arrived;
+        let counters = &mut self.volume_mut(volume).counters;
+        let stats = match kind {
+            Kind::Read => &mut counters.read,
+            Kind::Write => &mut counters.write,
+            Kind::Flush => &mut counters.flush,
+            Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => &mut counters.other,
+        };
+        stats.requests += 1;
+        stats.bytes += bytes;
+        stats.errors += u64::from(failed);
+        stats.latency.record(latency);
+    }
+}

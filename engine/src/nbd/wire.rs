@@ -1,0 +1,159 @@
+//! The numbers of the NBD protocol (NetworkBlockDevice/nbd, `doc/proto.md`), and nothing else.
+
+/// First eight bytes a server sends: `NBDMAGIC`.
+pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
+/// Then, and before each option: `IHAVEOPT`.
+pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
+/// Starts each option reply.
+pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// Starts each request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Starts each simple reply.
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// Starts each chunk of a structured reply.
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// Bytes of a request header.
+pub const REQUEST_BYTES: usize = 28;
+
+/// Handshake flag: fixed newstyle.
+pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
+/// Handshake flag: the 124 zero bytes after EXPORT_NAME may be left out.
+pub const FLAG_NO_ZEROES: u16 = 1 << 1;
+
+/// Options of the handshake.
+pub mod option {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const EXPORT_NAME: u32 = 1;
+    pub const ABORT: u32 = 2;
+    pub const LIST: u32 = 3;
+    pub const STARTTLS: u32 = 5;
+    pub const INFO: u32 = 6;
+    pub const GO: u32 = 7;
+    pub const STRUCTURED_REPLY: u32 = 8;
+    pub const LIST_META_CONTEXT: u32 = 9;
+    pub const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Option replies.
+pub mod reply {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const ACK: u32 = 1;
+    pub const SERVER: u32 = 2;
+    pub const INFO: u32 = 3;
+    pub const META_CONTEXT: u32 = 4;
+    pub const ERR_UNSUP: u32 = 1 << 31 | 1;
+    pub const ERR_POLICY: u32 = 1 << 31 | 2;
+    pub const ERR_INVALID: u32 = 1 << 31 | 3;
+    pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
+    pub const ERR_SHUTDOWN: u32 = 1 << 31 | 7;
+    pub const ERR_TOO_BIG: u32 = 1 << 31 | 9;
+}
+
+/// Kinds of information in INFO replies.
+pub mod info {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const EXPORT: u16 = 0;
+    pub const NAME: u16 = 1;
+    pub const DESCRIPTION: u16 = 2;
+    pub const BLOCK_SIZE: u16 = 3;
+}
+
+/// Transmission flags: what an export can do.
+pub mod export_flag {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    pub const READ_ONLY: u16 = 1 << 1;
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    pub const SEND_FUA: u16 = 1 << 3;
+    pub const ROTATIONAL: u16 = 1 << 4;
+    pub const SEND_TRIM: u16 = 1 << 5;
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    pub const SEND_DF: u16 = 1 << 7;
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    pub const SEND_CACHE: u16 = 1 << 10;
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Commands of the transmission phase.
+pub mod command {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const READ: u16 = 0;
+    pub const WRITE: u16 = 1;
+    pub const DISC: u16 = 2;
+    pub const FLUSH: u16 = 3;
+    pub const TRIM: u16 = 4;
+    pub const CACHE: u16 = 5;
+    pub const WRITE_ZEROES: u16 = 6;
+    pub const BLOCK_STATUS: u16 = 7;
+}
+
+/// Flags of a request.
+pub mod command_flag {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const FUA: u16 = 1 << 0;
+    pub const NO_HOLE: u16 = 1 << 1;
+    pub const DF: u16 = 1 << 2;
+    pub const REQ_ONE: u16 = 1 << 3;
+    pub const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// Chunks of structured replies.
+pub mod chunk {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const FLAG_DONE: u16 = 1 << 0;
+    pub const NONE: u16 = 0;
+    pub const OFFSET_DATA: u16 = 1;
+    pub const OFFSET_HOLE: u16 = 2;
+    pub const BLOCK_STATUS: u16 = 5;
+    pub const ERROR: u16 = 1 << 15 | 1;
+    pub const ERROR_OFFSET: u16 = 1 << 15 | 2;
+}
+
+/// Extent flags of `base:allocation`.
+pub mod state {
+    #![allow(missing_docs, reason = "the protocol's own names")]
+    pub const HOLE: u32 = 1 << 0;
+    pub const ZERO: u32 = 1 << 1;
+}
+
+/// The name of the one metadata context that is offered.
+pub const BASE_ALLOCATION: &str = "base:allocation";
+/// Its number in replies; any constant will do.
+pub const BASE_ALLOCATION_ID: u32 = 1;
+
+/// The longest name or query string, bytes (the protocol's own bound).
+pub const STRING_BYTES_MAX: usize = 4096;
+/// The largest payload of a read or a write, bytes.
+pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+/// The block size at which clients do best, bytes.
+pub const PREFERRED_BLOCK_BYTES: u32 = 4096;
+
+/// Errors that go over the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
+#[repr(u32)]
+pub enum Errno {
+    /// Not permitted: a write to something read-only.
+    #[error("operation not permitted")]
+    Perm = 1,
+    /// The device failed.
+    #[error("input/output error")]
+    Io = 5,
+    /// Out of memory.
+    #[error("out of memory")]
+    NoMem = 12,
+    /// The request makes no sense.
+    #[error("invalid argument")]
+    Invalid = 22,
+    /// No space: past the end, or the disk below is full.
+    #[error("no space left")]
+    NoSpace = 28,
+    /// The reply would not fit into one chunk.
+    #[error("value too large")]
+    Overflow = 75,
+    /// Not supported.
+    #[error("not supported")]
+    NotSupported = 95,
+    /// The server is shutting down.
+    #[error("server is shutting down")]
+    Shutdown = 108,
+}

@@ -1,0 +1,74 @@
+//! Planted bugs: each is a mistake that a block server could really make, compiled in only with the feature
+//! `planted-bugs` and active only where a test plants it. They prove that the checkers of `sim` see.
+//!
+//! One feature and a choice at run time, rather than a feature each: one build shows all of them.
+
+use std::cell::Cell;
+
+macro_rules! bugs {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// What can be planted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Bug { $($(#[$doc])* $name),+ }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Bug] = &[$(Bug::$name),+];
+
+            /// Its name, as `--bug` takes it.
+            pub fn name(self) -> &'static str {
+                match self { $(Bug::$name => stringify!($name)),+ }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// A flush is answered without waiting for dirty blocks.
+    FlushDoesNotWait,
+    /// A flush waits for write-back but does not flush the device.
+    FlushSkipsDevice,
+    /// A write to a block that is being filled overtakes those that wait for it.
+    OverlappingWritesReordered,
+    /// Eviction takes dirty blocks too.
+    DirtyBlockLostOnEviction,
+    /// The last sector that a write touches is not marked.
+    SectorMaskWrong,
+    /// A failed device write is taken for a good one.
+    ErrorAcknowledged,
+    /// A write goes into the frame that is there, even while it is being sent or written.
+    FrameChangedWhileWritten,
+    /// Frames of a reply are freed when it is queued, not when it was sent.
+    FrameFreedWhileSent,
+    /// FUA is acknowledged after an ordinary write.
+    FuaNotDurable,
+    /// What a fill read replaces sectors that were written meanwhile.
+    FillOverwritesDirty,
+    /// After a failed device flush the next one succeeds without rewriting anything.
+    FailedFlushForgotten,
+    /// TRIM drops dirty blocks that a flush is waiting for.
+    TrimDropsFlushing,
+    /// A zeroed range does not wait for device requests that overlap it.
+    ZeroRangeIgnoresInFlight,
+    /// A write does not end the hole that it fills.
+    HoleNotForgotten,
+    /// A write enters the partition when its payload has only begun to arrive.
+    PartialPayloadVisible,
+    /// A reply carries the cookie of the connection's previous request.
+    ReplyCookieMixedUp,
+    /// Frames reserved for a payload are forgotten when its client vanishes.
+    FrameLeakedOnVanish,
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+}
+
+/// Plant a bug in every engine of this thread, or remove it.
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+pub(crate) fn is(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}

@@ -1,0 +1,289 @@
+//! The server of one disk: wires connections, volumes, the cache and the device together, and holds no algorithm.
+//!
+//! ```text
+//!   Header, Payload ─► nbd/session ─► volume/read, write, range, flush ─► cache ◄─► disk/device ─► Submit
+//!   Sent, Closed    ─►      │                     ▲                                    │
+//!                           └── replies ◄─────────┴───────────── IoDone ◄──────────────┘
+//! ```
+//!
+//! Each event is applied, then [`Server::settle`] restores what must always hold: whoever can go on goes on.
+
+use std::collections::VecDeque;
+
+use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, Cache};
+use crate::control::TenantId;
+use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
+use crate::event::{Action, ConnId, Event, Outgoing, Receive};
+use crate::nbd::{Connection, Inbound};
+use crate::slab::Slab;
+use crate::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECOND};
+use crate::volume::{Piece, Request, Volume, Waiter};
+
+/// The bounds of a disk machine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes of memory to use now, bookkeeping included. `Command::SetBudget` changes it.
+    pub budget_bytes: u64,
+    /// The most that `SetBudget` will ever ask for: bookkeeping is laid out for it, frames are numbered below
+    /// [`Config::frames_max`].
+    pub budget_bytes_max: u64,
+    /// Device requests in the device at the same time.
+    pub device_depth: u32,
+    /// Requests received and unanswered per connection.
+    pub requests_per_connection: u32,
+    /// Reply bytes per connection, being read or unsent, above which nothing more is begun for it.
+    pub unsent_bytes_per_connection: u64,
+    /// Dirty data is written after at most this long.
+    pub dirty_age_max_ns: Nanos,
+    /// Nobody asked for anything this long: never-written ranges may be initialised.
+    pub idle_ns: Nanos,
+    /// Seeds hash tables.
+    pub seed: u64,
+}
+
+impl Config {
+    /// Usual bounds, with `budget_bytes` of memory that never grows.
+    pub fn new(budget_bytes: u64) -> Config {
+        Config {
+            budget_bytes,
+            budget_bytes_max: budget_bytes,
+            // Deep enough for an SSD's parallelism, shallow enough that the device does not hide an order from us.
+            device_depth: 128,
+            // Four times what fio or qemu keep in flight.
+            requests_per_connection: 128,
+            // Eight large reads being worked while as many are sent; the bandwidth-delay product of 10 Gbit/s at 6 ms.
+            unsent_bytes_per_connection: 8 << 20,
+            // Design, section 4.
+            dirty_age_max_ns: 5 * SECOND,
+            idle_ns: 20 * MILLISECOND,
+            seed: 0,
+        }
+    }
+
+    /// Frames that `bytes` of memory hold, bookkeeping included.
+    pub(crate) fn frames_of(bytes: u64) -> u32 {
+        (bytes / (BLOCK + BOOKKEEPING_BYTES_PER_FRAME)).min(u64::from(u32::MAX - 2)) as u32
+    }
+
+    /// Frames that a driver must have memory for, number 0 (all zeros) included.
+    pub fn frames_max(&self) -> usize {
+        Self::frames_of(self.budget_bytes_max) as usize + 1
+    }
+}
+
+/// Something that can perhaps go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Todo {
+    Request(u32),
+    Volume(VolumeId),
+}
+
+/// Pieces of one tenant that wait for frames, reads and writes apart: one kind never holds up the other.
+#[derive(Default, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) reads: VecDeque<u32>,
+    pub(crate) writes: VecDeque<u32>,
+}
+
+/// The server of one disk.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) config: Config,
+    pub(crate) now: Nanos,
+    pub(crate) cache: Cache,
+    pub(crate) device: Device,
+    pub(crate) connections: Vec<Option<Connection>>,
+    pub(crate) volumes: Vec<Option<Volume>>,
+    pub(crate) requests: Slab<Request>,
+    pub(crate) pieces: Slab<Piece>,
+    pub(crate) waiters: Slab<Waiter>,
+    /// By tenant.
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) agenda: VecDeque<Todo>,
+    pub(crate) actions: VecDeque<Action>,
+    /// The earliest time at which something may be due.
+    pub(crate) timer: Option<Nanos>,
+    pub(crate) last_request_at: Nanos,
+    /// `Drain` was asked for, by this token; answered or not.
+    pub(crate) draining: Option<u64>,
+    pub(crate) drained: bool,
+    /// Frames are moving: some tenants have more than they may, or frames above the limit are in use.
+    /// When to go on.
+    pub(crate) move_at: Option<Nanos>,
+    /// `SetBudget` waits for frames to be free.
+    pub(crate) budget_token: Option<u64>,
+    /// Reused by write-back.
+    pub(crate) parts: Vec<(u32, u8)>,
+    pub(crate) frames_taken: Vec<crate::cache::FrameId>,
+}
+
+impl Server {
+    /// A server without volumes.
+    pub fn new(config: Config) -> Server {
+        let frames = Config::frames_of(config.budget_bytes);
+        let frames_max = Config::frames_of(config.budget_bytes_max);
+        Server {
+            now: 0,
+            cache: Cache::new(frames, frames_max, config.seed),
+            device: Device::new(Box::new(policy::None::new(config.device_depth))),
+            connections: Vec::new(),
+            volumes: Vec::new(),
+            requests: Slab::new(),
+            pieces: Slab::new(),
+            waiters: Slab::new(),
+            waiting: Vec::new(),
+            agenda: VecDeque::new(),
+            actions: VecDeque::new(),
+            timer: None,
+            last_request_at: 0,
+            draining: None,
+            drained: false,
+            move_at: None,
+            budget_token: None,
+            parts: Vec::new(),
+            frames_taken: Vec::new(),
+            config,
+        }
+    }
+
+    /// Something happened. Time never runs backwards; a step back is taken for no step.
+    pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Attach { conn, volume, session } => self.attached(conn, volume, session),
+            Event::Header { conn, header } => self.header_arrived(conn, header),
+            Event::Payload { conn, bytes } => self.payload_arrived(conn, bytes),
+            Event::Discarded { conn, bytes } => self.discarded(conn, bytes),
+            Event::Sent { conn, bytes } => self.bytes_sent(conn, bytes),
+            Event::Closed { conn } => self.closed(conn),
+            Event::IoDone { io, result } => self.io_done(io, result),
+            Event::Control { token, command } => self.command(token, command),
+            Event::Timer => self.timer_rang(),
+        }
+        self.settle();
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to send `Event::Timer`.
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        self.timer
+    }
+
+    /// What `conn` wants to read next.
+    pub fn receive(&self, conn: ConnId) -> Receive {
+        let Some(Some(connection)) = self.connections.get(conn.0 as usize) else { return Receive::Closed };
+        if !connection.open || connection.closing || connection.inbound == Inbound::Stopped {
+            return Receive::Closed;
+        }
+        match connection.inbound {
+            _ if connection.paused => Receive::Pause,
+            Inbound::Payload { piece, received } => {
+                let piece = &self.pieces[piece];
+                Receive::Payload(piece.end - piece.start - received)
+            }
+            Inbound::Discard { left, .. } => Receive::Discard(left),
+            _ => Receive::Header,
+        }
+    }
+
+    /// Where the rest of the payload of the current piece goes, in order.
+    pub fn payload(&self, conn: ConnId) -> impl Iterator<Item = Segment> + '_ {
+        let inbound = self.connections.get(conn.0 as usize).and_then(|c| c.as_ref()).map(|c| c.inbound);
+        let (piece, received) = match inbound {
+            Some(Inbound::Payload { piece, received }) => (Some(&self.pieces[piece]), received),
+            _ => (None, 0),
+        };
+        piece.into_iter().flat_map(move |piece| {
+            let first = ((piece.start + received) / BLOCK - piece.first_block()) as usize;
+            (first..piece.blocks()).filter_map(move |i| {
+                let (start, end) = piece.bytes_in(i);
+                let base = (piece.first_block() + i as u64) * BLOCK;
+                let start = start.max((piece.start + received).saturating_sub(base));
+                (start < end).then(|| Segment::new(piece.frames[i], start, end))
+            })
+        })
+    }
+
+    /// What is to be sent, in order.
+    pub fn outgoing(&self, conn: ConnId) -> impl Iterator<Item = Outgoing<'_>> + '_ {
+        self.connections.get(conn.0 as usize).and_then(|c| c.as_ref()).into_iter().flat_map(|c| c.outgoing())
+    }
+
+    /// Requests of `conn` that were received and are not answered yet.
+    pub fn unanswered(&self, conn: ConnId) -> u32 {
+        self.connections.get(conn.0 as usize).and_then(|c| c.as_ref()).map_or(0, |c| c.in_flight)
+    }
+
+    /// A device request that was submitted and is not yet complete.
+    pub fn io(&self, io: IoId) -> &Io {
+        &self.device.slot(io).io
+    }
+
+    pub(crate) fn conn(&mut self, conn: ConnId) -> &mut Connection {
+        self.connections[conn.0 as usize].as_mut().expect("a connection")
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> &Volume {
+        self.volumes[volume.0 as usize].as_ref().expect("an open volume")
+    }
+
+    pub(crate) fn volume_mut(&mut self, volume: VolumeId) -> &mut Volume {
+        self.volumes[volume.0 as usize].as_mut().expect("an open volume")
+    }
+
+    pub(crate) fn find_volume(&self, volume: VolumeId) -> Option<&Volume> {
+        self.volumes.get(volume.0 as usize)?.as_ref()
+    }
+
+    pub(crate) fn tenant_of(&self, volume: VolumeId) -> TenantId {
+        self.cache.volume(volume).tenant
+    }
+
+    /// Reply bytes, being read or unsent, at which nothing more is begun for a connection: as many as half the partition has left over. So
+    /// one that does not read holds a quarter at most, two a sixth each, and there is always room for one more.
+    pub(crate) fn unsent_max(&self, volume: VolumeId) -> u64 {
+        let partition = self.cache.partition(self.tenant_of(volume));
+        let left = (u64::from(partition.target) / 2 * BLOCK).saturating_sub(partition.owed);
+        self.config.unsent_bytes_per_connection.min(left).max(PIECE / 2)
+    }
+
+    /// Puts a volume on the agenda.
+    pub(crate) fn poke(&mut self, volume: VolumeId) {
+        let state = self.volume_mut(volume);
+        if !std::mem::replace(&mut state.poked, true) {
+            self.agenda.push_back(Todo::Volume(volume));
+        }
+    }
+
+    /// Wakes the machine at `at`, or earlier.
+    pub(crate) fn wake_at(&mut self, at: Nanos) {
+        self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
+    }
+
+    /// Lets everybody go on who can.
+    fn settle(&mut self) {
+        if self.move_at.is_some_and(|at| at <= self.now) {
+            self.move_frames();
+        }
+        loop {
+            while let Some(todo) = self.agenda.pop_front() {
+                match todo {
+                    Todo::Request(request) => self.go_on(request),
+                    Todo::Volume(volume) => self.tend(volume),
+                }
+            }
+            self.wake_waiting();
+            if self.draining.is_some() && !self.drained {
+                self.drain_on();
+            }
+            if self.agenda.is_empty() {
+                break;
+            }
+        }
+        self.device.dispatch(self.now, &mut self.actions);
+    }
+}

@@ -1,0 +1,120 @@
+//! A volume: its bounds, its holes, its flushes, and how requests become pieces that the cache and the disk work on.
+
+mod flush;
+mod holes;
+mod range;
+mod read;
+mod request;
+mod write;
+mod writeback;
+
+pub(crate) use flush::{FlushFor, Flushes};
+pub(crate) use holes::Holes;
+pub(crate) use range::RangeOp;
+pub(crate) use request::{Piece, Request, Waiter};
+
+use crate::control::{OpStats, VolumeSpec, WriteCache};
+use crate::disk::VolumeId;
+use crate::nbd::Errno;
+use crate::units::Nanos;
+
+/// How a volume is being closed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closing {
+    /// Whom to tell.
+    pub(crate) token: u64,
+    /// Drop dirt rather than flush it.
+    pub(crate) discard: bool,
+    /// The flush was begun.
+    pub(crate) flushing: bool,
+}
+
+/// Counters of a volume, since it was opened.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Counters {
+    pub(crate) read: OpStats,
+    pub(crate) write: OpStats,
+    pub(crate) flush: OpStats,
+    pub(crate) other: OpStats,
+    pub(crate) hit_blocks: u64,
+    pub(crate) miss_blocks: u64,
+    pub(crate) cache_delay_ns: Nanos,
+    pub(crate) queue_delay_ns: Nanos,
+    pub(crate) disk_delay_ns: Nanos,
+    pub(crate) device_read_bytes: u64,
+    pub(crate) device_write_bytes: u64,
+    pub(crate) device_errors: u64,
+}
+
+/// A volume being served.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) spec: VolumeSpec,
+    pub(crate) holes: Holes,
+    pub(crate) flushes: Flushes,
+    /// Operations on ranges that are waiting or in the device, in order of arrival.
+    pub(crate) ranges: Vec<RangeOp>,
+    pub(crate) counters: Counters,
+    pub(crate) connections: u32,
+    /// Requests received and not answered.
+    pub(crate) requests: u32,
+    /// Write-backs in flight.
+    pub(crate) writebacks: u32,
+    /// All device requests in flight or waiting.
+    pub(crate) device_requests: u32,
+    /// Failed write-backs are not tried again in the background before.
+    pub(crate) retry_at: Nanos,
+    /// Why the last one failed.
+    pub(crate) write_error: Errno,
+    /// Never-written ranges are still to be zero-written when the disk is idle.
+    pub(crate) initialising: bool,
+    pub(crate) closing: Option<Closing>,
+    /// Its write cache is being changed: whom to tell, and what it was.
+    pub(crate) changing: Option<(u64, WriteCache)>,
+    /// Its last flush, before the server stops, was begun.
+    pub(crate) draining: bool,
+    /// Stands on the agenda.
+    pub(crate) poked: bool,
+}
+
+impl Volume {
+    pub(crate) fn new(mut spec: VolumeSpec) -> Volume {
+        let holes = Holes::new(&std::mem::take(&mut spec.holes));
+        Volume {
+            initialising: spec.initialise && !holes.is_empty(),
+            spec,
+            holes,
+            flushes: Flushes::default(),
+            ranges: Vec::new(),
+            counters: Counters::default(),
+            connections: 0,
+            requests: 0,
+            writebacks: 0,
+            device_requests: 0,
+            retry_at: 0,
+            write_error: Errno::Io,
+            closing: None,
+            changing: None,
+            draining: false,
+            poked: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> VolumeId {
+        self.spec.volume
+    }
+
+    /// Whether a write is answered only when it is on the medium.
+    pub(crate) fn writes_are_durable(&self, fua: bool) -> bool {
+        match self.spec.write_cache {
+            WriteCache::Volatile => fua,
+            WriteCache::None => true,
+            WriteCache::Unsafe => false,
+        }
+    }
+
+    /// The operation on a range that a request for `start..end` must wait for.
+    pub(crate) fn blocking_range(&mut self, start: u64, end: u64) -> Option<&mut RangeOp> {
+        self.ranges.iter_mut().rev().find(|op| op.start < end && start < op.end)
+    }
+}

@@ -1,0 +1,379 @@
+//! Reads (and CACHE, which is a read without an answer), and what a completed device read sets in motion.
+
+use crate::cache::{BlockId, FrameId, NONE};
+use crate::control::TenantId;
+use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
+use crate::nbd::{Errno, Kind};
+use crate::server::Server;
+use crate::units::{BLOCK, PIECE, sectors_touched};
+
+/// Pieces of one read that are worked at once: enough to keep the disk streaming under a single large read.
+const WINDOW: u32 = 4;
+
+/// Stands for a block that must come from the device, until it has.
+const MISSING: FrameId = FrameId(u32::MAX);
+
+impl Server {
+    pub(crate) fn read_arrived(&mut self, request: u32) {
+        let state = &self.requests[request];
+        let conn = state.conn;
+        if state.end - state.start > PIECE && !self.conn(conn).session.structured {
+            // The data of a simple reply may not be mixed with others': it waits until it is alone.
+            self.conn(conn).exclusive = Some(request);
+            if self.conn(conn).in_flight > 1 {
+                return;
+            }
+        }
+        self.go_on(request);
+    }
+
+    /// Begins pieces while the window, the socket and the partition allow. True if the socket does not: the request then
+    /// stands on its connection's list.
+    pub(crate) fn read_on(&mut self, request: u32) -> bool {
+        let conn = self.requests[request].conn;
+        let window = if self.conn(conn).session.structured { WINDOW } else { 1 };
+        loop {
+            let unsent_max = self.unsent_max(self.requests[request].volume);
+            let state = &mut self.requests[request];
+            let connection = self.connections[conn.0 as usize].as_mut().expect("a connection");
+            if !connection.open {
+                state.next = state.end;
+            }
+            if state.active >= window || state.is_done() {
+                return false;
+            }
+            let owed = connection.unsent + connection.reading;
+            if owed >= unsent_max && state.kind == Kind::Read && state.next < state.end {
+                connection.stalled.push_back(request);
+                let tenant = self.tenant_of(self.requests[request].volume);
+                self.cache.partition_mut(tenant).throttled = true;
+                return true;
+            }
+            let Some((start, end)) = state.next_piece() else { return false };
+            state.active += 1;
+            connection.reading += end - start;
+            let piece = self.open_piece(request, start, end);
+            let tenant = self.tenant_of(self.requests[request].volume);
+            self.cache.partition_mut(tenant).owed += end - start;
+            if !self.waiting_of(tenant).reads.is_empty() || !self.begin_read(piece) {
+                self.pieces[piece].waiting_since = self.now;
+                self.waiting_of(tenant).reads.push_back(piece);
+                self.poke_tenant(tenant);
+            }
+        }
+    }
+
+    pub(crate) fn waiting_of(&mut self, tenant: TenantId) -> &mut crate::server::Waiting {
+        &mut self.waiting[tenant.0 as usize]
+    }
+
+    pub(crate) fn open_piece(&mut self, request: u32, start: u64, end: u64) -> u32 {
+        let id = self.pieces.take();
+        let piece = &mut self.pieces[id];
+        debug_assert!(piece.frames.is_empty() && piece.spares.is_empty());
+        (piece.request, piece.start, piece.end) = (request, start, end);
+        (piece.pending, piece.persisting, piece.waiting_since, piece.error) = (0, 0, 0, None);
+        id
+    }
+
+    /// Works a piece of a read as far as it goes. False if it must wait for frames; it holds nothing then.
+    pub(crate) fn begin_read(&mut self, piece: u32) -> bool {
+        let request = self.pieces[piece].request;
+        let volume = self.requests[request].volume;
+        let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
+        if !self.conn(self.requests[request].conn).open {
+            self.pieces[piece].error = Some(Errno::Io);
+            self.read_piece_done(piece);
+            return true;
+        }
+        if let Some(range) = self.volume_mut(volume).blocking_range(start, end) {
+            range.waiters.push_back(piece);
+            return true;
+        }
+        let missing = self.find_hits(piece, volume);
+        let tenant = self.tenant_of(volume);
+        let mut frames = std::mem::take(&mut self.frames_taken);
+        frames.clear();
+        if missing > 0 && !self.cache.take_frames(tenant, missing, &mut frames) {
+            self.frames_taken = frames;
+            self.release_frames(piece);
+            return false;
+        }
+        self.note_waited(piece, volume);
+        if self.requests[request].kind == Kind::Read {
+            let blocks = self.pieces[piece].blocks() as u64;
+            let counters = &mut self.volume_mut(volume).counters;
+            counters.hit_blocks += blocks - u64::from(missing);
+            counters.miss_blocks += u64::from(missing);
+        }
+        self.pieces[piece].pending += 1;
+        self.fill_missing(piece, volume, &mut frames);
+        self.frames_taken = frames;
+        self.block_read(piece);
+        true
+    }
+
+    /// Takes references to what is cached or zero; says how many blocks must be read that nobody is reading yet.
+    fn find_hits(&mut self, piece: u32, volume: VolumeId) -> u32 {
+        let mut missing = 0;
+        for i in 0..self.pieces[piece].blocks() {
+            let state = &self.pieces[piece];
+            let number = state.first_block() + i as u64;
+            let (start, end) = state.bytes_in(i);
+            let frame = match self.cache.lookup(volume, number) {
+                Some(id) => {
+                    let block = self.cache.block(id);
+                    if block.filling() {
+                        MISSING
+                    } else if sectors_touched(start, end) & !block.valid == 0 {
+                        let frame = block.frame;
+                        self.cache.retain(frame);
+                        self.cache.touch(id);
+                        frame
+                    } else {
+                        missing += 1;
+                        MISSING
+                    }
+                }
+                None if self.volume(volume).holes.contains(number * BLOCK, number * BLOCK + end) => FrameId::ZERO,
+                None => {
+                    missing += 1;
+                    MISSING
+                }
+            };
+            self.pieces[piece].frames.push(frame);
+        }
+        missing
+    }
+
+    /// Begins to read what is missing, contiguous blocks at once, and waits for all of it.
+    fn fill_missing(&mut self, piece: u32, volume: VolumeId, frames: &mut Vec<FrameId>) {
+        let mut reading: Option<IoId> = None;
+        for i in 0..self.pieces[piece].blocks() {
+            let number = self.pieces[piece].first_block() + i as u64;
+            if self.pieces[piece].frames[i] != MISSING {
+                self.submit_if(reading.take());
+                continue;
+            }
+            let id = self.cache.lookup(volume, number).unwrap_or_else(|| self.cache.insert(volume, number));
+            if self.cache.block(id).filling() {
+                self.submit_if(reading.take());
+            } else {
+                let frame = frames.pop().expect("a frame for each missing block");
+                let io = reading.unwrap_or_else(|| self.prepare_fill(volume, number));
+                self.add_to_fill(io, id, frame);
+                reading = Some(io);
+            }
+            self.pieces[piece].pending += 1;
+            self.wait_for_fill(id, piece, i);
+        }
+        self.submit_if(reading);
+        debug_assert!(frames.is_empty());
+    }
+
+    fn submit_if(&mut self, io: Option<IoId>) {
+        if let Some(io) = io {
+            self.submit(io);
+        }
+    }
+
+    /// Sends a prepared request on its way.
+    pub(crate) fn submit(&mut self, io: IoId) {
+        let volume = self.device.slot(io).io.volume;
+        self.volume_mut(volume).device_requests += 1;
+        self.device.submit(self.now, io);
+    }
+
+    pub(crate) fn prepare_fill(&mut self, volume: VolumeId, number: u64) -> IoId {
+        let tenant = self.tenant_of(volume);
+        let io = self.device.prepare(Op::Read, volume, tenant, Purpose::Fill);
+        self.device.slot_mut(io).io.offset = number * BLOCK;
+        io
+    }
+
+    pub(crate) fn add_to_fill(&mut self, io: IoId, id: BlockId, frame: FrameId) {
+        self.cache.begin_fill(id, frame);
+        self.device.add_segment(io, Segment::whole(frame));
+        self.device.slot_mut(io).parts.push((id, 0));
+    }
+
+    /// The piece's block `at` waits for the fill of a block, behind those that already do.
+    pub(crate) fn wait_for_fill(&mut self, id: BlockId, piece: u32, at: usize) {
+        let waiter = self.waiters.take();
+        self.waiters[waiter] = super::Waiter { piece, at: at as u32, next: NONE };
+        let mut queue = self.cache.block(id).fill_queue;
+        self.enqueue(&mut queue, waiter);
+        self.cache.block_mut(id).fill_queue = queue;
+    }
+
+    pub(crate) fn enqueue(&mut self, queue: &mut crate::cache::Queue, waiter: u32) {
+        match queue.tail {
+            NONE => queue.head = waiter,
+            tail => self.waiters[tail].next = waiter,
+        }
+        queue.tail = waiter;
+    }
+
+    /// The blocks of a device read are there, or are not: whoever waits for them goes on, in order of arrival.
+    pub(crate) fn fill_done(&mut self, parts: &[(BlockId, u8)], good: bool) {
+        for &(id, _) in parts {
+            self.cache.end_fill(id, good, &mut self.actions);
+            let queue = std::mem::take(&mut self.cache.block_mut(id).fill_queue);
+            let mut next = queue.head;
+            while next != NONE {
+                let super::Waiter { piece, at, next: after } = self.waiters[next];
+                self.waiters.give(next);
+                next = after;
+                match self.requests[self.pieces[piece].request].kind {
+                    Kind::Read | Kind::Cache => self.block_filled(id, piece, at as usize),
+                    _ => self.write_block(piece, at as usize, Some(good)),
+                }
+            }
+            let block = self.cache.block(id);
+            if block.valid == 0 && block.quiet() {
+                self.cache.drop_block(id);
+            }
+        }
+    }
+
+    fn block_filled(&mut self, id: BlockId, piece: u32, at: usize) {
+        let (start, end) = self.pieces[piece].bytes_in(at);
+        let block = self.cache.block(id);
+        if sectors_touched(start, end) & !block.valid == 0 {
+            let frame = block.frame;
+            self.cache.retain(frame);
+            self.pieces[piece].frames[at] = frame;
+        } else {
+            self.pieces[piece].error = Some(Errno::Io);
+        }
+        self.block_read(piece);
+    }
+
+    /// One thing fewer that a read's piece waits for.
+    fn block_read(&mut self, piece: u32) {
+        self.pieces[piece].pending -= 1;
+        if self.pieces[piece].pending == 0 {
+            self.read_piece_done(piece);
+        }
+    }
+
+    fn read_piece_done(&mut self, piece: u32) {
+        let request = self.pieces[piece].request;
+        let error = self.pieces[piece].error;
+        let state = &mut self.requests[request];
+        state.error = state.error.or(error);
+        let conn = state.conn;
+        if state.kind == Kind::Read && error.is_none() && state.error.is_none() && self.conn(conn).open {
+            self.send_piece(piece);
+            self.note_pause(conn);
+        }
+        self.release_frames(piece);
+        let bytes = self.pieces[piece].end - self.pieces[piece].start;
+        self.conn(conn).reading -= bytes;
+        let tenant = self.tenant_of(self.requests[request].volume);
+        let partition = self.cache.partition_mut(tenant);
+        partition.owed -= bytes;
+        if std::mem::take(&mut partition.throttled) {
+            self.unthrottle(tenant);
+        }
+        self.pieces.give(piece);
+        self.part_done(request);
+    }
+
+    /// Gives back the references that a piece holds.
+    pub(crate) fn release_frames(&mut self, piece: u32) {
+        while let Some(frame) = self.pieces[piece].frames.pop() {
+            if frame != MISSING {
+                self.cache.release(frame);
+            }
+        }
+    }
+
+    /// Queues the data of a piece; its references go to the socket.
+    fn send_piece(&mut self, piece: u32) {
+        let request = self.pieces[piece].request;
+        let mut frames = std::mem::take(&mut self.pieces[piece].frames);
+        let (bounds, state) = (&self.pieces[piece], &mut self.requests[request]);
+        let (conn, cookie) = (state.conn, state.cookie);
+        state.ended = state.active == 1 && state.next >= state.end;
+        let (ended, unsplit, begun) = (state.ended, state.unsplit, std::mem::replace(&mut state.begun, true));
+        let connection = self.connections[conn.0 as usize].as_mut().expect("a connection");
+        let unsent = connection.unsent;
+        if connection.is_drained() {
+            self.actions.push_back(crate::event::Action::Send(conn));
+        }
+        let segment = |i: usize| {
+            let (start, end) = bounds.bytes_in(i);
+            Segment::new(frames[i], start, end)
+        };
+        if connection.session.structured {
+            let mut at = bounds.start;
+            let mut first = 0;
+            while first < frames.len() {
+                let is_hole = |i: usize| frames[i] == FrameId::ZERO && !unsplit;
+                let past = (first..frames.len()).find(|&i| is_hole(i) != is_hole(first)).unwrap_or(frames.len());
+                let bytes = (first..past).map(|i| u64::from(segment(i).len)).sum();
+                let done = ended && past == frames.len();
+                if is_hole(first) {
+                    connection.push_hole(cookie, done, at, bytes);
+                } else {
+                    connection.push_data_head(cookie, done, at, bytes);
+                    (first..past).for_each(|i| connection.push_frame(segment(i)));
+                }
+                at += bytes;
+                first = past;
+            }
+        } else {
+            if !begun {
+                connection.push_simple(cookie, None);
+            }
+            (0..frames.len()).for_each(|i| connection.push_frame(segment(i)));
+        }
+        let (added, volume) = (connection.unsent - unsent, connection.volume);
+        let tenant = self.cache.volume(volume).tenant;
+        self.cache.partition_mut(tenant).owed += added;
+        if planted!(FrameFreedWhileSent) {
+            frames.iter().for_each(|&frame| self.cache.release(frame));
+        }
+        frames.clear();
+        self.pieces[piece].frames = frames;
+    }
+
+    /// Frames of a tenant became free, or blocks clean: pieces that wait for them are tried again, in order.
+    pub(crate) fn wake_waiting(&mut self) {
+        for tenant in 0..self.waiting.len() {
+            if self.waiting[tenant].reads.is_empty() && self.waiting[tenant].writes.is_empty() {
+                continue;
+            }
+            let id = TenantId(tenant as u32);
+            let mut go_on = self.cache.partition(id).stirred;
+            while go_on {
+                go_on = false;
+                while let Some(&piece) = self.waiting[tenant].reads.front() {
+                    if !self.begin_read(piece) {
+                        break;
+                    }
+                    self.waiting[tenant].reads.pop_front();
+                    go_on = true;
+                }
+                while let Some(&piece) = self.waiting[tenant].writes.front() {
+                    if !self.reserve(piece) {
+                        break;
+                    }
+                    self.waiting[tenant].writes.pop_front();
+                    go_on = true;
+                }
+            }
+            // A piece that tried in vain let go of what it held, which is no reason to try again.
+            self.cache.partition_mut(id).stirred = false;
+        }
+    }
+
+    pub(crate) fn note_waited(&mut self, piece: u32, volume: VolumeId) {
+        let since = std::mem::take(&mut self.pieces[piece].waiting_since);
+        if since > 0 {
+            let now = self.now;
+            self.volume_mut(volume).counters.cache_delay_ns += now - since;
+        }
+    }
+}

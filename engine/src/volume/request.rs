@@ -1,0 +1,159 @@
+//! Requests and their pieces.
+//!
+//! ```text
+//!   1 MiB at 100 KiB:   |piece ..256K|piece ..512K|piece ..768K|piece ..1124K|
+//! ```
+//!
+//! A piece has 256 KiB at most, and all but the last end at a multiple of that. Its frames are reserved before its payload is read or its fills begin, all or
+//! none: nothing holds frames while it waits for others.
+
+use crate::cache::FrameId;
+use crate::disk::VolumeId;
+use crate::event::ConnId;
+use crate::nbd::{Errno, Kind};
+use crate::units::{BLOCK, Nanos, PIECE};
+
+/// A request that was received and is not yet answered.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) conn: ConnId,
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: Kind,
+    pub(crate) cookie: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Where the next piece begins.
+    pub(crate) next: u64,
+    /// A part that is not worked in pieces: a range that the device zeroes.
+    pub(crate) skip: (u64, u64),
+    /// Pieces and range operations that are being worked.
+    pub(crate) active: u32,
+    pub(crate) error: Option<Errno>,
+    /// Answered only when on the medium.
+    pub(crate) durable: bool,
+    /// The read's reply must not be split.
+    pub(crate) unsplit: bool,
+    /// A part of the reply is already queued.
+    pub(crate) begun: bool,
+    /// The last chunk of the reply is queued.
+    pub(crate) ended: bool,
+    /// Before it is answered, what it did is to be flushed (if it must be durable).
+    pub(crate) flush_first: bool,
+    /// Stands on the agenda, or on its connection's list of stalled reads.
+    pub(crate) queued: bool,
+    pub(crate) arrived: Nanos,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Request {
+            conn: ConnId(0),
+            volume: VolumeId(0),
+            kind: Kind::Flush,
+            cookie: 0,
+            start: 0,
+            end: 0,
+            next: 0,
+            skip: (0, 0),
+            active: 0,
+            error: None,
+            durable: false,
+            unsplit: false,
+            begun: false,
+            ended: false,
+            flush_first: false,
+            queued: false,
+            arrived: 0,
+        }
+    }
+}
+
+impl Request {
+    /// The next piece: first byte, past the last. Moves on. `None` at the end.
+    pub(crate) fn next_piece(&mut self) -> Option<(u64, u64)> {
+        if self.next == self.skip.0 {
+            self.next = self.skip.1.max(self.next);
+        }
+        if self.next >= self.end || self.error.is_some() {
+            return None;
+        }
+        let start = self.next;
+        let stop = if start < self.skip.0 { self.skip.0 } else { self.end };
+        self.next = if stop - start <= PIECE { stop } else { (start / PIECE + 1) * PIECE };
+        Some((start, self.next))
+    }
+
+    /// Nothing is being worked and nothing is left to be.
+    pub(crate) fn is_done(&self) -> bool {
+        let next = if self.next == self.skip.0 { self.skip.1.max(self.next) } else { self.next };
+        // A write that failed still has payload to come.
+        self.active == 0 && (next >= self.end || self.error.is_some() && self.kind != Kind::Write)
+    }
+}
+
+/// A part of a request that is worked at once.
+#[derive(Default, Debug)]
+pub(crate) struct Piece {
+    pub(crate) request: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// One for each block: what is read, or what is to be written.
+    pub(crate) frames: Vec<FrameId>,
+    /// For the fills of a first and last block that are written in part.
+    pub(crate) spares: Vec<FrameId>,
+    /// Blocks that are not read or written yet.
+    pub(crate) pending: u32,
+    /// Blocks that are not on the medium yet.
+    pub(crate) persisting: u32,
+    /// When it began to wait for frames.
+    pub(crate) waiting_since: Nanos,
+    pub(crate) error: Option<Errno>,
+}
+
+impl Piece {
+    /// The number of its first block.
+    pub(crate) fn first_block(&self) -> u64 {
+        self.start / BLOCK
+    }
+
+    /// How many blocks it touches.
+    pub(crate) fn blocks(&self) -> usize {
+        (self.end.div_ceil(BLOCK) - self.first_block()) as usize
+    }
+
+    /// The bytes of its block `i` that it is about, counted inside that block.
+    pub(crate) fn bytes_in(&self, i: usize) -> (u64, u64) {
+        let base = (self.first_block() + i as u64) * BLOCK;
+        (self.start.max(base) - base, self.end.min(base + BLOCK) - base)
+    }
+}
+
+/// A piece that waits for a block.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) piece: u32,
+    /// Which of the piece's blocks.
+    pub(crate) at: u32,
+    pub(crate) next: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_at_multiples_and_leave_out_what_is_skipped() {
+        let mut request = Request { next: 100, end: PIECE * 3 + 5, skip: (4096, PIECE * 3), ..Request::default() };
+        assert_eq!(request.next_piece(), Some((100, 4096)));
+        assert_eq!(request.next_piece(), Some((PIECE * 3, PIECE * 3 + 5)));
+        assert_eq!(request.next_piece(), None);
+        assert!(request.is_done());
+    }
+
+    #[test]
+    fn blocks_of_an_unaligned_piece() {
+        let piece = Piece { start: 4000, end: 8200, ..Piece::default() };
+        assert_eq!(piece.blocks(), 3);
+        assert_eq!([piece.bytes_in(0), piece.bytes_in(1), piece.bytes_in(2)], [(4000, 4096), (0, 4096), (0, 8)]);
+    }
+}

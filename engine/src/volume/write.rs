@@ -1,0 +1,326 @@
+//! Writes: payload into private frames, into the cache in one step a block, and, if it must be, on to the medium.
+//!
+//! WRITE_ZEROES below 1 MiB is the same without payload.
+
+use crate::cache::{BlockId, FrameId, NONE, Rest};
+use crate::disk::VolumeId;
+use crate::event::{Action, ConnId};
+use crate::nbd::{Errno, Inbound, Kind};
+use crate::server::Server;
+use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
+
+impl Server {
+    /// The next piece of a write: its frames are reserved, then its payload is read.
+    pub(crate) fn next_payload(&mut self, request: u32) {
+        let state = &mut self.requests[request];
+        let (conn, volume) = (state.conn, state.volume);
+        match state.next_piece() {
+            Some((start, end)) => {
+                state.active += 1;
+                let piece = self.open_piece(request, start, end);
+                self.conn(conn).inbound = Inbound::Reserving { piece };
+                self.reserve_or_wait(volume, piece);
+            }
+            None => {
+                // All payload was read, or what is left of a write that failed is read past.
+                let left = state.end - state.next;
+                state.next = state.end;
+                if left > 0 {
+                    state.active += 1;
+                    self.conn(conn).inbound = Inbound::Discard { request, left };
+                } else {
+                    self.conn(conn).inbound = Inbound::Header;
+                    if self.requests[request].is_done() {
+                        self.finish(request);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn reserve_or_wait(&mut self, volume: VolumeId, piece: u32) {
+        let tenant = self.tenant_of(volume);
+        if !self.waiting_of(tenant).writes.is_empty() || !self.reserve(piece) {
+            self.pieces[piece].waiting_since = self.now;
+            self.waiting_of(tenant).writes.push_back(piece);
+            self.poke_tenant(tenant);
+        }
+    }
+
+    /// Takes the frames of a piece that is written, all or none. False if it must wait for them.
+    pub(crate) fn reserve(&mut self, piece: u32) -> bool {
+        let state = &self.pieces[piece];
+        let (request, blocks, aligned) = (state.request, state.blocks() as u32, self.is_aligned(piece));
+        let (conn, volume, kind) = {
+            let request = &self.requests[request];
+            (request.conn, request.volume, request.kind)
+        };
+        let tenant = self.tenant_of(volume);
+        let spares = if aligned { 0 } else { 2.min(blocks) };
+        let admitted = self.cache.partition(tenant).admits_payload(blocks);
+        let mut frames = std::mem::take(&mut self.pieces[piece].frames);
+        let taken = admitted && self.cache.take_frames(tenant, blocks + spares, &mut frames);
+        self.pieces[piece].frames = frames;
+        if !taken {
+            let partition = self.cache.partition(tenant);
+            let stuck = partition.failing > 0 && partition.failing == partition.unwritten && partition.writing == 0;
+            if !stuck && self.conn(conn).open {
+                return false;
+            }
+            // Nothing will become clean soon: the write fails rather than hang. (Or nobody waits for it any more.)
+            let why = self.volume(volume).write_error;
+            self.pieces[piece].error = Some(why);
+            self.requests[request].error = Some(why);
+            if kind == Kind::Write {
+                self.refuse_payload(piece);
+            } else {
+                self.piece_written(piece);
+            }
+            return true;
+        }
+        for _ in 0..spares {
+            let spare = self.pieces[piece].frames.pop().expect("a spare");
+            self.pieces[piece].spares.push(spare);
+        }
+        self.note_waited(piece, volume);
+        if kind == Kind::Write {
+            self.cache.partition_mut(tenant).receiving += blocks;
+            self.conn(conn).inbound = Inbound::Payload { piece, received: 0 };
+            self.note_pause(conn);
+        } else {
+            for i in 0..blocks as usize {
+                let (start, end) = self.pieces[piece].bytes_in(i);
+                let frame = self.pieces[piece].frames[i];
+                self.actions.push_back(Action::Zero { frame, start: start as u16, len: (end - start) as u16 });
+            }
+            self.write_piece(piece);
+        }
+        true
+    }
+
+    fn is_aligned(&self, piece: u32) -> bool {
+        let state = &self.pieces[piece];
+        let volume = self.requests[state.request].volume;
+        let unit = u64::from(self.volume(volume).spec.device_block);
+        (state.start | state.end).is_multiple_of(unit)
+    }
+
+    /// A piece cannot be had: its payload, and that of the pieces after it, is read past.
+    fn refuse_payload(&mut self, piece: u32) {
+        let (request, start) = (self.pieces[piece].request, self.pieces[piece].start);
+        self.release_piece_frames(piece);
+        self.pieces.give(piece);
+        let state = &mut self.requests[request];
+        let conn = state.conn;
+        let left = state.end - start;
+        state.next = state.end;
+        // The piece's place among the active ones passes to the discarding.
+        self.conn(conn).inbound = Inbound::Discard { request, left };
+        self.note_pause(conn);
+    }
+
+    pub(crate) fn payload_arrived(&mut self, conn: ConnId, bytes: u64) {
+        let Inbound::Payload { piece, received } = self.conn(conn).inbound else { panic!("no payload was wanted") };
+        let state = &self.pieces[piece];
+        let received = received + bytes;
+        let wanted = state.end - state.start;
+        assert!(received <= wanted, "more payload than was wanted");
+        if received < wanted {
+            self.conn(conn).inbound = Inbound::Payload { piece, received };
+            return;
+        }
+        let request = state.request;
+        let blocks = state.blocks() as u32;
+        let tenant = self.tenant_of(self.requests[request].volume);
+        let partition = self.cache.partition_mut(tenant);
+        partition.receiving -= blocks;
+        partition.stirred = true;
+        self.conn(conn).inbound = Inbound::Header;
+        self.requests[request].active += 1;
+        self.write_piece(piece);
+        self.next_payload_of(request);
+        self.note_pause(conn);
+    }
+
+    /// Goes on to the next payload, then lets go of the hold that kept the request from finishing meanwhile.
+    fn next_payload_of(&mut self, request: u32) {
+        self.next_payload(request);
+        self.part_done(request);
+    }
+
+    /// The client vanished while a piece of its write was being received: nothing of the piece was ever visible.
+    pub(crate) fn forget_payload(&mut self, volume: VolumeId, piece: u32) {
+        let tenant = self.tenant_of(volume);
+        let waiting = &mut self.waiting_of(tenant).writes;
+        match waiting.iter().position(|&other| other == piece) {
+            Some(at) => drop(waiting.remove(at)),
+            None => {
+                let blocks = self.pieces[piece].blocks() as u32;
+                self.cache.partition_mut(tenant).receiving -= blocks;
+                if planted!(PartialPayloadVisible) {
+                    let request = self.pieces[piece].request;
+                    self.requests[request].next = self.requests[request].end;
+                    return self.write_piece(piece);
+                }
+            }
+        }
+        if planted!(FrameLeakedOnVanish) {
+            self.pieces[piece].frames.clear();
+        }
+        self.release_piece_frames(piece);
+        let request = self.pieces[piece].request;
+        self.pieces.give(piece);
+        let state = &mut self.requests[request];
+        state.next = state.end;
+        self.part_done(request);
+    }
+
+    fn release_piece_frames(&mut self, piece: u32) {
+        self.release_frames(piece);
+        while let Some(spare) = self.pieces[piece].spares.pop() {
+            self.cache.release(spare);
+        }
+    }
+
+    /// A piece is complete: it takes effect, block by block, behind whatever each block is waiting for.
+    pub(crate) fn write_piece(&mut self, piece: u32) {
+        let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
+        let volume = self.requests[self.pieces[piece].request].volume;
+        if let Some(range) = self.volume_mut(volume).blocking_range(start, end) {
+            range.waiters.push_back(piece);
+            return;
+        }
+        let blocks = self.pieces[piece].blocks();
+        // One more than the blocks, so that the piece is not done before the last of them is begun.
+        self.pieces[piece].pending = blocks as u32 + 1;
+        for i in 0..blocks {
+            self.write_block(piece, i, None);
+        }
+        self.block_written(piece);
+        self.poke(volume);
+    }
+
+    /// Block `at` of a piece takes effect, or waits for a fill. `filled` says how one just ended.
+    pub(crate) fn write_block(&mut self, piece: u32, at: usize, filled: Option<bool>) {
+        let state = &self.pieces[piece];
+        let request = state.request;
+        let volume = self.requests[request].volume;
+        let number = state.first_block() + at as u64;
+        let (start, end) = state.bytes_in(at);
+        let whole = self.cache.volume(volume).whole_blocks;
+        let touched = if whole { SectorMask::MAX } else { sectors_touched(start, end) };
+        // Sectors of which only a part is written: the rest of them must be known.
+        let needed = touched & !sectors_covered(start, end);
+        let base = number * BLOCK;
+        let known = self.cache.lookup(volume, number);
+        let rest = match known {
+            Some(id) if self.cache.block(id).filling() && !planted!(OverlappingWritesReordered) => {
+                return self.wait_for_fill(id, piece, at);
+            }
+            Some(id) if needed & !self.cache.block(id).valid == 0 => Some(Rest::Cached),
+            None if needed == 0 => Some(Rest::Cached),
+            None if self.volume(volume).holes.contains(base, base + BLOCK) => Some(Rest::Zeros),
+            _ => None,
+        };
+        let id = known.unwrap_or_else(|| self.cache.insert(volume, number));
+        match (rest, filled) {
+            (Some(rest), _) => {
+                let frame = std::mem::replace(&mut self.pieces[piece].frames[at], FrameId::ZERO);
+                self.volume_mut(volume).holes.fill(base + start, base + end);
+                self.cache.write(self.now, id, frame, (start, end), rest, &mut self.actions);
+                if self.requests[request].durable {
+                    self.wait_for_medium(id, piece, at);
+                }
+                self.block_written(piece);
+            }
+            (None, None) => {
+                let spare = self.pieces[piece].spares.pop().expect("a spare frame for each unaligned end");
+                let io = self.prepare_fill(volume, number);
+                self.add_to_fill(io, id, spare);
+                self.wait_for_fill(id, piece, at);
+                self.submit(io);
+            }
+            (None, Some(_)) => {
+                self.pieces[piece].error = Some(Errno::Io);
+                self.block_written(piece);
+            }
+        }
+    }
+
+    fn wait_for_medium(&mut self, id: BlockId, piece: u32, at: usize) {
+        self.pieces[piece].persisting += 1;
+        let waiter = self.waiters.take();
+        self.waiters[waiter] = super::Waiter { piece, at: at as u32, next: NONE };
+        let mut queue = self.cache.block(id).write_queue;
+        self.enqueue(&mut queue, waiter);
+        self.cache.block_mut(id).write_queue = queue;
+    }
+
+    /// One thing fewer that a written piece waits for.
+    fn block_written(&mut self, piece: u32) {
+        self.pieces[piece].pending -= 1;
+        if self.pieces[piece].pending > 0 {
+            return;
+        }
+        if self.pieces[piece].persisting == 0 {
+            return self.piece_written(piece);
+        }
+        // It must be on the medium: write what is not being written already. The hold keeps the piece until all is begun.
+        self.pieces[piece].persisting += 1;
+        let volume = self.requests[self.pieces[piece].request].volume;
+        for i in 0..self.pieces[piece].blocks() {
+            let number = self.pieces[piece].first_block() + i as u64;
+            if let Some(id) = self.cache.lookup(volume, number) {
+                self.persist(id, true);
+            }
+        }
+        self.block_persisted(piece, None);
+    }
+
+    /// Serves those who wait for a block to be on the medium: they are done, or a durable write begins.
+    pub(crate) fn persist(&mut self, id: BlockId, good: bool) {
+        if self.cache.block(id).writing != 0 || self.cache.block(id).write_queue.is_empty() {
+            return;
+        }
+        let queue = std::mem::take(&mut self.cache.block_mut(id).write_queue);
+        let why = self.volume(self.cache.block(id).volume).write_error;
+        let left = if planted!(FuaNotDurable) { self.cache.block(id).dirty } else { self.cache.not_on_medium(id) };
+        let mut again = crate::cache::Queue::default();
+        let mut next = queue.head;
+        while next != NONE {
+            let super::Waiter { piece, at, next: after } = self.waiters[next];
+            let (start, end) = self.pieces[piece].bytes_in(at as usize);
+            if good && left & sectors_touched(start, end) != 0 {
+                self.waiters[next].next = NONE;
+                self.enqueue(&mut again, next);
+            } else {
+                self.waiters.give(next);
+                self.block_persisted(piece, (!good).then_some(why));
+            }
+            next = after;
+        }
+        self.cache.block_mut(id).write_queue = again;
+        if !again.is_empty() {
+            self.write_out(id, !planted!(FuaNotDurable));
+        }
+    }
+
+    fn block_persisted(&mut self, piece: u32, error: Option<Errno>) {
+        let state = &mut self.pieces[piece];
+        state.error = state.error.or(error);
+        state.persisting -= 1;
+        if state.persisting == 0 && state.pending == 0 {
+            self.piece_written(piece);
+        }
+    }
+
+    /// A written piece has taken effect, or failed.
+    fn piece_written(&mut self, piece: u32) {
+        self.release_piece_frames(piece);
+        let (request, error) = (self.pieces[piece].request, self.pieces[piece].error);
+        self.pieces.give(piece);
+        let state = &mut self.requests[request];
+        state.error = state.error.or(error);
+        self.part_done(request);
+    }
+}

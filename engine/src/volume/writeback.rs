@@ -1,0 +1,188 @@
+//! When blocks are written to the device, and what completed device requests set in motion.
+//!
+//! Written are: everything that a flush waits for; dirt older than 5 s; the oldest dirt while more than half the partition
+//! is dirty, while pieces wait for frames, or while the partition must shrink.
+
+use crate::cache::BlockId;
+use crate::control::TenantId;
+use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
+use crate::nbd::Errno;
+use crate::server::{Server, Todo};
+use crate::units::{MILLISECOND, SECOND, SECTOR};
+
+/// Write-backs of one volume in flight: enough to keep any device busy, few enough that reads find room in its queue.
+pub(super) const WRITEBACKS_MAX: u32 = 64;
+
+/// After a failed write-back, the next attempt in the background.
+const RETRY_NS: u64 = SECOND;
+
+impl Server {
+    /// Puts all volumes of a tenant on the agenda.
+    pub(crate) fn poke_tenant(&mut self, tenant: TenantId) {
+        for at in 0..self.volumes.len() {
+            let volume = VolumeId(at as u32);
+            if self.find_volume(volume).is_some() && self.tenant_of(volume) == tenant {
+                self.poke(volume);
+            }
+        }
+    }
+
+    /// Lets a volume go on: write-back, flushes, range operations, closing.
+    pub(crate) fn tend(&mut self, volume: VolumeId) {
+        if self.find_volume(volume).is_none() {
+            return;
+        }
+        self.volume_mut(volume).poked = false;
+        self.write_back(volume);
+        self.flush_on(volume);
+        self.ranges_on(volume);
+        self.close_on(volume);
+    }
+
+    fn write_back(&mut self, volume: VolumeId) {
+        let mut postponed = 0;
+        while self.volume(volume).writebacks < WRITEBACKS_MAX {
+            let Some(id) = self.cache.oldest_dirty(volume) else { return };
+            if !self.is_due(volume) {
+                break;
+            }
+            // What has failed is left alone for a while, unless a flush wants it; what has not goes on.
+            if self.cache.block(id).failing && self.now < self.volume(volume).retry_at && !self.is_flushing(volume) {
+                if postponed >= self.cache.volume(volume).failing {
+                    break;
+                }
+                postponed += 1;
+                self.cache.postpone(volume);
+                continue;
+            }
+            self.write_out(id, false);
+        }
+        if let Some(age_ms) = self.cache.oldest_dirt_ms(self.now, volume) {
+            let left = self.config.dirty_age_max_ns.saturating_sub(u64::from(age_ms) * MILLISECOND);
+            let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
+            // In flight, the completion brings us back here; idle, the clock does.
+            if self.volume(volume).writebacks < WRITEBACKS_MAX {
+                self.wake_at((self.now + left.max(MILLISECOND)).max(retry));
+            }
+        }
+    }
+
+    /// Whether a flush waits for dirt that nobody has given to the device.
+    fn is_flushing(&self, volume: VolumeId) -> bool {
+        let ledger = &self.cache.volume(volume).ledger;
+        self.volume(volume).flushes.wanted_epoch().is_some_and(|epoch| ledger.unissued(epoch) > 0)
+    }
+
+    /// Whether the oldest dirt of a volume is to be written now.
+    fn is_due(&self, volume: VolumeId) -> bool {
+        if self.is_flushing(volume) {
+            return true;
+        }
+        let cached = self.cache.volume(volume);
+        let waiting = &self.waiting[cached.tenant.0 as usize];
+        let partition = self.cache.partition(cached.tenant);
+        let age_ms = self.cache.oldest_dirt_ms(self.now, volume).unwrap_or(0);
+        partition.too_dirty()
+            || partition.used > partition.target
+            || !waiting.reads.is_empty()
+            || !waiting.writes.is_empty()
+            || self.cache.pool().retiring() > 0
+            || u64::from(age_ms) * MILLISECOND >= self.config.dirty_age_max_ns
+    }
+
+    /// Writes a block and its dirty neighbours to the device.
+    pub(crate) fn write_out(&mut self, id: BlockId, durable: bool) {
+        let volume = self.cache.block(id).volume;
+        let tenant = self.tenant_of(volume);
+        let mut parts = std::mem::take(&mut self.parts);
+        let (device, now, mut begun) = (&mut self.device, self.now, 0);
+        self.cache.begin_write(id, durable, &mut parts, |cache, parts| {
+            let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
+            device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
+            for &(id, sectors) in parts {
+                let frame = cache.block(id).frame;
+                cache.retain(frame);
+                let (first, past) = (sectors.trailing_zeros(), 8 - sectors.leading_zeros());
+                device.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
+                device.slot_mut(io).parts.push((id, sectors));
+            }
+            device.submit(now, io);
+            begun += 1;
+        });
+        self.parts = parts;
+        let state = self.volume_mut(volume);
+        state.writebacks += begun;
+        state.device_requests += begun;
+    }
+
+    /// A device request is complete.
+    pub(crate) fn io_done(&mut self, io: IoId, result: Result<(), Errno>) {
+        let result = if planted!(ErrorAcknowledged) { Ok(()) } else { result };
+        let served = self.device.done(self.now, io);
+        let slot = self.device.slot_mut(io);
+        let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
+        let parts = std::mem::take(&mut slot.parts);
+        let state = self.volume_mut(volume);
+        state.device_requests -= 1;
+        let counters = &mut state.counters;
+        counters.queue_delay_ns += served.queued_ns;
+        counters.disk_delay_ns += served.device_ns;
+        counters.device_errors += u64::from(result.is_err());
+        match op {
+            Op::Read => counters.device_read_bytes += bytes,
+            Op::Write { .. } => counters.device_write_bytes += bytes,
+            Op::Flush | Op::Zero | Op::Punch => {}
+        }
+        match purpose {
+            Purpose::Fill => self.fill_done(&parts, result.is_ok()),
+            Purpose::WriteBack => self.written(io, &parts, result, op == Op::Write { durable: true }),
+            Purpose::Sync => self.sync_done(volume, result),
+            Purpose::Range(id) => self.range_done(volume, id, result),
+        }
+        self.device.slot_mut(io).parts = parts;
+        self.device.forget(io);
+        self.poke(volume);
+    }
+
+    fn written(&mut self, io: IoId, parts: &[(BlockId, u8)], result: Result<(), Errno>, durable: bool) {
+        let slot = self.device.slot(io);
+        let volume = slot.io.volume;
+        for segment in &slot.io.segments {
+            self.cache.release(segment.frame);
+        }
+        self.volume_mut(volume).writebacks -= 1;
+        if let Err(why) = result {
+            let retry_at = self.now + RETRY_NS;
+            let state = self.volume_mut(volume);
+            (state.retry_at, state.write_error) = (retry_at, why);
+        }
+        for &(id, sectors) in parts {
+            let epoch = self.cache.block(id).writing_epoch;
+            if let Err(why) = result {
+                self.volume_mut(volume).flushes.write_failed(epoch, why);
+            }
+            if self.cache.end_write(self.now, id, sectors, result.is_ok(), durable) {
+                self.persist(id, !self.cache.block(id).failing);
+            }
+        }
+    }
+
+    /// The clock rang: whatever is due is on the agenda.
+    pub(crate) fn timer_rang(&mut self) {
+        if self.timer.is_some_and(|timer| self.now < timer) {
+            return;
+        }
+        self.timer = None;
+        if let Some(at) = self.move_at {
+            self.wake_at(at);
+        }
+        for at in 0..self.volumes.len() {
+            let volume = VolumeId(at as u32);
+            if self.find_volume(volume).is_some() {
+                self.volume_mut(volume).poked = true;
+                self.agenda.push_back(Todo::Volume(volume));
+                self.initialise(volume);
+            }
+        }
+    }
+}
