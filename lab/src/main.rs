@@ -1,0 +1,21 @@
+//! Aerogel's measurements.
+
+mod swarm;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Aerogel's measurements: experiments, swarms, reports.
+#[derive(Parser, Debug)]
+#[command(name = "aerogel-lab", version)]
+enum Lab {
+    /// Run many simulated worlds, each from its seed, and say which one went wrong.
+    Swarm(swarm::Swarm),
+}
+
+fn main() -> ExitCode {
+    match Lab::parse() {
+        Lab::Swarm(swarm) => swarm.run(),
+    }
+}

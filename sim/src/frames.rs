@@ -1,0 +1,192 @@
+//! The memory of a driver: real bytes behind the engine's frame numbers, and a watch over who may touch them when.
+//!
+//! ```text
+//!   in a device write ─┐                     in a device read ─┐
+//!   in unsent replies ─┴─► must not change                     └─► holds garbage: must neither change nor be used
+//! ```
+//!
+//! The watch is by whole frames: stricter than a real machine, and than the contract needs today.
+
+use engine::cache::FrameId;
+use engine::disk::Segment;
+use engine::units::BLOCK;
+
+use crate::Verdict;
+
+/// What a frame holds while the device may be writing into it.
+const GARBAGE: u8 = 0xdb;
+
+/// Who uses a frame at this moment.
+#[derive(Clone, Copy, Default, Debug)]
+struct Uses {
+    device_writes: u32,
+    device_reads: u32,
+    sends: u32,
+}
+
+/// All frames.
+#[derive(Debug)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    uses: Vec<Uses>,
+}
+
+impl Frames {
+    /// `count` frames of zeros.
+    pub fn new(count: usize) -> Frames {
+        Frames { bytes: vec![0; count * BLOCK as usize], uses: vec![Uses::default(); count] }
+    }
+
+    fn range(&self, frame: FrameId, start: u16, len: u16) -> Result<std::ops::Range<usize>, String> {
+        let (start, len) = (usize::from(start), usize::from(len));
+        if frame.0 as usize >= self.uses.len() || start + len > BLOCK as usize {
+            return Err(format!("{frame:?} {start}+{len}: no such bytes"));
+        }
+        let at = frame.0 as usize * BLOCK as usize + start;
+        Ok(at..at + len)
+    }
+
+    fn uses(&mut self, frame: FrameId) -> &mut Uses {
+        &mut self.uses[frame.0 as usize]
+    }
+
+    /// The range, if it may be changed.
+    fn writable(&self, frame: FrameId, start: u16, len: u16) -> Result<std::ops::Range<usize>, String> {
+        let range = self.range(frame, start, len)?;
+        let uses = self.uses[frame.0 as usize];
+        match uses {
+            _ if frame == FrameId::ZERO => Err("the frame of zeros is written to".into()),
+            Uses { device_writes: 1.., .. } => Err(format!("{frame:?} is changed while the device writes it")),
+            Uses { sends: 1.., .. } => Err(format!("{frame:?} is changed while it waits to be sent")),
+            Uses { device_reads: 1.., .. } => Err(format!("{frame:?} is changed while the device reads into it")),
+            _ => Ok(range),
+        }
+    }
+
+    /// The bytes, if they mean anything.
+    pub fn read(&self, frame: FrameId, start: u16, len: u16) -> Result<&[u8], String> {
+        let range = self.range(frame, start, len)?;
+        if self.uses[frame.0 as usize].device_reads > 0 {
+            return Err(format!("{frame:?} is used while the device reads into it"));
+        }
+        Ok(&self.bytes[range])
+    }
+
+    /// `Action::Copy`.
+    pub fn copy(&mut self, from: FrameId, to: FrameId, start: u16, len: u16) -> Verdict {
+        self.read(from, start, len)?;
+        let (from, to) = (self.range(from, start, len)?, self.writable(to, start, len)?);
+        self.bytes.copy_within(from, to.start);
+        Ok(())
+    }
+
+    /// `Action::Zero`.
+    pub fn zero(&mut self, frame: FrameId, start: u16, len: u16) -> Verdict {
+        let range = self.writable(frame, start, len)?;
+        self.bytes[range].fill(0);
+        Ok(())
+    }
+
+    /// Where payload is received.
+    pub fn receive(&mut self, frame: FrameId, start: u16, len: u16) -> Result<&mut [u8], String> {
+        let range = self.writable(frame, start, len)?;
+        Ok(&mut self.bytes[range])
+    }
+
+    /// The device begins to write `segments`: their bytes.
+    pub fn begin_device_write(&mut self, segments: &[Segment]) -> Result<Vec<u8>, String> {
+        let mut data = Vec::with_capacity(segments.iter().map(|s| usize::from(s.len)).sum());
+        for s in segments {
+            data.extend_from_slice(self.read(s.frame, s.start, s.len)?);
+            self.uses(s.frame).device_writes += 1;
+        }
+        Ok(data)
+    }
+
+    /// The device is done with writing `segments`.
+    pub fn end_device_write(&mut self, segments: &[Segment]) {
+        for s in segments {
+            self.uses(s.frame).device_writes -= 1;
+        }
+    }
+
+    /// The device begins to read into `segments`.
+    pub fn begin_device_read(&mut self, segments: &[Segment]) -> Verdict {
+        for s in segments {
+            let range = self.writable(s.frame, s.start, s.len)?;
+            self.bytes[range].fill(GARBAGE);
+        }
+        for s in segments {
+            self.uses(s.frame).device_reads += 1;
+        }
+        Ok(())
+    }
+
+    /// The device is done with reading into `segments`, and put `data` there; `None` leaves garbage.
+    pub fn end_device_read(&mut self, segments: &[Segment], data: Option<&[u8]>) {
+        let mut at = 0;
+        for s in segments {
+            let (start, len) = (s.frame.0 as usize * BLOCK as usize + usize::from(s.start), usize::from(s.len));
+            if let Some(data) = data {
+                self.bytes[start..start + len].copy_from_slice(&data[at..at + len]);
+            }
+            at += len;
+            self.uses(s.frame).device_reads -= 1;
+        }
+    }
+
+    /// A part of `frame` waits to be sent.
+    pub fn begin_send(&mut self, frame: FrameId) -> Verdict {
+        self.read(frame, 0, 0)?;
+        self.uses(frame).sends += 1;
+        Ok(())
+    }
+
+    /// It was sent, or its connection is gone.
+    pub fn end_send(&mut self, frame: FrameId) {
+        self.uses(frame).sends -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: FrameId = FrameId(1);
+    const G: FrameId = FrameId(2);
+
+    #[test]
+    fn a_frame_in_a_device_write_must_not_change() {
+        let mut frames = Frames::new(3);
+        frames.receive(F, 0, 4).unwrap().copy_from_slice(b"data");
+        assert_eq!(frames.begin_device_write(&[Segment::new(F, 0, 4)]).unwrap(), b"data");
+        assert!(frames.zero(F, 100, 1).is_err());
+        assert!(frames.copy(F, G, 0, 4).is_ok());
+        frames.end_device_write(&[Segment::new(F, 0, 4)]);
+        assert!(frames.zero(F, 100, 1).is_ok());
+        assert_eq!(frames.read(G, 0, 4).unwrap(), b"data");
+    }
+
+    #[test]
+    fn a_frame_in_a_device_read_must_not_be_used() {
+        let mut frames = Frames::new(3);
+        let segments = [Segment::whole(F)];
+        frames.begin_device_read(&segments).unwrap();
+        assert!(frames.begin_send(F).is_err());
+        assert!(frames.copy(F, G, 0, 1).is_err());
+        assert!(frames.begin_device_read(&segments).is_err());
+        frames.end_device_read(&segments, None);
+        assert_eq!(frames.read(F, 0, 1).unwrap(), [GARBAGE]);
+    }
+
+    #[test]
+    fn an_unsent_frame_and_the_zeros_must_not_change() {
+        let mut frames = Frames::new(3);
+        frames.begin_send(F).unwrap();
+        assert!(frames.receive(F, 0, 1).is_err());
+        frames.end_send(F);
+        assert!(frames.receive(F, 0, 1).is_ok());
+        assert!(frames.receive(FrameId::ZERO, 0, 1).is_err());
+        assert!(frames.receive(FrameId(3), 0, 1).is_err());
+    }
+}

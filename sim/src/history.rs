@@ -1,0 +1,659 @@
+//! What may be read, and what must be on the medium: the checker of one volume's content, cell by cell.
+//!
+//! Each cell is a register. A write has a start (its payload arrived), is *settled* from some moment (it cannot take
+//! effect any more: answered, or its connection is gone), and is *acknowledged* if the answer was success.
+//!
+//! ```text
+//!     a:  start ├────────┤ acknowledged
+//!     b:                    start ├─────────┤ acknowledged: a is dead, for reads that start later …
+//!     flush:                                    start ├────┤ success: … and must not be on the medium any more
+//!     c:              start ├─────────────────────────────────────── never answered: may have happened, until superseded
+//! ```
+//!
+//! A read may return a version that started before the read ended and was not dead when the read started. What a read
+//! returned is then the truth: versions settled before that read began cannot come back. A flush that succeeds leaves on
+//! the medium only what a read that started with the flush might return; the same after a power cut.
+//! TRIM (and accepting a loss) may bring back anything that may still be on the medium, or zeros.
+//!
+//! The downside of judging in steps of the world rather than by an order of all requests (linearisability): a few wrong
+//! outcomes of writes that race with each other pass. In return a check costs a look at one short list.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use engine::units::{BLOCK, SECTOR};
+
+use crate::Verdict;
+use crate::cell::{self, CELL, CELLS_PER_BLOCK, Value, ZERO};
+use crate::medium::{Content, Medium};
+
+/// A moment: the number of events that the engine was given.
+pub type Step = u64;
+
+const NEVER: Step = Step::MAX;
+
+const ALL: Range<u64> = 0..u64::MAX;
+
+/// The number of a request that changes content; a write's is its value.
+pub type OpId = u64;
+
+/// What one operation may have made of a cell.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    op: OpId,
+    made: Made,
+    start: Step,
+    settled: Step,
+    acked: Step,
+    /// No read that starts later may return it.
+    dead: Step,
+    /// No flush that starts later may leave it on the medium.
+    superseded: Step,
+    /// May be what a power cut leaves.
+    on_medium: bool,
+}
+
+/// What an operation made of a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Made {
+    /// This.
+    Value(Value),
+    /// Anything that may be on the medium, or zeros.
+    AnythingOrZero,
+    /// Anything that may be on the medium.
+    Anything,
+}
+
+impl Version {
+    fn new(op: OpId, made: Made, start: Step) -> Version {
+        Version { op, made, start, settled: NEVER, acked: NEVER, dead: NEVER, superseded: NEVER, on_medium: true }
+    }
+
+    fn certain(value: Value) -> Version {
+        Version { settled: 0, acked: 0, ..Version::new(0, Made::Value(value), 0) }
+    }
+
+    fn is(&self, value: Value) -> bool {
+        self.made == Made::Value(value)
+    }
+
+    fn revives(&self) -> bool {
+        !matches!(self.made, Made::Value(_))
+    }
+}
+
+/// A version that cannot be read any more, but may still be on the medium.
+#[derive(Clone, Copy, Debug)]
+struct Old {
+    value: Value,
+    settled: Step,
+    superseded: Step,
+}
+
+/// A cell: one certain value, or several versions.
+#[derive(Clone, Default, Debug)]
+struct Cell {
+    certain: Value,
+    live: Vec<Version>,
+    old: Vec<Old>,
+}
+
+impl Cell {
+    fn live(&mut self) -> &mut Vec<Version> {
+        if self.live.is_empty() {
+            self.live.push(Version::certain(self.certain));
+        }
+        &mut self.live
+    }
+
+    fn set_certain(&mut self, value: Value) {
+        self.certain = value;
+        self.live.clear();
+        self.old.clear();
+    }
+
+    fn is_certain(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Forgets what can neither be read nor be on the medium. `horizon` is the start of the oldest request.
+    fn prune(&mut self, horizon: Step) {
+        let (old, live) = (&mut self.old, &mut self.live);
+        let over = |v: &&Version| v.dead < horizon && v.superseded != NEVER;
+        // What brings others back says how long those may stay: it is buried last.
+        live.iter().filter(over).filter(|v| v.on_medium && !v.revives()).for_each(|v| bury(old, v));
+        live.iter().filter(over).filter(|v| v.on_medium && v.revives()).for_each(|v| bury(old, v));
+        live.retain(|v| v.on_medium && v.superseded == NEVER || v.dead >= horizon);
+        if let [only] = self.live[..]
+            && let Made::Value(value) = only.made
+            && only.acked != NEVER
+            && self.old.is_empty()
+        {
+            self.set_certain(value);
+        }
+    }
+
+    /// `op`, which started at `start`, took effect for certain by `step`: what was settled before that is dead.
+    fn kill_older(&mut self, op: OpId, start: Step, step: Step, superseded: bool) {
+        for v in self.live.iter_mut().filter(|v| v.op != op && v.settled < start) {
+            v.dead = v.dead.min(step);
+            if superseded {
+                v.superseded = v.superseded.min(step);
+            }
+        }
+    }
+
+    /// Whether `v` may have made the cell `value`.
+    fn fits(&self, v: &Version, value: Value) -> bool {
+        match v.made {
+            Made::Value(made) => made == value,
+            Made::AnythingOrZero if value == ZERO => true,
+            Made::AnythingOrZero | Made::Anything => {
+                self.live.iter().any(|other| other.on_medium && other.is(value))
+                    || self.old.iter().any(|old| old.value == value)
+            }
+        }
+    }
+
+    /// A read that started at `start` returned `value`, just now.
+    fn observe(&mut self, value: Value, start: Step, step: Step) -> bool {
+        if self.is_certain() {
+            return self.certain == value;
+        }
+        let mut fitting = self.live.iter().filter(|v| v.dead >= start && self.fits(v, value));
+        let Some(&first) = fitting.next() else { return false };
+        let unique = fitting.next().is_none();
+        let mut found = Vec::new();
+        for v in self.live.iter_mut().filter(|v| v.settled < start && v.dead > step) {
+            if v.revives() {
+                // It is over: whatever it made of the cell, it is this now. On the medium it may be something else.
+                found.push(Version { made: Made::Value(value), ..*v });
+                v.dead = step;
+            } else if !v.is(value) {
+                v.dead = step;
+                if unique && first.acked != NEVER {
+                    v.superseded = v.superseded.min(step);
+                }
+            }
+        }
+        self.live.extend(found);
+        if unique {
+            self.kill_older(first.op, first.start, step, first.acked != NEVER);
+        }
+        true
+    }
+
+    fn may_survive(&self, value: Value) -> bool {
+        match &self.live[..] {
+            [] => self.certain == value,
+            live => {
+                live.iter().any(|v| v.on_medium && self.fits(v, value)) || self.old.iter().any(|old| old.value == value)
+            }
+        }
+    }
+
+    /// A flush that started at `start` succeeded.
+    fn flushed(&mut self, start: Step) {
+        self.leave_medium(start, |_, _, superseded| superseded < start);
+    }
+
+    /// Only what was settled after `start`, or `op` itself, may be on the medium.
+    fn durable(&mut self, op: OpId, start: Step) {
+        self.leave_medium(NEVER, |other, settled, _| other != Some(op) && settled < start);
+    }
+
+    /// What `gone` says is not on the medium any more, unless it was brought back before `since`.
+    fn leave_medium(&mut self, since: Step, gone: impl Fn(Option<OpId>, Step, Step) -> bool) {
+        // What was brought back may be there although it was superseded once, and somebody may still be reading it. But
+        // a TRIM brings nothing back of which an earlier flush promised that it is over.
+        let trimmed = |v: &Version| v.revives() && (v.start < since || v.made == Made::Anything);
+        if !self.live.iter().any(trimmed) {
+            let live = self.live.iter_mut().filter(|v| gone(Some(v.op), v.settled, v.superseded));
+            live.for_each(|v| v.on_medium = false);
+            self.old.retain(|old| !gone(None, old.settled, old.superseded));
+        }
+    }
+}
+
+/// `v` cannot be read any more.
+fn bury(old: &mut Vec<Old>, v: &Version) {
+    let (settled, superseded) = (v.settled, v.superseded);
+    if v.revives() {
+        for old in old.iter_mut() {
+            (old.settled, old.superseded) = (old.settled.max(settled), old.superseded.max(superseded));
+        }
+    }
+    let value = match v.made {
+        Made::Value(value) => value,
+        Made::AnythingOrZero => ZERO,
+        Made::Anything => return,
+    };
+    match old.iter_mut().find(|old| old.value == value) {
+        Some(old) => {
+            (old.settled, old.superseded) = (old.settled.max(settled), old.superseded.max(superseded));
+        }
+        None => old.push(Old { value, settled, superseded }),
+    }
+}
+
+type Page = [Cell; CELLS_PER_BLOCK as usize];
+
+/// What the world knows of a volume's content.
+#[derive(Default, Debug)]
+pub struct History {
+    /// By block number; what is missing is zeros for certain.
+    pages: BTreeMap<u64, Page>,
+    /// Pages with uncertain cells.
+    uncertain: BTreeSet<u64>,
+    /// Zeroings, TRIMs and losses that are not settled: they also concern what is written meanwhile.
+    active: BTreeMap<OpId, RangeOp>,
+}
+
+/// An operation on a range.
+#[derive(Clone, Debug)]
+struct RangeOp {
+    cells: Range<u64>,
+    start: Step,
+    made: Made,
+}
+
+impl History {
+    /// Those of `cells` that may be something else than zeros, and where they are.
+    fn known(&mut self, cells: Range<u64>) -> impl Iterator<Item = (u64, &mut Cell)> {
+        let pages = self.pages.range_mut(cells.start / CELLS_PER_BLOCK..cells.end.div_ceil(CELLS_PER_BLOCK));
+        let all = pages.flat_map(|(number, page)| (number * CELLS_PER_BLOCK..).zip(page.iter_mut()));
+        all.filter(move |(at, _)| cells.contains(at))
+    }
+
+    /// Makes the page of a cell, with what is happening to it just now.
+    fn make_page(&mut self, number: u64) -> &mut Page {
+        self.uncertain.insert(number);
+        let active = &self.active;
+        self.pages.entry(number).or_insert_with(|| {
+            let mut page = Page::default();
+            for (&op, range) in active {
+                let cells = page.iter_mut().zip(number * CELLS_PER_BLOCK..);
+                for (cell, _) in cells.filter(|(_, at)| range.cells.contains(at)) {
+                    cell.live().push(Version::new(op, range.made, range.start));
+                }
+            }
+            page
+        })
+    }
+
+    /// The payload of write `op` for `cells` arrives.
+    pub fn begin_write(&mut self, op: OpId, cells: Range<u64>, step: Step) {
+        let mut at = cells.start;
+        while at < cells.end {
+            let number = at / CELLS_PER_BLOCK;
+            let past = ((number + 1) * CELLS_PER_BLOCK).min(cells.end);
+            let inside = (at % CELLS_PER_BLOCK) as usize..(past - number * CELLS_PER_BLOCK) as usize;
+            for cell in &mut self.make_page(number)[inside] {
+                cell.live().push(Version::new(op, Made::Value(op), step));
+            }
+            at = past;
+        }
+    }
+
+    fn begin_range(&mut self, op: OpId, range: RangeOp) {
+        let mut touched = Vec::new();
+        for (at, cell) in self.known(range.cells.clone()) {
+            cell.live().push(Version::new(op, range.made, range.start));
+            touched.push(at / CELLS_PER_BLOCK);
+        }
+        self.uncertain.extend(touched);
+        self.active.insert(op, range);
+    }
+
+    /// A write of zeros arrives.
+    pub fn begin_zero(&mut self, op: OpId, cells: Range<u64>, step: Step) {
+        self.begin_range(op, RangeOp { cells, start: step, made: Made::Value(ZERO) });
+    }
+
+    /// A TRIM arrives: zeros, or what was there, or what the medium still has.
+    pub fn begin_trim(&mut self, op: OpId, cells: Range<u64>, step: Step) {
+        self.begin_range(op, RangeOp { cells, start: step, made: Made::AnythingOrZero });
+    }
+
+    /// Accepting a loss begins: until it is settled, what was not flushed may come back as it was before.
+    pub fn begin_loss(&mut self, op: OpId, step: Step) {
+        for number in &self.uncertain {
+            let page = self.pages.get_mut(number).expect("an uncertain page");
+            for cell in page.iter_mut().filter(|cell| !cell.is_certain()) {
+                cell.live.push(Version::new(op, Made::Anything, step));
+            }
+        }
+        self.active.insert(op, RangeOp { cells: ALL, start: step, made: Made::Anything });
+    }
+
+    /// It is over.
+    pub fn end_loss(&mut self, op: OpId, step: Step) {
+        self.settle(op, ALL, step);
+    }
+
+    /// A write (of data or zeros) was acknowledged; `durable` says that it had to be on the medium by then.
+    pub fn acknowledge(&mut self, op: OpId, cells: Range<u64>, step: Step, durable: bool, horizon: Step) {
+        self.active.remove(&op);
+        for (_, cell) in self.known(cells) {
+            let Some(v) = cell.live.iter_mut().find(|v| v.op == op) else { continue };
+            (v.settled, v.acked) = (step, step);
+            let start = v.start;
+            cell.kill_older(op, start, step, true);
+            if durable {
+                cell.durable(op, start);
+            }
+            cell.prune(horizon);
+        }
+    }
+
+    /// An operation cannot take effect any more; whether it did is unknown.
+    pub fn settle(&mut self, op: OpId, cells: Range<u64>, step: Step) {
+        self.active.remove(&op);
+        for (_, cell) in self.known(cells) {
+            cell.live.iter_mut().filter(|v| v.op == op).for_each(|v| v.settled = step);
+        }
+    }
+
+    /// `bytes` at `offset` were returned by a read that started at `start`.
+    pub fn read(&mut self, offset: u64, bytes: &[u8], start: Step, step: Step) -> Verdict {
+        let end = offset + bytes.len() as u64;
+        for number in cell::touched(offset, bytes.len() as u64) {
+            let (from, to) = ((number * CELL).max(offset), ((number + 1) * CELL).min(end));
+            let part = &bytes[(from - offset) as usize..(to - offset) as usize];
+            if to - from < CELL {
+                self.read_part(number, from, part, start)?;
+                continue;
+            }
+            let value = cell::value(part, number);
+            let cell = self.cell_mut(number);
+            let fits = value.is_some_and(|value| cell.map_or(value == ZERO, |cell| cell.observe(value, start, step)));
+            if !fits {
+                return Err(self.describe(number, value, start));
+            }
+        }
+        Ok(())
+    }
+
+    fn cell_mut(&mut self, number: u64) -> Option<&mut Cell> {
+        let page = self.pages.get_mut(&(number / CELLS_PER_BLOCK))?;
+        Some(&mut page[(number % CELLS_PER_BLOCK) as usize])
+    }
+
+    /// A part of a cell was read: it must fit one of the versions.
+    fn read_part(&mut self, number: u64, from: u64, part: &[u8], start: Step) -> Verdict {
+        let inside = (from % CELL) as usize..(from % CELL) as usize + part.len();
+        let is = |value| cell::content(value, number)[inside.clone()] == *part;
+        let fits = match self.cell_mut(number) {
+            None => is(ZERO),
+            Some(cell) if cell.is_certain() => is(cell.certain),
+            Some(cell) => {
+                let values =
+                    cell.live.iter().filter_map(|v| if let Made::Value(value) = v.made { Some(value) } else { None });
+                let mut values = values.chain(cell.old.iter().map(|old| old.value)).chain([ZERO]);
+                values.any(|value| is(value) && cell.live.iter().any(|v| v.dead >= start && cell.fits(v, value)))
+            }
+        };
+        if fits { Ok(()) } else { Err(format!("{} (a part of it)", self.describe(number, None, start))) }
+    }
+
+    /// A request that started at `start` was told that these cells are zero.
+    pub fn told_zero(&mut self, cells: Range<u64>, start: Step, step: Step) -> Verdict {
+        let lie = self.known(cells).find_map(|(at, cell)| (!cell.observe(ZERO, start, step)).then_some(at));
+        match lie {
+            Some(at) => Err(self.describe(at, Some(ZERO), start)),
+            None => Ok(()),
+        }
+    }
+
+    /// A flush that started at `start` succeeded: what it should have made durable must be on the medium.
+    pub fn flushed(&mut self, medium: &Medium, start: Step, horizon: Step) -> Verdict {
+        let mut wrong = Ok(());
+        let pages = &mut self.pages;
+        self.uncertain.retain(|&number| {
+            let page = pages.get_mut(&number).expect("an uncertain page");
+            page.iter_mut().for_each(|cell| cell.flushed(start));
+            if wrong.is_ok() {
+                wrong = check_block(number, page, medium);
+            }
+            page.iter_mut().for_each(|cell| cell.prune(horizon));
+            page.iter().any(|cell| !cell.is_certain())
+        });
+        wrong.map_err(|what| format!("a flush that started at step {start} succeeded, but {what}"))
+    }
+
+    /// A write that had to be durable was acknowledged: only it, or something later, may be left of `cells`.
+    pub fn check_durable(&self, medium: &Medium, cells: Range<u64>) -> Verdict {
+        let pages = self.pages.range(cells.start / CELLS_PER_BLOCK..cells.end.div_ceil(CELLS_PER_BLOCK));
+        for (&number, page) in pages {
+            check_block(number, page, medium)
+                .map_err(|what| format!("a durable write was acknowledged, but {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// The power was cut: what survived must be allowed to, and is the truth from now on.
+    pub fn power_cut(&mut self, medium: &Medium) -> Verdict {
+        for (&number, page) in &mut self.pages {
+            check_block(number, page, medium).map_err(|what| format!("after a power cut, {what}"))?;
+            for (i, cell) in page.iter_mut().enumerate() {
+                let survivor = match medium.block(number) {
+                    Some(sectors) => {
+                        let at = i as u64 * CELL;
+                        let content = sectors[(at / SECTOR) as usize].survivors().next().expect("the stable one");
+                        value_in(content, number, i as u64).expect("just checked")
+                    }
+                    None => ZERO,
+                };
+                cell.set_certain(survivor);
+            }
+        }
+        self.uncertain.clear();
+        self.active.clear();
+        Ok(())
+    }
+
+    /// Blocks that were ever written.
+    pub fn blocks(&self) -> impl Iterator<Item = u64> {
+        self.pages.keys().copied()
+    }
+
+    fn describe(&self, number: u64, value: Option<Value>, start: Step) -> String {
+        let found = match value {
+            None => "bytes of no write at all".into(),
+            Some(ZERO) => "zeros".into(),
+            Some(value) => format!("write {value}"),
+        };
+        let cell = self.pages.get(&(number / CELLS_PER_BLOCK)).map(|page| &page[(number % CELLS_PER_BLOCK) as usize]);
+        format!("{found} at cell {} read since step {start}, which has {}", place(number), versions_of(cell))
+    }
+}
+
+fn place(number: u64) -> String {
+    let byte = number * CELL;
+    format!("{number} (byte {byte}, block {} + {})", byte / BLOCK, byte % BLOCK)
+}
+
+fn versions_of(cell: Option<&Cell>) -> String {
+    match cell {
+        None => "never been written".into(),
+        Some(cell) if cell.is_certain() => format!("certainly {}", cell.certain),
+        Some(cell) => {
+            let list: Vec<String> = cell.live.iter().map(describe_version).collect();
+            format!("versions [{}], perhaps on the medium {:?}", list.join(", "), cell.old)
+        }
+    }
+}
+
+fn describe_version(v: &Version) -> String {
+    let at = |step: Step| if step == NEVER { "-".into() } else { step.to_string() };
+    let medium = if v.on_medium { ", maybe on the medium" } else { "" };
+    let (settled, acked, dead, gone) = (at(v.settled), at(v.acked), at(v.dead), at(v.superseded));
+    let (op, made, start) = (v.op, v.made, v.start);
+    format!("op {op} = {made:?}: start {start} settled {settled} acked {acked} dead {dead} superseded {gone}{medium}")
+}
+
+/// Everything that could survive in a block must be allowed to.
+fn check_block(number: u64, page: &Page, medium: &Medium) -> Verdict {
+    let wrong = |i: u64, what: String| {
+        let cell = &page[i as usize];
+        Err(format!(
+            "cell {} could be {what} on the medium: {}",
+            place(number * CELLS_PER_BLOCK + i),
+            versions_of(Some(cell))
+        ))
+    };
+    let Some(sectors) = medium.block(number) else {
+        return match page.iter().position(|cell| !cell.may_survive(ZERO)) {
+            Some(i) => wrong(i as u64, "zeros".into()),
+            None => Ok(()),
+        };
+    };
+    for (s, sector) in sectors.iter().enumerate() {
+        for content in sector.survivors() {
+            for i in s as u64 * (SECTOR / CELL)..(s as u64 + 1) * (SECTOR / CELL) {
+                match value_in(content, number, i) {
+                    None => return wrong(i, "bytes of no write at all".into()),
+                    Some(value) if !page[i as usize].may_survive(value) => return wrong(i, format!("write {value}")),
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The value of cell `i` of block `number` in its sector's content.
+fn value_in(content: &Content, number: u64, i: u64) -> Option<Value> {
+    let at = (i * CELL % SECTOR) as usize;
+    cell::value(&content.bytes()[at..at + CELL as usize], number * CELLS_PER_BLOCK + i)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::Fate;
+    use crate::rng::Rng;
+    use std::rc::Rc;
+
+    fn bytes(value: Value) -> [u8; 128] {
+        cell::content(value, 0)
+    }
+
+    fn read(history: &mut History, value: Value, start: Step, step: Step) -> bool {
+        history.read(0, &bytes(value), start, step).is_ok()
+    }
+
+    fn write(history: &mut History, op: OpId, start: Step, acked: Step) {
+        history.begin_write(op, 0..1, start);
+        history.acknowledge(op, 0..1, acked, false, start);
+    }
+
+    fn put(medium: &mut Medium, value: Value, fate: Fate) {
+        let mut sector = vec![0; 512];
+        sector[..128].copy_from_slice(&bytes(value));
+        medium.write(0, Content::new(&Rc::new(sector), 0), fate, 0);
+    }
+
+    #[test]
+    fn reads_return_the_last_write_or_one_in_flight() {
+        let mut h = History::default();
+        assert!(read(&mut h, ZERO, 1, 2) && !read(&mut h, 5, 1, 2));
+        write(&mut h, 1, 3, 4);
+        assert!(read(&mut h, 1, 5, 6) && !read(&mut h, ZERO, 5, 6));
+        assert!(!read(&mut h, ZERO, 4 + 1, 6), "started after the write was acknowledged");
+        h.begin_write(2, 0..1, 7);
+        assert!(read(&mut h, 1, 8, 9) && read(&mut h, 2, 8, 9));
+        assert!(!read(&mut h, 1, 10, 11), "it was already seen to be over");
+    }
+
+    #[test]
+    fn a_read_that_began_before_may_see_what_was() {
+        let mut h = History::default();
+        write(&mut h, 1, 1, 2);
+        h.begin_write(2, 0..1, 4);
+        h.acknowledge(2, 0..1, 5, false, 3);
+        assert!(read(&mut h, 1, 3, 6));
+        assert!(!read(&mut h, 1, 6, 7));
+    }
+
+    #[test]
+    fn an_unanswered_write_may_have_happened_until_superseded() {
+        let mut h = History::default();
+        write(&mut h, 1, 1, 2);
+        h.begin_write(2, 0..1, 3);
+        h.settle(2, 0..1, 4);
+        let mut other = History { pages: h.pages.clone(), ..History::default() };
+        assert!(read(&mut h, 2, 5, 6) && !read(&mut h, 1, 7, 8));
+        assert!(read(&mut other, 1, 5, 6) && !read(&mut other, 2, 7, 8));
+        write(&mut other, 3, 9, 10);
+        assert!(read(&mut other, 3, 11, 12) && !read(&mut other, 2, 13, 14));
+    }
+
+    #[test]
+    fn trim_is_old_or_zero_and_then_stable() {
+        let mut h = History::default();
+        write(&mut h, 1, 1, 2);
+        h.begin_trim(2, 0..1, 3);
+        h.settle(2, 0..1, 4);
+        assert!(read(&mut h, ZERO, 5, 6));
+        assert!(!read(&mut h, 1, 7, 8));
+        write(&mut h, 3, 9, 10);
+        assert!(read(&mut h, 3, 11, 12) && !read(&mut h, ZERO, 13, 14));
+    }
+
+    #[test]
+    fn a_flush_wants_the_last_write_on_the_medium() {
+        let (mut h, mut medium) = (History::default(), Medium::default());
+        write(&mut h, 1, 1, 2);
+        assert!(h.flushed(&medium, 3, 3).is_err());
+        let (mut h, _) = (History::default(), ());
+        write(&mut h, 1, 1, 2);
+        put(&mut medium, 1, Fate::Volatile);
+        assert!(h.flushed(&medium, 2, 3).is_ok(), "it was acknowledged after the flush began");
+        assert!(h.flushed(&medium, 3, 3).is_err(), "zeros could survive");
+        medium.flush(9);
+        let mut h = History::default();
+        write(&mut h, 1, 1, 2);
+        assert!(h.flushed(&medium, 3, 3).is_ok());
+        assert!(h.uncertain.is_empty());
+    }
+
+    #[test]
+    fn after_a_power_cut_what_survived_is_the_truth() {
+        let (mut h, mut medium) = (History::default(), Medium::default());
+        write(&mut h, 1, 1, 2);
+        put(&mut medium, 1, Fate::Durable);
+        h.flushed(&medium, 3, 3).unwrap();
+        write(&mut h, 2, 4, 5);
+        put(&mut medium, 2, Fate::Volatile);
+        medium.power_cut(&mut Rng::new(3));
+        h.power_cut(&medium).unwrap();
+        let survivor =
+            cell::value(medium.block(0).unwrap()[0].survivors().next().unwrap().bytes().get(..128).unwrap(), 0);
+        assert!(read(&mut h, survivor.unwrap(), 6, 7) && !read(&mut h, 3 - survivor.unwrap(), 6, 7));
+        write(&mut h, 3, 8, 9);
+        h.flushed(&medium, 10, 10).unwrap_err();
+    }
+
+    #[test]
+    fn a_durable_write_needs_no_flush() {
+        let (mut h, mut medium) = (History::default(), Medium::default());
+        h.begin_write(1, 0..1, 1);
+        h.acknowledge(1, 0..1, 2, true, 2);
+        assert!(h.power_cut(&medium).is_err());
+        put(&mut medium, 1, Fate::Durable);
+        h.begin_write(1, 0..1, 1);
+        assert!(h.power_cut(&medium).is_ok());
+    }
+
+    #[test]
+    fn an_accepted_loss_brings_back_what_is_not_flushed() {
+        let (mut h, medium) = (History::default(), Medium::default());
+        write(&mut h, 1, 1, 2);
+        h.begin_loss(2, 3);
+        h.end_loss(2, 4);
+        h.flushed(&medium, 5, 5).unwrap();
+        assert!(read(&mut h, ZERO, 6, 7));
+        assert!(!read(&mut h, 1, 8, 9));
+    }
+}

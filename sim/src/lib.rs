@@ -1,0 +1,34 @@
+//! Aerogel's pretences: disks, clients, faults and clocks in virtual time; the world that drives the engine; checkers.
+//!
+//! ```text
+//!   swarm ─ a seed ─► setup ─► world ─┬─ sockets: link, workload, request     clients, and bytes both ways
+//!                                     ├─ disk: medium, fault                  what is durable, what goes wrong
+//!                                     ├─ frames                               memory, and who may touch it when
+//!                                     ├─ operator                             commands, power cuts, the end
+//!                                     └─ history, judge, reply, cell          what is right
+//! ```
+//!
+//! Begin with [`swarm::run`]. The same seed gives the same world, to the last event: [`trace`] has the hash.
+
+pub mod cell;
+pub mod disk;
+pub mod fault;
+pub mod frames;
+pub mod history;
+pub mod judge;
+pub mod link;
+pub mod medium;
+mod operator;
+pub mod queue;
+pub mod reply;
+pub mod request;
+pub mod rng;
+pub mod setup;
+mod sockets;
+pub mod swarm;
+pub mod trace;
+pub mod workload;
+pub mod world;
+
+/// Right, or what is wrong.
+pub type Verdict = Result<(), String>;

@@ -1,0 +1,263 @@
+//! What a disk remembers of one volume: for each sector, what is on the medium and what is only in the volatile cache.
+//!
+//! ```text
+//!   write completes ──► volatile version ──flush──► on the medium
+//!                           │      │
+//!                           │      └─ failed flush: doomed. Readable, but no later flush makes it durable (fsync)
+//!                           └─ power cut: any one of medium and volatile versions survives, each sector for itself
+//! ```
+//!
+//! Versions become durable in order: a flush moves the newest version that it covers to the medium and forgets what was
+//! below. A doomed version that a power cut happens to keep is kept: nobody promised that it is lost either.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use engine::units::{BLOCK, SECTOR, SECTORS_PER_BLOCK};
+
+use crate::rng::Rng;
+
+/// A count of the disk's completions: what was first.
+pub type Turn = u64;
+
+/// The content of a sector: a place in the data of the request that wrote it, or zeros.
+#[derive(Clone, Default, Debug)]
+pub struct Content(Option<(Rc<Vec<u8>>, u32)>);
+
+impl Content {
+    /// The sector at `at` bytes in `data`.
+    pub fn new(data: &Rc<Vec<u8>>, at: u64) -> Content {
+        let zero = data[at as usize..][..SECTOR as usize].iter().all(|&byte| byte == 0);
+        Content((!zero).then(|| (data.clone(), at as u32)))
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        static ZEROS: [u8; SECTOR as usize] = [0; SECTOR as usize];
+        match &self.0 {
+            Some((data, at)) => &data[*at as usize..][..SECTOR as usize],
+            None => &ZEROS,
+        }
+    }
+
+    fn is_zero(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Version {
+    content: Content,
+    completed: Turn,
+    doomed: bool,
+}
+
+/// A sector and everything that a power cut could leave of it.
+#[derive(Clone, Default, Debug)]
+pub struct Sector {
+    stable: Content,
+    volatile: Vec<Version>,
+}
+
+impl Sector {
+    /// What could be there after a power cut.
+    pub fn survivors(&self) -> impl Iterator<Item = &Content> {
+        std::iter::once(&self.stable).chain(self.volatile.iter().map(|version| &version.content))
+    }
+
+    fn newest(&self) -> &Content {
+        self.volatile.last().map_or(&self.stable, |version| &version.content)
+    }
+
+    fn settle(&mut self, content: Content) {
+        self.stable = content;
+        self.volatile.clear();
+    }
+}
+
+type Block = [Sector; SECTORS_PER_BLOCK as usize];
+
+/// How a write gets onto the medium.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// At once.
+    Durable,
+    /// With the next flush.
+    Volatile,
+    /// Perhaps never.
+    Doomed,
+}
+
+/// One volume's sectors. What was never written reads as zeros.
+#[derive(Default, Debug)]
+pub struct Medium {
+    blocks: BTreeMap<u64, Block>,
+    /// Blocks that have volatile versions.
+    unstable: BTreeSet<u64>,
+}
+
+impl Medium {
+    /// The sectors of block `number`, if any of them was ever written.
+    pub fn block(&self, number: u64) -> Option<&[Sector]> {
+        self.blocks.get(&number).map(|block| &block[..])
+    }
+
+    /// Read from a sector boundary.
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        for (i, bytes) in into.chunks_mut(SECTOR as usize).enumerate() {
+            let sector = offset / SECTOR + i as u64;
+            let content = self.blocks.get(&(sector / SECTORS_PER_BLOCK));
+            match content.map(|block| block[(sector % SECTORS_PER_BLOCK) as usize].newest()) {
+                Some(content) => bytes.copy_from_slice(content.bytes()),
+                None => bytes.fill(0),
+            }
+        }
+    }
+
+    /// Write one sector.
+    pub fn write(&mut self, sector: u64, content: Content, fate: Fate, completed: Turn) {
+        let number = sector / SECTORS_PER_BLOCK;
+        if content.is_zero() && !self.blocks.contains_key(&number) {
+            return;
+        }
+        let at = &mut self.blocks.entry(number).or_default()[(sector % SECTORS_PER_BLOCK) as usize];
+        if fate == Fate::Durable {
+            return at.settle(content);
+        }
+        at.volatile.push(Version { content, completed, doomed: fate == Fate::Doomed });
+        self.unstable.insert(number);
+    }
+
+    /// The sectors of `offset..offset + len` that are not zero for certain.
+    pub fn written_sectors(&self, offset: u64, len: u64) -> Vec<u64> {
+        let (first, past) = (offset / SECTOR, (offset + len) / SECTOR);
+        let blocks = self.blocks.range(first / SECTORS_PER_BLOCK..past.div_ceil(SECTORS_PER_BLOCK));
+        let sectors = blocks.flat_map(|(number, _)| number * SECTORS_PER_BLOCK..(number + 1) * SECTORS_PER_BLOCK);
+        sectors.filter(|sector| (first..past).contains(sector)).collect()
+    }
+
+    /// A flush: what completed before `submitted` is on the medium, unless it is doomed.
+    pub fn flush(&mut self, submitted: Turn) {
+        let blocks = &mut self.blocks;
+        self.unstable.retain(|number| {
+            let block = blocks.get_mut(number).expect("an unstable block");
+            let mut unstable = false;
+            for sector in block {
+                let durable = sector.volatile.iter().rposition(|v| !v.doomed && v.completed < submitted);
+                if let Some(at) = durable {
+                    sector.stable = sector.volatile.drain(..=at).next_back().expect("the newest").content;
+                }
+                unstable |= !sector.volatile.is_empty();
+            }
+            unstable
+        });
+    }
+
+    /// A failed flush: nothing that is volatile now becomes durable by a later one.
+    pub fn doom(&mut self) {
+        for number in &self.unstable {
+            let block = self.blocks.get_mut(number).expect("an unstable block");
+            block.iter_mut().flat_map(|sector| &mut sector.volatile).for_each(|version| version.doomed = true);
+        }
+    }
+
+    /// A power cut: any one version of each sector survives.
+    pub fn power_cut(&mut self, rng: &mut Rng) {
+        for number in std::mem::take(&mut self.unstable) {
+            for sector in self.blocks.get_mut(&number).expect("an unstable block") {
+                let survivor = rng.below(sector.volatile.len() as u64 + 1) as usize;
+                let content = sector.survivors().nth(survivor).expect("one of them").clone();
+                sector.settle(content);
+            }
+        }
+        self.blocks.retain(|_, block| !block.iter().all(|sector| sector.stable.is_zero()));
+    }
+
+    /// The ranges of `0..size` that were never written, or were zeroed whole, in whole blocks.
+    pub fn holes(&self, size: u64) -> Vec<(u64, u64)> {
+        let mut holes = Vec::new();
+        let mut from = 0;
+        for number in self.blocks.keys() {
+            if from < number * BLOCK {
+                holes.push((from, number * BLOCK));
+            }
+            from = (number + 1) * BLOCK;
+        }
+        if from < size {
+            holes.push((from, size));
+        }
+        holes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(byte: u8) -> Content {
+        Content::new(&Rc::new(vec![byte; 512]), 0)
+    }
+
+    fn read(medium: &Medium) -> u8 {
+        let mut bytes = [0; 512];
+        medium.read(0, &mut bytes);
+        bytes[0]
+    }
+
+    fn survivors(medium: &Medium) -> Vec<u8> {
+        medium.block(0).unwrap()[0].survivors().map(|content| content.bytes()[0]).collect()
+    }
+
+    #[test]
+    fn only_a_flush_submitted_after_completion_makes_durable() {
+        let mut medium = Medium::default();
+        medium.write(0, content(1), Fate::Volatile, 5);
+        medium.flush(5);
+        assert_eq!((read(&medium), survivors(&medium)), (1, vec![0, 1]));
+        medium.write(0, content(2), Fate::Volatile, 7);
+        medium.flush(6);
+        assert_eq!((read(&medium), survivors(&medium)), (2, vec![1, 2]));
+        medium.write(0, content(3), Fate::Durable, 8);
+        assert_eq!(survivors(&medium), [3]);
+    }
+
+    #[test]
+    fn a_failed_flush_dooms_until_rewritten() {
+        let mut medium = Medium::default();
+        medium.write(0, content(1), Fate::Volatile, 1);
+        medium.doom();
+        medium.flush(9);
+        assert_eq!((read(&medium), survivors(&medium)), (1, vec![0, 1]));
+        medium.write(0, content(1), Fate::Volatile, 10);
+        medium.flush(11);
+        assert_eq!(survivors(&medium), [1]);
+    }
+
+    #[test]
+    fn a_power_cut_keeps_any_version_of_each_sector() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..100 {
+            let mut medium = Medium::default();
+            for sector in 0..2 {
+                medium.write(sector, content(1), Fate::Volatile, 1);
+                medium.write(sector, content(2), Fate::Volatile, 2);
+            }
+            medium.power_cut(&mut Rng::new(seed));
+            let mut bytes = [0; 1024];
+            medium.read(0, &mut bytes);
+            seen.insert((bytes[0], bytes[512]));
+        }
+        assert_eq!(seen.len(), 9, "torn in every way");
+    }
+
+    #[test]
+    fn holes_are_what_was_never_written() {
+        let mut medium = Medium::default();
+        medium.write(8, content(1), Fate::Durable, 1);
+        assert_eq!(medium.holes(20 * 512), [(0, 4096), (8192, 20 * 512)]);
+        assert_eq!(medium.written_sectors(4096 + 512, 1024), [9, 10]);
+        medium.write(8, Content::default(), Fate::Durable, 2);
+        medium.power_cut(&mut Rng::new(1));
+        assert_eq!(medium.holes(20 * 512), [(0, 20 * 512)]);
+    }
+}

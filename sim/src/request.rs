@@ -1,0 +1,167 @@
+//! One request of a client: its bytes on the wire, and what the answer may be.
+
+use engine::nbd::Errno;
+use engine::nbd::wire::{self, PAYLOAD_BYTES_MAX, REQUEST_BYTES, command, command_flag};
+
+use crate::history::{OpId, Step};
+
+/// A request, as its client means it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Request {
+    /// Its number in the world: what its payload is made of.
+    pub op: OpId,
+    /// As on the wire.
+    pub cookie: u64,
+    /// As on the wire.
+    pub command: u16,
+    /// As on the wire.
+    pub flags: u16,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+impl Request {
+    /// Its header.
+    pub fn header(&self) -> [u8; REQUEST_BYTES] {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[0..4].copy_from_slice(&wire::REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..28].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
+    /// Bytes that follow the header.
+    pub fn payload_bytes(&self) -> u64 {
+        if self.command == command::WRITE { u64::from(self.len) } else { 0 }
+    }
+
+    /// Whether `flag` is set.
+    pub fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The byte past the last.
+    pub fn end(&self) -> u128 {
+        u128::from(self.offset) + u128::from(self.len)
+    }
+
+    /// Flags that the command has a use for.
+    fn flags_known(&self) -> u16 {
+        match self.command {
+            command::READ => command_flag::DF | command_flag::FUA,
+            command::WRITE_ZEROES => command_flag::FUA | command_flag::NO_HOLE | command_flag::FAST_ZERO,
+            command::BLOCK_STATUS => command_flag::REQ_ONE | command_flag::FUA,
+            _ => command_flag::FUA,
+        }
+    }
+
+    /// What the answer must be, on a volume of `size` bytes, whatever the disk does.
+    pub fn verdict(&self, size: u64, structured: bool, base_allocation: bool) -> Expected {
+        let invalid = match self.command {
+            command::READ => self.len > PAYLOAD_BYTES_MAX || self.has(command_flag::DF) && !structured,
+            command::WRITE => self.len > PAYLOAD_BYTES_MAX,
+            command::BLOCK_STATUS => !base_allocation,
+            command::FLUSH => self.offset != 0 || self.len != 0,
+            command::TRIM | command::CACHE | command::WRITE_ZEROES => false,
+            _ => true,
+        };
+        let invalid = invalid || self.flags & !self.flags_known() != 0;
+        let writes = matches!(self.command, command::WRITE | command::WRITE_ZEROES);
+        match (invalid, self.end() > u128::from(size)) {
+            (true, true) if writes => Expected::Refused(&[Errno::Invalid, Errno::NoSpace]),
+            (false, true) if writes => Expected::Refused(&[Errno::NoSpace]),
+            (false, false) if self.len == 0 && self.command != command::FLUSH => Expected::Anything,
+            (false, false) => Expected::Ordinary,
+            _ => Expected::Refused(&[Errno::Invalid]),
+        }
+    }
+}
+
+/// What an answer may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expected {
+    /// Success, unless the disk has failed.
+    Ordinary,
+    /// One of these errors.
+    Refused(&'static [Errno]),
+    /// The protocol does not say.
+    Anything,
+}
+
+/// A request that the server has the header of, and whose answer is not complete.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// What was asked.
+    pub request: Request,
+    /// When its header was handed over.
+    pub start: Step,
+    /// Bytes of its payload that the server took.
+    pub taken: u64,
+    /// The volume's size then.
+    pub size: u64,
+    /// Ranges of a read that were answered: (first byte, past the last).
+    pub answered: Vec<(u64, u64)>,
+    /// The error that its answer has so far.
+    pub error: Option<u32>,
+    /// Since when the volume writes through, if it does.
+    pub through_since: Step,
+    /// BLOCK_STATUS was answered.
+    pub status: bool,
+}
+
+impl Pending {
+    /// `request` was handed over.
+    pub fn new(request: Request, start: Step, size: u64, through_since: Step) -> Pending {
+        let (answered, error) = (Vec::new(), None);
+        Pending { request, start, taken: 0, size, answered, error, through_since, status: false }
+    }
+
+    /// A part of a read was answered. False if it is outside of the request or was answered before.
+    pub fn answer(&mut self, from: u64, len: u64) -> bool {
+        let request = self.request;
+        let Some(to) = from.checked_add(len) else { return false };
+        let inside = from >= request.offset && u128::from(to) <= request.end() && len > 0;
+        let fresh = self.answered.iter().all(|&(a, b)| to <= a || b <= from);
+        self.answered.push((from, to));
+        inside && fresh
+    }
+
+    /// Whether all of a read was answered.
+    pub fn is_answered(&self) -> bool {
+        self.answered.iter().map(|(a, b)| b - a).sum::<u64>() == u64::from(self.request.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(command: u16, flags: u16, offset: u64, len: u32) -> Request {
+        Request { op: 1, cookie: 2, command, flags, offset, len }
+    }
+
+    #[test]
+    fn what_the_issue_says_about_errors() {
+        let verdict = |command, flags, offset, len| request(command, flags, offset, len).verdict(1000, false, false);
+        assert_eq!(verdict(command::WRITE, 0, 999, 2), Expected::Refused(&[Errno::NoSpace]));
+        assert_eq!(verdict(command::READ, 0, 999, 2), Expected::Refused(&[Errno::Invalid]));
+        assert_eq!(verdict(command::READ, 0, 998, 2), Expected::Ordinary);
+        assert_eq!(verdict(command::READ, command_flag::DF, 0, 2), Expected::Refused(&[Errno::Invalid]));
+        assert_eq!(verdict(command::TRIM, 0, u64::MAX, 2), Expected::Refused(&[Errno::Invalid]));
+        assert_eq!(verdict(command::BLOCK_STATUS, 0, 0, 2), Expected::Refused(&[Errno::Invalid]));
+        assert_eq!(verdict(99, 0, 0, 2), Expected::Refused(&[Errno::Invalid]));
+    }
+
+    #[test]
+    fn parts_of_an_answer_must_not_overlap() {
+        let mut pending = Pending::new(request(command::READ, 0, 100, 50), 0, 1000, 0);
+        assert!(pending.answer(110, 20) && pending.answer(100, 10) && !pending.is_answered());
+        assert!(!pending.clone().answer(129, 5) && !pending.clone().answer(140, 11));
+        assert!(pending.answer(130, 20) && pending.is_answered());
+    }
+}

@@ -1,0 +1,166 @@
+//! What a world is made of: everything from one seed.
+
+use engine::Config;
+use engine::control::LEAST_BYTES;
+use engine::control::{TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::disk::VolumeId;
+use engine::units::{BLOCK, MILLISECOND, SECOND};
+
+use crate::disk::DiskSpec;
+use crate::fault::Faults;
+use crate::rng::Rng;
+use crate::workload::Mix;
+
+/// A volume and its clients.
+#[derive(Clone, Debug)]
+pub struct VolumeSetup {
+    /// As it is opened first; holes are found on the medium.
+    pub spec: VolumeSpec,
+    /// Clients that it always has.
+    pub clients: u64,
+}
+
+/// Everything that a world begins with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The seed it came from.
+    pub seed: u64,
+    /// Requests until peace begins.
+    pub requests: u64,
+    /// The server's bounds.
+    pub config: Config,
+    /// The disk.
+    pub disk: DiskSpec,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// What clients ask for.
+    pub mix: Mix,
+    /// Tenants, by number.
+    pub tenants: Vec<TenantSpec>,
+    /// Volumes, by number.
+    pub volumes: Vec<VolumeSetup>,
+    /// How often the operator does something, parts per million of events.
+    pub operations: u64,
+    /// Power cuts and restarts, parts per million of events.
+    pub restarts: u64,
+    /// Clients go everywhere rather than to a few places.
+    pub scattered: bool,
+}
+
+impl Setup {
+    /// The setup of `seed`.
+    pub fn random(seed: u64) -> Setup {
+        let rng = &mut Rng::new(seed ^ 0x5eed);
+        let device_block = rng.pick(&[512, 512, 4096]);
+        let tenants = rng.between(1, 2);
+        let tenant_specs: Vec<TenantSpec> = (0..tenants).map(|_| tenant(rng)).collect();
+        let volumes = (0..rng.between(1, 3)).map(|i| volume(i as u32, tenants, device_block, rng)).collect();
+        let mut disk = disk(rng);
+        disk.block_bytes = u64::from(device_block);
+        let config = config(tenants, disk.depth, rng);
+        let mut setup = Setup {
+            seed,
+            requests: rng.pick(&[300, 800, 1500]),
+            config,
+            disk,
+            faults: faults(rng),
+            mix: Mix::random(rng),
+            tenants: tenant_specs,
+            volumes,
+            operations: rng.pick(&[0, 300, 2000]),
+            restarts: rng.pick(&[0, 100, 400, 1200]),
+            scattered: false,
+        };
+        if rng.one_in(6) {
+            setup.scatter();
+        }
+        setup
+    }
+
+    /// Many small writes far from each other and few flushes: more dirt than the device takes at once.
+    fn scatter(&mut self) {
+        self.scattered = true;
+        self.requests = 1500;
+        self.mix = Mix::scattered();
+        self.config.budget_bytes_max += 16 * LEAST_BYTES;
+        self.config.budget_bytes += 16 * LEAST_BYTES;
+        self.config.dirty_age_max_ns = 5 * SECOND;
+        self.tenants.iter_mut().for_each(|tenant| tenant.cache = None);
+        for volume in &mut self.volumes {
+            volume.spec.size = volume.spec.size.max(8 << 20);
+            volume.clients = 4;
+        }
+    }
+}
+
+fn tenant(rng: &mut Rng) -> TenantSpec {
+    let cache = match rng.below(3) {
+        0 => None,
+        1 => Some(LEAST_BYTES),
+        _ => Some(rng.between(LEAST_BYTES, 2 * LEAST_BYTES)),
+    };
+    TenantSpec { share: None, cache }
+}
+
+fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> VolumeSetup {
+    let sparse = rng.one_in(2);
+    let size = match rng.below(8) {
+        0 => 512 * rng.between(1, 20),
+        1 if sparse => 1 << 60,
+        2 => rng.between(1, 100) << 20,
+        _ => rng.between(256, 6 << 10) << 10,
+    };
+    let spec = VolumeSpec {
+        volume: VolumeId(number),
+        tenant: TenantId(rng.below(tenants) as u32),
+        size,
+        write_cache: rng.weighted(&[(6, WriteCache::Volatile), (2, WriteCache::None), (1, WriteCache::Unsafe)]),
+        sparse,
+        holes: Vec::new(),
+        initialise: !sparse && rng.one_in(2),
+        device_block,
+        can_zero: rng.one_in(2),
+        can_punch: sparse && rng.chance(700_000),
+    };
+    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]) }
+}
+
+fn disk(rng: &mut Rng) -> DiskSpec {
+    let service_ns = rng.pick(&[20_000, 100_000, 4 * MILLISECOND]);
+    DiskSpec {
+        parallel: rng.pick(&[1, 4, 16]),
+        service_ns,
+        block_ns: rng.pick(&[1000, 10_000]),
+        flush_ns: rng.pick(&[service_ns, 10 * service_ns]),
+        depth: rng.pick(&[1, 4, 128]),
+        block_bytes: BLOCK,
+    }
+}
+
+fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {
+    let budget_bytes = 2 * tenants * LEAST_BYTES + rng.pick(&[0, LEAST_BYTES / 3, 4 * LEAST_BYTES, 8 * LEAST_BYTES]);
+    Config {
+        budget_bytes,
+        budget_bytes_max: budget_bytes + rng.pick(&[0, 2 * LEAST_BYTES]),
+        device_depth,
+        requests_per_connection: rng.pick(&[2, 16, 128]),
+        unsent_bytes_per_connection: rng.pick(&[64 << 10, 2 << 20]),
+        dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
+        idle_ns: rng.pick(&[MILLISECOND / 10, 20 * MILLISECOND]),
+        seed: rng.next(),
+    }
+}
+
+fn faults(rng: &mut Rng) -> Faults {
+    if rng.one_in(2) {
+        return Faults { slow: rng.pick(&[0, 20_000]), stuck: rng.pick(&[0, 500]), ..Faults::NONE };
+    }
+    Faults {
+        read: rng.pick(&[0, 3000, 30_000]),
+        write: rng.pick(&[0, 3000, 50_000]),
+        no_space: rng.pick(&[0, 0, 5000]),
+        flush: rng.pick(&[0, 20_000, 200_000]),
+        slow: rng.pick(&[0, 20_000]),
+        stuck: rng.pick(&[0, 500]),
+    }
+}

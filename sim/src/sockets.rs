@@ -1,0 +1,531 @@
+//! The world's sockets: bytes to the engine, bytes from it, and how connections come and go.
+
+use engine::nbd::Errno;
+use engine::nbd::wire::{REQUEST_MAGIC, command, command_flag};
+use engine::units::{MILLISECOND, Nanos};
+use engine::{ConnId, Event, Outgoing, Receive, Session};
+
+use crate::Verdict;
+use crate::cell::{self, CELL};
+use crate::judge::Judge;
+use crate::link::{Item, Link, State};
+use crate::request::{Expected, Pending, Request};
+use crate::trace::Line;
+use crate::workload::{Asker, Manners};
+use crate::world::{LinkId, NEVER, Wake, World};
+
+/// What one connection may bring in before others have their turn.
+const TURN_HEADERS: u32 = 4;
+const TURN_BYTES: u64 = 128 << 10;
+
+impl World {
+    /// A client connects, if there are not too many.
+    pub(crate) fn connect(&mut self, volume: usize) -> Verdict {
+        if !self.busy {
+            return Ok(());
+        }
+        let session = self.rng.pick(&[
+            Session { structured: false, base_allocation: false },
+            Session { structured: true, base_allocation: false },
+            Session { structured: true, base_allocation: true },
+        ]);
+        let manners = Manners::random(&mut self.rng);
+        self.attach(volume, session, manners).map(|_| ())
+    }
+
+    pub(crate) fn attach(&mut self, volume: usize, session: Session, manners: Manners) -> Result<LinkId, String> {
+        let slot = self.by_conn.iter().position(Option::is_none).unwrap_or(self.by_conn.len());
+        if slot == self.by_conn.len() {
+            self.by_conn.push(None);
+        }
+        self.links_made += 1;
+        self.stats.connections += 1;
+        let (id, conn) = (self.links_made, ConnId(slot as u32));
+        self.by_conn[slot] = Some(id);
+        let volume = self.volumes[volume].setup.spec.volume;
+        self.links.insert(id, Link::new(conn, volume, session, manners, self.rng.fork()));
+        self.give(Event::Attach { conn, volume, session }, Line::attach(conn, volume, session))?;
+        self.plan(id, Wake::Think(id), 0);
+        Ok(id)
+    }
+
+    /// Plans something for a connection, unless it is planned already.
+    fn plan(&mut self, id: LinkId, wake: Wake, delay_ns: Nanos) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let planned = match wake {
+            Wake::Arrive(_) => &mut link.planned.arrive,
+            Wake::Receive(_) => &mut link.planned.receive,
+            Wake::Send(_) => &mut link.planned.send,
+            Wake::Drain(_) => &mut link.planned.drain,
+            Wake::Think(_) => &mut link.planned.think,
+            _ => unreachable!("only what may be planned once"),
+        };
+        if !std::mem::replace(planned, true) {
+            self.queue.push(self.now + delay_ns, wake);
+        }
+    }
+
+    fn plan_net(&mut self, id: LinkId, wake: Wake) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let delay_ns = link.net_ns();
+        self.plan(id, wake, delay_ns);
+    }
+
+    /// A client makes requests, or leaves.
+    pub(crate) fn think(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.planned.think = false;
+        if link.state != State::Open {
+            return;
+        }
+        for _ in 0..4 {
+            if link.outstanding >= link.manners.window {
+                break;
+            }
+            if let Some(request) = link.script.pop_front() {
+                link.write(request);
+                continue;
+            }
+            if !self.busy || link.requests_left == 0 {
+                break;
+            }
+            link.requests_left -= 1;
+            self.ops += 1;
+            self.stats.requests += 1;
+            let volume = &self.volumes[link.volume.0 as usize];
+            let (places, zeroes_fast) = (&volume.places, volume.setup.spec.can_zero);
+            let asker = Asker { mix: &self.setup.mix, places, session: link.session, zeroes_fast };
+            if link.rng.chance(self.setup.mix.garbage) {
+                let mut header = [0x55; 28];
+                header[..4].copy_from_slice(&(REQUEST_MAGIC ^ 1).to_be_bytes());
+                link.push(Item::Header(header, None));
+            } else {
+                let request = asker.ask(self.ops, &mut link.rng);
+                link.write(request);
+            }
+        }
+        if link.requests_left == 0 && link.script.is_empty() {
+            self.leave(id);
+        } else if link.outstanding < link.manners.window && self.busy {
+            let delay_ns = link.rng.between(0, link.manners.think_ns);
+            self.plan(id, Wake::Think(id), delay_ns + 1);
+        }
+        self.plan_net(id, Wake::Arrive(id));
+    }
+
+    /// A client leaves: it says so, or it vanishes in the middle of whatever is going on.
+    pub(crate) fn leave(&mut self, id: LinkId) {
+        let link = self.links.get_mut(&id).expect("a link");
+        if link.state != State::Open {
+            return;
+        }
+        if link.manners.vanishes {
+            let at = self.now + link.rng.below(link.manners.net_ns * 10);
+            link.requests_left = u64::MAX;
+            link.manners.window = 0;
+            self.queue.push(at, Wake::Vanish(id));
+            return;
+        }
+        let bye = Request { op: 0, cookie: 0, command: command::DISC, flags: 0, offset: 0, len: 0 };
+        link.push(Item::Header(bye.header(), Some(bye)));
+        link.state = State::Leaving;
+        self.plan_net(id, Wake::Arrive(id));
+    }
+
+    /// A client is gone; the server learns of it a little later.
+    pub(crate) fn vanish(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if !link.has_client() {
+            return;
+        }
+        (link.state, link.polite) = (State::Vanished, false);
+        let conn = link.conn;
+        self.log(Line::Note(format!("{conn:?} vanishes")));
+        let at = self.soon(2 * MILLISECOND);
+        self.queue.push(at, Wake::Hangup(id));
+    }
+
+    /// The server learns that a connection is gone.
+    pub(crate) fn hang_up(&mut self, id: LinkId) -> Verdict {
+        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+        if link.state == State::Closed {
+            return Ok(());
+        }
+        link.state = State::Closed;
+        let volume = &self.volumes[link.volume.0 as usize];
+        if link.polite && !link.pending.is_empty() && !volume.closing && !volume.faulted {
+            return Err(format!("{:?} said goodbye, and is closed before {:?} are answered", link.conn, link.pending));
+        }
+        for (_, frame) in link.frames.drain(..) {
+            self.frames.end_send(frame);
+        }
+        let conn = link.conn;
+        self.give(Event::Closed { conn }, Line::Closed(conn))
+    }
+
+    /// Bytes of a client arrive.
+    pub(crate) fn arrive(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.planned.arrive = false;
+        if !link.has_client() {
+            return;
+        }
+        let room = link.manners.in_bytes.saturating_sub(link.arrived).min(link.written - link.arrived);
+        if room > 0 {
+            link.arrived += if link.rng.one_in(3) { link.rng.between(1, room) } else { room };
+        }
+        let more = link.arrived < link.written && link.arrived < link.manners.in_bytes;
+        let paused = link.paused;
+        if !paused {
+            self.plan(id, Wake::Receive(id), 0);
+        }
+        if more {
+            self.plan_net(id, Wake::Arrive(id));
+        }
+    }
+
+    /// The engine takes what has arrived, as long as it wants to and its turn lasts.
+    pub(crate) fn receive(&mut self, id: LinkId) -> Verdict {
+        if let Some(link) = self.links.get_mut(&id) {
+            link.planned.receive = false;
+        }
+        let (mut headers, mut bytes) = (0, 0);
+        while headers < TURN_HEADERS && bytes < TURN_BYTES {
+            let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+            if !link.has_client() {
+                return Ok(());
+            }
+            let (conn, arrived) = (link.conn, link.arrived);
+            match self.server.receive(conn) {
+                Receive::Header if arrived >= 28 => {
+                    headers += 1;
+                    self.header(id)?;
+                }
+                Receive::Payload(wanted) if arrived > 0 => bytes += self.payload(id, wanted)?,
+                Receive::Discard(wanted) if arrived > 0 => bytes += self.discard(id, wanted)?,
+                Receive::Pause => {
+                    link.paused = true;
+                    return Ok(());
+                }
+                Receive::Header | Receive::Payload(_) | Receive::Discard(_) | Receive::Closed => {
+                    self.plan_arrival_of_rest(id);
+                    return Ok(());
+                }
+            }
+        }
+        self.plan_net(id, Wake::Receive(id));
+        self.plan_arrival_of_rest(id);
+        Ok(())
+    }
+
+    fn plan_arrival_of_rest(&mut self, id: LinkId) {
+        if self.links.get(&id).is_some_and(|link| link.written > link.arrived) {
+            self.plan_net(id, Wake::Arrive(id));
+        }
+    }
+
+    fn header(&mut self, id: LinkId) -> Verdict {
+        let link = self.links.get_mut(&id).expect("a link");
+        let Some(&Item::Header(header, request)) = link.items.front() else {
+            return Err(format!("{:?}: a header is wanted where payload comes", link.conn));
+        };
+        link.took(28);
+        let (conn, event) = (link.conn, Event::Header { conn: link.conn, header: &header });
+        let Some(request) = request else {
+            link.garbage = true;
+            return self.give(event, Line::Garbage(conn));
+        };
+        if request.command != command::DISC {
+            self.begin(id, request);
+        }
+        self.give(event, Line::Header(conn, request))
+    }
+
+    /// From now on the request may have effects.
+    fn begin(&mut self, id: LinkId, request: Request) {
+        let link = self.links.get_mut(&id).expect("a link");
+        let volume = &mut self.volumes[link.volume.0 as usize];
+        let start = self.step + 1;
+        let pending = Pending::new(request, start, volume.size, volume.through_since);
+        link.pending.insert(request.cookie, pending);
+        let Session { structured, base_allocation } = link.session;
+        if !matches!(request.verdict(volume.size, structured, base_allocation), Expected::Refused(_)) {
+            let cells = cell::covered(request.offset, u64::from(request.len));
+            match request.command {
+                command::TRIM => volume.history.begin_trim(request.op, cells, start),
+                command::WRITE_ZEROES => volume.history.begin_zero(request.op, cells, start),
+                _ => {}
+            }
+        }
+    }
+
+    /// The payload at the front of the stream, and how much of it is taken now.
+    fn front_payload(&mut self, id: LinkId, wanted: u64) -> Result<(Request, u64, u64), String> {
+        let link = self.links.get_mut(&id).expect("a link");
+        let conn = link.conn;
+        let Some(&Item::Payload(request, done)) = link.items.front() else {
+            return Err(format!("{conn:?}: {wanted} bytes of payload are wanted where a header comes"));
+        };
+        let rest = u64::from(request.len) - done;
+        if wanted == 0 || wanted > rest {
+            return Err(format!("{conn:?}: {wanted} bytes are wanted of a payload that has {rest} left"));
+        }
+        let most = wanted.min(link.arrived);
+        let bytes = if link.rng.one_in(4) { link.rng.between(1, most) } else { most };
+        Ok((request, done, bytes))
+    }
+
+    fn payload(&mut self, id: LinkId, wanted: u64) -> Result<u64, String> {
+        let (request, done, bytes) = self.front_payload(id, wanted)?;
+        let link = self.links.get_mut(&id).expect("a link");
+        let conn = link.conn;
+        let mut at = 0;
+        for segment in self.server.payload(conn) {
+            let len = u64::from(segment.len).min(bytes - at);
+            if len == 0 {
+                break;
+            }
+            let into = self.frames.receive(segment.frame, segment.start, len as u16)?;
+            cell::fill(request.op, request.offset + done + at, into);
+            at += len;
+        }
+        if at < bytes {
+            return Err(format!("{conn:?}: {wanted} bytes of payload are wanted, but there is room for {at}"));
+        }
+        link.took(bytes);
+        link.pending.get_mut(&request.cookie).expect("its header was handed over").taken += bytes;
+        let from = (request.offset + done) / CELL;
+        let to = (request.offset + done + bytes) / CELL;
+        let volume = &mut self.volumes[link.volume.0 as usize];
+        volume.history.begin_write(request.op, from..to, self.step + 1);
+        self.give(Event::Payload { conn, bytes }, Line::Payload(conn, bytes))?;
+        Ok(bytes)
+    }
+
+    fn discard(&mut self, id: LinkId, wanted: u64) -> Result<u64, String> {
+        let (_, _, bytes) = self.front_payload(id, wanted)?;
+        let link = self.links.get_mut(&id).expect("a link");
+        link.took(bytes);
+        let conn = link.conn;
+        self.give(Event::Discarded { conn, bytes }, Line::Discarded(conn, bytes))?;
+        Ok(bytes)
+    }
+
+    /// The engine's bytes go out, as many as the socket holds.
+    pub(crate) fn send(&mut self, id: LinkId) -> Verdict {
+        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+        link.planned.send = false;
+        if !link.has_client() {
+            return Ok(());
+        }
+        let conn = link.conn;
+        let room = link.manners.out_bytes.saturating_sub(link.buffered);
+        let most = if link.rng.one_in(4) && room > 0 { link.rng.between(1, room) } else { room };
+        let bytes = take_outgoing(&self.server, &self.frames, link, most)?;
+        link.sent += bytes;
+        link.buffered += bytes;
+        while link.frames.front().is_some_and(|&(end, _)| end <= link.sent) {
+            let (_, frame) = link.frames.pop_front().expect("just seen");
+            self.frames.end_send(frame);
+        }
+        if bytes > 0 {
+            self.judge(id)?;
+            self.give(Event::Sent { conn, bytes }, Line::Sent(conn, bytes))?;
+            self.plan_net(id, Wake::Drain(id));
+        }
+        let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
+        link.sending = self.server.outgoing(conn).next().is_some();
+        if link.sending && link.buffered < link.manners.out_bytes {
+            self.plan_net(id, Wake::Send(id));
+        } else if !link.sending && link.state == State::Closing {
+            let at = self.soon(MILLISECOND);
+            self.queue.push(at, Wake::Hangup(id));
+        }
+        Ok(())
+    }
+
+    /// Reply bytes are taken apart and judged.
+    fn judge(&mut self, id: LinkId) -> Verdict {
+        loop {
+            let link = self.links.get_mut(&id).expect("a link");
+            let volume = &mut self.volumes[link.volume.0 as usize];
+            let data_bytes = |cookie| {
+                let request = link.pending.get(&cookie)?.request;
+                Some(if request.command == command::READ { u64::from(request.len) } else { 0 })
+            };
+            let Some(chunk) = link.replies.next(data_bytes).map_err(|what| format!("{:?}: {what}", link.conn))? else {
+                return Ok(());
+            };
+            let (session, step) = (link.session, self.step);
+            let mut judge = Judge { pending: &mut link.pending, session, history: &mut volume.history, step };
+            if let Some(pending) = judge.chunk(chunk)? {
+                self.answered(id, pending)?;
+            }
+        }
+    }
+
+    /// A request is answered: whether it may be so, and what follows from it.
+    fn answered(&mut self, id: LinkId, pending: Pending) -> Verdict {
+        let link = self.links.get_mut(&id).expect("a link");
+        // The client sees it when it has read as far as this.
+        link.answers.push_back(link.sent);
+        let (conn, volume_id, session) = (link.conn, link.volume, link.session);
+        let (request, error) = (pending.request, pending.error.unwrap_or(0));
+        if error == Errno::Shutdown as u32 {
+            link.requests_left = link.requests_left.min(2);
+        }
+        self.answered_at = self.now;
+        self.stats.answers += 1;
+        self.stats.errors += u64::from(error != 0);
+        self.log(Line::Answer(conn, request, error));
+        self.check_error(&pending, volume_id, session)?;
+        let (step, horizon) = (self.step, self.horizon(volume_id).min(pending.start));
+        let cells = cell::covered(request.offset, u64::from(request.len));
+        let volume = &mut self.volumes[volume_id.0 as usize];
+        let through = pending.through_since != NEVER && pending.through_since == volume.through_since;
+        let durable = (through || request.has(command_flag::FUA)) && volume.flush_counts(pending.start);
+        match request.command {
+            command::WRITE | command::WRITE_ZEROES if error == 0 => {
+                volume.history.acknowledge(request.op, cells.clone(), step, durable, horizon);
+                if durable {
+                    volume.history.check_durable(self.disk.medium(volume_id), cells)?;
+                }
+            }
+            command::WRITE | command::WRITE_ZEROES | command::TRIM => volume.history.settle(request.op, cells, step),
+            command::FLUSH if error == 0 => self.check_flushed(volume_id, pending.start)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_error(&self, pending: &Pending, volume: engine::disk::VolumeId, session: Session) -> Verdict {
+        let (request, error) = (pending.request, pending.error.unwrap_or(0));
+        let volume = &self.volumes[volume.0 as usize];
+        let shutting_down = self.draining || volume.closing;
+        let faults = [Errno::Io as u32, Errno::NoSpace as u32];
+        // A partition full of what cannot be written fails the writes of all volumes that share it.
+        let tenant = volume.setup.spec.tenant;
+        let shared = self.volumes.iter().any(|other| other.faulted && other.setup.spec.tenant == tenant);
+        let writes = matches!(request.command, command::WRITE | command::WRITE_ZEROES);
+        let excused = (volume.faulted || writes && shared) && faults.contains(&error)
+            || shutting_down && error == Errno::Shutdown as u32
+            || request.has(command_flag::FAST_ZERO) && error == Errno::NotSupported as u32
+            || request.has(command_flag::DF) && request.len > 64 << 10 && error == Errno::Overflow as u32;
+        let fine = match request.verdict(pending.size, session.structured, session.base_allocation) {
+            Expected::Refused(errors) => {
+                errors.iter().any(|&expected| expected as u32 == error)
+                    || shutting_down && error == Errno::Shutdown as u32
+            }
+            Expected::Ordinary => error == 0 || excused,
+            Expected::Anything => true,
+        };
+        if !fine {
+            return Err(format!("{request:?} was answered with error {error} on a volume of {} bytes", pending.size));
+        }
+        if error == 0 && request.command == command::WRITE && pending.taken < u64::from(request.len) {
+            return Err(format!("{request:?} was acknowledged, but only {} bytes of it were taken", pending.taken));
+        }
+        Ok(())
+    }
+
+    /// A client reads what is in its socket.
+    pub(crate) fn client_reads(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.planned.drain = false;
+        if !link.has_client() || link.buffered == 0 {
+            return;
+        }
+        if self.busy && link.rng.chance(link.manners.stops) {
+            let delay_ns = link.rng.between(MILLISECOND, 300 * MILLISECOND);
+            return self.plan(id, Wake::Drain(id), delay_ns);
+        }
+        let complete = link.drain();
+        let (buffered, sending, think_ns) = (link.buffered, link.sending, link.rng.between(0, link.manners.think_ns));
+        if buffered > 0 {
+            self.plan_net(id, Wake::Drain(id));
+        }
+        if sending {
+            self.plan_net(id, Wake::Send(id));
+        }
+        if complete > 0 {
+            self.plan(id, Wake::Think(id), think_ns);
+        }
+    }
+
+    pub(crate) fn on_receive(&mut self, conn: ConnId) -> Verdict {
+        self.log(Line::Receive(conn));
+        let id = self.link_of(conn)?;
+        self.links.get_mut(&id).expect("a link").paused = false;
+        self.plan(id, Wake::Receive(id), 0);
+        Ok(())
+    }
+
+    pub(crate) fn on_send(&mut self, conn: ConnId) -> Verdict {
+        self.log(Line::Send(conn));
+        let id = self.link_of(conn)?;
+        self.links.get_mut(&id).expect("a link").sending = true;
+        self.plan_net(id, Wake::Send(id));
+        Ok(())
+    }
+
+    pub(crate) fn on_close(&mut self, conn: ConnId) -> Verdict {
+        self.log(Line::Close(conn));
+        let id = self.link_of(conn)?;
+        let link = self.links.get_mut(&id).expect("a link");
+        let volume = &self.volumes[link.volume.0 as usize];
+        match link.state {
+            State::Open if !(link.garbage || volume.closing || !link.session.structured && volume.faulted) => {
+                return Err(format!("{conn:?} is closed for no reason"));
+            }
+            State::Leaving => (link.state, link.polite) = (State::Closing, !volume.closing && !link.garbage),
+            State::Open => link.state = State::Closing,
+            State::Closing => return Err(format!("{conn:?} is closed twice")),
+            State::Vanished | State::Closed => {}
+        }
+        self.plan_net(id, Wake::Send(id));
+        Ok(())
+    }
+
+    pub(crate) fn on_gone(&mut self, conn: ConnId) -> Verdict {
+        self.log(Line::Gone(conn));
+        let id = self.link_of(conn)?;
+        let link = self.links.remove(&id).expect("a link");
+        if link.state != State::Closed {
+            return Err(format!("{conn:?} is gone before it was closed"));
+        }
+        self.by_conn[conn.0 as usize] = None;
+        let step = self.step;
+        let volume = self.volume(link.volume);
+        for pending in link.pending.values() {
+            let request = pending.request;
+            if matches!(request.command, command::WRITE | command::WRITE_ZEROES | command::TRIM) {
+                volume.history.settle(request.op, cell::covered(request.offset, u64::from(request.len)), step);
+            }
+        }
+        self.connect_soon(link.volume.0 as usize);
+        Ok(())
+    }
+}
+
+/// Puts up to `most` outgoing bytes where they are taken apart.
+fn take_outgoing(
+    server: &engine::Server,
+    frames: &crate::frames::Frames,
+    link: &mut Link,
+    most: u64,
+) -> Result<u64, String> {
+    let mut taken = 0;
+    for part in server.outgoing(link.conn) {
+        let room = (most - taken) as usize;
+        if room == 0 {
+            break;
+        }
+        let bytes = match part {
+            Outgoing::Bytes(bytes) => &bytes[..bytes.len().min(room)],
+            Outgoing::Frame { frame, start, len } => frames.read(frame, start, len.min(room.min(4096) as u16))?,
+        };
+        link.replies.feed(bytes);
+        taken += bytes.len() as u64;
+    }
+    Ok(taken)
+}

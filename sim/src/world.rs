@@ -1,0 +1,405 @@
+//! The world: one server, its disk, its clients and its operator, in virtual time.
+//!
+//! ```text
+//!            earliest of: queue (network, device, clients) and poll_timeout
+//!                 │
+//!                 ▼
+//!   now := then; one Event ─► Server ─► Actions: Copy/Zero at once, Submit ─► disk, Send ─► queue, …
+//!                 ▲                         │
+//!                 └──── queue ◄─────────────┘       frames, disk, judge and history watch
+//! ```
+//!
+//! It does what a driver does, and believes nothing: any wrong step ends the run with what was wrong. This file turns
+//! the wheel; sockets are in `sockets.rs`, the operator in `operator.rs`.
+
+use std::collections::BTreeMap;
+
+use engine::control::WriteCache;
+use engine::disk::{IoId, VolumeId};
+use engine::units::{MILLISECOND, Nanos, SECOND};
+use engine::{Action, ConnId, Event, Outgoing, Server};
+
+use crate::Verdict;
+use crate::disk::Disk;
+use crate::frames::Frames;
+use crate::history::{History, OpId, Step};
+use crate::link::{Link, State};
+use crate::operator::Ask;
+use crate::queue::Queue;
+use crate::rng::Rng;
+use crate::setup::{Setup, VolumeSetup};
+use crate::trace::{Line, Sink, Trace};
+use crate::workload::Places;
+
+/// Events at one moment of virtual time that mean that it stands still.
+const EVENTS_AT_ONCE_MAX: u32 = 200_000;
+/// Without an answer for so long, although somebody waits, nothing will come any more.
+const SILENCE_MAX_NS: Nanos = 120 * SECOND;
+
+/// A connection's number in the world: slots are used again, these are not.
+pub type LinkId = u64;
+
+/// What is planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// Bytes of a client arrive.
+    Arrive(LinkId),
+    /// The server takes what has arrived.
+    Receive(LinkId),
+    /// The server sends.
+    Send(LinkId),
+    /// A client reads.
+    Drain(LinkId),
+    /// A client thinks of something.
+    Think(LinkId),
+    /// A client vanishes.
+    Vanish(LinkId),
+    /// The server learns that a connection is gone.
+    Hangup(LinkId),
+    /// A client connects to a volume.
+    Connect(usize),
+    /// A device request completes, of this life of the server.
+    Complete(u64, IoId),
+}
+
+/// A volume as the world sees it.
+#[derive(Debug)]
+pub struct Volume {
+    /// How it was made.
+    pub setup: VolumeSetup,
+    /// Bytes.
+    pub size: u64,
+    /// Its content.
+    pub history: History,
+    /// Where its clients go.
+    pub places: Places,
+    /// How writes are acknowledged.
+    pub mode: WriteCache,
+    /// Since when every write is on the medium before it is answered.
+    pub through_since: Step,
+    /// Until when a flush may mean nothing.
+    pub unsafe_until: Step,
+    /// A device request of it has failed since the last power cut.
+    pub faulted: bool,
+    /// It is being closed.
+    pub closing: bool,
+}
+
+/// Never.
+pub const NEVER: Step = Step::MAX;
+
+impl Volume {
+    /// Whether success at `start` promised something.
+    pub fn flush_counts(&self, start: Step) -> bool {
+        self.unsafe_until < start
+    }
+}
+
+/// What a run was made of.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Stats {
+    /// Events given to the engine.
+    pub steps: u64,
+    /// Requests that clients made.
+    pub requests: u64,
+    /// Requests that were answered.
+    pub answers: u64,
+    /// Of those, with an error.
+    pub errors: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Power cuts and restarts.
+    pub restarts: u64,
+    /// Device requests.
+    pub device_requests: u64,
+    /// Of those, failed.
+    pub faults: u64,
+    /// Virtual time.
+    pub time_ns: Nanos,
+}
+
+/// The world.
+pub struct World {
+    pub(crate) setup: Setup,
+    pub(crate) rng: Rng,
+    pub(crate) now: Nanos,
+    pub(crate) step: Step,
+    pub(crate) queue: Queue<Wake>,
+    pub(crate) server: Server,
+    pub(crate) frames: Frames,
+    pub(crate) disk: Disk,
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    pub(crate) by_conn: Vec<Option<LinkId>>,
+    pub(crate) links_made: u64,
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) asks: BTreeMap<u64, Ask>,
+    pub(crate) tokens: u64,
+    pub(crate) ops: OpId,
+    pub(crate) life: u64,
+    /// Clients make new requests and connect again.
+    pub(crate) busy: bool,
+    pub(crate) draining: bool,
+    /// `Drained` was reported: the server is to be started again.
+    pub(crate) drained: bool,
+    pub(crate) answered_at: Nanos,
+    at_once: u32,
+    pub(crate) trace: Trace,
+    pub(crate) stats: Stats,
+}
+
+impl World {
+    /// The world of `setup`; `sink` sees each line of the trace.
+    pub fn new(setup: Setup, sink: Option<Sink>) -> World {
+        let mut rng = Rng::new(setup.seed);
+        let disk = Disk::new(setup.disk.clone(), setup.faults, rng.fork());
+        let volumes = setup.volumes.iter().map(|volume| new_volume(volume, setup.scattered, &mut rng)).collect();
+        World {
+            now: 0,
+            step: 0,
+            queue: Queue::default(),
+            server: Server::new(setup.config.clone()),
+            frames: Frames::new(setup.config.frames_max()),
+            disk,
+            links: BTreeMap::new(),
+            by_conn: Vec::new(),
+            links_made: 0,
+            volumes,
+            asks: BTreeMap::new(),
+            tokens: 0,
+            ops: 0,
+            life: 0,
+            busy: true,
+            draining: false,
+            drained: false,
+            answered_at: 0,
+            at_once: 0,
+            trace: Trace::new(sink),
+            stats: Stats::default(),
+            setup,
+            rng,
+        }
+    }
+
+    /// The trace so far.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> Stats {
+        Stats { steps: self.step, time_ns: self.now, ..self.stats }
+    }
+
+    /// Lives the whole story: work under faults, then peace, in which everything must come to an end.
+    pub fn run(&mut self) -> Verdict {
+        self.boot()?;
+        while self.stats.requests < self.setup.requests {
+            self.advance()?;
+            self.operate()?;
+        }
+        self.finale()
+    }
+
+    /// The next thing happens.
+    pub(crate) fn advance(&mut self) -> Verdict {
+        let (planned, timer) = (self.queue.next_at(), self.server.poll_timeout());
+        let next = match (planned, timer) {
+            (Some(planned), Some(timer)) => planned.min(timer),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return Err(format!("nothing will ever happen again: {}", self.describe())),
+        };
+        self.at_once = if next > self.now { 0 } else { self.at_once + 1 };
+        if self.at_once > EVENTS_AT_ONCE_MAX {
+            return Err("time stands still".into());
+        }
+        self.now = self.now.max(next);
+        if planned == Some(next) {
+            let (_, wake) = self.queue.pop().expect("just seen");
+            self.wake(wake)?;
+        } else {
+            self.give(Event::Timer, Line::Timer)?;
+        }
+        self.check_silence()
+    }
+
+    fn check_silence(&mut self) -> Verdict {
+        if self.now <= self.answered_at + SILENCE_MAX_NS {
+            return Ok(());
+        }
+        let waiting = self.links.values().find(|link| !link.pending.is_empty() && link.state == State::Open);
+        match waiting.and_then(|link| Some((link.conn, link.pending.values().next()?))) {
+            Some((conn, pending)) => Err(format!("no answers any more: {conn:?} waits for {pending:?}")),
+            None => {
+                self.answered_at = self.now;
+                Ok(())
+            }
+        }
+    }
+
+    fn wake(&mut self, wake: Wake) -> Verdict {
+        match wake {
+            Wake::Arrive(link) => self.arrive(link),
+            Wake::Receive(link) => return self.receive(link),
+            Wake::Send(link) => return self.send(link),
+            Wake::Drain(link) => self.client_reads(link),
+            Wake::Think(link) => self.think(link),
+            Wake::Vanish(link) => self.vanish(link),
+            Wake::Hangup(link) => return self.hang_up(link),
+            Wake::Connect(volume) => return self.connect(volume),
+            Wake::Complete(life, io) if life == self.life => return self.complete(io),
+            Wake::Complete(..) => {}
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, io: IoId) -> Verdict {
+        let done = self.disk.complete(io, &mut self.frames);
+        if done.result.is_err() {
+            self.stats.faults += 1;
+            self.volumes[done.volume.0 as usize].faulted = true;
+        }
+        self.give(Event::IoDone { io, result: done.result }, Line::IoDone(io, done.result))
+    }
+
+    /// Gives the engine an event, and does what it asks for.
+    pub(crate) fn give(&mut self, event: Event<'_>, line: Line) -> Verdict {
+        self.step += 1;
+        self.trace.push(self.now, self.step, line);
+        self.server.handle(self.now, event);
+        while let Some(action) = self.server.poll_action() {
+            self.act(action)?;
+        }
+        self.watch_outgoing()
+    }
+
+    pub(crate) fn log(&mut self, line: Line) {
+        self.trace.push(self.now, self.step, line);
+    }
+
+    fn act(&mut self, action: Action) -> Verdict {
+        match action {
+            Action::Copy { from, to, start, len } => {
+                self.log(Line::Copy(from, to, start, len));
+                self.frames.copy(from, to, start, len)
+            }
+            Action::Zero { frame, start, len } => {
+                self.log(Line::Zero(frame, start, len));
+                self.frames.zero(frame, start, len)
+            }
+            Action::Submit(io) => self.submit(io),
+            Action::Receive(conn) => self.on_receive(conn),
+            Action::Send(conn) => self.on_send(conn),
+            Action::Close(conn) => self.on_close(conn),
+            Action::Gone(conn) => self.on_gone(conn),
+            Action::Report { token, report } => self.reported(token, report),
+        }
+    }
+
+    fn submit(&mut self, id: IoId) -> Verdict {
+        let io = self.server.io(id);
+        let line = Line::Submit(id, io.volume, format!("{:?}", io.op), io.offset, io.len);
+        let done_at = self.disk.submit(self.now, id, io, &mut self.frames)?;
+        self.log(line);
+        self.stats.device_requests += 1;
+        self.queue.push(done_at, Wake::Complete(self.life, id));
+        Ok(())
+    }
+
+    /// Frames that newly wait to be sent must not change until they are.
+    fn watch_outgoing(&mut self) -> Verdict {
+        for link in self.links.values_mut().filter(|link| link.sending && link.state != State::Closed) {
+            let mut at = link.sent;
+            for part in self.server.outgoing(link.conn) {
+                at += match part {
+                    Outgoing::Bytes(bytes) => bytes.len() as u64,
+                    Outgoing::Frame { len, .. } => u64::from(len),
+                };
+                if at <= link.watched {
+                    continue;
+                }
+                if let Outgoing::Frame { frame, .. } = part {
+                    self.frames.begin_send(frame)?;
+                    link.frames.push_back((at, frame));
+                }
+                link.watched = at;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on until `done`, for at most `limit_ns`.
+    pub(crate) fn until(&mut self, what: &str, limit_ns: Nanos, done: impl Fn(&World) -> bool) -> Verdict {
+        let end = self.now + limit_ns;
+        while !done(self) {
+            self.advance()?;
+            if self.now > end {
+                return Err(format!("{what} takes too long: {}", self.describe()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who waits for what.
+    fn describe(&self) -> String {
+        let links = self.links.values().map(|link| {
+            let pending: Vec<_> = link.pending.values().map(|pending| pending.request).collect();
+            let (conn, state, receive) = (link.conn, link.state, self.server.receive(link.conn));
+            let (arrived, unread) = (link.arrived, link.buffered);
+            format!(
+                "\n  {conn:?} {state:?} wants {receive:?}, {arrived} arrived, {unread} unread, waits for {pending:?}"
+            )
+        });
+        format!("asked {:?}, connections {}", self.asks, links.collect::<String>())
+    }
+
+    /// The start of the oldest request of a volume: what is older than that, nobody can read any more.
+    pub(crate) fn horizon(&self, volume: VolumeId) -> Step {
+        let of_volume = self.links.values().filter(|link| link.volume == volume);
+        let oldest = of_volume.flat_map(|link| link.pending.values().map(|pending| pending.start)).min();
+        oldest.unwrap_or(self.step)
+    }
+
+    pub(crate) fn volume(&mut self, volume: VolumeId) -> &mut Volume {
+        &mut self.volumes[volume.0 as usize]
+    }
+
+    pub(crate) fn link_of(&mut self, conn: ConnId) -> Result<LinkId, String> {
+        let link = self.by_conn.get(conn.0 as usize).copied().flatten();
+        link.ok_or_else(|| format!("{conn:?} is not a connection"))
+    }
+
+    /// Flushes of a volume must have left everything on the medium that was acknowledged before `start`.
+    pub(crate) fn check_flushed(&mut self, volume: VolumeId, start: Step) -> Verdict {
+        let horizon = self.horizon(volume);
+        let medium = self.disk.medium(volume);
+        let volume = &mut self.volumes[volume.0 as usize];
+        if volume.flush_counts(start) { volume.history.flushed(medium, start, horizon) } else { Ok(()) }
+    }
+
+    /// A moment from now, of at most `most_ns`.
+    pub(crate) fn soon(&mut self, most_ns: Nanos) -> Nanos {
+        self.now + self.rng.below(most_ns + 1)
+    }
+
+    /// Clients that connect again do so after this long.
+    pub(crate) fn connect_soon(&mut self, volume: usize) {
+        let at = self.soon(5 * MILLISECOND);
+        self.queue.push(at, Wake::Connect(volume));
+    }
+}
+
+fn new_volume(setup: &VolumeSetup, scattered: bool, rng: &mut Rng) -> Volume {
+    let size = setup.spec.size;
+    let mode = setup.spec.write_cache;
+    Volume {
+        size,
+        history: History::default(),
+        places: if scattered { Places::everywhere(size) } else { Places::random(size, rng) },
+        mode,
+        through_since: if mode == WriteCache::None { 0 } else { NEVER },
+        unsafe_until: if mode == WriteCache::Unsafe { NEVER } else { 0 },
+        faulted: false,
+        closing: false,
+        setup: setup.clone(),
+    }
+}
