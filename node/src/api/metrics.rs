@@ -1,0 +1,291 @@
+//! Prometheus: the counters of the disks' machines under the names of the design, base units, read when scraped.
+//!
+//! Not there yet: time that others used the device (`use="foreign"`), which the kernel's counters do not tell apart.
+
+use std::fmt::Error;
+
+use engine::control::{BUCKETS, Histogram, OpStats, TenantStats, VolumeStats};
+use engine::units::BLOCK;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::control::Observed;
+
+/// Everything as Prometheus' text.
+pub fn encode(observed: Vec<Observed>) -> Result<String, Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(observed)));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+#[derive(Debug)]
+struct Scrape(Vec<Observed>);
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+/// A place where requests wait, and how long they did.
+type Center = (&'static str, fn(&VolumeStats) -> u64);
+/// A metric's name, what it says, and where it is found.
+type Metric<S, T> = (&'static str, &'static str, fn(&S) -> T);
+
+impl Collector for Scrape {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let build = [(vec![("version", env!("CARGO_PKG_VERSION"))], 1.0)];
+        gauges(&mut to, "aerogel_build_info", "The program", build)?;
+        self.volume_requests(&mut to)?;
+        self.volume_levels(&mut to)?;
+        self.tenants(&mut to)?;
+        self.disks(&mut to)
+    }
+}
+
+impl Scrape {
+    /// One value for each volume.
+    fn volumes<T>(&self, value: impl Fn(&VolumeStats) -> T) -> Vec<(Labels<'_>, T)> {
+        let mut values = Vec::new();
+        for observed in &self.0 {
+            for (id, name, tenant) in &observed.volumes {
+                let Some(stats) = observed.snapshot.volumes.iter().find(|stats| stats.volume == *id) else { continue };
+                let labels =
+                    vec![("disk", observed.disk.as_str()), ("volume", name.as_str()), ("tenant", tenant.as_str())];
+                values.push((labels, value(stats)));
+            }
+        }
+        values
+    }
+
+    fn volume_requests(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        type Select = fn(&VolumeStats) -> &OpStats;
+        let ops: [(&str, &str, Select); 4] = [
+            ("read", "Reads", |v| &v.read),
+            ("write", "Writes", |v| &v.write),
+            ("flush", "Flushes", |v| &v.flush),
+            ("other", "Other requests (trim, zeroes, cache, block status)", |v| &v.other),
+        ];
+        for (op, what, of) in ops {
+            let name = |suffix: &str| format!("aerogel_volume_{op}_{suffix}");
+            counters(to, &name("requests"), &format!("{what} answered"), self.volumes(|v| of(v).requests as f64))?;
+            counters(
+                to,
+                &name("errors"),
+                &format!("{what} answered with an error"),
+                self.volumes(|v| of(v).errors as f64),
+            )?;
+            if op != "flush" {
+                counters(to, &name("bytes"), &format!("{what}, bytes"), self.volumes(|v| of(v).bytes as f64))?;
+            }
+            histograms(
+                to,
+                &name("latency_seconds"),
+                &format!("{what}, time to the answer"),
+                self.volumes(|v| of(v).latency),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn volume_levels(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let centers: [Center; 3] =
+            [("cache", |v| v.cache_delay_ns), ("queue", |v| v.queue_delay_ns), ("disk", |v| v.disk_delay_ns)];
+        let mut delays = Vec::new();
+        for (center, of) in centers {
+            let values = self.volumes(|v| seconds(of(v)));
+            delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
+        }
+        counters(to, "aerogel_volume_delay_seconds", "Time that requests spent, by where", delays)?;
+        let mut blocks = Vec::new();
+        for (result, of) in [("hit", (|v| v.hit_blocks) as fn(&VolumeStats) -> u64), ("miss", |v| v.miss_blocks)] {
+            let values = self.volumes(|v| (of(v) * BLOCK) as f64);
+            blocks.extend(values.into_iter().map(|(labels, value)| (with(labels, "result", result), value)));
+        }
+        counters(
+            to,
+            "aerogel_volume_cache_read_bytes",
+            "Bytes of the blocks read, by whether they were cached",
+            blocks,
+        )?;
+        let counted: [Metric<VolumeStats, u64>; 3] = [
+            ("aerogel_volume_device_read_bytes", "Bytes read from the device", |v| v.device_read_bytes),
+            ("aerogel_volume_device_write_bytes", "Bytes written to the device", |v| v.device_write_bytes),
+            ("aerogel_volume_device_errors", "Device requests that failed", |v| v.device_errors),
+        ];
+        for (name, help, of) in counted {
+            counters(to, name, help, self.volumes(|v| of(v) as f64))?;
+        }
+        let levels: [Metric<VolumeStats, f64>; 6] = [
+            ("aerogel_volume_size_bytes", "Size", |v| v.size as f64),
+            ("aerogel_volume_connections", "Open connections", |v| f64::from(v.connections)),
+            ("aerogel_volume_dirty_bytes", "Acknowledged and not yet written", |v| (v.dirty_blocks * BLOCK) as f64),
+            ("aerogel_volume_uninitialised_bytes", "Never written", |v| v.hole_bytes as f64),
+            ("aerogel_volume_failing", "1 if the last write-back or device flush failed", |v| {
+                f64::from(u8::from(v.failing))
+            }),
+            ("aerogel_volume_lost", "1 if acknowledged data is lost", |v| f64::from(u8::from(v.lost))),
+        ];
+        for (name, help, of) in levels {
+            gauges(to, name, help, self.volumes(of))?;
+        }
+        Ok(())
+    }
+
+    fn tenants(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let levels: [Metric<TenantStats, u64>; 3] = [
+            ("aerogel_tenant_cache_target_bytes", "Cache that a tenant may use", |t| t.target_frames),
+            ("aerogel_tenant_cache_used_bytes", "Cache that a tenant uses", |t| t.used_frames),
+            ("aerogel_tenant_cache_dirty_bytes", "Cache with data that is not yet written", |t| t.dirty_frames),
+        ];
+        for (name, help, of) in levels {
+            let mut values = Vec::new();
+            for observed in &self.0 {
+                for (id, tenant) in &observed.tenants {
+                    let Some(stats) = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id) else {
+                        continue;
+                    };
+                    let labels = vec![("disk", observed.disk.as_str()), ("tenant", tenant.as_str())];
+                    values.push((labels, (of(stats) * BLOCK) as f64));
+                }
+            }
+            gauges(to, name, help, values)?;
+        }
+        Ok(())
+    }
+
+    fn disks(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let of_disks = |value: &dyn Fn(&Observed) -> f64| -> Vec<(Labels<'_>, f64)> {
+            self.0.iter().map(|observed| (vec![("disk", observed.disk.as_str())], value(observed))).collect()
+        };
+        let mut time = Vec::new();
+        for observed in &self.0 {
+            let labels = vec![("disk", observed.disk.as_str())];
+            time.push((with(labels.clone(), "use", "tenant"), seconds(observed.snapshot.busy_ns)));
+            time.push((with(labels, "use", "idle"), seconds(observed.snapshot.idle_ns)));
+        }
+        counters(to, "aerogel_disk_time_seconds", "What a disk's time was used for", time)?;
+        let levels: [Metric<Observed, f64>; 6] = [
+            ("aerogel_disk_committed_share_ratio", "Part of a disk's time that is promised", |o| o.committed_share),
+            ("aerogel_disk_memory_bytes", "Memory for cache and bookkeeping", |o| o.snapshot.budget_bytes as f64),
+            ("aerogel_disk_cache_bytes", "Cache", |o| (o.snapshot.frames * BLOCK) as f64),
+            ("aerogel_disk_cache_free_bytes", "Cache that nobody uses", |o| (o.snapshot.free_frames * BLOCK) as f64),
+            ("aerogel_disk_queued_requests", "Device requests waiting for their turn", |o| o.snapshot.queued as f64),
+            ("aerogel_disk_in_flight_requests", "Device requests in the device", |o| o.snapshot.in_flight as f64),
+        ];
+        for (name, help, of) in levels {
+            gauges(to, name, help, of_disks(&of))?;
+        }
+        Ok(())
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn with<'a>(mut labels: Labels<'a>, key: &'static str, value: &'a str) -> Labels<'a> {
+    labels.push((key, value));
+    labels
+}
+
+fn family<'a, T>(
+    to: &mut DescriptorEncoder<'_>,
+    (name, help, kind): (&str, &str, MetricType),
+    values: impl IntoIterator<Item = (Labels<'a>, T)>,
+    mut encode: impl FnMut(&mut MetricEncoder<'_>, T) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut values = values.into_iter().peekable();
+    if values.peek().is_none() {
+        return Ok(());
+    }
+    let mut metric = to.encode_descriptor(name, help, None, kind)?;
+    for (labels, value) in values {
+        encode(&mut metric.encode_family(&labels.as_slice())?, value)?;
+    }
+    Ok(())
+}
+
+fn counters<'a>(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels<'a>, f64)>,
+) -> Result<(), Error> {
+    family(to, (name, help, MetricType::Counter), values, |metric, value| {
+        metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
+    })
+}
+
+fn gauges<'a>(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels<'a>, f64)>,
+) -> Result<(), Error> {
+    family(to, (name, help, MetricType::Gauge), values, |metric, value| metric.encode_gauge(&value))
+}
+
+fn histograms<'a>(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (Labels<'a>, Histogram)>,
+) -> Result<(), Error> {
+    family(to, (name, help, MetricType::Histogram), values, |metric, value| {
+        let bound = |i| Histogram::bound_ns(i).map_or(f64::INFINITY, seconds);
+        let buckets: Vec<(f64, u64)> = (0..BUCKETS).map(|i| (bound(i), value.buckets[i])).collect();
+        metric.encode_histogram::<NoLabelSet>(seconds(value.sum_ns), value.count(), &buckets, None)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::control::{Snapshot, TenantId};
+    use engine::disk::VolumeId;
+
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_the_design() {
+        let mut stats = VolumeStats {
+            volume: VolumeId(1),
+            tenant: TenantId(2),
+            size: 1 << 30,
+            read: OpStats { requests: 1, bytes: 4096, ..OpStats::default() },
+            write: OpStats::default(),
+            flush: OpStats::default(),
+            other: OpStats::default(),
+            hit_blocks: 1,
+            miss_blocks: 0,
+            cache_delay_ns: 1_500_000_000,
+            queue_delay_ns: 0,
+            disk_delay_ns: 0,
+            device_read_bytes: 0,
+            device_write_bytes: 0,
+            device_errors: 0,
+            dirty_blocks: 0,
+            hole_bytes: 0,
+            lost: false,
+            failing: false,
+            connections: 1,
+        };
+        stats.read.latency.record(3_000_000);
+        let snapshot = Snapshot { volumes: vec![stats], busy_ns: 2_000_000_000, ..Snapshot::default() };
+        let name = |text: &str| text.parse::<crate::quantity::Name>().unwrap();
+        let volumes = vec![(VolumeId(1), name("db"), name("team"))];
+        let observed =
+            Observed { disk: name("default"), snapshot, volumes, tenants: Vec::new(), committed_share: 0.25 };
+        let text = encode(vec![observed]).unwrap();
+        for line in [
+            r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
+            r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="cache"} 1.5"#,
+            r#"aerogel_volume_read_latency_seconds_bucket{le="0.002048",disk="default",volume="db",tenant="team"} 0"#,
+            r#"aerogel_volume_read_latency_seconds_bucket{le="0.004096",disk="default",volume="db",tenant="team"} 1"#,
+            r#"aerogel_volume_read_latency_seconds_bucket{le="+Inf",disk="default",volume="db",tenant="team"} 1"#,
+            r#"aerogel_disk_time_seconds_total{disk="default",use="tenant"} 2.0"#,
+            r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}

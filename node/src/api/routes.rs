@@ -1,0 +1,215 @@
+//! Every route, with its description: the OpenAPI document is made of these and nothing else.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use utoipa::openapi::OpenApi;
+use utoipa::{IntoParams, OpenApi as _};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::metrics;
+use crate::control::view::{AddDisk, CreateVolume, DiskView, Done, GrowVolume, Problem, SetVolume, Status, VolumeView};
+use crate::control::{Control, Error};
+use crate::quantity::Name;
+
+#[derive(utoipa::OpenApi)]
+#[openapi(info(
+    title = "Aerogel",
+    description = "Block storage for many tenants. A failed request changes nothing, and says what is wrong and what to do."
+))]
+struct Document;
+
+/// All routes and their document.
+pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(status))
+        .routes(routes!(list_volumes, create_volume))
+        .routes(routes!(show_volume, set_volume, delete_volume))
+        .routes(routes!(grow_volume))
+        .routes(routes!(clear_volume))
+        .routes(routes!(list_disks, add_disk))
+        .routes(routes!(show_disk, remove_disk))
+        .routes(routes!(show_metrics))
+        .routes(routes!(document))
+        .split_for_parts()
+}
+
+type Server = State<Arc<Control>>;
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// A failed request.
+#[derive(Debug)]
+pub struct Failure {
+    status: StatusCode,
+    problem: Problem,
+}
+
+impl Failure {
+    /// With a reason and a way out.
+    pub fn new(status: StatusCode, error: impl Into<String>, hint: Option<String>) -> Failure {
+        Failure { status, problem: Problem { error: error.into(), hint } }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Failure::new(status, error.to_string(), error.hint())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.problem)).into_response()
+    }
+}
+
+/// A body in JSON; what is wrong with it is told like everything else.
+pub struct Body<T>(T);
+
+impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let Json(value) = Json::from_request(request, state)
+            .await
+            .map_err(|error: JsonRejection| Failure::new(error.status(), error.body_text(), None))?;
+        Ok(Body(value))
+    }
+}
+
+fn name(text: &str) -> Result<Name, Failure> {
+    text.parse().map_err(|error: String| Failure::new(StatusCode::BAD_REQUEST, error, None))
+}
+
+/// Finishes a change even if the client who asked for it goes away.
+async fn to_the_end<F>(work: F) -> Answer<Done>
+where
+    F: Future<Output = Result<Done, Error>> + Send + 'static,
+{
+    let done = tokio::spawn(work).await.map_err(|error| Error::Internal(error.to_string()))?;
+    Ok(Json(done?))
+}
+
+/// The server, its disks and its volumes.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
+async fn status(State(control): Server) -> Json<Status> {
+    Json(control.status().await)
+}
+
+/// All volumes.
+#[utoipa::path(get, path = "/v1/volumes", responses((status = 200, body = Vec<VolumeView>)))]
+async fn list_volumes(State(control): Server) -> Json<Vec<VolumeView>> {
+    Json(control.list_volumes().await)
+}
+
+/// Make a volume.
+#[utoipa::path(post, path = "/v1/volumes", request_body = CreateVolume,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn create_volume(State(control): Server, Body(request): Body<CreateVolume>) -> Answer<Done> {
+    to_the_end(async move { control.create_volume(request).await }).await
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/v1/volumes/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = VolumeView), (status = "4XX", body = Problem)))]
+async fn show_volume(State(control): Server, Path(volume): Path<String>) -> Answer<VolumeView> {
+    Ok(Json(control.show_volume(&name(&volume)?).await?))
+}
+
+/// Change a volume.
+#[utoipa::path(patch, path = "/v1/volumes/{name}", params(("name" = String, Path)), request_body = SetVolume,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn set_volume(
+    State(control): Server,
+    Path(volume): Path<String>,
+    Body(request): Body<SetVolume>,
+) -> Answer<Done> {
+    let name = name(&volume)?;
+    to_the_end(async move { control.set_volume(&name, request).await }).await
+}
+
+/// Delete a volume with its data; its clients are disconnected.
+#[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn delete_volume(State(control): Server, Path(volume): Path<String>) -> Answer<Done> {
+    let name = name(&volume)?;
+    to_the_end(async move { control.delete_volume(&name).await }).await
+}
+
+/// Make a volume larger.
+#[utoipa::path(post, path = "/v1/volumes/{name}/grow", params(("name" = String, Path)), request_body = GrowVolume,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn grow_volume(
+    State(control): Server,
+    Path(volume): Path<String>,
+    Body(request): Body<GrowVolume>,
+) -> Answer<Done> {
+    let name = name(&volume)?;
+    to_the_end(async move { control.grow_volume(&name, request).await }).await
+}
+
+/// Give up blocks that could not be written, so that flushes succeed again.
+#[utoipa::path(post, path = "/v1/volumes/{name}/clear", params(("name" = String, Path)),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn clear_volume(State(control): Server, Path(volume): Path<String>) -> Answer<Done> {
+    let name = name(&volume)?;
+    to_the_end(async move { control.clear_volume(&name).await }).await
+}
+
+/// All disks.
+#[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskView>)))]
+async fn list_disks(State(control): Server) -> Json<Vec<DiskView>> {
+    Json(control.list_disks().await)
+}
+
+/// Add a disk, or try an offline one again.
+#[utoipa::path(post, path = "/v1/disks", request_body = AddDisk,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn add_disk(State(control): Server, Body(request): Body<AddDisk>) -> Answer<Done> {
+    to_the_end(async move { control.add_disk(request).await }).await
+}
+
+/// One disk.
+#[utoipa::path(get, path = "/v1/disks/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = DiskView), (status = "4XX", body = Problem)))]
+async fn show_disk(State(control): Server, Path(disk): Path<String>) -> Answer<DiskView> {
+    Ok(Json(control.show_disk(&name(&disk)?).await?))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct RemoveDisk {
+    /// Even if clients are connected.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Detach a disk: flushed, closed, forgotten. Its data stays.
+#[utoipa::path(delete, path = "/v1/disks/{name}", params(("name" = String, Path), RemoveDisk),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn remove_disk(State(control): Server, Path(disk): Path<String>, Query(how): Query<RemoveDisk>) -> Answer<Done> {
+    let name = name(&disk)?;
+    to_the_end(async move { control.remove_disk(&name, how.force).await }).await
+}
+
+/// Counters and levels for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+async fn show_metrics(State(control): Server) -> Result<Response, Failure> {
+    let text =
+        metrics::encode(control.observe().await).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object)))]
+async fn document(Extension(document): Extension<Arc<OpenApi>>) -> Json<OpenApi> {
+    Json((*document).clone())
+}

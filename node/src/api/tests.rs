@@ -1,0 +1,141 @@
+//! The document against the router, and real answers against the document.
+
+use axum::body::Body;
+use axum::http::Request as HttpRequest;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::*;
+use crate::config::Config;
+
+async fn server(dir: &std::path::Path) -> Router {
+    let cache = "64MiB".parse().unwrap();
+    router(Control::open(Config { data: dir.join("data"), cache, ..Config::default() }).await.unwrap())
+}
+
+async fn ask(router: &Router, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    let builder = HttpRequest::builder().method(method).uri(path).header("content-type", "application/json");
+    let request = builder.body(body.map_or(Body::empty(), |body| Body::from(body.to_string()))).unwrap();
+    let response = router.clone().oneshot(request).await.unwrap();
+    let status = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    (status, serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into())))
+}
+
+fn document() -> Value {
+    serde_json::to_value(routes().1).unwrap()
+}
+
+fn operations(document: &Value) -> Vec<(String, String)> {
+    let paths = document["paths"].as_object().unwrap();
+    let methods = |(path, item): (&String, &Value)| {
+        item.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone())).collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(methods).collect()
+}
+
+/// What is described is routed, and of the paths that are described no other method is routed. Other paths cannot be:
+/// routes are only added together with their description.
+#[tokio::test]
+async fn the_document_and_the_router_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let router = server(dir.path()).await;
+    let described = operations(&document());
+    assert!(described.len() >= 13);
+    for (_, path) in &described {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+            let (status, answer) = ask(&router, method, &path.replace("{name}", "-"), None).await;
+            let is_routed = !answer["error"].as_str().is_some_and(|error| error.starts_with("there is no "));
+            let is_described = described.contains(&(method.into(), path.clone()));
+            assert_eq!(is_routed, is_described, "{method} {path}: {status} {answer}");
+        }
+    }
+    let source = [include_str!("routes.rs"), include_str!("mod.rs")].concat();
+    assert!(!source.contains(concat!(".", "route(")), "routes are added with their description");
+}
+
+fn check(document: &Value, method: &str, path: &str, status: u16, answer: &Value) {
+    let responses = &document["paths"][path][method.to_lowercase()]["responses"];
+    let class = format!("{}XX", status / 100);
+    let response = responses.get(status.to_string()).or_else(|| responses.get(&class));
+    let response = response.unwrap_or_else(|| panic!("{method} {path}: {status} is not described: {answer}"));
+    let mut schema = response["content"]["application/json"]["schema"].clone();
+    schema["components"] = document["components"].clone();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let errors: Vec<String> = validator.iter_errors(answer).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{method} {path}: {errors:?} in {answer}");
+}
+
+#[tokio::test]
+async fn answers_are_what_the_document_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let router = server(dir.path()).await;
+    let document = document();
+    let volume = json!({"name": "db", "size": "1MiB", "share": "1/4", "tenant": "team"});
+    let second = dir.path().join("second").to_string_lossy().into_owned();
+    let story: Vec<(&str, &str, Option<Value>, u16)> = vec![
+        ("GET", "/v1/status", None, 200),
+        ("GET", "/v1/disks", None, 200),
+        ("GET", "/v1/disks/default", None, 200),
+        ("GET", "/v1/disks/absent", None, 404),
+        ("GET", "/v1/disks/%2e%2e", None, 400),
+        ("POST", "/v1/volumes", Some(volume.clone()), 200),
+        ("POST", "/v1/volumes", Some(volume), 409),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 513})), 400),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": "1MB"})), 422),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 512, "share": "4/5"})), 409),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 512, "disk": "absent"})), 404),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 512, "colour": "red"})), 422),
+        ("GET", "/v1/volumes", None, 200),
+        ("GET", "/v1/volumes/db", None, 200),
+        ("GET", "/v1/volumes/absent", None, 404),
+        ("PATCH", "/v1/volumes/db", Some(json!({"share": "none", "write_cache": "none"})), 200),
+        ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe"})), 409),
+        ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe", "accept_data_loss": true})), 200),
+        ("POST", "/v1/volumes/db/grow", Some(json!({"size": "2MiB"})), 200),
+        ("POST", "/v1/volumes/db/grow", Some(json!({"size": "1MiB"})), 400),
+        ("POST", "/v1/volumes/db/clear", None, 200),
+        ("POST", "/v1/disks", Some(json!({"name": "second", "path": second})), 409),
+        ("POST", "/v1/disks", Some(json!({"name": "second", "path": second, "force": true})), 200),
+        ("POST", "/v1/disks", Some(json!({"name": "s", "path": "sim:drive"})), 400),
+        ("GET", "/v1/status", None, 200),
+        ("DELETE", "/v1/disks/second", None, 200),
+        ("DELETE", "/v1/volumes/db", None, 200),
+        ("DELETE", "/v1/volumes/db", None, 404),
+        ("GET", "/openapi.json", None, 200),
+    ];
+    for (method, path, body, expected) in story {
+        let (status, answer) = ask(&router, method, path, body).await;
+        assert_eq!(status, expected, "{method} {path}: {answer}");
+        let described = ["db", "default", "second", "absent", "%2e%2e"].iter().fold(path.to_owned(), |path, name| {
+            match path.find(&format!("/{name}")) {
+                Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
+                _ => path,
+            }
+        });
+        check(&document, method, &described, status, &answer);
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let router = server(dir.path()).await;
+    let (status, text) = ask(&router, "GET", "/metrics", None).await;
+    assert_eq!(status, 200);
+    assert!(text.as_str().unwrap().contains("aerogel_build_info"));
+}
+
+#[tokio::test]
+async fn over_tcp_it_is_read_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let control = Control::open(Config { data: dir.path().join("data"), ..Config::default() }).await.unwrap();
+    let router = guarded(control, Guard { socket: "/run/api.sock".into(), ..Guard::default() });
+    let request = |method: &str, host: &str| {
+        HttpRequest::builder().method(method).uri("/v1/volumes").header("host", host).body(Body::empty()).unwrap()
+    };
+    assert_eq!(router.clone().oneshot(request("GET", "localhost")).await.unwrap().status(), 200);
+    assert_eq!(router.clone().oneshot(request("GET", "evil.example")).await.unwrap().status(), 403);
+    assert_eq!(router.clone().oneshot(request("POST", "localhost")).await.unwrap().status(), 403);
+}

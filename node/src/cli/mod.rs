@@ -1,0 +1,339 @@
+//! The command line: nouns and verbs. Everything but `serve` is a client of the API, its first one.
+
+mod client;
+mod print;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use self::client::{ClientError, ask};
+use crate::control::view::{AddDisk, CreateVolume, DiskView, Done, GrowVolume, SetVolume, Setting, Status, VolumeView};
+use crate::quantity::{Name, ShareText, Size};
+use crate::serve::Serve;
+use crate::store::spec::{Allocation, WriteCache};
+
+/// Block storage for many tenants, each with the speed of a disk of its own.
+///
+/// Exit status: 0 done; 1 not done, and nothing changed; 2 not understood; 3 no server answers.
+#[derive(Debug, Parser)]
+#[command(name = "aerogel", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(Box<Serve>),
+    Volume(VolumeArgs),
+    Disk(DiskArgs),
+    Status(StatusArgs),
+}
+
+/// Which server, and how to show its answer.
+#[derive(Debug, Args)]
+struct Reach {
+    /// The directory of the server
+    #[arg(long, value_name = "DIR", env = "AEROGEL_DATA", hide_env_values = true, global = true)]
+    #[arg(default_value = crate::config::DATA_DEFAULT)]
+    data: PathBuf,
+    /// Print JSON, as the API answered
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// Create, list, show, change, grow and delete volumes
+#[derive(Debug, Args)]
+struct VolumeArgs {
+    #[command(subcommand)]
+    verb: VolumeVerb,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+enum VolumeVerb {
+    /// Make a volume; its space is allocated at once, and zero-written when the disk is idle
+    Create {
+        /// Letters, digits, '.', '_' and '-', at most 63
+        name: Name,
+        /// A multiple of 512 bytes, such as 10GiB
+        size: Size,
+        /// On this disk; may be left out if there is only one, or one called 'default'
+        #[arg(long)]
+        disk: Option<Name>,
+        /// The part of the disk's time promised to its tenant: 1/4, 0.25 or 25%
+        #[arg(long)]
+        share: Option<ShareText>,
+        /// Use the allotment of this tenant, together with its other volumes; without it, the volume has its own
+        #[arg(long)]
+        tenant: Option<Name>,
+        /// Cache of its tenant, such as 64MiB
+        #[arg(long, value_name = "SIZE")]
+        cache: Option<Size>,
+        /// 'full': write zeros before answering
+        #[arg(long, value_name = "HOW")]
+        prealloc: Option<Prealloc>,
+        /// Allocate space only as it is written, and give it back when it is trimmed
+        #[arg(long, conflicts_with = "prealloc")]
+        sparse: bool,
+    },
+    /// List all volumes
+    List,
+    /// Show all about a volume
+    Show {
+        /// Which
+        name: Name,
+    },
+    /// Change the allotment of a volume's tenant, or how the volume's writes are acknowledged
+    Set {
+        /// Which
+        name: Name,
+        /// The share of its tenant, or 'none'
+        #[arg(long)]
+        share: Option<Setting<ShareText>>,
+        /// Cache of its tenant, or 'none'
+        #[arg(long, value_name = "SIZE")]
+        cache: Option<Setting<Size>>,
+        /// How writes are acknowledged
+        #[arg(long, value_name = "MODE")]
+        write_cache: Option<WriteCache>,
+        /// With --write-cache unsafe: flushed data may be lost when the server stops unexpectedly
+        #[arg(long)]
+        i_accept_data_loss: bool,
+    },
+    /// Make a volume larger; clients see it when they open it again
+    Grow {
+        /// Which
+        name: Name,
+        /// The new size, such as 20GiB
+        size: Size,
+    },
+    /// Delete a volume with its data; its clients are disconnected
+    Delete {
+        /// Which
+        name: Name,
+        /// Yes, delete the data
+        #[arg(long, required = true)]
+        yes: bool,
+    },
+    /// Give up blocks that could not be written, so that flushes succeed again
+    Clear {
+        /// Which
+        name: Name,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Prealloc {
+    Full,
+}
+
+/// Add, list, show and remove disks
+#[derive(Debug, Args)]
+struct DiskArgs {
+    #[command(subcommand)]
+    verb: DiskVerb,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+enum DiskVerb {
+    /// Make a disk of an empty directory, take one over with its volumes, or try an offline one again
+    Add {
+        /// Its name on this server
+        name: Name,
+        /// Its directory
+        path: PathBuf,
+        /// Even if another disk is on the same device: what one does there, the other waits for
+        #[arg(long)]
+        force: bool,
+    },
+    /// List all disks
+    List,
+    /// Show all about a disk
+    Show {
+        /// Which
+        name: Name,
+    },
+    /// Detach a disk: flush, close, forget it. Its data stays; 'disk add' brings it back, here or elsewhere
+    Remove {
+        /// Which
+        name: Name,
+        /// Even if clients are connected: they are disconnected
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Show the server, its disks and its volumes
+#[derive(Debug, Args)]
+struct StatusArgs {
+    #[command(flatten)]
+    reach: Reach,
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub fn run(self) -> ExitCode {
+        let (reach, request) = match self.command {
+            Command::Serve(serve) => return serve.run().unwrap_or_else(|error| fail(&format!("{error:#}"), None, 1)),
+            Command::Volume(VolumeArgs { verb, reach }) => (reach, volume_request(verb)),
+            Command::Disk(DiskArgs { verb, reach }) => (reach, disk_request(verb)),
+            Command::Status(StatusArgs { reach }) => {
+                (reach, Request::get("/v1/status", |answer| Ok(print::status(&read::<Status>(answer)?))))
+            }
+        };
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return fail(&error.to_string(), None, 1),
+        };
+        let answer = runtime.block_on(async {
+            let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
+            match &request.progress {
+                Some((name, size)) if !reach.json => with_progress(&reach, name, *size, answer).await,
+                _ => answer.await,
+            }
+        });
+        let printed = answer.and_then(|answer| match reach.json {
+            true => Ok(format!("{answer:#}\n")),
+            false => (request.print)(answer),
+        });
+        match printed {
+            Ok(text) => {
+                print_out(&text);
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                let code = if matches!(error, ClientError::NoServer(_)) { 3 } else { 1 };
+                match reach.json {
+                    true => fail_in_json(&error.to_string(), error.hint(), code),
+                    false => fail(&error.to_string(), error.hint(), code),
+                }
+            }
+        }
+    }
+}
+
+/// A closed pipe is not worth a panic.
+fn print_out(text: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+}
+
+fn fail(error: &str, hint: Option<&str>, code: u8) -> ExitCode {
+    eprintln!("error: {error}");
+    if let Some(hint) = hint {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::from(code)
+}
+
+/// The same for programs, in the form in which the API says it.
+fn fail_in_json(error: &str, hint: Option<&str>, code: u8) -> ExitCode {
+    eprintln!("{:#}", json!({ "error": error, "hint": hint }));
+    ExitCode::from(code)
+}
+
+/// A request, and how its answer is shown to people.
+struct Request {
+    method: Method,
+    path: String,
+    body: Option<Value>,
+    print: fn(Value) -> Result<String, ClientError>,
+    /// The volume and the bytes to watch while it is made.
+    progress: Option<(Name, u64)>,
+}
+
+impl Request {
+    fn new(method: Method, path: impl Into<String>, body: Option<Value>) -> Request {
+        Request { method, path: path.into(), body, print: show_done, progress: None }
+    }
+
+    fn get(path: impl Into<String>, print: fn(Value) -> Result<String, ClientError>) -> Request {
+        Request { print, ..Request::new(Method::GET, path, None) }
+    }
+}
+
+fn read<T: DeserializeOwned>(answer: Value) -> Result<T, ClientError> {
+    serde_json::from_value(answer).map_err(|error| ClientError::Broken(error.to_string()))
+}
+
+fn show_done(answer: Value) -> Result<String, ClientError> {
+    let done: Done = read(answer)?;
+    let uris = done.volume.map_or_else(Vec::new, |volume| volume.uris);
+    Ok(uris.iter().fold(done.message + "\n", |text, uri| format!("{text}  {uri}\n")))
+}
+
+fn volume_request(verb: VolumeVerb) -> Request {
+    let at = |name: &Name| format!("/v1/volumes/{name}");
+    match verb {
+        VolumeVerb::Create { name, size, disk, share, tenant, cache, prealloc, sparse } => {
+            let allocation = match (prealloc, sparse) {
+                (Some(Prealloc::Full), _) => Allocation::Full,
+                (None, true) => Allocation::Sparse,
+                (None, false) => Allocation::Whole,
+            };
+            let progress = prealloc.map(|_| (name.clone(), size.0));
+            let body = CreateVolume { name, size, disk, share, tenant, cache, allocation };
+            Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
+        }
+        VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),
+        VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
+        VolumeVerb::Set { name, share, cache, write_cache, i_accept_data_loss } => {
+            let body = SetVolume { share, cache, write_cache, accept_data_loss: i_accept_data_loss };
+            Request::new(Method::PATCH, at(&name), Some(json!(body)))
+        }
+        VolumeVerb::Grow { name, size } => {
+            Request::new(Method::POST, at(&name) + "/grow", Some(json!(GrowVolume { size })))
+        }
+        VolumeVerb::Delete { name, yes: _ } => Request::new(Method::DELETE, at(&name), None),
+        VolumeVerb::Clear { name } => Request::new(Method::POST, at(&name) + "/clear", None),
+    }
+}
+
+fn disk_request(verb: DiskVerb) -> Request {
+    let at = |name: &Name| format!("/v1/disks/{name}");
+    match verb {
+        DiskVerb::Add { name, path, force } => {
+            // Relative to where the user is, not to where the server is; `sim:…` is no path.
+            let is_path = !path.to_string_lossy().starts_with("sim:");
+            let path = if is_path { std::path::absolute(&path).unwrap_or(path) } else { path };
+            let body = AddDisk { name, path: path.to_string_lossy().into_owned(), force };
+            Request::new(Method::POST, "/v1/disks", Some(json!(body)))
+        }
+        DiskVerb::List => Request::get("/v1/disks", |answer| Ok(print::disks(&read::<Vec<DiskView>>(answer)?))),
+        DiskVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::disk(&read(answer)?))),
+        DiskVerb::Remove { name, force } => Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None),
+    }
+}
+
+/// Shows how far the making of a volume is until it is answered.
+async fn with_progress(
+    reach: &Reach,
+    name: &Name,
+    size: u64,
+    answer: impl Future<Output = Result<Value, ClientError>>,
+) -> Result<Value, ClientError> {
+    let style = ProgressStyle::with_template("writing zeros {bar:40} {bytes}/{total_bytes} {eta}");
+    let bar = ProgressBar::new(size).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let mut answer = std::pin::pin!(answer);
+    let answer = loop {
+        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(200), &mut answer).await {
+            break answer;
+        }
+        let volume = ask(&reach.data, Method::GET, &format!("/v1/volumes/{name}"), None).await;
+        if let Ok(volume) = volume.and_then(read::<VolumeView>) {
+            bar.set_position(volume.prepared_bytes);
+        }
+    };
+    bar.finish_and_clear();
+    answer
+}

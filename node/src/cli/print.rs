@@ -1,0 +1,206 @@
+//! Tables and lists for people.
+
+use crate::control::view::{Condition, DiskView, Status, VolumeView};
+use crate::quantity::{Size, percent};
+use crate::store::spec::{Allocation, WriteCache};
+
+/// Columns as wide as they have to be; numbers are told by their heading's leading space and stand to the right.
+fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
+    let width = |i: usize| {
+        let cells = rows.iter().map(|row| row[i].chars().count());
+        cells.chain([headings[i].trim_start().chars().count()]).max().unwrap_or(0)
+    };
+    let line = |cells: Vec<&str>| {
+        let mut line = String::new();
+        for (i, cell) in cells.iter().enumerate() {
+            let width = width(i);
+            let padded =
+                if headings[i].starts_with(' ') { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
+            line += &padded;
+            line += "  ";
+        }
+        line.trim_end().to_owned() + "\n"
+    };
+    let head = line(headings.iter().map(|heading| heading.trim_start()).collect());
+    rows.iter().fold(head, |text, row| text + &line(row.iter().map(String::as_str).collect()))
+}
+
+/// Names and values below each other; a value of several lines is indented, an empty one is left out.
+fn list(entries: &[(&str, String)]) -> String {
+    let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in entries {
+        for (i, line) in value.lines().enumerate() {
+            text += &format!("{:<width$}  {line}\n", if i == 0 { name } else { "" });
+        }
+    }
+    text
+}
+
+fn bytes(bytes: u64) -> String {
+    Size(bytes).rounded()
+}
+
+fn ratio(ratio: f64) -> String {
+    percent((ratio * 1e9) as u64)
+}
+
+fn condition(condition: Condition) -> String {
+    match condition {
+        Condition::Online => "online",
+        Condition::Offline => "offline",
+        Condition::Creating => "creating",
+    }
+    .into()
+}
+
+fn write_cache(mode: WriteCache) -> String {
+    match mode {
+        WriteCache::Volatile => "volatile",
+        WriteCache::None => "none",
+        WriteCache::Unsafe => "UNSAFE",
+    }
+    .into()
+}
+
+/// What was asked for, if anything, and what it is.
+fn both(requested: Option<&String>, effective: String) -> String {
+    match requested {
+        Some(requested) if *requested == effective => effective,
+        Some(requested) => format!("{effective} (asked for: {requested})"),
+        None => format!("{effective} (not asked for)"),
+    }
+}
+
+/// A table of volumes.
+pub fn volumes(volumes: &[VolumeView]) -> String {
+    if volumes.is_empty() {
+        return "no volumes: `aerogel volume create NAME SIZE` makes one\n".into();
+    }
+    let headings = ["VOLUME", "DISK", "TENANT", " SIZE", " SHARE", " CACHE", "WRITES", " CLIENTS", "STATE"];
+    let row = |volume: &VolumeView| {
+        vec![
+            volume.name.clone(),
+            volume.disk.clone(),
+            volume.tenant.clone(),
+            bytes(volume.size_bytes),
+            ratio(volume.share.effective),
+            bytes(volume.cache.effective_bytes),
+            write_cache(volume.write_cache),
+            volume.connections.to_string(),
+            condition(volume.condition),
+        ]
+    };
+    table(&headings, volumes.iter().map(row).collect())
+}
+
+/// All about a volume.
+pub fn volume(volume: &VolumeView) -> String {
+    let requested_cache = volume.cache.requested_bytes.map(bytes);
+    let traffic = &volume.traffic;
+    let allocation = match volume.allocation {
+        Allocation::Whole | Allocation::Full => format!("whole, initialised {}", ratio(volume.initialised_ratio)),
+        Allocation::Sparse => format!("sparse, written {}", ratio(volume.initialised_ratio)),
+    };
+    let hits = traffic.hit_ratio.map_or_else(String::new, |hits| format!(", {} from the cache", ratio(hits)));
+    list(&[
+        ("volume", volume.name.clone()),
+        ("state", condition(volume.condition)),
+        ("reason", volume.reason.clone().unwrap_or_default()),
+        ("warnings", volume.warnings.join("\n")),
+        ("open it at", volume.uris.join("\n")),
+        ("size", bytes(volume.size_bytes)),
+        ("disk", volume.disk.clone()),
+        ("data", volume.path.clone()),
+        ("allocation", allocation),
+        ("tenant", volume.tenant.clone()),
+        ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
+        ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
+        ("cache used", bytes(volume.cache.used_bytes)),
+        ("write cache", write_cache(volume.write_cache)),
+        ("not yet written", bytes(volume.dirty_bytes)),
+        ("connections", volume.connections.to_string()),
+        ("reads", format!("{} ({}){hits}", traffic.reads, bytes(traffic.read_bytes))),
+        ("writes", format!("{} ({})", traffic.writes, bytes(traffic.write_bytes))),
+        ("flushes", traffic.flushes.to_string()),
+        ("errors", traffic.errors.to_string()),
+    ])
+}
+
+/// A table of disks.
+pub fn disks(disks: &[DiskView]) -> String {
+    if disks.is_empty() {
+        return "no disks: `aerogel disk add NAME PATH` adds one\n".into();
+    }
+    let headings = ["DISK", " VOLUMES", " PROMISED", " BUSY", " MEMORY", " FREE", "STATE", "PATH"];
+    let row = |disk: &DiskView| {
+        vec![
+            disk.name.clone(),
+            disk.volumes.len().to_string(),
+            ratio(disk.committed_share),
+            ratio(disk.busy_ratio),
+            bytes(disk.memory_bytes),
+            bytes(disk.free_bytes),
+            condition(disk.condition),
+            disk.path.clone(),
+        ]
+    };
+    table(&headings, disks.iter().map(row).collect())
+}
+
+/// All about a disk.
+pub fn disk(disk: &DiskView) -> String {
+    let io = if disk.direct_io { "direct" } else { "through the kernel's cache" };
+    list(&[
+        ("disk", disk.name.clone()),
+        ("state", condition(disk.condition)),
+        ("reason", disk.reason.clone().unwrap_or_default()),
+        ("warnings", disk.warnings.join("\n")),
+        ("path", disk.path.clone()),
+        ("uuid", disk.uuid.to_string()),
+        ("device", disk.device.clone().unwrap_or_default()),
+        ("I/O", format!("{io}, in blocks of {}", bytes(u64::from(disk.device_block_bytes)))),
+        ("free space", bytes(disk.free_bytes)),
+        ("policy", disk.policy.clone()),
+        ("promised", ratio(disk.committed_share)),
+        ("busy", ratio(disk.busy_ratio)),
+        ("memory", bytes(disk.memory_bytes)),
+        ("not yet written", bytes(disk.dirty_bytes)),
+        ("volumes", disk.volumes.join("\n")),
+        ("unclaimed data", disk.unclaimed.join("\n")),
+        ("note", "its volumes share the journal of its file system; what others do on the device is not seen".into()),
+    ])
+}
+
+/// The server.
+pub fn status(status: &Status) -> String {
+    let mut text = list(&[
+        ("server", format!("Aerogel {}, process {}", status.version, status.process)),
+        ("state", if status.shutting_down { "shutting down" } else { "serving" }.into()),
+        ("data", status.data.clone()),
+        ("up", format!("{} s", status.uptime_seconds)),
+        ("memory", format!("{} for caches", bytes(status.memory_bytes))),
+        ("NBD", status.nbd.join("\n")),
+        ("HTTP", status.http.join("\n")),
+        ("connections", status.connections.to_string()),
+    ]);
+    for warning in &status.warnings {
+        text += &format!("\nwarning: {warning}");
+    }
+    if !status.warnings.is_empty() {
+        text += "\n";
+    }
+    format!("{text}\n{}\n{}", disks(&status.disks), volumes(&status.volumes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = vec![vec!["a".into(), "10".into()], vec!["longer".into(), "7".into()]];
+        assert_eq!(table(&["NAME", " N"], rows), "NAME     N\na       10\nlonger   7\n");
+        assert_eq!(list(&[("a", "1\n2".into()), ("bc", String::new()), ("d", "3".into())]), "a   1\n    2\nd   3\n");
+    }
+}

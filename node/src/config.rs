@@ -1,0 +1,335 @@
+//! The configuration file: the process only (listeners, memory, logs, limits). Disks and volumes are state, changed
+//! through the API. Every key has a default; an unknown key is an error that names the nearest known one.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde::{Deserialize, Serialize};
+
+use crate::address::Address;
+use crate::quantity::{Size, Time};
+use crate::reactor;
+
+/// Where the server's directory is unless told otherwise.
+pub const DATA_DEFAULT: &str = "./aerogel-data";
+
+/// What the process runs with.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The server's directory: registry, lock, sockets.
+    pub data: PathBuf,
+    /// Where NBD clients connect; `None` is `DIR/nbd.sock` and `tcp:127.0.0.1:10809`.
+    pub nbd: Option<Vec<Address>>,
+    /// Where the API is besides `DIR/api.sock`; `None` is `tcp:127.0.0.1:8809`.
+    pub http: Option<Vec<Address>>,
+    /// A file with the token that changes over TCP need; without one the TCP listener is read-only.
+    pub http_token_file: Option<PathBuf>,
+    /// Host names, besides IP addresses and `localhost`, by which browsers may reach the TCP listener.
+    pub http_hosts: Vec<String>,
+    /// Whether TCP listeners may be reachable from other hosts.
+    pub allow_remote: bool,
+    /// Memory for caches and their bookkeeping, over all disks.
+    pub cache: Memory,
+    /// After this long, draining gives up.
+    pub shutdown_timeout: Time,
+    /// How device and socket I/O are done.
+    pub reactor: ReactorKind,
+    /// What is logged, and how.
+    pub log: Log,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            data: DATA_DEFAULT.into(),
+            nbd: None,
+            http: None,
+            http_token_file: None,
+            http_hosts: Vec::new(),
+            allow_remote: false,
+            cache: Memory::Part(0.25),
+            shutdown_timeout: Time(Duration::from_secs(30)),
+            reactor: ReactorKind::Auto,
+            log: Log::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// What is logged, and how.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// Lines for people or objects for programs.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,hyper=warn`.
+    pub level: String,
+}
+
+impl Default for Log {
+    fn default() -> Log {
+        Log { format: LogFormat::Text, level: "info".into() }
+    }
+}
+
+/// The shape of log lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How device and socket I/O are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[clap(rename_all = "snake_case")]
+pub enum ReactorKind {
+    /// io_uring where the system allows it, threads elsewhere.
+    Auto,
+    /// io_uring or not at all.
+    IoUring,
+    /// Plain threads.
+    Threads,
+}
+
+impl From<ReactorKind> for reactor::Kind {
+    fn from(kind: ReactorKind) -> Self {
+        match kind {
+            ReactorKind::Auto => Self::Auto,
+            ReactorKind::IoUring => Self::IoUring,
+            ReactorKind::Threads => Self::Threads,
+        }
+    }
+}
+
+/// Bounds. The engine's meaning of each is in [`engine::Config`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Handshakes going on at once; more wait to be accepted.
+    pub handshakes: usize,
+    /// Connections to the volumes of a disk.
+    pub connections: u32,
+    /// Requests received and unanswered per connection.
+    pub requests_per_connection: u32,
+    /// Unsent reply bytes per connection above which nothing more is begun for it.
+    pub unsent_per_connection: Size,
+    /// Requests in a disk at the same time.
+    pub device_depth: u32,
+    /// Dirty data is written after at most this long.
+    pub dirty_age: Time,
+}
+
+impl Limits {
+    /// With none of something, every client would wait for ever.
+    fn check(&self) -> anyhow::Result<()> {
+        let counts = [
+            ("handshakes", self.handshakes as u64),
+            ("connections", self.connections.into()),
+            ("requests_per_connection", self.requests_per_connection.into()),
+            ("device_depth", self.device_depth.into()),
+        ];
+        match counts.into_iter().find(|&(_, count)| count == 0) {
+            Some((key, _)) => Err(anyhow!("limits.{key} is 0: give at least 1")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            handshakes: 64,
+            connections: 1024,
+            requests_per_connection: 128,
+            unsent_per_connection: Size(8 << 20),
+            device_depth: 128,
+            dirty_age: Time(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// An amount of memory: a size, or a part of what this process may use (machine or control group, whichever is less).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Memory {
+    /// Bytes.
+    Bytes(Size),
+    /// 0 < part < 1.
+    Part(f64),
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Memory, String> {
+        let Some(percent) = text.strip_suffix('%') else { return text.parse().map(Memory::Bytes) };
+        match percent.parse::<f64>() {
+            Ok(value) if value > 0.0 && value <= 90.0 => Ok(Memory::Part(value / 100.0)),
+            _ => Err(format!("'{text}' is not an amount of memory; write it as 4GiB, or as 1% to 90% of the memory")),
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Memory::Bytes(size) => size.fmt(f),
+            Memory::Part(part) => write!(f, "{}%", part * 100.0),
+        }
+    }
+}
+
+impl Serialize for Memory {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Memory {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Memory {
+    /// In bytes, on this machine.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Memory::Bytes(size) => size.0,
+            Memory::Part(part) => (memory_of_this_process() as f64 * part) as u64,
+        }
+    }
+}
+
+/// The machine's memory, or the least limit of the control groups that this process is in.
+fn memory_of_this_process() -> u64 {
+    let machine = rustix::system::sysinfo();
+    let machine_bytes = machine.totalram * u64::from(machine.mem_unit);
+    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = group.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
+    Path::new(path)
+        .ancestors()
+        .filter_map(|group| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.max")).ok())
+        .filter_map(|limit| limit.trim().parse().ok())
+        .fold(machine_bytes, u64::min)
+}
+
+impl Config {
+    /// Reads a configuration file.
+    pub fn read(path: &Path) -> anyhow::Result<Config> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+        Config::parse(&text).with_context(|| format!("in the configuration {}", path.display()))
+    }
+
+    /// Parses a configuration.
+    pub fn parse(text: &str) -> anyhow::Result<Config> {
+        let config: Config = toml::from_str(text).map_err(|error| match nearest_known_key(error.message()) {
+            Some(key) => anyhow!("{}\nDid you mean '{key}'?", error.to_string().trim_end()),
+            None => anyhow!("{}", error.to_string().trim_end()),
+        })?;
+        config.limits.check()?;
+        Ok(config)
+    }
+
+    /// Where NBD clients connect.
+    pub fn nbd(&self) -> Vec<Address> {
+        self.nbd
+            .clone()
+            .unwrap_or_else(|| vec![Address::Unix(self.data.join("nbd.sock")), Address::Tcp("127.0.0.1".into(), 10809)])
+    }
+
+    /// Where the API is besides its own socket.
+    pub fn http(&self) -> Vec<Address> {
+        self.http.clone().unwrap_or_else(|| vec![Address::Tcp("127.0.0.1".into(), 8809)])
+    }
+
+    /// The API's own socket.
+    pub fn api_socket(&self) -> PathBuf {
+        api_socket(&self.data)
+    }
+}
+
+/// The API's own socket in a server's directory.
+pub fn api_socket(data: &Path) -> PathBuf {
+    data.join("api.sock")
+}
+
+/// The known key most like the unknown one, from serde's message "unknown field `x`, expected one of `a`, `b`".
+fn nearest_known_key(message: &str) -> Option<&str> {
+    let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
+    let unknown = quoted.next()?;
+    quoted.min_by_key(|known| edit_distance(unknown, known))
+}
+
+/// Levenshtein's: the least number of letters to insert, delete or replace.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example has every key, set to its default; keys whose default follows from others are commented out.
+    #[test]
+    fn the_example_shows_the_defaults() {
+        let example = include_str!("../../aerogel.toml");
+        let config = Config::parse(example).unwrap();
+        assert_eq!(config, Config::default());
+
+        let is_key = |line: &&str| line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ");
+        let uncommented: Vec<&str> =
+            example.lines().map(|line| line.strip_prefix('#').filter(is_key).unwrap_or(line)).collect();
+        let full = Config::parse(&uncommented.join("\n")).unwrap();
+        assert_eq!(full.nbd, Some(Config::default().nbd()));
+        assert_eq!(full.http, Some(Config::default().http()));
+        let shown = toml::Table::try_from(full).unwrap();
+        let has = |table: &toml::Table| {
+            table.keys().all(|key| example.contains(&format!("{key} = ")) || example.contains(&format!("[{key}]")))
+        };
+        assert!(has(&shown) && has(shown["log"].as_table().unwrap()) && has(shown["limits"].as_table().unwrap()));
+        assert!(example.contains("http_token_file = "));
+    }
+
+    #[test]
+    fn unknown_keys_name_the_nearest() {
+        let error = |text: &str| Config::parse(text).unwrap_err().to_string();
+        assert!(error("cash = \"1GiB\"").contains("Did you mean 'cache'?"));
+        assert!(error("[limits]\nhandshake = 3").contains("Did you mean 'handshakes'?"));
+        assert!(error("[log]\nlevle = \"info\"").contains("Did you mean 'level'?"));
+        assert!(error("cache = \"64MB\"").contains("64MiB"));
+    }
+
+    #[test]
+    fn memory_is_a_size_or_a_part() {
+        assert_eq!("4GiB".parse(), Ok(Memory::Bytes(Size(4 << 30))));
+        assert_eq!("25%".parse(), Ok(Memory::Part(0.25)));
+        assert!("0%".parse::<Memory>().is_err() && "100%".parse::<Memory>().is_err());
+        assert!(Memory::Part(0.25).bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "abc"), 3);
+    }
+}

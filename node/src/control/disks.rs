@@ -1,0 +1,266 @@
+//! Disks: opened at the start, added, removed; the memory divided among them.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engine::control::Command;
+use tracing::{info, warn};
+
+use super::registry::Entry;
+use super::view::AddDisk;
+use super::{Control, Disk, Done, Error, Kind, Running, State, VolumeState, blocking, refusal, resolve, stop};
+use crate::disk_thread::{DiskHandle, DiskThread, Options};
+use crate::quantity::Name;
+use crate::store::{Identity, Store};
+
+/// The disk that a new server starts with.
+const FIRST: &str = "default";
+
+impl Control {
+    /// Opens every disk of the registry. One that cannot be used is offline; the others go on.
+    pub(super) async fn open_known_disks(&self) {
+        let known = self.state().registry.disks.clone();
+        let mut opened = Vec::new();
+        for (name, entry) in known {
+            let path = resolve(&self.config.data, &entry.path);
+            let store = open_store(&path, Some(entry.uuid)).await;
+            opened.push((name, entry, path, store));
+        }
+        let online = opened.iter().filter(|(.., store)| store.is_ok()).count() as u64;
+        for (name, entry, path, store) in opened {
+            let state = match store {
+                Ok(store) => self.start(&name, store, self.memory_bytes / online),
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = &state {
+                warn!(disk = %name, "offline: {reason}");
+            }
+            let is_running = state.is_ok();
+            self.state().disks.insert(name.clone(), Disk { path, uuid: entry.uuid, state });
+            if is_running {
+                self.open_volumes(&name).await;
+            }
+        }
+    }
+
+    pub(super) async fn make_first_disk(&self) -> anyhow::Result<()> {
+        let path = self.config.data.join("disks");
+        std::fs::create_dir_all(&path)?;
+        let name: Name = FIRST.parse().expect("a name");
+        let request = AddDisk { name, path: path.join(FIRST).to_string_lossy().into_owned(), force: false };
+        self.add_disk(request).await?;
+        Ok(())
+    }
+
+    fn start(&self, name: &Name, store: Store, budget_bytes: u64) -> Result<Running, String> {
+        let limits = &self.config.limits;
+        let engine = engine::Config {
+            budget_bytes_max: self.memory_bytes,
+            device_depth: limits.device_depth,
+            requests_per_connection: limits.requests_per_connection,
+            unsent_bytes_per_connection: limits.unsent_per_connection.0,
+            dirty_age_max_ns: limits.dirty_age.0.as_nanos() as u64,
+            seed: store.identity.uuid.as_u64_pair().0,
+            ..engine::Config::new(budget_bytes)
+        };
+        let options = Options {
+            reactor: self.config.reactor.into(),
+            connections_max: limits.connections,
+            ..Options::new(name.as_str(), engine)
+        };
+        if !store.abilities.direct {
+            warn!(disk = %name, "the file system has no direct I/O: the kernel's cache is used besides ours");
+        }
+        let thread = DiskThread::start(options)
+            .map_err(|error| format!("its thread cannot be started: {:#}", anyhow::Error::from(error)))?;
+        Ok(Running {
+            store: Arc::new(store),
+            thread: Arc::new(thread),
+            volumes: Default::default(),
+            tenants: Default::default(),
+        })
+    }
+
+    /// Adds a disk, or tries an offline one again.
+    pub async fn add_disk(&self, request: AddDisk) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        let name = request.name.clone();
+        let path = self.usable_path(&request)?;
+        let expected = {
+            let state = self.state();
+            match state.disks.get(&name) {
+                Some(known) if known.state.is_ok() => return Err(Error::Exists(Kind::Disk, name)),
+                Some(known) => Some(known.uuid),
+                None => None,
+            }
+        };
+        if !request.force {
+            self.check_device(&path)?;
+        }
+        let made = expected.is_none() && !Identity::exists(&path);
+        if made {
+            let path = path.clone();
+            blocking(move || Identity::initialise(&path)).await?.map_err(Error::Unusable)?;
+        }
+        let store = open_store(&path, expected).await.map_err(Error::Unusable)?;
+        self.bring_up(&name, &path, store).await?;
+        let (volumes, unusable) = self.volume_counts(&name);
+        info!(disk = %name, path = %path.display(), volumes, "added");
+        let mut message = format!("disk '{name}' is online");
+        if !made {
+            message += &format!(", with {volumes} volumes that were on it");
+        }
+        if unusable > 0 {
+            message += &format!("; {unusable} of them cannot be used: see `aerogel volume list`");
+        }
+        Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None })
+    }
+
+    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it.
+    async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<(), Error> {
+        let others = self.running();
+        self.set_budgets(&others, self.memory_bytes / (others.len() as u64 + 1)).await?;
+        let uuid = store.identity.uuid;
+        let started = self.start(name, store, self.memory_bytes / (others.len() as u64 + 1));
+        let result = started.map_err(Error::Unusable).and_then(|running| {
+            let stored = path.strip_prefix(std::path::absolute(&self.config.data).unwrap_or_default()).unwrap_or(path);
+            let mut state = self.state();
+            let mut registry = state.registry.clone();
+            registry.disks.insert(name.clone(), Entry { path: stored.to_owned(), uuid });
+            registry.write(&self.config.data).map_err(Error::Registry)?;
+            state.registry = registry;
+            state.disks.insert(name.clone(), Disk { path: path.to_owned(), uuid, state: Ok(running) });
+            Ok(())
+        });
+        match result {
+            Ok(()) => self.open_volumes(name).await,
+            Err(_) => self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1)).await?,
+        }
+        result
+    }
+
+    /// Gives every one of these disks this much memory, waiting until those that shrink have; or leaves all as they are.
+    async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64) -> Result<(), Error> {
+        for (i, (name, thread)) in disks.iter().enumerate() {
+            let Err(refusal) = refusal(thread.command(Command::SetBudget(bytes)).await) else { continue };
+            for (_, thread) in &disks[..i] {
+                let _ = thread.command(Command::SetBudget(self.memory_bytes / disks.len() as u64)).await;
+            }
+            return Err(Error::Refused { kind: Kind::Disk, name: name.clone(), refusal });
+        }
+        Ok(())
+    }
+
+    fn usable_path(&self, request: &AddDisk) -> Result<PathBuf, Error> {
+        if request.path.starts_with("sim:") {
+            return Err(Error::Invalid("simulated disks (sim:PRESET) are not there yet: name a directory".into()));
+        }
+        let path = std::path::absolute(&request.path)
+            .map_err(|error| Error::Invalid(format!("'{}' is not a path: {error}", request.path)))?;
+        match std::fs::metadata(&path) {
+            Ok(found) if !found.is_dir() => {
+                Err(Error::Invalid(format!("{} is not a directory: raw devices are not there yet", path.display())))
+            }
+            _ => Ok(path),
+        }
+    }
+
+    /// Refuses a directory on the device of another disk.
+    fn check_device(&self, path: &Path) -> Result<(), Error> {
+        // A directory that is to be made will be on the device of its parent.
+        let existing = path.ancestors().find_map(|ancestor| std::fs::metadata(ancestor).ok());
+        let Some(device) = existing.map(|found| found.dev()) else { return Ok(()) };
+        let state = self.state();
+        let same = |disk: &Disk| disk.state.as_ref().is_ok_and(|running| running.store.device == device);
+        match state.disks.iter().find(|(_, disk)| same(disk)) {
+            Some((other, _)) => Err(Error::SameDevice { path: path.display().to_string(), other: other.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn volume_counts(&self, disk: &Name) -> (usize, usize) {
+        let state = self.state();
+        let Ok(running) = state.disk(disk) else { return (0, 0) };
+        let offline = running.volumes.values().filter(|volume| matches!(volume.state, VolumeState::Offline(_)));
+        (running.volumes.len(), offline.count())
+    }
+
+    /// Detaches a disk: flushed, closed, forgotten. Everything on it stays, to be added again here or elsewhere.
+    pub async fn remove_disk(&self, name: &Name, force: bool) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        let online = {
+            let state = self.state();
+            match state.disk(name) {
+                Ok(running) => Some(running.thread.clone()),
+                Err(Error::Offline(..)) => None,
+                Err(error) => return Err(error),
+            }
+        };
+        if let Some(thread) = online {
+            self.check_unused(name, force).await?;
+            self.close_volumes(name).await?;
+            if let Err(error) = self.forget(name) {
+                self.open_volumes(name).await;
+                return Err(error);
+            }
+            stop(thread).await;
+            let others = self.running();
+            self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1)).await?;
+        } else {
+            self.forget(name)?;
+        }
+        info!(disk = %name, "removed");
+        let message = format!("disk '{name}' is detached; its data is untouched, `aerogel disk add` brings it back");
+        Ok(Done { message, disk: None, volume: None })
+    }
+
+    fn forget(&self, name: &Name) -> Result<(), Error> {
+        let mut state = self.state();
+        let mut registry = state.registry.clone();
+        registry.disks.remove(name);
+        registry.write(&self.config.data).map_err(Error::Registry)?;
+        let State { disks, registry: current } = &mut *state;
+        *current = registry;
+        disks.remove(name);
+        Ok(())
+    }
+
+    async fn check_unused(&self, name: &Name, force: bool) -> Result<(), Error> {
+        let creating = |state: &VolumeState| matches!(state, VolumeState::Creating(_));
+        if self.state().disk(name)?.volumes.values().any(|volume| creating(&volume.state)) {
+            return Err(Error::Busy(Kind::Disk, name.clone()));
+        }
+        let connections = self.snapshot(name).await.map_or(0, |snapshot| snapshot.connections.len());
+        if connections > 0 && !force {
+            return Err(Error::InUse(Kind::Disk, name.clone(), connections as u32));
+        }
+        Ok(())
+    }
+
+    /// Flushes and closes all volumes of a disk; if one cannot be, opens those again that were closed.
+    async fn close_volumes(&self, disk: &Name) -> Result<(), Error> {
+        let (thread, served) = {
+            let state = self.state();
+            let running = state.disk(disk)?;
+            let ids = running.volumes.iter().filter_map(|(name, volume)| Some((name.clone(), volume.id()?)));
+            (running.thread.clone(), ids.collect::<Vec<_>>())
+        };
+        for (name, volume) in served {
+            let closed = thread.command(Command::CloseVolume { volume, discard: false }).await;
+            if let Err(refusal) = refusal(closed) {
+                self.open_volumes(disk).await;
+                return Err(Error::Refused { kind: Kind::Volume, name, refusal });
+            }
+            if let Some(volume) = self.state().volume_mut(disk, &name) {
+                volume.state = VolumeState::Offline("it was closed".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {
+    let path = path.to_owned();
+    blocking(move || Store::open(&path, expected)).await.unwrap_or_else(|error| Err(error.to_string()))
+}

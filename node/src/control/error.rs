@@ -1,0 +1,151 @@
+//! Why a change was refused, as the caller can act on it. Every message names the thing; the hint names the fix.
+
+use engine::control::Refusal;
+use engine::units::Share;
+
+use crate::quantity::{Name, percent};
+use crate::store::StoreError;
+
+/// What control works on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A disk.
+    Disk,
+    /// A volume.
+    Volume,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Disk => "disk",
+            Kind::Volume => "volume",
+        })
+    }
+}
+
+/// Why an operation was not done. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing has this name.
+    #[error("there is no {0} '{1}'")]
+    Unknown(Kind, Name),
+    /// The name is taken.
+    #[error("there is already a {0} '{1}'")]
+    Exists(Kind, Name),
+    /// Which disk is meant does not follow.
+    #[error("there are {0} disks: which one is meant?")]
+    WhichDisk(usize),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The thing cannot be used at present.
+    #[error("{0} '{1}' is offline: {2}")]
+    Offline(Kind, Name, String),
+    /// Another operation on it is under way.
+    #[error("{0} '{1}' is still being created or changed")]
+    Busy(Kind, Name),
+    /// Clients have it open.
+    #[error("{0} '{1}' is in use by {2} connections")]
+    InUse(Kind, Name, u32),
+    /// Shares of a disk sum to at most 1.
+    #[error("a share of {} does not fit on disk '{disk}': {} is left", percent(asked.ppb()), percent(*left_ppb))]
+    ShareTooLarge {
+        /// Which disk.
+        disk: Name,
+        /// What was asked for.
+        asked: Share,
+        /// What could be had.
+        left_ppb: u64,
+    },
+    /// The directory cannot become a disk.
+    #[error("{0}")]
+    Unusable(String),
+    /// Two disks on one device are not two disks.
+    #[error("{path} is on the same device as disk '{other}': what one does there, the other waits for")]
+    SameDevice {
+        /// The directory of the new one.
+        path: String,
+        /// The disk that is there.
+        other: Name,
+    },
+    /// Data may be lost this way, and nobody accepted that.
+    #[error(
+        "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops unexpectedly"
+    )]
+    NotAccepted,
+    /// The disk's machine refused.
+    #[error("{kind} '{name}': {refusal}")]
+    Refused {
+        /// What it is about.
+        kind: Kind,
+        /// Which.
+        name: Name,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The file system refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The server's own directory cannot be written.
+    #[error("cannot write the registry of disks: {0}")]
+    Registry(std::io::Error),
+    /// No changes any more.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// A bug.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    /// The HTTP status that says the same.
+    pub fn status(&self) -> u16 {
+        match self {
+            Error::Unknown(..) => 404,
+            Error::WhichDisk(_) | Error::Invalid(_) => 400,
+            Error::Store(StoreError::TooLarge { .. }) => 400,
+            Error::Store(StoreError::NoSpace { .. }) => 507,
+            Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
+            Error::Store(StoreError::Step { .. }) | Error::Registry(_) | Error::Internal(_) => 500,
+            _ => 409,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows what there is"),
+            Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
+            Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
+            Error::Offline(Kind::Disk, name, _) => {
+                format!(
+                    "when the reason is gone, `aerogel disk add {name} PATH` with its path, or a restart, tries again"
+                )
+            }
+            Error::Offline(Kind::Volume, ..) => "when the reason is gone, restart the server".into(),
+            Error::Busy(kind, name) => format!("wait for it: `aerogel {kind} show {name}`"),
+            Error::InUse(..) => "close the clients, or use --force".into(),
+            Error::ShareTooLarge { .. } => {
+                "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()
+            }
+            Error::SameDevice { .. } => "name a directory on another device, or accept it with --force".into(),
+            Error::NotAccepted => "if that is meant, add --i-accept-data-loss".into(),
+            Error::Refused { refusal: Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. }, .. } => {
+                "ask for less cache, or start the server with more (cache = \"…\" in its configuration)".into()
+            }
+            Error::Refused { refusal: Refusal::FlushFailed, name, .. } => format!(
+                "see the server's log for the device's error; `aerogel volume clear {name}` gives up what cannot be written"
+            ),
+            Error::Store(StoreError::NoSpace { .. }) => {
+                "free some space, ask for less, or use --sparse to allocate as it is written".into()
+            }
+            Error::Store(StoreError::TooLarge { .. }) => "ask for less, or use a disk with another file system".into(),
+            Error::Store(StoreError::NoAllocation { .. }) => "use --sparse, or a disk with another file system".into(),
+            Error::Store(StoreError::Unclaimed(_)) => {
+                "a creation or deletion that was cut off may have left it: move it away or remove it by hand".into()
+            }
+            _ => return None,
+        })
+    }
+}

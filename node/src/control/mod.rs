@@ -1,0 +1,421 @@
+//! The manager of disks, tenants and volumes.
+//!
+//! Changes happen one at a time, under `changing`; each applies to the state first, then to the disk's machine and to its
+//! files, and is taken back as a whole if either refuses. The state itself is behind a lock that is never held while
+//! waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of disks in the
+//! server's directory, everything about volumes in the disks.
+
+mod disks;
+mod error;
+mod registry;
+mod show;
+pub mod view;
+mod volumes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use engine::control::{Command, Refusal, Report, TenantId, TenantSpec};
+use engine::disk::VolumeId;
+use engine::nbd::{Export, Exports};
+use engine::units::Share;
+use uuid::Uuid;
+
+pub use error::{Error, Kind};
+use registry::Registry;
+pub use show::Observed;
+pub use view::Done;
+
+use crate::config::Config;
+use crate::disk_thread::{DiskHandle, Stopped};
+use crate::quantity::Name;
+use crate::store::spec::Allotment;
+use crate::store::{Files, Lock, Progress, Spec, Store};
+
+/// The manager.
+#[derive(Debug)]
+pub struct Control {
+    /// What the process runs with.
+    pub config: Config,
+    listening: Mutex<Listening>,
+    memory_bytes: u64,
+    started: Instant,
+    shutting_down: AtomicBool,
+    changing: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    _lock: Lock,
+}
+
+/// Where the server listens.
+#[derive(Clone, Debug, Default)]
+pub struct Listening {
+    /// For NBD.
+    pub nbd: Vec<crate::address::Address>,
+    /// For HTTP, besides the API's own socket.
+    pub http: Vec<crate::address::Address>,
+}
+
+#[derive(Debug)]
+struct State {
+    registry: Registry,
+    disks: BTreeMap<Name, Disk>,
+}
+
+#[derive(Debug)]
+struct Disk {
+    path: PathBuf,
+    uuid: Uuid,
+    /// Running, or the reason why it is offline.
+    state: Result<Running, String>,
+}
+
+/// A disk whose thread runs.
+#[derive(Debug)]
+struct Running {
+    store: Arc<Store>,
+    thread: Arc<DiskHandle>,
+    volumes: BTreeMap<Name, Volume>,
+    tenants: BTreeMap<Name, Tenant>,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    id: TenantId,
+    /// Why it has less than it asked for.
+    warning: Option<String>,
+}
+
+#[derive(Debug)]
+struct Volume {
+    /// Absent if it cannot be read.
+    spec: Option<Spec>,
+    state: VolumeState,
+}
+
+#[derive(Debug)]
+enum VolumeState {
+    Serving {
+        id: VolumeId,
+        /// The data file's device and inode: another file of the same name is not its data.
+        file: (u64, u64),
+    },
+    Creating(Arc<Progress>),
+    Offline(String),
+}
+
+/// A volume that a client can open, and who serves it.
+#[derive(Debug)]
+pub struct Target {
+    /// Its disk.
+    pub thread: Arc<DiskHandle>,
+    /// Its number there.
+    pub volume: VolumeId,
+}
+
+/// What can be opened at this moment.
+#[derive(Debug)]
+pub struct Offer {
+    volumes: Vec<Export>,
+    /// Who serves each of them.
+    pub targets: Vec<Target>,
+    shutting_down: bool,
+}
+
+impl Offer {
+    /// As the handshake wants it.
+    pub fn exports(&self) -> Exports<'_> {
+        Exports { volumes: &self.volumes, shutting_down: self.shutting_down }
+    }
+}
+
+impl Control {
+    /// Locks the server's directory and opens the disks that it knows. In a directory that is new, makes the first disk.
+    pub async fn open(config: Config) -> anyhow::Result<Arc<Control>> {
+        let data = &config.data;
+        std::fs::create_dir_all(data)
+            .map_err(|e| anyhow::anyhow!("cannot make the directory {}: {e}", data.display()))?;
+        let lock = Lock::take(data).map_err(anyhow::Error::msg)?;
+        let found = Registry::read(data)?;
+        let is_new = found.is_none();
+        let registry = found.unwrap_or_else(Registry::new);
+        let memory_bytes = config.cache.bytes();
+        let control = Arc::new(Control {
+            memory_bytes,
+            listening: Mutex::default(),
+            started: Instant::now(),
+            shutting_down: AtomicBool::new(false),
+            changing: tokio::sync::Mutex::new(()),
+            state: Mutex::new(State { registry, disks: BTreeMap::new() }),
+            _lock: lock,
+            config,
+        });
+        control.open_known_disks().await;
+        if is_new {
+            control.make_first_disk().await?;
+        }
+        Ok(control)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no one panics while holding the state")
+    }
+
+    fn listening(&self) -> Listening {
+        self.listening.lock().expect("no one panics while holding it").clone()
+    }
+
+    /// Says where the server listens, once that is known.
+    pub fn set_listening(&self, listening: Listening) {
+        *self.listening.lock().expect("no one panics while holding it") = listening;
+    }
+
+    /// What clients can open.
+    pub fn offer(&self) -> Offer {
+        let state = self.state();
+        let mut offer = Offer { volumes: Vec::new(), targets: Vec::new(), shutting_down: self.is_shutting_down() };
+        for running in state.disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
+            for (name, volume) in &running.volumes {
+                let (Some(spec), VolumeState::Serving { id, .. }) = (&volume.spec, &volume.state) else { continue };
+                offer.volumes.push(Export {
+                    name: name.to_string(),
+                    size: spec.size,
+                    rotational: running.store.identity.rotational(),
+                    description: String::new(),
+                });
+                offer.targets.push(Target { thread: running.thread.clone(), volume: *id });
+            }
+        }
+        offer
+    }
+
+    /// Whether the server is draining.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
+    }
+
+    /// Waits for its turn to change something.
+    async fn change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Error> {
+        let turn = self.changing.lock().await;
+        if self.is_shutting_down() { Err(Error::ShuttingDown) } else { Ok(turn) }
+    }
+
+    /// Refuses new requests, finishes those received, flushes everything. Names the volumes whose data is not on the
+    /// medium, all those of a disk that does not answer in time.
+    pub async fn drain(&self) -> Vec<String> {
+        self.shutting_down.store(true, Ordering::Relaxed);
+        for running in self.state().disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
+            for volume in running.volumes.values() {
+                if let VolumeState::Creating(progress) = &volume.state {
+                    progress.cancelled.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        let deadline = tokio::time::Instant::now() + self.config.shutdown_timeout.0;
+        // Whoever is changing something may take long: the data of the others must not wait for that.
+        let threads: Vec<_> = self.running().into_iter().collect();
+        let drains = threads.into_iter().map(|(disk, thread)| async move {
+            let drained = tokio::time::timeout_at(deadline, thread.command(Command::Drain)).await;
+            match drained {
+                Ok(Ok(Report::Drained { failed })) => self.names(&disk, |id| failed.contains(&id)),
+                _ => self.names(&disk, |_| true),
+            }
+        });
+        let failed = futures::future::join_all(drains).await.concat();
+        let _turn = tokio::time::timeout_at(deadline, self.changing.lock()).await;
+        let disks = std::mem::take(&mut self.state().disks);
+        for running in disks.into_values().filter_map(|disk| disk.state.ok()) {
+            if failed.is_empty() {
+                stop(running.thread).await;
+            }
+        }
+        failed
+    }
+
+    fn running(&self) -> Vec<(Name, Arc<DiskHandle>)> {
+        let state = self.state();
+        let running = state.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?)));
+        running.map(|(name, running)| (name.clone(), running.thread.clone())).collect()
+    }
+
+    fn names(&self, disk: &Name, which: impl Fn(VolumeId) -> bool) -> Vec<String> {
+        let state = self.state();
+        let Ok(running) = state.disk(disk) else { return Vec::new() };
+        let served = running.volumes.iter().filter(|(_, volume)| volume.id().is_some_and(&which));
+        served.map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// Makes the disk's machine know what was promised to a tenant: its latest allotment, or that it is no more.
+    async fn sync_tenant(&self, disk: &Name, tenant: &Name) -> Result<(), Refusal> {
+        let (thread, id, spec) = {
+            let mut state = self.state();
+            let Ok(running) = state.disk_mut(disk) else { return Ok(()) };
+            let wanted = running.has_tenant(tenant);
+            let is_known = running.tenants.contains_key(tenant);
+            if !wanted && !is_known {
+                return Ok(());
+            }
+            let id = running.tenant_id(tenant);
+            // A new one stays unknown until the machine has accepted it.
+            if !wanted || !is_known {
+                running.tenants.remove(tenant);
+            }
+            (running.thread.clone(), id, wanted.then(|| running.allotment(tenant).spec()))
+        };
+        match spec {
+            Some(spec) => refusal(thread.command(Command::SetTenant(id, spec)).await)?,
+            None => return refusal(thread.command(Command::DropTenant(id)).await),
+        }
+        if let Ok(running) = self.state().disk_mut(disk) {
+            running.tenants.insert(tenant.clone(), Tenant { id, warning: None });
+        }
+        Ok(())
+    }
+}
+
+/// Ends a disk's thread, off the threads that must not wait.
+async fn stop(thread: Arc<DiskHandle>) {
+    if let Some(thread) = Arc::into_inner(thread) {
+        let _ = tokio::task::spawn_blocking(move || thread.stop()).await;
+    }
+}
+
+/// Runs file work where waiting is allowed.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Error::Internal(error.to_string()))
+}
+
+/// What a machine refused. One that was stopped has nothing any more.
+fn refusal(report: Result<Report, Stopped>) -> Result<(), Refusal> {
+    match report {
+        Ok(Report::Refused(refusal)) => Err(refusal),
+        Ok(_) => Ok(()),
+        Err(Stopped) => Err(Refusal::UnknownVolume),
+    }
+}
+
+impl State {
+    fn disk(&self, name: &Name) -> Result<&Running, Error> {
+        let disk = self.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
+        disk.state.as_ref().map_err(|reason| Error::Offline(Kind::Disk, name.clone(), reason.clone()))
+    }
+
+    fn disk_mut(&mut self, name: &Name) -> Result<&mut Running, Error> {
+        let disk = self.disks.get_mut(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
+        disk.state.as_mut().map_err(|reason| Error::Offline(Kind::Disk, name.clone(), reason.clone()))
+    }
+
+    /// The disk that has a volume. If several have one of this name, the one that serves it.
+    fn find(&self, volume: &Name) -> Result<(Name, &Volume), Error> {
+        let all =
+            self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?.volumes.get(volume)?)));
+        let found = all.min_by_key(|(_, volume)| matches!(volume.state, VolumeState::Offline(_)));
+        found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| Error::Unknown(Kind::Volume, volume.clone()))
+    }
+
+    fn volume_mut(&mut self, disk: &Name, volume: &Name) -> Option<&mut Volume> {
+        self.disk_mut(disk).ok()?.volumes.get_mut(volume)
+    }
+}
+
+impl Running {
+    fn has_tenant(&self, tenant: &Name) -> bool {
+        self.members(tenant).next().is_some()
+    }
+
+    /// The specifications of a tenant's volumes.
+    fn members(&self, tenant: &Name) -> impl Iterator<Item = (&Name, &Spec)> {
+        let specs = self.volumes.iter().filter_map(|(name, volume)| Some((name, volume.spec.as_ref()?)));
+        specs.filter(move |(name, spec)| spec.tenant(name) == *tenant)
+    }
+
+    /// What a tenant was promised: the latest that was asked for.
+    fn allotment(&self, tenant: &Name) -> Allotment {
+        self.members(tenant).map(|(_, spec)| &spec.allotment).max_by_key(|a| a.sequence).cloned().unwrap_or_default()
+    }
+
+    /// A number above those of all allotments so far.
+    fn next_sequence(&self) -> u64 {
+        let specs = self.volumes.values().filter_map(|volume| volume.spec.as_ref());
+        specs.map(|spec| spec.allotment.sequence).max().unwrap_or(0) + 1
+    }
+
+    /// All tenants with what they were promised.
+    fn allotments(&self) -> BTreeMap<Name, Allotment> {
+        let specs = self.volumes.iter().filter_map(|(name, volume)| Some(volume.spec.as_ref()?.tenant(name)));
+        specs.map(|tenant| (tenant.clone(), self.allotment(&tenant))).collect()
+    }
+
+    /// Parts per billion that are promised to others than this tenant.
+    fn committed_ppb(&self, except: Option<&Name>) -> u64 {
+        let others = self.allotments().into_iter().filter(|(tenant, _)| Some(tenant) != except);
+        others.filter_map(|(_, allotment)| allotment.share).map(|share| share.share.ppb()).sum()
+    }
+
+    /// Refuses a share that does not fit beside those of the others.
+    fn check_share(&self, disk: &Name, tenant: &Name, share: Option<Share>) -> Result<(), Error> {
+        let left_ppb = Share::ONE.ppb().saturating_sub(self.committed_ppb(Some(tenant)));
+        match share.filter(|share| share.ppb() > left_ppb) {
+            Some(asked) => Err(Error::ShareTooLarge { disk: disk.clone(), asked, left_ppb }),
+            None => Ok(()),
+        }
+    }
+
+    fn tenant_id(&mut self, tenant: &Name) -> TenantId {
+        if let Some(known) = self.tenants.get(tenant) {
+            return known.id;
+        }
+        let id = self.free_tenant();
+        self.tenants.insert(tenant.clone(), Tenant { id, warning: None });
+        id
+    }
+
+    /// The lowest number that no tenant has: the disk's thread keeps tables by number.
+    fn free_tenant(&self) -> TenantId {
+        let taken: BTreeSet<u32> = self.tenants.values().map(|tenant| tenant.id.0).collect();
+        TenantId(lowest_free(&taken))
+    }
+
+    /// The lowest number that no volume has.
+    fn free_volume(&self) -> VolumeId {
+        let taken: BTreeSet<u32> = self.volumes.values().filter_map(Volume::id).map(|id| id.0).collect();
+        VolumeId(lowest_free(&taken))
+    }
+}
+
+/// The lowest number that is not taken.
+fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
+    (0..).zip(taken).find(|(free, taken)| free != *taken).map_or(taken.len() as u32, |(free, _)| free)
+}
+
+impl Volume {
+    fn id(&self) -> Option<VolumeId> {
+        match self.state {
+            VolumeState::Serving { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+}
+
+impl Allotment {
+    fn spec(&self) -> TenantSpec {
+        TenantSpec { share: self.share.as_ref().map(|share| share.share), cache: self.cache.map(|cache| cache.0) }
+    }
+}
+
+/// Works on the files of a volume where waiting is allowed.
+async fn with_files<T: Send + 'static>(
+    store: &Arc<Store>,
+    name: &Name,
+    work: impl FnOnce(&Files<'_>) -> T + Send + 'static,
+) -> Result<T, Error> {
+    let (directory, name) = (store.volumes(), name.clone());
+    blocking(move || work(&Files { directory: &directory, name: &name })).await
+}
+
+/// A path as the user knows it: below the server's directory, it is relative to that.
+fn resolve(data: &Path, path: &Path) -> PathBuf {
+    data.join(path)
+}

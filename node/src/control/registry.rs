@@ -1,0 +1,84 @@
+//! The disks that this server knows, in `DIR/disks.toml`: replaced as a whole, so a crash leaves the old or the new list.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::quantity::Name;
+use crate::store::identity;
+
+const FORMAT: u32 = 1;
+
+/// A disk that this server knows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its directory; relative to the server's directory if it is below.
+    pub path: PathBuf,
+    /// Which disk has to be found there.
+    pub uuid: Uuid,
+}
+
+/// The list.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registry {
+    format: u32,
+    /// By name.
+    #[serde(default)]
+    pub disks: BTreeMap<Name, Entry>,
+}
+
+fn path(data: &Path) -> PathBuf {
+    data.join("disks.toml")
+}
+
+impl Registry {
+    /// Reads the list; `None` in a directory that is new.
+    pub fn read(data: &Path) -> anyhow::Result<Option<Registry>> {
+        let path = path(data);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let registry: Registry =
+            toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
+        if registry.format != FORMAT {
+            bail!("{} has format {}, this server knows {FORMAT}", path.display(), registry.format);
+        }
+        Ok(Some(registry))
+    }
+
+    /// An empty list.
+    pub fn new() -> Registry {
+        Registry { format: FORMAT, disks: BTreeMap::new() }
+    }
+
+    /// Writes the list.
+    pub fn write(&self, data: &Path) -> io::Result<()> {
+        let text = toml::to_string(self).expect("the registry can be written as TOML");
+        identity::replace(&path(data), text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Registry::read(dir.path()).unwrap(), None);
+        let mut registry = Registry::new();
+        registry.disks.insert("a".parse().unwrap(), Entry { path: "disks/a".into(), uuid: Uuid::new_v4() });
+        registry.write(dir.path()).unwrap();
+        assert_eq!(Registry::read(dir.path()).unwrap(), Some(registry));
+        fs::write(path(dir.path()), "format = 9").unwrap();
+        assert!(Registry::read(dir.path()).unwrap_err().to_string().contains("format 9"));
+    }
+}

@@ -1,0 +1,339 @@
+//! What is there to see: the state, joined with a snapshot of each disk's machine.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use engine::control::{Command, Report, Snapshot, VolumeStats};
+use engine::units::{BLOCK, Share};
+
+use super::view::{CacheView, Condition, DiskView, ShareView, Status, Traffic, VolumeView};
+use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
+use crate::address::Address;
+use crate::quantity::Name;
+use crate::store::spec::WriteCache;
+use crate::store::{Files, Store, file};
+
+/// A disk that takes longer to answer is shown without what only its machine knows.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A disk's counters with the names that they belong to.
+#[derive(Debug)]
+pub struct Observed {
+    /// The disk.
+    pub disk: Name,
+    /// Its counters.
+    pub snapshot: Snapshot,
+    /// Volumes and their tenants.
+    pub volumes: Vec<(engine::disk::VolumeId, Name, Name)>,
+    /// Tenants.
+    pub tenants: Vec<(engine::control::TenantId, Name)>,
+    /// Part of its time that is promised.
+    pub committed_share: f64,
+}
+
+impl Control {
+    /// The counters of a disk; nothing if it is offline or does not answer.
+    pub(super) async fn snapshot(&self, disk: &Name) -> Option<Snapshot> {
+        let thread = self.state().disk(disk).ok()?.thread.clone();
+        match tokio::time::timeout(SNAPSHOT_TIMEOUT, thread.command(Command::Snapshot)).await {
+            Ok(Ok(Report::Snapshot(snapshot))) => Some(*snapshot),
+            _ => None,
+        }
+    }
+
+    /// The counters of all disks that answer.
+    pub async fn observe(&self) -> Vec<Observed> {
+        let disks = self.running().into_iter().map(|(disk, _)| async move {
+            let snapshot = self.snapshot(&disk).await?;
+            let state = self.state();
+            let running = state.disk(&disk).ok()?;
+            let served = running
+                .volumes
+                .iter()
+                .filter_map(|(name, v)| Some((v.id()?, name.clone(), v.spec.as_ref()?.tenant(name))));
+            let volumes = served.collect();
+            let tenants = running.tenants.iter().map(|(name, tenant)| (tenant.id, name.clone())).collect();
+            let committed_share = ratio(running.committed_ppb(None));
+            Some(Observed { disk: disk.clone(), snapshot, volumes, tenants, committed_share })
+        });
+        futures::future::join_all(disks).await.into_iter().flatten().collect()
+    }
+
+    /// One volume.
+    pub async fn show_volume(&self, name: &Name) -> Result<VolumeView, Error> {
+        let (disk, _) = self.state().find(name).map(|(disk, volume)| (disk, volume.id()))?;
+        let all = self.list_volumes_of(&disk).await;
+        let unknown = || Error::Unknown(Kind::Volume, name.clone());
+        all.into_iter().find(|volume| volume.name == name.as_str()).ok_or_else(unknown)
+    }
+
+    /// All volumes.
+    pub async fn list_volumes(&self) -> Vec<VolumeView> {
+        let disks: Vec<Name> = self.state().disks.keys().cloned().collect();
+        let views = disks.iter().map(|disk| self.list_volumes_of(disk));
+        futures::future::join_all(views).await.concat()
+    }
+
+    async fn list_volumes_of(&self, disk: &Name) -> Vec<VolumeView> {
+        let snapshot = self.snapshot(disk).await;
+        let listening = self.listening().nbd;
+        let state = self.state();
+        let Ok(running) = state.disk(disk) else { return Vec::new() };
+        let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_ref(), &listening);
+        running.volumes.iter().map(view).collect()
+    }
+
+    /// One disk.
+    pub async fn show_disk(&self, name: &Name) -> Result<DiskView, Error> {
+        let snapshot = self.snapshot(name).await;
+        let (mut view, store) = {
+            let state = self.state();
+            let disk = state.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
+            let store = disk.state.as_ref().ok().map(|running| running.store.clone());
+            (disk_view(&state, name, disk, snapshot.as_ref()), store)
+        };
+        let Some(store) = store else { return Ok(view) };
+        let looked = blocking(move || look(&store)).await?;
+        view.free_bytes = looked.free_bytes;
+        view.device = Some(looked.device);
+        view.unclaimed = looked.unclaimed;
+        view.warnings.extend(looked.warnings);
+        if snapshot.is_none() {
+            view.warnings.push("its thread does not answer: is the device stuck?".into());
+        }
+        Ok(view)
+    }
+
+    /// All disks.
+    pub async fn list_disks(&self) -> Vec<DiskView> {
+        let disks: Vec<Name> = self.state().disks.keys().cloned().collect();
+        let views = disks.iter().map(|disk| self.show_disk(disk));
+        futures::future::join_all(views).await.into_iter().flatten().collect()
+    }
+
+    /// The server.
+    pub async fn status(&self) -> Status {
+        let (disks, volumes) = futures::future::join(self.list_disks(), self.list_volumes()).await;
+        let listening = self.listening();
+        let texts = |addresses: Vec<Address>| addresses.iter().map(Address::to_string).collect();
+        let mut warnings = Vec::new();
+        for disk in &disks {
+            let reasons = disk.reason.iter().map(|reason| format!("offline: {reason}"));
+            warnings.extend(reasons.chain(disk.warnings.iter().cloned()).map(|w| format!("disk '{}': {w}", disk.name)));
+        }
+        for volume in &volumes {
+            let reasons = volume.reason.iter().map(|reason| format!("offline: {reason}"));
+            warnings.extend(
+                reasons.chain(volume.warnings.iter().cloned()).map(|w| format!("volume '{}': {w}", volume.name)),
+            );
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            process: std::process::id(),
+            data: absolute(&self.config.data),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            shutting_down: self.is_shutting_down(),
+            memory_bytes: self.memory_bytes,
+            nbd: texts(listening.nbd),
+            http: texts(listening.http),
+            connections: volumes.iter().map(|volume| volume.connections).sum(),
+            warnings,
+            disks,
+            volumes,
+        }
+    }
+}
+
+fn ratio(ppb: u64) -> f64 {
+    ppb as f64 / Share::ONE.ppb() as f64
+}
+
+fn absolute(path: &std::path::Path) -> String {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+fn volume_view(
+    disk: &Name,
+    running: &Running,
+    name: &Name,
+    volume: &Volume,
+    snapshot: Option<&Snapshot>,
+    listening: &[Address],
+) -> VolumeView {
+    let stats = volume.id().and_then(|id| snapshot?.volumes.iter().find(|stats| stats.volume == id));
+    let (condition, reason) = match &volume.state {
+        VolumeState::Serving { .. } => (Condition::Online, None),
+        VolumeState::Creating(_) => (Condition::Creating, None),
+        VolumeState::Offline(reason) => (Condition::Offline, Some(reason.clone())),
+    };
+    let spec = volume.spec.as_ref();
+    let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
+    let directory = running.store.volumes();
+    let prepared_bytes = match &volume.state {
+        VolumeState::Creating(progress) => progress.bytes.load(Ordering::Relaxed),
+        _ => 0,
+    };
+    let size_bytes = spec.map_or(0, |spec| spec.size);
+    VolumeView {
+        name: name.to_string(),
+        disk: disk.to_string(),
+        condition,
+        reason,
+        warnings: volume_warnings(running, name, volume, stats),
+        size_bytes,
+        path: absolute(&Files { directory: &directory, name }.data()),
+        uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
+        share: share_view(running, &tenant),
+        cache: cache_view(running, &tenant, snapshot),
+        write_cache: spec.map_or_else(WriteCache::default, |spec| spec.write_cache),
+        allocation: spec.map(|spec| spec.allocation).unwrap_or_default(),
+        initialised_ratio: stats.map_or(0.0, |stats| 1.0 - stats.hole_bytes as f64 / size_bytes.max(1) as f64),
+        prepared_bytes,
+        connections: stats.map_or(0, |stats| stats.connections),
+        dirty_bytes: stats.map_or(0, |stats| stats.dirty_blocks * BLOCK),
+        traffic: stats.map(traffic).unwrap_or_default(),
+        tenant: tenant.to_string(),
+    }
+}
+
+fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Option<&VolumeStats>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if volume.spec.as_ref().is_some_and(|spec| spec.write_cache == WriteCache::Unsafe) {
+        warnings.push("write_cache=unsafe: flushed data may be lost when the server stops unexpectedly".into());
+    }
+    if let VolumeState::Serving { file, .. } = volume.state {
+        let directory = running.store.volumes();
+        let data = Files { directory: &directory, name }.data();
+        if fs::metadata(&data).map_or(true, |found| (found.dev(), found.ino()) != file) {
+            warnings.push(format!(
+                "its data file {} was removed or replaced while it is served: copy its data elsewhere before the server stops",
+                data.display()
+            ));
+        }
+    }
+    if stats.is_some_and(|stats| stats.failing) {
+        warnings.push("the last write to the device failed: flushes fail until one succeeds".into());
+    }
+    if stats.is_some_and(|stats| stats.lost) {
+        warnings.push(format!("acknowledged data is lost: flushes fail until `aerogel volume clear {name}`"));
+    }
+    let tenant = volume.spec.as_ref().and_then(|spec| running.tenants.get(&spec.tenant(name)));
+    if let Some(why) = tenant.and_then(|tenant| tenant.warning.as_ref()) {
+        warnings.push(format!("it runs without the cache that was asked for: {why}"));
+    }
+    warnings
+}
+
+/// What was asked for, or an even part of what nobody asked for.
+fn share_view(running: &Running, tenant: &Name) -> ShareView {
+    let requested = running.allotment(tenant).share;
+    let without = running.allotments().values().filter(|allotment| allotment.share.is_none()).count() as u64;
+    let left = Share::ONE.ppb().saturating_sub(running.committed_ppb(None));
+    let effective = requested.as_ref().map_or(left / without.max(1), |share| share.share.ppb());
+    ShareView { requested: requested.map(|share| share.to_string()), effective: ratio(effective) }
+}
+
+fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {
+    let id = running.tenants.get(tenant).map(|tenant| tenant.id);
+    let stats = snapshot.and_then(|snapshot| snapshot.tenants.iter().find(|stats| Some(stats.tenant) == id));
+    CacheView {
+        requested_bytes: running.allotment(tenant).cache.map(|cache| cache.0),
+        effective_bytes: stats.map_or(0, |stats| stats.target_frames * BLOCK),
+        used_bytes: stats.map_or(0, |stats| stats.used_frames * BLOCK),
+    }
+}
+
+fn traffic(stats: &VolumeStats) -> Traffic {
+    let blocks = stats.hit_blocks + stats.miss_blocks;
+    Traffic {
+        reads: stats.read.requests,
+        read_bytes: stats.read.bytes,
+        writes: stats.write.requests,
+        write_bytes: stats.write.bytes,
+        flushes: stats.flush.requests,
+        errors: [&stats.read, &stats.write, &stats.flush, &stats.other].iter().map(|op| op.errors).sum(),
+        hit_ratio: (blocks > 0).then(|| stats.hit_blocks as f64 / blocks as f64),
+    }
+}
+
+/// Where clients open a volume, in the notation of the NBD project.
+fn uris(listening: &[Address], name: &Name) -> Vec<String> {
+    let uri = |address: &Address| match address {
+        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", absolute(path)),
+        Address::Tcp(host, port) if host.contains(':') => format!("nbd://[{host}]:{port}/{name}"),
+        Address::Tcp(host, port) => format!("nbd://{host}:{port}/{name}"),
+    };
+    listening.iter().map(uri).collect()
+}
+
+fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot>) -> DiskView {
+    let running = disk.state.as_ref().ok();
+    let abilities = running.map(|running| running.store.abilities);
+    let mut warnings = Vec::new();
+    if let Some(running) = running {
+        if !running.store.abilities.direct {
+            warnings.push("its file system has no direct I/O: the kernel's cache is used besides ours".into());
+        }
+        let same = |other: &Disk| other.state.as_ref().is_ok_and(|other| other.store.device == running.store.device);
+        let others = state.disks.iter().filter(|(other, disk)| *other != name && same(disk));
+        warnings.extend(others.map(|(other, _)| format!("disk '{other}' is on the same device")));
+    }
+    let volumes = running.map(|running| running.volumes.keys().map(Name::to_string).collect()).unwrap_or_default();
+    let time = snapshot.map_or(0, |snapshot| snapshot.busy_ns + snapshot.idle_ns);
+    DiskView {
+        name: name.to_string(),
+        path: absolute(&disk.path),
+        uuid: disk.uuid,
+        condition: if running.is_some() { Condition::Online } else { Condition::Offline },
+        reason: disk.state.as_ref().err().cloned(),
+        warnings,
+        device: None,
+        direct_io: abilities.is_some_and(|abilities| abilities.direct),
+        device_block_bytes: abilities.map_or(0, |abilities| abilities.device_block),
+        free_bytes: 0,
+        policy: "none".into(),
+        committed_share: running.map_or(0.0, |running| ratio(running.committed_ppb(None))),
+        memory_bytes: snapshot.map_or(0, |snapshot| snapshot.budget_bytes),
+        dirty_bytes: snapshot.map_or(0, |s| s.tenants.iter().map(|tenant| tenant.dirty_frames * BLOCK).sum()),
+        busy_ratio: snapshot.map_or(0.0, |snapshot| snapshot.busy_ns as f64 / time.max(1) as f64),
+        volumes,
+        unclaimed: Vec::new(),
+    }
+}
+
+/// What has to be asked of the file system.
+struct Looked {
+    free_bytes: u64,
+    device: String,
+    unclaimed: Vec<String>,
+    warnings: Vec<String>,
+}
+
+fn look(store: &Arc<Store>) -> Looked {
+    let (major, minor) = (rustix::fs::major(store.device), rustix::fs::minor(store.device));
+    let sys = format!("/sys/dev/block/{major}:{minor}");
+    let name = fs::read_link(&sys).ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let mut warnings: Vec<String> = store.check().err().into_iter().collect();
+    // A partition has no queue of its own: its parent has.
+    let scheduler =
+        ["queue/scheduler", "../queue/scheduler"].iter().find_map(|q| fs::read_to_string(format!("{sys}/{q}")).ok());
+    let active = scheduler.as_deref().and_then(|all| all.split_once('[')?.1.split_once(']')).map(|(active, _)| active);
+    if let Some(other) = active.filter(|active| *active != "none") {
+        warnings
+            .push(format!("the kernel's scheduler of its device is '{other}'; 'none' leaves the order to this server"));
+    }
+    let unclaimed: Vec<String> = match store.unclaimed() {
+        Ok(paths) => paths.iter().map(|path| absolute(path)).collect(),
+        Err(error) => {
+            warnings.push(format!("its directory cannot be read: {error}"));
+            Vec::new()
+        }
+    };
+    warnings.extend(unclaimed.iter().map(|path| format!("{path} is data without specification: left alone")));
+    let free_bytes = file::free_bytes(store.directory());
+    let device = name.map_or_else(|| format!("{major}:{minor}"), |name| format!("{major}:{minor} ({name})"));
+    Looked { free_bytes, device, unclaimed, warnings }
+}

@@ -1,0 +1,297 @@
+//! What is asked for and what is shown, as it goes over the API. Requested and effective values stand side by side.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::quantity::{Name, ShareText, Size};
+use crate::store::spec::{Allocation, WriteCache};
+
+/// A volume to make.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVolume {
+    /// Its name.
+    #[schema(value_type = String)]
+    pub name: Name,
+    /// Bytes, a multiple of 512; a number or a text such as "10GiB".
+    #[schema(value_type = String)]
+    pub size: Size,
+    /// On which disk; may be left out if there is only one, or one called `default`.
+    #[schema(value_type = Option<String>)]
+    pub disk: Option<Name>,
+    /// The part of the disk's time promised to its tenant: "1/4", "0.25" or "25%".
+    #[schema(value_type = Option<String>)]
+    pub share: Option<ShareText>,
+    /// Whose allotment it uses; its own if left out.
+    #[schema(value_type = Option<String>)]
+    pub tenant: Option<Name>,
+    /// Cache of its tenant.
+    #[schema(value_type = Option<String>)]
+    pub cache: Option<Size>,
+    /// How its file gets space.
+    #[serde(default)]
+    pub allocation: Allocation,
+}
+
+/// A value, or `"none"` to take it back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Setting<T> {
+    /// No value.
+    None,
+    /// A value.
+    To(T),
+}
+
+impl<T> Setting<T> {
+    /// As an option.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Setting::None => None,
+            Setting::To(value) => Some(value),
+        }
+    }
+}
+
+impl<T: std::str::FromStr> std::str::FromStr for Setting<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == "none" { Ok(Setting::None) } else { text.parse().map(Setting::To) }
+    }
+}
+
+impl<T: Serialize> Serialize for Setting<T> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Setting::None => to.serialize_str("none"),
+            Setting::To(value) => value.serialize(to),
+        }
+    }
+}
+
+impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What to change of a volume; what is left out stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SetVolume {
+    /// The share of its tenant, or "none".
+    #[schema(value_type = Option<String>)]
+    pub share: Option<Setting<ShareText>>,
+    /// The cache of its tenant as a text such as "64MiB", or "none".
+    #[schema(value_type = Option<String>)]
+    pub cache: Option<Setting<Size>>,
+    /// How writes are acknowledged.
+    pub write_cache: Option<WriteCache>,
+    /// Needed for `unsafe`: acknowledged data may be lost.
+    pub accept_data_loss: bool,
+}
+
+/// A new size.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowVolume {
+    /// Bytes, a multiple of 512, not less than now; a number or a text such as "10GiB".
+    #[schema(value_type = String)]
+    pub size: Size,
+}
+
+/// A disk to add: an empty directory becomes one, the directory of a disk is taken over with its volumes.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddDisk {
+    /// Its name on this server.
+    #[schema(value_type = String)]
+    pub name: Name,
+    /// Its directory.
+    pub path: String,
+    /// Even if another disk is on the same device.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// Whether something can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Condition {
+    /// Yes.
+    Online,
+    /// No; see the reason.
+    Offline,
+    /// Not yet: it is being made.
+    Creating,
+}
+
+/// A share as asked for and as it is.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ShareView {
+    /// As it was typed; absent if none was.
+    pub requested: Option<String>,
+    /// The part of the disk's time, 0 to 1: what was asked for, or an even part of what nobody asked for.
+    pub effective: f64,
+}
+
+/// Cache as asked for and as it is.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CacheView {
+    /// Bytes; absent if none were asked for.
+    pub requested_bytes: Option<u64>,
+    /// Bytes that its tenant may use now.
+    pub effective_bytes: u64,
+    /// Bytes that its tenant uses now.
+    pub used_bytes: u64,
+}
+
+/// Requests since the server started.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct Traffic {
+    /// Reads answered.
+    pub reads: u64,
+    /// Bytes read by clients.
+    pub read_bytes: u64,
+    /// Writes answered.
+    pub writes: u64,
+    /// Bytes written by clients.
+    pub write_bytes: u64,
+    /// Flushes answered.
+    pub flushes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Part of the blocks read that were in the cache, 0 to 1; absent without reads.
+    pub hit_ratio: Option<f64>,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VolumeView {
+    /// Its name.
+    pub name: String,
+    /// On which disk.
+    pub disk: String,
+    /// Whose allotment it uses.
+    pub tenant: String,
+    /// Whether it can be used.
+    pub condition: Condition,
+    /// Why it cannot be used.
+    pub reason: Option<String>,
+    /// Things to know.
+    pub warnings: Vec<String>,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Its data file.
+    pub path: String,
+    /// Where clients open it.
+    pub uris: Vec<String>,
+    /// The share of its tenant.
+    pub share: ShareView,
+    /// The cache of its tenant.
+    pub cache: CacheView,
+    /// How writes are acknowledged.
+    pub write_cache: WriteCache,
+    /// How its file gets space.
+    pub allocation: Allocation,
+    /// Part of it that was written before, by clients or when idle, 0 to 1.
+    pub initialised_ratio: f64,
+    /// Bytes zero-written so far while it is being made.
+    pub prepared_bytes: u64,
+    /// Open connections.
+    pub connections: u32,
+    /// Bytes acknowledged and not yet written.
+    pub dirty_bytes: u64,
+    /// Requests since the server started.
+    pub traffic: Traffic,
+}
+
+/// A disk.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DiskView {
+    /// Its name on this server.
+    pub name: String,
+    /// Its directory.
+    pub path: String,
+    /// Which disk it is, wherever it is mounted.
+    #[schema(value_type = String)]
+    pub uuid: Uuid,
+    /// Whether it can be used.
+    pub condition: Condition,
+    /// Why it cannot be used.
+    pub reason: Option<String>,
+    /// Things to know.
+    pub warnings: Vec<String>,
+    /// The device that the directory is on, major:minor, and its name if known.
+    pub device: Option<String>,
+    /// Whether the page cache is bypassed.
+    pub direct_io: bool,
+    /// Bytes in which the device wants offsets and lengths.
+    pub device_block_bytes: u32,
+    /// Bytes free in its file system.
+    pub free_bytes: u64,
+    /// Who decides which request is next.
+    pub policy: String,
+    /// Part of its time that is promised, 0 to 1.
+    pub committed_share: f64,
+    /// Cache and bookkeeping.
+    pub memory_bytes: u64,
+    /// Bytes acknowledged and not yet written.
+    pub dirty_bytes: u64,
+    /// Part of the time since the server started with a request in the device, 0 to 1.
+    pub busy_ratio: f64,
+    /// Its volumes.
+    pub volumes: Vec<String>,
+    /// Data files without specification: left alone.
+    pub unclaimed: Vec<String>,
+}
+
+/// The server.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// Of the program.
+    pub version: String,
+    /// Its process.
+    pub process: u32,
+    /// Its directory.
+    pub data: String,
+    /// Seconds since its start.
+    pub uptime_seconds: u64,
+    /// Whether it is draining.
+    pub shutting_down: bool,
+    /// Memory for caches and their bookkeeping.
+    pub memory_bytes: u64,
+    /// Where NBD clients connect.
+    pub nbd: Vec<String>,
+    /// Where the API is.
+    pub http: Vec<String>,
+    /// Open connections.
+    pub connections: u32,
+    /// Things to know, of all disks and volumes.
+    pub warnings: Vec<String>,
+    /// Its disks.
+    pub disks: Vec<DiskView>,
+    /// Its volumes.
+    pub volumes: Vec<VolumeView>,
+}
+
+/// Done, and what should be known about it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Done {
+    /// For people.
+    pub message: String,
+    /// The volume, as it is now.
+    pub volume: Option<VolumeView>,
+    /// The disk, as it is now.
+    pub disk: Option<DiskView>,
+}
+
+/// Not done; nothing changed.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What is wrong.
+    pub error: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}

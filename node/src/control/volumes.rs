@@ -1,0 +1,414 @@
+//! Volumes: opened with their disk, created, changed, grown, deleted.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use engine::control::{Command, VolumeSpec};
+use engine::disk::VolumeId;
+use tracing::{info, warn};
+
+use super::view::{CreateVolume, GrowVolume, SetVolume};
+use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, blocking, refusal, with_files};
+use crate::disk_thread::DiskHandle;
+use crate::quantity::{Name, Size};
+use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
+use crate::store::steps::{DISCARD, UNPUBLISH};
+use crate::store::{Files, Progress, Spec, Store, file};
+
+impl Control {
+    /// Opens the volumes found on a disk. One that cannot be used is offline; the others go on.
+    pub(super) async fn open_volumes(&self, disk: &Name) {
+        let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
+        let scanned = blocking(move || store.scan()).await;
+        let found = match scanned {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return warn!(%disk, "its volumes cannot be read: {error}"),
+            Err(error) => return warn!(%disk, "its volumes cannot be read: {error}"),
+        };
+        for path in found.unclaimed {
+            warn!(%disk, path = %path.display(), "data without specification: left alone");
+        }
+        for (name, spec) in found.volumes {
+            let state = self.admit(disk, &name, spec.as_ref());
+            let is_usable = state.is_none();
+            let volume = Volume { spec: spec.ok(), state: state.unwrap_or_else(|| offline("it is being opened")) };
+            if let Ok(running) = self.state().disk_mut(disk) {
+                running.volumes.insert(name.clone(), volume);
+            }
+            if is_usable && let Err(error) = self.open_volume(disk, &name).await {
+                let reason = error.to_string();
+                warn!(%disk, volume = %name, "offline: {reason}");
+                if let Some(volume) = self.state().volume_mut(disk, &name) {
+                    volume.state = VolumeState::Offline(reason);
+                }
+            }
+        }
+    }
+
+    /// Why a volume that was found cannot be opened.
+    fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &String>) -> Option<VolumeState> {
+        let state = self.state();
+        let elsewhere = state.find(name).ok().filter(|(other, _)| other != disk);
+        let reason = match (spec, elsewhere) {
+            (Err(reason), _) => reason.clone(),
+            (Ok(_), Some((other, _))) => format!("disk '{other}' has a volume of the same name"),
+            (Ok(_), None) => return None,
+        };
+        warn!(%disk, volume = %name, "offline: {reason}");
+        Some(VolumeState::Offline(reason))
+    }
+
+    /// Hands a volume to the disk's thread.
+    async fn open_volume(&self, disk: &Name, name: &Name) -> Result<(), Error> {
+        let (thread, store, spec, tenant, id) = {
+            let mut state = self.state();
+            let running = state.disk_mut(disk)?;
+            let spec = running.volumes.get(name).and_then(|volume| volume.spec.clone());
+            let spec = spec.ok_or_else(|| Error::Unknown(Kind::Volume, name.clone()))?;
+            let (tenant, id) = (spec.tenant(name), running.free_volume());
+            (running.thread.clone(), running.store.clone(), spec, tenant, id)
+        };
+        self.ensure_tenant(disk, &tenant, &thread).await?;
+        let tenant = self.state().disk_mut(disk)?.tenant_id(&tenant);
+        let abilities = store.abilities;
+        let size = spec.size;
+        let opened = with_files(&store, name, move |files| {
+            let file = abilities.open(&files.data())?;
+            let metadata = file.metadata()?;
+            let holes = file::holes(&file, size);
+            Ok::<_, std::io::Error>((file, (metadata.dev(), metadata.ino()), holes))
+        });
+        let (file, inode, holes) = opened.await?.map_err(|error| {
+            Error::Offline(Kind::Volume, name.clone(), format!("its data cannot be opened: {error}"))
+        })?;
+        let sparse = spec.allocation == Allocation::Sparse;
+        let spec = VolumeSpec {
+            volume: id,
+            tenant,
+            size,
+            write_cache: spec.write_cache.into(),
+            sparse,
+            holes,
+            initialise: !sparse,
+            device_block: abilities.device_block,
+            can_zero: abilities.can_zero,
+            can_punch: abilities.can_punch,
+        };
+        refusal(thread.open_volume(spec, file).await).map_err(|refusal| refused(name, refusal))?;
+        if let Some(volume) = self.state().volume_mut(disk, name) {
+            volume.state = VolumeState::Serving { id, file: inode };
+        }
+        Ok(())
+    }
+
+    /// At the start, a tenant whose cache no longer fits (there is less memory) goes on without it, and says so.
+    async fn ensure_tenant(&self, disk: &Name, tenant: &Name, thread: &Arc<DiskHandle>) -> Result<(), Error> {
+        if self.state().disk(disk)?.tenants.contains_key(tenant) {
+            return Ok(());
+        }
+        let Err(refusal_at_first) = self.sync_tenant(disk, tenant).await else { return Ok(()) };
+        let (id, mut spec) = {
+            let mut state = self.state();
+            let running = state.disk_mut(disk)?;
+            (running.free_tenant(), running.allotment(tenant).spec())
+        };
+        spec.cache = None;
+        let second = refusal(thread.command(Command::SetTenant(id, spec)).await);
+        second.map_err(|refusal| refused(tenant, refusal))?;
+        warn!(%disk, %tenant, "{refusal_at_first}");
+        let known = Tenant { id, warning: Some(refusal_at_first.to_string()) };
+        self.state().disk_mut(disk)?.tenants.insert(tenant.clone(), known);
+        Ok(())
+    }
+
+    /// Creates a volume, or nothing.
+    pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
+        let turn = self.change().await?;
+        let (disk, spec, store, progress) = self.plan(&request)?;
+        let name = request.name;
+        let tenant = spec.tenant(&name);
+        if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
+            self.forget_volume(&disk, &name).await;
+            return Err(refused(&name, refusal));
+        }
+        // Writing zeros takes long: others may go on meanwhile; the name and the share are taken already.
+        let turn = Some(turn).filter(|_| spec.allocation != Allocation::Full);
+        let written = spec.clone();
+        let created = with_files(&store, &name, move |files| files.create(&written, &progress)).await;
+        let _turn = match turn {
+            Some(turn) => turn,
+            None => self.changing.lock().await,
+        };
+        let opened = match created {
+            Ok(Ok(())) => self.open_volume(&disk, &name).await,
+            Ok(Err(error)) => return self.give_up(&disk, &name, error.into()).await,
+            Err(error) => return self.give_up(&disk, &name, error).await,
+        };
+        if let Err(error) = opened {
+            let removed = spec.clone();
+            with_files(&store, &name, move |files| remove(files, &removed)).await??;
+            return self.give_up(&disk, &name, error).await;
+        }
+        info!(%disk, volume = %name, size = %Size(spec.size), "created");
+        let message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
+        self.done(&name, message + &shared(&spec)).await
+    }
+
+    async fn give_up(&self, disk: &Name, name: &Name, error: Error) -> Result<Done, Error> {
+        self.forget_volume(disk, name).await;
+        Err(error)
+    }
+
+    /// Forgets a volume, and its tenant if it was the last one of it.
+    async fn forget_volume(&self, disk: &Name, name: &Name) {
+        let tenant = {
+            let mut state = self.state();
+            let Ok(running) = state.disk_mut(disk) else { return };
+            running.volumes.remove(name).and_then(|volume| volume.spec).map(|spec| spec.tenant(name))
+        };
+        if let Some(tenant) = tenant
+            && let Err(refusal) = self.sync_tenant(disk, &tenant).await
+        {
+            warn!(%disk, %tenant, "{refusal}");
+        }
+    }
+
+    /// Checks a request, and takes the name and the share.
+    fn plan(&self, request: &CreateVolume) -> Result<(Name, Spec, Arc<Store>, Arc<Progress>), Error> {
+        check_size(request.size.0).map_err(Error::Invalid)?;
+        let mut state = self.state();
+        let disk = which_disk(&state, request.disk.as_ref())?;
+        if state.find(&request.name).is_ok() {
+            return Err(Error::Exists(Kind::Volume, request.name.clone()));
+        }
+        let running = state.disk_mut(&disk)?;
+        let mut spec = Spec::new(request.size.0, request.tenant.clone(), request.allocation);
+        let tenant = spec.tenant(&request.name);
+        if request.share.is_some() || request.cache.is_some() {
+            let now = running.allotment(&tenant);
+            spec.allotment = Allotment {
+                share: request.share.clone().or(now.share),
+                cache: request.cache.or(now.cache),
+                sequence: running.next_sequence(),
+            };
+            running.check_share(&disk, &tenant, spec.allotment.spec().share)?;
+        }
+        let progress = Arc::new(Progress::default());
+        let volume = Volume { spec: Some(spec.clone()), state: VolumeState::Creating(progress.clone()) };
+        running.volumes.insert(request.name.clone(), volume);
+        Ok((disk, spec, running.store.clone(), progress))
+    }
+
+    /// A volume that can be changed: where it is, and what it is.
+    fn changeable(&self, name: &Name) -> Result<Changeable, Error> {
+        let state = self.state();
+        let (disk, volume) = state.find(name)?;
+        match (&volume.state, &volume.spec) {
+            (VolumeState::Creating(_), _) => Err(Error::Busy(Kind::Volume, name.clone())),
+            (VolumeState::Offline(reason), _) => Err(Error::Offline(Kind::Volume, name.clone(), reason.clone())),
+            (VolumeState::Serving { .. }, None) => Err(Error::Internal("a served volume without specification".into())),
+            (VolumeState::Serving { id, .. }, Some(spec)) => {
+                let running = state.disk(&disk)?;
+                let (store, thread) = (running.store.clone(), running.thread.clone());
+                Ok(Changeable { id: *id, spec: spec.clone(), store, thread, disk })
+            }
+        }
+    }
+
+    /// Changes the allotment of a volume's tenant, or how its writes are acknowledged; or nothing.
+    pub async fn set_volume(&self, name: &Name, request: SetVolume) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        if request.write_cache == Some(WriteCache::Unsafe) && !request.accept_data_loss {
+            return Err(Error::NotAccepted);
+        }
+        let volume = self.changeable(name)?;
+        let tenant = volume.spec.tenant(name);
+        let mut spec = volume.spec.clone();
+        spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
+        if request.share.is_some() || request.cache.is_some() {
+            let state = self.state();
+            let running = state.disk(&volume.disk)?;
+            let now = running.allotment(&tenant);
+            spec.allotment = Allotment {
+                share: request.share.map_or(now.share, |share| share.value()),
+                cache: request.cache.map_or(now.cache, |cache| cache.value()),
+                sequence: running.next_sequence(),
+            };
+            running.check_share(&volume.disk, &tenant, spec.allotment.spec().share)?;
+        }
+        if let Err(error) = self.apply(name, &volume, &spec).await {
+            self.restore(name, &volume).await;
+            return Err(error);
+        }
+        info!(disk = %volume.disk, volume = %name, "changed");
+        self.done(name, format!("volume '{name}' is changed{}", shared(&spec))).await
+    }
+
+    /// State, then machine, then file.
+    async fn apply(&self, name: &Name, volume: &Changeable, spec: &Spec) -> Result<(), Error> {
+        self.set_spec(&volume.disk, name, spec);
+        if spec.allotment != volume.spec.allotment {
+            let synced = self.sync_tenant(&volume.disk, &spec.tenant(name)).await;
+            synced.map_err(|refusal| refused(name, refusal))?;
+        }
+        if spec.write_cache != volume.spec.write_cache {
+            let command = Command::SetWriteCache(volume.id, spec.write_cache.into());
+            refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
+        }
+        let (from, to) = (volume.spec.clone(), spec.clone());
+        Ok(with_files(&volume.store, name, move |files| files.change(&from, &to)).await??)
+    }
+
+    async fn restore(&self, name: &Name, volume: &Changeable) {
+        self.set_spec(&volume.disk, name, &volume.spec);
+        let synced = self.sync_tenant(&volume.disk, &volume.spec.tenant(name)).await;
+        let mode = Command::SetWriteCache(volume.id, volume.spec.write_cache.into());
+        if let Err(refusal) = synced.and(refusal(volume.thread.command(mode).await)) {
+            warn!(volume = %name, "{refusal}");
+        }
+    }
+
+    fn set_spec(&self, disk: &Name, name: &Name, spec: &Spec) {
+        if let Some(volume) = self.state().volume_mut(disk, name) {
+            volume.spec = Some(spec.clone());
+        }
+    }
+
+    /// Grows a volume: file first, then specification, then what clients see when they open it next.
+    pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        let size = request.size.0;
+        check_size(size).map_err(Error::Invalid)?;
+        let volume = self.changeable(name)?;
+        if size < volume.spec.size {
+            let now = Size(volume.spec.size);
+            return Err(Error::Invalid(format!(
+                "volume '{name}' has {now}, and volumes never shrink: {}",
+                request.size
+            )));
+        }
+        let (from, to) = (volume.spec.clone(), Spec { size, ..volume.spec.clone() });
+        let new = to.clone();
+        let grown = with_files(&volume.store, name, move |files| files.grow(&from, &to, &Progress::default()));
+        grown.await??;
+        self.set_spec(&volume.disk, name, &new);
+        let command = Command::GrowVolume(volume.id, size);
+        refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
+        info!(disk = %volume.disk, volume = %name, size = %request.size, "grown");
+        self.done(name, format!("volume '{name}' has {} now; clients see it when they open it again", request.size))
+            .await
+    }
+
+    /// Deletes a volume with its data. Its clients are disconnected.
+    pub async fn delete_volume(&self, name: &Name) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        let (disk, id, spec, store, thread) = {
+            let state = self.state();
+            let (disk, volume) = state.find(name)?;
+            if matches!(volume.state, VolumeState::Creating(_)) {
+                return Err(Error::Busy(Kind::Volume, name.clone()));
+            }
+            let running = state.disk(&disk)?;
+            let spec = volume.spec.clone().unwrap_or_else(|| Spec::new(0, None, Allocation::Whole));
+            (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
+        };
+        self.hand_over_allotment(&disk, name).await?;
+        let removed = spec.clone();
+        with_files(&store, name, move |files| files.remove(UNPUBLISH, &removed)).await??;
+        if let Some(volume) = id {
+            refusal(thread.command(Command::CloseVolume { volume, discard: true }).await)
+                .map_err(|refusal| refused(name, refusal))?;
+        }
+        self.forget_volume(&disk, name).await;
+        let message = format!("volume '{name}' is deleted");
+        let discarded = with_files(&store, name, move |files| files.remove(DISCARD, &spec)).await?;
+        let message = match discarded {
+            Ok(()) => message,
+            Err(error) => format!("{message}, but its data could not be removed: {error}"),
+        };
+        info!(%disk, volume = %name, "deleted");
+        Ok(Done { message, disk: None, volume: None })
+    }
+
+    /// If the allotment of a tenant stands in a specification that is to go, another volume of it takes it over.
+    async fn hand_over_allotment(&self, disk: &Name, name: &Name) -> Result<(), Error> {
+        let (store, heir, from, to) = {
+            let state = self.state();
+            let running = state.disk(disk)?;
+            let Some(spec) = running.volumes.get(name).and_then(|volume| volume.spec.as_ref()) else { return Ok(()) };
+            let tenant = spec.tenant(name);
+            let now = running.allotment(&tenant);
+            let mut others = running.members(&tenant).filter(|(other, _)| *other != name);
+            let Some((heir, from)) = others.next().filter(|_| spec.allotment == now && now.sequence > 0) else {
+                return Ok(());
+            };
+            let allotment = Allotment { sequence: running.next_sequence(), ..now };
+            (running.store.clone(), heir.clone(), from.clone(), Spec { allotment, ..from.clone() })
+        };
+        let new = to.clone();
+        with_files(&store, &heir, move |files| files.change(&from, &to)).await??;
+        self.set_spec(disk, &heir, &new);
+        Ok(())
+    }
+
+    /// Accepts the loss that a volume reports, so that flushes succeed again.
+    pub async fn clear_volume(&self, name: &Name) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        let volume = self.changeable(name)?;
+        refusal(volume.thread.command(Command::ClearVolume(volume.id)).await)
+            .map_err(|refusal| refused(name, refusal))?;
+        warn!(disk = %volume.disk, volume = %name, "cleared: blocks that could not be written are given up");
+        self.done(
+            name,
+            format!("volume '{name}': blocks that could not be written are given up; flushes succeed again"),
+        )
+        .await
+    }
+
+    async fn done(&self, name: &Name, message: String) -> Result<Done, Error> {
+        Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None })
+    }
+}
+
+struct Changeable {
+    disk: Name,
+    id: VolumeId,
+    spec: Spec,
+    store: Arc<Store>,
+    thread: Arc<DiskHandle>,
+}
+
+fn offline(reason: &str) -> VolumeState {
+    VolumeState::Offline(reason.into())
+}
+
+fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {
+    Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }
+}
+
+fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError> {
+    files.remove(UNPUBLISH, spec)?;
+    files.remove(DISCARD, spec)
+}
+
+/// What to say when a volume uses the allotment of a tenant with others.
+fn shared(spec: &Spec) -> String {
+    match &spec.tenant {
+        Some(tenant) if spec.allotment.sequence > 0 => {
+            format!("; tenant '{tenant}' has one allotment for all its volumes, and the latest one counts")
+        }
+        _ => String::new(),
+    }
+}
+
+/// The disk that was named, or the only one, or the one called `default`.
+fn which_disk(state: &State, named: Option<&Name>) -> Result<Name, Error> {
+    let first = "default".parse().expect("a name");
+    let name = match (named, state.disks.len()) {
+        (Some(name), _) => name.clone(),
+        (None, 1) => state.disks.keys().next().cloned().unwrap_or(first),
+        (None, _) if state.disks.contains_key(&first) => first,
+        (None, count) => return Err(Error::WhichDisk(count)),
+    };
+    state.disk(&name).map(|_| name)
+}

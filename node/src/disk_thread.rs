@@ -1,0 +1,225 @@
+//! The thread of one disk: the engine, its frames, its sockets and its device, on one core, without locks.
+//!
+//! ```text
+//!   control (async) ──mailbox──┐                    one pass
+//!                              ▼   ┌───────────────────────────────────────────┐
+//!   Reactor ──completions──► Driver│ completions, mail, timer ► sockets in turn │──► one submission, which waits
+//!      ▲                           └──────────────────┬────────────────────────┘            │
+//!      └───────────────────────────────────── actions ┘◄────────────────────────────────────┘
+//! ```
+//!
+//! [`DiskHandle`] is what the rest of the process sees. The thread dies loudly: when it panics, or when no I/O is
+//! possible any more, the process ends, since its clients' requests would hang for ever otherwise. The downside of a
+//! thread per disk: one disk's clients never use more than one core.
+
+mod connection;
+mod driver;
+mod mailbox;
+mod rest;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use engine::control::{Command, Report, VolumeSpec};
+use engine::disk::VolumeId;
+use engine::{Config, Server, Session};
+
+use self::driver::Driver;
+use self::mailbox::{Client, Sender};
+use crate::frames::Frames;
+use crate::reactor::{self, Kind, Reactor, Threads, Uring};
+
+/// Clients of a disk at the same time, unless set otherwise.
+pub const CONNECTIONS_MAX: u32 = 1024;
+
+/// How to run a disk.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The disk's name, for the log and the thread.
+    pub name: String,
+    /// The engine's bounds.
+    pub engine: Config,
+    /// Which reactor.
+    pub reactor: Kind,
+    /// io_uring's `DEFER_TASKRUN`.
+    pub defer_taskrun: bool,
+    /// Clients at the same time.
+    pub connections_max: u32,
+}
+
+impl Options {
+    /// The usual ones.
+    pub fn new(name: impl Into<String>, engine: Config) -> Options {
+        let (reactor, defer_taskrun) = (Kind::Auto, false);
+        Options { name: name.into(), engine, reactor, defer_taskrun, connections_max: CONNECTIONS_MAX }
+    }
+}
+
+/// Why a disk's thread could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No memory for the frames.
+    #[error("no address space for the frames of disk {name}")]
+    Frames {
+        /// The disk.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No reactor of the wanted kind.
+    #[error("no {kind:?} reactor for disk {name}")]
+    Reactor {
+        /// The disk.
+        name: String,
+        /// Which.
+        kind: Kind,
+        /// Why.
+        source: io::Error,
+    },
+    /// No thread.
+    #[error("no thread for disk {name}")]
+    Thread {
+        /// The disk.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The disk's thread has ended: it was stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the disk was stopped")]
+pub struct Stopped;
+
+/// Starts disk threads.
+#[derive(Debug)]
+pub struct DiskThread;
+
+impl DiskThread {
+    /// Starts the thread of a disk without volumes; returns when it works.
+    pub fn start(options: Options) -> Result<DiskHandle, StartError> {
+        let name = options.name.clone();
+        let (started, outcome) = mpsc::sync_channel(1);
+        let builder = std::thread::Builder::new().name(format!("disk {name}"));
+        let thread = builder
+            .spawn(move || run(options, &started))
+            .map_err(|source| StartError::Thread { name: name.clone(), source })?;
+        match outcome.recv() {
+            Ok(Ok(sender)) => Ok(DiskHandle { sender, thread: Some(thread) }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => unreachable!("the thread says how its start went, or ends the process"),
+        }
+    }
+}
+
+/// A running disk thread. Dropping it stops the thread as [`DiskHandle::stop`] does, without waiting.
+#[derive(Debug)]
+pub struct DiskHandle {
+    sender: Sender,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DiskHandle {
+    /// Serves a volume out of `file` (opened with O_DIRECT where that is possible), which is kept until the volume's
+    /// `CloseVolume` was answered with [`Report::Done`], and closed then.
+    pub fn open_volume(&self, spec: VolumeSpec, file: File) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        self.sender.ask(Command::OpenVolume(spec), Some(file))
+    }
+
+    /// Asks for anything else.
+    pub fn command(&self, command: Command) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        assert!(!matches!(command, Command::OpenVolume(_)), "a volume is opened with its file");
+        self.sender.ask(command, None)
+    }
+
+    /// Hands over a client whose handshake is done, with the bytes that were read beyond it. If the disk has too many,
+    /// the connection is closed and the log says so.
+    pub fn attach(&self, socket: OwnedFd, received: Vec<u8>, volume: VolumeId, session: Session) {
+        self.sender.attach(Client { socket, received, volume, session });
+    }
+
+    /// Ends the thread, whatever it was doing: connections are closed, what was not flushed (see [`Command::Drain`]) is
+    /// lost. Returns when it has ended.
+    pub fn stop(mut self) {
+        self.sender.stop();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic: that ends the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for DiskHandle {
+    fn drop(&mut self) {
+        self.sender.stop();
+    }
+}
+
+/// Turns a panic of this thread into the end of the process.
+struct EndWithMe;
+
+impl Drop for EndWithMe {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(thread = std::thread::current().name(), "a disk thread panicked: the server ends");
+            std::process::abort();
+        }
+    }
+}
+
+/// What the thread reports about its start.
+type Started = mpsc::SyncSender<Result<Sender, StartError>>;
+
+/// The thread.
+fn run(options: Options, started: &Started) {
+    let _guard = EndWithMe;
+    // SAFETY: a setting of this thread, which takes a number. Rests of microseconds end when they should, not 50 µs later.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    if let Err(error) = choose_reactor(options, started) {
+        // The starter waits for this.
+        let _ = started.send(Err(error));
+    }
+}
+
+fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError> {
+    let name = options.name.clone();
+    let frames =
+        Frames::new(options.engine.frames_max()).map_err(|source| StartError::Frames { name: name.clone(), source })?;
+    let laid_out = reactor::Options {
+        device_depth: options.engine.device_depth,
+        connections_max: options.connections_max,
+        defer_taskrun: options.defer_taskrun,
+    };
+    let kind = options.reactor;
+    let failed = |source| StartError::Reactor { name: name.clone(), kind, source };
+    if kind != Kind::Threads {
+        match Uring::new(laid_out, frames.memory()) {
+            Ok(uring) => {
+                serve(options, frames, uring, started);
+                return Ok(());
+            }
+            Err(error) if kind == Kind::Auto => {
+                tracing::warn!(disk = name, %error, "no io_uring: using threads, which cost more CPU time");
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let threads = Threads::new(laid_out, frames.memory()).map_err(failed)?;
+    serve(options, frames, threads, started);
+    Ok(())
+}
+
+fn serve<R: Reactor>(options: Options, frames: Frames, reactor: R, started: &Started) {
+    let (sender, mailbox) = mailbox::new(reactor.waker(), &options.name);
+    let server = Server::new(options.engine.clone());
+    if started.send(Ok(sender)).is_err() {
+        return; // The starter has gone.
+    }
+    Driver::new(options, server, frames, reactor, mailbox).run();
+}

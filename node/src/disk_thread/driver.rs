@@ -1,0 +1,592 @@
+//! The loop of a disk's thread: it asks the engine and does as it is told.
+//!
+//! One pass: completions, mail and timers; then the connections with bytes, tenant by tenant, each with a budget; then
+//! everything that is to be sent; then one system call that hands it all to the kernel and waits. Copies and zeroings are
+//! executed after each event, in order, before the next. The clock is read once a pass.
+//!
+//! The receive path, per connection:
+//!
+//! ```text
+//!   socket ──► receive buffer ──► header (28 bytes) ──► engine
+//!                     │
+//!                     └─ start of a payload: copied to its frames (the one copy)
+//!   socket ──► frames: the rest of a payload, if it is long
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use engine::control::{Command, Report, TenantId};
+use engine::disk::{Segment, VolumeId};
+use engine::units::{Nanos, SECOND};
+use engine::{Action, ConnId, Event, Receive, Server};
+use tokio::sync::oneshot;
+
+use super::Options;
+use super::connection::{Connection, Phase};
+use super::mailbox::{Client, Mail, Mailbox};
+use super::turns::Turns;
+use crate::frames::Frames;
+use crate::reactor::{BUFFERS, Completion, Reactor};
+
+/// Requests of one tenant in one pass. At 3 µs each another tenant's device request waits 200 µs for it, less than a
+/// disk's own variation.
+const REQUESTS_PER_TURN: usize = 64;
+/// Payload bytes copied for one tenant in one pass: about 100 µs.
+const BYTES_PER_TURN: u64 = 1024 * 1024;
+/// Messages of control in one pass.
+const MAILS_PER_PASS: usize = 64;
+/// Payloads of at least so many bytes still to come are received straight into their frames: below, the copy costs less
+/// than the system call of its own, and the buffer may bring the next requests too.
+const DIRECT_BYTES_MIN: u64 = 16 * 1024;
+/// Receive buffers that paused connections may hold, out of [`BUFFERS`]: beyond, their bytes move elsewhere.
+const BUFFERS_HELD_MAX: usize = BUFFERS / 2;
+/// How long the last replies of a connection may make no progress before it is closed anyway.
+const FINISH_PATIENCE: Nanos = 5 * SECOND;
+/// Socket buffers of local clients, bytes: a reply of this size leaves in one call.
+const SOCKET_BUFFER: libc::c_int = 1024 * 1024;
+
+/// A command without its answer.
+struct Pending {
+    reply: oneshot::Sender<Report>,
+    then: Then,
+}
+
+/// What a command's answer means for the file of a volume.
+#[derive(Clone, Copy)]
+enum Then {
+    Nothing,
+    /// Refused: close it.
+    CloseUnlessDone(VolumeId),
+    /// Done: close it.
+    CloseIfDone(VolumeId),
+}
+
+/// What is left of a tenant's turn.
+struct Budget {
+    requests: usize,
+    bytes: u64,
+}
+
+impl Budget {
+    fn spent(&self) -> bool {
+        self.requests == 0 || self.bytes == 0
+    }
+}
+
+/// See the module.
+pub struct Driver<R> {
+    options: Options,
+    server: Server,
+    reactor: R,
+    frames: Frames,
+    mailbox: Mailbox,
+    /// There may be mail.
+    mail: bool,
+    now: Nanos,
+    completions: Vec<Completion>,
+    connections: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    turns: Turns,
+    /// Connections to be looked at when the pass sends.
+    senders: Vec<ConnId>,
+    /// Connections that held a receive buffer after their turn, and may still.
+    holders: Vec<ConnId>,
+    /// Connections that want to receive, when the pass has sent.
+    receivers: Vec<ConnId>,
+    /// Connections that rest, and until when.
+    resting: Vec<(Nanos, ConnId)>,
+    /// Connections that finish, by their deadlines; out of date where those have moved.
+    finishing: VecDeque<(Nanos, ConnId)>,
+    /// Tenants of the volumes that have files.
+    tenants: HashMap<VolumeId, TenantId>,
+    pending: HashMap<u64, Pending>,
+    token: u64,
+}
+
+impl<R: Reactor> Driver<R> {
+    /// A driver without volumes.
+    pub fn new(options: Options, server: Server, frames: Frames, reactor: R, mailbox: Mailbox) -> Driver<R> {
+        let connections_max = options.connections_max as usize;
+        Driver {
+            options,
+            server,
+            reactor,
+            frames,
+            mailbox,
+            mail: true,
+            now: clock(),
+            completions: Vec::new(),
+            connections: Vec::with_capacity(connections_max),
+            free: Vec::with_capacity(connections_max),
+            turns: Turns::default(),
+            senders: Vec::with_capacity(connections_max),
+            holders: Vec::with_capacity(BUFFERS),
+            receivers: Vec::with_capacity(connections_max),
+            resting: Vec::with_capacity(connections_max),
+            finishing: VecDeque::new(),
+            tenants: HashMap::new(),
+            pending: HashMap::new(),
+            token: 0,
+        }
+    }
+
+    /// Passes until it is to stop.
+    pub fn run(mut self) {
+        while !self.mailbox.stopping() {
+            self.pass();
+        }
+    }
+
+    fn pass(&mut self) {
+        let timeout = self.timeout();
+        let mut completions = std::mem::take(&mut self.completions);
+        if let Err(error) = self.reactor.turn(timeout, &mut completions) {
+            panic!("disk {}: no I/O is possible any more: {error}", self.options.name);
+        }
+        self.now = clock();
+        for completion in completions.drain(..) {
+            self.complete(completion);
+        }
+        self.completions = completions;
+        self.end_rests();
+        self.read_mail();
+        self.expire();
+        self.take_turns();
+        self.free_buffers();
+        self.send();
+        self.begin_receives();
+    }
+
+    /// How long to wait for something to happen.
+    fn timeout(&self) -> Option<Duration> {
+        if self.mail || self.turns.tenants() > 0 {
+            return Some(Duration::ZERO);
+        }
+        let finish = self.finishing.front().map(|&(deadline, _)| deadline);
+        let rested = self.resting.iter().map(|&(until, _)| until).min();
+        let wanted = [self.server.poll_timeout(), finish, rested].into_iter().flatten().min()?;
+        Some(Duration::from_nanos(wanted.saturating_sub(self.now)))
+    }
+
+    /// Tells the engine, and does what it asks for.
+    fn handle(&mut self, event: Event<'_>) {
+        self.server.handle(self.now, event);
+        while let Some(action) = self.server.poll_action() {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Copy { from, to, start, len } => self.frames.copy(from, to, start, len),
+            Action::Zero { frame, start, len } => self.frames.zero(frame, start, len),
+            Action::Submit(io) => self.reactor.submit(io, self.server.io(io)),
+            Action::Receive(conn) => self.queue(conn),
+            Action::Send(conn) => self.queue_send(conn),
+            Action::Close(conn) => self.finish(conn),
+            Action::Gone(conn) => {
+                let gone = self.connections[conn.0 as usize].take();
+                assert!(gone.is_some_and(|c| c.phase == Phase::Closed), "a slot is free once its socket is closed");
+                self.free.push(conn.0);
+            }
+            Action::Report { token, report } => self.answer(token, report),
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        match completion {
+            Completion::Io { io, result } => self.handle(Event::IoDone { io, result }),
+            Completion::Received { conn, buffer, len } => {
+                let connection = self.connection(conn);
+                connection.receiving = false;
+                if connection.phase == Phase::Open {
+                    connection.input.hold(buffer, len);
+                    self.queue(conn);
+                } else {
+                    self.reactor.release(buffer);
+                }
+            }
+            Completion::Filled { conn, bytes } => {
+                let connection = self.connection(conn);
+                connection.receiving = false;
+                if connection.phase == Phase::Open {
+                    self.handle(Event::Payload { conn, bytes });
+                    self.queue(conn);
+                }
+            }
+            Completion::Sent { conn, bytes } => self.sent(conn, bytes),
+            Completion::ReceiveEnded { conn } => {
+                let connection = self.connection(conn);
+                connection.receiving = false;
+                connection.peer_ended = true;
+                self.queue(conn);
+            }
+            Completion::SendFailed { conn } => {
+                self.connection(conn).sending = false;
+                self.close(conn);
+            }
+            Completion::Closed { conn } => {
+                self.connection(conn).phase = Phase::Closed;
+                self.handle(Event::Closed { conn });
+            }
+            Completion::Woken => self.mail = true,
+        }
+    }
+
+    /// A connection whose socket is, or was, with the reactor.
+    fn connection(&mut self, conn: ConnId) -> &mut Connection {
+        self.connections[conn.0 as usize].as_mut().expect("completions are for connections that exist")
+    }
+}
+
+/// Receiving.
+impl<R: Reactor> Driver<R> {
+    /// The connection takes a turn.
+    fn queue(&mut self, conn: ConnId) {
+        let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
+        if connection.phase == Phase::Open && !std::mem::replace(&mut connection.queued, true) {
+            self.turns.push(connection.tenant, conn);
+        }
+    }
+
+    /// Each tenant that has work gets one turn.
+    fn take_turns(&mut self) {
+        for _ in 0..self.turns.tenants() {
+            let Some(tenant) = self.turns.begin_turn() else { break };
+            let mut budget = Budget { requests: REQUESTS_PER_TURN, bytes: BYTES_PER_TURN };
+            while !budget.spent()
+                && let Some(conn) = self.turns.pop(tenant)
+            {
+                self.connection(conn).queued = false;
+                self.work(conn, &mut budget);
+                if self.connections[conn.0 as usize].as_ref().is_some_and(|connection| connection.input.holds()) {
+                    self.holders.push(conn);
+                }
+            }
+            self.turns.end_turn();
+        }
+    }
+
+    /// Gives the engine what it wants of what the connection has, until one has no more or the budget is spent.
+    fn work(&mut self, conn: ConnId, budget: &mut Budget) {
+        while let Some(connection) = &mut self.connections[conn.0 as usize]
+            && connection.phase == Phase::Open
+        {
+            let wanted = self.server.receive(conn);
+            let empty = connection.input.len() == 0;
+            match wanted {
+                Receive::Pause if empty && connection.peer_ended => return self.close(conn),
+                Receive::Pause => return,
+                Receive::Closed => return connection.input.clear(&mut self.reactor),
+                _ if empty => return self.receive(conn, wanted),
+                _ if budget.spent() => return self.queue(conn),
+                Receive::Header => match connection.input.take_header(&mut self.reactor) {
+                    Some(header) => {
+                        budget.requests -= 1;
+                        self.handle(Event::Header { conn, header: &header });
+                    }
+                    None => return self.receive(conn, wanted),
+                },
+                Receive::Payload(bytes) => {
+                    let bytes = self.fill(conn, bytes);
+                    budget.bytes = budget.bytes.saturating_sub(bytes);
+                    self.handle(Event::Payload { conn, bytes });
+                }
+                Receive::Discard(bytes) => {
+                    let part = connection.input.front(&self.reactor).len().min(bytes as usize);
+                    connection.input.consume(part, &mut self.reactor);
+                    self.handle(Event::Discarded { conn, bytes: part as u64 });
+                }
+            }
+        }
+    }
+
+    /// Copies what there is of a payload, at most `wanted` bytes of it, to its frames.
+    fn fill(&mut self, conn: ConnId, wanted: u64) -> u64 {
+        let connection = self.connections[conn.0 as usize].as_mut().expect("the caller has seen it");
+        let mut filled = 0;
+        for segment in self.server.payload(conn) {
+            let (mut start, end) = (u64::from(segment.start), u64::from(segment.start) + u64::from(segment.len));
+            while start < end {
+                let front = connection.input.front(&self.reactor);
+                let part = (front.len() as u64).min(end - start).min(wanted - filled);
+                if part == 0 {
+                    return filled;
+                }
+                self.frames.put(Segment::new(segment.frame, start, start + part), &front[..part as usize]);
+                connection.input.consume(part as usize, &mut self.reactor);
+                start += part;
+                filled += part;
+            }
+        }
+        filled
+    }
+
+    /// Asks the socket for what the engine wants.
+    fn receive(&mut self, conn: ConnId, wanted: Receive) {
+        let connection = self.connection(conn);
+        if connection.receiving {
+            return;
+        }
+        if connection.peer_ended {
+            return self.close(conn);
+        }
+        connection.receiving = true;
+        match wanted {
+            Receive::Payload(bytes) if bytes >= DIRECT_BYTES_MIN => {
+                self.reactor.receive_into(conn, self.server.payload(conn));
+            }
+            _ => self.receivers.push(conn),
+        }
+    }
+
+    /// Receives what connections want, but for those that have enough to read: they rest first.
+    fn begin_receives(&mut self) {
+        for conn in self.receivers.drain(..) {
+            let connection = self.connections[conn.0 as usize].as_mut().expect("it was worked in this pass");
+            if connection.phase != Phase::Open {
+                continue;
+            }
+            // While it waits for the disk, its next requests are the disk's parallelism: they are received at once.
+            let rest = connection.rest.as_mut().filter(|_| self.server.unanswered(conn) == 0);
+            match rest.and_then(|rest| rest.begin(self.reactor.unread(conn))) {
+                Some(length) => self.resting.push((self.now + length, conn)),
+                None => self.reactor.receive(conn),
+            }
+        }
+    }
+
+    /// Connections that have rested receive.
+    fn end_rests(&mut self) {
+        let (now, connections, reactor) = (self.now, &mut self.connections, &mut self.reactor);
+        self.resting.retain(|&(until, conn)| {
+            let Some(connection) = connections[conn.0 as usize].as_mut().filter(|c| c.phase == Phase::Open) else {
+                return false;
+            };
+            if until > now {
+                return true;
+            }
+            if let Some(rest) = &mut connection.rest {
+                rest.end(reactor.unread(conn));
+            }
+            reactor.receive(conn);
+            false
+        });
+    }
+
+    /// Takes the buffers of connections that are paused for so long that others would have none.
+    fn free_buffers(&mut self) {
+        let connections = &mut self.connections;
+        self.holders.sort_unstable();
+        self.holders.dedup();
+        self.holders
+            .retain(|conn| connections[conn.0 as usize].as_ref().is_some_and(|connection| connection.input.holds()));
+        if self.holders.len() > BUFFERS_HELD_MAX {
+            for conn in self.holders.drain(..) {
+                if let Some(connection) = &mut connections[conn.0 as usize] {
+                    connection.input.shelve(&mut self.reactor);
+                }
+            }
+        }
+    }
+}
+
+/// Sending and closing.
+impl<R: Reactor> Driver<R> {
+    /// The connection is looked at when the pass sends.
+    fn queue_send(&mut self, conn: ConnId) {
+        let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
+        let open = matches!(connection.phase, Phase::Open | Phase::Finishing(_));
+        if open && !connection.sending && !std::mem::replace(&mut connection.send_queued, true) {
+            self.senders.push(conn);
+        }
+    }
+
+    /// Begins to send what is outgoing; closes connections that have nothing more to send and are to be closed.
+    fn send(&mut self) {
+        let mut senders = std::mem::take(&mut self.senders);
+        for conn in senders.drain(..) {
+            let Some(connection) = &mut self.connections[conn.0 as usize] else { continue };
+            connection.send_queued = false;
+            if !matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
+                continue;
+            }
+            let mut parts = self.server.outgoing(conn).peekable();
+            if parts.peek().is_some() {
+                connection.sending = true;
+                self.reactor.send(conn, parts);
+            } else if connection.phase != Phase::Open {
+                drop(parts);
+                self.close(conn);
+            }
+        }
+        self.senders = senders;
+    }
+
+    fn sent(&mut self, conn: ConnId, bytes: u64) {
+        self.connection(conn).sending = false;
+        self.handle(Event::Sent { conn, bytes });
+        self.queue_send(conn);
+        if let Some(Connection { phase: Phase::Finishing(_), .. }) = &self.connections[conn.0 as usize] {
+            self.give_patience(conn);
+        }
+    }
+
+    /// Sends what is outgoing, then closes.
+    fn finish(&mut self, conn: ConnId) {
+        let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
+        if connection.phase == Phase::Open {
+            connection.input.clear(&mut self.reactor);
+            self.give_patience(conn);
+            self.queue_send(conn);
+        }
+    }
+
+    fn give_patience(&mut self, conn: ConnId) {
+        let deadline = self.now + FINISH_PATIENCE;
+        self.connection(conn).phase = Phase::Finishing(deadline);
+        self.finishing.push_back((deadline, conn));
+    }
+
+    /// Closes now, whatever is outgoing.
+    fn close(&mut self, conn: ConnId) {
+        let connection = self.connections[conn.0 as usize].as_mut().expect("an open connection is closed");
+        if !matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
+            return;
+        }
+        connection.phase = Phase::Closing;
+        connection.input.clear(&mut self.reactor);
+        self.resting.retain(|&(_, other)| other != conn);
+        if std::mem::take(&mut connection.queued) {
+            self.turns.remove(connection.tenant, conn);
+        }
+        self.reactor.close_socket(conn);
+    }
+
+    /// What was due by now.
+    fn expire(&mut self) {
+        if self.server.poll_timeout().is_some_and(|wanted| wanted <= self.now) {
+            self.handle(Event::Timer);
+        }
+        while let Some(&(deadline, conn)) = self.finishing.front()
+            && deadline <= self.now
+        {
+            self.finishing.pop_front();
+            let connection = self.connections[conn.0 as usize].as_ref();
+            if connection.is_some_and(|connection| connection.phase == Phase::Finishing(deadline)) {
+                tracing::warn!(disk = self.options.name, "a client does not take its last replies: closed");
+                self.close(conn);
+            }
+        }
+    }
+}
+
+/// Mail.
+impl<R: Reactor> Driver<R> {
+    fn read_mail(&mut self) {
+        if !self.mail {
+            return;
+        }
+        for _ in 0..MAILS_PER_PASS {
+            match self.mailbox.take() {
+                Some(Mail::Command { command, file, reply }) => self.command(command, file, reply),
+                Some(Mail::Attach(client)) => self.attach(client),
+                None => {
+                    self.mail = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command, file: Option<std::fs::File>, reply: oneshot::Sender<Report>) {
+        let mut then = Then::Nothing;
+        match (&command, file) {
+            // With a number that is taken, the engine refuses, and the file that has it stays.
+            (Command::OpenVolume(spec), Some(file)) if !self.tenants.contains_key(&spec.volume) => {
+                if let Err(error) = self.reactor.open_volume(spec.volume, file) {
+                    tracing::error!(disk = self.options.name, volume = spec.volume.0, %error, "a file cannot be used");
+                }
+                self.tenants.insert(spec.volume, spec.tenant);
+                then = Then::CloseUnlessDone(spec.volume);
+            }
+            (&Command::CloseVolume { volume, .. }, _) => then = Then::CloseIfDone(volume),
+            _ => {}
+        }
+        self.token += 1;
+        self.pending.insert(self.token, Pending { reply, then });
+        self.handle(Event::Control { token: self.token, command });
+    }
+
+    fn answer(&mut self, token: u64, report: Report) {
+        let Pending { reply, then } = self.pending.remove(&token).expect("each command is answered once");
+        match (then, matches!(report, Report::Done)) {
+            (Then::CloseIfDone(volume), true) | (Then::CloseUnlessDone(volume), false) => {
+                self.tenants.remove(&volume);
+                self.reactor.close_volume(volume);
+            }
+            _ => {}
+        }
+        // Whoever asked may have gone meanwhile.
+        let _ = reply.send(report);
+    }
+
+    fn attach(&mut self, client: Client) {
+        let disk = &self.options.name;
+        if self.free.is_empty() && self.connections.len() >= self.options.connections_max as usize {
+            let connections_max = self.options.connections_max;
+            tracing::warn!(disk, connections_max, "too many connections: a client is turned away");
+            return;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() as u32 - 1
+        });
+        let conn = ConnId(index);
+        let local = tune(&client.socket);
+        if let Err(error) = self.reactor.open_socket(conn, client.socket) {
+            tracing::error!(disk, %error, "a connection cannot be used");
+            self.free.push(index);
+            return;
+        }
+        let (volume, session) = (client.volume, client.session);
+        // An unknown volume has no tenant; its connection is closed before it has a turn.
+        let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
+        self.connections[index as usize] = Some(Connection::new(tenant, client.received, local));
+        self.handle(Event::Attach { conn, volume, session });
+        self.queue(conn);
+    }
+}
+
+/// Replies leave at once; Unix sockets take large ones whole. TCP sizes its buffers itself, unless it is told to. Says
+/// whether it is a Unix socket.
+fn tune(socket: &OwnedFd) -> bool {
+    let set = |level, name, value: libc::c_int| {
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: reads an integer of ours. Refusals are harmless.
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(&value).cast(), len) == 0 }
+    };
+    let local = !set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    if local {
+        // Beyond the system's bound it needs a privilege.
+        for (force, plain) in [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)] {
+            if !set(libc::SOL_SOCKET, force, SOCKET_BUFFER) {
+                set(libc::SOL_SOCKET, plain, SOCKET_BUFFER);
+            }
+        }
+    }
+    local
+}
+
+/// CLOCK_MONOTONIC.
+fn clock() -> Nanos {
+    // SAFETY: fills a structure of ours; this clock exists on every Linux.
+    let now = unsafe {
+        let mut now = std::mem::zeroed::<libc::timespec>();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
+        now
+    };
+    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
+}

@@ -1,0 +1,106 @@
+//! What control sends to a disk thread: bounded, in order, and each command answered once.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::Session;
+use engine::control::{Command, Report};
+use engine::disk::VolumeId;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Stopped;
+use crate::reactor::Waker;
+
+/// Messages that wait. Commands beyond wait on their sender's side; clients beyond are refused.
+const MAILS_MAX: usize = 256;
+
+/// A client whose handshake is done.
+pub struct Client {
+    /// Its connection.
+    pub socket: OwnedFd,
+    /// Bytes read beyond the handshake.
+    pub received: Vec<u8>,
+    /// What it opened.
+    pub volume: VolumeId,
+    /// What was agreed on.
+    pub session: Session,
+}
+
+/// A message.
+pub enum Mail {
+    /// Something to do.
+    Command {
+        /// What.
+        command: Command,
+        /// The file of a volume to be opened.
+        file: Option<File>,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Report>,
+    },
+    /// Somebody to serve.
+    Attach(Client),
+}
+
+/// The thread's end.
+pub struct Mailbox {
+    mails: mpsc::Receiver<Mail>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl Mailbox {
+    /// The next message, if there is one.
+    pub fn take(&mut self) -> Option<Mail> {
+        self.mails.try_recv().ok()
+    }
+
+    /// Whether the thread is to end.
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+}
+
+/// Control's end.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    mails: mpsc::Sender<Mail>,
+    stopping: Arc<AtomicBool>,
+    waker: Waker,
+    disk: String,
+}
+
+/// Both ends of a mailbox, for the thread that `waker` wakes.
+pub fn new(waker: Waker, disk: &str) -> (Sender, Mailbox) {
+    let (mails, mailbox) = mpsc::channel(MAILS_MAX);
+    let stopping = Arc::new(AtomicBool::new(false));
+    let sender = Sender { mails, stopping: Arc::clone(&stopping), waker, disk: disk.to_owned() };
+    (sender, Mailbox { mails: mailbox, stopping })
+}
+
+impl Sender {
+    /// Sends a command when there is room, and waits for the answer.
+    pub fn ask(&self, command: Command, file: Option<File>) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        let sender = self.clone();
+        async move {
+            let (reply, answer) = oneshot::channel();
+            sender.mails.send(Mail::Command { command, file, reply }).await.map_err(|_| Stopped)?;
+            sender.waker.wake();
+            answer.await.map_err(|_| Stopped)
+        }
+    }
+
+    /// Sends a client, or closes its connection.
+    pub fn attach(&self, client: Client) {
+        match self.mails.try_send(Mail::Attach(client)) {
+            Ok(()) => self.waker.wake(),
+            Err(error) => tracing::warn!(disk = self.disk, %error, "a client is turned away"),
+        }
+    }
+
+    /// Ends the thread, before any mail that waits.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}

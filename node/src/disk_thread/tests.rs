@@ -1,0 +1,320 @@
+//! The thread with the real engine, real files and real sockets, on both reactors.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+
+use engine::control::{Command, Refusal, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::disk::VolumeId;
+use engine::nbd::wire;
+use engine::{Config, Session};
+
+use super::{DiskHandle, DiskThread, Options, Stopped};
+use crate::reactor::Kind;
+
+const VOLUME: VolumeId = VolumeId(3);
+const SIZE: u64 = 64 << 20;
+
+/// Each test once on each reactor.
+macro_rules! on_both {
+    ($($name:ident),+ $(,)?) => {
+        mod uring {
+            $(#[test] fn $name() { super::$name(crate::reactor::Kind::IoUring) })+
+        }
+        mod threads {
+            $(#[test] fn $name() { super::$name(crate::reactor::Kind::Threads) })+
+        }
+    };
+}
+
+on_both![
+    what_is_written_is_read,
+    bytes_that_came_with_the_handshake_count,
+    requests_in_many_small_packets,
+    large_requests_pass_through_a_small_partition,
+    many_connections_take_turns,
+    a_client_that_vanishes_in_the_middle,
+    a_client_that_does_not_read_holds_up_nobody,
+    too_many_clients_are_turned_away,
+    volumes_are_closed_with_their_files,
+    numbers_that_are_taken_are_refused,
+    an_unknown_volume_closes_the_connection,
+    stopping_answers_everybody,
+];
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        std::thread::park();
+    }
+}
+
+fn file() -> File {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("disk-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::current_exe().unwrap().with_file_name(name);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file.set_len(SIZE).unwrap();
+    file
+}
+
+fn spec() -> VolumeSpec {
+    VolumeSpec {
+        volume: VOLUME,
+        tenant: TenantId(1),
+        size: SIZE,
+        write_cache: WriteCache::Volatile,
+        sparse: false,
+        holes: Vec::new(),
+        initialise: false,
+        device_block: 512,
+        can_zero: true,
+        can_punch: true,
+    }
+}
+
+fn start(kind: Kind, connections_max: u32) -> DiskHandle {
+    let options = Options { reactor: kind, connections_max, ..Options::new("test", Config::new(16 << 20)) };
+    let disk = DiskThread::start(options).unwrap();
+    let tenant = TenantSpec { share: None, cache: None };
+    assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
+    assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Done)));
+    disk
+}
+
+fn connect(disk: &DiskHandle, received: &[u8]) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    disk.attach(ours.into(), received.to_vec(), VOLUME, Session::default());
+    theirs
+}
+
+fn header(command: u16, cookie: u64, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = wire::REQUEST_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(0u16.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend((len as u32).to_be_bytes());
+    bytes
+}
+
+fn reply(client: &mut UnixStream, cookie: u64, len: usize) -> Vec<u8> {
+    let mut head = [0; 16];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(head[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
+    assert_eq!(head[4..8], [0; 4], "no error");
+    assert_eq!(head[8..], cookie.to_be_bytes());
+    let mut data = vec![0; len];
+    client.read_exact(&mut data).unwrap();
+    data
+}
+
+fn write(client: &mut UnixStream, offset: u64, data: &[u8]) {
+    client.write_all(&header(wire::command::WRITE, 1, offset, data.len())).unwrap();
+    client.write_all(data).unwrap();
+    reply(client, 1, 0);
+}
+
+fn read(client: &mut UnixStream, offset: u64, len: usize) -> Vec<u8> {
+    client.write_all(&header(wire::command::READ, 2, offset, len)).unwrap();
+    reply(client, 2, len)
+}
+
+fn flush(client: &mut UnixStream) {
+    client.write_all(&header(wire::command::FLUSH, 3, 0, 0)).unwrap();
+    reply(client, 3, 0);
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (i.wrapping_mul(31) ^ (i >> 9) ^ seed) as u8).collect()
+}
+
+fn close(disk: &DiskHandle) {
+    let closed = wait(disk.command(Command::CloseVolume { volume: VOLUME, discard: false }));
+    assert!(matches!(closed, Ok(Report::Done)), "{closed:?}");
+}
+
+fn what_is_written_is_read(kind: Kind) {
+    let disk = start(kind, 8);
+    let mut client = connect(&disk, &[]);
+    for (offset, len) in [(0, 4096), (8192, 512), (100, 7), (1 << 20, 65536), (4095, 100_001), (SIZE - 1, 1)] {
+        let data = pattern(offset, len);
+        write(&mut client, offset, &data);
+        assert!(read(&mut client, offset, len) == data);
+        flush(&mut client);
+        assert!(read(&mut client, offset, len) == data);
+    }
+    client.write_all(&header(wire::command::DISC, 9, 0, 0)).unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
+    close(&disk);
+    disk.stop();
+}
+
+fn bytes_that_came_with_the_handshake_count(kind: Kind) {
+    let disk = start(kind, 8);
+    let data = pattern(5, 40_000);
+    let stream = [header(wire::command::WRITE, 1, 512, data.len()), data.clone()].concat();
+    for split in [0, 10, 28, 1000, stream.len()] {
+        let mut client = connect(&disk, &stream[..split]);
+        client.write_all(&stream[split..]).unwrap();
+        reply(&mut client, 1, 0);
+        assert!(read(&mut client, 512, data.len()) == data);
+    }
+    disk.stop();
+}
+
+fn requests_in_many_small_packets(kind: Kind) {
+    let disk = start(kind, 8);
+    let mut client = connect(&disk, &[]);
+    let data = pattern(8, 300);
+    for byte in [header(wire::command::WRITE, 1, 4000, data.len()), data.clone()].concat() {
+        client.write_all(&[byte]).unwrap();
+    }
+    reply(&mut client, 1, 0);
+    assert!(read(&mut client, 4000, 300) == data);
+    disk.stop();
+}
+
+fn large_requests_pass_through_a_small_partition(kind: Kind) {
+    let disk = start(kind, 8);
+    let mut client = connect(&disk, &[]);
+    let data = pattern(1, 32 << 20);
+    write(&mut client, 12_345, &data);
+    assert!(read(&mut client, 12_345, data.len()) == data);
+    flush(&mut client);
+    disk.stop();
+}
+
+fn many_connections_take_turns(kind: Kind) {
+    let disk = start(kind, 100);
+    std::thread::scope(|scope| {
+        for number in 0..70u64 {
+            let mut client = connect(&disk, &[]);
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let (offset, data) = (number * 65536 + round * 512, pattern(number + round, 20_000));
+                    write(&mut client, offset, &data);
+                    assert!(read(&mut client, offset, data.len()) == data);
+                }
+            });
+        }
+    });
+    close(&disk);
+    disk.stop();
+}
+
+fn a_client_that_vanishes_in_the_middle(kind: Kind) {
+    // Room for all of them: those that vanished may hold their slots for a while yet.
+    let disk = start(kind, 16);
+    let mut other = connect(&disk, &[]);
+    for cut in [10, 28, 5000, 200_000] {
+        let mut client = connect(&disk, &[]);
+        let stream = [header(wire::command::WRITE, 1, 0, 1 << 20), pattern(9, 1 << 20)].concat();
+        client.write_all(&stream[..cut]).unwrap();
+        let mut reader = connect(&disk, &[]);
+        for _ in 0..50 {
+            reader.write_all(&header(wire::command::READ, 2, 0, 1 << 20)).unwrap();
+        }
+        drop((client, reader));
+        assert_eq!(read(&mut other, SIZE - 4096, 4096), [0; 4096]);
+    }
+    drop(other);
+    close(&disk);
+    disk.stop();
+}
+
+fn a_client_that_does_not_read_holds_up_nobody(kind: Kind) {
+    let disk = start(kind, 4);
+    let mut lazy = connect(&disk, &[]);
+    for cookie in 0..100 {
+        lazy.write_all(&header(wire::command::READ, cookie, 0, 1 << 20)).unwrap();
+    }
+    let mut other = connect(&disk, &[]);
+    for round in 0..100 {
+        let data = pattern(round, 10_000);
+        write(&mut other, 10_000 * round, &data);
+        assert!(read(&mut other, 10_000 * round, data.len()) == data);
+    }
+    drop(lazy);
+    close(&disk);
+    disk.stop();
+}
+
+fn too_many_clients_are_turned_away(kind: Kind) {
+    let disk = start(kind, 2);
+    let (mut first, second) = (connect(&disk, &[]), connect(&disk, &[]));
+    assert_eq!(connect(&disk, &[]).read(&mut [0]).unwrap(), 0, "closed");
+    drop(second);
+    read(&mut first, 0, 512);
+    // The slot is free again, soon.
+    loop {
+        let mut third = connect(&disk, &[]);
+        let sent = third.write_all(&header(wire::command::READ, 7, 0, 512));
+        if sent.is_ok() && third.read_exact(&mut [0; 16 + 512]).is_ok() {
+            break;
+        }
+    }
+    disk.stop();
+}
+
+fn volumes_are_closed_with_their_files(kind: Kind) {
+    let disk = start(kind, 8);
+    for round in 0..3 {
+        let mut client = connect(&disk, &[]);
+        write(&mut client, 0, &pattern(round, 8192));
+        close(&disk);
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
+        assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Done)));
+        assert_eq!(read(&mut connect(&disk, &[]), 0, 8192), [0; 8192], "another file");
+    }
+    disk.stop();
+}
+
+fn numbers_that_are_taken_are_refused(kind: Kind) {
+    let disk = start(kind, 8);
+    let mut client = connect(&disk, &[]);
+    write(&mut client, 0, &pattern(1, 4096));
+    flush(&mut client);
+    assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Refused(Refusal::Taken))));
+    assert!(read(&mut client, 0, 4096) == pattern(1, 4096), "still the old file");
+    disk.stop();
+}
+
+fn an_unknown_volume_closes_the_connection(kind: Kind) {
+    let disk = start(kind, 8);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    disk.attach(ours.into(), vec![1; 100], VolumeId(77), Session::default());
+    assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "closed");
+    disk.stop();
+}
+
+fn stopping_answers_everybody(kind: Kind) {
+    let disk = start(kind, 8);
+    let mut client = connect(&disk, &[]);
+    for cookie in 0..50 {
+        client.write_all(&header(wire::command::READ, cookie, 0, 1 << 20)).unwrap();
+    }
+    let answer = disk.command(Command::Snapshot);
+    disk.stop();
+    assert!(matches!(wait(answer), Err(Stopped)));
+}

@@ -1,0 +1,183 @@
+//! The memory of the frame pool, and the copying that the engine asks for.
+//!
+//! One anonymous mapping holds all frames, number by number. Nothing is touched before its first use, so resident
+//! memory grows with the frames that the engine really uses (it hands out low numbers first), however large the pool
+//! may become. Frame 0 is read-only to everybody, the kernel included: it is all zeros, always.
+//!
+//! ```text
+//!   0          4096        8192
+//!   ├─ zeros ──┼─ frame 1 ─┼─ frame 2 ─┼─ …         frame i at base + 4096 x i
+//! ```
+//!
+//! Bytes are moved through raw pointers only: the kernel reads and writes the same memory, so no reference into it may
+//! exist. Who may touch what when is the engine's contract (`engine::event`): frames named by a request in the device
+//! or by unsent replies are not written, frames being filled are not read. The downside: this module has to trust that.
+
+mod mapping;
+
+use std::io;
+use std::sync::Arc;
+
+use engine::cache::FrameId;
+use engine::disk::Segment;
+use engine::units::BLOCK;
+
+pub use mapping::Mapping;
+
+/// Bytes of a frame.
+const FRAME: usize = BLOCK as usize;
+
+/// The frames, as their owner sees them: the one who may change bytes.
+#[derive(Debug)]
+pub struct Frames {
+    memory: FrameMemory,
+}
+
+impl Frames {
+    /// Room for `count` frames, number 0 included; nothing of it is resident yet.
+    pub fn new(count: usize) -> io::Result<Frames> {
+        let count = count.max(1);
+        let mapping = Mapping::new(count * FRAME)?;
+        mapping.advise_huge_pages();
+        mapping.protect_prefix(FRAME)?;
+        Ok(Frames { memory: FrameMemory { mapping: Arc::new(mapping), count: count as u32 } })
+    }
+
+    /// The addresses, for those who hand them to the kernel.
+    pub fn memory(&self) -> FrameMemory {
+        self.memory.clone()
+    }
+
+    /// Copies `len` bytes at `start` from one frame to the same place of another.
+    pub fn copy(&mut self, from: FrameId, to: FrameId, start: u16, len: u16) {
+        assert!(from != to, "a frame is not copied onto itself");
+        let source = self.memory.address(Segment { frame: from, start, len });
+        let target = self.memory.address_for_writing(Segment { frame: to, start, len });
+        // SAFETY: both addresses are inside the mapping for `len` bytes (asserted above), in different frames, so they do not
+        // overlap. `&mut self` keeps other copies away; the kernel writes neither of them now (the engine's contract).
+        unsafe { std::ptr::copy_nonoverlapping(source, target, usize::from(len)) }
+    }
+
+    /// Zeroes `len` bytes at `start`.
+    pub fn zero(&mut self, frame: FrameId, start: u16, len: u16) {
+        let target = self.memory.address_for_writing(Segment { frame, start, len });
+        // SAFETY: inside the mapping and not frame 0 (asserted); nobody else uses the bytes now (as in `copy`).
+        unsafe { std::ptr::write_bytes(target, 0, usize::from(len)) }
+    }
+
+    /// Fills a segment; `bytes` has its length.
+    pub fn put(&mut self, segment: Segment, bytes: &[u8]) {
+        assert_eq!(bytes.len(), usize::from(segment.len));
+        let target = self.memory.address_for_writing(segment);
+        // SAFETY: inside the mapping and not frame 0 (asserted). `bytes` is a reference, and none points into the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
+    }
+
+    /// The bytes of a segment.
+    #[cfg(test)]
+    pub fn get(&self, segment: Segment) -> Vec<u8> {
+        let mut bytes = vec![0; usize::from(segment.len)];
+        let source = self.memory.address(segment);
+        // SAFETY: inside the mapping (asserted), and `bytes` is as long.
+        unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) }
+        bytes
+    }
+}
+
+/// Where the frames are: addresses without the right to look. Keeps the memory alive as long as the kernel may use it.
+#[derive(Clone, Debug)]
+pub struct FrameMemory {
+    mapping: Arc<Mapping>,
+    count: u32,
+}
+
+impl FrameMemory {
+    /// Where the frames after number 0 are: the first address, and the one past the last.
+    pub fn writable_range(&self) -> (usize, usize) {
+        let base = self.mapping.address(0) as usize;
+        (base + FRAME, base + FRAME * self.count as usize)
+    }
+
+    /// The bytes of a segment, to be read by the kernel.
+    pub fn readable(&self, segment: Segment) -> libc::iovec {
+        libc::iovec { iov_base: self.address(segment).cast(), iov_len: usize::from(segment.len) }
+    }
+
+    /// The bytes of a segment, to be filled by the kernel. Never frame 0.
+    pub fn writable(&self, segment: Segment) -> libc::iovec {
+        libc::iovec { iov_base: self.address_for_writing(segment).cast(), iov_len: usize::from(segment.len) }
+    }
+
+    fn address(&self, segment: Segment) -> *mut u8 {
+        assert!(segment.frame.0 < self.count, "frame {} of {}", segment.frame.0, self.count);
+        let start = usize::from(segment.start);
+        assert!(start + usize::from(segment.len) <= FRAME, "a segment stays in its frame");
+        self.mapping.address(segment.frame.0 as usize * FRAME + start)
+    }
+
+    fn address_for_writing(&self, segment: Segment) -> *mut u8 {
+        assert!(segment.frame != FrameId::ZERO, "frame 0 stays zero");
+        self.address(segment)
+    }
+}
+
+/// Appends `next` to `list`; one entry for both if they touch in memory.
+pub fn push_merged(list: &mut Vec<libc::iovec>, next: libc::iovec) {
+    if let Some(last) = list.last_mut()
+        && last.iov_base as usize + last.iov_len == next.iov_base as usize
+    {
+        last.iov_len += next.iov_len;
+        return;
+    }
+    list.push(next);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_where_they_were_put() {
+        let mut frames = Frames::new(4).unwrap();
+        frames.put(Segment::new(FrameId(1), 100, 104), b"abcd");
+        frames.copy(FrameId(1), FrameId(3), 98, 8);
+        assert_eq!(frames.get(Segment::new(FrameId(3), 98, 106)), b"\0\0abcd\0\0");
+        frames.zero(FrameId(3), 101, 2);
+        assert_eq!(frames.get(Segment::new(FrameId(3), 100, 104)), b"a\0\0d");
+        assert_eq!(frames.get(Segment::whole(FrameId::ZERO)), vec![0; FRAME]);
+    }
+
+    #[test]
+    #[should_panic(expected = "frame 0 stays zero")]
+    fn frame_zero_is_not_written() {
+        Frames::new(2).unwrap().zero(FrameId::ZERO, 0, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "frame 2 of 2")]
+    fn frames_beyond_the_pool_do_not_exist() {
+        Frames::new(2).unwrap().zero(FrameId(2), 0, 1);
+    }
+
+    #[test]
+    fn neighbours_merge() {
+        let memory = Frames::new(8).unwrap().memory();
+        let mut list = Vec::new();
+        for segment in [
+            Segment::new(FrameId(1), 512, 4096),
+            Segment::whole(FrameId(2)),
+            Segment::whole(FrameId(4)),
+            Segment::new(FrameId(5), 512, 1024),
+        ] {
+            push_merged(&mut list, memory.readable(segment));
+        }
+        assert_eq!(list.iter().map(|v| v.iov_len).collect::<Vec<_>>(), [3584 + 4096, 4096, 512]);
+    }
+
+    #[test]
+    fn an_unused_pool_costs_nothing() {
+        // 1 TiB: more than the machine has.
+        let mut frames = Frames::new(1 << 28).unwrap();
+        frames.put(Segment::new(FrameId((1 << 28) - 1), 0, 1), b"x");
+    }
+}

@@ -1,0 +1,22 @@
+//! `aerogel`: the server and its command line.
+
+mod address;
+mod api;
+mod cli;
+mod config;
+mod control;
+mod disk_thread;
+mod frames;
+mod listen;
+mod quantity;
+mod reactor;
+mod serve;
+mod store;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::Cli::parse().run()
+}

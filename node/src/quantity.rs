@@ -1,0 +1,296 @@
+//! What people type, turned once into what it means: sizes, shares, durations and names.
+//!
+//! Sizes are bytes with IEC suffixes only. `64MB` and `64M` mean different things to different people, so they are
+//! refused with both readings spelled out. A share keeps the text that it was typed as, for display.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use engine::units::Share;
+use serde::{Deserialize, Serialize};
+
+const UNITS: [(&str, u32); 7] =
+    [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+
+/// A number of bytes, as in `64MiB`, `1.5GiB` or `4096`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, suffix) = (&text[..split], text[split..].trim_start());
+        let shift = match UNITS.iter().find(|(unit, _)| *unit == suffix) {
+            Some((_, shift)) => *shift,
+            None if suffix.is_empty() => 0,
+            None => return Err(unknown_suffix(text, number, suffix)),
+        };
+        let (value, scale) =
+            decimal(number).ok_or_else(|| format!("'{text}' is not a size; write for example 64MiB"))?;
+        let bytes = value.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))?;
+        if bytes % scale != 0 {
+            return Err(format!("'{text}' is not a whole number of bytes"));
+        }
+        u64::try_from(bytes / scale).map(Size).map_err(|_| format!("'{text}' is too large"))
+    }
+}
+
+fn unknown_suffix(text: &str, number: &str, suffix: &str) -> String {
+    let letter = suffix.chars().next().map_or(' ', |c| c.to_ascii_uppercase());
+    let is_short = suffix.len() <= 3 && suffix.chars().skip(1).all(|c| "iIbB".contains(c));
+    if is_short && "KMGTPE".contains(letter) {
+        format!("'{text}' is ambiguous: write {number}{letter}iB for powers of 1024, or the plain number of bytes")
+    } else {
+        format!("'{text}' is not a size; write bytes, or KiB, MiB, GiB, TiB, PiB, EiB after a number, as in 64MiB")
+    }
+}
+
+/// A decimal number as (digits, power of ten that they are to be divided by); at most 9 digits after the point.
+fn decimal(text: &str) -> Option<(u128, u128)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if whole.is_empty() || whole.len() > 20 || fraction.len() > 9 || (text.contains('.') && fraction.is_empty()) {
+        return None;
+    }
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    Some((digits, 10u128.pow(fraction.len() as u32)))
+}
+
+/// Exact: what it prints parses to the same size.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact = |shift: u32| self.0 != 0 && self.0.is_multiple_of(1 << shift);
+        match UNITS.iter().find(|(_, shift)| *shift > 0 && exact(*shift)) {
+            Some((unit, shift)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+impl Size {
+    /// For tables: at most one digit after the point, so not always exact.
+    pub fn rounded(self) -> String {
+        match UNITS.iter().find(|(_, shift)| *shift > 0 && self.0 >= 1 << shift) {
+            Some((_, shift)) if self.0.is_multiple_of(1 << shift) => self.to_string(),
+            Some((unit, shift)) => format!("{:.1}{unit}", self.0 as f64 / (1u64 << shift) as f64),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// A share as it was typed, and what it means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShareText {
+    text: String,
+    /// What it means.
+    pub share: Share,
+}
+
+impl FromStr for ShareText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ShareText, String> {
+        let wrong = || format!("'{text}' is not a share; write it as 1/4, 0.25 or 25%");
+        let (over, under) = if let Some(percent) = text.strip_suffix('%') {
+            let (value, scale) = decimal(percent).ok_or_else(wrong)?;
+            (value, scale * 100)
+        } else if let Some((over, under)) = text.split_once('/') {
+            let whole = |t: &str| t.parse::<u32>().map(u128::from).map_err(|_| wrong());
+            (whole(over)?, whole(under)?)
+        } else {
+            decimal(text).ok_or_else(wrong)?
+        };
+        let bounds = || format!("the share '{text}' is out of bounds: it is above 0 and at most 1 (the whole disk)");
+        if under == 0 || over > under {
+            return Err(bounds());
+        }
+        let ppb = over * u128::from(Share::ONE.ppb()) / under;
+        let share = Share::from_ppb(ppb as u64).ok_or_else(bounds)?;
+        Ok(ShareText { text: text.to_owned(), share })
+    }
+}
+
+impl fmt::Display for ShareText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Parts per billion as a percentage for people, with no more digits than it needs.
+pub fn percent(ppb: u64) -> String {
+    let text = format!("{:.2}", ppb as f64 / 1e7);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// A duration such as `30s`, `500ms`, `5m`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Time(pub Duration);
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Time, String> {
+        let wrong = || format!("'{text}' is not a duration; write it as 500ms, 30s or 5m");
+        let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let ms = match &text[split..] {
+            "ms" => 1,
+            "s" => 1000,
+            "m" => 60_000,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = text[..split].parse().map_err(|_| wrong())?;
+        number.checked_mul(ms).map(|ms| Time(Duration::from_millis(ms))).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_millis() {
+            ms if ms.is_multiple_of(60_000) && ms > 0 => write!(f, "{}m", ms / 60_000),
+            ms if ms.is_multiple_of(1000) => write!(f, "{}s", ms / 1000),
+            ms => write!(f, "{ms}ms"),
+        }
+    }
+}
+
+/// A name of a disk, volume or tenant: `[A-Za-z0-9][A-Za-z0-9._-]{0,62}`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Name(String);
+
+impl Name {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Name, String> {
+        let inner = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
+        let starts = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+        if !starts || text.len() > 63 || !text.bytes().all(inner) {
+            let rule = "1 to 63 letters, digits, '.', '_' or '-', the first of them a letter or digit";
+            return Err(format!("'{}' is not a name: a name is {rule}", text.escape_debug()));
+        }
+        Ok(Name(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Text in files and in the API for a type that parses and prints.
+macro_rules! as_text {
+    ($($type:ty),*) => {$(
+        impl Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+as_text!(ShareText, Time, Name);
+
+impl Serialize for Size {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// Accepts a plain number too: programs have bytes, people have `64MiB`.
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a size is a number of bytes or a text such as \"64MiB\"")]
+        enum Either {
+            Bytes(u64),
+            Text(String),
+        }
+        match Either::deserialize(from)? {
+            Either::Bytes(bytes) => Ok(Size(bytes)),
+            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_type_them() {
+        let size = |text: &str| text.parse::<Size>().map(|s| s.0);
+        assert_eq!(size("64MiB"), Ok(64 << 20));
+        assert_eq!(size("1.5GiB"), Ok(3 << 29));
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("512B"), Ok(512));
+        assert!(size("64MB").unwrap_err().contains("64MiB"));
+        assert!(size("64m").unwrap_err().contains("64MiB"));
+        for wrong in ["", "MiB", "-1", "1.", ".5GiB", "0.3B", "16EiB", "1 zebra", "1ßB", "99999999999999999999999"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shares_as_people_type_them() {
+        let share = |text: &str| text.parse::<ShareText>().map(|s| s.share.ppb());
+        assert_eq!(share("1/4"), Ok(250_000_000));
+        assert_eq!(share("0.25"), share("25%"));
+        assert_eq!(share("1/3").unwrap() * 3, 999_999_999);
+        assert_eq!(share("1"), Ok(1_000_000_000));
+        for wrong in ["0", "0%", "101%", "5/4", "1/0", "", "a", "1/", "-1/2", "0.0000000001"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!("12.5%".parse::<ShareText>().unwrap().to_string(), "12.5%");
+        assert_eq!(percent(333_333_333), "33.33%");
+    }
+
+    #[test]
+    fn names_never_escape_a_directory() {
+        for right in ["db", "A", "0", "a.b-c_d", &"x".repeat(63)] {
+            assert!(right.parse::<Name>().is_ok(), "{right}");
+        }
+        for wrong in ["", ".", "..", ".hidden", "-x", "a/b", "a b", "ü", "a\n", &"x".repeat(64)] {
+            assert!(wrong.parse::<Name>().is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_size_prints_what_parses_to_it(bytes: u64) {
+            prop_assert_eq!(Size(bytes).to_string().parse::<Size>(), Ok(Size(bytes)));
+        }
+
+        #[test]
+        fn nothing_panics(text: String) {
+            let _ = (text.parse::<Size>(), text.parse::<ShareText>(), text.parse::<Time>(), text.parse::<Name>());
+        }
+
+        #[test]
+        fn a_fraction_is_rounded_down(over in 1u32..1000, under in 1u32..1000) {
+            prop_assume!(over <= under);
+            let share = format!("{over}/{under}").parse::<ShareText>().unwrap().share.ppb();
+            prop_assert!(share * u64::from(under) <= u64::from(over) * 1_000_000_000);
+        }
+
+        #[test]
+        fn a_time_prints_what_parses_to_it(ms in 0u64..10_000_000) {
+            let time = Time(Duration::from_millis(ms));
+            prop_assert_eq!(time.to_string().parse::<Time>(), Ok(time));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What went wrong on a device: told to the engine in NBD's few words, to the operator in full, at a bounded rate.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use engine::disk::{Op, VolumeId};
+use engine::nbd::Errno;
+
+/// Lines in each [`LOG_WINDOW`]: enough to see what is wrong, too few to fill a disk when one has died.
+const LOG_LINES: u32 = 5;
+/// See [`LOG_LINES`].
+const LOG_WINDOW: Duration = Duration::from_secs(10);
+
+/// Why a device request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// The kernel said so.
+    Os(i32),
+    /// The file ended before the request did.
+    EndOfFile,
+    /// There is no file.
+    NoVolume,
+}
+
+impl Failure {
+    /// What the client may know.
+    fn errno(self) -> Errno {
+        match self {
+            Failure::Os(libc::ENOSPC | libc::EDQUOT) => Errno::NoSpace,
+            Failure::Os(libc::EROFS | libc::EPERM) => Errno::Perm,
+            Failure::Os(libc::EOPNOTSUPP) => Errno::NotSupported,
+            _ => Errno::Io,
+        }
+    }
+}
+
+/// The log of failures.
+#[derive(Debug)]
+pub struct FailureLog {
+    window_start: Instant,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl FailureLog {
+    /// An empty one.
+    pub fn new() -> FailureLog {
+        FailureLog { window_start: Instant::now(), lines: 0, suppressed: 0 }
+    }
+
+    /// Logs a failure, unless there were too many lately, and says it in NBD's words.
+    pub fn report(&mut self, op: Op, volume: VolumeId, offset: u64, failure: Failure) -> Errno {
+        if self.window_start.elapsed() >= LOG_WINDOW {
+            if self.suppressed > 0 {
+                tracing::error!(count = self.suppressed, "more device errors, not shown one by one");
+            }
+            *self = FailureLog::new();
+        }
+        if self.lines == LOG_LINES {
+            self.suppressed += 1;
+            return failure.errno();
+        }
+        self.lines += 1;
+        let error = match failure {
+            Failure::Os(errno) => io::Error::from_raw_os_error(errno).to_string(),
+            Failure::EndOfFile => "the file is shorter than the volume".to_owned(),
+            Failure::NoVolume => "the volume has no file".to_owned(),
+        };
+        tracing::error!(volume = volume.0, ?op, offset, error, "device request failed");
+        failure.errno()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_told_in_the_words_of_nbd() {
+        for (errno, told) in [
+            (libc::ENOSPC, Errno::NoSpace),
+            (libc::EDQUOT, Errno::NoSpace),
+            (libc::EROFS, Errno::Perm),
+            (libc::EPERM, Errno::Perm),
+            (libc::EOPNOTSUPP, Errno::NotSupported),
+            (libc::EINVAL, Errno::Io),
+            (libc::EBADF, Errno::Io),
+        ] {
+            assert_eq!(Failure::Os(errno).errno(), told);
+        }
+        assert_eq!(Failure::EndOfFile.errno(), Errno::Io);
+    }
+
+    #[test]
+    fn a_flood_is_counted_not_shown() {
+        let mut log = FailureLog::new();
+        for _ in 0..100 {
+            log.report(Op::Flush, VolumeId(1), 0, Failure::Os(libc::EIO));
+        }
+        assert_eq!((log.lines, log.suppressed), (LOG_LINES, 100 - u64::from(LOG_LINES)));
+    }
+}

@@ -1,0 +1,156 @@
+//! The ring: set up as well as the kernel allows, entered once a pass, losing nothing when it is full.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+
+use crate::reactor::Options;
+
+/// Submission entries. A pass rarely queues more; those beyond wait in a list and cost one more system call.
+const ENTRIES: u32 = 256;
+/// Completion entries: all that can be in flight on a busy disk, so the kernel's slow overflow list stays empty.
+const COMPLETIONS: u32 = 4096;
+/// Completions collected at a time.
+const BATCH: usize = 64;
+
+/// The ring and what waits to get into it.
+pub struct Ring {
+    uring: IoUring,
+    backlog: VecDeque<squeue::Entry>,
+}
+
+impl Ring {
+    /// A ring with all we need, or why there is none.
+    pub fn new(options: Options) -> io::Result<Ring> {
+        let uring = build(options)?;
+        if !uring.params().is_feature_ext_arg() || !uring.params().is_feature_nodrop() {
+            return Err(io::Error::other("the kernel's io_uring is too old"));
+        }
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::PollAdd::CODE,
+            opcode::Read::CODE,
+            opcode::Readv::CODE,
+            opcode::Write::CODE,
+            opcode::Writev::CODE,
+            opcode::Fsync::CODE,
+            opcode::Fallocate::CODE,
+            opcode::Recv::CODE,
+            opcode::RecvMsg::CODE,
+            opcode::SendMsg::CODE,
+        ];
+        if !needed.iter().all(|&code| probe.is_supported(code)) {
+            return Err(io::Error::other("the kernel's io_uring lacks operations"));
+        }
+        let backlog = VecDeque::with_capacity(ENTRIES as usize);
+        Ok(Ring { uring, backlog })
+    }
+
+    /// For registering things.
+    pub fn submitter(&self) -> io_uring::Submitter<'_> {
+        self.uring.submitter()
+    }
+
+    /// Queues an entry.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid until its completion.
+    pub unsafe fn push(&mut self, entry: squeue::Entry) {
+        if !self.backlog.is_empty() {
+            self.backlog.push_back(entry);
+            return;
+        }
+        // SAFETY: passed on to our caller.
+        if unsafe { self.uring.submission().push(&entry) }.is_err() {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    /// Hands over what is queued and waits for a completion, at most for `timeout`.
+    pub fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        while !self.fill() {
+            self.submit(0, None)?;
+            if !self.uring.completion().is_empty() {
+                break; // The kernel takes no more until these are collected.
+            }
+        }
+        if !self.uring.completion().is_empty() || timeout == Some(Duration::ZERO) {
+            return self.submit(0, None);
+        }
+        self.submit(1, timeout)
+    }
+
+    /// Moves the backlog into the queue; false if it does not fit.
+    fn fill(&mut self) -> bool {
+        let mut queue = self.uring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: what it points to is valid until its completion, as the caller of `push` promised.
+            if unsafe { queue.push(entry) }.is_err() {
+                return false;
+            }
+            self.backlog.pop_front();
+        }
+        true
+    }
+
+    fn submit(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
+        let limit = timeout.map(|limit| Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos()));
+        let mut args = SubmitArgs::new();
+        if let Some(limit) = &limit {
+            args = args.timespec(limit);
+        }
+        let answer = match want {
+            0 => self.uring.submit(),
+            _ => self.uring.submitter().submit_with_args(want, &args),
+        };
+        match answer {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Nothing came in time; a signal; too many completions uncollected; no memory for the moment.
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Takes some of the completions; none if there are none.
+    pub fn collect(&mut self) -> impl Iterator<Item = cqueue::Entry> + use<> {
+        let mut batch = [const { None }; BATCH];
+        let mut count = 0;
+        for (place, entry) in batch.iter_mut().zip(self.uring.completion()) {
+            *place = Some(entry);
+            count += 1;
+        }
+        batch.into_iter().take(count).flatten()
+    }
+}
+
+/// The best ring that this kernel makes: the flags are accelerators only.
+fn build(options: Options) -> io::Result<IoUring> {
+    let mut last = None;
+    for (single_issuer, coop) in [(true, true), (false, true), (false, false)] {
+        let mut builder = IoUring::builder();
+        builder.setup_clamp().setup_cqsize(COMPLETIONS).dontfork();
+        if single_issuer {
+            builder.setup_single_issuer(); // Linux 6.0
+        }
+        match (single_issuer && options.defer_taskrun, coop) {
+            (true, _) => drop(builder.setup_defer_taskrun()), // Linux 6.1
+            (_, true) => drop(builder.setup_coop_taskrun().setup_taskrun_flag()), // Linux 5.19
+            _ => {}
+        }
+        if coop {
+            builder.setup_submit_all(); // Linux 5.18
+        }
+        match builder.build(ENTRIES) {
+            Ok(uring) => return Ok(uring),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL)))
+}

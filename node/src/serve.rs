@@ -1,0 +1,260 @@
+//! The life of a server: start, say that it is ready, serve, drain, end.
+
+use std::io::{IsTerminal, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
+use tracing::{error, info, warn};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::address::{Address, Listener, listen_unix};
+use crate::api::{self, Guard};
+use crate::config::{Config, Log, LogFormat, Memory, ReactorKind};
+use crate::control::{Control, Listening};
+use crate::listen;
+use crate::quantity::Time;
+
+/// Threads of the control side, which is never on the path of data.
+const CONTROL_THREADS: usize = 2;
+
+/// Run a server.
+///
+/// It serves the volumes of its disks over NBD, and its HTTP API at DIR/api.sock, until SIGTERM or SIGINT. Then requests
+/// received are finished and everything is flushed; the exit status is 1 if that took longer than --shutdown-timeout.
+/// A second signal ends it at once.
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// Configuration file; flags override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The server's directory [default: ./aerogel-data]
+    #[arg(long, value_name = "DIR", env = "AEROGEL_DATA", hide_env_values = true)]
+    data: Option<PathBuf>,
+    /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; may be repeated [default: unix:DIR/nbd.sock and
+    /// tcp:127.0.0.1:10809]
+    #[arg(long, value_name = "ADDR")]
+    nbd: Vec<Address>,
+    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
+    /// tcp:127.0.0.1:8809]
+    #[arg(long, value_name = "ADDR")]
+    http: Vec<Address>,
+    /// Allow listeners that other hosts can reach: neither NBD nor HTTP is encrypted yet
+    #[arg(long)]
+    allow_remote: bool,
+    /// Memory for caches and their bookkeeping, such as 4GiB or 50% [default: 25%]
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<Memory>,
+    /// How I/O is done [default: auto]
+    #[arg(long, value_name = "KIND", value_enum)]
+    reactor: Option<ReactorKind>,
+    /// How long to wait for data to reach the disks at the end [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    shutdown_timeout: Option<Time>,
+    /// Log as text or json [default: text]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    log_format: Option<LogFormat>,
+    /// error, warn, info, debug, trace, or a filter by module [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Do not print where the server listens and what to type next
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Serve {
+    /// The configuration with the flags applied.
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = self.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+        config.data = self.data.clone().unwrap_or(config.data);
+        config.nbd = Some(self.nbd.clone()).filter(|given| !given.is_empty()).or(config.nbd);
+        config.http = Some(self.http.clone()).filter(|given| !given.is_empty()).or(config.http);
+        config.allow_remote |= self.allow_remote;
+        config.cache = self.cache.unwrap_or(config.cache);
+        config.reactor = self.reactor.unwrap_or(config.reactor);
+        config.shutdown_timeout = self.shutdown_timeout.unwrap_or(config.shutdown_timeout);
+        config.log.format = self.log_format.unwrap_or(config.log.format);
+        config.log.level = self.log_level.clone().unwrap_or(config.log.level);
+        Ok(config)
+    }
+
+    /// Runs a server until it is told to end.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let config = self.config()?;
+        start_log(&config.log)?;
+        // Tenants' data, the lock and the sockets are nobody else's, from the first moment that they exist.
+        umask(Mode::RWXG | Mode::RWXO);
+        allow_many_files();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(CONTROL_THREADS)
+            .enable_all()
+            .build()
+            .context("cannot start the control threads")?;
+        let code = runtime.block_on(serve(config, !self.quiet));
+        // What is still blocked (a device that never answers) must not keep the process.
+        runtime.shutdown_background();
+        code
+    }
+}
+
+async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let token = config.http_token_file.as_ref().map(|path| {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read the token in {}", path.display()))?;
+        anyhow::ensure!(!text.trim().is_empty(), "the token in {} is empty", path.display());
+        Ok(text.trim().to_owned())
+    });
+    let token = token.transpose()?;
+    let control = Control::open(config).await?;
+    let config = &control.config;
+    let api = listen_unix(&config.api_socket(), 0o600)?;
+    let (nbd_addresses, nbd) = listen_at(&config.nbd(), config.allow_remote).await?;
+    let (http_addresses, http) = listen_at(&config.http(), config.allow_remote).await?;
+    let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
+    control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
+
+    let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
+    for listener in nbd {
+        tokio::spawn(listen::accept(listener, control.clone(), handshakes.clone()));
+    }
+    tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone())));
+    for listener in http {
+        let router = match listener {
+            Listener::Unix(_) => api::router(control.clone()),
+            Listener::Tcp(_) => api::guarded(control.clone(), guard.clone()),
+        };
+        tokio::spawn(api::serve(listener, router));
+    }
+    if announce {
+        print_welcome(&control).await;
+    }
+    info!(data = %config.data.display(), "ready");
+    notify("READY=1");
+
+    either(&mut terminate, &mut interrupt).await;
+    info!("shutting down: finishing requests and flushing");
+    notify("STOPPING=1");
+    let failed = tokio::select! {
+        failed = control.drain() => failed,
+        () = either(&mut terminate, &mut interrupt) => {
+            error!("told to end at once: what was not flushed is lost");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let _ = std::fs::remove_file(config.api_socket());
+    if failed.is_empty() {
+        info!("everything is flushed");
+        return Ok(ExitCode::SUCCESS);
+    }
+    error!(volumes = failed.join(" "), "not everything is flushed: acknowledged data of these volumes may be lost");
+    Ok(ExitCode::FAILURE)
+}
+
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Listens at all addresses, and says at which (a port of 0 is chosen by the kernel).
+async fn listen_at(addresses: &[Address], allow_remote: bool) -> anyhow::Result<(Vec<Address>, Vec<Listener>)> {
+    let (mut actual, mut listeners) = (Vec::new(), Vec::new());
+    for address in addresses {
+        let listener = address.listen(allow_remote).await?;
+        actual.push(match (address, &listener) {
+            (Address::Tcp(host, _), Listener::Tcp(listener)) => {
+                Address::Tcp(host.clone(), listener.local_addr()?.port())
+            }
+            _ => address.clone(),
+        });
+        listeners.push(listener);
+    }
+    Ok((actual, listeners))
+}
+
+async fn print_welcome(control: &Control) {
+    let status = control.status().await;
+    let program = std::env::args().next().unwrap_or_else(|| "aerogel".into());
+    let is_default = control.config.data.as_os_str() == crate::config::DATA_DEFAULT;
+    let data = if is_default { String::new() } else { format!(" --data {}", control.config.data.display()) };
+    let mut text = format!("Aerogel {} serves {}\n\n", status.version, status.data);
+    let lines = |what: &str, addresses: &[String]| {
+        let line = |(i, address): (usize, &String)| format!("  {:<5} {address}\n", if i == 0 { what } else { "" });
+        addresses.iter().enumerate().map(line).collect::<String>()
+    };
+    text += &lines("NBD", &status.nbd);
+    text += &lines("HTTP", &status.http.iter().map(|at| at.replacen("tcp:", "http://", 1)).collect::<Vec<_>>());
+    for warning in &status.warnings {
+        text += &format!("\nwarning: {warning}\n");
+    }
+    let uri = status.volumes.iter().find_map(|volume| volume.uris.first());
+    text += "\nWhat to type next, in another terminal:\n";
+    match uri {
+        Some(uri) => text += &format!("  {program} status{data}\n  nbdinfo '{uri}'\n"),
+        None => {
+            let at = control.config.nbd().into_iter().find_map(|address| match address {
+                Address::Unix(path) => std::path::absolute(path).ok(),
+                Address::Tcp(..) => None,
+            });
+            text += &format!("  {program} volume create db 1GiB{data}\n");
+            text += &match at {
+                Some(path) => format!("  nbdinfo 'nbd+unix:///db?socket={}'\n", path.display()),
+                None => format!("  {program} volume show db{data}\n"),
+            };
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Text for people or objects for programs, on standard error.
+fn start_log(log: &Log) -> anyhow::Result<()> {
+    let level: Targets = log.level.parse().with_context(|| {
+        format!("'{}' is not a log level: error, warn, info, debug, trace, or MODULE=LEVEL,…", log.level)
+    })?;
+    let registry = tracing_subscriber::registry().with(level);
+    let writer = std::io::stderr;
+    match log.format {
+        LogFormat::Json => {
+            registry.with(tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(writer)).init()
+        }
+        LogFormat::Text => {
+            let layer = tracing_subscriber::fmt::layer().with_target(false).with_ansi(writer().is_terminal());
+            registry.with(layer.with_writer(writer)).init();
+        }
+    }
+    Ok(())
+}
+
+/// Every connection is a descriptor, and the usual soft limit is only there for programs that use select().
+fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        warn!("the limit of open files stays as it is: {error}");
+    }
+}
+
+/// Tells systemd, if it started us.
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let text = path.to_string_lossy();
+    let address = match text.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        warn!("systemd cannot be told {state}: {error}");
+    }
+}

@@ -1,0 +1,221 @@
+//! Data files: opened for direct I/O where the file system has it, their holes, and what it can do besides.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use engine::units::{BLOCK, SECTOR};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, seek, statx};
+
+use super::steps::{Progress, check};
+
+/// Ranges that are remembered of a volume at most; the largest ones are kept.
+const HOLES_MAX: usize = 32 * 1024;
+/// Bytes written at once when zeroing.
+const ZEROS: usize = 1 << 20;
+
+const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
+
+/// What the file system of a disk can do, found out by trying it on a scratch file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Abilities {
+    /// Direct I/O.
+    pub direct: bool,
+    /// Bytes in which offsets and lengths of I/O are given: 512 or 4096.
+    pub device_block: u32,
+    /// A range can be zeroed without writing it.
+    pub can_zero: bool,
+    /// Space can be given back.
+    pub can_punch: bool,
+}
+
+impl Abilities {
+    /// Tries everything on a scratch file in this directory.
+    pub fn probe(directory: &Path) -> io::Result<Abilities> {
+        with_scratch(directory, |path, file| {
+            fallocate_or_extend(file, 4 * BLOCK)?;
+            let can = |flags| fallocate(file, flags | FallocateFlags::KEEP_SIZE, 0, BLOCK).is_ok();
+            let block = open_direct(path).ok().and_then(|direct| direct_block(&direct));
+            Ok(Abilities {
+                direct: block.is_some(),
+                device_block: block.unwrap_or(SECTOR as u32),
+                can_zero: can(FallocateFlags::ZERO_RANGE),
+                can_punch: can(FallocateFlags::PUNCH_HOLE),
+            })
+        })
+    }
+
+    /// Opens a data file for the disk's thread.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        if self.direct { open_direct(path) } else { File::options().read(true).write(true).open(path) }
+    }
+}
+
+fn open_direct(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).custom_flags(O_DIRECT).open(path)
+}
+
+fn with_scratch<T>(directory: &Path, work: impl FnOnce(&Path, &File) -> io::Result<T>) -> io::Result<T> {
+    let path = directory.join(".scratch.tmp");
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+    let result = work(&path, &file);
+    fs::remove_file(&path)?;
+    result
+}
+
+fn fallocate_or_extend(file: &File, bytes: u64) -> io::Result<()> {
+    fallocate(file, FallocateFlags::empty(), 0, bytes).or_else(|_| file.set_len(bytes))
+}
+
+/// The least block of direct I/O on this file: what the kernel says, or else the least that works.
+fn direct_block(file: &File) -> Option<u32> {
+    let dioalign = StatxFlags::from_bits_retain(0x2000);
+    if let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, dioalign)
+        && StatxFlags::from_bits_retain(found.stx_mask).contains(dioalign)
+    {
+        let align = found.stx_dio_offset_align.max(found.stx_dio_mem_align);
+        return [512, 4096].into_iter().find(|block| align != 0 && block % align == 0);
+    }
+    [512, 4096].into_iter().find(|&block| {
+        let mut buffer = Aligned::new(4096);
+        file.read_exact_at(&mut buffer.bytes_mut()[..block as usize], u64::from(block)).is_ok()
+    })
+}
+
+/// Zeros at an address that direct I/O accepts.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Aligned {
+        let memory = vec![0; len + BLOCK as usize];
+        Aligned { start: memory.as_ptr().align_offset(BLOCK as usize), memory, len }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
+
+/// Writes zeros over `from..to` past the page cache where that is possible; both are multiples of a block.
+pub fn write_zeros(path: &Path, from: u64, to: u64, progress: &Progress) -> io::Result<()> {
+    let direct = open_direct(path).ok().filter(|file| direct_block(file).is_some());
+    let file = direct.map_or_else(|| File::options().write(true).open(path), Ok)?;
+    let mut zeros = Aligned::new(ZEROS);
+    let mut at = from;
+    while at < to {
+        check(progress)?;
+        let len = (to - at).min(ZEROS as u64);
+        file.write_all_at(&zeros.bytes_mut()[..len as usize], at)?;
+        at += len;
+        progress.bytes.store(at - from, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Ranges of the first `size` bytes that were never written. Never too many: what the file system does not say is data.
+pub fn holes(file: &File, size: u64) -> Vec<(u64, u64)> {
+    let mut holes = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let Ok(start) = seek(file, SeekFrom::Hole(at)) else { break };
+        if start >= size {
+            break;
+        }
+        let end = match seek(file, SeekFrom::Data(start)) {
+            Ok(end) => end,
+            Err(rustix::io::Errno::NXIO) => size,
+            Err(_) => break,
+        };
+        holes.push((start.next_multiple_of(SECTOR), end.min(size) / SECTOR * SECTOR));
+        if holes.len() >= 2 * HOLES_MAX {
+            keep_largest(&mut holes);
+        }
+        at = end;
+    }
+    keep_largest(&mut holes);
+    holes.retain(|(start, end)| start < end);
+    holes.sort_unstable();
+    holes
+}
+
+fn keep_largest(holes: &mut Vec<(u64, u64)>) {
+    if holes.len() > HOLES_MAX {
+        holes.select_nth_unstable_by_key(HOLES_MAX, |(start, end)| std::cmp::Reverse(end.saturating_sub(*start)));
+        holes.truncate(HOLES_MAX);
+    }
+}
+
+/// Bytes free for this user.
+pub fn free_bytes(directory: &Path) -> u64 {
+    rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail * fs.f_frsize)
+}
+
+/// The largest file that the file system takes, by trying.
+pub fn largest_file(directory: &Path) -> u64 {
+    let search = with_scratch(directory, |_, file| {
+        let fits = |blocks: u64| file.set_len(blocks * BLOCK).is_ok();
+        let (mut fit, mut too_large) = (0u64, 1 << 51);
+        while fit + 1 < too_large {
+            let middle = fit.midpoint(too_large);
+            if fits(middle) { fit = middle } else { too_large = middle }
+        }
+        Ok(fit * BLOCK)
+    });
+    search.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_what_was_not_written() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        assert_eq!(holes(&file, 1 << 20), [(0, 1 << 20)]);
+        file.write_all_at(&[1; 4096], 128 << 10).unwrap();
+        assert_eq!(holes(&file, 1 << 20), [(0, 128 << 10), ((128 << 10) + 4096, 1 << 20)]);
+        assert_eq!(holes(&file, 512), [(0, 512)]);
+        fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+        for (start, end) in holes(&file, 1 << 20) {
+            assert!(end <= 128 << 10 || start >= (128 << 10) + 4096);
+        }
+    }
+
+    #[test]
+    fn the_largest_holes_are_kept() {
+        let mut holes: Vec<(u64, u64)> = (0..HOLES_MAX as u64 + 10).map(|i| (i * 100, i * 100 + 1 + i % 50)).collect();
+        keep_largest(&mut holes);
+        assert_eq!(holes.len(), HOLES_MAX);
+        assert!(holes.iter().all(|(start, end)| end - start > 1 || start % 100 == 0));
+    }
+
+    #[test]
+    fn zeros_go_where_they_belong_and_can_be_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        fs::write(&path, [7u8; 3 * 4096]).unwrap();
+        write_zeros(&path, 4096, 2 * 4096, &Progress::default()).unwrap();
+        let found = fs::read(&path).unwrap();
+        assert_eq!([found[4095], found[4096], found[8191], found[8192]], [7, 0, 0, 7]);
+        let progress = Progress::default();
+        progress.cancelled.store(true, Ordering::Relaxed);
+        assert_eq!(write_zeros(&path, 0, 4096, &progress).unwrap_err().kind(), io::ErrorKind::Interrupted);
+    }
+
+    #[test]
+    fn abilities_are_found_and_nothing_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let abilities = Abilities::probe(dir.path()).unwrap();
+        assert!([512, 4096].contains(&abilities.device_block));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert!(largest_file(dir.path()) >= 1 << 30);
+        assert!(free_bytes(dir.path()) > 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! What makes a directory a disk: `disk.toml`, written once, found again or else the disk is offline.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The format of a disk's directory that this program writes and reads.
+const FORMAT: u32 = 1;
+
+/// `disk.toml`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// The format of the directory.
+    pub format: u32,
+    /// Which disk this is, wherever it is mounted.
+    pub uuid: Uuid,
+    /// What was measured or overridden about the device; kept as it is.
+    #[serde(default)]
+    pub profile: toml::Table,
+}
+
+impl Identity {
+    /// Makes a disk of a directory that is absent or empty.
+    pub fn initialise(directory: &Path) -> Result<Identity, String> {
+        let fail = |error: io::Error| format!("cannot make a disk of {}: {error}", directory.display());
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
+            _ => {}
+        }
+        for entry in fs::read_dir(directory).map_err(fail)? {
+            let name = entry.map_err(fail)?.file_name();
+            // What is left of a first attempt that was cut off is ours; `lost+found` is the file system's.
+            if !["lost+found", "lock", "volumes", ".disk.toml.tmp"].iter().any(|known| name == *known) {
+                return Err(format!(
+                    "{} has no disk.toml and is not empty: name an empty directory, or the directory of a disk",
+                    directory.display()
+                ));
+            }
+        }
+        let identity = Identity { format: FORMAT, uuid: Uuid::new_v4(), profile: toml::Table::new() };
+        fs::create_dir_all(volumes(directory)).map_err(fail)?;
+        let text = toml::to_string(&identity).expect("a disk's identity can be written as TOML");
+        replace(&path(directory), text.as_bytes()).map_err(fail)?;
+        sync_parent(directory).map_err(fail)?;
+        Ok(identity)
+    }
+
+    /// Reads the identity of a disk. What is missing stays missing: an unmounted file system is not an empty disk.
+    pub fn read(directory: &Path) -> Result<Identity, String> {
+        let path = path(directory);
+        let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("{} is missing: is the disk's file system mounted, or was it moved?", path.display())
+            }
+            _ => format!("{} cannot be read: {error}", path.display()),
+        })?;
+        let wrong = |why: &dyn std::fmt::Display| format!("{} cannot be understood: {why}", path.display());
+        let identity: Identity = toml::from_str(&text).map_err(|error| wrong(&error.message()))?;
+        if identity.format != FORMAT {
+            return Err(wrong(&format!("its format is {}, this server knows {FORMAT}", identity.format)));
+        }
+        Ok(identity)
+    }
+
+    /// Whether a directory says that it is a disk.
+    pub fn exists(directory: &Path) -> bool {
+        path(directory).exists()
+    }
+
+    /// Whether the profile says that the device has heads.
+    pub fn rotational(&self) -> bool {
+        self.profile.get("rotational").and_then(toml::Value::as_bool).unwrap_or(false)
+    }
+}
+
+fn path(directory: &Path) -> PathBuf {
+    directory.join("disk.toml")
+}
+
+/// Where the volumes of a disk are.
+pub fn volumes(directory: &Path) -> PathBuf {
+    directory.join("volumes")
+}
+
+/// Replaces a file as a whole: after a crash it is the old one or the new one.
+pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let temporary = path.with_file_name(format!(".{}.tmp", path.file_name().unwrap_or_default().display()));
+    let mut file = File::create(&temporary)?;
+    file.write_all(contents)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_parent(path)
+}
+
+/// Puts the names of a file's directory on the medium.
+pub fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_made_once_and_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = dir.path().join("disk");
+        assert!(Identity::read(&disk).unwrap_err().contains("mounted"));
+        let made = Identity::initialise(&disk).unwrap();
+        assert_eq!(Identity::read(&disk).unwrap().uuid, made.uuid);
+        assert!(Identity::initialise(&disk).unwrap_err().contains("not empty"));
+    }
+
+    #[test]
+    fn somebody_elses_directory_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.tex"), "").unwrap();
+        assert!(Identity::initialise(dir.path()).unwrap_err().contains("not empty"));
+    }
+
+    #[test]
+    fn newer_formats_and_nonsense_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |text: &str| fs::write(dir.path().join("disk.toml"), text).unwrap();
+        write(&format!("format = 2\nuuid = \"{}\"", Uuid::new_v4()));
+        assert!(Identity::read(dir.path()).unwrap_err().contains("format is 2"));
+        write("hello");
+        assert!(Identity::read(dir.path()).unwrap_err().contains("cannot be understood"));
+    }
+}

@@ -1,0 +1,155 @@
+//! A disk: a directory with an identity, a lock, and for each volume its data and its specification.
+//!
+//! ```text
+//! DISK/disk.toml            which disk this is; missing or different: offline, never initialised anew
+//!      lock                 held by the server that uses it
+//!      volumes/NAME.img     data
+//!              NAME.toml    specification; without one the data is reported and left alone
+//! ```
+
+pub mod file;
+pub mod identity;
+mod lock;
+pub mod spec;
+pub mod steps;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+pub use file::Abilities;
+pub use identity::Identity;
+pub use lock::Lock;
+pub use spec::Spec;
+pub use steps::{Files, Progress};
+
+use crate::quantity::{Name, Size};
+
+/// Why something about a disk's files could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{} of space do not fit into {}: {} are free", Size(*asked), directory.display(), Size(*free).rounded())]
+    NoSpace { asked: u64, free: u64, directory: PathBuf },
+    #[error("the file system at {} takes files of at most {}, not {}", directory.display(), Size(*limit).rounded(), Size(*asked).rounded())]
+    TooLarge { asked: u64, limit: u64, directory: PathBuf },
+    #[error("the file system at {} cannot allocate files", directory.display())]
+    NoAllocation { directory: PathBuf },
+    #[error("there is already data at {} that belongs to no volume", .0.display())]
+    Unclaimed(PathBuf),
+    #[error("the server is shutting down")]
+    Cancelled,
+    #[error("{doing} failed at {}: {source}", path.display())]
+    Step { doing: String, path: PathBuf, source: io::Error },
+}
+
+/// An open, locked disk.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    /// Who it is.
+    pub identity: Identity,
+    /// What its file system can do.
+    pub abilities: Abilities,
+    /// The device that the directory is on.
+    pub device: u64,
+    _lock: Lock,
+}
+
+/// What was found in a disk's directory.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Volumes, with what is wrong with those that cannot be used.
+    pub volumes: BTreeMap<Name, Result<Spec, String>>,
+    /// Data files without specification.
+    pub unclaimed: Vec<PathBuf>,
+}
+
+impl Store {
+    /// Opens a disk that is known: it must be the one that is expected. The error is the reason why it is offline.
+    pub fn open(directory: &Path, expected: Option<Uuid>) -> Result<Store, String> {
+        let identity = Identity::read(directory)?;
+        if let Some(expected) = expected.filter(|expected| *expected != identity.uuid) {
+            return Err(format!(
+                "{} holds the disk {}, not {expected}: is the right file system mounted?",
+                directory.display(),
+                identity.uuid
+            ));
+        }
+        let lock = Lock::take(directory)?;
+        let cannot = |error: io::Error| format!("{} cannot be used: {error}", directory.display());
+        let volumes = identity::volumes(directory);
+        let device = fs::metadata(&volumes).map_err(cannot)?.dev();
+        let abilities = Abilities::probe(&volumes).map_err(cannot)?;
+        Ok(Store { directory: directory.to_owned(), identity, abilities, device, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where its volumes are.
+    pub fn volumes(&self) -> PathBuf {
+        identity::volumes(&self.directory)
+    }
+
+    /// Whether the directory is still this disk.
+    pub fn check(&self) -> Result<(), String> {
+        match Identity::read(&self.directory)? {
+            found if found.uuid == self.identity.uuid => Ok(()),
+            found => Err(format!("{} now holds another disk, {}", self.directory.display(), found.uuid)),
+        }
+    }
+
+    /// Looks at every file. What a change that was cut off left of a specification is removed.
+    pub fn scan(&self) -> io::Result<Found> {
+        let directory = self.volumes();
+        let mut volumes = BTreeMap::new();
+        for file in self.files()? {
+            if file.starts_with('.') && file.ends_with(".tmp") {
+                fs::remove_file(directory.join(&file))?;
+            } else if let Some(name) = file.strip_suffix(".toml").and_then(|name| name.parse::<Name>().ok()) {
+                let spec = load(&Files { directory: &directory, name: &name });
+                volumes.insert(name, spec);
+            }
+        }
+        Ok(Found { volumes, unclaimed: self.unclaimed()? })
+    }
+
+    /// Data files without specification. While a volume is being created, its data is one.
+    pub fn unclaimed(&self) -> io::Result<Vec<PathBuf>> {
+        let files = self.files()?;
+        let claimed = |data: &str| data.strip_suffix(".img").is_none_or(|name| files.contains(&format!("{name}.toml")));
+        Ok(files.iter().filter(|file| !claimed(file)).map(|file| self.volumes().join(file)).collect())
+    }
+
+    fn files(&self) -> io::Result<BTreeSet<String>> {
+        fs::read_dir(self.volumes())?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+}
+
+/// Reads a volume's specification and compares it with its data.
+fn load(files: &Files<'_>) -> Result<Spec, String> {
+    let path = files.spec();
+    let text = fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let spec = Spec::parse(&text).map_err(|why| format!("{} cannot be understood: {why}", path.display()))?;
+    let data = files.data();
+    let length =
+        fs::metadata(&data).map_err(|error| format!("its data {} cannot be read: {error}", data.display()))?.len();
+    if length < spec.file_bytes() {
+        return Err(format!(
+            "its data {} has {} bytes, and its specification says {}: data is missing",
+            data.display(),
+            length,
+            spec.file_bytes()
+        ));
+    }
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! A volume's specification, kept beside its data: what was asked for, so that a disk can move to another server.
+
+use engine::units::{BLOCK, SECTOR, VOLUME_BYTES_MAX};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::quantity::{Name, ShareText, Size};
+
+/// How the file of a volume gets its space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Allocation {
+    /// Allocated when created, then zero-written in idle disk time.
+    #[default]
+    Whole,
+    /// Allocated and zero-written before creation is answered.
+    Full,
+    /// Allocated as it is written; space is given back.
+    Sparse,
+}
+
+/// How writes are acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum WriteCache {
+    /// In the cache; on the medium after a flush, as with a disk's own write cache.
+    #[default]
+    Volatile,
+    /// On the medium before it is acknowledged.
+    None,
+    /// In the cache, and flushes too: acknowledged data may be lost. For battery-backed memory only.
+    Unsafe,
+}
+
+impl From<WriteCache> for engine::control::WriteCache {
+    fn from(mode: WriteCache) -> Self {
+        match mode {
+            WriteCache::Volatile => Self::Volatile,
+            WriteCache::None => Self::None,
+            WriteCache::Unsafe => Self::Unsafe,
+        }
+    }
+}
+
+/// What a tenant was promised, as it was asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allotment {
+    /// The part of the disk's time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareText>,
+    /// Cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Size>,
+    /// The allotment of a tenant is the one with the highest number among its volumes: the latest.
+    pub sequence: u64,
+}
+
+/// `volumes/NAME.toml`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// The format of this file.
+    pub format: u32,
+    /// Which volume this is, whatever it is called.
+    pub uuid: Uuid,
+    /// Bytes.
+    pub size: u64,
+    /// Whose allotment it uses; its own if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Name>,
+    /// How its file gets space.
+    pub allocation: Allocation,
+    /// How writes are acknowledged.
+    pub write_cache: WriteCache,
+    /// What was asked for its tenant when this volume was created or changed.
+    pub allotment: Allotment,
+}
+
+/// The format of specifications that this program writes and reads.
+const FORMAT: u32 = 1;
+
+impl Spec {
+    /// A new volume.
+    pub fn new(size: u64, tenant: Option<Name>, allocation: Allocation) -> Spec {
+        let uuid = Uuid::new_v4();
+        Spec {
+            format: FORMAT,
+            uuid,
+            size,
+            tenant,
+            allocation,
+            write_cache: WriteCache::default(),
+            allotment: Allotment::default(),
+        }
+    }
+
+    /// Reads a specification, or says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Spec, String> {
+        let spec: Spec = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        if spec.format != FORMAT {
+            return Err(format!("its format is {}, this server knows {FORMAT}", spec.format));
+        }
+        check_size(spec.size)?;
+        Ok(spec)
+    }
+
+    /// As it is written.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a specification can be written as TOML")
+    }
+
+    /// Bytes of the data file: whole blocks, so that direct I/O reaches the end.
+    pub fn file_bytes(&self) -> u64 {
+        self.size.next_multiple_of(BLOCK)
+    }
+
+    /// The tenant: itself if none was named.
+    pub fn tenant(&self, name: &Name) -> Name {
+        self.tenant.clone().unwrap_or_else(|| name.clone())
+    }
+}
+
+/// Sizes that a volume can have.
+pub fn check_size(size: u64) -> Result<(), String> {
+    if size == 0 || !size.is_multiple_of(SECTOR) || size > VOLUME_BYTES_MAX {
+        return Err(format!("a volume's size is a multiple of 512 bytes, from 512 bytes to 1EiB, not {}", Size(size)));
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Creating, growing, changing and deleting a volume, as sequences of steps. A crash between any two leaves the old
+//! volume or the new one: the specification's rename is the moment of truth, and a data file without specification is
+//! nobody's volume.
+//!
+//! ```text
+//! create   CreateData  Allocate  SyncData   WriteSpec  SyncSpec  PublishSpec  SyncNames
+//! grow                 Allocate  SyncData   WriteSpec  SyncSpec  PublishSpec  SyncNames
+//! change                                    WriteSpec  SyncSpec  PublishSpec  SyncNames
+//! delete   RemoveSpec  SyncNames  |  RemoveData  SyncNames       (the engine closes the file at the bar)
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use super::identity::sync_parent;
+use super::spec::{Allocation, Spec};
+use super::{StoreError, file};
+use crate::quantity::Name;
+
+/// One step; each is either done or not done as far as the volume is concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    CreateData,
+    Allocate,
+    SyncData,
+    WriteSpec,
+    SyncSpec,
+    PublishSpec,
+    SyncNames,
+    RemoveSpec,
+    RemoveData,
+}
+use Step::*;
+
+pub const CREATE: &[Step] = &[CreateData, Allocate, SyncData, WriteSpec, SyncSpec, PublishSpec, SyncNames];
+pub const GROW: &[Step] = &[Allocate, SyncData, WriteSpec, SyncSpec, PublishSpec, SyncNames];
+pub const CHANGE: &[Step] = &[WriteSpec, SyncSpec, PublishSpec, SyncNames];
+pub const UNPUBLISH: &[Step] = &[RemoveSpec, SyncNames];
+pub const DISCARD: &[Step] = &[RemoveData, SyncNames];
+
+/// How far a long allocation is, and whether it is still wanted.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes written.
+    pub bytes: AtomicU64,
+    /// Set to give up.
+    pub cancelled: AtomicBool,
+}
+
+/// The files of one volume.
+#[derive(Debug)]
+pub struct Files<'a> {
+    /// The directory of volumes.
+    pub directory: &'a Path,
+    /// The volume.
+    pub name: &'a Name,
+}
+
+impl Files<'_> {
+    pub fn data(&self) -> PathBuf {
+        self.directory.join(format!("{}.img", self.name))
+    }
+
+    pub fn spec(&self) -> PathBuf {
+        self.directory.join(format!("{}.toml", self.name))
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.directory.join(format!(".{}.toml.tmp", self.name))
+    }
+
+    /// Performs the steps in order, up to the first that fails.
+    pub fn perform(&self, steps: &[Step], spec: &Spec, progress: &Progress) -> Result<(), (Step, StoreError)> {
+        // Before anything is allocated: that is what there was to choose from.
+        let free = file::free_bytes(self.directory);
+        steps.iter().try_for_each(|&step| {
+            self.step(step, spec, progress).map_err(|error| (step, self.explain(step, spec, free, error)))
+        })
+    }
+
+    fn step(&self, step: Step, spec: &Spec, progress: &Progress) -> io::Result<()> {
+        match step {
+            CreateData => File::options().write(true).create_new(true).open(self.data()).map(drop),
+            Allocate => self.allocate(spec, progress),
+            SyncData => File::open(self.data())?.sync_all(),
+            WriteSpec => File::create(self.temporary())?.write_all(spec.to_toml().as_bytes()),
+            SyncSpec => File::open(self.temporary())?.sync_all(),
+            PublishSpec => fs::rename(self.temporary(), self.spec()),
+            SyncNames => sync_parent(&self.spec()),
+            RemoveSpec => fs::remove_file(self.spec()),
+            RemoveData => fs::remove_file(self.data()),
+        }
+    }
+
+    /// Extends the data file to what the specification says. What it has beyond an earlier, shorter specification
+    /// (a growth that was cut off) was never a volume's.
+    fn allocate(&self, spec: &Spec, progress: &Progress) -> io::Result<()> {
+        let data = File::options().write(true).open(self.data())?;
+        let (before, length) = (data.metadata()?.len(), spec.file_bytes());
+        if spec.allocation == Allocation::Sparse {
+            return data.set_len(length);
+        }
+        fallocate(&data, FallocateFlags::empty(), 0, length)?;
+        if spec.allocation == Allocation::Full {
+            file::write_zeros(&self.data(), before, length, progress)?;
+        }
+        Ok(())
+    }
+
+    fn explain(&self, step: Step, spec: &Spec, free: u64, error: io::Error) -> StoreError {
+        let directory = self.directory.to_owned();
+        match (step, error.kind()) {
+            (CreateData, io::ErrorKind::AlreadyExists) => StoreError::Unclaimed(self.data()),
+            (Allocate, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                StoreError::NoSpace { asked: spec.size, free, directory }
+            }
+            (Allocate, io::ErrorKind::FileTooLarge) => {
+                StoreError::TooLarge { asked: spec.size, limit: file::largest_file(self.directory), directory }
+            }
+            (Allocate, io::ErrorKind::Unsupported) => StoreError::NoAllocation { directory },
+            (Allocate, io::ErrorKind::Interrupted) => StoreError::Cancelled,
+            _ => StoreError::Step { doing: format!("{step:?}"), path: self.data(), source: error },
+        }
+    }
+
+    /// Creates the volume, or nothing.
+    pub fn create(&self, spec: &Spec, progress: &Progress) -> Result<(), StoreError> {
+        self.perform(CREATE, spec, progress).map_err(|(step, error)| {
+            if step != CreateData {
+                let _ = fs::remove_file(self.spec());
+                let _ = fs::remove_file(self.temporary());
+                let _ = fs::remove_file(self.data());
+            }
+            error
+        })
+    }
+
+    /// Grows the volume, or leaves it as it is.
+    pub fn grow(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
+        self.perform(GROW, to, progress).map_err(|(_, error)| {
+            if self.restore(from).is_ok()
+                && let Ok(data) = File::options().write(true).open(self.data())
+            {
+                let _ = data.set_len(from.file_bytes());
+            }
+            error
+        })
+    }
+
+    /// Replaces the specification, or leaves it as it is.
+    pub fn change(&self, from: &Spec, to: &Spec) -> Result<(), StoreError> {
+        self.perform(CHANGE, to, &Progress::default()).map_err(|(_, error)| {
+            let _ = self.restore(from);
+            error
+        })
+    }
+
+    /// Makes sure that the published specification is this one.
+    fn restore(&self, spec: &Spec) -> io::Result<()> {
+        let _ = fs::remove_file(self.temporary());
+        if fs::read_to_string(self.spec())? == spec.to_toml() {
+            return Ok(());
+        }
+        super::identity::replace(&self.spec(), spec.to_toml().as_bytes())
+    }
+
+    /// Performs steps that have nothing to undo.
+    pub fn remove(&self, steps: &[Step], spec: &Spec) -> Result<(), StoreError> {
+        self.perform(steps, spec, &Progress::default()).map_err(|(_, error)| error)
+    }
+}
+
+/// Gives up when asked to.
+pub fn check(progress: &Progress) -> io::Result<()> {
+    if progress.cancelled.load(Ordering::Relaxed) { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+}

@@ -1,0 +1,148 @@
+//! Every crash point of create, grow, change and delete: perform the first steps, reopen, look.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use super::steps::{CHANGE, CREATE, DISCARD, GROW, UNPUBLISH};
+use super::*;
+use crate::store::spec::{Allocation, WriteCache};
+
+fn disk(directory: &Path) -> Store {
+    let uuid = match Identity::exists(directory) {
+        true => None,
+        false => Some(Identity::initialise(directory).unwrap().uuid),
+    };
+    Store::open(directory, uuid).unwrap()
+}
+
+fn name() -> Name {
+    "db".parse().unwrap()
+}
+
+/// Performs the first `n` steps on a disk, with the volume `before` on it, and says what is found after a restart.
+fn cut_off(before: Option<&Spec>, steps: &[&[steps::Step]], n: usize, spec: &Spec) -> (Option<Spec>, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    if let Some(before) = before {
+        files.create(before, &Progress::default()).unwrap();
+    }
+    files.perform(&steps.concat()[..n], spec, &Progress::default()).unwrap();
+    drop(store);
+
+    let found = disk(dir.path()).scan().unwrap();
+    let leftovers =
+        fs::read_dir(&volumes).unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().ends_with("tmp"));
+    assert_eq!(leftovers.count(), 0);
+    (found.volumes.into_values().next().map(Result::unwrap), found.unclaimed.len())
+}
+
+#[test]
+fn a_creation_cut_off_leaves_no_volume() {
+    for allocation in [Allocation::Whole, Allocation::Full, Allocation::Sparse] {
+        let spec = Spec::new(1 << 20, None, allocation);
+        for n in 0..=CREATE.len() {
+            let (found, unclaimed) = cut_off(None, &[CREATE], n, &spec);
+            let published = n >= 6;
+            assert_eq!(found, published.then(|| spec.clone()), "after {n} steps");
+            assert_eq!(unclaimed, usize::from(n > 0 && !published), "after {n} steps");
+        }
+    }
+}
+
+#[test]
+fn a_growth_cut_off_leaves_the_old_size_or_the_new_one() {
+    let old = Spec::new(1 << 20, None, Allocation::Whole);
+    let new = Spec { size: 3 << 20, ..old.clone() };
+    for n in 0..=GROW.len() {
+        let (found, unclaimed) = cut_off(Some(&old), &[GROW], n, &new);
+        assert_eq!(found.as_ref(), Some(if n >= 5 { &new } else { &old }), "after {n} steps");
+        assert_eq!(unclaimed, 0);
+    }
+}
+
+#[test]
+fn a_change_cut_off_leaves_the_old_specification_or_the_new_one() {
+    let old = Spec::new(1 << 20, None, Allocation::Sparse);
+    let new = Spec { write_cache: WriteCache::None, ..old.clone() };
+    for n in 0..=CHANGE.len() {
+        let (found, _) = cut_off(Some(&old), &[CHANGE], n, &new);
+        assert_eq!(found.as_ref(), Some(if n >= 3 { &new } else { &old }), "after {n} steps");
+    }
+}
+
+#[test]
+fn a_deletion_cut_off_leaves_the_volume_or_unclaimed_data() {
+    let spec = Spec::new(1 << 20, None, Allocation::Whole);
+    for n in 0..=UNPUBLISH.len() + DISCARD.len() {
+        let (found, unclaimed) = cut_off(Some(&spec), &[UNPUBLISH, DISCARD], n, &spec);
+        assert_eq!(found.is_some(), n == 0, "after {n} steps");
+        assert_eq!(unclaimed, usize::from((1..3).contains(&n)), "after {n} steps");
+    }
+}
+
+/// What fails leaves nothing behind: the data is larger than the file system takes.
+#[test]
+fn a_failed_creation_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let error = files.create(&Spec::new(1 << 60, None, Allocation::Whole), &Progress::default()).unwrap_err();
+    assert!(matches!(error, StoreError::NoSpace { .. } | StoreError::TooLarge { .. }), "{error}");
+    assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
+}
+
+#[test]
+fn a_failed_growth_leaves_the_volume_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let old = Spec::new(1 << 20, None, Allocation::Whole);
+    files.create(&old, &Progress::default()).unwrap();
+    files.grow(&old, &Spec { size: 1 << 60, ..old.clone() }, &Progress::default()).unwrap_err();
+    assert_eq!(store.scan().unwrap().volumes[&name], Ok(old));
+    assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn data_without_specification_is_reported_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let volumes = store.volumes();
+    fs::write(volumes.join("db.img"), "precious").unwrap();
+    assert_eq!(store.scan().unwrap().unclaimed, [volumes.join("db.img")]);
+    let name = name();
+    let files = Files { directory: &volumes, name: &name };
+    let error = files.create(&Spec::new(4096, None, Allocation::Whole), &Progress::default()).unwrap_err();
+    assert!(matches!(error, StoreError::Unclaimed(_)));
+    assert_eq!(fs::read(volumes.join("db.img")).unwrap(), b"precious");
+}
+
+#[test]
+fn volumes_with_missing_data_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    files.create(&Spec::new(8192, None, Allocation::Whole), &Progress::default()).unwrap();
+    let reason = || store.scan().unwrap().volumes[&name].clone().unwrap_err();
+    File::options().write(true).open(files.data()).unwrap().set_len(4096).unwrap();
+    assert!(reason().contains("4096 bytes"));
+    fs::remove_file(files.data()).unwrap();
+    assert!(reason().contains("cannot be read"));
+    fs::write(files.spec(), "size = 3").unwrap();
+    assert!(reason().contains("cannot be understood"));
+}
+
+#[test]
+fn a_disk_that_is_another_or_in_use_is_not_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    assert!(Store::open(dir.path(), None).unwrap_err().contains("in use by another server"));
+    drop(store);
+    assert!(Store::open(dir.path(), Some(Uuid::new_v4())).unwrap_err().contains("right file system"));
+    assert!(Store::open(&dir.path().join("absent"), None).unwrap_err().contains("mounted"));
+}

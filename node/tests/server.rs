@@ -1,0 +1,207 @@
+//! A real server process: first start, restart, second server, offline disks, end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_aerogel");
+
+struct Server {
+    data: PathBuf,
+    process: Child,
+}
+
+impl Server {
+    fn command(data: &Path) -> Command {
+        let mut command = Command::new(PROGRAM);
+        let nbd = format!("unix:{}", data.join("nbd.sock").display());
+        command.args(["serve", "--quiet", "--cache", "64MiB", "--http", "tcp:127.0.0.1:0", "--nbd", &nbd]);
+        command.arg("--data").arg(data).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(data: &Path) -> Server {
+        let process = Server::command(data).spawn().unwrap();
+        let server = Server { data: data.into(), process };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !server.ask(&["status"]).status.success() {
+            assert!(Instant::now() < deadline, "the server does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        Command::new(PROGRAM).args(words).arg("--data").arg(&self.data).output().unwrap()
+    }
+
+    fn must(&self, words: &[&str]) -> String {
+        let output = self.ask(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn fails(&self, words: &[&str]) -> String {
+        let output = self.ask(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.must(&[words, &["--json"]].concat())).unwrap()
+    }
+
+    fn end(mut self) {
+        let killed = Command::new("kill").arg(self.process.id().to_string()).status().unwrap();
+        assert!(killed.success());
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn what_was_made_survives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let server = Server::start(&data);
+    server.must(&["volume", "create", "db", "1MiB", "--share", "1/4", "--tenant", "team", "--cache", "8MiB"]);
+    server.must(&["volume", "create", "log", "2MiB", "--sparse"]);
+    server.must(&["volume", "create", "full", "3MiB", "--prealloc", "full"]);
+    server.must(&["volume", "grow", "db", "4MiB"]);
+    server.must(&["volume", "set", "log", "--write-cache", "none", "--share", "50%"]);
+    server.must(&["volume", "delete", "full", "--yes"]);
+    server.end();
+
+    let server = Server::start(&data);
+    let volumes = server.json(&["volume", "list"]);
+    let shown: Vec<_> =
+        volumes.as_array().unwrap().iter().map(|v| (&v["name"], &v["size_bytes"], &v["condition"])).collect();
+    assert_eq!(shown.len(), 2, "{volumes}");
+    assert_eq!(volumes[0]["size_bytes"], 4 << 20);
+    assert_eq!(volumes[0]["share"]["requested"], "1/4");
+    assert_eq!(volumes[0]["tenant"], "team");
+    assert_eq!(volumes[0]["cache"]["requested_bytes"], 8 << 20);
+    assert_eq!(volumes[1]["write_cache"], "none");
+    assert_eq!(volumes[1]["share"]["effective"], 0.5);
+    server.end();
+}
+
+/// The allotment of a tenant outlives the volume that it was asked for with.
+#[test]
+fn an_allotment_is_handed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"));
+    server.must(&["volume", "create", "a", "1MiB", "--tenant", "team", "--share", "1/8"]);
+    server.must(&["volume", "create", "b", "1MiB", "--tenant", "team", "--share", "1/2"]);
+    server.must(&["volume", "delete", "b", "--yes"]);
+    assert_eq!(server.json(&["volume", "show", "a"])["share"]["requested"], "1/2");
+    assert!(server.fails(&["volume", "create", "c", "1MiB", "--share", "51%"]).contains("50% is left"));
+    server.must(&["volume", "delete", "a", "--yes"]);
+    server.must(&["volume", "create", "c", "1MiB", "--share", "1"]);
+    server.end();
+}
+
+#[test]
+fn a_second_server_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let server = Server::start(&data);
+    let second = Server::command(&data).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let error = String::from_utf8(second.stderr).unwrap();
+    assert!(error.contains(&format!("process {}", server.process.id())), "{error}");
+
+    let other = Server::start(&dir.path().join("other"));
+    let path = data.join("disks/default");
+    let error = other.fails(&["disk", "add", "stolen", path.to_str().unwrap(), "--force"]);
+    assert!(error.contains("in use by another server"), "{error}");
+    server.end();
+    other.must(&["disk", "add", "moved", path.to_str().unwrap(), "--force"]);
+    other.end();
+}
+
+/// An unmounted file system must not become empty volumes.
+#[test]
+fn a_disk_that_is_not_there_is_offline_and_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let (second, away) = (dir.path().join("second"), dir.path().join("away"));
+    let server = Server::start(&data);
+    server.must(&["disk", "add", "second", second.to_str().unwrap(), "--force"]);
+    server.must(&["volume", "create", "db", "1MiB", "--disk", "second"]);
+    server.must(&["volume", "create", "here", "1MiB", "--disk", "default"]);
+    server.end();
+    fs::rename(&second, &away).unwrap();
+    fs::create_dir(&second).unwrap();
+
+    let server = Server::start(&data);
+    let disk = server.json(&["disk", "show", "second"]);
+    assert_eq!(disk["condition"], "offline");
+    assert!(disk["reason"].as_str().unwrap().contains("mounted"), "{disk}");
+    assert_eq!(server.json(&["volume", "show", "here"])["condition"], "online");
+    assert!(server.fails(&["volume", "create", "x", "1MiB", "--disk", "second"]).contains("offline"));
+    assert_eq!(fs::read_dir(&second).unwrap().count(), 0, "nothing was made");
+
+    fs::remove_dir(&second).unwrap();
+    fs::rename(&away, &second).unwrap();
+    server.must(&["disk", "add", "second", second.to_str().unwrap(), "--force"]);
+    assert_eq!(server.json(&["volume", "show", "db"])["condition"], "online");
+    server.end();
+}
+
+#[test]
+fn unusable_volumes_are_offline_and_stray_data_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let volumes = data.join("disks/default/volumes");
+    let server = Server::start(&data);
+    server.must(&["volume", "create", "short", "1MiB"]);
+    server.must(&["volume", "create", "gone", "1MiB"]);
+    fs::remove_file(volumes.join("gone.img")).unwrap();
+    assert!(server.must(&["volume", "show", "gone"]).contains("removed or replaced"));
+    server.must(&["volume", "delete", "gone", "--yes"]);
+    server.end();
+    fs::File::options().write(true).open(volumes.join("short.img")).unwrap().set_len(4096).unwrap();
+    fs::write(volumes.join("stray.img"), "precious").unwrap();
+
+    let server = Server::start(&data);
+    let status = server.must(&["status"]);
+    assert!(
+        status.contains("data is missing") && status.contains("stray.img is data without specification"),
+        "{status}"
+    );
+    assert!(server.fails(&["volume", "create", "stray", "1MiB"]).contains("belongs to no volume"));
+    assert_eq!(fs::read(volumes.join("stray.img")).unwrap(), b"precious");
+    server.end();
+}
+
+#[test]
+fn without_a_server_the_exit_status_is_3() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(PROGRAM).args(["status", "--data"]).arg(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("aerogel serve"));
+}
+
+#[test]
+fn systemd_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = std::os::unix::net::UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let data = dir.path().join("data");
+    let process = Server::command(&data).env("NOTIFY_SOCKET", dir.path().join("notify")).spawn().unwrap();
+    let server = Server { data, process };
+    let mut text = [0; 64];
+    let n = socket.recv(&mut text).unwrap();
+    assert_eq!(&text[..n], b"READY=1");
+    server.end();
+    let n = socket.recv(&mut text).unwrap();
+    assert_eq!(&text[..n], b"STOPPING=1");
+}
