@@ -1,0 +1,32 @@
+"""Where things are: the repository, what was built, scratch directories."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+
+# A Unix socket's path has at most 107 bytes; what is left of it below a scratch directory.
+SOCKET_PATH_BYTES = 107
+SOCKET_TAIL_BYTES = 48
+
+
+def binary():
+    """The server under test: AEROGEL_BIN, or what `make test` builds."""
+    return os.environ.get("AEROGEL_BIN") or str(TARGET / "checked" / "aerogel")
+
+
+def scratch(name="t"):
+    """A new directory on a real disk (not a tmpfs), with a path short enough for sockets below it."""
+    base = Path(os.environ.get("AEROGEL_SCRATCH", TARGET / "scratch"))
+    if len(str(base)) > SOCKET_PATH_BYTES - SOCKET_TAIL_BYTES:
+        base = Path("/var/tmp/aerogel-scratch")
+    base.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name[:8]}-", dir=base))
+
+
+def discard(directory):
+    """Removes a scratch directory with everything in it."""
+    shutil.rmtree(directory, ignore_errors=True)
