@@ -1,0 +1,77 @@
+"""Pairs of figures to ratios, ratios to a verdict, verdicts to a table and to JSON."""
+
+import json
+import statistics
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Line:
+    """One figure of one piece of work: ours and the peer's, in turns."""
+
+    work: str
+    figure: str
+    unit: str
+    peer: str
+    # At least (">=") or at most ("<=") so many times the peer's; without one, it is only told.
+    sign: str = ""
+    bound: float | None = None
+    ours: list = field(default_factory=list)
+    theirs: list = field(default_factory=list)
+    note: str = ""
+
+    def add(self, ours, theirs):
+        """One pair."""
+        self.ours.append(ours)
+        self.theirs.append(theirs)
+
+    @property
+    def ratios(self):
+        """Of each pair."""
+        return [a / b for a, b in zip(self.ours, self.theirs) if b]
+
+    @property
+    def ratio(self):
+        """The median of the pairs' ratios."""
+        return statistics.median(self.ratios) if self.ratios else None
+
+    @property
+    def reached(self):
+        """Whether the bound is kept; None if there is none."""
+        if self.bound is None or self.ratio is None:
+            return None
+        return self.ratio >= self.bound if self.sign == ">=" else self.ratio <= self.bound
+
+    def cells(self):
+        """Of the table."""
+        show = lambda values: f"{statistics.median(values):,.{0 if statistics.median(values) >= 100 else 2}f}" if values else "-"
+        spread = f"{min(self.ratios):.2f}..{max(self.ratios):.2f}" if self.ratios else "-"
+        verdict = {None: "", True: "reached", False: "MISSED"}[self.reached]
+        bound = f"{self.sign} {self.bound:g}" if self.bound is not None else "told"
+        ratio = f"{self.ratio:.2f}" if self.ratio is not None else "-"
+        return [self.work, f"{self.figure}, {self.unit}", show(self.ours), show(self.theirs), self.peer, ratio, spread, bound, verdict]
+
+    def as_json(self):
+        """For the file."""
+        kept = ("work", "figure", "unit", "peer", "sign", "bound", "ours", "theirs", "ratios", "ratio", "reached", "note")
+        return {key: getattr(self, key) for key in kept}
+
+
+HEAD = ["work", "figure", "ours", "peer's", "peer", "ratio", "of pairs", "to reach", ""]
+
+
+def table(lines):
+    """In Markdown, aligned for reading as it is."""
+    rows = [HEAD, *(line.cells() for line in lines)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    show = lambda row: "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    notes = [f"{line.work}: {line.note}" for line in lines if line.note]
+    return "\n".join([show(rows[0]), rule, *map(show, rows[1:]), *dict.fromkeys(notes)])
+
+
+def write(path, machine, remarks, options, lines):
+    """Everything, for programs."""
+    path.parent.mkdir(exist_ok=True)
+    everything = {"machine": machine, "remarks": remarks, "options": options, "lines": [line.as_json() for line in lines]}
+    path.write_text(json.dumps(everything, indent=1) + "\n")

@@ -1,0 +1,226 @@
+"""The pieces of work that are measured. Each sets up who takes part, then has them take turns."""
+
+import contextlib
+
+import nbd
+
+from load import fio
+from machine import CLIENT_CORE, SERVER_CORE, cpu_seconds, drop_page_cache, warn
+from report import Line
+from servers import MIB, Ours, nbdkit_memory, qemu_nbd
+from harness.server import memory_of
+from harness.wait import once_per, until
+
+GIB = 1 << 30
+PARTITION = 64 * MIB
+HOT_BYTES = 256 * MIB
+# A hundredth of the blocks may miss (or hit) without changing what is being measured.
+STRAY = 0.02
+
+
+class Bench:
+    """What all pieces of work need: where, how long, how often."""
+
+    def __init__(self, directory, pairs, quick):
+        self.directory = directory
+        self.pairs = pairs
+        self.seconds = 3 if quick else 5
+        self.miss_bytes = (1 if quick else 4) * GIB
+        self.write_bytes = (4 if quick else 8) * PARTITION
+        self.sequential_bytes = (2 if quick else 8) * GIB
+        self.ours_count = 0
+
+    @contextlib.contextmanager
+    def taking_part(self, *makers):
+        """Starts servers, and removes them and their data afterwards."""
+        servers = []
+        try:
+            for make in makers:
+                servers.append(make())
+            drop_page_cache()
+            yield servers
+        finally:
+            for server in servers:
+                server.stop()
+            for file in self.directory.glob("qemu-*.img"):
+                file.unlink()
+            for data in self.directory.glob("ours*/disks/default/volumes/*.img"):
+                data.unlink()
+
+    def ours(self, size, cache):
+        """Makes ours."""
+        self.ours_count += 1
+        return lambda: Ours(self.directory, size, f"{cache // MIB}MiB", name=f"ours{self.ours_count}")
+
+    def in_turns(self, lines, *turns):
+        """Each once without counting; then all in turn, as often as there are pairs."""
+        for turn in turns:
+            turn()
+        for pair in range(self.pairs):
+            found = [turn() for turn in turns]
+            for line, pick in lines:
+                line.add(*pick(*found))
+            warn(f"  {lines[0][0].work}: pair {pair + 1} of {self.pairs}, ratio {lines[0][0].ratios[-1]:.2f}")
+        return [line for line, _ in lines]
+
+    def reading(self, server, depth, core=CLIENT_CORE, hits=None):
+        """A turn of random reads; checks that ours hits (or misses) as the work says."""
+
+        def turn():
+            before = server.read_blocks() if isinstance(server, Ours) else None
+            run = fio(server.uri, "randread", depth=depth, size=server.size, seconds=self.seconds, core=core, pid=server.pid)
+            if before is not None and hits is not None:
+                hit, miss = (b - a for a, b in zip(before, server.read_blocks()))
+                stray = (miss if hits else hit) / max(1, hit + miss)
+                expected = 0.0 if hits else PARTITION / server.size
+                if stray > expected + STRAY:
+                    raise SystemExit(f"meaningless: {stray:.1%} of the reads {'missed' if hits else 'hit'} the cache")
+            return run
+
+        return turn
+
+
+def requests_and_cpu(work, peer, rate, cpu):
+    """The two figures of most work, as lines and what to pick from the runs."""
+    return [
+        (Line(work, "requests a second", "1/s", peer, ">=", rate), lambda a, b: (a.per_second, b.per_second)),
+        (Line(work, "server CPU a request", "us", peer, "<=", cpu), lambda a, b: (a.server_cpu_us, b.server_cpu_us)),
+    ]
+
+
+def hits(bench):
+    """Random reads that hit, depth 32."""
+    cache = HOT_BYTES * 4
+    with bench.taking_part(bench.ours(HOT_BYTES, cache), lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (ours, peer):
+        fio(ours.uri, "read", depth=8, bs="1m", size=HOT_BYTES, amount=HOT_BYTES)
+        lines = requests_and_cpu("random read hits, depth 32", peer.name, 1.3, 0.6)
+        return bench.in_turns(lines, bench.reading(ours, 32, hits=True), bench.reading(peer, 32))
+
+
+def misses(bench):
+    """Random reads that miss, depth 32."""
+    size = bench.miss_bytes
+    with bench.taking_part(bench.ours(size, PARTITION), lambda: qemu_nbd(bench.directory, size)) as (ours, peer):
+        lines = requests_and_cpu("random read misses, depth 32", peer.name, 1.2, 0.6)
+        return bench.in_turns(lines, bench.reading(ours, 32, hits=False), bench.reading(peer, 32))
+
+
+def latency(bench, work, ours, peer, hits):
+    """Depth 1: server and client on one core, then on two."""
+    done = []
+    for where, core, bound in (("one core", SERVER_CORE, 1.05), ("two cores", CLIENT_CORE, None)):
+        sign = "<=" if bound else ""
+        line = Line(f"{work}, depth 1, {where}", "mean latency", "us", peer.name, sign, bound)
+        lines = [(line, lambda a, b: (a.latency_us, b.latency_us))]
+        turns = bench.reading(ours, 1, core, hits), bench.reading(peer, 1, core)
+        done += bench.in_turns(lines, *turns)
+    return done
+
+
+def latency_hits(bench):
+    """Random reads that hit, depth 1."""
+    cache = HOT_BYTES * 4
+    with bench.taking_part(bench.ours(HOT_BYTES, cache), lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (ours, peer):
+        fio(ours.uri, "read", depth=8, bs="1m", size=HOT_BYTES, amount=HOT_BYTES)
+        return latency(bench, "random read hits", ours, peer, hits=True)
+
+
+def latency_misses(bench):
+    """Random reads that miss, depth 1."""
+    size = bench.miss_bytes
+    with bench.taking_part(bench.ours(size, PARTITION), lambda: qemu_nbd(bench.directory, size)) as (ours, peer):
+        return latency(bench, "random read misses", ours, peer, hits=False)
+
+
+def writes(bench):
+    """Random writes on an initialised volume, to the end of a flush."""
+    size = bench.miss_bytes
+
+    def writing(server):
+        return lambda: fio(server.uri, "randwrite", depth=32, size=size, amount=bench.write_bytes, pid=server.pid)
+
+    with bench.taking_part(bench.ours(size, PARTITION), lambda: qemu_nbd(bench.directory, size)) as (ours, peer):
+        work = f"random writes and a flush, depth 32, {bench.write_bytes // PARTITION} x the partition"
+        lines = [
+            (Line(work, "requests a second", "1/s", peer.name, ">=", 1.2), lambda a, b: (a.per_second, b.per_second)),
+            (Line(work, "server CPU a request", "us", peer.name), lambda a, b: (a.server_cpu_us, b.server_cpu_us)),
+        ]
+        return bench.in_turns(lines, writing(ours), writing(peer))
+
+
+def sequential(bench):
+    """1 MiB sequential, depth 8, missing the cache; the better of fio on the file itself and qemu-nbd."""
+    size = bench.sequential_bytes
+
+    def turn(target, rw, pid=None):
+        limits = {"amount": size} if rw == "write" else {"seconds": None}
+        return lambda: fio(target, rw, depth=8, bs="1m", size=size, pid=pid, **limits)
+
+    with bench.taking_part(bench.ours(size, PARTITION), lambda: qemu_nbd(bench.directory, size)) as (ours, peer):
+        speed = lambda run: run.mib_per_second
+        reads = "1 MiB sequential reads, depth 8"
+        done = bench.in_turns(
+            [
+                (Line(reads, "throughput", "MiB/s", "better of both", ">=", 0.95), lambda a, f, q: (speed(a), max(speed(f), speed(q)))),
+                (Line(reads, "throughput", "MiB/s", "fio on the file"), lambda a, f, q: (speed(a), speed(f))),
+                (Line(reads, "throughput", "MiB/s", peer.name), lambda a, f, q: (speed(a), speed(q))),
+            ],
+            turn(ours.uri, "read"),
+            turn(peer.file, "read"),
+            turn(peer.uri, "read"),
+        )
+        writes = "1 MiB sequential writes and a flush, depth 8"
+        return done + bench.in_turns(
+            [
+                (Line(writes, "throughput", "MiB/s", "fio on the file", ">=", 0.85), lambda a, f, q: (speed(a), speed(f))),
+                (Line(writes, "throughput", "MiB/s", peer.name), lambda a, f, q: (speed(a), speed(q))),
+            ],
+            turn(ours.uri, "write"),
+            turn(peer.file, "write"),
+            turn(peer.uri, "write"),
+        )
+
+
+def memory_and_idle(bench):
+    """64 connections, 100 volumes: resident memory after load, CPU without any."""
+    connections, volumes = 64, 100
+    with bench.taking_part(bench.ours(64 * MIB, PARTITION)) as (ours,):
+        server = ours.server
+        for i in range(volumes - 1):
+            server.create(f"v{i}", "64MiB", "--sparse")
+        handles = [server.open(f"v{i}") for i in range(connections)]
+        for handle in handles:
+            cookies = [handle.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(MIB)), at * MIB) for at in range(8)]
+            while not all([handle.aio_command_completed(cookie) for cookie in cookies][-1:]):
+                handle.poll(10_000)
+            handle.flush()
+        peak = Line("64 connections, 100 volumes", "resident at the peak", "MiB", "cache + 64 MiB", "<=", 1.0)
+        peak.add(memory_of(ours.pid, "VmHWM") / MIB, PARTITION / MIB + 64)
+        until("write-back to end", lambda: server.json("status")["disks"][0]["dirty_bytes"] == 0, 60)
+        idle = Line("64 connections, idle", "CPU of one core", "%", "1 %", "<=", 1.0)
+        samples = once_per(bench.seconds, 4, lambda: cpu_seconds(ours.pid))
+        for before, after in zip(samples, samples[1:]):
+            idle.add(100 * (after - before) / bench.seconds, 1.0)
+        return [peak, idle]
+
+
+def noise(bench):
+    """The same server against itself: how far the ratios of pairs are from 1 without any reason."""
+    with bench.taking_part(lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (peer,):
+        lines = requests_and_cpu("noise: hits of nbdkit memory", "itself", None, None)
+        done = bench.in_turns(lines, bench.reading(peer, 32), bench.reading(peer, 32))
+    with bench.taking_part(lambda: qemu_nbd(bench.directory, bench.miss_bytes)) as (peer,):
+        lines = requests_and_cpu("noise: misses of qemu-nbd", "itself", None, None)
+        return done + bench.in_turns(lines, bench.reading(peer, 32), bench.reading(peer, 32))
+
+
+ALL = {
+    "noise": noise,
+    "hits": hits,
+    "misses": misses,
+    "latency-hits": latency_hits,
+    "latency-misses": latency_misses,
+    "writes": writes,
+    "sequential": sequential,
+    "memory": memory_and_idle,
+}
