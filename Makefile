@@ -1,0 +1,86 @@
+# What can be done here. `make` lists it. Everything sets up what it needs first (see scripts/setup).
+
+SEEDS ?= 1000
+FUZZ_SECONDS ?= 60
+DATA ?= ./aerogel-data
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+PYTHON := /usr/bin/python3
+# The speed of a release with the assertions of a debug build.
+CHECKED := --profile checked
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm swarm fuzz bench readme lint deny clean
+
+help: ## list the tasks
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## build, and serve from ./aerogel-data (DATA=DIR for another directory)
+	@scripts/setup run
+	cargo build --release -p node
+	$(TARGET)/release/aerogel serve --data $(DATA)
+
+build: ## build the server: target/release/aerogel
+	@scripts/setup run
+	cargo build --release -p node
+
+test: ## all tests that run in minutes
+	@scripts/setup test
+	@$(MAKE) --no-print-directory lint test-rust test-planted test-swarm test-clients
+
+test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory swarm SEEDS=20000
+	@$(MAKE) --no-print-directory test-clients-long
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
+	@$(MAKE) --no-print-directory deny
+
+lint: ## formatting and warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets $(CHECKED) -- -D warnings
+
+test-rust: ## unit, property and scenario tests of all crates
+	cargo test --workspace $(CHECKED)
+
+test-planted: ## the simulation's checkers find every planted bug
+	cargo test $(CHECKED) -p sim --features planted-bugs --test planted
+
+# With the assertions on, and few enough seeds for each change.
+test-swarm: ## some hundreds of simulated worlds
+	cargo run $(CHECKED) -p lab --bin aerogel-lab -- swarm --from 1000 --seeds 400
+
+swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
+	cargo run --profile release -p lab --bin aerogel-lab -- swarm --seeds $(SEEDS)
+
+test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for some)
+	@scripts/setup test
+	cargo build $(CHECKED) -p node
+	$(PYTHON) tests/run.py $(addprefix -k ,$(ONLY))
+
+test-clients-long:
+	@scripts/setup test
+	cargo build $(CHECKED) -p node
+	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
+
+readme: ## run the commands that the README shows
+	@scripts/setup test
+	cargo build --release -p node
+	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check README.md
+
+bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick --only hits")
+	@scripts/setup bench
+	cargo build --release -p node
+	$(PYTHON) bench/run.py $(BENCH)
+
+fuzz: ## everything that parses bytes, FUZZ_SECONDS each (60)
+	@scripts/setup fuzz
+	@set -e; cd fuzz; for target in $$(cargo +nightly fuzz list); do \
+		echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10; \
+	done
+
+deny: ## licences and advisories of the dependencies, where cargo-deny is installed
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
+	else echo "deny: skipped, cargo-deny is not installed (cargo install cargo-deny)"; fi
+
+clean: ## remove what was built
+	cargo clean
