@@ -1,0 +1,109 @@
+//! Charts of experiments, as SVG.
+
+use plotters::prelude::*;
+
+/// Bars that stand together.
+pub struct Group {
+    /// What they are about.
+    pub label: String,
+    /// Their heights, one for each series.
+    pub bars: Vec<f64>,
+}
+
+/// Width of a chart, pixels: a column of text on a page.
+const WIDTH: u32 = 860;
+const HEIGHT: u32 = 340;
+/// Told apart without colour vision (Okabe and Ito).
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(213, 94, 0),
+];
+/// Share of a group's width that is empty.
+const GAP: f64 = 0.3;
+
+/// Groups of bars with a legend, and a line across with its name.
+pub fn bars(axis: &str, series: &[&str], groups: &[Group], line: Option<(f64, &str)>) -> Result<String, String> {
+    let mut svg = String::new();
+    draw(&mut svg, axis, series, groups, line).map_err(|error| format!("the chart of {axis} cannot be drawn: {error}"))?;
+    Ok(svg)
+}
+
+fn draw(
+    svg: &mut String,
+    axis: &str,
+    series: &[&str],
+    groups: &[Group],
+    line: Option<(f64, &str)>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let area = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let highest = groups.iter().flat_map(|group| &group.bars).copied().chain(line.map(|(at, _)| at)).fold(0.0, f64::max);
+    let count = groups.len() as f64;
+    let mut chart = ChartBuilder::on(&area)
+        .margin(12)
+        .x_label_area_size(30)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..count, 0.0..highest * 1.12)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(0)
+        .y_desc(axis)
+        .light_line_style(WHITE)
+        .bold_line_style(RGBColor(225, 225, 225))
+        .draw()?;
+    let width = (1.0 - GAP) / series.len() as f64;
+    for (which, name) in series.iter().enumerate() {
+        let colour = COLOURS[which % COLOURS.len()];
+        let bars = groups.iter().enumerate().map(|(at, group)| {
+            let left = at as f64 + GAP / 2.0 + which as f64 * width;
+            Rectangle::new([(left, 0.0), (left + width * 0.94, group.bars[which])], colour.filled())
+        });
+        chart.draw_series(bars)?.label(*name).legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled()));
+        let style = ("sans-serif", 11).into_font().color(&BLACK);
+        chart.draw_series(groups.iter().enumerate().map(|(at, group)| {
+            let left = at as f64 + GAP / 2.0 + which as f64 * width;
+            let value = group.bars[which];
+            Text::new(short(value), (left + width * 0.1, value + highest * 0.06), style.clone())
+        }))?;
+    }
+    if let Some((at, name)) = line {
+        chart.draw_series(LineSeries::new([(0.0, at), (count, at)], BLACK.stroke_width(1)))?.label(name).legend(|(x, y)| {
+            PathElement::new([(x, y), (x + 10, y)], BLACK)
+        });
+    }
+    let (style, plane) = (("sans-serif", 13).into_font().color(&BLACK), chart.plotting_area());
+    for (at, group) in groups.iter().enumerate() {
+        let (x, y) = plane.map_coordinate(&(at as f64 + GAP / 2.0, 0.0));
+        area.draw(&Text::new(group.label.clone(), (x, y + 8), style.clone()))?;
+    }
+    chart.configure_series_labels().background_style(WHITE.mix(0.85)).border_style(RGBColor(200, 200, 200)).draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// A number with about three digits.
+fn short(value: f64) -> String {
+    match value.abs() {
+        0.0..0.0005 => "0".into(),
+        0.0005..10.0 => format!("{value:.2}"),
+        10.0..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chart_shows_every_group_series_and_line() {
+        let groups = [Group { label: "here".into(), bars: vec![0.5, 0.25] }, Group { label: "there".into(), bars: vec![1.0, 0.0] }];
+        let svg = bars("kept", &["one", "other"], &groups, Some((0.5, "due"))).unwrap();
+        assert!(svg.starts_with("<svg") && ["here", "there", "one", "other", "due", "kept"].iter().all(|word| svg.contains(word)));
+    }
+}

@@ -1,0 +1,182 @@
+//! `aerogel-lab list`, `run` and `report`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{ALL, Claim, Context, Experiment, Outcome, page};
+
+/// How thorough.
+#[derive(Args, Debug, Clone)]
+pub struct Effort {
+    /// Short runs with one seed: a look, not a record
+    #[arg(long)]
+    pub quick: bool,
+    /// How many seeds (3; 1 when quick)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: Option<u64>,
+    /// The first seed
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl Effort {
+    fn context(&self, name: &str) -> Context {
+        let count = self.seeds.unwrap_or(if self.quick { 1 } else { 3 });
+        let style = ProgressStyle::with_template("{prefix:20} {wide_bar} {pos}/{len} {elapsed}").expect("a good template");
+        let progress = ProgressBar::new(0).with_style(style).with_prefix(name.to_owned());
+        progress.enable_steady_tick(Duration::from_millis(500));
+        Context { quick: self.quick, seeds: (0..count).map(|i| self.seed.wrapping_add(i)).collect(), progress }
+    }
+}
+
+/// Runs experiments, prints their claims, and keeps results and pictures.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// Which; `aerogel-lab list` names them. All, if none is named
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    effort: Effort,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where results (NAME.json) and pictures (NAME-*.svg) go
+    #[arg(long, value_name = "DIR", default_value = "target/lab")]
+    out: PathBuf,
+}
+
+/// Runs experiments and writes one page that a person reads.
+#[derive(Args, Debug)]
+pub struct Report {
+    /// Which; all, if none is named
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    effort: Effort,
+    /// The page: one HTML file that needs nothing else
+    #[arg(long, value_name = "FILE", default_value = "target/lab/report.html")]
+    out: PathBuf,
+}
+
+/// Prints what there is.
+pub fn list() -> ExitCode {
+    for experiment in ALL {
+        println!("{:24} {}", experiment.name, experiment.question);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Those that are named, or all.
+fn named(names: &[String]) -> Result<Vec<&'static Experiment>, String> {
+    if names.is_empty() {
+        return Ok(ALL.iter().collect());
+    }
+    let find = |name: &String| {
+        ALL.iter().find(|experiment| experiment.name == name).ok_or_else(|| {
+            let known: Vec<_> = ALL.iter().map(|experiment| experiment.name).collect();
+            format!("there is no experiment '{name}': {}", known.join(", "))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Runs one, with a progress bar.
+pub fn perform(experiment: &Experiment, effort: &Effort) -> Result<Outcome, String> {
+    let context = effort.context(experiment.name);
+    let outcome = (experiment.run)(&context);
+    context.progress.finish_and_clear();
+    outcome.map_err(|error| format!("{}: {error}", experiment.name))
+}
+
+impl Run {
+    /// Exit status 1 when a claim fails, 2 when something could not be done.
+    pub fn run(&self) -> ExitCode {
+        finish(self.all())
+    }
+
+    fn all(&self) -> Result<bool, String> {
+        let (mut good, mut results) = (true, serde_json::Map::new());
+        for experiment in named(&self.names)? {
+            let outcome = perform(experiment, &self.effort)?;
+            keep(&self.out, experiment, &outcome)?;
+            good &= outcome.claims.iter().all(|claim| claim.holds);
+            if self.json {
+                results.insert(experiment.name.into(), serde_json::to_value(&outcome).map_err(|e| e.to_string())?);
+            } else {
+                println!("{}: {}", experiment.name, experiment.question);
+                outcome.claims.iter().for_each(|claim| println!("  {}", line(claim)));
+            }
+        }
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&results).map_err(|e| e.to_string())?);
+        } else {
+            println!("results and pictures: {}", self.out.display());
+        }
+        Ok(good)
+    }
+}
+
+impl Report {
+    /// Exit status as of `run`.
+    pub fn run(&self) -> ExitCode {
+        finish(self.all())
+    }
+
+    fn all(&self) -> Result<bool, String> {
+        let experiments = named(&self.names)?;
+        let outcomes = experiments.iter().map(|of| perform(of, &self.effort)).collect::<Result<Vec<_>, _>>()?;
+        let effort = if self.effort.quick { "a quick look: short runs, one seed" } else { "full runs" };
+        let page = page::page(&experiments, &outcomes, effort);
+        let directory = self.out.parent().unwrap_or(Path::new(""));
+        write(directory, &self.out, page.as_bytes())?;
+        println!("{}", self.out.display());
+        Ok(outcomes.iter().flat_map(|outcome| &outcome.claims).all(|claim| claim.holds))
+    }
+}
+
+fn finish(result: Result<bool, String>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn line(claim: &Claim) -> String {
+    let verdict = if claim.holds { "holds" } else { "FAILS" };
+    format!("{verdict}  {:.3}  {} ({})", claim.value, claim.name, claim.bound)
+}
+
+fn keep(directory: &Path, experiment: &Experiment, outcome: &Outcome) -> Result<(), String> {
+    let json = serde_json::to_vec_pretty(outcome).map_err(|error| error.to_string())?;
+    write(directory, &directory.join(format!("{}.json", experiment.name)), &json)?;
+    for picture in &outcome.pictures {
+        let file = directory.join(format!("{}-{}.svg", experiment.name, picture.name));
+        write(directory, &file, picture.svg.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn write(directory: &Path, file: &Path, bytes: &[u8]) -> Result<(), String> {
+    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(file, bytes));
+    written.map_err(|error| format!("{} cannot be written: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_those_that_there_are() {
+        let error = named(&["sharing-stream".into()]).err().unwrap();
+        assert!(error.contains("'sharing-stream'") && ALL.iter().all(|of| error.contains(of.name)), "{error}");
+        assert_eq!(named(&[]).unwrap().len(), ALL.len());
+    }
+}

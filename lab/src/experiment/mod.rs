@@ -1,0 +1,171 @@
+//! Experiments: a question, a set-up, claims with bounds, pictures. One file each, listed in [`ALL`].
+//!
+//! ```text
+//!   ALL ──► cli: list, run ──► Outcome ──► NAME.json, NAME-*.svg
+//!                                └──────► page: one HTML file that a person reads
+//! ```
+//!
+//! The engine that runs here is the one that ships, on a simulated drive, in virtual time ([`sim::bench`]). The same seeds
+//! give the same figures, on any machine, however many cores work at them.
+//!
+//! Downside: what virtual time leaves out (jitter of the network and of the processor) is left out here. The last
+//! experiment of each kind belongs to a real server.
+
+pub mod chart;
+pub mod cli;
+pub mod page;
+pub mod stand;
+
+mod sharing;
+
+use serde::Serialize;
+
+/// All experiments, in the order in which a person reads them.
+pub const ALL: &[Experiment] = &[
+    sharing::standalone::EXPERIMENT,
+    sharing::streams::EXPERIMENT,
+    sharing::stream_random::EXPERIMENT,
+    sharing::depths::EXPERIMENT,
+    sharing::cache::EXPERIMENT,
+];
+
+/// One experiment.
+pub struct Experiment {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it asks, one sentence.
+    pub question: &'static str,
+    /// Cache, footprints, places on the disk, durations.
+    pub setup: &'static str,
+    /// What the papers found.
+    pub paper: &'static str,
+    /// Does it.
+    pub run: fn(&Context) -> Result<Outcome, String>,
+}
+
+/// How to run.
+pub struct Context {
+    /// Few seeds and short runs: for each change, not for the record.
+    pub quick: bool,
+    /// The seeds to run with.
+    pub seeds: Vec<u64>,
+    /// Shows how far it is.
+    pub progress: indicatif::ProgressBar,
+}
+
+/// What an experiment found.
+#[derive(Serialize)]
+pub struct Outcome {
+    /// Statements with bounds.
+    pub claims: Vec<Claim>,
+    /// Everything that was measured.
+    pub data: serde_json::Value,
+    /// SVG documents.
+    #[serde(skip)]
+    pub pictures: Vec<Picture>,
+}
+
+/// A picture, with what it shows.
+pub struct Picture {
+    /// Part of a file's name.
+    pub name: String,
+    /// What is to be seen.
+    pub caption: String,
+    /// The SVG document.
+    pub svg: String,
+}
+
+/// A figure and what it has to be.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Claim {
+    /// What the figure is, with its unit.
+    pub name: String,
+    /// What it is.
+    pub value: f64,
+    /// What it has to be.
+    pub bound: Bound,
+    /// Whether it is.
+    pub holds: bool,
+}
+
+/// What a figure has to be.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// This or more.
+    AtLeast(f64),
+    /// This or less.
+    AtMost(f64),
+}
+
+impl Claim {
+    /// `value` against `bound`; what is not a number never holds.
+    pub fn new(name: impl Into<String>, value: f64, bound: Bound) -> Claim {
+        let holds = match bound {
+            Bound::AtLeast(least) => value >= least,
+            Bound::AtMost(most) => value <= most,
+        };
+        Claim { name: name.into(), value, bound, holds }
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::AtLeast(least) => write!(f, "at least {least}"),
+            Bound::AtMost(most) => write!(f, "at most {most}"),
+        }
+    }
+}
+
+impl Context {
+    /// Runs `work` for each of `items` on all cores; results in the order of the items.
+    pub fn parallel<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        self.progress.inc_length(items.len() as u64);
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
+            let worker = || {
+                let mut mine = Vec::new();
+                loop {
+                    let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let Some(item) = items.get(at) else { return mine };
+                    mine.push((at, work(item)));
+                    self.progress.inc(1);
+                }
+            };
+            let workers: Vec<_> = (0..cores.min(items.len())).map(|_| scope.spawn(worker)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().expect("a worker that does not panic")).collect()
+        });
+        results.sort_by_key(|(at, _)| *at);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_a_number_does_not_hold() {
+        assert!(Claim::new("a", 0.9, Bound::AtLeast(0.9)).holds);
+        assert!(!Claim::new("a", f64::NAN, Bound::AtLeast(0.0)).holds);
+        assert!(!Claim::new("a", f64::NAN, Bound::AtMost(1.0)).holds);
+    }
+
+    #[test]
+    fn names_are_words_of_a_command_line_and_taken_once() {
+        let mut names: Vec<_> = ALL.iter().map(|experiment| experiment.name).collect();
+        assert!(names.iter().all(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn results_keep_the_order_of_items() {
+        let context = Context { quick: true, seeds: vec![1], progress: indicatif::ProgressBar::hidden() };
+        let items: Vec<u64> = (0..100).collect();
+        assert_eq!(context.parallel(&items, |&n| n * n), items.iter().map(|n| n * n).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,176 @@
+//! What most experiments do: put loads on a preset, alone and together, and see what each gets.
+
+use engine::Config;
+use engine::control::{TenantSpec, WriteCache};
+use engine::units::{BLOCK, Nanos, SECOND};
+use hdrhistogram::Histogram;
+use sim::bench::raw::Raw;
+use sim::bench::{Bench, Costs, Done, Volume};
+use sim::disk::drive::{Drive, presets};
+use sim::load::{Spec, Stream, Workload};
+
+/// What a load did in the time that counts.
+#[derive(Clone, Debug)]
+pub struct Rate {
+    /// Requests answered.
+    pub requests: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Seconds that count.
+    pub seconds: f64,
+    /// Nanoseconds from intention to answer.
+    pub latency: Histogram<u64>,
+}
+
+impl Rate {
+    fn new(seconds: f64) -> Rate {
+        let latency = Histogram::new(3).expect("three digits are allowed");
+        Rate { requests: 0, bytes: 0, seconds, latency }
+    }
+
+    fn count(&mut self, done: &Done) {
+        self.requests += 1;
+        self.bytes += done.request.bytes;
+        self.latency.saturating_record(done.done_ns - done.request.intended_ns);
+    }
+
+    /// Requests a second.
+    pub fn iops(&self) -> f64 {
+        self.requests as f64 / self.seconds
+    }
+
+    /// Megabytes (10^6) a second.
+    pub fn mb_s(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e6
+    }
+
+    /// Milliseconds: mean, 99th percentile, maximum.
+    pub fn latency_ms(&self) -> [f64; 3] {
+        [self.latency.mean(), self.latency.value_at_quantile(0.99) as f64, self.latency.max() as f64].map(|ns| ns / 1e6)
+    }
+
+    /// For results.
+    pub fn json(&self) -> serde_json::Value {
+        let [mean, p99, max] = self.latency_ms();
+        serde_json::json!({
+            "requests_per_second": self.iops(), "mb_per_second": self.mb_s(),
+            "mean_ms": mean, "p99_ms": p99, "max_ms": max,
+        })
+    }
+}
+
+/// Where loads are run.
+#[derive(Clone, Debug)]
+pub struct Stand {
+    /// The drive's preset.
+    pub preset: &'static str,
+    /// The server's memory, bookkeeping included, bytes.
+    pub memory: u64,
+    /// How long before counting begins.
+    pub warm_up_ns: Nanos,
+    /// How long it counts.
+    pub counted_ns: Nanos,
+    /// What is prefetched for a sequential stream at most, bytes; 0 for nothing.
+    pub prefetch: u64,
+    /// All volumes share one partition, as in a server without partitions.
+    pub shared_cache: bool,
+}
+
+impl Stand {
+    /// 64 MiB of memory; 2 s to warm up, then 20 s (5 s when quick).
+    pub fn new(preset: &'static str, quick: bool) -> Stand {
+        Stand {
+            preset,
+            memory: 64 << 20,
+            warm_up_ns: 2 * SECOND,
+            counted_ns: if quick { 5 } else { 20 } * SECOND,
+            prefetch: 0,
+            shared_cache: false,
+        }
+    }
+
+    fn drive(&self) -> Result<Box<dyn Drive>, String> {
+        let described = presets::preset(self.preset).ok_or_else(|| format!("there is no preset '{}'", self.preset))?;
+        described.and_then(|drive| drive.build()).map_err(|error| format!("{}: {error}", self.preset))
+    }
+
+    /// Volume `number` of `of`: spread from the outer to the inner edge, each an eighth of the disk, or less where there are more.
+    fn place(&self, number: usize, of: usize) -> Result<(u64, u64), String> {
+        let disk = self.drive()?.bytes();
+        let bytes = (disk / of.max(8) as u64).next_multiple_of(BLOCK) - BLOCK;
+        let gap = if of > 1 { (disk - bytes) / (of as u64 - 1) } else { 0 };
+        Ok((gap * number as u64 / BLOCK * BLOCK, bytes))
+    }
+
+    /// All `loads` at once, those that are `None` absent; what each got. Areas are cut to the volume.
+    pub fn run(&self, loads: &[Option<Stream>], seed: u64) -> Result<Vec<Rate>, String> {
+        let end = self.warm_up_ns + self.counted_ns;
+        let mut config = Config::new(self.memory);
+        config.seed = seed;
+        let mut volumes = Vec::new();
+        let mut tenants = vec![TenantSpec { share: None, cache: None }; if self.shared_cache { 1 } else { loads.len() }];
+        for (number, load) in loads.iter().enumerate() {
+            let (start, bytes) = self.place(number, loads.len())?;
+            let streams = load.iter().map(|load| cut(load, bytes)).collect::<Vec<_>>();
+            let load = if streams.is_empty() { Workload::new(vec![], 0) } else { described(streams, seed, number)? };
+            let tenant = if self.shared_cache { 0 } else { number };
+            volumes.push(Volume { tenant, start, bytes, write_cache: WriteCache::Volatile, load });
+        }
+        if self.shared_cache {
+            tenants.truncate(1);
+        }
+        let mut bench = Bench::new(config, self.drive()?, Costs::default(), &tenants, volumes)?;
+        let mut rates = vec![Rate::new(self.counted_ns as f64 / 1e9); loads.len()];
+        let mut failed = None;
+        bench.run(end, |done| {
+            failed = failed.or(done.failed.then_some(done));
+            if done.done_ns >= self.warm_up_ns {
+                rates[done.volume].count(&done);
+            }
+        });
+        match failed {
+            Some(done) => Err(format!("{done:?} failed on a disk without faults")),
+            None => Ok(rates),
+        }
+    }
+
+    /// One of `of` loads, number `number`, alone on the bare drive, where its volume would be.
+    pub fn raw(&self, load: &Stream, number: usize, of: usize, seed: u64) -> Result<Rate, String> {
+        let (start, bytes) = self.place(number, of)?;
+        let mut rate = Rate::new(self.counted_ns as f64 / 1e9);
+        let mut raw = Raw::new(self.drive()?, start, described(vec![cut(load, bytes)], seed, number)?);
+        raw.run(self.warm_up_ns + self.counted_ns, |done| {
+            if done.done_ns >= self.warm_up_ns {
+                rate.count(&done);
+            }
+        });
+        Ok(rate)
+    }
+}
+
+fn cut(load: &Stream, bytes: u64) -> Stream {
+    Stream { area_bytes: load.area_bytes.min(bytes - load.area_start), ..load.clone() }
+}
+
+fn described(streams: Vec<Stream>, seed: u64, number: usize) -> Result<Workload, String> {
+    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number as u64;
+    Workload::described(&Spec { seed, streams }, 0).map_err(|error| error.to_string())
+}
+
+/// One-request-after-the-other reads of 4 KiB from the beginning of the volume to its end.
+pub fn stream() -> Stream {
+    use sim::load::Place;
+    Stream { place: Place::Sequential, area_bytes: u64::MAX, ..Stream::default() }
+}
+
+/// Random reads of 4 KiB all over the volume, so many at a time.
+pub fn random(depth: u32) -> Stream {
+    use sim::load::Pace;
+    Stream { area_bytes: u64::MAX, pace: Pace::Closed { depth, think_ns: 0 }, ..Stream::default() }
+}
+
+/// The mean of `of` over seeds.
+pub fn mean(of: impl IntoIterator<Item = f64>) -> f64 {
+    let (sum, count) = of.into_iter().fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
+    sum / f64::from(count)
+}
