@@ -17,7 +17,7 @@ use crate::event::{Action, ConnId, Event, Outgoing, Receive};
 use crate::nbd::{Connection, Inbound};
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECOND};
-use crate::volume::{Piece, Request, Volume, Waiter};
+use crate::volume::{Piece, Request, Ticket, Volume, Waiter, Who};
 
 /// The bounds of a disk machine.
 #[derive(Clone, Debug)]
@@ -115,6 +115,8 @@ pub struct Server {
     /// Reused by write-back.
     pub(crate) parts: Vec<(u32, u8)>,
     pub(crate) frames_taken: Vec<crate::cache::FrameId>,
+    /// Reused when range operations are done.
+    pub(crate) freed: VecDeque<(Ticket, Who)>,
 }
 
 impl Server {
@@ -142,6 +144,7 @@ impl Server {
             budget_token: None,
             parts: Vec::new(),
             frames_taken: Vec::new(),
+            freed: VecDeque::new(),
             config,
         }
     }

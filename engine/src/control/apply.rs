@@ -24,8 +24,8 @@ impl Server {
             Command::GrowVolume(volume, size) => self.grow(volume, size),
             Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard),
             Command::ClearVolume(volume) => self.found(volume).map(|()| {
-                self.clear(volume);
-                Some(Report::Done)
+                self.clear(volume, token);
+                None
             }),
             Command::SetBudget(bytes) => self.set_budget(token, bytes),
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
@@ -41,7 +41,7 @@ impl Server {
         }
     }
 
-    fn report(&mut self, token: u64, report: Report) {
+    pub(crate) fn report(&mut self, token: u64, report: Report) {
         self.actions.push_back(Action::Report { token, report });
     }
 

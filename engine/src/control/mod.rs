@@ -81,7 +81,8 @@ pub enum Command {
         /// Whether dirty data is dropped (the volume is being deleted) rather than flushed.
         discard: bool,
     },
-    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again.
+    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again. Answered
+    /// when no attempt to write one of them is in flight any more.
     ClearVolume(VolumeId),
     /// Use this many bytes of memory, bookkeeping included. Answered when what is above is free.
     SetBudget(u64),
