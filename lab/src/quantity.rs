@@ -5,8 +5,14 @@ use sim::rng::MILLION;
 
 const SIZES: [(&str, u64); 6] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1), ("", 1)];
-const TIMES: [(&str, u64); 6] =
-    [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000), ("h", 3_600_000_000_000)];
+const TIMES: [(&str, u64); 6] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
 
 /// A number with one of `units`, exactly.
 fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -73,9 +79,13 @@ pub fn show_time(ns: Nanos) -> String {
         1_000_000..1_000_000_000 => format!("{} ms", trimmed(ns as f64 / 1e6)),
         1_000_000_000..120_000_000_000 => format!("{} s", trimmed(ns as f64 / 1e9)),
         _ => {
-            let seconds = ns / 1_000_000_000;
+            let seconds = ns.saturating_add(500_000_000) / 1_000_000_000;
             let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-            if hours > 0 { format!("{hours} h {minutes} min {seconds} s") } else { format!("{minutes} min {seconds} s") }
+            if hours > 0 {
+                format!("{hours} h {minutes} min {seconds} s")
+            } else {
+                format!("{minutes} min {seconds} s")
+            }
         }
     }
 }
@@ -115,7 +125,10 @@ mod tests {
         assert!(size("64K").unwrap_err().contains("64K") && size("").is_err() && size("-1").is_err());
         assert_eq!([time("1.5ms"), time("2m")], [Ok(1_500_000), Ok(120_000_000_000)]);
         assert!(time("10").is_err() && time("20000000000s").is_err());
-        assert_eq!([share("70%"), share("0.7"), share("0"), share("1")], [Ok(700_000), Ok(700_000), Ok(0), Ok(MILLION)]);
+        assert_eq!(
+            [share("70%"), share("0.7"), share("0"), share("1")],
+            [Ok(700_000), Ok(700_000), Ok(0), Ok(MILLION)]
+        );
         assert!(share("101%").is_err());
     }
 
@@ -132,7 +145,7 @@ mod tests {
     #[test]
     fn for_people() {
         assert_eq!([show_bytes(0), show_bytes(512), show_bytes(1536)], ["0 B", "512 B", "1.5 KiB"]);
-        assert_eq!([show_time(1_500), show_time(3_600_949_630_129)], ["1.5 us", "1 h 0 min 0 s"]);
+        assert_eq!([show_time(1_500), show_time(3_599_949_630_129)], ["1.5 us", "1 h 0 min 0 s"]);
         assert_eq!([show_count(7), show_count(268_663), show_count(1_000_000)], ["7", "268,663", "1,000,000"]);
     }
 }

@@ -358,8 +358,7 @@ impl Driver {
             }
             let connection = (0..self.loads.len()).min_by_key(|&number| self.loads[number]).unwrap_or(0);
             self.loads[connection] += 1;
-            let pending =
-                Pending { op: request.op, intended_ns: request.intended_ns, made_ns: now, bytes, connection };
+            let pending = Pending { op: request.op, intended_ns: request.intended_ns, made_ns: now, bytes, connection };
             self.late.record(now.saturating_sub(request.intended_ns)).unwrap_or_default();
             self.pending.insert(request.id, pending);
             self.outstanding_max = self.outstanding_max.max(self.pending.len());
@@ -397,7 +396,8 @@ impl Driver {
         let [reads, writes, trims, flushes] =
             [Op::Read, Op::Write, Op::Trim, Op::Flush].map(|op| Operation::of(self.measurements.of(op)));
         let all = [&reads, &writes, &trims, &flushes];
-        let sum = |of: fn(&Operation) -> u64| all.iter().filter_map(|operation| operation.as_ref().map(of)).sum::<u64>();
+        let sum =
+            |of: fn(&Operation) -> u64| all.iter().filter_map(|operation| operation.as_ref().map(of)).sum::<u64>();
         let bytes: u64 = [&reads, &writes].iter().filter_map(|operation| operation.as_ref().map(|o| o.bytes)).sum();
         let (requests, errors) = (sum(|operation| operation.requests), sum(|operation| operation.errors));
         let seconds = self.last_ns as f64 / 1e9;

@@ -28,7 +28,8 @@ impl FromStr for Uri {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Uri, String> {
-        let wrong = || format!("'{text}' is not an NBD URI: write nbd+unix:///NAME?socket=PATH or nbd://HOST:PORT/NAME");
+        let wrong =
+            || format!("'{text}' is not an NBD URI: write nbd+unix:///NAME?socket=PATH or nbd://HOST:PORT/NAME");
         let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, name) = rest.split_once('/').unwrap_or((rest, ""));

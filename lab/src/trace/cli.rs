@@ -103,7 +103,8 @@ impl Info {
             false => print!("{}", report.text(&summary)),
         }
         if let Some(path) = &self.svg {
-            svg::draw(path, &shown, &summary).map_err(|error| anyhow::anyhow!("drawing {}: {error}", path.display()))?;
+            svg::draw(path, &shown, &summary)
+                .map_err(|error| anyhow::anyhow!("drawing {}: {error}", path.display()))?;
         }
         Ok(())
     }
@@ -134,7 +135,10 @@ impl Convert {
         }
         let (out, losses) = writer.finish()?;
         out.finish().with_context(|| format!("{written} cannot be written"))?;
-        println!("{written}: {} requests ({to})", show_count(trace.tally().records - losses.left_out.values().sum::<u64>()));
+        println!(
+            "{written}: {} requests ({to})",
+            show_count(trace.tally().records - losses.left_out.values().sum::<u64>())
+        );
         if losses.times > 0 {
             println!("{} times were cut to {}", show_count(losses.times), crate::quantity::show_time(to.unit_ns()));
         }
@@ -146,7 +150,10 @@ impl Convert {
         }
         print!("{}", report::broken(trace.tally().broken, &trace.tally().first_broken));
         if !trace.tally().notice.is_empty() && to != Format::Blkreplay {
-            println!("the notice of {name} has no place in this format: keep it with the file\n{}", trace.tally().notice);
+            println!(
+                "the notice of {name} has no place in this format: keep it with the file\n{}",
+                trace.tally().notice
+            );
         }
         Ok(())
     }

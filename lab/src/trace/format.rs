@@ -88,6 +88,8 @@ impl FromStr for Format {
             other => other,
         };
         let found = Format::ALL.iter().find(|(_, name, _)| *name == synonym);
-        found.map(|(format, ..)| *format).ok_or_else(|| format!("there is no format '{text}'; there are {}", Format::list()))
+        found
+            .map(|(format, ..)| *format)
+            .ok_or_else(|| format!("there is no format '{text}'; there are {}", Format::list()))
     }
 }

@@ -19,7 +19,8 @@ pub fn draw(summary: &Summary) -> String {
     }
     let [reads, writes] = rates(summary);
     let end = show_time(summary.duration_ns());
-    let axis = format!("{:>11} └{}\n{:>13}{:<width$}{end:>10}\n", "", "─".repeat(COLUMNS), "0", "", width = COLUMNS - 10);
+    let axis =
+        format!("{:>11} └{}\n{:>13}{:<width$}{end:>10}\n", "", "─".repeat(COLUMNS), "0", "", width = COLUMNS - 10);
     let mut text = bars("reads/s", &reads) + &bars("writes/s", &writes) + &axis;
     if !summary.sample.is_empty() {
         text += &places(summary);
@@ -85,10 +86,8 @@ fn places(summary: &Summary) -> String {
             6 => "place".into(),
             _ => String::new(),
         };
-        // By the logarithm: a few hot places would leave the rest blank.
-        let shade = |&count: &u32| {
-            SHADES[(f64::from(count).ln_1p() / most.ln_1p() * 4.0).ceil() as usize]
-        };
+        // By the root: by itself, a few hot places would leave the rest blank.
+        let shade = |&count: &u32| SHADES[((f64::from(count) / most).sqrt() * 4.0).ceil() as usize];
         text += &format!("{label:>11} │{}\n", cells.iter().map(shade).collect::<String>().trim_end());
     }
     text

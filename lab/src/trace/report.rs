@@ -112,7 +112,13 @@ impl Report {
             whole_4k_share: of(summary.whole_blocks, ranged),
             begin_sector_shares: summary.begin_sectors.iter().filter_map(|&count| of(count, ranged)).collect(),
             sizes: summary.sizes.iter().map(|(&bytes, &requests)| Size { bytes, requests }).collect(),
-            gap_ns: Percentiles { p10: gap(0.1), p50: gap(0.5), p90: gap(0.9), p99: gap(0.99), max: summary.gaps.max() },
+            gap_ns: Percentiles {
+                p10: gap(0.1),
+                p50: gap(0.5),
+                p90: gap(0.9),
+                p99: gap(0.99),
+                max: summary.gaps.max(),
+            },
             unsorted: summary.unsorted,
             broken_lines: tally.broken,
             first_broken: tally.first_broken.clone(),
@@ -125,15 +131,30 @@ impl Report {
         let ranged = self.reads + self.writes;
         let ns = summary.duration_ns();
         let rate = |rate: Option<f64>| rate.map_or("no times in it".into(), |rate| format!("{rate:.1} a second"));
-        let bytes_rate = self.mean_bytes_per_second.map_or_else(String::new, |rate| {
-            format!(", {}/s", show_bytes(rate as u64))
-        });
+        let bytes_rate =
+            self.mean_bytes_per_second.map_or_else(String::new, |rate| format!(", {}/s", show_bytes(rate as u64)));
         let percent = |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
         let mut lines = vec![
             ("trace", format!("{} ({})", self.file, self.format)),
             ("requests", format!("{} in {}{}", show_count(self.requests), show_time(ns), several(self.devices))),
-            ("reads", format!("{} ({}), {}", show_count(self.reads), show_share(self.reads, ranged), show_bytes(self.read_bytes))),
-            ("writes", format!("{} ({}), {}", show_count(self.writes), show_share(self.writes, ranged), show_bytes(self.write_bytes))),
+            (
+                "reads",
+                format!(
+                    "{} ({}), {}",
+                    show_count(self.reads),
+                    show_share(self.reads, ranged),
+                    show_bytes(self.read_bytes)
+                ),
+            ),
+            (
+                "writes",
+                format!(
+                    "{} ({}), {}",
+                    show_count(self.writes),
+                    show_share(self.writes, ranged),
+                    show_bytes(self.write_bytes)
+                ),
+            ),
         ];
         if self.trims + self.flushes > 0 {
             lines.push(("others", format!("{} trims, {} flushes", show_count(self.trims), show_count(self.flushes))));
@@ -141,7 +162,10 @@ impl Report {
         lines.extend([
             ("mean rate", rate(self.mean_requests_per_second) + &bytes_rate),
             ("peak in 1 s", format!("{} (second {})", show_count(self.peak_requests_in_1s), self.busiest_second)),
-            ("busiest minute", format!("{} (minute {})", show_count(self.busiest_minute_requests), self.busiest_minute)),
+            (
+                "busiest minute",
+                format!("{} (minute {})", show_count(self.busiest_minute_requests), self.busiest_minute),
+            ),
             ("footprint", format!("{} of 4 KiB blocks", both_units(self.footprint_bytes))),
             ("span", format!("{} from byte {}", both_units(self.span_bytes), self.lowest_byte)),
             ("sequential", format!("{} begin where the one before ended", percent(self.sequential_share))),
@@ -173,7 +197,8 @@ impl Report {
         sizes.sort_by_key(|size| std::cmp::Reverse(size.requests));
         let shown = sizes.iter().take(SIZES_SHOWN);
         let shown = shown.map(|size| format!("{} {}", show_bytes(size.bytes), show_share(size.requests, ranged)));
-        let more = if sizes.len() > SIZES_SHOWN { format!(", {} more", sizes.len() - SIZES_SHOWN) } else { String::new() };
+        let more =
+            if sizes.len() > SIZES_SHOWN { format!(", {} more", sizes.len() - SIZES_SHOWN) } else { String::new() };
         shown.collect::<Vec<_>>().join(", ") + &more
     }
 

@@ -47,7 +47,8 @@ mod tests {
     #[test]
     fn late_records_find_their_place_and_equals_keep_theirs() {
         let times = [5, 3, 9, 3, 7];
-        let record = |(i, &time_ns): (usize, &u64)| Record { time_ns, op: Op::Read, offset: i as u64, bytes: 1, stream: 0 };
+        let record =
+            |(i, &time_ns): (usize, &u64)| Record { time_ns, op: Op::Read, offset: i as u64, bytes: 1, stream: 0 };
         let sorted: Vec<_> = Sorted::new(times.iter().enumerate().map(record)).map(|r| (r.time_ns, r.offset)).collect();
         assert_eq!(sorted, [(3, 1), (3, 3), (5, 0), (7, 4), (9, 2)]);
     }

@@ -87,11 +87,7 @@ fn layout_of(bytes: &[u8]) -> Option<Layout> {
         let records = bytes.chunks_exact(size).take(2);
         records.len() > 0 && records.into_iter().all(|record| u16_at(record, at) >> 8 == version)
     };
-    if fits(V2_BYTES, 2, 2) {
-        Some(Layout::V2)
-    } else {
-        fits(V1_BYTES, 14, 1).then_some(Layout::V1)
-    }
+    if fits(V2_BYTES, 2, 2) { Some(Layout::V2) } else { fits(V1_BYTES, 14, 1).then_some(Layout::V1) }
 }
 
 fn parse(bytes: &[u8], layout: Layout) -> Result<Line, String> {
