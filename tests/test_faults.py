@@ -15,8 +15,9 @@ from harness.wait import until
 from harness.wire import Wire
 
 KIB = 1024
-# A request that waits for nobody is answered long before this.
-SECONDS_MAX = 5
+# A request that waits for a client that has stopped waits for ever; one that waits for nobody is answered long before this,
+# on a loaded machine too.
+SECONDS_MAX = 30
 
 
 class Disks(ServerCase):
@@ -267,7 +268,7 @@ class Clients(ServerCase):
             for i in range(100):
                 quiet.pwrite(b"q" * 512, i * 512)
                 quiet.pread(512, i * 512)
-            self.assertLess(time.monotonic() - started, 2 * SECONDS_MAX)
+            self.assertLess(time.monotonic() - started, SECONDS_MAX)
         finally:
             stopping.set()
             for thread in threads:

@@ -8,7 +8,7 @@ import signal
 import nbd
 from harness import places
 from harness.case import ServerCase, SharedServerCase
-from harness.server import GIB, MIB, Server, run
+from harness.server import GIB, MIB, STOP_SECONDS, Server, run
 from harness.wait import until
 
 
@@ -334,7 +334,7 @@ class Servers(ServerCase):
         server = self.serve()
         server.create("v", "1MiB")
         command = [places.binary(), "serve", "--data", server.data, "--nbd", f"unix:{self.scratch}/2.sock"]
-        done = run(*command, "--http", f"unix:{self.scratch}/2h.sock", check=False, seconds=20)
+        done = run(*command, "--http", f"unix:{self.scratch}/2h.sock", check=False, seconds=STOP_SECONDS)
         self.assertNotEqual(done.returncode, 0)
         said = done.stdout + done.stderr
         self.assertIn(str(server.pid), said, "who holds the directory is not named")
@@ -356,7 +356,7 @@ class Servers(ServerCase):
         server.data.mkdir()
         server.socket.write_text("not a socket")
         server.spawn()
-        self.assertNotEqual(server.process.wait(20), 0)
+        self.assertNotEqual(server.process.wait(STOP_SECONDS), 0)
         self.assertIn("nbd.sock", server.log())
         self.assertEqual(server.socket.read_text(), "not a socket")
 
@@ -365,7 +365,7 @@ class Servers(ServerCase):
         self.servers.append(server)
         self.addCleanup(server.kill)
         server.spawn()
-        self.assertNotEqual(server.process.wait(20), 0)
+        self.assertNotEqual(server.process.wait(STOP_SECONDS), 0)
         self.assertIn("shutdwn_timeout", server.log())
         self.assertIn("'shutdown_timeout'", server.log())
 
@@ -400,7 +400,7 @@ class Servers(ServerCase):
         path = str(self.scratch / "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(path)
-            notify.settimeout(30)
+            notify.settimeout(STOP_SECONDS)
             server = Server(self.scratch)
             self.servers.append(server)
             self.addCleanup(server.kill)
@@ -409,5 +409,5 @@ class Servers(ServerCase):
             self.assertTrue(server.ready(), "READY=1 came before the server was ready")
             server.process.send_signal(signal.SIGTERM)
             self.assertIn(b"STOPPING=1", notify.recv(4096))
-            self.assertEqual(server.process.wait(30), 0)
+            self.assertEqual(server.process.wait(STOP_SECONDS), 0)
 

@@ -15,7 +15,7 @@ from .wait import until
 
 MIB = 1 << 20
 GIB = 1 << 30
-START_SECONDS = 30
+START_SECONDS = 60
 STOP_SECONDS = 60
 COMMAND_SECONDS = 60
 
