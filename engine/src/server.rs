@@ -110,8 +110,10 @@ pub struct Server {
     /// Frames are moving: some tenants have more than they may, or frames above the limit are in use.
     /// When to go on.
     pub(crate) move_at: Option<Nanos>,
-    /// `SetBudget` waits for frames to be free.
-    pub(crate) budget_token: Option<u64>,
+    /// `SetBudget` waits for frames to be free: its token, and until when.
+    pub(crate) budget_token: Option<(u64, Nanos)>,
+    /// It was answered before they were.
+    pub(crate) held: bool,
     /// Reused by write-back.
     pub(crate) parts: Vec<(u32, u8)>,
     pub(crate) frames_taken: Vec<crate::cache::FrameId>,
@@ -142,6 +144,7 @@ impl Server {
             drained: false,
             move_at: None,
             budget_token: None,
+            held: false,
             parts: Vec::new(),
             frames_taken: Vec::new(),
             freed: VecDeque::new(),
