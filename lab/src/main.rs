@@ -1,32 +1,46 @@
 //! Aerogel's measurements.
 
-mod experiment;
-mod quantity;
 mod swarm;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use lab::experiment;
+use lab::replay::Replay;
+use lab::trace::cli::TraceArgs;
 
 /// Aerogel's measurements: experiments, swarms, reports.
 #[derive(Parser, Debug)]
-#[command(name = "aerogel-lab", version)]
+#[command(name = "aerogel-lab", version, max_term_width = 100)]
 enum Lab {
-    /// Run many simulated worlds, each from its seed, and say which one went wrong.
-    Swarm(swarm::Swarm),
     /// List the experiments.
     List,
-    /// Run experiments: what they claim, and whether it holds.
     Run(experiment::cli::Run),
-    /// Run experiments and write a page that a person reads.
     Report(experiment::cli::Report),
+    Trace(TraceArgs),
+    Replay(Box<Replay>),
+    /// Run many simulated worlds, each from its seed, and say which one went wrong.
+    Swarm(swarm::Swarm),
 }
 
 fn main() -> ExitCode {
     match Lab::parse() {
-        Lab::Swarm(swarm) => swarm.run(),
         Lab::List => experiment::cli::list(),
         Lab::Run(run) => run.run(),
         Lab::Report(report) => report.run(),
+        Lab::Trace(trace) => status(trace.run()),
+        Lab::Replay(replay) => status(replay.run()),
+        Lab::Swarm(swarm) => swarm.run(),
+    }
+}
+
+/// 1 if it was not done, with all reasons in one line.
+fn status(done: anyhow::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -14,6 +14,7 @@
 
 mod connection;
 mod driver;
+mod giving;
 mod mailbox;
 mod rest;
 #[cfg(test)]
@@ -47,8 +48,6 @@ pub struct Options {
     pub engine: Config,
     /// Which reactor.
     pub reactor: Kind,
-    /// io_uring's `DEFER_TASKRUN`.
-    pub defer_taskrun: bool,
     /// Clients at the same time.
     pub connections_max: u32,
 }
@@ -56,8 +55,7 @@ pub struct Options {
 impl Options {
     /// The usual ones.
     pub fn new(name: impl Into<String>, engine: Config) -> Options {
-        let (reactor, defer_taskrun) = (Kind::Auto, false);
-        Options { name: name.into(), engine, reactor, defer_taskrun, connections_max: CONNECTIONS_MAX }
+        Options { name: name.into(), engine, reactor: Kind::Auto, connections_max: CONNECTIONS_MAX }
     }
 }
 
@@ -191,11 +189,8 @@ fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError>
     let name = options.name.clone();
     let frames =
         Frames::new(options.engine.frames_max()).map_err(|source| StartError::Frames { name: name.clone(), source })?;
-    let laid_out = reactor::Options {
-        device_depth: options.engine.device_depth,
-        connections_max: options.connections_max,
-        defer_taskrun: options.defer_taskrun,
-    };
+    let laid_out =
+        reactor::Options { device_depth: options.engine.device_depth, connections_max: options.connections_max };
     let kind = options.reactor;
     let failed = |source| StartError::Reactor { name: name.clone(), kind, source };
     if kind != Kind::Threads {

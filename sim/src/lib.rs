@@ -8,8 +8,11 @@
 //!                                     └─ history, register, judge, reply, cell     what is right
 //! ```
 //!
+//! Beside it stands [`load`]: traces and synthetic loads in time, for virtual and live servers.
+//!
 //! Begin with [`swarm::run`]. The same seed gives the same world, to the last event: [`trace`] has the hash.
 
+pub mod bench;
 pub mod cell;
 pub mod disk;
 pub mod fault;
@@ -17,6 +20,7 @@ pub mod frames;
 pub mod history;
 pub mod judge;
 pub mod link;
+pub mod load;
 pub mod medium;
 mod operator;
 pub mod queue;

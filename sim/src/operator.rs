@@ -169,7 +169,7 @@ impl World {
         self.log(Line::Report(token, text));
         let Some(ask) = self.asks.remove(&token) else { return Err(format!("a report for token {token}: {report:?}")) };
         match (ask, report) {
-            (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => Ok(()),
+            (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_) | Report::Held { .. }) => Ok(()),
             (Ask::WriteCache(volume, mode, start), Report::Done) => self.write_cache_set(volume, mode, start),
             (Ask::WriteCache(volume, ..), Report::Refused(_)) => {
                 let state = self.volume(volume);

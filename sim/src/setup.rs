@@ -200,5 +200,6 @@ fn faults(rng: &mut Rng) -> Faults {
         flush: rng.pick(&[0, 20_000, 200_000]),
         slow: rng.pick(&[0, 20_000]),
         stuck: rng.pick(&[0, 500]),
+        refused: rng.pick(&[0, 0, 100_000]),
     }
 }

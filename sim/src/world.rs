@@ -295,6 +295,8 @@ impl World {
             Action::Close(conn) => self.on_close(conn),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Report { token, report } => self.reported(token, report),
+            // There is no memory to give back.
+            Action::Retired => Ok(()),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Tables and lists for people.
 
-use crate::control::view::{Condition, DiskView, Status, VolumeView};
+use crate::control::view::{Condition, DiskView, DriveCache, Status, VolumeView};
 use crate::quantity::{Size, percent};
+use crate::store::Journal;
 use crate::store::spec::{Allocation, WriteCache};
 
 /// Columns as wide as they have to be; numbers are told by their heading's leading space and stand to the right.
@@ -151,6 +152,17 @@ pub fn disks(disks: &[DiskView]) -> String {
 /// All about a disk.
 pub fn disk(disk: &DiskView) -> String {
     let io = if disk.direct_io { "direct" } else { "through the kernel's cache" };
+    let drive_cache = match disk.drive_cache {
+        Some(DriveCache::WriteBack) => {
+            "write-back: a flush empties it; it may write one tenant's data in another's time"
+        }
+        Some(DriveCache::WriteThrough) => "none that needs flushes",
+        None => "",
+    };
+    let journal = match (&disk.file_system, disk.journal) {
+        (Some(_), Journal::Shared) => "; its volumes share its journal (raw devices do not)",
+        _ => "",
+    };
     list(&[
         ("disk", disk.name.clone()),
         ("state", condition(disk.condition)),
@@ -159,6 +171,9 @@ pub fn disk(disk: &DiskView) -> String {
         ("path", disk.path.clone()),
         ("uuid", disk.uuid.to_string()),
         ("device", disk.device.clone().unwrap_or_default()),
+        ("drive's cache", drive_cache.into()),
+        ("scheduler", disk.scheduler.clone().unwrap_or_default()),
+        ("file system", disk.file_system.clone().unwrap_or_default() + journal),
         ("I/O", format!("{io}, in blocks of {}", bytes(u64::from(disk.device_block_bytes)))),
         ("free space", bytes(disk.free_bytes)),
         ("policy", disk.policy.clone()),
@@ -168,7 +183,7 @@ pub fn disk(disk: &DiskView) -> String {
         ("not yet written", bytes(disk.dirty_bytes)),
         ("volumes", disk.volumes.join("\n")),
         ("unclaimed data", disk.unclaimed.join("\n")),
-        ("note", "its volumes share the journal of its file system; what others do on the device is not seen".into()),
+        ("note", "what others do on the device is not seen".into()),
     ])
 }
 

@@ -3,7 +3,7 @@
 use engine::control::Refusal;
 use engine::units::Share;
 
-use crate::quantity::{Name, percent};
+use crate::quantity::{Name, Size, percent};
 use crate::store::StoreError;
 
 /// What control works on.
@@ -24,7 +24,7 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// Why an operation was not done. Nothing was changed.
+/// Why an operation was not done. Nothing was changed, unless it says so.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nothing has this name.
@@ -74,6 +74,9 @@ pub enum Error {
         "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops unexpectedly"
     )]
     NotAccepted,
+    /// What the other disks give up is not free.
+    #[error("the other disks still hold {} of memory that the new one needs", .0.rounded())]
+    MemoryHeld(Size),
     /// The disk's machine refused.
     #[error("{kind} '{name}': {refusal}")]
     Refused {
@@ -107,7 +110,9 @@ impl Error {
             Error::Store(StoreError::TooLarge { .. }) => 400,
             Error::Store(StoreError::NoSpace { .. }) => 507,
             Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
-            Error::Store(StoreError::Step { .. }) | Error::Registry(_) | Error::Internal(_) => 500,
+            Error::Store(StoreError::Step { .. } | StoreError::NotUndone { .. })
+            | Error::Registry(_)
+            | Error::Internal(_) => 500,
             _ => 409,
         }
     }
@@ -130,6 +135,9 @@ impl Error {
                 "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()
             }
             Error::SameDevice { .. } => "name a directory on another device, or accept it with --force".into(),
+            Error::MemoryHeld(_) => {
+                "disconnect clients that do not read their replies (`aerogel status` shows who is connected), and try again".into()
+            }
             Error::NotAccepted => "if that is meant, add --i-accept-data-loss".into(),
             Error::Refused { refusal: Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. }, .. } => {
                 "ask for less cache, or start the server with more (cache = \"…\" in its configuration)".into()

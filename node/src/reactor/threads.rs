@@ -27,7 +27,7 @@ use super::gather::{Gather, Gathers};
 use super::request::Request;
 use super::transfer::{Direction, Transfer, transfer, unread};
 use super::{Completion, Options, Reactor, Waker, slot};
-use crate::frames::FrameMemory;
+use crate::frames::{Chunk, FrameMemory};
 
 /// Events collected at a time.
 const EVENTS: usize = 128;
@@ -319,6 +319,11 @@ impl Reactor for Threads {
             self.try_soon(conn);
         }
         self.starved.clear();
+    }
+
+    /// Nothing is ever pinned here.
+    fn unpin(&mut self, _chunk: &Chunk) -> bool {
+        true
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {

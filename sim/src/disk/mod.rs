@@ -201,7 +201,7 @@ impl Disk {
             (Op::Write { .. } | Op::Zero | Op::Punch, None) => {
                 apply(medium, &request, Fate::Volatile, self.turn, |_| true);
             }
-            (_, Some(Errno::NoSpace)) => {}
+            (_, Some(Errno::NoSpace | Errno::NotSupported)) => {}
             (_, Some(_)) => apply(medium, &request, Fate::Doomed, self.turn, |_| self.rng.one_in(2)),
         }
         if matches!(io.op, Op::Write { .. }) {
