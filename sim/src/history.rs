@@ -26,215 +26,15 @@ use engine::units::{BLOCK, SECTOR};
 use crate::Verdict;
 use crate::cell::{self, CELL, CELLS_PER_BLOCK, Value, ZERO};
 use crate::medium::{Content, Medium};
+use crate::register::{Cell, Made, Version, describe_version};
 
 /// A moment: the number of events that the engine was given.
 pub type Step = u64;
-
-const NEVER: Step = Step::MAX;
 
 const ALL: Range<u64> = 0..u64::MAX;
 
 /// The number of a request that changes content; a write's is its value.
 pub type OpId = u64;
-
-/// What one operation may have made of a cell.
-#[derive(Clone, Copy, Debug)]
-struct Version {
-    op: OpId,
-    made: Made,
-    start: Step,
-    settled: Step,
-    acked: Step,
-    /// No read that starts later may return it.
-    dead: Step,
-    /// No flush that starts later may leave it on the medium.
-    superseded: Step,
-    /// May be what a power cut leaves.
-    on_medium: bool,
-}
-
-/// What an operation made of a cell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Made {
-    /// This.
-    Value(Value),
-    /// Anything that may be on the medium, or zeros.
-    AnythingOrZero,
-    /// Anything that may be on the medium.
-    Anything,
-}
-
-impl Version {
-    fn new(op: OpId, made: Made, start: Step) -> Version {
-        Version { op, made, start, settled: NEVER, acked: NEVER, dead: NEVER, superseded: NEVER, on_medium: true }
-    }
-
-    fn certain(value: Value) -> Version {
-        Version { settled: 0, acked: 0, ..Version::new(0, Made::Value(value), 0) }
-    }
-
-    fn is(&self, value: Value) -> bool {
-        self.made == Made::Value(value)
-    }
-
-    fn revives(&self) -> bool {
-        !matches!(self.made, Made::Value(_))
-    }
-}
-
-/// A version that cannot be read any more, but may still be on the medium.
-#[derive(Clone, Copy, Debug)]
-struct Old {
-    value: Value,
-    settled: Step,
-    superseded: Step,
-}
-
-/// A cell: one certain value, or several versions.
-#[derive(Clone, Default, Debug)]
-struct Cell {
-    certain: Value,
-    live: Vec<Version>,
-    old: Vec<Old>,
-}
-
-impl Cell {
-    fn live(&mut self) -> &mut Vec<Version> {
-        if self.live.is_empty() {
-            self.live.push(Version::certain(self.certain));
-        }
-        &mut self.live
-    }
-
-    fn set_certain(&mut self, value: Value) {
-        self.certain = value;
-        self.live.clear();
-        self.old.clear();
-    }
-
-    fn is_certain(&self) -> bool {
-        self.live.is_empty()
-    }
-
-    /// Forgets what can neither be read nor be on the medium. `horizon` is the start of the oldest request.
-    fn prune(&mut self, horizon: Step) {
-        let (old, live) = (&mut self.old, &mut self.live);
-        let over = |v: &&Version| v.dead < horizon && v.superseded != NEVER;
-        // What brings others back says how long those may stay: it is buried last.
-        live.iter().filter(over).filter(|v| v.on_medium && !v.revives()).for_each(|v| bury(old, v));
-        live.iter().filter(over).filter(|v| v.on_medium && v.revives()).for_each(|v| bury(old, v));
-        live.retain(|v| v.on_medium && v.superseded == NEVER || v.dead >= horizon);
-        if let [only] = self.live[..]
-            && let Made::Value(value) = only.made
-            && only.acked != NEVER
-            && self.old.is_empty()
-        {
-            self.set_certain(value);
-        }
-    }
-
-    /// `op`, which started at `start`, took effect for certain by `step`: what was settled before that is dead.
-    fn kill_older(&mut self, op: OpId, start: Step, step: Step, superseded: bool) {
-        for v in self.live.iter_mut().filter(|v| v.op != op && v.settled < start) {
-            v.dead = v.dead.min(step);
-            if superseded {
-                v.superseded = v.superseded.min(step);
-            }
-        }
-    }
-
-    /// Whether `v` may have made the cell `value`.
-    fn fits(&self, v: &Version, value: Value) -> bool {
-        match v.made {
-            Made::Value(made) => made == value,
-            Made::AnythingOrZero if value == ZERO => true,
-            Made::AnythingOrZero | Made::Anything => {
-                self.live.iter().any(|other| other.on_medium && other.is(value))
-                    || self.old.iter().any(|old| old.value == value)
-            }
-        }
-    }
-
-    /// A read that started at `start` returned `value`, just now.
-    fn observe(&mut self, value: Value, start: Step, step: Step) -> bool {
-        if self.is_certain() {
-            return self.certain == value;
-        }
-        let mut fitting = self.live.iter().filter(|v| v.dead >= start && self.fits(v, value));
-        let Some(&first) = fitting.next() else { return false };
-        let unique = fitting.next().is_none();
-        let mut found = Vec::new();
-        for v in self.live.iter_mut().filter(|v| v.settled < start && v.dead > step) {
-            if v.revives() {
-                // It is over: whatever it made of the cell, it is this now. On the medium it may be something else.
-                found.push(Version { made: Made::Value(value), ..*v });
-                v.dead = step;
-            } else if !v.is(value) {
-                v.dead = step;
-                if unique && first.acked != NEVER {
-                    v.superseded = v.superseded.min(step);
-                }
-            }
-        }
-        self.live.extend(found);
-        if unique {
-            self.kill_older(first.op, first.start, step, first.acked != NEVER);
-        }
-        true
-    }
-
-    fn may_survive(&self, value: Value) -> bool {
-        match &self.live[..] {
-            [] => self.certain == value,
-            live => {
-                live.iter().any(|v| v.on_medium && self.fits(v, value)) || self.old.iter().any(|old| old.value == value)
-            }
-        }
-    }
-
-    /// A flush that started at `start` succeeded.
-    fn flushed(&mut self, start: Step) {
-        self.leave_medium(start, |_, _, superseded| superseded < start);
-    }
-
-    /// Only what was settled after `start`, or `op` itself, may be on the medium.
-    fn durable(&mut self, op: OpId, start: Step) {
-        self.leave_medium(NEVER, |other, settled, _| other != Some(op) && settled < start);
-    }
-
-    /// What `gone` says is not on the medium any more, unless it was brought back before `since`.
-    fn leave_medium(&mut self, since: Step, gone: impl Fn(Option<OpId>, Step, Step) -> bool) {
-        // What was brought back may be there although it was superseded once, and somebody may still be reading it. But
-        // a TRIM brings nothing back of which an earlier flush promised that it is over.
-        let trimmed = |v: &Version| v.revives() && (v.start < since || v.made == Made::Anything);
-        if !self.live.iter().any(trimmed) {
-            let live = self.live.iter_mut().filter(|v| gone(Some(v.op), v.settled, v.superseded));
-            live.for_each(|v| v.on_medium = false);
-            self.old.retain(|old| !gone(None, old.settled, old.superseded));
-        }
-    }
-}
-
-/// `v` cannot be read any more.
-fn bury(old: &mut Vec<Old>, v: &Version) {
-    let (settled, superseded) = (v.settled, v.superseded);
-    if v.revives() {
-        for old in old.iter_mut() {
-            (old.settled, old.superseded) = (old.settled.max(settled), old.superseded.max(superseded));
-        }
-    }
-    let value = match v.made {
-        Made::Value(value) => value,
-        Made::AnythingOrZero => ZERO,
-        Made::Anything => return,
-    };
-    match old.iter_mut().find(|old| old.value == value) {
-        Some(old) => {
-            (old.settled, old.superseded) = (old.settled.max(settled), old.superseded.max(superseded));
-        }
-        None => old.push(Old { value, settled, superseded }),
-    }
-}
 
 type Page = [Cell; CELLS_PER_BLOCK as usize];
 
@@ -484,14 +284,6 @@ fn versions_of(cell: Option<&Cell>) -> String {
     }
 }
 
-fn describe_version(v: &Version) -> String {
-    let at = |step: Step| if step == NEVER { "-".into() } else { step.to_string() };
-    let medium = if v.on_medium { ", maybe on the medium" } else { "" };
-    let (settled, acked, dead, gone) = (at(v.settled), at(v.acked), at(v.dead), at(v.superseded));
-    let (op, made, start) = (v.op, v.made, v.start);
-    format!("op {op} = {made:?}: start {start} settled {settled} acked {acked} dead {dead} superseded {gone}{medium}")
-}
-
 /// Everything that could survive in a block must be allowed to.
 fn check_block(number: u64, page: &Page, medium: &Medium) -> Verdict {
     let wrong = |i: u64, what: String| {
@@ -644,6 +436,20 @@ mod tests {
         put(&mut medium, 1, Fate::Durable);
         h.begin_write(1, 0..1, 1);
         assert!(h.power_cut(&medium).is_ok());
+    }
+
+    #[test]
+    fn an_accepted_loss_may_bring_back_the_zeros_of_a_trim() {
+        let mut h = History::default();
+        write(&mut h, 1, 1, 2);
+        h.begin_trim(2, 0..1, 3);
+        h.settle(2, 0..1, 4);
+        write(&mut h, 3, 5, 6);
+        assert!(!read(&mut h, ZERO, 7, 8), "it was overwritten");
+        // The device punched the range; the write-back of 3 fails, and the operator says that this is well.
+        h.begin_loss(4, 9);
+        h.end_loss(4, 10);
+        assert!(read(&mut h, ZERO, 11, 12) && !read(&mut h, 3, 13, 14), "what was read stays");
     }
 
     #[test]

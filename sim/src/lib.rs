@@ -5,7 +5,7 @@
 //!                                     ├─ disk: medium, fault                  what is durable, what goes wrong
 //!                                     ├─ frames                               memory, and who may touch it when
 //!                                     ├─ operator                             commands, power cuts, the end
-//!                                     └─ history, judge, reply, cell          what is right
+//!                                     └─ history, register, judge, reply, cell     what is right
 //! ```
 //!
 //! Begin with [`swarm::run`]. The same seed gives the same world, to the last event: [`trace`] has the hash.
@@ -20,6 +20,7 @@ pub mod link;
 pub mod medium;
 mod operator;
 pub mod queue;
+mod register;
 pub mod reply;
 pub mod request;
 pub mod rng;
