@@ -169,6 +169,8 @@ fn blkparse_as_it_comes() {
     ];
     assert_eq!((asked.as_slice(), trace.tally().broken), (&expected[..], 0), "{:?}", trace.tally());
     assert_eq!((trace.names().name(1), trace.tally().left_out["events of other kinds"]), (Some("8,16"), 5));
+    let one = Trace::new(BLKPARSE.as_bytes(), Format::BlkparseQ).unwrap().with_device(Some("8,16".into()));
+    assert_eq!(one.map(|record| record.unwrap()).collect::<Vec<_>>(), expected[1..2]);
     let (issued, _) = read(BLKPARSE, Format::BlkparseD);
     assert_eq!(issued, [record(9000, Op::Write, 223_490 * 512, 8192, 0)]);
 }

@@ -11,6 +11,9 @@ use super::{Format, Losses, Names, Report, Summary, Trace, Writer, report, svg};
 use crate::load::Limit;
 use crate::quantity::{show_count, show_time, size, time};
 
+/// Devices that an error names.
+const DEVICES_SHOWN: u32 = 20;
+
 /// Look at traces of block I/O, convert them, and make them up
 #[derive(Args, Debug)]
 pub struct TraceArgs {
@@ -52,12 +55,23 @@ pub struct Reading {
     /// Count read-ahead requests of blkreplay loads ('RA') as reads; they are left out otherwise
     #[arg(long)]
     read_ahead: bool,
+    /// Only the requests of this device of the trace: '8,0' of blkparse, 'usr_1' of msr, the number or file of others
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
 }
 
 impl Reading {
     /// Opens a trace.
     pub fn open(&self, path: &Path) -> anyhow::Result<Trace> {
-        Ok(Trace::open(path, self.format)?.with_read_ahead(self.read_ahead))
+        let trace = Trace::open(path, self.format)?.with_read_ahead(self.read_ahead);
+        Ok(trace.with_device(self.device.clone()))
+    }
+
+    /// For an error: where there is none, and where there would be.
+    fn place(&self, shown: &str, trace: &Trace) -> String {
+        let Some(device) = &self.device else { return format!("in {shown}") };
+        let names = (0..DEVICES_SHOWN).filter_map(|number| trace.names().name(number)).collect::<Vec<_>>();
+        format!("of device '{device}' in {shown}; its devices: {}", names.join(" "))
     }
 
     /// What it is read as.
@@ -122,7 +136,7 @@ impl Info {
         for record in &mut trace {
             summary.add(record.with_context(|| format!("in {shown}"))?);
         }
-        ensure!(summary.requests() > 0, "there is no request in {shown}");
+        ensure!(summary.requests() > 0, "there is no request {}", self.reading.place(&shown, &trace));
         let format = self.reading.format(&self.file)?;
         let report = Report::new(&shown, format.name(), &summary, trace.tally());
         match self.json {
@@ -130,7 +144,8 @@ impl Info {
             false => print!("{}", report.text(&summary)),
         }
         if let Some(path) = &self.svg {
-            svg::draw(path, &shown, &summary)
+            let title = self.file.file_name().map_or(shown.clone(), |name| name.to_string_lossy().into_owned());
+            svg::draw(path, &title, &summary)
                 .map_err(|error| anyhow::anyhow!("drawing {}: {error}", path.display()))?;
         }
         Ok(())
@@ -145,7 +160,7 @@ impl Convert {
         // Before anything is replaced, there has to be something to write.
         let first = match trace.next() {
             Some(first) => first.with_context(|| format!("in {shown}"))?,
-            None => bail!("there is no request in {shown}"),
+            None => bail!("there is no request {}", self.reading.place(&shown, &trace)),
         };
         let same = self.from.canonicalize().is_ok_and(|from| self.to.canonicalize().is_ok_and(|to| from == to));
         ensure!(!same, "{shown} is what is being read: write to another name");
