@@ -200,7 +200,7 @@ impl Rig {
                 Action::Submit(io) => self.device.push(io),
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
-                Action::Receive(_) => {}
+                Action::Receive(_) | Action::Retired => {}
                 Action::Close(conn) | Action::Gone(conn) => panic!("{conn:?} ends"),
             }
         }

@@ -169,6 +169,8 @@ fn blkparse_as_it_comes() {
     ];
     assert_eq!((asked.as_slice(), trace.tally().broken), (&expected[..], 0), "{:?}", trace.tally());
     assert_eq!((trace.names().name(1), trace.tally().left_out["events of other kinds"]), (Some("8,16"), 5));
+    let one = Trace::new(BLKPARSE.as_bytes(), Format::BlkparseQ).unwrap().with_device(Some("8,16".into()));
+    assert_eq!(one.map(|record| record.unwrap()).collect::<Vec<_>>(), expected[1..2]);
     let (issued, _) = read(BLKPARSE, Format::BlkparseD);
     assert_eq!(issued, [record(9000, Op::Write, 223_490 * 512, 8192, 0)]);
 }
@@ -355,4 +357,37 @@ fn the_original_is_named_in_a_copy() {
     let (bytes, _) = written(Format::Blkreplay, &[record(0, Op::Read, 0, 512, 0)], &Names::default());
     let text = String::from_utf8(bytes).unwrap();
     assert!(text.contains("the original is a\\nname\na notice\n"), "{text}");
+}
+
+/// The command line from end to end: a load is made up, converted, compressed, described; a failure leaves what was there.
+#[test]
+fn made_converted_and_described() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let program = env!("CARGO_BIN_EXE_aerogel-lab");
+        let done = std::process::Command::new(program).args(words).current_dir(&directory).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (done.status.success(), text(done.stdout), text(done.stderr))
+    };
+    let load = "zipf:area=64MiB,read=70%,depth=4,requests=900 + seq:at=1GiB,area=1GiB,rate=50,poisson=false,stop=2s";
+    let (done, said, error) = run(&["trace", "make", load, "a.iolog.zst", "--service", "2ms"]);
+    assert!(done && said.contains("1,000 requests"), "{said}{error}");
+    let (done, said, error) = run(&["trace", "convert", "a.iolog.zst", "b.load.gz"]);
+    assert!(done && said.contains("1,000 requests"), "{said}{error}");
+    let (done, said, error) = run(&["trace", "info", "b.load.gz", "--svg", "b.svg"]);
+    assert!(done && said.contains("1,000 in 1.98 s") && said.contains('█'), "{said}{error}");
+    let svg = std::fs::read_to_string(directory.path().join("b.svg")).unwrap();
+    assert!(svg.contains("<svg") && svg.contains("requests a second") && svg.contains("place (GiB)"));
+    let (done, said, _) = run(&["trace", "info", "b.load.gz", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(done && report["requests"] == 1000 && report["reads"].as_u64().unwrap() > 700, "{report}");
+
+    let before = std::fs::read(directory.path().join("b.load.gz")).unwrap();
+    std::fs::write(directory.path().join("bad.spc"), "0,1,512,R,0\nno\nno\n").unwrap();
+    let (done, _, error) = run(&["trace", "convert", "bad.spc", "b.load.gz"]);
+    assert!(!done && error.contains("line 2"), "{error}");
+    assert_eq!(std::fs::read(directory.path().join("b.load.gz")).unwrap(), before);
+    let (done, _, error) = run(&["trace", "convert", "b.load.gz", "b.vscsi"]);
+    assert!(!done && error.contains("disksim"), "{error}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 4, "nothing half-written is left");
 }

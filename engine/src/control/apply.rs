@@ -187,7 +187,7 @@ impl Server {
         if state.connections > 0 || state.requests > 0 || !state.ranges.is_empty() {
             return;
         }
-        if !closing.discard && !closing.flushing {
+        if !closing.discard && !closing.flushing && !planted!(CloseDropsDirt) {
             closing.flushing = true;
             state.closing = Some(closing);
             return self.flush_arrived(volume, FlushFor::Control);
@@ -208,7 +208,7 @@ impl Server {
         }
         let tenant = state.spec.tenant;
         self.cache.close_volume(volume);
-        self.cache.partition_mut(tenant).volumes -= 1;
+        self.cache.partition_mut(tenant).volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
         self.volumes[volume.0 as usize] = None;
         self.report(closing.token, Report::Done);
     }

@@ -382,7 +382,7 @@ impl Server {
         // Design, section 4: FUA fails as long as any earlier acknowledged block is not on the medium.
         if writes && self.volume(volume).flushes.lost {
             self.requests[request].error = Some(Errno::Io);
-        } else if writes && self.cache.volume(volume).failing > 0 {
+        } else if writes && self.cache.volume(volume).failing > 0 && !planted!(FuaIgnoresFailedBlocks) {
             self.requests[request].error = Some(self.volume(volume).write_error);
         }
         let state = &mut self.requests[request];

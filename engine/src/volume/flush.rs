@@ -123,7 +123,9 @@ impl Server {
         }
         debug_assert!(flushes.syncing.is_empty());
         while let Some(front) = flushes.waiting.front() {
-            if !ledger.settled(front.epoch) && !planted!(FlushDoesNotWait) {
+            let settled = ledger.settled(front.epoch) || planted!(FlushDoesNotWait);
+            let delayed = planted!(FlushWaitsForLaterWrites) && !ledger.settled(ledger.current());
+            if !settled || delayed {
                 break;
             }
             let waiting = flushes.waiting.pop_front().expect("a waiting flush");

@@ -349,6 +349,10 @@ impl Server {
 
     /// Frames of a tenant became free, or blocks clean: pieces that wait for them are tried again, in order.
     pub(crate) fn wake_waiting(&mut self) {
+        #[cfg(feature = "planted-bugs")]
+        if crate::planted::is(crate::planted::Bug::WaitersWokenOncePerMoment) && crate::planted::seen(self.now) {
+            return;
+        }
         for tenant in 0..self.waiting.len() {
             if self.waiting[tenant].reads.is_empty() && self.waiting[tenant].writes.is_empty() {
                 continue;

@@ -15,7 +15,9 @@
 //! keys are the same: both become a table, and the table becomes a stream in one place.
 
 use std::path::Path;
+use std::str::FromStr;
 
+use engine::units::Nanos;
 use serde::Deserialize;
 use sim::load::{Bursts, Every, Pace, Place, Shift, Spec, Stream};
 use sim::rng::MILLION;
@@ -234,6 +236,38 @@ pub fn ends(spec: &Spec) -> bool {
     spec.streams.iter().all(|stream| stream.requests < u64::MAX || stream.stop_ns < u64::MAX)
 }
 
+/// When to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// After so many requests.
+    Requests(u64),
+    /// After so many nanoseconds.
+    Time(Nanos),
+}
+
+impl Limit {
+    /// All of them together: (requests, nanoseconds).
+    pub fn least(limits: &[Limit]) -> (u64, Nanos) {
+        limits.iter().fold((u64::MAX, Nanos::MAX), |(requests, ns), limit| match *limit {
+            Limit::Requests(most) => (requests.min(most), ns),
+            Limit::Time(most) => (requests, ns.min(most)),
+        })
+    }
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Limit, String> {
+        match text.parse() {
+            Ok(requests) => Ok(Limit::Requests(requests)),
+            Err(_) => time(text)
+                .map(Limit::Time)
+                .map_err(|_| format!("'{text}' is no limit: write a number of requests or a time, as in 30s")),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +313,14 @@ mod tests {
         assert_eq!(zipf.shift.unwrap().within_bytes, 10 << 30);
         assert_eq!((zipf.sizes.as_slice(), zipf.align_bytes), (&[(3, 4096), (1, 65536)][..], 4096));
         assert_eq!(spec.streams[1].area_bytes, 9 << 30);
+    }
+
+    #[test]
+    fn limits_as_they_are_written() {
+        assert_eq!("1000".parse(), Ok(Limit::Requests(1000)));
+        assert_eq!("30s".parse(), Ok(Limit::Time(30_000_000_000)));
+        assert!("much".parse::<Limit>().unwrap_err().contains("30s"));
+        assert_eq!(Limit::least(&[Limit::Time(5), Limit::Requests(7), Limit::Time(3)]), (7, 3));
     }
 
     #[test]

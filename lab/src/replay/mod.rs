@@ -19,7 +19,6 @@ mod uri;
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -37,7 +36,8 @@ use self::client::{Answer, Completion, Connection, Export};
 use self::fit::{Beyond, Changes, Fit};
 use self::report::{Measurements, Operation, Report};
 use self::uri::Uri;
-use crate::quantity::{decimal, show_count, time};
+use crate::load::Limit;
+use crate::quantity::{decimal, show_count};
 use crate::trace::cli::Reading;
 use crate::trace::{Sorted, Tally, Trace, TraceError};
 
@@ -91,26 +91,6 @@ pub struct Replay {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// When to end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Limit {
-    Requests(u64),
-    Time(Nanos),
-}
-
-impl FromStr for Limit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Limit, String> {
-        match text.parse() {
-            Ok(requests) => Ok(Limit::Requests(requests)),
-            Err(_) => time(text)
-                .map(Limit::Time)
-                .map_err(|_| format!("'{text}' is no limit: write a number of requests or a time, as in 30s")),
-        }
-    }
 }
 
 fn speed(text: &str) -> Result<u64, String> {
@@ -172,11 +152,11 @@ impl Replay {
         let (workload, what, mode) = self.workload(export.size, &ending)?;
         let fit = Fit { export, beyond: self.beyond, span, reads_only: self.reads_only, changes: Changes::default() };
         let bar = self.bar();
-        let (uri, beside) = (format!("{:?}", self.uri.place), connections.len());
+        let beside = connections.len();
         let mut driver = Driver::new(workload, fit, connections, completions);
         let outcome = driver.run(&bar);
         bar.finish_and_clear();
-        let report = driver.report(what, format!("{uri}, export '{}'", self.uri.name), mode, beside);
+        let report = driver.report(what, self.uri.text.clone(), mode, beside);
         drop(driver);
         outcome?;
         let mut ending = ending.lock().expect("no thread panics");
@@ -212,13 +192,7 @@ impl Replay {
 
     /// The workload, what it is, and how it is paced.
     fn workload(&self, volume_bytes: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<(Workload, String, String)> {
-        let (mut requests, mut duration_ns) = (u64::MAX, Nanos::MAX);
-        for limit in &self.limit {
-            match limit {
-                Limit::Requests(most) => requests = requests.min(*most),
-                Limit::Time(most) => duration_ns = duration_ns.min(*most),
-            }
-        }
+        let (requests, duration_ns) = Limit::least(&self.limit);
         if let Some(text) = &self.load {
             let spec = crate::load::parse(text, Some(volume_bytes), self.seed).map_err(anyhow::Error::msg)?;
             let ends = crate::load::ends(&spec) || !self.limit.is_empty();
@@ -241,13 +215,11 @@ impl Replay {
     }
 
     fn bar(&self) -> ProgressBar {
-        let requests = self.limit.iter().find_map(|limit| match limit {
-            Limit::Requests(most) => Some(*most),
-            Limit::Time(_) => None,
-        });
-        let (bar, template) = match requests {
-            Some(most) => (ProgressBar::new(most), "{bar:40} {human_pos}/{human_len} requests, {per_sec}, {msg}"),
-            None => (ProgressBar::new_spinner(), "{spinner} {elapsed} {human_pos} requests, {per_sec}, {msg}"),
+        let (bar, template) = match Limit::least(&self.limit).0 {
+            most @ ..u64::MAX => {
+                (ProgressBar::new(most), "{bar:40} {human_pos}/{human_len} requests, {per_sec}, {msg}")
+            }
+            u64::MAX => (ProgressBar::new_spinner(), "{spinner} {elapsed} {human_pos} requests, {per_sec}, {msg}"),
         };
         if self.json || !std::io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
@@ -430,10 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_and_speeds_as_they_are_written() {
-        assert_eq!("1000".parse(), Ok(Limit::Requests(1000)));
-        assert_eq!("30s".parse(), Ok(Limit::Time(30_000_000_000)));
-        assert!("much".parse::<Limit>().unwrap_err().contains("30s"));
+    fn speeds_as_they_are_written() {
         assert_eq!([speed("2"), speed("0.5")], [Ok(2_000_000), Ok(500_000)]);
         assert!(speed("0").is_err() && speed("-1").is_err());
     }

@@ -130,7 +130,7 @@ impl Report {
     /// For people.
     pub fn text(&self) -> String {
         let mut lines = vec![
-            ("replayed", format!("{}, {}, over {} connections", self.what, self.mode, self.connections)),
+            ("replayed", format!("{}, {}, connections: {}", self.what, self.mode, self.connections)),
             ("on", format!("{} ({})", self.uri, show_bytes(self.volume_bytes))),
             (
                 "requests",

@@ -9,6 +9,8 @@ const PORT: u16 = 10809;
 /// Where an export is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Uri {
+    /// As it was written.
+    pub text: String,
     /// The server.
     pub place: Place,
     /// The export.
@@ -45,7 +47,7 @@ impl FromStr for Uri {
             "nbds" | "nbds+unix" => return Err(format!("'{text}' asks for TLS, which replay does not speak")),
             _ => return Err(wrong()),
         };
-        Ok(Uri { place, name })
+        Ok(Uri { text: text.into(), place, name })
     }
 }
 
@@ -72,12 +74,13 @@ mod tests {
 
     #[test]
     fn as_they_are_written() {
-        let unix = |name: &str, path: &str| Ok(Uri { place: Place::Unix(path.into()), name: name.into() });
-        let tcp = |name: &str, at: &str| Ok(Uri { place: Place::Tcp(at.into()), name: name.into() });
-        assert_eq!("nbd+unix:///db?socket=/tmp/nbd.sock".parse::<Uri>(), unix("db", "/tmp/nbd.sock"));
-        assert_eq!("nbd+unix://?socket=./a%20b".parse::<Uri>(), unix("", "./a b"));
-        assert_eq!("nbd://127.0.0.1:99/x/y".parse::<Uri>(), tcp("x/y", "127.0.0.1:99"));
-        assert_eq!("nbd://[::1]/x".parse::<Uri>(), tcp("x", "[::1]:10809"));
+        let parsed = |text: &str| text.parse::<Uri>().map(|uri| (uri.place, uri.name));
+        let unix = |name: &str, path: &str| Ok((Place::Unix(path.into()), name.into()));
+        let tcp = |name: &str, at: &str| Ok((Place::Tcp(at.into()), name.into()));
+        assert_eq!(parsed("nbd+unix:///db?socket=/tmp/nbd.sock"), unix("db", "/tmp/nbd.sock"));
+        assert_eq!(parsed("nbd+unix://?socket=./a%20b"), unix("", "./a b"));
+        assert_eq!(parsed("nbd://127.0.0.1:99/x/y"), tcp("x/y", "127.0.0.1:99"));
+        assert_eq!(parsed("nbd://[::1]/x"), tcp("x", "[::1]:10809"));
         for wrong in ["", "db", "http://a/b", "nbd+unix:///db", "nbd+unix:///db?socket=", "nbd://h/%zz", "nbds://h/x"] {
             assert!(wrong.parse::<Uri>().is_err(), "{wrong}");
         }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
+use anyhow::Context;
+
 /// What compressed files are called.
 pub const EXTENSIONS: [&str; 3] = [".gz", ".xz", ".zst"];
 
@@ -32,7 +34,7 @@ pub fn reader(file: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + 
     })
 }
 
-/// A file to write to, compressed as its name says. To be finished.
+/// A file to write to, compressed as its name says.
 pub enum Out {
     /// As it is.
     Plain(BufWriter<File>),
@@ -46,7 +48,7 @@ pub enum Out {
 
 impl Out {
     /// For `file`, which is called `path`.
-    pub fn new(file: File, path: &Path) -> io::Result<Out> {
+    fn new(file: File, path: &Path) -> io::Result<Out> {
         let file = BufWriter::new(file);
         Ok(match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Out::Gzip(flate2::write::GzEncoder::new(file, flate2::Compression::default())),
@@ -56,8 +58,31 @@ impl Out {
         })
     }
 
+    /// Writes a file by `fill`, all or nothing: under another name first, so that a failure leaves what was there. What is no
+    /// ordinary file (a pipe) is written to directly.
+    pub fn create<T>(path: &Path, fill: impl FnOnce(Out) -> anyhow::Result<(Out, T)>) -> anyhow::Result<T> {
+        let cannot = || format!("{} cannot be written", path.display());
+        let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+        let name = path.file_name().with_context(cannot)?.to_string_lossy();
+        let part = if is_special { path.to_owned() } else { path.with_file_name(format!(".{name}.part")) };
+        let write = || {
+            let (out, done) = fill(Out::new(File::create(&part).with_context(cannot)?, path).with_context(cannot)?)?;
+            out.finish().with_context(cannot)?;
+            if !is_special {
+                std::fs::rename(&part, path).with_context(cannot)?;
+            }
+            Ok(done)
+        };
+        write().inspect_err(|_| {
+            if !is_special {
+                // It may not even have been made.
+                let _ = std::fs::remove_file(&part);
+            }
+        })
+    }
+
     /// Writes what is left.
-    pub fn finish(self) -> io::Result<()> {
+    fn finish(self) -> io::Result<()> {
         match self {
             Out::Plain(file) => file,
             Out::Gzip(encoder) => encoder.finish()?,

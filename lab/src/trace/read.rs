@@ -148,6 +148,8 @@ pub struct Trace {
     line: Vec<u8>,
     names: Names,
     tally: Tally,
+    /// The only device that is wanted.
+    device: Option<String>,
     ended: bool,
 }
 
@@ -170,7 +172,7 @@ impl Trace {
         };
         let input = compression::reader(input)?;
         let (names, tally) = (Names::default(), Tally::default());
-        Ok(Trace { format, input, parser, line: Vec::new(), names, tally, ended: false })
+        Ok(Trace { format, input, parser, line: Vec::new(), names, tally, device: None, ended: false })
     }
 
     /// What was read so far.
@@ -189,6 +191,15 @@ impl Trace {
             lines.want_read_ahead(wanted);
         }
         self
+    }
+
+    /// Only the requests of one device; those of others are left out and counted.
+    pub fn with_device(self, device: Option<String>) -> Trace {
+        Trace { device, ..self }
+    }
+
+    fn is_other_device(&self, record: &Record) -> bool {
+        self.device.is_some() && self.device.as_deref() != self.names.name(record.stream)
     }
 
     /// What the next line, or binary record, is; `None` at the end.
@@ -261,6 +272,9 @@ impl Iterator for Trace {
                 Ok(Some(Ok(Line::Nothing))) => {}
                 Ok(Some(Ok(Line::Notice))) => self.notice(),
                 Ok(Some(Ok(Line::LeftOut(kind)))) => *self.tally.left_out.entry(kind).or_default() += 1,
+                Ok(Some(Ok(Line::Record(record)))) if self.is_other_device(&record) => {
+                    *self.tally.left_out.entry("requests of other devices").or_default() += 1;
+                }
                 Ok(Some(Ok(Line::Record(record)))) if record.bytes == 0 && record.op != Op::Flush => {
                     *self.tally.left_out.entry("requests of no bytes").or_default() += 1;
                 }

@@ -18,8 +18,8 @@ use sim::rng::Rng;
 const STREAMS_SEEN: usize = 32;
 /// Distinct sizes that are told apart; beyond, a size counts as the next power of two.
 const SIZES_MAX: usize = 4096;
-/// Requests that the picture of places is drawn from.
-const SAMPLE: usize = 20_000;
+/// Requests that the picture of places is drawn from: each is 90 bytes of SVG.
+const SAMPLE: usize = 10_000;
 
 /// What happened in a second, by operation.
 #[derive(Clone, Copy, Default, Debug)]

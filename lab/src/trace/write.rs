@@ -175,7 +175,9 @@ fn host_and_disk(name: Option<&str>, stream: u32) -> (String, u64) {
 }
 
 fn file_name(name: Option<&str>, stream: u32) -> String {
-    name.map_or_else(|| format!("disk{stream}"), plain)
+    let name = name.map_or_else(|| format!("disk{stream}"), plain);
+    // It begins lines of version 2, and those would be comments.
+    if name.starts_with('#') { name.replacen('#', "_", 1) } else { name }
 }
 
 /// Without what separates fields.

@@ -226,18 +226,22 @@ impl Control {
         let threads: Vec<_> = self.running().into_iter().collect();
         let drains = threads.into_iter().map(|(disk, thread)| async move {
             let drained = tokio::time::timeout_at(deadline, thread.command(Command::Drain)).await;
-            let failed = match drained {
-                Ok(Ok(Report::Drained { failed })) => self.names(&disk, |id| failed.contains(&id)),
+            let (failed, lost) = match drained {
+                Ok(Ok(Report::Drained { failed })) => {
+                    let failed = self.names(&disk, |id| failed.contains(&id));
+                    (failed.clone(), failed)
+                }
                 // What of it is lost, its machine knows if it still answers.
-                _ => match self.snapshot(&disk).await {
-                    Some(snapshot) => self.names(&disk, |id| {
-                        let stats = snapshot.volumes.iter().find(|stats| stats.volume == id);
+                _ => {
+                    let snapshot = self.snapshot(&disk).await;
+                    let lost = self.names(&disk, |id| {
+                        let stats = snapshot.iter().flat_map(|all| &all.volumes).find(|stats| stats.volume == id);
                         stats.is_none_or(|stats| stats.dirty_blocks > 0 || stats.lost || stats.failing)
-                    }),
-                    None => self.names(&disk, |_| true),
-                },
+                    });
+                    (self.names(&disk, |_| true), lost)
+                }
             };
-            self.remember_lost(&disk, &failed).await;
+            self.remember_lost(&disk, &lost).await;
             failed.iter().map(Name::to_string).collect::<Vec<_>>()
         });
         let failed = futures::future::join_all(drains).await.concat();

@@ -38,7 +38,7 @@ use self::pinned::Pinned;
 use self::provided::{GROUP, Provided};
 use self::ring::Ring;
 use super::errors::{Failure, FailureLog};
-use super::gather::{Gather, Gathers};
+use super::gather::{Gather, Gathers, Receiving};
 use super::request::{Progress, Request};
 use super::transfer::{Direction, Transfer, transfer, unread};
 use super::{BufferId, Completion, Options, Reactor, Waker, slot};
@@ -77,16 +77,6 @@ struct Volume {
     /// Open as long as the volume is.
     file: File,
     target: Target,
-}
-
-/// A receive that is asked for.
-enum Receiving {
-    /// In the kernel, into the pool.
-    Pooled,
-    /// Waiting for a buffer of the pool.
-    Starved,
-    /// In the kernel, into frames.
-    Direct(Box<Gather>),
 }
 
 struct Socket {
