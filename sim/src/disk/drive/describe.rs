@@ -15,6 +15,7 @@ use super::hdd::queue::{Policy, QueueSpec};
 use super::hdd::seek::SeekTable;
 use super::hdd::{BusSpec, Hdd, HddSpec, OverheadSpec};
 use super::throttled::{BucketSpec, ThrottleSpec, Throttled};
+use crate::rng::MILLION;
 
 /// Slower than any that was sold, and so that a revolution stays below 2^32 ns.
 const RPM_LEAST: f64 = 300.0;
@@ -74,6 +75,8 @@ struct HddTable {
     band_cylinders: u32,
     serpentine: bool,
     head_switch_ms: f64,
+    #[serde(default)]
+    missed_per_million: u64,
     skew_revolutions: SkewTable,
     zones: Vec<ZoneRow>,
     seek: CurveTable,
@@ -233,6 +236,7 @@ impl HddTable {
     fn spec(&self) -> Checked<HddSpec> {
         Ok(HddSpec {
             mechanism: self.mechanism()?,
+            missed_ppm: self.missed()?,
             bus: BusSpec {
                 byte_ps: byte_ps("hdd.bus.mb_per_s", self.bus.mb_per_s)?,
                 overlaps_media: self.bus.overlaps_media,
@@ -263,6 +267,14 @@ impl HddTable {
         };
         let head_switch_ns = ms("hdd.head_switch_ms", self.head_switch_ms)?;
         Ok(Mechanism { geometry, read_seek, write_seek, head_switch_ns })
+    }
+
+    fn missed(&self) -> Checked<u64> {
+        if self.missed_per_million > MILLION {
+            let what = format!("{} is more than all", self.missed_per_million);
+            return wrong("hdd.missed_per_million", what, format!("give at most {MILLION}"));
+        }
+        Ok(self.missed_per_million)
     }
 
     fn geometry(&self) -> Checked<Geometry> {

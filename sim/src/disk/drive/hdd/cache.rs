@@ -115,7 +115,7 @@ pub struct Dirty {
     pub start: u64,
     /// After the last.
     pub end: u64,
-    /// Of the newest write in it.
+    /// Of the oldest write in it: who waits for that waits for all of it.
     pub turn: u64,
 }
 
@@ -173,7 +173,7 @@ impl WriteCache {
         self.forget(start, end);
         self.sectors += end - start;
         match self.extents.iter_mut().find(|extent| extent.end == start) {
-            Some(extent) => (extent.end, extent.turn) = (end, self.turn),
+            Some(extent) => extent.end = end,
             None => self.extents.push(Dirty { start, end, turn: self.turn }),
         }
         true
