@@ -1,5 +1,6 @@
 //! Aerogel's measurements.
 
+mod disk;
 mod swarm;
 
 use std::process::ExitCode;
@@ -12,10 +13,12 @@ use clap::Parser;
 enum Lab {
     /// Run many simulated worlds, each from its seed, and say which one went wrong.
     Swarm(swarm::Swarm),
+    Disk(disk::Disk),
 }
 
 fn main() -> ExitCode {
     match Lab::parse() {
         Lab::Swarm(swarm) => swarm.run(),
+        Lab::Disk(disk) => disk.run(),
     }
 }

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use super::Drive;
 use super::flash::{Flash, FlashSpec};
 use super::hdd::cache::{ReadCacheSpec, WriteCacheSpec};
-use super::hdd::geometry::{Geometry, Skew, Zone};
+use super::hdd::geometry::{Geometry, Rotation, Skew, Zone};
 use super::hdd::mech::Mechanism;
 use super::hdd::queue::{Policy, QueueSpec};
-use super::hdd::seek::SeekTable;
+use super::hdd::seek::{POINTS_MOST, SeekTable};
 use super::hdd::{BusSpec, Hdd, HddSpec, OverheadSpec};
 use super::throttled::{BucketSpec, ThrottleSpec, Throttled};
 use crate::rng::MILLION;
@@ -293,7 +293,7 @@ impl HddTable {
             Ok((revolutions * period_ns as f64).round() as Nanos)
         };
         Ok(Geometry {
-            period_ns,
+            rotation: Rotation::new(period_ns),
             zones: self.zones()?,
             heads: self.heads,
             band_cylinders: self.band_cylinders,
@@ -352,10 +352,8 @@ impl CurveTable {
                     }
                     knots.push((distance, ms(&row, time_ms)? as u32 + more_ns));
                 }
-                if knots.is_empty() {
-                    return wrong(format!("{key}.table_ms"), "it is empty", "give at least one row");
-                }
-                Ok(SeekTable::new(knots))
+                count(&format!("{key}.table_ms (its rows)"), knots.len() as u64, POINTS_MOST as u64)?;
+                Ok(SeekTable::new(&knots))
             }
             (None, Some(single), Some(average), Some(full)) => {
                 for (name, value) in [("single_ms", single), ("average_ms", average), ("full_ms", full)] {

@@ -68,8 +68,15 @@ impl ReadCache {
 
     /// The segment that holds `sector`, or that it follows: the one that reaches furthest.
     pub fn find(&mut self, sector: u64) -> Option<usize> {
-        let holds = |s: &Segment| s.start < s.end && (s.start..=s.end).contains(&sector);
-        let found = self.segments.iter().enumerate().filter(|(_, s)| holds(s)).max_by_key(|(_, s)| s.end)?.0;
+        let mut found = None;
+        let mut furthest = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if segment.start <= sector && sector <= segment.end && segment.start < segment.end && segment.end > furthest
+            {
+                (found, furthest) = (Some(index), segment.end);
+            }
+        }
+        let found = found?;
         self.turn += 1;
         self.segments[found].used = self.turn;
         Some(found)
@@ -78,10 +85,14 @@ impl ReadCache {
     /// The segment used longest ago, now for what begins at `sector`.
     pub fn begin(&mut self, sector: u64) -> usize {
         self.turn += 1;
-        let (index, segment) =
-            self.segments.iter_mut().enumerate().min_by_key(|(_, s)| s.used).expect("at least one segment");
-        *segment = Segment { start: sector, end: sector, read_at: 0, used: self.turn };
-        index
+        let mut oldest = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if segment.used < self.segments[oldest].used {
+                oldest = index;
+            }
+        }
+        self.segments[oldest] = Segment { start: sector, end: sector, read_at: 0, used: self.turn };
+        oldest
     }
 
     /// A segment has been read up to `end` by `read_at`: its oldest sectors make room.

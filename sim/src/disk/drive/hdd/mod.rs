@@ -267,9 +267,19 @@ impl Hdd {
     /// When the next decision is due.
     fn plan(&mut self) {
         let mut at = None;
-        let ready = self.waiting.iter().take(self.queue.depth).map(|request| request.ready_at).min();
-        if let Some(ready_at) = ready {
-            at = Some(ready_at.max(self.free_at.saturating_sub(self.queue.decide_ahead_ns)));
+        if let Some(oldest) = self.waiting.first() {
+            let free_at = self.free_at.saturating_sub(self.queue.decide_ahead_ns);
+            // Mostly the oldest is ready before the arm is free; only then which one is ready first is of interest.
+            let ready_at = match oldest.ready_at <= free_at {
+                true => oldest.ready_at,
+                false => self
+                    .waiting
+                    .iter()
+                    .take(self.queue.depth)
+                    .map(|request| request.ready_at)
+                    .fold(Nanos::MAX, Nanos::min),
+            };
+            at = Some(ready_at.max(free_at));
         }
         if let Some(cache) = self.write_cache.as_ref().filter(|cache| !cache.extents().is_empty()) {
             let must = self.must_write_back();
@@ -364,7 +374,7 @@ impl Hdd {
     fn reach(&mut self, start: Nanos, sector: u64, write: bool, data_at: Nanos) -> Progress {
         let mut begin = self.mechanism.reach(start, self.arm, sector, write, data_at);
         if self.missed_ppm > 0 && self.rng.chance(self.missed_ppm) {
-            begin.at += self.mechanism.geometry.period_ns;
+            begin.at += self.mechanism.geometry.rotation.period_ns();
         }
         begin
     }
