@@ -128,6 +128,22 @@ fn a_flush_waits_for_the_medium() {
     assert!(covered_ns > 3_000_000 && durable_ns > 3_000_000, "{covered_ns} {durable_ns}");
 }
 
+/// Some drives read ahead of anybody, some only of streams: there the second request of a stream still waits.
+#[test]
+fn reading_ahead_may_need_a_stream() {
+    let text = presets::text("barracuda-st32171w").unwrap();
+    let cautious = text.replace("ahead_sectors = 281", "ahead_sectors = 281\nahead_after_sequential = true");
+    let responses_ms = |text: &str| {
+        let read = |sector| Measured { op: Op::Read, sector, sectors: 4, response_us: 0.0, gap_us: 20_000.0 };
+        let mut drive = Description::parse(text).unwrap().build().unwrap();
+        let times = replay::one_at_a_time(&mut *drive, &[1000, 1004, 1008].map(read)).unwrap();
+        times.into_iter().map(|ns| ns as f64 / 1e6).collect::<Vec<_>>()
+    };
+    let (eager, cautious) = (responses_ms(text), responses_ms(&cautious));
+    assert!(eager[1] < 1.0 && eager[2] < 1.0, "{eager:?}");
+    assert!(cautious[1] > 1.0 && cautious[2] < 1.0, "{cautious:?}");
+}
+
 #[test]
 fn what_is_wrong_in_a_description_is_named_with_its_fix() {
     let text = presets::text("barracuda-7200.9").unwrap();

@@ -167,6 +167,8 @@ struct ReadCacheTable {
     segments: usize,
     segment_sectors: u64,
     ahead_sectors: u64,
+    #[serde(default)]
+    ahead_after_sequential: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -404,8 +406,12 @@ impl ReadCacheTable {
             let fix = format!("give at most {}", self.segment_sectors);
             return wrong("hdd.read_cache.ahead_sectors", what, fix);
         }
-        let (segments, segment_sectors, ahead_sectors) = (self.segments, self.segment_sectors, self.ahead_sectors);
-        Ok(ReadCacheSpec { segments, segment_sectors, ahead_sectors })
+        Ok(ReadCacheSpec {
+            segments: self.segments,
+            segment_sectors: self.segment_sectors,
+            ahead_sectors: self.ahead_sectors,
+            ahead_after_sequential: self.ahead_after_sequential,
+        })
     }
 }
 

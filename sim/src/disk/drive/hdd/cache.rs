@@ -13,6 +13,8 @@ pub struct ReadCacheSpec {
     pub segment_sectors: u64,
     /// How far it reads on after a request, unless another one wants the arm.
     pub ahead_sectors: u64,
+    /// It reads on only after a request that continued a segment: the second of a stream.
+    pub ahead_after_sequential: bool,
 }
 
 /// The write cache.
@@ -262,7 +264,7 @@ mod tests {
         fn the_read_cache_claims_what_was_read(
             steps in prop::collection::vec((0u8..3, 0u64..200, 1u64..20), 1..60)
         ) {
-            let spec = ReadCacheSpec { segments: 3, segment_sectors: 32, ahead_sectors: 8 };
+            let spec = ReadCacheSpec { segments: 3, segment_sectors: 32, ahead_sectors: 8, ahead_after_sequential: false };
             let (mut cache, mut read) = (ReadCache::new(spec), BTreeSet::new());
             for (step, sector, len) in steps {
                 match step {

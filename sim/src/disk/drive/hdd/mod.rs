@@ -399,9 +399,11 @@ impl Hdd {
     /// The arm has read from `from` up to `end`, and reads on from there.
     fn note_read(&mut self, from: u64, end: Progress, segment: Option<usize>) {
         let Some(cache) = &mut self.read_cache else { return };
+        let reads_on = segment.is_some() || !cache.spec().ahead_after_sequential;
+        let ahead_sectors = if reads_on { cache.spec().ahead_sectors } else { 0 };
         let segment = segment.unwrap_or_else(|| cache.begin(from));
         cache.extend(segment, end.sector, end.at);
-        let ahead_end = (end.sector + cache.spec().ahead_sectors).min(self.mechanism.geometry.sectors());
+        let ahead_end = (end.sector + ahead_sectors).min(self.mechanism.geometry.sectors());
         self.ahead = Some(ReadAhead { segment, progress: end, end: ahead_end });
     }
 
