@@ -5,6 +5,7 @@ mod swarm;
 use std::process::ExitCode;
 
 use clap::Parser;
+use lab::disk;
 use lab::replay::Replay;
 use lab::trace::cli::TraceArgs;
 
@@ -16,11 +17,13 @@ enum Lab {
     Swarm(swarm::Swarm),
     Trace(TraceArgs),
     Replay(Box<Replay>),
+    Disk(disk::Disk),
 }
 
 fn main() -> ExitCode {
     match Lab::parse() {
         Lab::Swarm(swarm) => swarm.run(),
+        Lab::Disk(disk) => disk.run(),
         Lab::Trace(trace) => status(trace.run()),
         Lab::Replay(replay) => status(replay.run()),
     }
