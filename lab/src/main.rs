@@ -5,7 +5,7 @@ mod swarm;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lab::experiment;
+use lab::{disk, experiment};
 use lab::replay::Replay;
 use lab::trace::cli::TraceArgs;
 
@@ -19,6 +19,7 @@ enum Lab {
     Report(experiment::cli::Report),
     Trace(TraceArgs),
     Replay(Box<Replay>),
+    Disk(disk::Disk),
     /// Run many simulated worlds, each from its seed, and say which one went wrong.
     Swarm(swarm::Swarm),
 }
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Lab::List => experiment::cli::list(),
         Lab::Run(run) => run.run(),
         Lab::Report(report) => report.run(),
+        Lab::Disk(disk) => disk.run(),
         Lab::Trace(trace) => status(trace.run()),
         Lab::Replay(replay) => status(replay.run()),
         Lab::Swarm(swarm) => swarm.run(),

@@ -1,4 +1,5 @@
-//! `aerogel-lab replay`: a trace or a described load against a live server, over NBD.
+//! `aerogel-lab replay`: a trace or a described load against a live server, over NBD; or against the engine on a simulated
+//! drive, in virtual time (`simulated`).
 //!
 //! ```text
 //!   Trace ─► Sorted ─► Lane ─┐
@@ -14,6 +15,7 @@
 mod client;
 mod fit;
 mod report;
+mod simulated;
 mod uri;
 
 use std::collections::HashMap;
@@ -29,15 +31,16 @@ use engine::nbd::wire::{command, export_flag};
 use engine::units::Nanos;
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sim::load::{Lane, Op, Pace, Record, Workload};
+use sim::load::{Lane, Op, Pace, Record, Source, Workload};
 use sim::rng::MILLION;
 
 use self::client::{Answer, Completion, Connection, Export};
 use self::fit::{Beyond, Changes, Fit};
-use self::report::{Measurements, Operation, Report};
+use self::report::{Measurements, Report};
+use self::simulated::Fitted;
 use self::uri::Uri;
 use crate::load::Limit;
-use crate::quantity::{decimal, show_count};
+use crate::quantity::{decimal, show_count, size};
 use crate::trace::cli::Reading;
 use crate::trace::{Sorted, Tally, Trace, TraceError};
 
@@ -48,7 +51,7 @@ const SILENCE: Duration = Duration::from_secs(120);
 /// The most connections: two threads each.
 const CONNECTIONS_MAX: u64 = 256;
 
-/// Replay a trace, or a load that is described, on a live server over NBD.
+/// Replay a trace, or a load that is described, on a live server over NBD or in virtual time.
 ///
 /// Its writes overwrite what is on the volume, with noise; --reads-only leaves them out.
 #[derive(Args, Debug)]
@@ -62,8 +65,14 @@ pub struct Replay {
     #[arg(long, value_name = "SPEC", conflicts_with_all = ["trace", "open", "closed", "speed"])]
     load: Option<String>,
     /// The volume: nbd+unix:///NAME?socket=PATH or nbd://HOST:PORT/NAME
-    #[arg(long)]
-    uri: Uri,
+    #[arg(long, required_unless_present = "disk")]
+    uri: Option<Uri>,
+    /// Instead of a live server: the engine on this simulated drive, in virtual time, one volume over all of it
+    #[arg(long, value_name = "PRESET|FILE", conflicts_with_all = ["uri", "connections"])]
+    disk: Option<String>,
+    /// The simulated server's memory
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size, requires = "disk")]
+    memory: u64,
     /// Make each request at its time in the trace, whatever becomes of those before it (the default)
     #[arg(long, conflicts_with = "closed")]
     open: bool,
@@ -136,11 +145,21 @@ impl Replay {
     /// Replays, and prints what was found.
     pub fn run(self) -> anyhow::Result<()> {
         let span = self.span()?;
+        let ending = Arc::new(Mutex::new(Ending::default()));
+        let report = match (&self.uri, &self.disk) {
+            (Some(uri), _) => self.live(uri, span, &ending)?,
+            (None, disk) => self.simulated(disk.as_deref().context("a server or a disk")?, span, &ending)?,
+        };
+        self.print(&report, &ending)
+    }
+
+    /// On a live server.
+    fn live(&self, uri: &Uri, span: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<Report> {
         let (news, completions) = channel();
         let mut connections = Vec::new();
         let mut export: Option<Export> = None;
         for number in 0..self.connections as usize {
-            let (connection, seen) = Connection::open(&self.uri, number, news.clone())?;
+            let (connection, seen) = Connection::open(uri, number, news.clone())?;
             let first = *export.get_or_insert(seen);
             ensure!(first.size == seen.size, "the volume changed its size between two connections");
             connections.push(connection);
@@ -148,24 +167,27 @@ impl Replay {
         drop(news);
         let export = export.context("at least one connection")?;
         ensure!(export.size >= u64::from(export.block_bytes_min), "the volume is empty");
-        let ending = Arc::new(Mutex::new(Ending::default()));
-        let (workload, what, mode) = self.workload(export.size, &ending)?;
+        let (workload, what, mode) = self.workload(export.size, ending, None)?;
         let fit = Fit { export, beyond: self.beyond, span, reads_only: self.reads_only, changes: Changes::default() };
         let bar = self.bar();
         let beside = connections.len();
         let mut driver = Driver::new(workload, fit, connections, completions);
         let outcome = driver.run(&bar);
         bar.finish_and_clear();
-        let report = driver.report(what, self.uri.text.clone(), mode, beside);
+        let report = driver.report(what, uri.text.clone(), mode, beside);
         drop(driver);
         outcome?;
+        Ok(report)
+    }
+
+    fn print(&self, report: &Report, ending: &Mutex<Ending>) -> anyhow::Result<()> {
         let mut ending = ending.lock().expect("no thread panics");
         if let Some(error) = ending.error.take() {
             return Err(anyhow::Error::new(error).context("the trace"));
         }
         ensure!(report.requests > 0 || report.changes != Changes::default(), "there is no request in it");
         match self.json {
-            true => println!("{}", serde_json::to_string_pretty(&report)?),
+            true => println!("{}", serde_json::to_string_pretty(report)?),
             false => {
                 print!("{}", report.text());
                 if ending.tally.broken > 0 {
@@ -190,8 +212,14 @@ impl Replay {
         Ok(span)
     }
 
-    /// The workload, what it is, and how it is paced.
-    fn workload(&self, volume_bytes: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<(Workload, String, String)> {
+    /// The workload, what it is, and how it is paced. The records of a trace are fitted as `fit` says; a described load
+    /// fits as it is.
+    fn workload(
+        &self,
+        volume_bytes: u64,
+        ending: &Arc<Mutex<Ending>>,
+        fit: Option<&Arc<Mutex<Fit>>>,
+    ) -> anyhow::Result<(Workload, String, String)> {
         let (requests, duration_ns) = Limit::least(&self.limit);
         if let Some(text) = &self.load {
             let spec = crate::load::parse(text, Some(volume_bytes), self.seed).map_err(anyhow::Error::msg)?;
@@ -203,12 +231,10 @@ impl Replay {
         let file = self.trace.as_ref().context("a trace or a load")?;
         let feed = Feed { trace: self.reading.open(file)?, ending: ending.clone() };
         let (lane, mode) = match self.closed {
-            Some(depth) => {
-                (Lane::of_trace(feed, Pace::Closed { depth, think_ns: 0 }), format!("closed, depth {depth}"))
-            }
+            Some(depth) => (lane(feed, fit, Pace::Closed { depth, think_ns: 0 }), format!("closed, depth {depth}")),
             None => {
                 let factor = self.speed as f64 / MILLION as f64;
-                (Lane::of_trace(Sorted::new(feed), Pace::as_recorded(self.speed)), format!("open, speed {factor}"))
+                (lane(Sorted::new(feed), fit, Pace::as_recorded(self.speed)), format!("open, speed {factor}"))
             }
         };
         Ok((Workload::new(vec![lane], 0).limited(requests, duration_ns), file.display().to_string(), mode))
@@ -225,6 +251,14 @@ impl Replay {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         bar.with_style(ProgressStyle::with_template(template).expect("a template"))
+    }
+}
+
+/// A lane of a trace, fitted or not.
+fn lane(source: impl Source + 'static, fit: Option<&Arc<Mutex<Fit>>>, pace: Pace) -> Lane {
+    match fit {
+        Some(fit) => Lane::of_trace(Fitted::new(source, fit.clone()), pace),
+        None => Lane::of_trace(source, pace),
     }
 }
 
@@ -365,34 +399,18 @@ impl Driver {
     }
 
     fn report(&mut self, what: String, uri: String, mode: String, connections: usize) -> Report {
-        let [reads, writes, trims, flushes] =
-            [Op::Read, Op::Write, Op::Trim, Op::Flush].map(|op| Operation::of(self.measurements.of(op)));
-        let all = [&reads, &writes, &trims, &flushes];
-        let sum =
-            |of: fn(&Operation) -> u64| all.iter().filter_map(|operation| operation.as_ref().map(of)).sum::<u64>();
-        let bytes: u64 = [&reads, &writes].iter().filter_map(|operation| operation.as_ref().map(|o| o.bytes)).sum();
-        let (requests, errors) = (sum(|operation| operation.requests), sum(|operation| operation.errors));
-        let seconds = self.last_ns as f64 / 1e9;
-        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let report = self.measurements.report(self.last_ns);
         Report {
             what,
             uri,
             mode,
             connections,
             volume_bytes: self.fit.export.size,
-            seconds,
-            requests,
-            requests_per_second: per_second(requests),
-            bytes_per_second: per_second(bytes),
-            errors,
             outstanding_max: self.outstanding_max,
             late_p99_ns: self.late.value_at_quantile(0.99),
             late_max_ns: self.late.max(),
             changes: self.fit.changes,
-            reads,
-            writes,
-            trims,
-            flushes,
+            ..report
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a replay found, for people and for programs.
 
+use engine::units::Nanos;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use sim::load::Op;
@@ -37,10 +38,33 @@ impl Measurements {
     pub fn of(&mut self, op: Op) -> &mut Measured {
         &mut self.0[op as usize]
     }
+
+    /// What there is to report of them, after so many nanoseconds; what else there is to say is empty.
+    pub fn report(&self, elapsed_ns: Nanos) -> Report {
+        let [reads, writes, trims, flushes] = [Op::Read, Op::Write, Op::Trim, Op::Flush].map(|op| Operation::of(&self.0[op as usize]));
+        let all = || [&reads, &writes, &trims, &flushes].into_iter().flatten();
+        let requests = all().map(|of| of.requests).sum();
+        let errors = all().map(|of| of.errors).sum();
+        let bytes = [&reads, &writes].into_iter().flatten().map(|of| of.bytes).sum();
+        let seconds = elapsed_ns as f64 / 1e9;
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        Report {
+            seconds,
+            requests,
+            requests_per_second: per_second(requests),
+            bytes_per_second: per_second(bytes),
+            errors,
+            reads,
+            writes,
+            trims,
+            flushes,
+            ..Report::default()
+        }
+    }
 }
 
 /// What `replay --json` prints; the text says the same.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, Default, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say what the manual says")]
 pub struct Report {
     pub what: String,

@@ -215,6 +215,11 @@ impl Bench {
         self.clients.iter().all(|client| client.load.is_done())
     }
 
+    /// Whether nobody waits for an answer.
+    pub fn is_idle(&self) -> bool {
+        self.clients.iter().all(|client| client.load.outstanding() == 0)
+    }
+
     /// Nanoseconds in which the drive had something to do.
     pub fn drive_busy_ns(&self) -> Nanos {
         let running = if self.in_drive > 0 { self.now - self.drive_busy_since } else { 0 };

@@ -1,0 +1,89 @@
+//! Replay in virtual time: the engine on a simulated drive ([`sim::bench`]), one volume over all of it.
+//!
+//! An hour of a trace takes seconds, and the same trace gives the same figures. Nothing here is late but the server.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, ensure};
+use engine::Config;
+use engine::control::{TenantSpec, WriteCache};
+use engine::nbd::wire::export_flag;
+use engine::units::{BLOCK, Nanos, SECOND};
+use sim::bench::{Bench, Costs, Volume};
+use sim::load::{Op, Record, Request, Source};
+
+use super::client::Export;
+use super::fit::{Changes, Fit};
+use super::report::{Measurements, Report};
+use super::{Ending, Replay};
+use crate::quantity::show_bytes;
+
+/// How much virtual time passes between looks at the load.
+const STEP_NS: Nanos = 10 * SECOND;
+
+/// Records, fitted into the volume.
+pub struct Fitted {
+    source: Box<dyn Source>,
+    fit: Arc<Mutex<Fit>>,
+}
+
+impl Fitted {
+    /// Those of `source`.
+    pub fn new(source: impl Source + 'static, fit: Arc<Mutex<Fit>>) -> Fitted {
+        Fitted { source: Box::new(source), fit }
+    }
+}
+
+impl Source for Fitted {
+    fn next(&mut self, elapsed_ns: Nanos) -> Option<Record> {
+        loop {
+            let record = self.source.next(elapsed_ns)?;
+            let Record { op, offset, bytes, stream, .. } = record;
+            let request = Request { id: 0, intended_ns: 0, op, offset, bytes, stream };
+            if let Some((_, offset, bytes)) = self.fit.lock().expect("no thread panics").place(&request) {
+                return Some(Record { offset, bytes: u64::from(bytes), ..record });
+            }
+        }
+    }
+}
+
+impl Replay {
+    /// On a simulated drive.
+    pub(super) fn simulated(&self, disk: &str, span: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<Report> {
+        let drive = crate::disk::build(disk)?;
+        let size = drive.bytes() / BLOCK * BLOCK;
+        let flags = export_flag::SEND_TRIM | export_flag::SEND_FLUSH;
+        let export = Export { size, flags, block_bytes_min: 1, payload_bytes_max: 32 << 20 };
+        let changes = Changes::default();
+        let fit = Arc::new(Mutex::new(Fit { export, beyond: self.beyond, span, reads_only: self.reads_only, changes }));
+        let (load, what, mode) = self.workload(size, ending, Some(&fit))?;
+        let volume = Volume { tenant: 0, start: 0, bytes: size, write_cache: WriteCache::Volatile, load };
+        let tenants = [TenantSpec { share: None, cache: None }];
+        let mut bench = Bench::new(Config::new(self.memory), drive, Costs::default(), &tenants, vec![volume])
+            .map_err(anyhow::Error::msg)
+            .with_context(|| format!("{} of memory on {disk}", show_bytes(self.memory)))?;
+        let (mut measurements, mut last_ns) = (Measurements::default(), 0);
+        let bar = self.bar();
+        while !bench.is_done() {
+            let answered = bar.position();
+            bench.run(bench.now() + STEP_NS, |done| {
+                let measured = measurements.of(done.request.op);
+                let latency_ns = done.done_ns - done.request.intended_ns;
+                measured.errors += u64::from(done.failed);
+                if !done.failed {
+                    measured.bytes += if done.request.op == Op::Flush { 0 } else { done.request.bytes };
+                    // Three digits hold any latency that fits 64 bits.
+                    measured.latency.record(latency_ns).unwrap_or_default();
+                    measured.service.record(latency_ns).unwrap_or_default();
+                }
+                last_ns = done.done_ns;
+                bar.inc(1);
+            });
+            ensure!(bar.position() > answered || bench.is_idle(), "the simulated server stopped answering at {last_ns} ns");
+        }
+        bar.finish_and_clear();
+        let changes = fit.lock().expect("no thread panics").changes;
+        let uri = format!("{disk}, in virtual time, {} of memory", show_bytes(self.memory));
+        Ok(Report { what, uri, mode, connections: 1, volume_bytes: size, changes, ..measurements.report(last_ns) })
+    }
+}
