@@ -1,6 +1,7 @@
 //! A real server process: first start, restart, second server, offline disks, end.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -81,7 +82,13 @@ impl Drop for Server {
 /// What the server tells systemd next.
 fn told(notices: &UnixDatagram) -> String {
     let mut text = [0; 64];
-    let n = notices.recv(&mut text).expect("the server says how it is doing");
+    let n = loop {
+        // A receive with a timeout is not begun again by the kernel when a stopped process goes on.
+        match notices.recv(&mut text) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => break received.expect("the server says how it is doing"),
+        }
+    };
     String::from_utf8_lossy(&text[..n]).into_owned()
 }
 
