@@ -5,9 +5,9 @@ mod swarm;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lab::{disk, experiment};
 use lab::replay::Replay;
 use lab::trace::cli::TraceArgs;
+use lab::{disk, experiment};
 
 /// Aerogel's measurements: experiments, swarms, reports.
 #[derive(Parser, Debug)]

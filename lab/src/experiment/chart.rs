@@ -28,7 +28,8 @@ const GAP: f64 = 0.3;
 /// Groups of bars with a legend, and a line across with its name.
 pub fn bars(axis: &str, series: &[&str], groups: &[Group], line: Option<(f64, &str)>) -> Result<String, String> {
     let mut svg = String::new();
-    draw(&mut svg, axis, series, groups, line).map_err(|error| format!("the chart of {axis} cannot be drawn: {error}"))?;
+    draw(&mut svg, axis, series, groups, line)
+        .map_err(|error| format!("the chart of {axis} cannot be drawn: {error}"))?;
     Ok(svg)
 }
 
@@ -41,7 +42,8 @@ fn draw(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let area = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
     area.fill(&WHITE)?;
-    let highest = groups.iter().flat_map(|group| &group.bars).copied().chain(line.map(|(at, _)| at)).fold(0.0, f64::max);
+    let highest =
+        groups.iter().flat_map(|group| &group.bars).copied().chain(line.map(|(at, _)| at)).fold(0.0, f64::max);
     let count = groups.len() as f64;
     let mut chart = ChartBuilder::on(&area)
         .margin(12)
@@ -63,7 +65,10 @@ fn draw(
             let left = at as f64 + GAP / 2.0 + which as f64 * width;
             Rectangle::new([(left, 0.0), (left + width * 0.94, group.bars[which])], colour.filled())
         });
-        chart.draw_series(bars)?.label(*name).legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled()));
+        chart
+            .draw_series(bars)?
+            .label(*name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled()));
         let style = ("sans-serif", 11).into_font().color(&BLACK);
         chart.draw_series(groups.iter().enumerate().map(|(at, group)| {
             let left = at as f64 + GAP / 2.0 + which as f64 * width;
@@ -72,9 +77,10 @@ fn draw(
         }))?;
     }
     if let Some((at, name)) = line {
-        chart.draw_series(LineSeries::new([(0.0, at), (count, at)], BLACK.stroke_width(1)))?.label(name).legend(|(x, y)| {
-            PathElement::new([(x, y), (x + 10, y)], BLACK)
-        });
+        chart
+            .draw_series(LineSeries::new([(0.0, at), (count, at)], BLACK.stroke_width(1)))?
+            .label(name)
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 10, y)], BLACK));
     }
     let (style, plane) = (("sans-serif", 13).into_font().color(&BLACK), chart.plotting_area());
     for (at, group) in groups.iter().enumerate() {
@@ -102,8 +108,14 @@ mod tests {
 
     #[test]
     fn a_chart_shows_every_group_series_and_line() {
-        let groups = [Group { label: "here".into(), bars: vec![0.5, 0.25] }, Group { label: "there".into(), bars: vec![1.0, 0.0] }];
+        let groups = [
+            Group { label: "here".into(), bars: vec![0.5, 0.25] },
+            Group { label: "there".into(), bars: vec![1.0, 0.0] },
+        ];
         let svg = bars("kept", &["one", "other"], &groups, Some((0.5, "due"))).unwrap();
-        assert!(svg.starts_with("<svg") && ["here", "there", "one", "other", "due", "kept"].iter().all(|word| svg.contains(word)));
+        assert!(
+            svg.starts_with("<svg")
+                && ["here", "there", "one", "other", "due", "kept"].iter().all(|word| svg.contains(word))
+        );
     }
 }

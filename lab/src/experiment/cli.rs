@@ -26,7 +26,8 @@ pub struct Effort {
 impl Effort {
     fn context(&self, name: &str) -> Context {
         let count = self.seeds.unwrap_or(if self.quick { 1 } else { 3 });
-        let style = ProgressStyle::with_template("{prefix:20} {wide_bar} {pos}/{len} {elapsed}").expect("a good template");
+        let style =
+            ProgressStyle::with_template("{prefix:20} {wide_bar} {pos}/{len} {elapsed}").expect("a good template");
         let progress = ProgressBar::new(0).with_style(style).with_prefix(name.to_owned());
         progress.enable_steady_tick(Duration::from_millis(500));
         Context { quick: self.quick, seeds: (0..count).map(|i| self.seed.wrapping_add(i)).collect(), progress }

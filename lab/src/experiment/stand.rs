@@ -108,7 +108,8 @@ impl Stand {
         let mut config = Config::new(self.memory);
         config.seed = seed;
         let mut volumes = Vec::new();
-        let mut tenants = vec![TenantSpec { share: None, cache: None }; if self.shared_cache { 1 } else { loads.len() }];
+        let mut tenants =
+            vec![TenantSpec { share: None, cache: None }; if self.shared_cache { 1 } else { loads.len() }];
         for (number, load) in loads.iter().enumerate() {
             let (start, bytes) = self.place(number, loads.len())?;
             let streams = load.iter().map(|load| cut(load, bytes)).collect::<Vec<_>>();

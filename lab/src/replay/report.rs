@@ -41,7 +41,8 @@ impl Measurements {
 
     /// What there is to report of them, after so many nanoseconds; what else there is to say is empty.
     pub fn report(&self, elapsed_ns: Nanos) -> Report {
-        let [reads, writes, trims, flushes] = [Op::Read, Op::Write, Op::Trim, Op::Flush].map(|op| Operation::of(&self.0[op as usize]));
+        let [reads, writes, trims, flushes] =
+            [Op::Read, Op::Write, Op::Trim, Op::Flush].map(|op| Operation::of(&self.0[op as usize]));
         let all = || [&reads, &writes, &trims, &flushes].into_iter().flatten();
         let requests = all().map(|of| of.requests).sum();
         let errors = all().map(|of| of.errors).sum();

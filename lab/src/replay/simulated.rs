@@ -79,7 +79,10 @@ impl Replay {
                 last_ns = done.done_ns;
                 bar.inc(1);
             });
-            ensure!(bar.position() > answered || bench.is_idle(), "the simulated server stopped answering at {last_ns} ns");
+            ensure!(
+                bar.position() > answered || bench.is_idle(),
+                "the simulated server stopped answering at {last_ns} ns"
+            );
         }
         bar.finish_and_clear();
         let changes = fit.lock().expect("no thread panics").changes;

@@ -354,7 +354,7 @@ impl Bench {
                 Action::Receive(conn) => self.stand_in_line(conn.0 as usize),
                 Action::Send(conn) => self.send(conn),
                 // Frames have no bytes here, and connections stay until the end.
-                Action::Copy { .. } | Action::Zero { .. } | Action::Retired { .. } | Action::Report { .. } => {}
+                Action::Copy { .. } | Action::Zero { .. } | Action::Retired | Action::Report { .. } => {}
                 Action::Close(conn) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
             }
         }

@@ -20,7 +20,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(context: &Context) -> Result<Outcome, String> {
-    let cached = Stream { area_bytes: 48 << 20, pace: Pace::Closed { depth: 4, think_ns: 1_000_000 }, ..Stream::default() };
+    let cached =
+        Stream { area_bytes: 48 << 20, pace: Pace::Closed { depth: 4, think_ns: 1_000_000 }, ..Stream::default() };
     let fast = Stream { pace: Pace::Closed { depth: 8, think_ns: 0 }, ..stream() };
     let pair = Pair { names: ["stream", "cached reads"], loads: [fast, cached] };
     let stand = |disk: &&'static str| Stand {

@@ -18,7 +18,8 @@ use super::{Context, Picture};
 /// Disks with heads, then those without.
 pub const HEADS: &[&str] = &["cheetah-15k5", "barracuda-st32171w", "barracuda-7200.9", "nearline"];
 /// All presets.
-pub const DISKS: &[&str] = &["cheetah-15k5", "barracuda-st32171w", "barracuda-7200.9", "nearline", "flash", "throttled"];
+pub const DISKS: &[&str] =
+    &["cheetah-15k5", "barracuda-st32171w", "barracuda-7200.9", "nearline", "flash", "throttled"];
 
 /// Two loads on one disk.
 pub struct Pair<'a> {
@@ -48,11 +49,8 @@ impl Shared {
 /// Runs a pair on each of `stands` with every seed of the context.
 pub fn share(context: &Context, stands: &[Stand], pair: &Pair<'_>) -> Result<Vec<Shared>, String> {
     let [first, second] = &pair.loads;
-    let casts = [
-        [Some(first.clone()), None],
-        [None, Some(second.clone())],
-        [Some(first.clone()), Some(second.clone())],
-    ];
+    let casts =
+        [[Some(first.clone()), None], [None, Some(second.clone())], [Some(first.clone()), Some(second.clone())]];
     let mut runs = Vec::new();
     for stand in stands {
         for cast in &casts {
@@ -76,7 +74,13 @@ pub fn share(context: &Context, stands: &[Stand], pair: &Pair<'_>) -> Result<Vec
 }
 
 /// Bars: what each load keeps of its standalone throughput, disk by disk, against the half that is its due.
-pub fn picture(name: &str, caption: &str, disks: &[&str], pair: &Pair<'_>, shared: &[Shared]) -> Result<Picture, String> {
+pub fn picture(
+    name: &str,
+    caption: &str,
+    disks: &[&str],
+    pair: &Pair<'_>,
+    shared: &[Shared],
+) -> Result<Picture, String> {
     let groups: Vec<Group> = disks
         .iter()
         .zip(shared)

@@ -48,7 +48,11 @@ fn run(context: &Context) -> Result<Outcome, String> {
         for (name, _) in &loads {
             let (ratio, of) = means.next().expect("one for each");
             // Whole seconds of luck in which random places come up differ by seed, not between the two: the seeds are the same.
-            claims.push(Claim::new(format!("{disk}, {name} at a time: ours / the bare disk"), ratio, Bound::AtLeast(0.97)));
+            claims.push(Claim::new(
+                format!("{disk}, {name} at a time: ours / the bare disk"),
+                ratio,
+                Bound::AtLeast(0.97),
+            ));
             data.insert(format!("{disk}, {name}"), serde_json::json!({ "ours_and_raw_mb_per_second": of }));
             bars.push(ratio);
         }

@@ -16,10 +16,15 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 fn run(context: &Context) -> Result<Outcome, String> {
     let pair = Pair { names: ["stream", "random reads"], loads: [stream(), random(1)] };
-    let stands: Vec<_> = DISKS.iter().map(|disk| Stand { prefetch: 128 << 10, ..Stand::new(disk, context.quick) }).collect();
+    let stands: Vec<_> =
+        DISKS.iter().map(|disk| Stand { prefetch: 128 << 10, ..Stand::new(disk, context.quick) }).collect();
     let shared = share(context, &stands, &pair)?;
     let claims = DISKS.iter().zip(&shared).filter(|(disk, _)| HEADS.contains(disk)).map(|(disk, shared)| {
-        Claim::new(format!("{disk}: the stream keeps, of its standalone throughput"), shared.kept(0), Bound::AtMost(0.45))
+        Claim::new(
+            format!("{disk}: the stream keeps, of its standalone throughput"),
+            shared.kept(0),
+            Bound::AtMost(0.45),
+        )
     });
     let claims = claims.collect();
     let data = DISKS.iter().zip(&shared).map(|(disk, shared)| (disk.to_string(), shared.json(&pair.names)));

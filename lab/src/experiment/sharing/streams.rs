@@ -2,7 +2,7 @@
 
 use super::super::stand::{Stand, stream};
 use super::super::{Bound, Claim, Context, Experiment, Outcome};
-use super::{HEADS, Pair, DISKS, picture, share};
+use super::{DISKS, HEADS, Pair, picture, share};
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "sharing-streams",
@@ -19,7 +19,8 @@ const PREFETCH: u64 = 128 << 10;
 
 fn run(context: &Context) -> Result<Outcome, String> {
     let pair = Pair { names: ["outer stream", "inner stream"], loads: [stream(), stream()] };
-    let stands = |prefetch| DISKS.iter().map(|disk| Stand { prefetch, ..Stand::new(disk, context.quick) }).collect::<Vec<_>>();
+    let stands =
+        |prefetch| DISKS.iter().map(|disk| Stand { prefetch, ..Stand::new(disk, context.quick) }).collect::<Vec<_>>();
     let (with, without) = (share(context, &stands(PREFETCH), &pair)?, share(context, &stands(0), &pair)?);
     let mut claims = Vec::new();
     for (disk, shared) in DISKS.iter().zip(&with).filter(|(disk, _)| HEADS.contains(disk)) {
@@ -28,7 +29,11 @@ fn run(context: &Context) -> Result<Outcome, String> {
         claims.push(Claim::new(name, kept, Bound::AtMost(0.6)));
     }
     let json = |shared: &[super::Shared]| {
-        DISKS.iter().zip(shared).map(|(disk, shared)| (disk.to_string(), shared.json(&pair.names))).collect::<serde_json::Map<_, _>>()
+        DISKS
+            .iter()
+            .zip(shared)
+            .map(|(disk, shared)| (disk.to_string(), shared.json(&pair.names)))
+            .collect::<serde_json::Map<_, _>>()
     };
     let pictures = vec![
         picture("prefetch", "Two streams with 128 KiB of prefetching", DISKS, &pair, &with)?,
