@@ -86,6 +86,8 @@ pub enum Command {
     ClearVolume(VolumeId),
     /// Use this many bytes of memory, bookkeeping included. Answered when what is above is free.
     SetBudget(u64),
+    /// Read at most this many bytes ahead of a stream at once; 0 for none.
+    SetPrefetch(u64),
     /// Report everything there is to see.
     Snapshot,
     /// Refuse new requests, finish those received, flush everything. Answered with [`Report::Drained`].
