@@ -50,6 +50,8 @@ bugs! {
     TrimDropsFlushing,
     /// A zeroed range does not wait for device requests that overlap it.
     ZeroRangeIgnoresInFlight,
+    /// What is read ahead does not wait for ranges being zeroed.
+    PrefetchOvertakesRange,
     /// A write does not end the hole that it fills.
     HoleNotForgotten,
     /// A write enters the partition when its payload has only begun to arrive.

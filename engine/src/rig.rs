@@ -200,8 +200,8 @@ impl Rig {
                 Action::Submit(io) => self.device.push(io),
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
-                Action::Receive(_) | Action::Retired => {}
-                Action::Close(conn) | Action::Gone(conn) => panic!("{conn:?} ends"),
+                Action::Receive(_) | Action::Gone(_) | Action::Retired => {}
+                Action::Close(conn) => assert!(self.server.volume(VOLUME).closing.is_some(), "{conn:?} ends"),
             }
         }
         senders.into_iter().for_each(|conn| self.send(conn));

@@ -37,6 +37,8 @@ pub struct Config {
     pub dirty_age_max_ns: Nanos,
     /// Nobody asked for anything this long: never-written ranges may be initialised.
     pub idle_ns: Nanos,
+    /// Bytes of the largest window that is read ahead of a stream; 0 for none. `Command::SetPrefetch` changes it.
+    pub prefetch_bytes_max: u64,
     /// Seeds hash tables.
     pub seed: u64,
 }
@@ -56,6 +58,8 @@ impl Config {
             // Design, section 4.
             dirty_age_max_ns: 5 * SECOND,
             idle_ns: 20 * MILLISECOND,
+            // What Linux reads ahead of a disk.
+            prefetch_bytes_max: 128 << 10,
             seed: 0,
         }
     }
@@ -117,6 +121,8 @@ pub struct Server {
     /// Reused by write-back.
     pub(crate) parts: Vec<(u32, u8)>,
     pub(crate) frames_taken: Vec<crate::cache::FrameId>,
+    /// Reused when something that was to be read ahead is not.
+    pub(crate) dropped: Vec<IoId>,
     /// Reused when range operations are done.
     pub(crate) freed: VecDeque<(Ticket, Who)>,
 }
@@ -147,6 +153,7 @@ impl Server {
             held: false,
             parts: Vec::new(),
             frames_taken: Vec::new(),
+            dropped: Vec::new(),
             freed: VecDeque::new(),
             config,
         }

@@ -97,6 +97,8 @@ pub struct Link {
     pub outstanding: u32,
     /// Where in the reply bytes answers are complete.
     pub answers: VecDeque<u64>,
+    /// Where its last read in a row ended.
+    pub read_to: u64,
     /// Requests that the client will still make.
     pub requests_left: u64,
     /// What it is to ask for, in this order, if that was decided beforehand.
@@ -146,6 +148,7 @@ impl Link {
             pending: PendingByCookie::default(),
             outstanding: 0,
             answers: VecDeque::new(),
+            read_to: 0,
             requests_left: manners.requests,
             manners,
             script: VecDeque::new(),

@@ -125,6 +125,10 @@ impl World {
                 self.close(at, discard)
             }
             6 => self.vanish_all(volume),
+            _ if self.setup.config.prefetch_bytes_max > 0 && self.ops.is_multiple_of(3) => {
+                let bytes = [0, 64 << 10, 1 << 20][(self.ops / 3 % 3) as usize];
+                self.ask(Command::SetPrefetch(bytes), Ask::Must)
+            }
             _ => self.ask(Command::Snapshot, Ask::Snapshot),
         }
     }

@@ -95,7 +95,9 @@ impl Setup {
         let volumes = (0..rng.between(1, 3)).map(|i| volume(i as u32, tenants, device_block, rng)).collect();
         let mut disk = disk(rng);
         disk.limits.block_bytes = u64::from(device_block);
-        let config = config(tenants, disk.limits.depth, rng);
+        let mut config = config(tenants, disk.limits.depth, rng);
+        // Dice of its own, so that the other worlds stay as they are.
+        config.prefetch_bytes_max = Rng::new(seed ^ 0xa4ead).pick(&[0, 0, 16 << 10, 128 << 10, 8 << 20]);
         let mut setup = Setup {
             seed,
             requests: rng.pick(&[300, 800, 1500]),
@@ -194,6 +196,7 @@ fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {
         unsent_bytes_per_connection: rng.pick(&[64 << 10, 2 << 20]),
         dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
         idle_ns: rng.pick(&[MILLISECOND / 10, 20 * MILLISECOND]),
+        prefetch_bytes_max: 0,
         seed: rng.next(),
     }
 }

@@ -105,7 +105,10 @@ impl World {
                 header[..4].copy_from_slice(&(REQUEST_MAGIC ^ 1).to_be_bytes());
                 link.push(Item::Header(header, None));
             } else {
-                let request = asker.ask(self.ops, &mut link.rng);
+                let mut request = asker.ask(self.ops, &mut link.rng);
+                if self.setup.config.prefetch_bytes_max > 0 {
+                    request.read_on(&mut link.read_to, volume.places.size);
+                }
                 link.write(request);
             }
         }

@@ -74,6 +74,8 @@ pub(crate) struct Block {
     pub(crate) unsynced: SectorMask,
     pub(crate) in_lru: bool,
     pub(crate) in_dirty: bool,
+    /// It was read ahead, or is being, and nobody has asked for it.
+    pub(crate) prefetched: bool,
     /// Its last write-back failed.
     pub(crate) failing: bool,
     /// What is being written was given up: if that fails, it is forgotten.
@@ -101,6 +103,7 @@ impl Default for Block {
             unsynced: 0,
             in_lru: false,
             in_dirty: false,
+            prefetched: false,
             failing: false,
             given_up: false,
         }

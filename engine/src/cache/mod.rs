@@ -56,6 +56,10 @@ pub(crate) struct CachedVolume {
     pub(crate) unwritten: u32,
     /// Blocks being written whose content was given up.
     pub(crate) given_up: u32,
+    /// Blocks that were read ahead and then asked for.
+    pub(crate) prefetch_used: u64,
+    /// Blocks that were read ahead and dropped or overwritten before anybody asked for them.
+    pub(crate) prefetch_wasted: u64,
 }
 
 impl CachedVolume {
@@ -72,6 +76,8 @@ impl CachedVolume {
             failing: 0,
             unwritten: 0,
             given_up: 0,
+            prefetch_used: 0,
+            prefetch_wasted: 0,
         }
     }
 
@@ -210,6 +216,7 @@ impl Cache {
         debug_assert!(self.block(id).quiet());
         self.forget_dirt(id);
         let Block { volume, number, frame, unsynced, written_in, .. } = *self.block(id);
+        self.note_wasted(id);
         if self.blocks[id as usize].in_lru {
             self.lru_remove(id);
         }
@@ -262,6 +269,28 @@ impl Cache {
         block.fill = frame;
     }
 
+    /// The same, for a block that nobody has asked for.
+    pub(crate) fn begin_prefetch(&mut self, id: BlockId, frame: FrameId) {
+        self.begin_fill(id, frame);
+        self.block_mut(id).prefetched = true;
+    }
+
+    /// Somebody asks for a block.
+    pub(crate) fn note_used(&mut self, id: BlockId) {
+        if std::mem::take(&mut self.block_mut(id).prefetched) {
+            let volume = self.block(id).volume;
+            self.volume_mut(volume).prefetch_used += 1;
+        }
+    }
+
+    /// What a block was read ahead for will not happen.
+    fn note_wasted(&mut self, id: BlockId) {
+        let Block { volume, valid, .. } = *self.block(id);
+        if std::mem::take(&mut self.block_mut(id).prefetched) && valid != 0 {
+            self.volume_mut(volume).prefetch_wasted += 1;
+        }
+    }
+
     /// The device read is over: what was not known of the block is known now, if it went well.
     pub(crate) fn end_fill(&mut self, id: BlockId, good: bool, actions: &mut VecDeque<Action>) {
         let fill = std::mem::replace(&mut self.block_mut(id).fill, FrameId::ZERO);
@@ -294,6 +323,7 @@ impl Cache {
         actions: &mut VecDeque<Action>,
     ) {
         let touched = sectors_touched(start, end);
+        self.note_wasted(id);
         let Block { frame: old, valid, volume, .. } = *self.block(id);
         if planted!(FrameChangedWhileWritten) && old != FrameId::ZERO {
             actions.push_back(Action::Copy { from: frame, to: old, start: start as u16, len: (end - start) as u16 });

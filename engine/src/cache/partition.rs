@@ -7,7 +7,7 @@ use super::block::{BlockId, LRU};
 use super::list::List;
 use super::{Cache, FrameId};
 use crate::control::{TenantId, TenantSpec};
-use crate::units::PIECE_BLOCKS;
+use crate::units::{BLOCK, PIECE_BLOCKS};
 
 /// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and its last block. Below
 /// that one piece being received could keep another from ever being worked.
@@ -37,6 +37,12 @@ pub(crate) struct Partition {
     pub(crate) owed: u64,
     /// Some connection waits for there to be fewer.
     pub(crate) throttled: bool,
+    /// Streams that are read ahead of.
+    pub(crate) streams: u32,
+    /// Bytes that are ahead of their readers, all streams together.
+    pub(crate) unread: u64,
+    /// Frames that wait for what is read ahead.
+    pub(crate) prefetching: u32,
     /// Volumes that use it.
     pub(crate) volumes: u32,
     /// A frame became free or a block clean since its waiting pieces were last tried.
@@ -56,6 +62,9 @@ impl Partition {
             receiving: 0,
             owed: 0,
             throttled: false,
+            streams: 0,
+            unread: 0,
+            prefetching: 0,
             volumes: 0,
             stirred: false,
         }
@@ -71,6 +80,12 @@ impl Partition {
     pub(crate) fn admits_payload(&self, frames: u32) -> bool {
         let receiving = self.receiving + frames;
         receiving <= self.target / 2 && self.unwritten + receiving <= self.target / 4 * 3
+    }
+
+    /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.
+    pub(crate) fn admits_prefetch(&self, frames: u32) -> bool {
+        let in_use = u64::from(self.unwritten + self.receiving + self.prefetching) + self.owed.div_ceil(BLOCK);
+        in_use + u64::from(frames) <= u64::from(self.target) / 4 * 3
     }
 }
 

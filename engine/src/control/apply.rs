@@ -38,6 +38,10 @@ impl Server {
                 self.volume_mut(volume).flushes.lost = true;
                 Some(Report::Done)
             }),
+            Command::SetPrefetch(bytes) => {
+                self.set_prefetch(bytes);
+                Ok(Some(Report::Done))
+            }
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
             Command::Drain => {
                 self.draining = Some(token);
@@ -156,6 +160,7 @@ impl Server {
             return Err(Refusal::InUse);
         }
         state.closing = Some(Closing { token, discard, flushing: false });
+        self.end_streams(volume, None);
         for at in 0..self.connections.len() {
             if let Some(connection) = &mut self.connections[at]
                 && connection.volume == volume
@@ -238,6 +243,14 @@ impl Server {
     /// Frames in use or to be used have numbers up to this one, but for those that are still to retire.
     pub fn frames_limit(&self) -> u32 {
         self.cache.pool().limit()
+    }
+
+    fn set_prefetch(&mut self, bytes: u64) {
+        self.config.prefetch_bytes_max = bytes;
+        if bytes == 0 {
+            let ids: Vec<_> = self.volumes.iter().flatten().map(Volume::id).collect();
+            ids.into_iter().for_each(|id| self.end_streams(id, None));
+        }
     }
 
     /// Partitions above their target give frames back; frames above the limit become free.
@@ -328,6 +341,7 @@ impl Server {
             flush: counters.flush,
             other: counters.other,
             hit_blocks: counters.hit_blocks,
+            prefetched_blocks: counters.prefetched_blocks,
             miss_blocks: counters.miss_blocks,
             cache_delay_ns: counters.cache_delay_ns,
             queue_delay_ns: counters.queue_delay_ns,
@@ -335,6 +349,8 @@ impl Server {
             device_read_bytes: counters.device_read_bytes,
             device_write_bytes: counters.device_write_bytes,
             device_errors: counters.device_errors,
+            prefetch_used_blocks: cached.prefetch_used,
+            prefetch_wasted_blocks: cached.prefetch_wasted,
             dirty_blocks: u64::from(cached.unwritten),
             hole_bytes: volume.holes.bytes(),
             lost: volume.flushes.lost,

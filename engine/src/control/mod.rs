@@ -89,6 +89,8 @@ pub enum Command {
     SetBudget(u64),
     /// Acknowledged data was lost before the volume was opened: flushes fail until `ClearVolume`.
     DeclareLost(VolumeId),
+    /// Read at most this many bytes ahead of a stream at once; 0 for none.
+    SetPrefetch(u64),
     /// Report everything there is to see.
     Snapshot,
     /// Refuse new requests, finish those received, flush everything. Answered with [`Report::Drained`].

@@ -72,8 +72,10 @@ pub struct VolumeStats {
     pub flush: OpStats,
     /// TRIM, WRITE_ZEROES, CACHE, BLOCK_STATUS.
     pub other: OpStats,
-    /// Blocks of reads found in the cache.
+    /// Blocks of reads found in the cache, those of `prefetched_blocks` aside.
     pub hit_blocks: u64,
+    /// Blocks of reads that were read ahead, or on their way, before anybody asked for them.
+    pub prefetched_blocks: u64,
     /// Blocks of reads that had to come from the device.
     pub miss_blocks: u64,
     /// Nanoseconds that requests waited for frames of their partition.
@@ -88,6 +90,10 @@ pub struct VolumeStats {
     pub device_write_bytes: u64,
     /// Device requests that failed.
     pub device_errors: u64,
+    /// Blocks that were read ahead and then asked for.
+    pub prefetch_used_blocks: u64,
+    /// Blocks that were read ahead and dropped or overwritten before anybody asked for them.
+    pub prefetch_wasted_blocks: u64,
     /// Blocks acknowledged and not yet written.
     pub dirty_blocks: u64,
     /// Bytes never written, which read as zero.

@@ -17,6 +17,8 @@ use crate::volume::Ticket;
 pub(crate) enum Purpose {
     /// Fills the blocks.
     Fill,
+    /// Fills blocks that nobody has asked for yet, ahead of the volume's stream of this name.
+    Prefetch(u32),
     /// Writes the parts of blocks.
     WriteBack,
     /// Makes earlier writes of the volume durable.
@@ -120,6 +122,12 @@ impl Device {
             slot.io.volume == volume && slot.purpose == Purpose::WriteBack
         };
         self.policy.hurry(tenant, &is_write);
+    }
+
+    /// Takes back those of a tenant's requests that wait for their turn and that are `unwanted`: the caller forgets them.
+    pub(crate) fn withdraw(&mut self, tenant: TenantId, unwanted: impl Fn(&Slot) -> bool, dropped: &mut Vec<IoId>) {
+        let slots = &self.slots;
+        self.policy.withdraw(tenant, &|io| unwanted(&slots[io.0]), dropped);
     }
 
     /// Gives to the device what the policy lets go.

@@ -222,6 +222,7 @@ impl Server {
             Inbound::Header | Inbound::Stopped => {}
         }
         self.resume_stalled(conn);
+        self.end_streams(volume, Some(conn));
         let tenant = self.tenant_of(volume);
         self.cache.partition_mut(tenant).stirred = true;
         self.unthrottle(tenant);

@@ -3,9 +3,11 @@
 mod flush;
 mod holes;
 mod order;
+mod prefetch;
 mod range;
 mod read;
 mod request;
+mod stream;
 mod write;
 mod writeback;
 
@@ -14,6 +16,7 @@ pub(crate) use holes::Holes;
 pub(crate) use order::{Order, Ticket, Who};
 pub(crate) use range::{RANGES_MAX, RangeOp};
 pub(crate) use request::{Piece, Request, Waiter};
+pub(crate) use stream::{Halted, Streams};
 
 use crate::control::{OpStats, VolumeSpec, WriteCache};
 use crate::disk::VolumeId;
@@ -39,6 +42,7 @@ pub(crate) struct Counters {
     pub(crate) flush: OpStats,
     pub(crate) other: OpStats,
     pub(crate) hit_blocks: u64,
+    pub(crate) prefetched_blocks: u64,
     pub(crate) miss_blocks: u64,
     pub(crate) cache_delay_ns: Nanos,
     pub(crate) queue_delay_ns: Nanos,
@@ -58,6 +62,8 @@ pub(crate) struct Volume {
     pub(crate) ranges: Vec<RangeOp>,
     /// They, and the pieces that wait for them.
     pub(crate) order: Order,
+    /// What is read sequentially.
+    pub(crate) streams: Streams,
     pub(crate) counters: Counters,
     pub(crate) connections: u32,
     /// Requests received and not answered.
@@ -93,6 +99,7 @@ impl Volume {
             flushes: Flushes::default(),
             ranges: Vec::new(),
             order: Order::default(),
+            streams: Streams::default(),
             counters: Counters::default(),
             connections: 0,
             requests: 0,

@@ -6,7 +6,7 @@ use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::{Errno, Kind};
 use crate::server::Server;
 use crate::units::{BLOCK, PIECE, sectors_touched};
-use crate::volume::Who;
+use crate::volume::{Request, Who};
 
 /// Pieces of one read that are worked at once: enough to keep the disk streaming under a single large read.
 const WINDOW: u32 = 4;
@@ -16,8 +16,10 @@ const MISSING: FrameId = FrameId(u32::MAX);
 
 impl Server {
     pub(crate) fn read_arrived(&mut self, request: u32) {
-        let state = &self.requests[request];
-        let conn = state.conn;
+        let Request { conn, volume, start, end, .. } = self.requests[request];
+        let stream = self.note_read(conn, volume, start, end);
+        let state = &mut self.requests[request];
+        state.stream = stream;
         if state.end - state.start > PIECE && !self.conn(conn).session.structured {
             // The data of a simple reply may not be mixed with others': it waits until it is alone.
             self.conn(conn).exclusive = Some(request);
@@ -61,6 +63,10 @@ impl Server {
                 self.waiting_of(tenant).reads.push_back(piece);
                 self.poke_tenant(tenant);
             }
+            let Request { next, end, .. } = self.requests[request];
+            if next >= end {
+                self.read_ahead(request);
+            }
         }
     }
 
@@ -98,21 +104,26 @@ impl Server {
             self.read_piece_done(piece);
             return true;
         }
-        let missing = self.find_hits(piece, volume);
+        let (missing, prefetched) = self.find_hits(piece, volume);
         let tenant = self.tenant_of(volume);
         let mut frames = std::mem::take(&mut self.frames_taken);
         frames.clear();
         if missing > 0 && !self.cache.take_frames(tenant, missing, &mut frames) {
             self.frames_taken = frames;
             self.release_frames(piece);
-            return false;
+            // What was on its way for this piece may be among what was dropped: all of it is looked at again.
+            return self.yield_prefetch(volume) && self.read_in_order(piece);
         }
         self.note_waited(piece, volume);
         if self.requests[request].kind == Kind::Read {
             let blocks = self.pieces[piece].blocks() as u64;
             let counters = &mut self.volume_mut(volume).counters;
-            counters.hit_blocks += blocks - u64::from(missing);
+            counters.hit_blocks += blocks - u64::from(missing + prefetched);
+            counters.prefetched_blocks += u64::from(prefetched);
             counters.miss_blocks += u64::from(missing);
+        }
+        if prefetched > 0 {
+            self.note_used(piece, volume);
         }
         self.pieces[piece].pending += 1;
         self.fill_missing(piece, volume, &mut frames);
@@ -121,9 +132,10 @@ impl Server {
         true
     }
 
-    /// Takes references to what is cached or zero; says how many blocks must be read that nobody is reading yet.
-    fn find_hits(&mut self, piece: u32, volume: VolumeId) -> u32 {
-        let mut missing = 0;
+    /// Takes references to what is cached or zero; says how many blocks must be read that nobody is reading yet, and how many
+    /// were read ahead, or are being, and nobody has asked for before.
+    fn find_hits(&mut self, piece: u32, volume: VolumeId) -> (u32, u32) {
+        let (mut missing, mut prefetched) = (0, 0);
         for i in 0..self.pieces[piece].blocks() {
             let state = &self.pieces[piece];
             let number = state.first_block() + i as u64;
@@ -131,6 +143,7 @@ impl Server {
             let frame = match self.cache.lookup(volume, number) {
                 Some(id) => {
                     let block = self.cache.block(id);
+                    prefetched += u32::from(block.prefetched);
                     if block.filling() {
                         MISSING
                     } else if sectors_touched(start, end) & !block.valid == 0 {
@@ -151,7 +164,17 @@ impl Server {
             };
             self.pieces[piece].frames.push(frame);
         }
-        missing
+        (missing, prefetched)
+    }
+
+    /// What was read ahead of a piece's blocks was of use.
+    fn note_used(&mut self, piece: u32, volume: VolumeId) {
+        for i in 0..self.pieces[piece].blocks() {
+            let number = self.pieces[piece].first_block() + i as u64;
+            if let Some(id) = self.cache.lookup(volume, number) {
+                self.cache.note_used(id);
+            }
+        }
     }
 
     /// Begins to read what is missing, contiguous blocks at once, and waits for all of it.

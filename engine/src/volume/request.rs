@@ -26,6 +26,8 @@ pub(crate) struct Request {
     pub(crate) next: u64,
     /// A part that is not worked in pieces: a range that the device zeroes.
     pub(crate) skip: (u64, u64),
+    /// The place of the stream that a read belongs to.
+    pub(crate) stream: Option<usize>,
     /// Pieces and range operations that are being worked.
     pub(crate) active: u32,
     pub(crate) error: Option<Errno>,
@@ -55,6 +57,7 @@ impl Default for Request {
             end: 0,
             next: 0,
             skip: (0, 0),
+            stream: None,
             active: 0,
             error: None,
             durable: false,

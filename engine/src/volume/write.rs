@@ -60,7 +60,8 @@ impl Server {
         let spares = if aligned { 0 } else { 2.min(blocks) };
         let admitted = self.cache.partition(tenant).admits_payload(blocks);
         let mut frames = std::mem::take(&mut self.pieces[piece].frames);
-        let taken = admitted && self.cache.take_frames(tenant, blocks + spares, &mut frames);
+        let mut take = |server: &mut Server| server.cache.take_frames(tenant, blocks + spares, &mut frames);
+        let taken = admitted && (take(self) || self.yield_prefetch(volume) && take(self));
         self.pieces[piece].frames = frames;
         if !taken {
             let partition = self.cache.partition(tenant);

@@ -37,6 +37,7 @@ impl Server {
         self.flush_on(volume);
         self.ranges_on(volume);
         self.clear_on(volume);
+        self.streams_on(volume);
         self.close_on(volume);
     }
 
@@ -129,8 +130,11 @@ impl Server {
         let state = self.volume_mut(volume);
         state.device_requests -= 1;
         let counters = &mut state.counters;
-        counters.queue_delay_ns += served.queued_ns;
-        counters.disk_delay_ns += served.device_ns;
+        if !matches!(purpose, Purpose::Prefetch(_)) {
+            // For what is read ahead nobody waits, or not as long.
+            counters.queue_delay_ns += served.queued_ns;
+            counters.disk_delay_ns += served.device_ns;
+        }
         counters.device_errors += u64::from(result.is_err());
         match op {
             Op::Read => counters.device_read_bytes += bytes,
@@ -139,6 +143,7 @@ impl Server {
         }
         match purpose {
             Purpose::Fill => self.fill_done(&parts, result.is_ok()),
+            Purpose::Prefetch(_) => self.prefetch_done(volume, &parts, result.is_ok()),
             Purpose::WriteBack => self.written(io, &parts, result, op == Op::Write { durable: true }),
             Purpose::Sync => self.sync_done(volume, result),
             Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result),

@@ -107,6 +107,7 @@ impl Stand {
         let end = self.warm_up_ns + self.counted_ns;
         let mut config = Config::new(self.memory);
         config.seed = seed;
+        config.prefetch_bytes_max = self.prefetch;
         let mut volumes = Vec::new();
         let mut tenants =
             vec![TenantSpec { share: None, cache: None }; if self.shared_cache { 1 } else { loads.len() }];

@@ -27,8 +27,8 @@ pub fn encode(observed: Vec<Observed>) -> Result<String, Error> {
 struct Scrape(Vec<Observed>);
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
-/// A place where requests wait, and how long they did.
-type Center = (&'static str, fn(&VolumeStats) -> u64);
+/// The value of a label, and the number that goes with it.
+type Labelled = (&'static str, fn(&VolumeStats) -> u64);
 /// A metric's name, what it says, and where it is found.
 type Metric<S, T> = (&'static str, &'static str, fn(&S) -> T);
 
@@ -89,7 +89,7 @@ impl Scrape {
     }
 
     fn volume_levels(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let centers: [Center; 3] =
+        let centers: [Labelled; 3] =
             [("cache", |v| v.cache_delay_ns), ("queue", |v| v.queue_delay_ns), ("disk", |v| v.disk_delay_ns)];
         let mut delays = Vec::new();
         for (center, of) in centers {
@@ -98,15 +98,30 @@ impl Scrape {
         }
         counters(to, "aerogel_volume_delay_seconds", "Time that requests spent, by where", delays)?;
         let mut blocks = Vec::new();
-        for (result, of) in [("hit", (|v| v.hit_blocks) as fn(&VolumeStats) -> u64), ("miss", |v| v.miss_blocks)] {
+        let reads: [Labelled; 3] =
+            [("hit", |v| v.hit_blocks), ("prefetched", |v| v.prefetched_blocks), ("miss", |v| v.miss_blocks)];
+        for (result, of) in reads {
             let values = self.volumes(|v| (of(v) * BLOCK) as f64);
             blocks.extend(values.into_iter().map(|(labels, value)| (with(labels, "result", result), value)));
         }
         counters(
             to,
             "aerogel_volume_cache_read_bytes",
-            "Bytes of the blocks read, by whether they were cached",
+            "Bytes of the blocks read, by whether they were cached, or read ahead before anybody asked for them",
             blocks,
+        )?;
+        let mut prefetched = Vec::new();
+        let prefetches: [Labelled; 2] =
+            [("used", |v| v.prefetch_used_blocks), ("wasted", |v| v.prefetch_wasted_blocks)];
+        for (result, of) in prefetches {
+            let values = self.volumes(|v| (of(v) * BLOCK) as f64);
+            prefetched.extend(values.into_iter().map(|(labels, value)| (with(labels, "result", result), value)));
+        }
+        counters(
+            to,
+            "aerogel_volume_prefetch_bytes",
+            "Bytes read ahead of sequential readers, by whether anybody asked for them",
+            prefetched,
         )?;
         let counted: [Metric<VolumeStats, u64>; 3] = [
             ("aerogel_volume_device_read_bytes", "Bytes read from the device", |v| v.device_read_bytes),
@@ -257,6 +272,7 @@ mod tests {
             flush: OpStats::default(),
             other: OpStats::default(),
             hit_blocks: 1,
+            prefetched_blocks: 2,
             miss_blocks: 0,
             cache_delay_ns: 1_500_000_000,
             queue_delay_ns: 0,
@@ -264,6 +280,8 @@ mod tests {
             device_read_bytes: 0,
             device_write_bytes: 0,
             device_errors: 0,
+            prefetch_used_blocks: 0,
+            prefetch_wasted_blocks: 3,
             dirty_blocks: 0,
             hole_bytes: 0,
             lost: false,
@@ -280,6 +298,8 @@ mod tests {
         for line in [
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="cache"} 1.5"#,
+            r#"aerogel_volume_cache_read_bytes_total{disk="default",volume="db",tenant="team",result="prefetched"} 8192.0"#,
+            r#"aerogel_volume_prefetch_bytes_total{disk="default",volume="db",tenant="team",result="wasted"} 12288.0"#,
             r#"aerogel_volume_read_latency_seconds_bucket{le="0.002048",disk="default",volume="db",tenant="team"} 0"#,
             r#"aerogel_volume_read_latency_seconds_bucket{le="0.004096",disk="default",volume="db",tenant="team"} 1"#,
             r#"aerogel_volume_read_latency_seconds_bucket{le="+Inf",disk="default",volume="db",tenant="team"} 1"#,

@@ -248,7 +248,7 @@ fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> 
 }
 
 fn traffic(stats: &VolumeStats) -> Traffic {
-    let blocks = stats.hit_blocks + stats.miss_blocks;
+    let blocks = stats.hit_blocks + stats.prefetched_blocks + stats.miss_blocks;
     Traffic {
         reads: stats.read.requests,
         read_bytes: stats.read.bytes,

@@ -14,6 +14,8 @@ pub(crate) trait Policy: std::fmt::Debug {
     fn arrived(&mut self, now: Nanos, tenant: TenantId, io: IoId, urgent: bool);
     /// Those that `wanted` chooses, of the tenant's requests that wait, are urgent from now on.
     fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool);
+    /// Those that `unwanted` chooses, of the tenant's requests that wait, are taken back: they are added to `dropped`.
+    fn withdraw(&mut self, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>);
     /// The next one that may go now, `in_device` being there already.
     fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId>;
     /// A request has come back from the device.

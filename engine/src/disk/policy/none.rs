@@ -78,6 +78,27 @@ impl Policy for None {
         }
     }
 
+    fn withdraw(&mut self, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
+        let Some(Queue { urgent, others, .. }) = self.queues.get_mut(tenant.0 as usize) else { return };
+        let before = dropped.len();
+        for queue in [urgent, others] {
+            queue.retain(|&io| {
+                let unwanted = unwanted(io);
+                if unwanted {
+                    dropped.push(io);
+                }
+                !unwanted
+            });
+        }
+        // The tenant's last turns go: what is left of its requests has waited for the others.
+        let keep = (self.turns.iter().filter(|&&turn| turn == tenant).count() + before).saturating_sub(dropped.len());
+        let mut turns = 0;
+        self.turns.retain(|&turn| {
+            turns += usize::from(turn == tenant);
+            turn != tenant || turns <= keep
+        });
+    }
+
     fn next(&mut self, _now: Nanos, in_device: u32) -> Option<IoId> {
         if in_device >= self.depth {
             return Option::None;
@@ -133,6 +154,15 @@ mod tests {
     fn urgent_requests_never_keep_the_others_waiting_for_ever() {
         let arrivals: Vec<_> = [(A, false); 2].into_iter().chain([(A, true); 10]).collect();
         assert_eq!(all(with(&arrivals)), [2, 3, 4, 5, 0, 6, 7, 8, 9, 1, 10, 11]);
+    }
+
+    #[test]
+    fn what_is_taken_back_leaves_a_turn_for_each_of_the_others() {
+        let mut policy = with(&[(A, false), (B, false), (A, true), (A, false), (B, false)]);
+        let mut dropped = Vec::new();
+        policy.withdraw(A, &|io| io.0 == 0 || io.0 == 4, &mut dropped);
+        assert_eq!((dropped, policy.waiting()), (vec![IoId(0)], 4));
+        assert_eq!(all(policy), [2, 1, 3, 4]);
     }
 
     #[test]
