@@ -31,7 +31,7 @@ impl Rate {
     fn count(&mut self, done: &Done) {
         self.requests += 1;
         self.bytes += done.request.bytes;
-        self.latency.saturating_record(done.done_ns - done.request.intended_ns);
+        self.latency.record(done.done_ns - done.request.intended_ns).expect("histograms grow");
     }
 
     /// Requests a second.
@@ -72,6 +72,8 @@ pub struct Stand {
     pub counted_ns: Nanos,
     /// What is prefetched for a sequential stream at most, bytes; 0 for nothing.
     pub prefetch: u64,
+    /// Requests in the drive at the same time; 1 is a disk without command queueing.
+    pub device_depth: u32,
     /// All volumes share one partition, as in a server without partitions.
     pub shared_cache: bool,
 }
@@ -85,6 +87,7 @@ impl Stand {
             warm_up_ns: 2 * SECOND,
             counted_ns: if quick { 5 } else { 20 } * SECOND,
             prefetch: 0,
+            device_depth: 128,
             shared_cache: false,
         }
     }
@@ -108,6 +111,7 @@ impl Stand {
         let mut config = Config::new(self.memory);
         config.seed = seed;
         config.prefetch_bytes_max = self.prefetch;
+        config.device_depth = self.device_depth;
         let mut volumes = Vec::new();
         let mut tenants =
             vec![TenantSpec { share: None, cache: None }; if self.shared_cache { 1 } else { loads.len() }];

@@ -5,15 +5,15 @@ use sim::load::{Pace, Stream};
 
 use super::super::stand::{Stand, stream};
 use super::super::{Bound, Claim, Context, Experiment, Outcome};
-use super::{DISKS, HEADS, Pair, picture, share};
+use super::{ONE_AT_A_TIME, Pair, QUEUEING, Shared, Variant, compare};
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "sharing-cache",
     question: "What does a workload that lives from its cache keep when a stream runs through the same cache?",
     setup: "Two volumes of one tenant, an eighth of the disk each, so that they share one partition: 64 MiB of memory. On the \
             first, 4 KiB reads one after the other, 8 at a time, 128 KiB prefetched; on the second, 4 KiB reads uniformly at \
-            random over 48 MiB, one at a time with 1 ms of thought: alone, all of it is cached after a while. Policy none; \
-            60 s to warm up, 20 s counted.",
+            random over 48 MiB, 4 at a time with 1 ms of thought: alone, all of it is cached after a while. Policy none; one \
+            request at a time in the drive or up to 128. 60 s to warm up, 20 s counted.",
     paper: "Argon, section 5.1 (cache partitioning): the stream evicts nearly all blocks of the other workload, which then \
             gets almost no cache hits.",
     run,
@@ -24,21 +24,11 @@ fn run(context: &Context) -> Result<Outcome, String> {
         Stream { area_bytes: 48 << 20, pace: Pace::Closed { depth: 4, think_ns: 1_000_000 }, ..Stream::default() };
     let fast = Stream { pace: Pace::Closed { depth: 8, think_ns: 0 }, ..stream() };
     let pair = Pair { names: ["stream", "cached reads"], loads: [fast, cached] };
-    let stand = |disk: &&'static str| Stand {
-        prefetch: 128 << 10,
-        shared_cache: true,
-        warm_up_ns: 60 * SECOND,
-        ..Stand::new(disk, context.quick)
-    };
-    let stands: Vec<_> = DISKS.iter().map(stand).collect();
-    let shared = share(context, &stands, &pair)?;
-    let claims = DISKS.iter().zip(&shared).filter(|(disk, _)| HEADS.contains(disk)).map(|(disk, shared)| {
-        let name = format!("{disk}: the cached workload keeps, of its standalone throughput");
-        Claim::new(name, shared.kept(1), Bound::AtMost(0.3))
-    });
-    let claims = claims.collect();
-    let data = DISKS.iter().zip(&shared).map(|(disk, shared)| (disk.to_string(), shared.json(&pair.names)));
-    let data = serde_json::Value::Object(data.collect());
-    let pictures = vec![picture("kept", "A stream and a cached workload in one cache", DISKS, &pair, &shared)?];
-    Ok(Outcome { claims, data, pictures })
+    let adapt = |stand| Stand { shared_cache: true, warm_up_ns: 60 * SECOND, ..stand };
+    compare(context, &pair, &[ONE_AT_A_TIME, QUEUEING], adapt, claim)
+}
+
+fn claim(variant: &Variant, disk: &str, shared: &Shared) -> Option<Claim> {
+    let name = format!("{disk}, {}: the cached workload keeps, of its standalone throughput", variant.name);
+    Some(Claim::new(name, shared.kept(1), Bound::AtMost(0.3)))
 }

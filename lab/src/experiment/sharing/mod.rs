@@ -13,7 +13,7 @@ use sim::load::Stream;
 
 use super::chart::{self, Group};
 use super::stand::{Rate, Stand, mean};
-use super::{Context, Picture};
+use super::{Claim, Context, Outcome, Picture};
 
 /// Disks with heads, then those without.
 pub const HEADS: &[&str] = &["cheetah-15k5", "barracuda-st32171w", "barracuda-7200.9", "nearline"];
@@ -39,6 +39,16 @@ impl Shared {
         mean(self.alone[which].iter().zip(&self.together[which]).map(|(alone, with)| with.mb_s() / alone.mb_s()))
     }
 
+    /// What both together are of the disk's time: 1 if nothing is lost by sharing.
+    pub fn efficiency(&self) -> f64 {
+        self.kept(0) + self.kept(1)
+    }
+
+    /// What is left of the one that keeps less; half would be its due.
+    pub fn worse(&self) -> f64 {
+        self.kept(0).min(self.kept(1))
+    }
+
     pub fn json(&self, names: &[&str; 2]) -> Value {
         let rates = |of: &[Rate]| of.iter().map(Rate::json).collect::<Vec<_>>();
         let one = |i: usize| json!({ "name": names[i], "alone": rates(&self.alone[i]), "together": rates(&self.together[i]), "kept": self.kept(i) });
@@ -46,8 +56,53 @@ impl Shared {
     }
 }
 
+/// The prefetching of common systems, bytes: what Linux and FreeBSD read ahead by default (Argon, section 2).
+pub const PREFETCH: u64 = 128 << 10;
+
+/// A kind of disk and system to try a pair on.
+pub struct Variant {
+    /// Part of a picture's name, and of claims.
+    pub name: &'static str,
+    pub prefetch: u64,
+    pub device_depth: u32,
+}
+
+/// As the paper's disks: one request at a time.
+pub const ONE_AT_A_TIME: Variant = Variant { name: "no command queueing", prefetch: PREFETCH, device_depth: 1 };
+/// As drives are today.
+pub const QUEUEING: Variant = Variant { name: "command queueing", prefetch: PREFETCH, device_depth: 128 };
+
+impl Variant {
+    /// All presets, as this variant has them.
+    pub fn stands(&self, quick: bool) -> Vec<Stand> {
+        let &Variant { prefetch, device_depth, .. } = self;
+        DISKS.iter().map(|disk| Stand { prefetch, device_depth, ..Stand::new(disk, quick) }).collect()
+    }
+}
+
+/// What an experiment with pairs finds: runs each variant; `claim` makes a statement of a disk with heads.
+pub fn compare(
+    context: &Context,
+    pair: &Pair<'_>,
+    variants: &[Variant],
+    adapt: impl Fn(Stand) -> Stand,
+    claim: impl Fn(&Variant, &str, &Shared) -> Option<Claim>,
+) -> Result<Outcome, String> {
+    let (mut claims, mut pictures, mut data) = (Vec::new(), Vec::new(), serde_json::Map::new());
+    for (number, variant) in variants.iter().enumerate() {
+        let stands: Vec<_> = variant.stands(context.quick).into_iter().map(&adapt).collect();
+        let shared = share(context, &stands, pair)?;
+        for (disk, shared) in DISKS.iter().zip(&shared) {
+            claims.extend(HEADS.contains(disk).then(|| claim(variant, disk, shared)).flatten());
+            data.insert(format!("{disk}, {}", variant.name), shared.json(&pair.names));
+        }
+        pictures.push(picture(&number.to_string(), variant.name, DISKS, pair, &shared)?);
+    }
+    Ok(Outcome { claims, data: data.into(), pictures })
+}
+
 /// Runs a pair on each of `stands` with every seed of the context.
-pub fn share(context: &Context, stands: &[Stand], pair: &Pair<'_>) -> Result<Vec<Shared>, String> {
+fn share(context: &Context, stands: &[Stand], pair: &Pair<'_>) -> Result<Vec<Shared>, String> {
     let [first, second] = &pair.loads;
     let casts =
         [[Some(first.clone()), None], [None, Some(second.clone())], [Some(first.clone()), Some(second.clone())]];
@@ -59,15 +114,12 @@ pub fn share(context: &Context, stands: &[Stand], pair: &Pair<'_>) -> Result<Vec
     }
     let results = context.parallel(&runs, |(stand, cast, seed)| stand.run(&cast[..], *seed));
     let mut results = results.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter();
-    let mut of = |which: usize| -> Vec<Vec<Rate>> {
-        let _ = which;
-        (&mut results).take(context.seeds.len()).collect()
-    };
+    let mut seeds = || -> Vec<Vec<Rate>> { (&mut results).take(context.seeds.len()).collect() };
     let column = |runs: &[Vec<Rate>], which: usize| runs.iter().map(|rates| rates[which].clone()).collect::<Vec<_>>();
     Ok(stands
         .iter()
         .map(|_| {
-            let (one, two, both) = (of(0), of(1), of(2));
+            let (one, two, both) = (seeds(), seeds(), seeds());
             Shared { alone: [column(&one, 0), column(&two, 1)], together: [column(&both, 0), column(&both, 1)] }
         })
         .collect())
