@@ -9,7 +9,7 @@ PYTHON := /usr/bin/python3
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm swarm fuzz bench readme lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab swarm lab fuzz bench readme lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ build: ## build the server: target/release/aerogel
 
 test: ## all tests that run in minutes
 	@scripts/setup test
-	@$(MAKE) --no-print-directory lint test-rust test-planted test-swarm test-clients
+	@$(MAKE) --no-print-directory lint test-rust test-planted test-swarm test-lab test-clients
 
 test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test
@@ -50,6 +50,13 @@ test-swarm: ## some hundreds of simulated worlds
 
 swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --seeds $(SEEDS)
+
+test-lab: ## quick experiments, and whether docs/claims.md still says what they find
+	cargo run $(CHECKED) -p lab --bin aerogel-lab -- run --quick --check docs/claims.md
+
+lab: ## all experiments in full; their figures go into docs/claims.md, their page into target/lab/report.html
+	cargo run --release -p lab --bin aerogel-lab -- run --write docs/claims.md
+	cargo run --release -p lab --bin aerogel-lab -- report
 
 test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for some)
 	@scripts/setup test

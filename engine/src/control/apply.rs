@@ -213,7 +213,10 @@ impl Server {
         }
         let tenant = state.spec.tenant;
         self.cache.close_volume(volume);
-        self.cache.partition_mut(tenant).volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
+        let partition = self.cache.partition_mut(tenant);
+        partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
+        let ahead = (partition.streams, partition.unread, partition.prefetching);
+        assert!(partition.volumes > 0 || ahead == (0, 0, 0), "read ahead for no volume: {ahead:?}");
         self.volumes[volume.0 as usize] = None;
         self.report(closing.token, Report::Done);
     }

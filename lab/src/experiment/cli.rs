@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{ALL, Claim, Context, Experiment, Outcome, page};
+use super::{ALL, Claim, Context, Experiment, Outcome, index, page};
 
 /// How thorough.
 #[derive(Args, Debug, Clone)]
@@ -45,6 +45,12 @@ pub struct Run {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
+    /// Compare with this index of claims (docs/claims.md); what is missing or has another figure is an error
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// Put the figures into this index of claims instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "quick", "names"])]
+    write: Option<PathBuf>,
     /// Where results (NAME.json) and pictures (NAME-*.svg) go
     #[arg(long, value_name = "DIR", default_value = "target/lab")]
     out: PathBuf,
@@ -101,7 +107,8 @@ impl Run {
 
     fn all(&self) -> Result<bool, String> {
         let (mut good, mut results) = (true, serde_json::Map::new());
-        for experiment in named(&self.names)? {
+        let (experiments, mut found) = (named(&self.names)?, Vec::new());
+        for experiment in experiments {
             let outcome = perform(experiment, &self.effort)?;
             keep(&self.out, experiment, &outcome)?;
             good &= outcome.claims.iter().all(|claim| claim.holds);
@@ -111,6 +118,13 @@ impl Run {
                 println!("{}: {}", experiment.name, experiment.question);
                 outcome.claims.iter().for_each(|claim| println!("  {}", line(claim)));
             }
+            found.push((experiment.name, outcome.claims));
+        }
+        if let Some(file) = &self.check {
+            index::check(file, &found)?;
+        }
+        if let Some(file) = &self.write {
+            index::write(file, &found)?;
         }
         if self.json {
             println!("{}", serde_json::to_string_pretty(&results).map_err(|e| e.to_string())?);

@@ -13,6 +13,7 @@
 
 pub mod chart;
 pub mod cli;
+pub mod index;
 pub mod page;
 pub mod stand;
 

@@ -22,16 +22,11 @@ fn run(context: &Context) -> Result<Outcome, String> {
     compare(context, &pair, &[ONE_AT_A_TIME, QUEUEING, PLAIN], |stand| stand, claim)
 }
 
+/// Only of one request at a time: a drive that chooses among many serves one stream until the other's request is old, which
+/// is efficient, and makes for the long response times in the data. And not of the drive of 1996: it transfers so slowly
+/// that 128 KiB are worth a seek.
 fn claim(variant: &Variant, disk: &str, shared: &Shared) -> Option<Claim> {
-    match variant.name {
-        name if name == ONE_AT_A_TIME.name => {
-            let name = format!("{disk}, {name}: the disk's efficiency, both streams / each alone");
-            Some(Claim::new(name, shared.efficiency(), Bound::AtMost(0.6)))
-        }
-        name if name == QUEUEING.name => {
-            let name = format!("{disk}, {name}: the worse-off stream keeps, of its standalone throughput");
-            Some(Claim::new(name, shared.worse(), Bound::AtMost(0.3)))
-        }
-        _ => None,
-    }
+    let name = format!("{disk}, {}: the disk's efficiency, both streams / each alone", variant.name);
+    let is_bound = variant.name == ONE_AT_A_TIME.name && disk != "barracuda-st32171w";
+    is_bound.then(|| Claim::new(name, shared.efficiency(), Bound::AtMost(0.3)))
 }
