@@ -10,10 +10,10 @@ use super::{ONE_AT_A_TIME, Pair, QUEUEING, Shared, Variant, compare};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "sharing-cache",
     question: "What does a workload that lives from its cache keep when a stream runs through the same cache?",
-    setup: "Two volumes of one tenant, an eighth of the disk each, so that they share one partition: 64 MiB of memory. On the \
-            first, 4 KiB reads one after the other, 8 at a time, 128 KiB prefetched; on the second, 4 KiB reads uniformly at \
-            random over 48 MiB, 4 at a time with 1 ms of thought: alone, all of it is cached after a while. Policy none; one \
-            request at a time in the drive or up to 128. 60 s to warm up, 20 s counted.",
+    setup: "Two volumes of one tenant, an eighth of the disk each, so that they share one partition: 16 MiB of memory. On the \
+            first, 32 KiB reads one after the other, 2 at a time, 128 KiB prefetched; on the second, 4 KiB reads uniformly at \
+            random over 12 MiB, 4 at a time with 1 ms of thought: alone, all of it is cached after a while. Policy none; one \
+            request at a time in the drive or up to 128. 40 s to warm up, 10 s counted.",
     paper: "Argon, section 5.1 (cache partitioning): the stream evicts nearly all blocks of the other workload, which then \
             gets almost no cache hits.",
     run,
@@ -21,10 +21,11 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 fn run(context: &Context) -> Result<Outcome, String> {
     let cached =
-        Stream { area_bytes: 48 << 20, pace: Pace::Closed { depth: 4, think_ns: 1_000_000 }, ..Stream::default() };
-    let fast = Stream { pace: Pace::Closed { depth: 8, think_ns: 0 }, ..stream() };
+        Stream { area_bytes: 12 << 20, pace: Pace::Closed { depth: 4, think_ns: 1_000_000 }, ..Stream::default() };
+    let sizes = vec![(1, 32 << 10)];
+    let fast = Stream { sizes, align_bytes: 32 << 10, pace: Pace::Closed { depth: 2, think_ns: 0 }, ..stream() };
     let pair = Pair { names: ["stream", "cached reads"], loads: [fast, cached] };
-    let adapt = |stand| Stand { shared_cache: true, warm_up_ns: 60 * SECOND, ..stand };
+    let adapt = |stand| Stand { memory: 16 << 20, shared_cache: true, warm_up_ns: 40 * SECOND, ..stand };
     compare(context, &pair, &[ONE_AT_A_TIME, QUEUEING], adapt, claim)
 }
 

@@ -10,7 +10,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; on the first, 4 KiB reads one after \
             the other, one at a time, 128 KiB prefetched; on the second, 4 KiB reads uniformly at random, one at a time; \
             64 MiB of memory in two equal partitions; policy none; one request at a time in the drive (the paper's disks) \
-            or up to 128. 2 s to warm up, 20 s counted.",
+            or up to 128. 2 s to warm up, 10 s counted.",
     paper: "Argon, section 5.1 (combining sequential and random workloads).",
     run,
 };

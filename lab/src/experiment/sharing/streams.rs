@@ -9,7 +9,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     question: "What do two sequential readers leave each other, with and without the prefetching of common systems?",
     setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; 4 KiB reads one after the other, one \
             at a time; 64 MiB of memory in two equal partitions; policy none. 128 KiB prefetched, one request at a time in the \
-            drive (the paper's disks) or up to 128; or nothing prefetched. 2 s to warm up, 20 s counted.",
+            drive (the paper's disks) or up to 128; or nothing prefetched. 2 s to warm up, 10 s counted.",
     paper: "Argon, section 5.1 (amortisation): with the prefetching of Linux, each of two streams gets a ninth of its \
             standalone throughput, so that the disk delivers a quarter of what it can.",
     run,
