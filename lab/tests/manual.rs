@@ -30,5 +30,5 @@ fn check(page: &str) {
 
 #[test]
 fn the_manual_agrees_with_the_help() {
-    ["lab-trace.md", "lab-replay.md"].into_iter().for_each(check);
+    ["lab-trace.md", "lab-replay.md", "lab-run.md", "lab-disk.md"].into_iter().for_each(check);
 }
