@@ -28,6 +28,10 @@ pub(crate) struct Rig {
     reads: BTreeMap<u64, usize>,
     outgoing: BTreeMap<ConnId, Vec<u8>>,
     reports: Vec<(u64, Report)>,
+    /// They read nothing.
+    pub(crate) deaf: Vec<ConnId>,
+    /// Connections that the server wanted closed.
+    pub(crate) closed: Vec<ConnId>,
 }
 
 impl Rig {
@@ -49,6 +53,8 @@ impl Rig {
             reads: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             reports: Vec::new(),
+            deaf: Vec::new(),
+            closed: Vec::new(),
         };
         let mut spec = VolumeSpec {
             volume: VOLUME,
@@ -178,6 +184,13 @@ impl Rig {
         }
     }
 
+    /// What the device has completes well, and what that sets in motion at once.
+    pub(crate) fn finish_reads(&mut self) {
+        while !self.device.is_empty() {
+            self.complete(0, Ok(()));
+        }
+    }
+
     /// Time passes.
     pub(crate) fn wait(&mut self, ns: Nanos) {
         self.now += ns;
@@ -201,9 +214,10 @@ impl Rig {
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
                 Action::Receive(_) | Action::Gone(_) | Action::Retired => {}
-                Action::Close(conn) => assert!(self.server.volume(VOLUME).closing.is_some(), "{conn:?} ends"),
+                Action::Close(conn) => self.closed.push(conn),
             }
         }
+        senders.retain(|conn| !self.deaf.contains(conn));
         senders.into_iter().for_each(|conn| self.send(conn));
     }
 

@@ -10,13 +10,13 @@
 
 use std::collections::VecDeque;
 
-use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, Cache};
+use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, BlockId, Cache};
 use crate::control::TenantId;
 use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
 use crate::event::{Action, ConnId, Event, Outgoing, Receive};
 use crate::nbd::{Connection, Inbound};
 use crate::slab::Slab;
-use crate::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECOND};
+use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use crate::volume::{Piece, Request, Ticket, Volume, Waiter, Who};
 
 /// The bounds of a disk machine.
@@ -123,6 +123,8 @@ pub struct Server {
     pub(crate) frames_taken: Vec<crate::cache::FrameId>,
     /// Reused when something that was to be read ahead is not.
     pub(crate) dropped: Vec<IoId>,
+    /// Reused when writes are complete: which blocks, whether they are written well, and whether they were given up.
+    pub(crate) ended: Vec<(BlockId, bool, bool)>,
     /// Reused when range operations are done.
     pub(crate) freed: VecDeque<(Ticket, Who)>,
 }
@@ -154,6 +156,7 @@ impl Server {
             parts: Vec::new(),
             frames_taken: Vec::new(),
             dropped: Vec::new(),
+            ended: Vec::new(),
             freed: VecDeque::new(),
             config,
         }
@@ -256,15 +259,23 @@ impl Server {
         self.cache.volume(volume).tenant
     }
 
-    /// Reply bytes, being read or unsent, at which nothing more is begun for a connection: as many as half the partition has left over. So
-    /// one that does not read holds a quarter at most, two a sixth each, and there is always room for one more.
-    pub(crate) fn unsent_max(&self, volume: VolumeId) -> u64 {
+    /// Frames that replies may take now in the half of the partition that is theirs.
+    pub(crate) fn reply_frames_left(&self, connection: &Connection) -> u32 {
+        let partition = self.cache.partition(self.tenant_of(connection.volume));
+        (partition.target / 2).saturating_sub(partition.owed)
+    }
+
+    /// Frames that replies to one connection may take now: so many that it has no more than it leaves to others. One that
+    /// does not read gets a quarter of the partition, the next one an eighth, and there is always room for one more.
+    pub(crate) fn reply_room(&self, connection: &Connection) -> u32 {
         if planted!(UnsentNotBounded) {
-            return u64::MAX;
+            return u32::MAX;
         }
-        let partition = self.cache.partition(self.tenant_of(volume));
-        let left = (u64::from(partition.target) / 2 * BLOCK).saturating_sub(partition.owed);
-        self.config.unsent_bytes_per_connection.min(left).max(PIECE / 2)
+        let bytes = connection.unsent + u64::from(connection.reading) * BLOCK;
+        if bytes >= self.config.unsent_bytes_per_connection {
+            return 0;
+        }
+        self.reply_frames_left(connection).saturating_sub(connection.owed()).div_ceil(2)
     }
 
     /// Puts a volume on the agenda.

@@ -65,7 +65,12 @@ impl World {
                     }
                 }
             }
-            command::WRITE | command::WRITE_ZEROES | command::TRIM => volume.history.settle(request.op, cells, step),
+            command::WRITE | command::WRITE_ZEROES | command::TRIM => {
+                volume.history.settle(request.op, cells, step);
+                if request.command == command::TRIM && error == 0 {
+                    volume.trouble.trimmed(request.offset, request.len.into());
+                }
+            }
             command::FLUSH if error == 0 => {
                 self.check_flushed(volume_id, pending.start)?;
                 let volume = self.volume(volume_id);
@@ -112,10 +117,15 @@ impl World {
         let shares = |other: &&Volume| other.setup.spec.tenant == volume.setup.spec.tenant;
         let no_room = || self.volumes.iter().filter(shares).any(|other| other.trouble.excuses_write(start));
         let durable = request.has(command_flag::FUA) || pending.may_write_through;
+        let fast = request.has(command_flag::FAST_ZERO);
+        let zeroes = || {
+            let zeroes = request.command == command::WRITE_ZEROES;
+            zeroes && trouble.excuses_zeroes(start, request.offset, request.len.into(), fast)
+        };
         match request.command {
             command::READ | command::CACHE => unread,
             command::WRITE | command::WRITE_ZEROES => {
-                unread || (io || full) && (no_room() || durable && trouble.excuses_flush(start))
+                unread || (io || full) && (zeroes() || no_room() || durable && trouble.excuses_flush(start))
             }
             command::FLUSH => (io || full) && trouble.excuses_flush(start),
             command::TRIM => (io || full) && durable && trouble.excuses_flush(start),

@@ -85,6 +85,8 @@ pub struct Link {
     pub sent: u64,
     /// There is, or may be, something to send.
     pub sending: bool,
+    /// When the server last sent something, or began to have something to send.
+    pub took_at: Nanos,
     /// Outgoing bytes (counted from the beginning) whose frames are watched.
     pub watched: u64,
     /// Frames that are watched until so many bytes are sent.
@@ -142,6 +144,7 @@ impl Link {
             buffered: 0,
             sent: 0,
             sending: false,
+            took_at: 0,
             watched: 0,
             frames: VecDeque::new(),
             replies: Replies::default(),

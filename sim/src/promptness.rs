@@ -8,9 +8,12 @@
 //! The first finds a flush that waits for what nobody is writing; the second one that waits until there is nothing to
 //! write, while others go on writing. What was wanted is seen on the medium, by what the clients know. The engine also
 //! waits for writes whose answers are under way, and for blocks that were trimmed earlier and written again: what may be
-//! such is added to what "a few" is.
+//! such is added to what "a few" is. Where the medium had already what is written (zeros over zeros), nothing is seen: so
+//! nothing is said while a write lasts that may be for the flush.
 
 use std::collections::BTreeSet;
+
+use engine::disk::IoId;
 
 use crate::Verdict;
 use crate::history::{History, Step};
@@ -28,12 +31,42 @@ struct Waiting {
     missing: BTreeSet<u64>,
     /// Device writes that may still be submitted before the device flush.
     writes_left: u64,
+    /// Writes in the device that may be for it: what they bring may be there already, so that it is not missed.
+    older: BTreeSet<IoId>,
+    /// As many writes that may have been queued for it, while there are no older ones; `None` when they are the older ones.
+    queued: Option<BTreeSet<IoId>>,
+}
+
+impl Waiting {
+    /// One more write is submitted before the device flush. False if that is too many.
+    fn submitted(&mut self, io: IoId) -> bool {
+        if !self.missing.is_empty() {
+            self.older.insert(io);
+        }
+        if !self.older.is_empty() {
+            return true;
+        }
+        if self.writes_left == 0
+            && let Some(queued) = self.queued.take()
+        {
+            (self.older, self.writes_left) = (queued, WRITES_QUEUED_MAX);
+            return true;
+        }
+        if let Some(queued) = &mut self.queued {
+            queued.insert(io);
+        }
+        let left = self.writes_left.checked_sub(1);
+        self.writes_left = left.unwrap_or(0);
+        left.is_some()
+    }
 }
 
 /// The flushes of one volume that wait for a device flush.
 #[derive(Default, Debug)]
 pub struct Promptness {
     waiting: Vec<Waiting>,
+    /// Writes in the device.
+    writing: BTreeSet<IoId>,
 }
 
 impl Promptness {
@@ -41,7 +74,13 @@ impl Promptness {
     pub fn flush_arrived(&mut self, history: &History, medium: &Medium, start: Step) {
         let missing = history.missing(medium, start);
         let writes_left = WRITES_QUEUED_MAX + 8 * history.unclear_blocks();
-        self.waiting.push(Waiting { start, missing, writes_left });
+        self.waiting.push(Waiting {
+            start,
+            missing,
+            writes_left,
+            older: self.writing.clone(),
+            queued: Some(BTreeSet::new()),
+        });
     }
 
     /// The device wrote blocks.
@@ -52,18 +91,25 @@ impl Promptness {
         }
     }
 
-    /// A device write is submitted.
-    pub fn write_submitted(&mut self) -> Verdict {
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.missing.is_empty()) {
-            let Some(left) = waiting.writes_left.checked_sub(1) else {
-                let start = waiting.start;
-                return Err(format!(
-                    "the flush of step {start} is delayed: all that it wants is written, but so is more"
-                ));
-            };
-            waiting.writes_left = left;
+    /// A device write is submitted, while the device flushes the volume or not.
+    pub fn write_submitted(&mut self, io: IoId, flushing: bool) -> Verdict {
+        self.writing.insert(io);
+        let mut waiting = self.waiting.iter_mut().filter(|_| !flushing);
+        match waiting.find_map(|waiting| (!waiting.submitted(io)).then_some(waiting.start)) {
+            Some(start) => {
+                Err(format!("the flush of step {start} is delayed: all that it wants is written, but so is more"))
+            }
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// A device write is over, well or not.
+    pub fn write_completed(&mut self, io: IoId) {
+        self.writing.remove(&io);
+        for waiting in &mut self.waiting {
+            waiting.older.remove(&io);
+            waiting.queued.iter_mut().for_each(|queued| _ = queued.remove(&io));
+        }
     }
 
     /// A device flush is submitted: those whose blocks are written wait for it only.
@@ -95,14 +141,29 @@ mod tests {
         history.begin_write(1, 0..4, 1);
         history.acknowledge(1, 0..4, 2, false, 2);
         promptness.flush_arrived(&history, &medium, 3);
-        for _ in 0..=WRITES_QUEUED_MAX {
-            promptness.write_submitted().expect("its block is not written");
+        let last = WRITES_QUEUED_MAX as u32 + 1;
+        for io in 0..=last {
+            promptness.write_submitted(IoId(io), false).expect("its block is not written");
         }
         let mut data = vec![0; 512];
         cell::fill(1, 0, &mut data);
         medium.write(0, Content::new(&Rc::new(data), 0), Fate::Volatile, 1);
         promptness.written(0..1, &history, &medium);
-        assert_eq!((0..=WRITES_QUEUED_MAX).filter(|_| promptness.write_submitted().is_err()).count(), 1);
+        (0..last).for_each(|io| promptness.write_completed(IoId(io)));
+        for io in 0..10 * last {
+            promptness.write_submitted(IoId(io), false).expect("an older one may be for it, and lasts");
+            promptness.write_completed(IoId(io));
+        }
+        let submitted = |promptness: &mut Promptness| {
+            (1000..2000).take_while(|&io| promptness.write_submitted(IoId(io), false).is_ok()).count() as u64
+        };
+        promptness.write_completed(IoId(last));
+        promptness.write_submitted(IoId(0), false).expect("it may have been queued for it");
+        for io in 1..10 * last {
+            promptness.write_submitted(IoId(io), false).expect("that one lasts");
+        }
+        (0..10 * last).for_each(|io| promptness.write_completed(IoId(io)));
+        assert_eq!(submitted(&mut promptness), WRITES_QUEUED_MAX);
         assert_eq!(promptness.oldest(), Some(3));
         promptness.flush_submitted();
         assert_eq!(promptness.oldest(), None);

@@ -2,7 +2,7 @@
 
 use engine::control::WriteCache;
 use engine::nbd::wire::{REQUEST_MAGIC, command};
-use engine::units::{MILLISECOND, Nanos};
+use engine::units::{MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Outgoing, Receive, Session};
 
 use crate::Verdict;
@@ -16,6 +16,8 @@ use crate::world::{LinkId, Wake, World};
 /// What one connection may bring in before others have their turn.
 const TURN_HEADERS: u32 = 4;
 const TURN_BYTES: u64 = 128 << 10;
+/// Who has read nothing for so long may be disconnected: the engine's patience, less what this driver may be late.
+const DEAF_NS: Nanos = 9 * SECOND;
 
 impl World {
     /// A client connects, if there are not too many.
@@ -98,7 +100,8 @@ impl World {
             self.ops += 1;
             self.stats.requests += 1;
             let volume = &self.volumes[link.volume.0 as usize];
-            let (places, zeroes_fast) = (&volume.places, volume.setup.spec.can_zero);
+            let (places, refused) = (&volume.places, self.setup.faults.refused > 0);
+            let zeroes_fast = volume.setup.spec.can_zero && !refused;
             let asker = Asker { mix: &self.setup.mix, places, session: link.session, zeroes_fast };
             if link.rng.chance(self.setup.mix.garbage) {
                 let mut header = [0x55; 28];
@@ -269,7 +272,10 @@ impl World {
         if !matches!(request.verdict(volume.size, structured, base_allocation), Expected::Refused(_)) {
             let cells = cell::covered(request.offset, u64::from(request.len));
             match request.command {
-                command::TRIM => volume.history.begin_trim(request.op, cells, start),
+                command::TRIM => {
+                    volume.history.begin_trim(request.op, cells, start);
+                    volume.trouble.trimmed(request.offset, request.len.into());
+                }
                 command::WRITE_ZEROES => volume.history.begin_zero(request.op, cells, start),
                 _ => {}
             }
@@ -341,6 +347,9 @@ impl World {
         let bytes = take_outgoing(&self.server, &self.frames, link, most)?;
         link.sent += bytes;
         link.buffered += bytes;
+        if bytes > 0 {
+            link.took_at = self.now;
+        }
         while link.frames.front().is_some_and(|&(end, _)| end <= link.sent) {
             let (_, frame) = link.frames.pop_front().expect("just seen");
             self.frames.end_send(frame);
@@ -403,7 +412,8 @@ impl World {
     pub(crate) fn on_send(&mut self, conn: ConnId) -> Verdict {
         self.log(Line::Send(conn));
         let id = self.link_of(conn)?;
-        self.links.get_mut(&id).expect("a link").sending = true;
+        let link = self.links.get_mut(&id).expect("a link");
+        (link.sending, link.took_at) = (true, self.now);
         self.plan_net(id, Wake::Send(id));
         Ok(())
     }
@@ -411,6 +421,7 @@ impl World {
     pub(crate) fn on_close(&mut self, conn: ConnId) -> Verdict {
         self.log(Line::Close(conn));
         let id = self.link_of(conn)?;
+        let in_the_way = self.is_in_the_way(&self.links[&id]);
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &self.volumes[link.volume.0 as usize];
         // A simple reply that began well cannot say that it ended badly.
@@ -419,7 +430,7 @@ impl World {
             command == command::READ && volume.trouble.excuses_read(pending.start, offset, len.into())
         };
         let torn = !link.session.structured && link.pending.values().any(unread);
-        let reason = link.garbage || volume.closing || torn;
+        let reason = link.garbage || volume.closing || torn || in_the_way;
         match link.state {
             State::Open if !reason => return Err(format!("{conn:?} is closed for no reason")),
             State::Leaving => (link.state, link.polite) = (State::Closing, !reason),
@@ -437,6 +448,14 @@ impl World {
         Ok(())
     }
 
+    /// It has read nothing for a while, and others of its tenant wait, perhaps for the memory that its replies take.
+    fn is_in_the_way(&self, link: &Link) -> bool {
+        let tenant = |link: &Link| self.volumes[link.volume.0 as usize].setup.spec.tenant;
+        let waits =
+            |other: &&Link| other.conn != link.conn && !other.pending.is_empty() && tenant(other) == tenant(link);
+        link.sending && link.took_at + DEAF_NS <= self.now && self.links.values().any(|other| waits(&other))
+    }
+
     pub(crate) fn on_gone(&mut self, conn: ConnId) -> Verdict {
         self.log(Line::Gone(conn));
         let id = self.link_of(conn)?;
@@ -451,6 +470,9 @@ impl World {
         let volume = self.volume(link.volume);
         for pending in link.pending.values() {
             let request = pending.request;
+            if request.command == command::TRIM {
+                volume.trouble.trimmed(request.offset.min(volume.size), request.len.into());
+            }
             if matches!(request.command, command::WRITE | command::WRITE_ZEROES | command::TRIM) {
                 volume.history.settle(request.op, cell::covered(request.offset, u64::from(request.len)), step);
             }

@@ -1,5 +1,6 @@
 //! What went wrong in the device for one volume, and which errors that excuses: a failed read those who wanted its
-//! blocks, what is not on the medium those to whom that was promised. Nothing else.
+//! blocks, zeros that could not be made those who wanted them there, what is not on the medium those to whom that was
+//! promised. Nothing else.
 //!
 //! ```text
 //!   write fails ─► its sectors are broken ─────────────► written well, or the loss is accepted
@@ -7,7 +8,7 @@
 //!   flush fails ─► in doubt until one succeeds: something may be lost
 //! ```
 //!
-//! The downside: what a TRIM drops stays broken here, and whether something is lost for good (it was evicted before the
+//! The downside: what a TRIM drops may be broken for good here (it excuses, but nobody must fail for it), and whether something is lost for good (it was evicted before the
 //! flush failed) only the engine knows; so a flush that fails again after a failed one is believed.
 
 use std::collections::BTreeMap;
@@ -21,16 +22,28 @@ use crate::history::Step;
 enum What {
     /// Of these bytes: first, past the last.
     Read(u64, u64),
+    /// The device did not zero these bytes.
+    Zeroing(u64, u64),
+    /// Nor could zeros be written there.
+    Zeros(u64, u64),
     /// Something was not on the medium, or ceased to be so.
     Missing,
+}
+
+/// A sector whose last write failed.
+#[derive(Clone, Copy, Debug)]
+struct Broken {
+    since: Step,
+    /// A TRIM may have dropped what could not be written.
+    trimmed: bool,
 }
 
 /// The troubles of one volume since the last power cut.
 #[derive(Default, Debug)]
 pub struct Trouble {
     past: Vec<(Step, What)>,
-    /// Sectors whose last write failed, since when.
-    broken: BTreeMap<u64, Step>,
+    /// Sectors whose last write failed.
+    broken: BTreeMap<u64, Broken>,
     /// The last flush failed.
     in_doubt: bool,
 }
@@ -44,14 +57,20 @@ impl Trouble {
     /// A device request is complete.
     pub fn completed(&mut self, step: Step, io: &Io, good: bool) {
         let (from, to) = (io.offset, io.offset + io.len);
-        // Zeroing never-written space in idle time promises nothing.
-        let idle = io.segments.iter().all(|segment| segment.frame == engine::cache::FrameId::ZERO);
+        // Zeros that no client wrote: a range that the device does not zero, or never-written space in idle time.
+        let zeros = io.segments.iter().all(|segment| segment.frame == engine::cache::FrameId::ZERO);
         match (io.op, good) {
             (Op::Read, false) => self.past.push((step, What::Read(from, to))),
-            (Op::Write { .. }, false) if !idle => {
+            (Op::Write { .. }, false) if !zeros => {
                 self.past.push((step, What::Missing));
                 // What failed before and is tried in vain has been broken for longer.
-                (from / SECTOR..to / SECTOR).for_each(|sector| _ = self.broken.entry(sector).or_insert(step));
+                let new = Broken { since: step, trimmed: false };
+                for sector in from / SECTOR..to / SECTOR {
+                    self.broken
+                        .entry(sector)
+                        .and_modify(|old| *old = if old.trimmed { new } else { *old })
+                        .or_insert(new);
+                }
             }
             (Op::Flush, false) => {
                 self.past.push((step, What::Missing));
@@ -62,10 +81,16 @@ impl Trouble {
                     self.broken.range(from / SECTOR..to / SECTOR).map(|(sector, _)| *sector).collect();
                 self.mend(step, &mended);
             }
-            // A range that cannot be zeroed is written; what failed is not counted as anybody's.
-            (Op::Zero | Op::Punch | Op::Write { .. }, false) => self.past.push((step, What::Read(0, 0))),
+            (Op::Zero | Op::Punch, false) => self.past.push((step, What::Zeroing(from, to))),
+            (Op::Write { .. }, false) => self.past.push((step, What::Zeros(from, to))),
             (Op::Read | Op::Flush, true) => {}
         }
+    }
+
+    /// A TRIM of `len` bytes at `offset` arrived, or is over.
+    pub fn trimmed(&mut self, offset: u64, len: u64) {
+        let sectors = offset / SECTOR..(offset + len).div_ceil(SECTOR);
+        self.broken.range_mut(sectors).for_each(|(_, broken)| broken.trimmed = true);
     }
 
     fn mend(&mut self, step: Step, sectors: &[u64]) {
@@ -100,6 +125,17 @@ impl Trouble {
         self.past.iter().any(|&(step, what)| step >= start && touches(what))
     }
 
+    /// Whether a WRITE_ZEROES of `len` bytes at `offset`, since `start`, may fail: what the device does not zero is written, so
+    /// that must have failed too; unless it is to be `fast`.
+    pub fn excuses_zeroes(&self, start: Step, offset: u64, len: u64, fast: bool) -> bool {
+        let (from, to) = (offset, offset.saturating_add(len));
+        self.past.iter().any(|&(step, what)| match what {
+            What::Zeroing(a, b) => step >= start && fast && a < to && from < b,
+            What::Zeros(a, b) => step >= start && a < to && from < b,
+            What::Read(..) | What::Missing => false,
+        })
+    }
+
     /// Whether something was missing on the medium, at some time since `start`, that could not be written: a write that
     /// finds no room may fail.
     pub fn excuses_write(&self, start: Step) -> bool {
@@ -113,7 +149,8 @@ impl Trouble {
 
     /// Sectors that have been broken since before `start`: a flush, or a durable write, must fail for them.
     pub fn broken_before(&self, start: Step) -> impl Iterator<Item = u64> {
-        self.broken.iter().filter(move |&(_, &since)| since < start).map(|(sector, _)| *sector)
+        let counts = move |broken: &Broken| broken.since < start && !broken.trimmed;
+        self.broken.iter().filter(move |(_, broken)| counts(broken)).map(|(sector, _)| *sector)
     }
 }
 
@@ -139,6 +176,20 @@ mod tests {
     }
 
     #[test]
+    fn zeros_may_fail_when_they_can_be_made_in_no_way() {
+        let mut trouble = Trouble::default();
+        let excuses = |trouble: &Trouble, block, fast| trouble.excuses_zeroes(5, block * BLOCK, BLOCK, fast);
+        trouble.completed(5, &Io { segments: Vec::new(), ..io(Op::Zero, 3) }, false);
+        assert!(!excuses(&trouble, 3, false), "they are to be written then");
+        assert!(excuses(&trouble, 3, true) && !excuses(&trouble, 4, true));
+        let zeros = vec![Segment::whole(FrameId::ZERO)];
+        trouble.completed(6, &Io { segments: zeros, ..io(Op::Write { durable: false }, 3) }, false);
+        assert!(excuses(&trouble, 3, false) && !excuses(&trouble, 4, false));
+        assert!(!trouble.excuses_zeroes(7, 3 * BLOCK, BLOCK, false), "it came later");
+        assert!(!trouble.excuses_flush(1) && !trouble.excuses_read(1, 3 * BLOCK, 10));
+    }
+
+    #[test]
     fn a_failed_write_excuses_flushes_until_it_is_mended() {
         let mut trouble = Trouble::default();
         let write = io(Op::Write { durable: false }, 3);
@@ -152,6 +203,18 @@ mod tests {
         assert!(trouble.excuses_flush(11), "it was in use");
         trouble.accepted(12, |_| false);
         assert!(!trouble.excuses_flush(13));
+    }
+
+    #[test]
+    fn nobody_must_fail_for_what_was_trimmed() {
+        let mut trouble = Trouble::default();
+        let write = io(Op::Write { durable: false }, 3);
+        trouble.completed(5, &write, false);
+        trouble.trimmed(3 * BLOCK, SECTOR);
+        assert_eq!(trouble.broken_before(6).count(), 7);
+        assert!(trouble.excuses_flush(100), "it may still fail");
+        trouble.completed(7, &write, false);
+        assert_eq!((trouble.broken_before(7).count(), trouble.broken_before(8).count()), (7, 8));
     }
 
     #[test]

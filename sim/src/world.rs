@@ -295,6 +295,7 @@ impl World {
         let volume = &mut self.volumes[done.io.volume.0 as usize];
         volume.trouble.completed(next, &done.io, good);
         let blocks = done.io.offset / BLOCK..(done.io.offset + done.io.len).div_ceil(BLOCK);
+        volume.promptness.write_completed(io);
         match done.io.op {
             _ if volume.trouble.ever() => volume.promptness.forget(),
             Op::Write { .. } | Op::Zero | Op::Punch => {
@@ -383,8 +384,8 @@ impl World {
         let promptness = &mut self.volume(volume).promptness;
         match op {
             Op::Flush => promptness.flush_submitted(),
-            Op::Write { .. } if !flushing => promptness.write_submitted()?,
-            Op::Write { .. } | Op::Read | Op::Zero | Op::Punch => {}
+            Op::Write { .. } => promptness.write_submitted(id, flushing)?,
+            Op::Read | Op::Zero | Op::Punch => {}
         }
         Ok(())
     }

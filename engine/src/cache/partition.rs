@@ -33,9 +33,9 @@ pub(crate) struct Partition {
     pub(crate) writing: u32,
     /// Frames that wait for payload.
     pub(crate) receiving: u32,
-    /// Bytes of replies that are being read or wait to be sent.
-    pub(crate) owed: u64,
-    /// Some connection waits for there to be fewer.
+    /// Frames of replies that are being read or wait to be sent. Half the partition at most, unless it has shrunk.
+    pub(crate) owed: u32,
+    /// Some connection waits for there to be fewer, or to have sent more.
     pub(crate) throttled: bool,
     /// Streams that are read ahead of.
     pub(crate) streams: u32,

@@ -84,7 +84,7 @@ impl Server {
             partition.stirred = true;
         }
         // How much a connection may leave unsent follows its partition.
-        (0..self.connections.len()).for_each(|at| self.note_pause(ConnId(at as u32)));
+        targets.iter().for_each(|&(tenant, _)| self.unthrottle(tenant));
         self.move_at = Some(self.now);
     }
 

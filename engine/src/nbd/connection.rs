@@ -6,6 +6,7 @@ use super::wire::{self, Errno, chunk};
 use crate::cache::FrameId;
 use crate::disk::{Segment, VolumeId};
 use crate::event::{Outgoing, Session};
+use crate::units::Nanos;
 
 /// Bytes of the longest piece of header that is sent at once: a chunk header with offset is 28, an error chunk 26.
 const HEADER_BYTES_MAX: usize = 32;
@@ -77,8 +78,14 @@ pub(crate) struct Connection {
     sent: u64,
     /// Bytes that wait to be sent.
     pub(crate) unsent: u64,
-    /// Bytes of reads that are being worked: they will be unsent soon, and hold frames already.
-    pub(crate) reading: u64,
+    /// Frames that wait to be sent.
+    pub(crate) held: u32,
+    /// Frames of reads that are being worked: they will wait to be sent soon.
+    pub(crate) reading: u32,
+    /// When the peer last took something, or had first something to take.
+    pub(crate) took_at: Nanos,
+    /// Since when the first of `stalled` stands there.
+    pub(crate) stalled_since: Nanos,
     /// Requests received and not answered that change something, or make it durable.
     pub(crate) changing: u32,
     last_cookie: u64,
@@ -100,7 +107,10 @@ impl Connection {
             out: VecDeque::new(),
             sent: 0,
             unsent: 0,
+            held: 0,
             reading: 0,
+            took_at: 0,
+            stalled_since: 0,
             changing: 0,
             last_cookie: 0,
         }
@@ -120,6 +130,7 @@ impl Connection {
     /// Queues bytes of a frame; takes over the caller's reference.
     pub(crate) fn push_frame(&mut self, segment: Segment) {
         self.unsent += u64::from(segment.len);
+        self.held += u32::from(segment.frame != FrameId::ZERO);
         self.out.push_back(Out::Frame(segment));
     }
 
@@ -203,9 +214,15 @@ impl Connection {
             self.sent -= front.len();
             self.out.pop_front();
             if let Out::Frame(segment) = front {
+                self.held -= u32::from(segment.frame != FrameId::ZERO);
                 free(segment.frame);
             }
         }
+    }
+
+    /// Frames that replies to it take.
+    pub(crate) fn owed(&self) -> u32 {
+        self.held + self.reading
     }
 
     /// Parts that wait to be sent: headers and frames.

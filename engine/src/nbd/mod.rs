@@ -9,4 +9,5 @@ pub mod wire;
 pub(crate) use connection::{Connection, Inbound};
 pub use handshake::{Export, Exports, Handshake, Outcome};
 pub use request::{Header, Kind, Parsed, parse};
+pub(crate) use session::PATIENCE_NS;
 pub use wire::Errno;

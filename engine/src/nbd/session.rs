@@ -7,12 +7,15 @@ use crate::control::TenantId;
 use crate::disk::VolumeId;
 use crate::event::{Action, ConnId, Session};
 use crate::server::{Server, Todo};
-use crate::units::{BLOCK, PIECE};
+use crate::units::{BLOCK, Nanos, PIECE, SECOND};
 use crate::volume::{FlushFor, RANGES_MAX};
 
 /// Parts of replies that may wait to be sent on a connection: twice what a client at the bound of bytes has with requests
 /// of 4 KiB. It bounds what replies of a few bytes cost.
 const PARTS_MAX: usize = 4096;
+/// Nanoseconds for which a client may take nothing while others wait for the frames of its replies. Longer than a network
+/// needs to recover, shorter than the 30 s after which clients give up on a request.
+pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
 /// Extents in one answer to BLOCK_STATUS: clients ask again for the rest.
 const EXTENTS_MAX: usize = 128;
 
@@ -162,36 +165,76 @@ impl Server {
 
     pub(crate) fn bytes_sent(&mut self, conn: ConnId, bytes: u64) {
         let Some(Some(connection)) = self.connections.get_mut(conn.0 as usize) else { return };
-        let cache = &mut self.cache;
+        let (cache, held) = (&mut self.cache, connection.held);
         connection.sent(bytes, |frame| {
             if !planted!(FrameFreedWhileSent) {
                 cache.release(frame);
             }
         });
-        let volume = self.conn(conn).volume;
-        let tenant = self.tenant_of(volume);
+        connection.took_at = self.now;
+        let (fewer, volume) = (held - connection.held, connection.volume);
+        self.owed_less(self.tenant_of(volume), fewer);
+    }
+
+    /// Replies have been sent: they take so many frames fewer.
+    pub(crate) fn owed_less(&mut self, tenant: TenantId, frames: u32) {
         let partition = self.cache.partition_mut(tenant);
-        partition.owed -= bytes;
+        partition.owed -= frames;
         if std::mem::take(&mut partition.throttled) {
             self.unthrottle(tenant);
         }
     }
 
-    /// A tenant's unsent bytes have become fewer: its connections that wait for that are looked at again.
+    /// A tenant's replies may take more frames than before: its connections that wait for that are looked at again.
     pub(crate) fn unthrottle(&mut self, tenant: TenantId) {
         for conn in (0..self.connections.len() as u32).map(ConnId) {
             let Some(connection) = &self.connections[conn.0 as usize] else { continue };
-            let (volume, owed) = (connection.volume, connection.unsent + connection.reading);
-            if self.tenant_of(volume) != tenant {
+            if self.tenant_of(connection.volume) != tenant {
                 continue;
             }
-            if owed < self.unsent_max(volume) {
+            if self.reply_room(connection) > 0 {
                 self.resume_stalled(conn);
             } else if !self.conn(conn).stalled.is_empty() {
                 self.cache.partition_mut(tenant).throttled = true;
             }
             self.note_pause(conn);
         }
+    }
+
+    /// Who has taken nothing for [`PATIENCE_NS`] while another client of its tenant waited as long for frames is
+    /// disconnected: the one that holds most, if there are several.
+    pub(crate) fn part_with_deaf(&mut self, tenant: TenantId) {
+        if planted!(UnsentNotBounded) {
+            return;
+        }
+        let Some(hungry_since) = self.hungry_since(tenant) else { return };
+        let holders = (0u32..).map(ConnId).zip(&self.connections).filter_map(|(conn, connection)| {
+            let connection = connection.as_ref()?;
+            let holds = connection.held > 0 && connection.open && !connection.closing;
+            (holds && self.tenant_of(connection.volume) == tenant).then_some((conn, connection))
+        });
+        let deaf_at = |connection: &Connection| connection.took_at.max(hungry_since) + PATIENCE_NS;
+        let deaf = holders.clone().filter(|(_, connection)| deaf_at(connection) <= self.now);
+        if let Some((conn, _)) = deaf.max_by_key(|(_, connection)| connection.held) {
+            self.conn(conn).closing = true;
+            self.actions.push_back(Action::Close(conn));
+            // Another one, if its frames were not enough.
+            self.wake_at(self.now + SECOND);
+        } else if let Some(at) = holders.map(|(_, connection)| deaf_at(connection)).min() {
+            self.wake_at(at);
+        }
+    }
+
+    /// Since when somebody waits for a tenant's frames, or to be allowed some for a reply although it has read all others.
+    fn hungry_since(&self, tenant: TenantId) -> Option<Nanos> {
+        let waiting = &self.waiting[tenant.0 as usize];
+        let pieces = waiting.reads.front().into_iter().chain(waiting.writes.front());
+        let stalled = self.connections.iter().flatten().filter(|connection| {
+            let stalled = !connection.stalled.is_empty() && connection.owed() == 0;
+            stalled && self.tenant_of(connection.volume) == tenant
+        });
+        let pieces = pieces.map(|&piece| self.pieces[piece].waiting_since);
+        pieces.chain(stalled.map(|connection| connection.stalled_since)).min()
     }
 
     fn resume_stalled(&mut self, conn: ConnId) {
@@ -209,11 +252,11 @@ impl Server {
         connection.open = false;
         // A hold: what ends here must not free the slot under our feet.
         connection.in_flight += 1;
-        let unsent = connection.unsent;
+        let (unsent, held) = (connection.unsent, connection.held);
         let cache = &mut self.cache;
         connection.sent(unsent, |frame| cache.release(frame));
         let tenant = cache.volume(connection.volume).tenant;
-        cache.partition_mut(tenant).owed -= unsent;
+        cache.partition_mut(tenant).owed -= held;
         let (inbound, volume) = (connection.inbound, connection.volume);
         connection.inbound = Inbound::Stopped;
         match inbound {
@@ -255,7 +298,8 @@ impl Server {
 
     /// Whether so much waits to be sent that nothing more is begun.
     fn is_full(&self, connection: &Connection) -> bool {
-        connection.parts() >= PARTS_MAX || connection.unsent >= self.unsent_max(connection.volume)
+        let full = connection.parts() >= PARTS_MAX || connection.unsent >= self.config.unsent_bytes_per_connection;
+        full || connection.held > 0 && self.reply_room(connection) == 0
     }
 
     /// Whether nothing is to be read from `conn` for now.
@@ -304,12 +348,10 @@ impl Server {
         if !connection.open {
             return;
         }
-        let (drained, unsent) = (connection.is_drained(), connection.unsent);
+        let drained = connection.is_drained();
         push(connection);
-        let (added, volume) = (connection.unsent - unsent, connection.volume);
-        let tenant = self.tenant_of(volume);
-        self.cache.partition_mut(tenant).owed += added;
         if drained {
+            self.conn(conn).took_at = self.now;
             self.actions.push_back(Action::Send(conn));
         }
     }
@@ -453,5 +495,63 @@ impl Server {
         stats.bytes += bytes;
         stats.errors += u64::from(failed);
         stats.latency.record(latency);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Command, LEAST_BYTES, TenantSpec};
+    use crate::event::{Event, Receive};
+    use crate::nbd::wire::command;
+    use crate::rig::Rig;
+
+    /// A tenant with the smallest partition, and a client that reads nothing: it has asked for `count` times `len` bytes.
+    fn with_deaf(count: u64, len: u64) -> Rig {
+        let mut rig = Rig::new();
+        rig.command(0, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: Some(LEAST_BYTES) }));
+        rig.deaf.push(ConnId(1));
+        for at in 0..count {
+            if rig.server.receive(ConnId(1)) == Receive::Header {
+                rig.ask_as(ConnId(1), 1000 + at, command::READ, 0, at * len.next_multiple_of(BLOCK), len);
+                rig.finish_reads();
+            }
+        }
+        rig
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_leaves_frames_for_others() {
+        for (count, len) in [(1, PIECE), (9, PIECE), (200, 512)] {
+            let mut rig = with_deaf(count, len);
+            let partition = rig.server.cache.partition(TenantId(0));
+            assert!(partition.owed <= partition.target / 2, "{count} of {len}: {} frames", partition.owed);
+            rig.write(1, 0, 7 << 20, PIECE, 9);
+            rig.finish_reads();
+            assert_eq!(rig.answer(1), Some(0), "a write of a whole piece, beside {count} of {len}");
+        }
+    }
+
+    #[test]
+    fn who_reads_nothing_while_others_wait_is_disconnected() {
+        let mut rig = with_deaf(1, PIECE);
+        // All that one half of the partition holds is the other's.
+        rig.ask(1, command::READ, 0, 4 << 20, PIECE);
+        rig.wait(PATIENCE_NS - 1);
+        assert_eq!((rig.answer(1), &rig.closed[..]), (None, &[][..]));
+        rig.wait(1);
+        assert_eq!(rig.closed, [ConnId(1)]);
+        rig.handle(Event::Closed { conn: ConnId(1) });
+        rig.finish_reads();
+        assert_eq!(rig.answer(1), Some(0));
+    }
+
+    #[test]
+    fn who_reads_nothing_may_do_so_while_nobody_minds() {
+        let mut rig = with_deaf(1, PIECE);
+        rig.wait(10 * PATIENCE_NS);
+        rig.write(1, 0, 7 << 20, PIECE, 9);
+        rig.finish_reads();
+        assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
     }
 }

@@ -295,6 +295,19 @@ mod tests {
     }
 
     #[test]
+    fn what_durable_writes_overwrote_meanwhile_is_written_together() {
+        let mut rig = Rig::new();
+        for write in 0..2 {
+            rig.write(write, flag::FUA, 0, 8 * BLOCK, 7 + write as u8);
+        }
+        assert_eq!(rig.ops(), [Op::Write { durable: true }]);
+        rig.complete(0, Ok(()));
+        assert_eq!((rig.device.len(), rig.io(0).len), (1, 8 * BLOCK), "one write, not one for each block");
+        rig.complete_all();
+        assert_eq!((rig.answer(0), rig.answer(1), rig.medium[0]), (Some(0), Some(0), 8));
+    }
+
+    #[test]
     fn a_flush_that_waits_while_its_blocks_are_given_up_fails() {
         let mut rig = retrying();
         rig.ask(3, command::FLUSH, 0, 0, 0);

@@ -357,10 +357,7 @@ impl Server {
     /// Nothing that came before a read's piece is in its way any more.
     fn read_when_first(&mut self, piece: u32) {
         if !self.read_in_order(piece) {
-            let tenant = self.tenant_of(self.requests[self.pieces[piece].request].volume);
-            self.pieces[piece].waiting_since = self.now;
-            self.waiting_of(tenant).reads.push_back(piece);
-            self.poke_tenant(tenant);
+            self.wait_to_read(piece);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::cache::{BlockId, FrameId, NONE};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
-use crate::nbd::{Errno, Kind};
+use crate::nbd::{Errno, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, PIECE, sectors_touched};
 use crate::volume::{Request, Who};
@@ -36,7 +36,6 @@ impl Server {
         let conn = self.requests[request].conn;
         let window = if self.conn(conn).session.structured { WINDOW } else { 1 };
         loop {
-            let unsent_max = self.unsent_max(self.requests[request].volume);
             let state = &mut self.requests[request];
             let connection = self.connections[conn.0 as usize].as_mut().expect("a connection");
             if !connection.open {
@@ -45,29 +44,70 @@ impl Server {
             if state.active >= window || state.is_done() {
                 return false;
             }
-            let owed = connection.unsent + connection.reading;
-            if owed >= unsent_max && state.kind == Kind::Read && state.next < state.end {
-                connection.stalled.push_back(request);
-                let tenant = self.tenant_of(self.requests[request].volume);
-                self.cache.partition_mut(tenant).throttled = true;
+            let Some((start, end)) = state.upcoming() else { return false };
+            let Some(end) = self.reply_fits(request, start, end) else {
+                self.stall(request);
                 return true;
-            }
-            let Some((start, end)) = state.next_piece() else { return false };
-            state.active += 1;
-            connection.reading += end - start;
+            };
+            let state = &mut self.requests[request];
+            (state.next, state.active) = (end, state.active + 1);
+            let (kind, volume) = (state.kind, state.volume);
             let piece = self.open_piece(request, start, end);
-            let tenant = self.tenant_of(self.requests[request].volume);
-            self.cache.partition_mut(tenant).owed += end - start;
+            let tenant = self.tenant_of(volume);
+            if kind == Kind::Read {
+                let frames = self.pieces[piece].blocks() as u32;
+                self.conn(conn).reading += frames;
+                self.cache.partition_mut(tenant).owed += frames;
+            }
             if !self.waiting_of(tenant).reads.is_empty() || !self.begin_read(piece) {
-                self.pieces[piece].waiting_since = self.now;
-                self.waiting_of(tenant).reads.push_back(piece);
-                self.poke_tenant(tenant);
+                self.wait_to_read(piece);
             }
             let Request { next, end, .. } = self.requests[request];
             if next >= end {
                 self.read_ahead(request);
             }
         }
+    }
+
+    /// How much of the next piece of a read may be begun: up to which byte. `None` if it must wait until replies were sent.
+    fn reply_fits(&self, request: u32, start: u64, end: u64) -> Option<u64> {
+        let state = &self.requests[request];
+        let connection = self.connections[state.conn.0 as usize].as_ref().expect("a connection");
+        let room = u64::from(self.reply_room(connection));
+        if state.kind != Kind::Read || end.div_ceil(BLOCK) - start / BLOCK <= room {
+            return Some(end);
+        }
+        if connection.owed() > 0 || room == 0 {
+            return None;
+        }
+        // Everything sent so far was taken: it goes on, however little that is.
+        if connection.session.structured && !state.unsplit {
+            return Some((start / BLOCK + room) * BLOCK);
+        }
+        let blocks = end.div_ceil(BLOCK) - start / BLOCK;
+        (blocks <= u64::from(self.reply_frames_left(connection))).then_some(end)
+    }
+
+    /// A read waits on its connection's list until replies were sent.
+    fn stall(&mut self, request: u32) {
+        let (conn, now) = (self.requests[request].conn, self.now);
+        let connection = self.conn(conn);
+        if connection.stalled.is_empty() {
+            connection.stalled_since = now;
+        }
+        connection.stalled.push_back(request);
+        let tenant = self.tenant_of(self.requests[request].volume);
+        self.cache.partition_mut(tenant).throttled = true;
+        self.wake_at(now + PATIENCE_NS);
+    }
+
+    /// A piece of a read waits for frames.
+    pub(crate) fn wait_to_read(&mut self, piece: u32) {
+        let tenant = self.tenant_of(self.requests[self.pieces[piece].request].volume);
+        self.pieces[piece].waiting_since = self.now;
+        self.waiting_of(tenant).reads.push_back(piece);
+        self.poke_tenant(tenant);
+        self.wake_at(self.now + PATIENCE_NS);
     }
 
     pub(crate) fn waiting_of(&mut self, tenant: TenantId) -> &mut crate::server::Waiting {
@@ -299,13 +339,10 @@ impl Server {
             self.note_pause(conn);
         }
         self.release_frames(piece);
-        let bytes = self.pieces[piece].end - self.pieces[piece].start;
-        self.conn(conn).reading -= bytes;
-        let tenant = self.tenant_of(self.requests[request].volume);
-        let partition = self.cache.partition_mut(tenant);
-        partition.owed -= bytes;
-        if std::mem::take(&mut partition.throttled) {
-            self.unthrottle(tenant);
+        if self.requests[request].kind == Kind::Read {
+            let frames = self.pieces[piece].blocks() as u32;
+            self.conn(conn).reading -= frames;
+            self.owed_less(self.tenant_of(self.requests[request].volume), frames);
         }
         self.pieces.give(piece);
         self.part_done(request);
@@ -329,8 +366,9 @@ impl Server {
         state.ended = state.active == 1 && state.next >= state.end;
         let (ended, unsplit, begun) = (state.ended, state.unsplit, std::mem::replace(&mut state.begun, true));
         let connection = self.connections[conn.0 as usize].as_mut().expect("a connection");
-        let unsent = connection.unsent;
+        let held = connection.held;
         if connection.is_drained() {
+            connection.took_at = self.now;
             self.actions.push_back(crate::event::Action::Send(conn));
         }
         let segment = |i: usize| {
@@ -360,7 +398,7 @@ impl Server {
             }
             (0..frames.len()).for_each(|i| connection.push_frame(segment(i)));
         }
-        let (added, volume) = (connection.unsent - unsent, connection.volume);
+        let (added, volume) = (connection.held - held, connection.volume);
         let tenant = self.cache.volume(volume).tenant;
         self.cache.partition_mut(tenant).owed += added;
         if planted!(FrameFreedWhileSent) {

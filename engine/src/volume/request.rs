@@ -72,18 +72,21 @@ impl Default for Request {
 }
 
 impl Request {
-    /// The next piece: first byte, past the last. Moves on. `None` at the end.
-    pub(crate) fn next_piece(&mut self) -> Option<(u64, u64)> {
-        if self.next == self.skip.0 {
-            self.next = self.skip.1.max(self.next);
-        }
-        if self.next >= self.end || self.error.is_some() {
+    /// The next piece: first byte, past the last. `None` at the end.
+    pub(crate) fn upcoming(&self) -> Option<(u64, u64)> {
+        let start = if self.next == self.skip.0 { self.skip.1.max(self.next) } else { self.next };
+        if start >= self.end || self.error.is_some() {
             return None;
         }
-        let start = self.next;
         let stop = if start < self.skip.0 { self.skip.0 } else { self.end };
-        self.next = if stop - start <= PIECE { stop } else { (start / PIECE + 1) * PIECE };
-        Some((start, self.next))
+        Some((start, if stop - start <= PIECE { stop } else { (start / PIECE + 1) * PIECE }))
+    }
+
+    /// The next piece, and moves on.
+    pub(crate) fn next_piece(&mut self) -> Option<(u64, u64)> {
+        let piece = self.upcoming()?;
+        self.next = piece.1;
+        Some(piece)
     }
 
     /// Nothing is being worked and nothing is left to be.

@@ -5,7 +5,7 @@
 use crate::cache::{BlockId, FrameId, NONE, Rest};
 use crate::disk::VolumeId;
 use crate::event::{Action, ConnId};
-use crate::nbd::{Errno, Inbound, Kind};
+use crate::nbd::{Errno, Inbound, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
 use crate::volume::Who;
@@ -45,6 +45,7 @@ impl Server {
             self.pieces[piece].waiting_since = self.now;
             self.waiting_of(tenant).writes.push_back(piece);
             self.poke_tenant(tenant);
+            self.wake_at(self.now + PATIENCE_NS);
         }
     }
 

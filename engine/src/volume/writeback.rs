@@ -173,13 +173,19 @@ impl Server {
                 self.volume_mut(volume).flushes.write_failed(writing_epoch, why);
             }
             if let Some(good) = self.cache.end_write(self.now, id, sectors, result.is_ok(), durable) {
-                self.persist(id, good);
+                self.ended.push((id, good, given_up));
             }
+        }
+        // Only now, so that what is to be written again goes together again.
+        let mut ended = std::mem::take(&mut self.ended);
+        for (id, good, given_up) in ended.drain(..) {
+            self.persist(id, good);
             let block = self.cache.block(id);
             if given_up && block.valid == 0 && block.quiet() {
                 self.cache.drop_block(id);
             }
         }
+        self.ended = ended;
     }
 
     /// The clock rang: whatever is due is on the agenda.
@@ -190,6 +196,12 @@ impl Server {
         self.timer = None;
         if let Some(at) = self.move_at {
             self.wake_at(at);
+        }
+        for at in 0..self.waiting.len() {
+            let tenant = TenantId(at as u32);
+            if self.cache.has_tenant(tenant) {
+                self.part_with_deaf(tenant);
+            }
         }
         for at in 0..self.volumes.len() {
             let volume = VolumeId(at as u32);
