@@ -279,7 +279,7 @@ impl World {
         self.log(Line::Note("the power is cut".into()));
         self.stats.restarts += 1;
         self.life += 1;
-        self.disk.power_cut();
+        self.disk.power_cut(self.now);
         self.links.clear();
         self.by_conn.clear();
         self.asks.clear();
@@ -428,7 +428,7 @@ impl World {
 
     /// What is on the medium now is all there is.
     fn last_power_cut(&mut self) -> Verdict {
-        self.disk.power_cut();
+        self.disk.power_cut(self.now);
         for volume in &mut self.volumes {
             volume.history.power_cut(self.disk.medium(volume.setup.spec.volume))?;
         }

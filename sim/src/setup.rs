@@ -6,7 +6,9 @@ use engine::control::{TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
 use engine::units::{BLOCK, MILLISECOND, SECOND};
 
-use crate::disk::DiskSpec;
+use crate::disk::Limits;
+use crate::disk::drive::lanes::{Lanes, LanesSpec};
+use crate::disk::drive::{Drive, presets};
 use crate::fault::Faults;
 use crate::rng::Rng;
 use crate::workload::Mix;
@@ -20,6 +22,37 @@ pub struct VolumeSetup {
     pub clients: u64,
 }
 
+/// The disk.
+#[derive(Clone, Debug)]
+pub struct DiskSetup {
+    /// What the engine must know of it.
+    pub limits: Limits,
+    /// How slow it is.
+    pub drive: DriveSetup,
+}
+
+/// The drive under a disk.
+#[derive(Clone, Copy, Debug)]
+pub enum DriveSetup {
+    /// The simplest.
+    Lanes(LanesSpec),
+    /// A preset, by name.
+    Preset(&'static str),
+}
+
+impl DriveSetup {
+    /// The drive.
+    pub fn build(&self, rng: Rng) -> Box<dyn Drive> {
+        match self {
+            DriveSetup::Lanes(spec) => Box::new(Lanes::new(*spec, rng)),
+            DriveSetup::Preset(name) => {
+                let preset = presets::preset(name).expect("a preset's name");
+                preset.and_then(|description| description.build()).expect("a preset that is right")
+            }
+        }
+    }
+}
+
 /// Everything that a world begins with.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -30,7 +63,7 @@ pub struct Setup {
     /// The server's bounds.
     pub config: Config,
     /// The disk.
-    pub disk: DiskSpec,
+    pub disk: DiskSetup,
     /// What goes wrong.
     pub faults: Faults,
     /// What clients ask for.
@@ -56,8 +89,8 @@ impl Setup {
         let tenant_specs: Vec<TenantSpec> = (0..tenants).map(|_| tenant(rng)).collect();
         let volumes = (0..rng.between(1, 3)).map(|i| volume(i as u32, tenants, device_block, rng)).collect();
         let mut disk = disk(rng);
-        disk.block_bytes = u64::from(device_block);
-        let config = config(tenants, disk.depth, rng);
+        disk.limits.block_bytes = u64::from(device_block);
+        let config = config(tenants, disk.limits.depth, rng);
         let mut setup = Setup {
             seed,
             requests: rng.pick(&[300, 800, 1500]),
@@ -125,16 +158,21 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
     VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]) }
 }
 
-fn disk(rng: &mut Rng) -> DiskSpec {
+fn disk(rng: &mut Rng) -> DiskSetup {
     let service_ns = rng.pick(&[20_000, 100_000, 4 * MILLISECOND]);
-    DiskSpec {
+    let lanes = LanesSpec {
         parallel: rng.pick(&[1, 4, 16]),
         service_ns,
         block_ns: rng.pick(&[1000, 10_000]),
         flush_ns: rng.pick(&[service_ns, 10 * service_ns]),
-        depth: rng.pick(&[1, 4, 128]),
-        block_bytes: BLOCK,
-    }
+    };
+    let limits = Limits { depth: rng.pick(&[1, 4, 128]), block_bytes: BLOCK };
+    let drive = match rng.below(8) {
+        0 => DriveSetup::Preset(rng.pick(&["cheetah-15k5", "barracuda-st32171w", "barracuda-7200.9"])),
+        1 => DriveSetup::Preset(rng.pick(&["flash", "throttled"])),
+        _ => DriveSetup::Lanes(lanes),
+    };
+    DiskSetup { limits, drive }
 }
 
 fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {

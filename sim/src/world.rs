@@ -1,7 +1,7 @@
 //! The world: one server, its disk, its clients and its operator, in virtual time.
 //!
 //! ```text
-//!            earliest of: queue (network, device, clients) and poll_timeout
+//!            earliest of: queue (network, clients), the disk's poll_timeout and the server's
 //!                 │
 //!                 ▼
 //!   now := then; one Event ─► Server ─► Actions: Copy/Zero at once, Submit ─► disk, Send ─► queue, …
@@ -151,7 +151,8 @@ impl World {
     /// The world of `setup`; `sink` sees each line of the trace.
     pub fn new(setup: Setup, sink: Option<Sink>) -> World {
         let mut rng = Rng::new(setup.seed);
-        let disk = Disk::new(setup.disk.clone(), setup.faults, rng.fork());
+        let drive = setup.disk.drive.build(rng.fork());
+        let disk = Disk::new(setup.disk.limits, drive, setup.faults, rng.fork());
         let volumes = setup.volumes.iter().map(|volume| new_volume(volume, setup.scattered, &mut rng)).collect();
         World {
             now: 0,
@@ -202,18 +203,20 @@ impl World {
 
     /// The next thing happens.
     pub(crate) fn advance(&mut self) -> Verdict {
-        let (planned, timer) = (self.queue.next_at(), self.server.poll_timeout());
-        let next = match (planned, timer) {
-            (Some(planned), Some(timer)) => planned.min(timer),
-            (Some(at), None) | (None, Some(at)) => at,
-            (None, None) => return Err(format!("nothing will ever happen again: {}", self.describe())),
+        let (planned, device) = (self.queue.next_at(), self.disk.poll_timeout());
+        let Some(next) = [planned, device, self.server.poll_timeout()].into_iter().flatten().min() else {
+            return Err(format!("nothing will ever happen again: {}", self.describe()));
         };
         self.at_once = if next > self.now { 0 } else { self.at_once + 1 };
         if self.at_once > EVENTS_AT_ONCE_MAX {
             return Err("time stands still".into());
         }
         self.now = self.now.max(next);
-        if planned == Some(next) {
+        if device == Some(next) {
+            while let Some((io, at)) = self.disk.poll(self.now) {
+                self.queue.push(at, Wake::Complete(self.life, io));
+            }
+        } else if planned == Some(next) {
             let (_, wake) = self.queue.pop().expect("just seen");
             self.wake(wake)?;
         } else {
@@ -298,10 +301,9 @@ impl World {
     fn submit(&mut self, id: IoId) -> Verdict {
         let io = self.server.io(id);
         let line = Line::Submit(id, io.volume, format!("{:?}", io.op), io.offset, io.len);
-        let done_at = self.disk.submit(self.now, id, io, &mut self.frames)?;
+        self.disk.submit(self.now, id, io, &mut self.frames)?;
         self.log(line);
         self.stats.device_requests += 1;
-        self.queue.push(done_at, Wake::Complete(self.life, id));
         Ok(())
     }
 

@@ -1,7 +1,9 @@
-//! A simple disk: so many requests at a time, each for a fixed time and a little; volatile write cache; faults.
+//! The world's disk: what is on it, what is only in its volatile write cache, and what goes wrong. When a request is done
+//! is a [`drive`]'s subject: any of them will do.
 //!
 //! Requests take effect when they complete, in any order: whoever has overlapping ones in flight gets what the dice say.
-//! No heads yet: that is another disk's subject.
+
+pub mod drive;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,23 +12,22 @@ use engine::disk::{Io, IoId, Op, VolumeId};
 use engine::nbd::Errno;
 use engine::units::{BLOCK, Nanos, SECTOR};
 
+use self::drive::{Drive, Tag};
 use crate::Verdict;
 use crate::fault::Faults;
 use crate::frames::Frames;
 use crate::medium::{Content, Fate, Medium, Turn};
 use crate::rng::Rng;
 
-/// What kind of disk it is.
-#[derive(Clone, Debug)]
-pub struct DiskSpec {
-    /// Requests served at the same time.
-    pub parallel: usize,
-    /// Nanoseconds for a request, without its bytes.
-    pub service_ns: Nanos,
-    /// Nanoseconds for each 4 KiB.
-    pub block_ns: Nanos,
-    /// Nanoseconds for a flush.
-    pub flush_ns: Nanos,
+/// How far apart volumes begin on the drive: far enough that the arm moves between them, near enough that some fit.
+const VOLUME_PITCH: u64 = 1 << 30;
+/// The longest request that a drive is shown, bytes: zeroing can be as long as a volume, which may be longer than the
+/// drive. The time beyond is not charged.
+const REQUEST_MAX: u64 = 1 << 20;
+
+/// What the engine must know of a disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
     /// Requests that the engine may have in it.
     pub depth: u32,
     /// Bytes in which it wants offsets and lengths.
@@ -38,6 +39,7 @@ struct InFlight {
     io: Io,
     data: Rc<Vec<u8>>,
     submitted: Turn,
+    submitted_at: Nanos,
     error: Option<Errno>,
 }
 
@@ -50,38 +52,53 @@ pub struct Completion {
     pub result: Result<(), Errno>,
 }
 
+/// A volume on the disk.
+#[derive(Debug)]
+struct Volume {
+    size: u64,
+    /// Where it begins on the drive, bytes.
+    base: u64,
+    medium: Medium,
+}
+
 /// A disk with its volumes.
 #[derive(Debug)]
 pub struct Disk {
-    spec: DiskSpec,
+    limits: Limits,
+    drive: Box<dyn Drive>,
     /// What goes wrong from now on.
     pub faults: Faults,
     rng: Rng,
-    /// When each of `parallel` servers is free.
-    lanes: Vec<Nanos>,
     turn: Turn,
     in_flight: BTreeMap<IoId, InFlight>,
-    volumes: BTreeMap<VolumeId, (u64, Medium)>,
+    volumes: BTreeMap<VolumeId, Volume>,
+    /// Where the next volume begins on the drive, bytes.
+    next_base: u64,
     /// Flushes that succeeded.
     pub flushes: u64,
 }
 
 impl Disk {
-    /// An empty disk.
-    pub fn new(spec: DiskSpec, faults: Faults, rng: Rng) -> Disk {
-        let lanes = vec![0; spec.parallel];
+    /// An empty disk, as slow as `drive`.
+    pub fn new(limits: Limits, drive: Box<dyn Drive>, faults: Faults, rng: Rng) -> Disk {
         let (in_flight, volumes) = (BTreeMap::new(), BTreeMap::new());
-        Disk { spec, faults, rng, lanes, turn: 0, in_flight, volumes, flushes: 0 }
+        Disk { limits, drive, faults, rng, turn: 0, in_flight, volumes, next_base: 0, flushes: 0 }
     }
 
-    /// Make `volume` or resize it: files are rounded up to 4 KiB.
+    /// Make `volume` or resize it: files are rounded up to 4 KiB. A new one is placed [`VOLUME_PITCH`] behind the last.
     pub fn set_size(&mut self, volume: VolumeId, size: u64) {
-        self.volumes.entry(volume).or_default().0 = size.next_multiple_of(BLOCK);
+        let size = size.next_multiple_of(BLOCK);
+        let base = self.next_base;
+        let state = self.volumes.entry(volume).or_insert_with(|| {
+            self.next_base += VOLUME_PITCH;
+            Volume { size, base, medium: Medium::default() }
+        });
+        state.size = size;
     }
 
     /// What is on it of `volume`.
     pub fn medium(&self, volume: VolumeId) -> &Medium {
-        &self.volumes[&volume].1
+        &self.volumes[&volume].medium
     }
 
     /// Requests in it.
@@ -94,8 +111,8 @@ impl Disk {
         self.in_flight.values().any(|request| request.io.volume == volume)
     }
 
-    /// Give it a request: when it completes.
-    pub fn submit(&mut self, now: Nanos, id: IoId, io: &Io, frames: &mut Frames) -> Result<Nanos, String> {
+    /// Give it a request.
+    pub fn submit(&mut self, now: Nanos, id: IoId, io: &Io, frames: &mut Frames) -> Verdict {
         self.check(id, io)?;
         let data = match io.op {
             Op::Write { .. } => frames.begin_device_write(&io.segments)?,
@@ -105,18 +122,46 @@ impl Disk {
             frames.begin_device_read(&io.segments)?;
         }
         let error = self.faults.error(io.op, &mut self.rng);
-        let request = InFlight { io: io.clone(), data: Rc::new(data), submitted: self.turn, error };
-        self.in_flight.insert(id, request);
-        Ok(self.service(now, io))
+        let (data, submitted) = (Rc::new(data), self.turn);
+        self.in_flight.insert(id, InFlight { io: io.clone(), data, submitted, submitted_at: now, error });
+        let (offset, len) = self.place(io);
+        self.drive.submit(now, Tag::from(id.0), io.op, offset, len);
+        Ok(())
+    }
+
+    /// Where on the drive a request is. Worlds have volumes of any size, drives have not: what is beyond the end comes
+    /// again from the beginning.
+    fn place(&self, io: &Io) -> (u64, u64) {
+        if io.op == Op::Flush {
+            return (0, 0);
+        }
+        let len = io.len.next_multiple_of(SECTOR).min(REQUEST_MAX);
+        let offset = (self.volumes[&io.volume].base + io.offset) % (self.drive.bytes() - REQUEST_MAX);
+        (offset / SECTOR * SECTOR, len)
+    }
+
+    /// The next request whose time has come, and when the engine is told: faults delay it.
+    pub fn poll(&mut self, now: Nanos) -> Option<(IoId, Nanos)> {
+        let (tag, at) = self.drive.poll(now)?;
+        let id = IoId(tag as u32);
+        let since = self.in_flight[&id].submitted_at;
+        Some((id, at.max(since + self.faults.delay(at - since, &mut self.rng))))
+    }
+
+    /// When to poll.
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        self.drive.poll_timeout()
     }
 
     fn check(&self, id: IoId, io: &Io) -> Verdict {
-        let Some((size, _)) = self.volumes.get(&io.volume) else { return Err(format!("{io:?}: no such volume")) };
-        let unit = self.spec.block_bytes;
+        let Some(Volume { size, .. }) = self.volumes.get(&io.volume) else {
+            return Err(format!("{io:?}: no such volume"));
+        };
+        let unit = self.limits.block_bytes;
         let in_segments: u64 = io.segments.iter().map(|segment| u64::from(segment.len)).sum();
         let wrong = if self.in_flight.contains_key(&id) {
             "its number is in use"
-        } else if self.in_flight.len() >= self.spec.depth as usize {
+        } else if self.in_flight.len() >= self.limits.depth as usize {
             "there are too many in the device"
         } else if io.op == Op::Flush {
             return Ok(());
@@ -134,26 +179,12 @@ impl Disk {
         Err(format!("{io:?}: {wrong}"))
     }
 
-    /// When a request that comes now is done.
-    fn service(&mut self, now: Nanos, io: &Io) -> Nanos {
-        let base_ns = match io.op {
-            Op::Flush => self.spec.flush_ns,
-            Op::Zero | Op::Punch => self.spec.service_ns,
-            Op::Read | Op::Write { .. } => self.spec.service_ns + self.spec.block_ns * io.len / BLOCK,
-        };
-        let varied_ns = base_ns + self.rng.below(base_ns + 1);
-        let lane = self.lanes.iter_mut().min().expect("at least one lane");
-        let done = now.max(*lane) + self.faults.delay(varied_ns, &mut self.rng);
-        *lane = done;
-        done
-    }
-
     /// A request completes.
     pub fn complete(&mut self, id: IoId, frames: &mut Frames) -> Completion {
         let request = self.in_flight.remove(&id).expect("a request in flight");
         let io = &request.io;
         self.turn += 1;
-        let medium = &mut self.volumes.get_mut(&io.volume).expect("its volume").1;
+        let medium = &mut self.volumes.get_mut(&io.volume).expect("its volume").medium;
         match (io.op, request.error) {
             (Op::Read, None) => {
                 let mut data = vec![0; io.len as usize];
@@ -180,18 +211,18 @@ impl Disk {
     }
 
     /// The power fails: what was in flight may have happened in part, what was volatile may survive in part.
-    pub fn power_cut(&mut self) {
+    pub fn power_cut(&mut self, now: Nanos) {
         self.turn += 1;
         for request in std::mem::take(&mut self.in_flight).into_values() {
             if !matches!(request.io.op, Op::Read | Op::Flush) {
-                let medium = &mut self.volumes.get_mut(&request.io.volume).expect("its volume").1;
+                let medium = &mut self.volumes.get_mut(&request.io.volume).expect("its volume").medium;
                 apply(medium, &request, Fate::Volatile, self.turn, |_| self.rng.one_in(2));
             }
         }
-        for (_, medium) in self.volumes.values_mut() {
-            medium.power_cut(&mut self.rng);
+        for volume in self.volumes.values_mut() {
+            volume.medium.power_cut(&mut self.rng);
         }
-        self.lanes.fill(0);
+        self.drive.power_cut(now);
     }
 }
 
@@ -215,16 +246,17 @@ fn apply(medium: &mut Medium, request: &InFlight, fate: Fate, turn: Turn, mut ke
 
 #[cfg(test)]
 mod tests {
+    use super::drive::lanes::{Lanes, LanesSpec};
     use super::*;
     use engine::cache::FrameId;
     use engine::disk::Segment;
 
     const V: VolumeId = VolumeId(0);
-    const SPEC: DiskSpec =
-        DiskSpec { parallel: 2, service_ns: 100, block_ns: 10, flush_ns: 1000, depth: 4, block_bytes: 512 };
+    const LIMITS: Limits = Limits { depth: 4, block_bytes: 512 };
+    const LANES: LanesSpec = LanesSpec { parallel: 2, service_ns: 100, block_ns: 10, flush_ns: 1000 };
 
     fn disk(faults: Faults) -> (Disk, Frames) {
-        let mut disk = Disk::new(SPEC, faults, Rng::new(1));
+        let mut disk = Disk::new(LIMITS, Box::new(Lanes::new(LANES, Rng::new(2))), faults, Rng::new(1));
         disk.set_size(V, 1 << 20);
         (disk, Frames::new(4))
     }

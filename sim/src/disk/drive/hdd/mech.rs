@@ -1,0 +1,111 @@
+//! The moving parts: an arm with heads over platters that never stop.
+//!
+//! ```text
+//!   move (by distance, or head switch) ──► wait for the angle ──► sectors pass ──► next track: move, wait, …
+//! ```
+//!
+//! Angles follow from virtual time alone: at time `t` the platters are at `t mod period`.
+
+use engine::units::Nanos;
+
+use super::geometry::{Geometry, Place};
+use super::seek::SeekTable;
+
+/// What the arm is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arm {
+    /// The cylinder.
+    pub cylinder: u32,
+    /// The head in use.
+    pub head: u32,
+}
+
+/// The moving parts of a drive.
+#[derive(Clone, Debug)]
+pub struct Mechanism {
+    /// Where sectors are.
+    pub geometry: Geometry,
+    /// Seeks before reads.
+    pub read_seek: SeekTable,
+    /// Seeks before writes: settling takes longer.
+    pub write_seek: SeekTable,
+    /// The least time to use another head.
+    pub head_switch_ns: Nanos,
+}
+
+/// A point of a transfer that goes on: `sector` is the next one, and begins to pass at `at`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The next sector.
+    pub sector: u64,
+    /// When the sector before it had passed.
+    pub at: Nanos,
+    /// What the arm is over.
+    pub arm: Arm,
+}
+
+impl Mechanism {
+    /// How long the arm needs to the track of `place`.
+    #[inline]
+    pub fn move_ns(&self, from: Arm, place: &Place, write: bool) -> Nanos {
+        let table = if write { &self.write_seek } else { &self.read_seek };
+        let seek_ns = table.time_ns(from.cylinder.abs_diff(place.cylinder));
+        if from.head == place.head { seek_ns } else { seek_ns.max(self.head_switch_ns) }
+    }
+
+    /// How long until the platters are at `angle_ns`.
+    #[inline]
+    pub fn wait_ns(&self, now: Nanos, angle_ns: Nanos) -> Nanos {
+        let phase = now % self.geometry.period_ns;
+        if angle_ns >= phase { angle_ns - phase } else { angle_ns + self.geometry.period_ns - phase }
+    }
+
+    /// When `sector` begins to pass: the arm leaves at `start`; data to be written is there at `data_at`.
+    pub fn reach(&self, start: Nanos, from: Arm, sector: u64, write: bool, data_at: Nanos) -> Progress {
+        let place = self.geometry.place(sector);
+        let there = (start + self.move_ns(from, &place, write)).max(data_at);
+        let at = there + self.wait_ns(there, self.geometry.angle_ns(&place));
+        Progress { sector, at, arm: Arm { cylinder: place.cylinder, head: place.head } }
+    }
+
+    /// Lets sectors pass until `end`, from where the arm is; but no sector that ends after `until`.
+    ///
+    /// Between two tracks the arm moves as it must, and then waits for the first sector: the skew decides for how long.
+    pub fn pass(&self, from: Progress, end: u64, until: Nanos, write: bool) -> Progress {
+        let mut here = from;
+        while here.sector < end && here.at < until {
+            let place = self.geometry.place(here.sector);
+            let track = Arm { cylinder: place.cylinder, head: place.head };
+            let begin = if track == here.arm {
+                here.at
+            } else {
+                let there = here.at + self.move_ns(here.arm, &place, write);
+                there + self.wait_ns(there, self.geometry.angle_ns(&place))
+            };
+            let wanted = self.geometry.left_on_track(&place).min(end - here.sector) as u32;
+            let (sectors, took_ns) = self.pass_on_track(&place, wanted, until.saturating_sub(begin));
+            if sectors == 0 {
+                break;
+            }
+            here = Progress { sector: here.sector + u64::from(sectors), at: begin + took_ns, arm: track };
+        }
+        here
+    }
+
+    /// Of `wanted` sectors of one track, those that pass within `limit_ns`, and how long they take.
+    fn pass_on_track(&self, place: &Place, wanted: u32, limit_ns: Nanos) -> (u32, Nanos) {
+        let geometry = &self.geometry;
+        let from_ns = geometry.along_ns(place.zone, place.sector);
+        let took_ns = |sectors: u32| geometry.along_ns(place.zone, place.sector + sectors) - from_ns;
+        if took_ns(wanted) <= limit_ns {
+            return (wanted, took_ns(wanted));
+        }
+        let per_track = u64::from(geometry.zones[place.zone as usize].sectors_per_track);
+        // Rounding puts the estimate at most one too far.
+        let mut sectors = (limit_ns * per_track / geometry.period_ns + 1).min(u64::from(wanted)) as u32;
+        while took_ns(sectors) > limit_ns {
+            sectors -= 1;
+        }
+        (sectors, took_ns(sectors))
+    }
+}

@@ -1,0 +1,435 @@
+//! A hard disk: one arm, a bus, a command queue, a read cache that reads ahead and a write cache.
+//!
+//! ```text
+//!   submit ─┬─ in a cache? ───────────────────────────────────────► bus ──► done
+//!           ├─ a write, and there is a write cache ► bus ► dirty ─┐  └────► done
+//!           └─ waiting ──► the queue chooses ──► the arm: move, wait, pass ──► bus ──► done
+//!                              ▲                  │ nothing waits: read ahead, write dirty back
+//!                              └──────────────────┘
+//! ```
+//!
+//! The arm serves one request at a time, to its end: that it is busy until `free_at` is all that others need to know.
+//! Reading ahead is not an event: how far it came is computed when somebody wants to know (see [`Hdd::read_on`]). What is
+//! next is decided at a moment of its own (`decide_at`), never when a request is served, so that a request that comes in
+//! time is considered.
+//!
+//! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994; DiskSim 4.0 for the
+//! parts of a description and what they mean. `docs/design/disk.md` has the figures that it reaches and what it lacks.
+
+pub mod cache;
+pub mod geometry;
+pub mod mech;
+pub mod queue;
+pub mod seek;
+
+use engine::disk::Op;
+use engine::units::{Nanos, SECTOR};
+
+use self::cache::{ReadCache, ReadCacheSpec, WriteCache, WriteCacheSpec};
+use self::mech::{Arm, Mechanism, Progress};
+use self::queue::{QueueSpec, Waiting};
+use super::done::{Done, earlier};
+use super::{Drive, Tag};
+
+/// The way between drive and host.
+#[derive(Clone, Copy, Debug)]
+pub struct BusSpec {
+    /// Picoseconds for a byte: nanoseconds are too coarse.
+    pub byte_ps: u64,
+    /// A read is sent while the medium is being read, rather than when that is done.
+    pub overlaps_media: bool,
+}
+
+/// What the electronics takes for a request, besides moving anything.
+#[derive(Clone, Copy, Debug)]
+pub struct OverheadSpec {
+    /// A read that needs the medium.
+    pub read_ns: Nanos,
+    /// A write that needs the medium.
+    pub write_ns: Nanos,
+    /// A read from the cache.
+    pub read_hit_ns: Nanos,
+    /// A write into the cache, or a flush.
+    pub write_hit_ns: Nanos,
+}
+
+/// What a hard disk is made of.
+#[derive(Clone, Debug)]
+pub struct HddSpec {
+    /// Its moving parts.
+    pub mechanism: Mechanism,
+    /// Its bus.
+    pub bus: BusSpec,
+    /// Its electronics.
+    pub overhead: OverheadSpec,
+    /// Its command queue.
+    pub queue: QueueSpec,
+    /// Its read cache, if that is on.
+    pub read_cache: Option<ReadCacheSpec>,
+    /// Its write cache, if that is on.
+    pub write_cache: Option<WriteCacheSpec>,
+}
+
+/// Reading on after a request.
+#[derive(Clone, Copy, Debug)]
+struct ReadAhead {
+    segment: usize,
+    /// How far it came.
+    progress: Progress,
+    /// Where it stops.
+    end: u64,
+}
+
+/// A flush, and the newest write that it waits for.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    tag: Tag,
+    ready_at: Nanos,
+    turn: u64,
+}
+
+/// What the arm does next.
+enum Choice {
+    Request(usize),
+    WriteBack(usize),
+}
+
+/// A hard disk.
+#[derive(Debug)]
+pub struct Hdd {
+    mechanism: Mechanism,
+    bus: BusSpec,
+    overhead: OverheadSpec,
+    queue: QueueSpec,
+    read_cache: Option<ReadCache>,
+    write_cache: Option<WriteCache>,
+    /// Requests that need the arm, oldest first.
+    waiting: Vec<Waiting>,
+    flushes: Vec<Flush>,
+    arm: Arm,
+    /// When the arm is done with what it does.
+    free_at: Nanos,
+    bus_free_at: Nanos,
+    ahead: Option<ReadAhead>,
+    /// When the last request came.
+    arrived_at: Nanos,
+    /// When the last write-back is on the medium.
+    written_at: Nanos,
+    /// When the next decision is due.
+    decide_at: Option<Nanos>,
+    done: Done,
+    /// When the arm was busy last: the proof that it serves one at a time.
+    served: (Nanos, Nanos),
+}
+
+impl Hdd {
+    /// A drive that is spinning and idle, its arm outside.
+    pub fn new(spec: HddSpec) -> Hdd {
+        Hdd {
+            mechanism: spec.mechanism,
+            bus: spec.bus,
+            overhead: spec.overhead,
+            queue: spec.queue,
+            read_cache: spec.read_cache.map(ReadCache::new),
+            write_cache: spec.write_cache.map(WriteCache::new),
+            waiting: Vec::with_capacity(spec.queue.depth),
+            flushes: Vec::new(),
+            arm: Arm { cylinder: 0, head: 0 },
+            free_at: 0,
+            bus_free_at: 0,
+            ahead: None,
+            arrived_at: 0,
+            written_at: 0,
+            decide_at: None,
+            done: Done::default(),
+            served: (0, 0),
+        }
+    }
+
+    /// The last interval in which the arm worked for a request or a write-back.
+    pub fn served(&self) -> (Nanos, Nanos) {
+        self.served
+    }
+
+    fn bus_ns(&self, sectors: u64) -> Nanos {
+        sectors * SECTOR * self.bus.byte_ps / 1000
+    }
+
+    /// Uses the bus for `sectors` from `from` on, as soon as it is free: when that is done, not before `least`.
+    fn transfer(&mut self, from: Nanos, sectors: u64, least: Nanos) -> Nanos {
+        let end = (from.max(self.bus_free_at) + self.bus_ns(sectors)).max(least);
+        self.bus_free_at = end;
+        end
+    }
+
+    fn read(&mut self, now: Nanos, tag: Tag, sector: u64, sectors: u64) {
+        self.read_on(now);
+        if self.is_cached(now, sector, sector + sectors) {
+            let end = self.transfer(now + self.overhead.read_hit_ns, sectors, 0);
+            self.done.push(end, tag);
+            self.extend_ahead(now, sector + sectors);
+            return;
+        }
+        let ready_at = now + self.overhead.read_ns;
+        self.wait(now, tag, false, sector, sectors, ready_at, ready_at);
+    }
+
+    fn is_cached(&mut self, now: Nanos, start: u64, end: u64) -> bool {
+        if self.write_cache.as_ref().is_some_and(|cache| cache.contains(start, end)) {
+            return true;
+        }
+        let Some(cache) = &mut self.read_cache else { return false };
+        cache
+            .find(start)
+            .map(|found| cache.segment(found))
+            .is_some_and(|found| end <= found.end && found.read_at <= now)
+    }
+
+    fn write(&mut self, now: Nanos, tag: Tag, durable: bool, sector: u64, sectors: u64, data: u64) {
+        self.read_on(now);
+        let end = sector + sectors;
+        if let Some(cache) = &mut self.read_cache {
+            cache.forget(sector, end);
+            // The segment that is being extended must not grow over old content.
+            if self.ahead.is_some_and(|ahead| sector < ahead.end && ahead.progress.sector < end) {
+                self.ahead = None;
+            }
+        }
+        if let Some(cache) = &mut self.write_cache {
+            if !durable && cache.insert(sector, end) {
+                let done = self.transfer(now + self.overhead.write_hit_ns, data, 0);
+                self.done.push(done, tag);
+                return;
+            }
+            cache.forget(sector, end);
+        }
+        let ready_at = now + self.overhead.write_ns;
+        let data_at = self.transfer(ready_at, data, 0);
+        self.wait(now, tag, true, sector, sectors, ready_at, data_at);
+    }
+
+    fn flush(&mut self, now: Nanos, tag: Tag) {
+        let ready_at = now + self.overhead.write_hit_ns;
+        let turn = self.write_cache.as_ref().map_or(0, WriteCache::turn);
+        self.flushes.push(Flush { tag, ready_at, turn });
+        self.finish_flushes();
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of a request, once")]
+    fn wait(&mut self, now: Nanos, tag: Tag, write: bool, sector: u64, sectors: u64, ready_at: Nanos, data_at: Nanos) {
+        let place = self.mechanism.geometry.place(sector);
+        let angle_ns = self.mechanism.geometry.angle_ns(&place);
+        let request = Waiting { tag, write, sector, sectors, arrived: now, ready_at, data_at, place, angle_ns };
+        self.waiting.push(request);
+    }
+
+    /// Brings reading ahead up to `now`.
+    fn read_on(&mut self, now: Nanos) {
+        let (Some(ahead), Some(cache)) = (&mut self.ahead, &mut self.read_cache) else { return };
+        ahead.progress = self.mechanism.pass(ahead.progress, ahead.end, now, false);
+        cache.extend(ahead.segment, ahead.progress.sector, ahead.progress.at);
+        self.arm = ahead.progress.arm;
+    }
+
+    /// Somebody read up to `end` from the cache: if that is where reading ahead goes on, it goes on further.
+    fn extend_ahead(&mut self, now: Nanos, end: u64) {
+        let (Some(ahead), Some(cache)) = (&mut self.ahead, &self.read_cache) else { return };
+        let segment = cache.segment(ahead.segment);
+        let last = self.mechanism.geometry.sectors();
+        let further = (end + cache.spec().ahead_sectors).min(last);
+        if !(segment.start..=segment.end).contains(&end) || further <= ahead.end {
+            return;
+        }
+        if ahead.progress.sector == ahead.end && ahead.progress.at < now {
+            // It had stopped: the sector has to come round again.
+            ahead.progress = self.mechanism.reach(now, ahead.progress.arm, ahead.end, false, now);
+        }
+        ahead.end = further;
+    }
+
+    /// When the next decision is due.
+    fn plan(&mut self) {
+        let mut at = None;
+        let ready = self.waiting.iter().take(self.queue.depth).map(|request| request.ready_at).min();
+        if let Some(ready_at) = ready {
+            at = Some(ready_at.max(self.free_at.saturating_sub(self.queue.decide_ahead_ns)));
+        }
+        if let Some(cache) = self.write_cache.as_ref().filter(|cache| !cache.extents().is_empty()) {
+            let must = self.must_write_back();
+            let quiet_ns = if must { 0 } else { cache.spec().idle_ns };
+            if must || self.waiting.is_empty() {
+                at = earlier(at, Some((self.arrived_at + quiet_ns).max(self.free_at)));
+            }
+        }
+        self.decide_at = at;
+    }
+
+    fn must_write_back(&self) -> bool {
+        !self.flushes.is_empty() || self.write_cache.as_ref().is_some_and(WriteCache::is_high)
+    }
+
+    /// Does what is due by `now`.
+    fn advance(&mut self, now: Nanos) {
+        while let Some(at) = self.decide_at.filter(|&at| at <= now) {
+            self.read_on(at.max(self.free_at));
+            match self.choose(at) {
+                Some(Choice::Request(index)) => self.serve(at, index),
+                Some(Choice::WriteBack(index)) => self.write_back(at, index),
+                None => {}
+            }
+            self.plan();
+        }
+    }
+
+    fn choose(&mut self, at: Nanos) -> Option<Choice> {
+        let write_back = || {
+            let extents = self.write_cache.as_ref()?.extents().iter().enumerate();
+            let start = at.max(self.free_at);
+            let cost = |sector| self.mechanism.reach(start, self.arm, sector, true, 0).at;
+            extents.min_by_key(|(_, extent)| cost(extent.start)).map(|(index, _)| Choice::WriteBack(index))
+        };
+        if self.must_write_back()
+            && let Some(choice) = write_back()
+        {
+            return Some(choice);
+        }
+        let passing = self.passing(at.max(self.free_at));
+        let request = self.queue.choose(&self.waiting, at, self.free_at, self.arm, passing, &self.mechanism);
+        request.map(Choice::Request).or_else(write_back)
+    }
+
+    /// Serves a request that waits: from the cache if it has come there meanwhile, or with the arm.
+    fn serve(&mut self, at: Nanos, index: usize) {
+        let request = self.waiting.remove(index);
+        if request.write {
+            let end = self.access(at, &request, request.sector, request.sectors, None);
+            self.done.push(end, request.tag);
+            return;
+        }
+        let end_sector = request.sector + request.sectors;
+        let found = self.read_cache.as_mut().and_then(|cache| cache.find(request.sector));
+        let found = found.zip(self.read_cache.as_ref()).map(|(index, cache)| (index, cache.segment(index)));
+        let end = match found {
+            Some((_, segment)) if end_sector <= segment.end => {
+                let end = self.transfer(at.max(segment.read_at), request.sectors, 0);
+                self.extend_ahead(at, end_sector);
+                end
+            }
+            Some((index, segment)) => self.access(at, &request, segment.end, end_sector - segment.end, Some(index)),
+            None => self.access(at, &request, request.sector, request.sectors, None),
+        };
+        self.done.push(end, request.tag);
+    }
+
+    /// Moves the arm for `sectors` from `sector` on, the part of `request` that no cache has: when it is all done.
+    fn access(&mut self, at: Nanos, request: &Waiting, sector: u64, sectors: u64, segment: Option<usize>) -> Nanos {
+        let start = at.max(self.free_at);
+        let going = if self.passing(start) == Some(sector) && !request.write { self.ahead } else { None };
+        let begin = match going {
+            Some(ahead) => ahead.progress,
+            None => self.mechanism.reach(start, self.arm, sector, request.write, request.data_at),
+        };
+        self.ahead = None;
+        let end = self.occupy(start, begin, sector + sectors, request.write);
+        if request.write {
+            return end.at;
+        }
+        self.note_read(request.sector, end, segment);
+        let last_ns = self.bus_ns(1);
+        if self.bus.overlaps_media {
+            self.transfer(begin.at, request.sectors, end.at + last_ns)
+        } else {
+            self.transfer(end.at, request.sectors, 0)
+        }
+    }
+
+    /// The sector that is about to pass under the heads at `start` because the drive reads ahead.
+    fn passing(&self, start: Nanos) -> Option<u64> {
+        let ahead = self.ahead.as_ref()?;
+        let stopped = ahead.progress.sector == ahead.end && ahead.progress.at < start;
+        (!stopped).then_some(ahead.progress.sector)
+    }
+
+    /// The arm is busy from `start` on; it transfers from `begin` up to `end`.
+    fn occupy(&mut self, start: Nanos, begin: Progress, end: u64, write: bool) -> Progress {
+        let end = self.mechanism.pass(begin, end, Nanos::MAX, write);
+        assert!(start >= self.served.1 && end.at >= start, "the arm serves one at a time");
+        self.served = (start, end.at);
+        self.arm = end.arm;
+        self.free_at = end.at;
+        end
+    }
+
+    /// The arm has read from `from` up to `end`, and reads on from there.
+    fn note_read(&mut self, from: u64, end: Progress, segment: Option<usize>) {
+        let Some(cache) = &mut self.read_cache else { return };
+        let segment = segment.unwrap_or_else(|| cache.begin(from));
+        cache.extend(segment, end.sector, end.at);
+        let ahead_end = (end.sector + cache.spec().ahead_sectors).min(self.mechanism.geometry.sectors());
+        self.ahead = Some(ReadAhead { segment, progress: end, end: ahead_end });
+    }
+
+    fn write_back(&mut self, at: Nanos, index: usize) {
+        let Some(cache) = &mut self.write_cache else { return };
+        let extent = cache.remove(index);
+        self.ahead = None;
+        let start = at.max(self.free_at);
+        let begin = self.mechanism.reach(start, self.arm, extent.start, true, 0);
+        self.written_at = self.occupy(start, begin, extent.end, true).at;
+        self.finish_flushes();
+    }
+
+    /// Flushes whose writes have all gone to the medium are done when those are there.
+    fn finish_flushes(&mut self) {
+        let (cache, done, written_at) = (&self.write_cache, &mut self.done, self.written_at);
+        self.flushes.retain(|flush| {
+            let waits = cache.as_ref().is_some_and(|cache| cache.holds(flush.turn));
+            if !waits {
+                done.push(flush.ready_at.max(written_at), flush.tag);
+            }
+            waits
+        });
+    }
+}
+
+impl Drive for Hdd {
+    fn submit(&mut self, now: Nanos, tag: Tag, op: Op, offset: u64, len: u64) {
+        self.advance(now);
+        self.arrived_at = now;
+        let (sector, sectors) = (offset / SECTOR, len / SECTOR);
+        match op {
+            Op::Read => self.read(now, tag, sector, sectors),
+            Op::Write { durable } => self.write(now, tag, durable, sector, sectors, sectors),
+            // Only the command crosses the bus (WRITE SAME).
+            Op::Zero => self.write(now, tag, false, sector, sectors, 0),
+            // No drive of this kind gives space back: a word between host and file system.
+            Op::Punch => self.done.push(now + self.overhead.write_hit_ns, tag),
+            Op::Flush => self.flush(now, tag),
+        }
+        self.plan();
+    }
+
+    fn poll(&mut self, now: Nanos) -> Option<(Tag, Nanos)> {
+        self.advance(now);
+        self.done.pop(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Nanos> {
+        earlier(self.done.next_at(), self.decide_at)
+    }
+
+    fn power_cut(&mut self, now: Nanos) {
+        self.waiting.clear();
+        self.flushes.clear();
+        self.done.clear();
+        self.read_cache.iter_mut().for_each(ReadCache::clear);
+        self.write_cache.iter_mut().for_each(WriteCache::clear);
+        self.ahead = None;
+        self.decide_at = None;
+        (self.free_at, self.bus_free_at, self.written_at, self.served) = (now, now, now, (now, now));
+    }
+
+    fn bytes(&self) -> u64 {
+        self.mechanism.geometry.sectors() * SECTOR
+    }
+}
