@@ -3,7 +3,7 @@
 use engine::control::Refusal;
 use engine::units::Share;
 
-use crate::quantity::{Name, percent};
+use crate::quantity::{Name, Size, percent};
 use crate::store::StoreError;
 
 /// What control works on.
@@ -69,6 +69,40 @@ pub enum Error {
         /// The disk that is there.
         other: Name,
     },
+    /// The drive that a disk pretends to be has no such stretch.
+    #[error(
+        "{} do not fit on the simulated disk '{disk}': {} are free, at most {} of them in one piece",
+        Size(*asked), Size(*free).rounded(), Size(*longest).rounded()
+    )]
+    NoPlace {
+        /// Which disk.
+        disk: Name,
+        /// Bytes.
+        asked: u64,
+        /// Bytes.
+        longest: u64,
+        /// Bytes.
+        free: u64,
+    },
+    /// Another volume is where it would grow.
+    #[error(
+        "volume '{volume}' cannot grow by {}: on its simulated disk {} are free behind it",
+        Size(*more), Size(*room).rounded()
+    )]
+    NoRoomBehind {
+        /// Which.
+        volume: Name,
+        /// Bytes.
+        more: u64,
+        /// Bytes.
+        room: u64,
+    },
+    /// Each request meets all of them.
+    #[error("disk '{0}' has {1} faults, and that is as many as there may be")]
+    TooManyFaults(Name, usize),
+    /// It may have been cleared.
+    #[error("disk '{0}' has no fault {1}")]
+    NoFault(Name, u64),
     /// Data may be lost this way, and nobody accepted that.
     #[error(
         "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops unexpectedly"
@@ -102,10 +136,10 @@ impl Error {
     /// The HTTP status that says the same.
     pub fn status(&self) -> u16 {
         match self {
-            Error::Unknown(..) => 404,
+            Error::Unknown(..) | Error::NoFault(..) => 404,
             Error::WhichDisk(_) | Error::Invalid(_) => 400,
             Error::Store(StoreError::TooLarge { .. }) => 400,
-            Error::Store(StoreError::NoSpace { .. }) => 507,
+            Error::Store(StoreError::NoSpace { .. }) | Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
             Error::Store(StoreError::Step { .. }) | Error::Registry(_) | Error::Internal(_) => 500,
             _ => 409,
@@ -130,6 +164,13 @@ impl Error {
                 "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()
             }
             Error::SameDevice { .. } => "name a directory on another device, or accept it with --force".into(),
+            Error::NoPlace { .. } => "ask for less, or delete a volume of it".into(),
+            Error::NoRoomBehind { .. } => "ask for less, or copy it to a larger volume".into(),
+            Error::TooManyFaults(disk, _) | Error::NoFault(disk, _) => {
+                format!(
+                    "`aerogel disk fault list {disk}` shows them, `aerogel disk fault clear {disk}` takes them away"
+                )
+            }
             Error::NotAccepted => "if that is meant, add --i-accept-data-loss".into(),
             Error::Refused { refusal: Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. }, .. } => {
                 "ask for less cache, or start the server with more (cache = \"…\" in its configuration)".into()

@@ -16,7 +16,7 @@ use engine::nbd::wire;
 use engine::{Config, Session};
 
 use super::{DiskHandle, DiskThread, Options, Stopped};
-use crate::reactor::Kind;
+use crate::reactor::{Kind, Place};
 
 const VOLUME: VolumeId = VolumeId(3);
 const SIZE: u64 = 64 << 20;
@@ -98,7 +98,7 @@ fn start(kind: Kind, connections_max: u32) -> DiskHandle {
     let disk = DiskThread::start(options).unwrap();
     let tenant = TenantSpec { share: None, cache: None };
     assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
-    assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Done)));
+    assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Done)));
     disk
 }
 
@@ -284,7 +284,7 @@ fn volumes_are_closed_with_their_files(kind: Kind) {
         write(&mut client, 0, &pattern(round, 8192));
         close(&disk);
         assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
-        assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Done)));
+        assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Done)));
         assert_eq!(read(&mut connect(&disk, &[]), 0, 8192), [0; 8192], "another file");
     }
     disk.stop();
@@ -295,7 +295,7 @@ fn numbers_that_are_taken_are_refused(kind: Kind) {
     let mut client = connect(&disk, &[]);
     write(&mut client, 0, &pattern(1, 4096));
     flush(&mut client);
-    assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Refused(Refusal::Taken))));
+    assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Refused(Refusal::Taken))));
     assert!(read(&mut client, 0, 4096) == pattern(1, 4096), "still the old file");
     disk.stop();
 }

@@ -101,7 +101,7 @@ impl Files<'_> {
     fn allocate(&self, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let data = File::options().write(true).open(self.data())?;
         let (before, length) = (data.metadata()?.len(), spec.file_bytes());
-        if spec.allocation == Allocation::Sparse {
+        if spec.allocation == Allocation::Sparse || spec.place.is_some() {
             return data.set_len(length);
         }
         fallocate(&data, FallocateFlags::empty(), 0, length)?;
