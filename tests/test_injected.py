@@ -49,14 +49,14 @@ class Injected(ServerCase):
         server = self.serve_two(cache="16MiB")
         for name in ("v", "beside"):
             handle = server.open(name)
-            for at in range(0, handle.get_size(), MIB):
+            for at in range(0, 16 * MIB, MIB):
                 handle.pwrite(b"d" * MIB, at)
             handle.flush()
         server.restart()
         self.add(server, "error read range=8MiB..12MiB volume=v")
         self.assertEqual(self.fio(server, "v", 8 * MIB, 4 * MIB), errno.EIO)
-        self.assertEqual(self.fio(server, "v", 12 * MIB, 20 * MIB), 0)
-        self.assertEqual(self.fio(server, "beside", 0, 16 * MIB), 0)
+        self.assertEqual(self.fio(server, "v", 12 * MIB, 4 * MIB), 0)
+        self.assertEqual(self.fio(server, "beside", 0, 4 * MIB), 0)
         self.goes_on(server, "other")
         (fault,) = server.json("disk", "fault", "list", "bad")
         self.assertGreater(fault["happened"], 0)
@@ -154,7 +154,8 @@ class Injected(ServerCase):
 
     def test_faults_of_a_new_disk_last_until_they_are_cleared(self):
         server = self.serve()
-        server.cli("disk", "add", "bad", "sim:flash", "--size", "64MiB", "--fault", "error read 100%", "--fault", "delay by=1ms")
+        faults = ["--fault", "error read 100%", "--fault", "delay by=1ms"]
+        server.cli("disk", "add", "bad", "sim:flash", "--size", "64MiB", *faults)
         server.create("v", "16MiB", "--disk", "bad")
         self.assertEqual(self.fails(lambda: server.open("v").pread(4096, 0)), errno.EIO)
         server.restart()

@@ -1,6 +1,7 @@
 """Simulated disks in real time: the drive's time, the files' data."""
 
 import json
+import re
 from pathlib import Path
 
 from harness.case import ServerCase
@@ -9,7 +10,7 @@ from harness.server import GIB, MIB, run
 PRESETS = Path(__file__).resolve().parent.parent / "sim/src/disk/drive/presets"
 # Half a rotation at 7,200 a minute, seconds: no drive of that speed serves random requests faster on average.
 HALF_ROTATION = 60 / 7200 / 2
-READS = 400
+READS = 200
 
 
 class Simulated(ServerCase):
@@ -50,7 +51,7 @@ class Simulated(ServerCase):
         server = self.serve()
         mine = self.scratch / "mine.toml"
         text = (PRESETS / "nearline.toml").read_text()
-        mine.write_text("\n".join(line if not line.startswith("model") else 'model = "mine"' for line in text.split("\n")))
+        mine.write_text(re.sub("^model = .*", 'model = "mine"', text, flags=re.MULTILINE))
         server.cli("disk", "add", "hdd", f"sim:{mine}", "--size", "1GiB", "--directory", self.scratch / "elsewhere")
         server.create("v", "256MiB", "--disk", "hdd")
         handle = server.open("v")
@@ -101,7 +102,8 @@ class Simulated(ServerCase):
         server.cli("volume", "delete", "a", "--yes")
         server.create("d", "20MiB", "--disk", "hdd")
         self.assertIn("10MiB", server.refused("volume", "create", "e", "11MiB", "--disk", "hdd"))
-        self.assertIn("leave out --prealloc", server.refused("volume", "create", "e", "1MiB", "--disk", "hdd", "--prealloc", "full"))
+        full = ("volume", "create", "e", "1MiB", "--disk", "hdd", "--prealloc", "full")
+        self.assertIn("leave out --prealloc", server.refused(*full))
         server.restart()
         server.create("e", "10MiB", "--disk", "hdd")
         self.assertEqual(server.json("disk", "show", "hdd")["simulated"]["free_bytes"], 0)

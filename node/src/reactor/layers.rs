@@ -379,10 +379,12 @@ impl<R: Reactor> Reactor for Layers<R> {
         let wait = self.wait(now, timeout);
         let turned = self.below.turn(wait, &mut collected);
         let (since, now) = (now, clock());
-        if let Some(wait) = wait.filter(|wait| !wait.is_zero() && collected.is_empty())
-            && let Some(late_ns) = now.checked_sub(since + wait.as_nanos() as Nanos)
+        let wait_ns = wait.map_or(0, |wait| wait.as_nanos() as Nanos);
+        if wait_ns > 0
+            && collected.is_empty()
+            && let Some(late_ns) = now.checked_sub(since + wait_ns)
         {
-            self.lead.learn(late_ns);
+            self.lead.learn(wait_ns, late_ns);
         }
         for completion in collected.drain(..) {
             match completion {

@@ -319,7 +319,9 @@ mod tests {
 
     fn with(faults: Vec<Fault>) -> FaultLayer {
         let mut layer = FaultLayer::default();
-        faults.into_iter().for_each(|fault| drop(layer.add(0, fault)));
+        for fault in faults {
+            layer.add(0, fault).unwrap();
+        }
         layer
     }
 
