@@ -53,12 +53,12 @@ swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
 
 test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for some)
 	@scripts/setup test
-	cargo build $(CHECKED) -p node
+	cargo build $(CHECKED) -p node -p lab
 	$(PYTHON) tests/run.py $(addprefix -k ,$(ONLY))
 
 test-clients-long:
 	@scripts/setup test
-	cargo build $(CHECKED) -p node
+	cargo build $(CHECKED) -p node -p lab
 	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
 
 readme: ## run the commands that the README shows

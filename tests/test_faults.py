@@ -83,6 +83,34 @@ class Disks(ServerCase):
         self.assertEqual(handle.pread(MIB, 20 * MIB), b"c" * MIB)
         self.assertEqual(full, errno.ENOSPC, f"a full disk is reported as {errno.errorcode[full]}")
 
+    def test_what_could_not_be_written_is_told_after_a_restart(self):
+        server, path = self.with_disk("ext4", 64 * MIB)
+        server.create("v", "48MiB", "--disk", "second", "--sparse")
+        handle = server.open("v")
+        handle.pwrite(b"a" * MIB, 0)
+        handle.flush()
+        filler = path / "filler"
+        with open(filler, "wb") as file:
+            free = os.statvfs(path)
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - 256 * KIB)
+        handle.pwrite(b"b" * (4 * MIB), 8 * MIB)
+        self.assertEqual(server.stop(), 1, "data is lost, and the exit status does not say so")
+        filler.unlink()
+        server.start()
+        self.assertIn("lost", " ".join(server.json("volume", "show", "v")["warnings"]))
+        handle = server.open("v")
+        self.assertEqual(handle.pread(MIB, 0), b"a" * MIB)
+        with self.assertRaises(nbd.Error):
+            handle.flush()
+        self.others_go_on(server)
+        server.cli("volume", "clear", "v")
+        handle.pwrite(b"c" * MIB, MIB)
+        handle.flush()
+        self.assertEqual(server.stop(), 0)
+        server.start()
+        self.assertEqual(server.json("volume", "show", "v")["warnings"], [])
+        self.assertEqual(server.open("v").pread(MIB, MIB), b"c" * MIB)
+
     def test_create_on_a_full_disk(self):
         server, _ = self.with_disk("ext4", 64 * MIB)
         said = server.refused("volume", "create", "v", "128MiB", "--disk", "second")

@@ -6,9 +6,11 @@ import unittest
 from pathlib import Path
 
 import nbd
+from harness import wire
 from harness.case import ServerCase
 from harness.server import MIB, cpu_seconds, memory_of
 from harness.wait import once_per, until
+from harness.wire import Wire
 
 CONNECTIONS = 64
 VOLUMES = 100
@@ -68,3 +70,70 @@ class Resources(ServerCase):
         until("write-back to end", written, 60)
         before, after = once_per(10, 2, lambda: cpu_seconds(server.pid))
         self.assertLess((after - before) / 10, 0.01, f"{len(handles)} idle connections use {after - before:.2f} s of CPU in 10 s")
+
+
+class Memory(ServerCase):
+    """Memory that a disk gives up is the system's again."""
+
+    def filled(self, cache, size, **more):
+        """A server whose cache is full of one volume's data, and a handle."""
+        server = self.serve(cache=cache, **more)
+        server.create("v", f"{size}MiB", "--sparse")
+        handle = server.open("v")
+        for at in range(0, size, 4):
+            handle.pwrite(bytes([at]) * (4 * MIB), at * MIB)
+        handle.flush()
+        return server, handle
+
+    def given_back(self, reactor):
+        server, handle = self.filled("256MiB", 224, reactor=reactor)
+        handle.pread(MIB, 0)
+        before = memory_of(server.pid, "VmRSS")
+        self.assertGreater(before, 200 * MIB, "the cache is not in use")
+        said = server.cli("disk", "add", "second", str(self.scratch / "second"), "--force").stdout
+        self.assertNotIn("held", said)
+        after, pinned = memory_of(server.pid, "VmRSS"), memory_of(server.pid, "VmPin")
+        self.assertLess(after, before - 80 * MIB, f"{before / MIB:.0f} MiB were resident, {after / MIB:.0f} MiB are")
+        self.assertLess(pinned, 140 * MIB, f"{pinned / MIB:.0f} MiB are still pinned")
+        self.check(handle, 224)
+        server.cli("disk", "remove", "second")
+        self.assertEqual(server.json("disk", "show", "default")["memory_bytes"], 256 * MIB)
+        # Chunks that went are known to the kernel again.
+        for at in range(0, 224, 4):
+            handle.pwrite(bytes([at]) * (4 * MIB), at * MIB)
+        handle.flush()
+        self.check(handle, 224)
+
+    def check(self, handle, size):
+        for at in range(0, size, 4):
+            self.assertEqual(handle.pread(4 * MIB, at * MIB), bytes([at]) * (4 * MIB), f"at {at} MiB")
+
+    def test_memory_is_given_back(self):
+        self.given_back("io_uring")
+
+    def test_memory_is_given_back_on_threads(self):
+        self.given_back("threads")
+
+    def test_a_client_that_does_not_read_does_not_keep_a_disk_from_being_added(self):
+        server, handle = self.filled("64MiB", 48, config='[limits]\ndirty_age = "100ms"')
+        with Wire(server.socket) as lazy:
+            lazy.go("v")
+            # What was written last is in the highest frames.
+            for i in range(32):
+                lazy.request(wire.READ, 40 * MIB + i % 8 * MIB, MIB)
+            until("its replies to wait", lambda: server.json("volume", "show", "v")["traffic"]["reads"] > 0)
+            said = server.cli("disk", "add", "second", str(self.scratch / "second"), "--force").stdout
+            self.assertIn("held", said)
+            # Other changes go on.
+            server.create("other", "4MiB", "--disk", "second")
+            server.open("other").pwrite(b"o" * MIB, 0)
+            shown = server.json("disk", "show", "second")
+            self.assertLess(shown["memory_bytes"], 32 * MIB)
+            self.assertIn("held", " ".join(server.json("disk", "show", "default")["warnings"]))
+
+        def whole():
+            return server.json("disk", "show", "second")["memory_bytes"] == 32 * MIB
+
+        until("the rest of its memory", whole)
+        self.assertNotIn("held", " ".join(server.json("disk", "show", "default")["warnings"]))
+        self.check(handle, 48)

@@ -128,6 +128,9 @@ pub enum Action {
     Close(ConnId),
     /// Nothing refers to this connection any more: the slot may be used again.
     Gone(ConnId),
+    /// The last frame above the limit is free: its memory may be given back, see [`Server::is_retired`](crate::Server::is_retired).
+    /// After a `SetBudget` that was answered with [`Report::Held`]; otherwise its answer says the same.
+    Retired,
     /// The answer to a command.
     Report {
         /// The command's token.

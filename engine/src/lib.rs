@@ -24,6 +24,8 @@ pub mod event;
 pub mod nbd;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
+#[cfg(test)]
+mod rig;
 mod server;
 mod slab;
 pub mod units;

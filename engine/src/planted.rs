@@ -58,6 +58,20 @@ bugs! {
     ReplyCookieMixedUp,
     /// Frames reserved for a payload are forgotten when its client vanishes.
     FrameLeakedOnVanish,
+    /// A flush waits until nothing is dirty, rather than for what was dirty when it came.
+    FlushWaitsForLaterWrites,
+    /// Replies that are not read may take all of a partition.
+    UnsentNotBounded,
+    /// Closing a volume drops its dirt though it was to be flushed.
+    CloseDropsDirt,
+    /// A tenant keeps count of a volume that was closed.
+    ClosedVolumeStillCounted,
+    /// A block that could not be written once counts as such for ever.
+    MendedBlockStillFailing,
+    /// FUA succeeds though earlier blocks could not be written.
+    FuaIgnoresFailedBlocks,
+    /// Who waits is looked at once per moment, as if two events could not come at the same one.
+    WaitersWokenOncePerMoment,
 }
 
 thread_local! {
@@ -67,6 +81,14 @@ thread_local! {
 /// Plant a bug in every engine of this thread, or remove it.
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
+}
+
+/// Whether it was asked before at the same moment.
+pub(crate) fn seen(now: u64) -> bool {
+    thread_local! {
+        static SEEN: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+    SEEN.replace(now) == now
 }
 
 pub(crate) fn is(bug: Bug) -> bool {

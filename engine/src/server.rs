@@ -17,7 +17,7 @@ use crate::event::{Action, ConnId, Event, Outgoing, Receive};
 use crate::nbd::{Connection, Inbound};
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECOND};
-use crate::volume::{Piece, Request, Volume, Waiter};
+use crate::volume::{Piece, Request, Ticket, Volume, Waiter, Who};
 
 /// The bounds of a disk machine.
 #[derive(Clone, Debug)]
@@ -110,11 +110,15 @@ pub struct Server {
     /// Frames are moving: some tenants have more than they may, or frames above the limit are in use.
     /// When to go on.
     pub(crate) move_at: Option<Nanos>,
-    /// `SetBudget` waits for frames to be free.
-    pub(crate) budget_token: Option<u64>,
+    /// `SetBudget` waits for frames to be free: its token, and until when.
+    pub(crate) budget_token: Option<(u64, Nanos)>,
+    /// It was answered before they were.
+    pub(crate) held: bool,
     /// Reused by write-back.
     pub(crate) parts: Vec<(u32, u8)>,
     pub(crate) frames_taken: Vec<crate::cache::FrameId>,
+    /// Reused when range operations are done.
+    pub(crate) freed: VecDeque<(Ticket, Who)>,
 }
 
 impl Server {
@@ -140,8 +144,10 @@ impl Server {
             drained: false,
             move_at: None,
             budget_token: None,
+            held: false,
             parts: Vec::new(),
             frames_taken: Vec::new(),
+            freed: VecDeque::new(),
             config,
         }
     }
@@ -246,6 +252,9 @@ impl Server {
     /// Reply bytes, being read or unsent, at which nothing more is begun for a connection: as many as half the partition has left over. So
     /// one that does not read holds a quarter at most, two a sixth each, and there is always room for one more.
     pub(crate) fn unsent_max(&self, volume: VolumeId) -> u64 {
+        if planted!(UnsentNotBounded) {
+            return u64::MAX;
+        }
         let partition = self.cache.partition(self.tenant_of(volume));
         let left = (u64::from(partition.target) / 2 * BLOCK).saturating_sub(partition.owed);
         self.config.unsent_bytes_per_connection.min(left).max(PIECE / 2)

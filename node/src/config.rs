@@ -20,7 +20,8 @@ pub const DATA_DEFAULT: &str = "./aerogel-data";
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The server's directory: registry, lock, sockets.
+    /// The server's directory: registry, lock, sockets. If absent, what the environment says.
+    #[serde(default = "data_by_environment")]
     pub data: PathBuf,
     /// Where NBD clients connect; `None` is `DIR/nbd.sock` and `tcp:127.0.0.1:10809`.
     pub nbd: Option<Vec<Address>>,
@@ -60,6 +61,12 @@ impl Default for Config {
             limits: Limits::default(),
         }
     }
+}
+
+/// The server's directory where neither a flag nor the configuration says.
+pub fn data_by_environment() -> PathBuf {
+    let named = std::env::var_os("AEROGEL_DATA").filter(|named| !named.is_empty());
+    named.map_or_else(|| DATA_DEFAULT.into(), PathBuf::from)
 }
 
 /// What is logged, and how.

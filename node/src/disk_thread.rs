@@ -14,6 +14,7 @@
 
 mod connection;
 mod driver;
+mod giving;
 mod mailbox;
 mod rest;
 #[cfg(test)]
@@ -47,8 +48,6 @@ pub struct Options {
     pub engine: Config,
     /// Which reactor.
     pub reactor: Kind,
-    /// io_uring's `DEFER_TASKRUN`.
-    pub defer_taskrun: bool,
     /// Clients at the same time.
     pub connections_max: u32,
     /// What is between the engine and the files.
@@ -58,9 +57,8 @@ pub struct Options {
 impl Options {
     /// The usual ones.
     pub fn new(name: impl Into<String>, engine: Config) -> Options {
-        let (reactor, defer_taskrun) = (Kind::Auto, false);
-        let (connections_max, stack) = (CONNECTIONS_MAX, Stack::default());
-        Options { name: name.into(), engine, reactor, defer_taskrun, connections_max, stack }
+        let (reactor, connections_max, stack) = (Kind::Auto, CONNECTIONS_MAX, Stack::default());
+        Options { name: name.into(), engine, reactor, connections_max, stack }
     }
 }
 
@@ -204,11 +202,8 @@ fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError>
     let name = options.name.clone();
     let frames =
         Frames::new(options.engine.frames_max()).map_err(|source| StartError::Frames { name: name.clone(), source })?;
-    let laid_out = reactor::Options {
-        device_depth: options.engine.device_depth,
-        connections_max: options.connections_max,
-        defer_taskrun: options.defer_taskrun,
-    };
+    let laid_out =
+        reactor::Options { device_depth: options.engine.device_depth, connections_max: options.connections_max };
     let kind = options.reactor;
     let failed = |source| StartError::Reactor { name: name.clone(), kind, source };
     if kind != Kind::Threads {

@@ -16,6 +16,7 @@
 mod mapping;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use engine::cache::FrameId;
@@ -26,6 +27,22 @@ pub use mapping::Mapping;
 
 /// Bytes of a frame.
 const FRAME: usize = BLOCK as usize;
+/// Chunks that the frames are divided into at most: the buffers that a ring can know (the kernel's IORING_MAX_REG_BUFFERS).
+pub const CHUNKS_MAX: usize = 1 << 14;
+/// Bytes of a chunk in a pool up to 32 GiB: a huge page, so that pinning it is one page fault.
+const CHUNK_MIN: usize = 2 << 20;
+
+/// A stretch of the frames that becomes resident, is made known to the kernel, and is given back as a whole. Chunks begin at
+/// addresses that are multiples of their size, as huge pages do; the first and the last are seldom whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// Its number.
+    pub number: usize,
+    /// Its addresses.
+    pub addresses: Range<usize>,
+    /// The frames in it.
+    pub frames: Range<u32>,
+}
 
 /// The frames, as their owner sees them: the one who may change bytes.
 #[derive(Debug)]
@@ -65,6 +82,13 @@ impl Frames {
         unsafe { std::ptr::write_bytes(target, 0, usize::from(len)) }
     }
 
+    /// Gives the memory of a chunk back to the system; it reads as zeros from now on. Nobody may use its frames, and the kernel may
+    /// not know them.
+    pub fn give_back(&mut self, chunk: &Chunk) {
+        let base = self.memory.mapping.address(0) as usize;
+        self.memory.mapping.give_back(chunk.addresses.start - base, chunk.addresses.len());
+    }
+
     /// Fills a segment; `bytes` has its length.
     pub fn put(&mut self, segment: Segment, bytes: &[u8]) {
         assert_eq!(bytes.len(), usize::from(segment.len));
@@ -96,6 +120,38 @@ impl FrameMemory {
     pub fn writable_range(&self) -> (usize, usize) {
         let base = self.mapping.address(0) as usize;
         (base + FRAME, base + FRAME * self.count as usize)
+    }
+
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(&self) -> usize {
+        let (start, end) = self.writable_range();
+        // One chunk less than there may be: neither the first nor the last need be whole.
+        (end - start).div_ceil(CHUNKS_MAX - 1).next_power_of_two().max(CHUNK_MIN)
+    }
+
+    /// How many chunks there are.
+    pub fn chunks(&self) -> usize {
+        let (start, end) = self.writable_range();
+        end.div_ceil(self.chunk_bytes()) - start / self.chunk_bytes()
+    }
+
+    /// The chunk that an address is in.
+    pub fn chunk_of(&self, address: usize) -> usize {
+        address / self.chunk_bytes() - self.writable_range().0 / self.chunk_bytes()
+    }
+
+    /// A chunk by its number.
+    pub fn chunk(&self, number: usize) -> Chunk {
+        let ((start, end), bytes) = (self.writable_range(), self.chunk_bytes());
+        let first = (start / bytes + number) * bytes;
+        let addresses = first.max(start)..(first + bytes).min(end);
+        let frame = |address: usize| ((address - self.mapping.address(0) as usize) / FRAME) as u32;
+        Chunk { number, frames: frame(addresses.start)..frame(addresses.end), addresses }
+    }
+
+    /// The first chunk with nothing but frames above `limit`.
+    pub fn first_chunk_above(&self, limit: u32) -> usize {
+        (0..self.chunks()).find(|&number| self.chunk(number).frames.start > limit).unwrap_or(self.chunks())
     }
 
     /// The bytes of a segment, to be read by the kernel.
@@ -172,6 +228,36 @@ mod tests {
             push_merged(&mut list, memory.readable(segment));
         }
         assert_eq!(list.iter().map(|v| v.iov_len).collect::<Vec<_>>(), [3584 + 4096, 4096, 512]);
+    }
+
+    #[test]
+    fn chunks_cover_all_frames_and_what_is_given_back_is_empty() {
+        let mut frames = Frames::new(2000).unwrap();
+        let memory = frames.memory();
+        let chunks: Vec<Chunk> = (0..memory.chunks()).map(|number| memory.chunk(number)).collect();
+        let all: Vec<u32> = chunks.iter().flat_map(|chunk| chunk.frames.clone()).collect();
+        assert_eq!(all, (1..2000).collect::<Vec<u32>>());
+        assert!(chunks.iter().all(|chunk| memory.chunk_of(chunk.addresses.end - 1) == chunk.number));
+        let resident = |chunk: &Chunk| {
+            let mut pages = vec![0u8; chunk.addresses.len() / FRAME];
+            // SAFETY: asks about a mapping that lives, and there is a byte for each page.
+            let answer =
+                unsafe { libc::mincore(chunk.addresses.start as *mut _, chunk.addresses.len(), pages.as_mut_ptr()) };
+            assert_eq!(answer, 0);
+            pages.iter().filter(|&page| page & 1 != 0).count()
+        };
+        for frame in 1..2000 {
+            frames.put(Segment::new(FrameId(frame), 0, 1), b"x");
+        }
+        let first = memory.first_chunk_above(700);
+        assert!(chunks[first].frames.start > 700 && chunks[first - 1].frames.start <= 700);
+        for chunk in &chunks[first..] {
+            assert!(resident(chunk) > 0);
+            frames.give_back(chunk);
+            assert_eq!(resident(chunk), 0);
+        }
+        assert_eq!(frames.get(Segment::new(FrameId(1999), 0, 1)), [0]);
+        assert_eq!(frames.get(Segment::new(FrameId(700), 0, 1)), b"x");
     }
 
     #[test]

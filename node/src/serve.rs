@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::address::{Address, Listener, listen_unix};
 use crate::api::{self, Guard};
-use crate::config::{Config, Log, LogFormat, Memory, ReactorKind};
+use crate::config::{Config, Log, LogFormat, Memory, ReactorKind, data_by_environment};
 use crate::control::{Control, Listening};
 use crate::listen;
 use crate::quantity::Time;
@@ -37,8 +37,8 @@ pub struct Serve {
     /// Configuration file; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The server's directory [default: ./aerogel-data]
-    #[arg(long, value_name = "DIR", env = "AEROGEL_DATA", hide_env_values = true)]
+    /// The server's directory [default: what the configuration says, else $AEROGEL_DATA, else ./aerogel-data]
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; may be repeated [default: unix:DIR/nbd.sock and
     /// tcp:127.0.0.1:10809]
@@ -74,7 +74,10 @@ pub struct Serve {
 impl Serve {
     /// The configuration with the flags applied.
     fn config(&self) -> anyhow::Result<Config> {
-        let mut config = self.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
+        let mut config = match &self.config {
+            Some(path) => Config::read(path)?,
+            None => Config { data: data_by_environment(), ..Config::default() },
+        };
         config.data = self.data.clone().unwrap_or(config.data);
         config.nbd = Some(self.nbd.clone()).filter(|given| !given.is_empty()).or(config.nbd);
         config.http = Some(self.http.clone()).filter(|given| !given.is_empty()).or(config.http);

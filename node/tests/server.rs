@@ -1,6 +1,7 @@
 //! A real server process: first start, restart, second server, offline disks, end.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -30,11 +31,15 @@ impl Server {
 
     /// A server that has said that it is ready, and where it says more.
     fn start_told(data: &Path) -> (Server, UnixDatagram) {
+        Server::start_command(data, Server::command(data))
+    }
+
+    fn start_command(data: &Path, mut command: Command) -> (Server, UnixDatagram) {
         let path = data.with_extension("notify");
         let _ = fs::remove_file(&path);
         let notices = UnixDatagram::bind(&path).unwrap();
         notices.set_read_timeout(Some(PATIENCE)).unwrap();
-        let process = Server::command(data).env("NOTIFY_SOCKET", &path).spawn().unwrap();
+        let process = command.env("NOTIFY_SOCKET", &path).spawn().unwrap();
         let server = Server { data: data.into(), process };
         assert_eq!(told(&notices), "READY=1");
         (server, notices)
@@ -77,7 +82,13 @@ impl Drop for Server {
 /// What the server tells systemd next.
 fn told(notices: &UnixDatagram) -> String {
     let mut text = [0; 64];
-    let n = notices.recv(&mut text).expect("the server says how it is doing");
+    let n = loop {
+        // A receive with a timeout is not begun again by the kernel when a stopped process goes on.
+        match notices.recv(&mut text) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => break received.expect("the server says how it is doing"),
+        }
+    };
     String::from_utf8_lossy(&text[..n]).into_owned()
 }
 
@@ -195,6 +206,33 @@ fn unusable_volumes_are_offline_and_stray_data_is_reported() {
     assert!(server.fails(&["volume", "create", "stray", "1MiB"]).contains("belongs to no volume"));
     assert_eq!(fs::read(volumes.join("stray.img")).unwrap(), b"precious");
     server.end();
+}
+
+/// A flag counts before the configuration, that before the environment.
+#[test]
+fn whose_word_counts_for_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("with.toml"), format!("data = {:?}\ncache = \"64MiB\"", at("file"))).unwrap();
+    fs::write(at("without.toml"), "cache = \"64MiB\"").unwrap();
+    let cases: [(&[&str], &str); 3] = [
+        (&["--config", "with.toml", "--data", "flag"], "flag"),
+        (&["--config", "with.toml"], "file"),
+        (&["--config", "without.toml"], "environment"),
+    ];
+    for (words, used) in cases {
+        let mut command = Command::new(PROGRAM);
+        command.current_dir(dir.path()).env("AEROGEL_DATA", at("environment"));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["serve", "--http", "tcp:127.0.0.1:0", "--nbd", "unix:nbd.sock"]).args(words);
+        let (server, _notices) = Server::start_command(&at(used), command);
+        assert!(at(used).join("api.sock").exists(), "{used}");
+        server.end();
+        for other in ["flag", "file", "environment"] {
+            assert_eq!(at(other).exists(), other == used, "{other} in place of {used}");
+        }
+        fs::remove_dir_all(at(used)).unwrap();
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub struct Faults {
     pub write: u64,
     /// Writes, zeroings and punches that find no space; nothing of them happened.
     pub no_space: u64,
+    /// Zeroings and punches that the device says it cannot do; nothing of them happened.
+    pub refused: u64,
     /// Flushes that fail; what they should have made durable never will be.
     pub flush: u64,
     /// Requests that take ten to a hundred times as long.
@@ -31,7 +33,7 @@ pub struct Faults {
 
 impl Faults {
     /// Nothing goes wrong.
-    pub const NONE: Faults = Faults { read: 0, write: 0, no_space: 0, flush: 0, slow: 0, stuck: 0 };
+    pub const NONE: Faults = Faults { read: 0, write: 0, no_space: 0, refused: 0, flush: 0, slow: 0, stuck: 0 };
 
     /// The error of a request, if it fails.
     pub fn error(&self, op: Op, rng: &mut Rng) -> Option<Errno> {
@@ -42,6 +44,9 @@ impl Faults {
         };
         if rng.chance(full) {
             return Some(Errno::NoSpace);
+        }
+        if matches!(op, Op::Zero | Op::Punch) && rng.chance(self.refused) {
+            return Some(Errno::NotSupported);
         }
         rng.chance(rate).then_some(Errno::Io)
     }

@@ -103,6 +103,11 @@ impl Frames {
         Ok(data)
     }
 
+    /// The driver has yet to give `segments` to the device, which is to write them: they must not change meanwhile.
+    pub fn hold_for_write(&mut self, segments: &[Segment]) {
+        segments.iter().for_each(|s| self.uses(s.frame).device_writes += 1);
+    }
+
     /// The device is done with writing `segments`.
     pub fn end_device_write(&mut self, segments: &[Segment]) {
         for s in segments {

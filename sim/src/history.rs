@@ -26,7 +26,7 @@ use engine::units::{BLOCK, SECTOR};
 use crate::Verdict;
 use crate::cell::{self, CELL, CELLS_PER_BLOCK, Value, ZERO};
 use crate::medium::{Content, Medium};
-use crate::register::{Cell, Made, Version, describe_version};
+use crate::register::{Cell, Made, NEVER, Version, describe_version};
 
 /// A moment: the number of events that the engine was given.
 pub type Step = u64;
@@ -229,6 +229,34 @@ impl History {
                 .map_err(|what| format!("a durable write was acknowledged, but {what}"))?;
         }
         Ok(())
+    }
+
+    /// Blocks that the device has an older content of than a flush that starts at `start` wants.
+    pub fn missing(&self, medium: &Medium, start: Step) -> BTreeSet<u64> {
+        self.uncertain.iter().copied().filter(|&number| self.is_missing(number, medium, start)).collect()
+    }
+
+    /// Whether the device has an older content of block `number` than a flush that starts at `start` wants.
+    pub fn is_missing(&self, number: u64, medium: &Medium, start: Step) -> bool {
+        (0..BLOCK / SECTOR).any(|sector| self.is_sector_missing(number * (BLOCK / SECTOR) + sector, medium, start))
+    }
+
+    /// The same of a sector.
+    pub fn is_sector_missing(&self, sector: u64, medium: &Medium, start: Step) -> bool {
+        let Some(page) = self.pages.get(&(sector * SECTOR / BLOCK)) else { return false };
+        let mut bytes = [0; SECTOR as usize];
+        medium.read(sector * SECTOR, &mut bytes);
+        let first = sector * (SECTOR / CELL);
+        (first..).zip(bytes.chunks(CELL as usize)).any(|(at, bytes)| {
+            let cell = &page[(at % CELLS_PER_BLOCK) as usize];
+            !cell::value(bytes, at).is_some_and(|value| cell.is_new_enough(value, start))
+        })
+    }
+
+    /// Blocks of which cannot be said what the device should have: something is changing them now, or was trimmed.
+    pub fn unclear_blocks(&self) -> u64 {
+        let unclear = |cell: &Cell| cell.live.iter().any(|v| v.settled == NEVER || v.revives()) || !cell.old.is_empty();
+        self.uncertain.iter().filter(|number| self.pages[number].iter().any(unclear)).count() as u64
     }
 
     /// The power was cut: what survived must be allowed to, and is the truth from now on.

@@ -4,21 +4,28 @@
 //!   swarm ─ a seed ─► setup ─► world ─┬─ sockets: link, workload, request     clients, and bytes both ways
 //!                                     ├─ disk: medium, fault                  what is durable, what goes wrong
 //!                                     ├─ frames                               memory, and who may touch it when
-//!                                     ├─ operator                             commands, power cuts, the end
-//!                                     └─ history, register, judge, reply, cell     what is right
+//!                                     ├─ operator, finale                     commands, power cuts, the end
+//!                                     ├─ history, register, judge, reply, cell     what is right: content and answers
+//!                                     └─ trouble, promptness                   what is right: errors and waiting
 //! ```
+//!
+//! Beside it stands [`load`]: traces and synthetic loads in time, for virtual and live servers.
 //!
 //! Begin with [`swarm::run`]. The same seed gives the same world, to the last event: [`trace`] has the hash.
 
+mod answers;
 pub mod cell;
 pub mod disk;
 pub mod fault;
+mod finale;
 pub mod frames;
 pub mod history;
 pub mod judge;
 pub mod link;
+pub mod load;
 pub mod medium;
 mod operator;
+pub mod promptness;
 pub mod queue;
 mod register;
 pub mod reply;
@@ -28,6 +35,7 @@ pub mod setup;
 mod sockets;
 pub mod swarm;
 pub mod trace;
+pub mod trouble;
 pub mod workload;
 pub mod world;
 

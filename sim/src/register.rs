@@ -156,6 +156,15 @@ impl Cell {
         true
     }
 
+    /// Whether a flush that started at `start` may leave `value` on the medium, as far as can be said.
+    pub(crate) fn is_new_enough(&self, value: Value, start: Step) -> bool {
+        if self.is_certain() {
+            return self.certain == value;
+        }
+        self.live.iter().any(|v| v.revives() || v.superseded >= start && self.fits(v, value))
+            || self.old.iter().any(|old| old.value == value && old.superseded >= start)
+    }
+
     pub(crate) fn may_survive(&self, value: Value) -> bool {
         match &self.live[..] {
             [] => self.certain == value,

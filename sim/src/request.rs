@@ -3,6 +3,8 @@
 use engine::nbd::Errno;
 use engine::nbd::wire::{self, PAYLOAD_BYTES_MAX, REQUEST_BYTES, command, command_flag};
 
+use engine::units::Nanos;
+
 use crate::history::{OpId, Step};
 
 /// A request, as its client means it.
@@ -112,13 +114,28 @@ pub struct Pending {
     pub through_since: Step,
     /// BLOCK_STATUS was answered.
     pub status: bool,
+    /// The volume may write through, or be about to.
+    pub may_write_through: bool,
+    /// When its header was handed over.
+    pub arrived: Nanos,
 }
 
 impl Pending {
     /// `request` was handed over.
     pub fn new(request: Request, start: Step, size: u64, through_since: Step) -> Pending {
         let (answered, error) = (Vec::new(), None);
-        Pending { request, start, taken: 0, size, answered, error, through_since, status: false }
+        Pending {
+            request,
+            start,
+            taken: 0,
+            size,
+            answered,
+            error,
+            through_since,
+            status: false,
+            may_write_through: false,
+            arrived: 0,
+        }
     }
 
     /// A part of a read was answered. False if it is outside of the request or was answered before.

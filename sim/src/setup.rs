@@ -4,7 +4,7 @@ use engine::Config;
 use engine::control::LEAST_BYTES;
 use engine::control::{TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
-use engine::units::{BLOCK, MILLISECOND, SECOND};
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 use crate::disk::Limits;
 use crate::disk::drive::lanes::{Lanes, LanesSpec};
@@ -20,6 +20,8 @@ pub struct VolumeSetup {
     pub spec: VolumeSpec,
     /// Clients that it always has.
     pub clients: u64,
+    /// Clients that it always has, and that never read a reply.
+    pub deaf: u64,
 }
 
 /// The disk.
@@ -78,6 +80,9 @@ pub struct Setup {
     pub restarts: u64,
     /// Clients go everywhere rather than to a few places.
     pub scattered: bool,
+    /// The driver works in passes, and is up to so many nanoseconds late: what is due comes together, and what the
+    /// engine wants is done at the end. 0: each thing by itself, at its time.
+    pub late_ns: Nanos,
 }
 
 impl Setup {
@@ -103,7 +108,11 @@ impl Setup {
             operations: rng.pick(&[0, 300, 2000]),
             restarts: rng.pick(&[0, 100, 400, 1200]),
             scattered: false,
+            late_ns: rng.pick(&[0, 0, 100_000, 3 * MILLISECOND]),
         };
+        if rng.one_in(4) {
+            setup.volumes.iter_mut().for_each(|volume| volume.deaf = rng.between(0, 2));
+        }
         if rng.one_in(6) {
             setup.scatter();
         }
@@ -155,7 +164,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         can_zero: rng.one_in(2),
         can_punch: sparse && rng.chance(700_000),
     };
-    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]) }
+    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0 }
 }
 
 fn disk(rng: &mut Rng) -> DiskSetup {
@@ -200,5 +209,6 @@ fn faults(rng: &mut Rng) -> Faults {
         flush: rng.pick(&[0, 20_000, 200_000]),
         slow: rng.pick(&[0, 20_000]),
         stuck: rng.pick(&[0, 500]),
+        refused: rng.pick(&[0, 0, 100_000]),
     }
 }

@@ -1,18 +1,17 @@
 //! The world's sockets: bytes to the engine, bytes from it, and how connections come and go.
 
-use engine::nbd::Errno;
-use engine::nbd::wire::{REQUEST_MAGIC, command, command_flag};
+use engine::control::WriteCache;
+use engine::nbd::wire::{REQUEST_MAGIC, command};
 use engine::units::{MILLISECOND, Nanos};
-use engine::{ConnId, Event, Outgoing, Receive, Session};
+use engine::{Action, ConnId, Event, Outgoing, Receive, Session};
 
 use crate::Verdict;
 use crate::cell::{self, CELL};
-use crate::judge::Judge;
 use crate::link::{Item, Link, State};
 use crate::request::{Expected, Pending, Request};
 use crate::trace::Line;
 use crate::workload::{Asker, Manners};
-use crate::world::{LinkId, NEVER, Wake, World};
+use crate::world::{LinkId, Wake, World};
 
 /// What one connection may bring in before others have their turn.
 const TURN_HEADERS: u32 = 4;
@@ -29,6 +28,12 @@ impl World {
             Session { structured: true, base_allocation: false },
             Session { structured: true, base_allocation: true },
         ]);
+        let id = self.volumes[volume].setup.spec.volume;
+        let deaf = self.links.values().filter(|link| link.volume == id && link.manners.deaf).count() as u64;
+        if deaf < self.volumes[volume].setup.deaf {
+            let manners = Manners::deaf(&mut self.rng);
+            return self.attach(volume, Session { structured: true, ..session }, manners).map(|_| ());
+        }
         let manners = Manners::random(&mut self.rng);
         self.attach(volume, session, manners).map(|_| ())
     }
@@ -153,7 +158,7 @@ impl World {
         }
         link.state = State::Closed;
         let volume = &self.volumes[link.volume.0 as usize];
-        if link.polite && !link.pending.is_empty() && !volume.closing && !volume.faulted {
+        if link.polite && !link.pending.is_empty() && !volume.closing {
             return Err(format!("{:?} said goodbye, and is closed before {:?} are answered", link.conn, link.pending));
         }
         for (_, frame) in link.frames.drain(..) {
@@ -246,8 +251,17 @@ impl World {
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &mut self.volumes[link.volume.0 as usize];
         let start = self.step + 1;
-        let pending = Pending::new(request, start, volume.size, volume.through_since);
+        let mut pending = Pending::new(request, start, volume.size, volume.through_since);
+        pending.may_write_through = volume.mode == WriteCache::None || volume.mode_asked == WriteCache::None;
+        pending.arrived = self.now;
         link.pending.insert(request.cookie, pending);
+        let watched = volume.flush_counts(start) && !volume.closing && !self.draining && !volume.trouble.ever();
+        if request.command == command::FLUSH
+            && watched
+            && request.verdict(volume.size, true, true) == Expected::Ordinary
+        {
+            volume.promptness.flush_arrived(&volume.history, self.disk.medium(link.volume), start);
+        }
         let Session { structured, base_allocation } = link.session;
         if !matches!(request.verdict(volume.size, structured, base_allocation), Expected::Refused(_)) {
             let cells = cell::covered(request.offset, u64::from(request.len));
@@ -344,95 +358,11 @@ impl World {
         Ok(())
     }
 
-    /// Reply bytes are taken apart and judged.
-    fn judge(&mut self, id: LinkId) -> Verdict {
-        loop {
-            let link = self.links.get_mut(&id).expect("a link");
-            let volume = &mut self.volumes[link.volume.0 as usize];
-            let data_bytes = |cookie| {
-                let request = link.pending.get(&cookie)?.request;
-                Some(if request.command == command::READ { u64::from(request.len) } else { 0 })
-            };
-            let Some(chunk) = link.replies.next(data_bytes).map_err(|what| format!("{:?}: {what}", link.conn))? else {
-                return Ok(());
-            };
-            let (session, step) = (link.session, self.step);
-            let mut judge = Judge { pending: &mut link.pending, session, history: &mut volume.history, step };
-            if let Some(pending) = judge.chunk(chunk)? {
-                self.answered(id, pending)?;
-            }
-        }
-    }
-
-    /// A request is answered: whether it may be so, and what follows from it.
-    fn answered(&mut self, id: LinkId, pending: Pending) -> Verdict {
-        let link = self.links.get_mut(&id).expect("a link");
-        // The client sees it when it has read as far as this.
-        link.answers.push_back(link.sent);
-        let (conn, volume_id, session) = (link.conn, link.volume, link.session);
-        let (request, error) = (pending.request, pending.error.unwrap_or(0));
-        if error == Errno::Shutdown as u32 {
-            link.requests_left = link.requests_left.min(2);
-        }
-        self.answered_at = self.now;
-        self.stats.answers += 1;
-        self.stats.errors += u64::from(error != 0);
-        self.log(Line::Answer(conn, request, error));
-        self.check_error(&pending, volume_id, session)?;
-        let (step, horizon) = (self.step, self.horizon(volume_id).min(pending.start));
-        let cells = cell::covered(request.offset, u64::from(request.len));
-        let volume = &mut self.volumes[volume_id.0 as usize];
-        let through = pending.through_since != NEVER && pending.through_since == volume.through_since;
-        let durable = (through || request.has(command_flag::FUA)) && volume.flush_counts(pending.start);
-        match request.command {
-            command::WRITE | command::WRITE_ZEROES if error == 0 => {
-                volume.history.acknowledge(request.op, cells.clone(), step, durable, horizon);
-                if durable {
-                    volume.history.check_durable(self.disk.medium(volume_id), cells)?;
-                }
-            }
-            command::WRITE | command::WRITE_ZEROES | command::TRIM => volume.history.settle(request.op, cells, step),
-            command::FLUSH if error == 0 => self.check_flushed(volume_id, pending.start)?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn check_error(&self, pending: &Pending, volume: engine::disk::VolumeId, session: Session) -> Verdict {
-        let (request, error) = (pending.request, pending.error.unwrap_or(0));
-        let volume = &self.volumes[volume.0 as usize];
-        let shutting_down = self.draining || volume.closing;
-        let faults = [Errno::Io as u32, Errno::NoSpace as u32];
-        // A partition full of what cannot be written fails the writes of all volumes that share it.
-        let tenant = volume.setup.spec.tenant;
-        let shared = self.volumes.iter().any(|other| other.faulted && other.setup.spec.tenant == tenant);
-        let writes = matches!(request.command, command::WRITE | command::WRITE_ZEROES);
-        let excused = (volume.faulted || writes && shared) && faults.contains(&error)
-            || shutting_down && error == Errno::Shutdown as u32
-            || request.has(command_flag::FAST_ZERO) && error == Errno::NotSupported as u32
-            || request.has(command_flag::DF) && request.len > 64 << 10 && error == Errno::Overflow as u32;
-        let fine = match request.verdict(pending.size, session.structured, session.base_allocation) {
-            Expected::Refused(errors) => {
-                errors.iter().any(|&expected| expected as u32 == error)
-                    || shutting_down && error == Errno::Shutdown as u32
-            }
-            Expected::Ordinary => error == 0 || excused,
-            Expected::Anything => true,
-        };
-        if !fine {
-            return Err(format!("{request:?} was answered with error {error} on a volume of {} bytes", pending.size));
-        }
-        if error == 0 && request.command == command::WRITE && pending.taken < u64::from(request.len) {
-            return Err(format!("{request:?} was acknowledged, but only {} bytes of it were taken", pending.taken));
-        }
-        Ok(())
-    }
-
     /// A client reads what is in its socket.
     pub(crate) fn client_reads(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.planned.drain = false;
-        if !link.has_client() || link.buffered == 0 {
+        if !link.has_client() || link.buffered == 0 || link.manners.deaf {
             return;
         }
         if self.busy && link.rng.chance(link.manners.stops) {
@@ -450,6 +380,13 @@ impl World {
         if complete > 0 {
             self.plan(id, Wake::Think(id), think_ns);
         }
+    }
+
+    /// A client that read nothing begins to.
+    pub(crate) fn hear(&mut self, id: LinkId) {
+        let link = self.links.get_mut(&id).expect("a link");
+        link.manners = Manners::calm();
+        self.plan_net(id, Wake::Drain(id));
     }
 
     pub(crate) fn on_receive(&mut self, conn: ConnId) -> Verdict {
@@ -473,14 +410,25 @@ impl World {
         let id = self.link_of(conn)?;
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &self.volumes[link.volume.0 as usize];
+        // A simple reply that began well cannot say that it ended badly.
+        let unread = |pending: &Pending| {
+            let Request { command, offset, len, .. } = pending.request;
+            command == command::READ && volume.trouble.excuses_read(pending.start, offset, len.into())
+        };
+        let torn = !link.session.structured && link.pending.values().any(unread);
+        let reason = link.garbage || volume.closing || torn;
         match link.state {
-            State::Open if !(link.garbage || volume.closing || !link.session.structured && volume.faulted) => {
-                return Err(format!("{conn:?} is closed for no reason"));
-            }
-            State::Leaving => (link.state, link.polite) = (State::Closing, !volume.closing && !link.garbage),
+            State::Open if !reason => return Err(format!("{conn:?} is closed for no reason")),
+            State::Leaving => (link.state, link.polite) = (State::Closing, !reason),
             State::Open => link.state = State::Closing,
             State::Closing => return Err(format!("{conn:?} is closed twice")),
             State::Vanished | State::Closed => {}
+        }
+        if link.manners.deaf {
+            // The driver gives up on it after a while.
+            link.polite = false;
+            let at = self.soon(50 * MILLISECOND);
+            self.queue.push(at, Wake::Hangup(id));
         }
         self.plan_net(id, Wake::Send(id));
         Ok(())
@@ -489,6 +437,8 @@ impl World {
     pub(crate) fn on_gone(&mut self, conn: ConnId) -> Verdict {
         self.log(Line::Gone(conn));
         let id = self.link_of(conn)?;
+        // The slot's next connection has nothing to do with what this one wanted.
+        self.batch.retain(|action| !matches!(action, Action::Send(of) | Action::Receive(of) if *of == conn));
         let link = self.links.remove(&id).expect("a link");
         if link.state != State::Closed {
             return Err(format!("{conn:?} is gone before it was closed"));

@@ -32,6 +32,8 @@ pub struct Manners {
     pub requests: u64,
     /// It vanishes instead of taking its leave.
     pub vanishes: bool,
+    /// It never reads a reply.
+    pub deaf: bool,
 }
 
 impl Default for Manners {
@@ -46,6 +48,7 @@ impl Default for Manners {
             stops: 0,
             requests: u64::MAX,
             vanishes: false,
+            deaf: false,
         }
     }
 }
@@ -64,7 +67,13 @@ impl Manners {
             stops: if rng.one_in(4) { 30_000 } else { 0 },
             requests: rng.pick(&[3, 20, 100, 1000, u64::MAX]),
             vanishes: rng.one_in(2),
+            deaf: false,
         }
+    }
+
+    /// Those of a client that asks for as much as it can, and never reads a reply.
+    pub fn deaf(rng: &mut Rng) -> Manners {
+        Manners { window: rng.pick(&[8, 128]), requests: u64::MAX, deaf: true, ..Manners::random(rng) }
     }
 
     /// Those of a client that checks what is left at the end.

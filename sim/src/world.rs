@@ -10,13 +10,15 @@
 //! ```
 //!
 //! It does what a driver does, and believes nothing: any wrong step ends the run with what was wrong. This file turns
-//! the wheel; sockets are in `sockets.rs`, the operator in `operator.rs`.
+//! the wheel; sockets are in `sockets.rs`, what answers mean in
+//! `answers.rs`, the operator in `operator.rs`, the end in `finale.rs`. A driver may also work in passes (`end_pass`), as the
+//! contract of `engine::Event` allows.
 
 use std::collections::BTreeMap;
 
 use engine::control::WriteCache;
-use engine::disk::{IoId, VolumeId};
-use engine::units::{MILLISECOND, Nanos, SECOND};
+use engine::disk::{Io, IoId, Op, VolumeId};
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Outgoing, Server};
 
 use crate::Verdict;
@@ -25,16 +27,20 @@ use crate::frames::Frames;
 use crate::history::{History, OpId, Step};
 use crate::link::{Link, State};
 use crate::operator::Ask;
+use crate::promptness::Promptness;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::setup::{Setup, VolumeSetup};
 use crate::trace::{Line, Sink, Trace};
+use crate::trouble::Trouble;
 use crate::workload::Places;
 
 /// Events at one moment of virtual time that mean that it stands still.
 const EVENTS_AT_ONCE_MAX: u32 = 200_000;
-/// Without an answer for so long, although somebody waits, nothing will come any more.
+/// What is not answered for so long, although its client reads, never will be.
 const SILENCE_MAX_NS: Nanos = 120 * SECOND;
+/// Events that a pass of the driver takes in, at most.
+const PASS_EVENTS_MAX: u64 = 24;
 
 /// A connection's number in the world: slots are used again, these are not.
 pub type LinkId = u64;
@@ -79,10 +85,16 @@ pub struct Volume {
     pub through_since: Step,
     /// Until when a flush may mean nothing.
     pub unsafe_until: Step,
-    /// A device request of it has failed since the last power cut.
-    pub faulted: bool,
-    /// It is being closed.
+    /// The mode that was asked for.
+    pub mode_asked: WriteCache,
+    /// What went wrong in the device.
+    pub trouble: Trouble,
+    /// Its flushes that wait.
+    pub promptness: Promptness,
+    /// It is being closed, or is closed.
     pub closing: bool,
+    /// It is served.
+    pub open: bool,
 }
 
 /// Never.
@@ -141,8 +153,13 @@ pub struct World {
     pub(crate) draining: bool,
     /// `Drained` was reported: the server is to be started again.
     pub(crate) drained: bool,
-    pub(crate) answered_at: Nanos,
+    /// Tenants that there are.
+    pub(crate) tenants: Vec<bool>,
+    silence_checked_at: Nanos,
     at_once: u32,
+    in_pass: bool,
+    /// What the driver does at the end of its pass.
+    pub(crate) batch: Vec<Action>,
     pub(crate) trace: Trace,
     pub(crate) stats: Stats,
 }
@@ -172,8 +189,11 @@ impl World {
             busy: true,
             draining: false,
             drained: false,
-            answered_at: 0,
+            tenants: vec![false; setup.tenants.len()],
+            silence_checked_at: 0,
             at_once: 0,
+            in_pass: false,
+            batch: Vec::new(),
             trace: Trace::new(sink),
             stats: Stats::default(),
             setup,
@@ -212,31 +232,44 @@ impl World {
             return Err("time stands still".into());
         }
         self.now = self.now.max(next);
-        if device == Some(next) {
+        let late_ns = self.setup.late_ns;
+        let events = if late_ns > 0 { self.rng.between(1, PASS_EVENTS_MAX) } else { 1 };
+        if late_ns > 0 {
+            self.now += self.rng.below(late_ns);
+        }
+        self.in_pass = true;
+        for _ in 0..events {
             while let Some((io, at)) = self.disk.poll(self.now) {
                 self.queue.push(at, Wake::Complete(self.life, io));
             }
-        } else if planned == Some(next) {
-            let (_, wake) = self.queue.pop().expect("just seen");
-            self.wake(wake)?;
-        } else {
-            self.give(Event::Timer, Line::Timer)?;
+            let (planned, timer) = (self.queue.next_at(), self.server.poll_timeout());
+            let timer_first = timer.is_some_and(|timer| planned.is_none_or(|planned| timer < planned));
+            if timer_first && timer.is_some_and(|timer| timer <= self.now) {
+                self.give(Event::Timer, Line::Timer)?;
+            } else if !timer_first && planned.is_some_and(|planned| planned <= self.now) {
+                let (_, wake) = self.queue.pop().expect("just seen");
+                self.wake(wake)?;
+            }
         }
+        self.in_pass = false;
+        self.end_pass()?;
         self.check_silence()
     }
 
+    /// Nobody who reads waits for ever, whatever the others do.
     fn check_silence(&mut self) -> Verdict {
-        if self.now <= self.answered_at + SILENCE_MAX_NS {
+        if self.now < self.silence_checked_at + SECOND {
             return Ok(());
         }
-        let waiting = self.links.values().find(|link| !link.pending.is_empty() && link.state == State::Open);
-        match waiting.and_then(|link| Some((link.conn, link.pending.values().next()?))) {
-            Some((conn, pending)) => Err(format!("no answers any more: {conn:?} waits for {pending:?}")),
-            None => {
-                self.answered_at = self.now;
-                Ok(())
+        self.silence_checked_at = self.now;
+        for link in self.links.values().filter(|link| link.state == State::Open && !link.manners.deaf) {
+            let oldest = link.pending.values().min_by_key(|pending| pending.arrived);
+            if let Some(pending) = oldest.filter(|pending| pending.arrived + SILENCE_MAX_NS < self.now) {
+                let (conn, everything) = (link.conn, self.describe());
+                return Err(format!("no answer any more: {conn:?} waits for {pending:?}: {everything}"));
             }
         }
+        Ok(())
     }
 
     fn wake(&mut self, wake: Wake) -> Verdict {
@@ -257,9 +290,17 @@ impl World {
 
     fn complete(&mut self, io: IoId) -> Verdict {
         let done = self.disk.complete(io, &mut self.frames);
-        if done.result.is_err() {
-            self.stats.faults += 1;
-            self.volumes[done.volume.0 as usize].faulted = true;
+        let (good, next) = (done.result.is_ok(), self.step + 1);
+        self.stats.faults += u64::from(!good);
+        let volume = &mut self.volumes[done.io.volume.0 as usize];
+        volume.trouble.completed(next, &done.io, good);
+        let blocks = done.io.offset / BLOCK..(done.io.offset + done.io.len).div_ceil(BLOCK);
+        match done.io.op {
+            _ if volume.trouble.ever() => volume.promptness.forget(),
+            Op::Write { .. } | Op::Zero | Op::Punch => {
+                volume.promptness.written(blocks, &volume.history, self.disk.medium(done.io.volume));
+            }
+            Op::Read | Op::Flush => {}
         }
         self.give(Event::IoDone { io, result: done.result }, Line::IoDone(io, done.result))
     }
@@ -270,9 +311,40 @@ impl World {
         self.trace.push(self.now, self.step, line);
         self.server.handle(self.now, event);
         while let Some(action) = self.server.poll_action() {
+            match action {
+                Action::Submit(_) | Action::Send(_) | Action::Receive(_) if self.in_pass && self.setup.late_ns > 0 => {
+                    if let Action::Submit(io) = action
+                        && let Io { op: Op::Write { .. }, segments, .. } = self.server.io(io)
+                    {
+                        self.frames.hold_for_write(segments);
+                    }
+                    self.batch.push(action);
+                }
+                action => self.act(action)?,
+            }
+        }
+        self.watch_outgoing()?;
+        if self.in_pass { Ok(()) } else { self.end_pass() }
+    }
+
+    /// The driver does what it has put off.
+    fn end_pass(&mut self) -> Verdict {
+        for action in std::mem::take(&mut self.batch) {
+            if let Action::Submit(io) = action
+                && let Io { op: Op::Write { .. }, segments, .. } = self.server.io(io)
+            {
+                self.frames.end_device_write(segments);
+            }
             self.act(action)?;
         }
-        self.watch_outgoing()
+        self.watch_outgoing()?;
+        for volume in self.volumes.iter().filter(|volume| !volume.closing) {
+            let (id, idle) = (volume.setup.spec.volume, !self.disk.is_full());
+            if let Some(start) = volume.promptness.oldest().filter(|_| idle && !self.disk.is_busy(id)) {
+                return Err(format!("the flush of step {start} waits, but the device does nothing for {id:?}"));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn log(&mut self, line: Line) {
@@ -295,15 +367,25 @@ impl World {
             Action::Close(conn) => self.on_close(conn),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Report { token, report } => self.reported(token, report),
+            // There is no memory to give back.
+            Action::Retired => Ok(()),
         }
     }
 
     fn submit(&mut self, id: IoId) -> Verdict {
         let io = self.server.io(id);
-        let line = Line::Submit(id, io.volume, format!("{:?}", io.op), io.offset, io.len);
+        let (volume, op) = (io.volume, io.op);
+        let line = Line::Submit(id, volume, format!("{op:?}"), io.offset, io.len);
         self.disk.submit(self.now, id, io, &mut self.frames)?;
         self.log(line);
         self.stats.device_requests += 1;
+        let flushing = self.disk.is_flushing(volume);
+        let promptness = &mut self.volume(volume).promptness;
+        match op {
+            Op::Flush => promptness.flush_submitted(),
+            Op::Write { .. } if !flushing => promptness.write_submitted()?,
+            Op::Write { .. } | Op::Read | Op::Zero | Op::Punch => {}
+        }
         Ok(())
     }
 
@@ -400,8 +482,11 @@ fn new_volume(setup: &VolumeSetup, scattered: bool, rng: &mut Rng) -> Volume {
         mode,
         through_since: if mode == WriteCache::None { 0 } else { NEVER },
         unsafe_until: if mode == WriteCache::Unsafe { NEVER } else { 0 },
-        faulted: false,
+        mode_asked: mode,
+        trouble: Trouble::default(),
+        promptness: Promptness::default(),
         closing: false,
+        open: false,
         setup: setup.clone(),
     }
 }

@@ -18,6 +18,11 @@ def binary():
     return os.environ.get("AEROGEL_BIN") or str(TARGET / "checked" / "aerogel")
 
 
+def lab():
+    """`aerogel-lab`: AEROGEL_LAB_BIN, or what `make test` builds."""
+    return os.environ.get("AEROGEL_LAB_BIN") or str(TARGET / "checked" / "aerogel-lab")
+
+
 def scratch(name="t"):
     """A new directory on a real disk (not a tmpfs), with a path short enough for sockets below it."""
     base = Path(os.environ.get("AEROGEL_SCRATCH", TARGET / "scratch"))

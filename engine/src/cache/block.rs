@@ -76,6 +76,8 @@ pub(crate) struct Block {
     pub(crate) in_dirty: bool,
     /// Its last write-back failed.
     pub(crate) failing: bool,
+    /// What is being written was given up: if that fails, it is forgotten.
+    pub(crate) given_up: bool,
 }
 
 impl Default for Block {
@@ -100,6 +102,7 @@ impl Default for Block {
             in_lru: false,
             in_dirty: false,
             failing: false,
+            given_up: false,
         }
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct CachedVolume {
     pub(crate) failing: u32,
     /// Blocks with dirt or being written.
     pub(crate) unwritten: u32,
+    /// Blocks being written whose content was given up.
+    pub(crate) given_up: u32,
 }
 
 impl CachedVolume {
@@ -69,12 +71,21 @@ impl CachedVolume {
             evicted: 0,
             failing: 0,
             unwritten: 0,
+            given_up: 0,
         }
     }
 
     /// Whether `generation` may be lost at a power cut.
     pub(crate) fn is_unsynced(&self, generation: u32) -> bool {
         generation.wrapping_sub(self.synced) as i32 > 0
+    }
+
+    /// Something written in `generation` is no longer here to be written again.
+    fn note_evicted(&mut self, generation: u32) {
+        // Blocks are not evicted in the order in which they were written.
+        if self.is_unsynced(generation) && generation.wrapping_sub(self.evicted) as i32 > 0 {
+            self.evicted = generation;
+        }
     }
 }
 
@@ -202,12 +213,8 @@ impl Cache {
         if self.blocks[id as usize].in_lru {
             self.lru_remove(id);
         }
-        if unsynced != 0 && self.volume(volume).is_unsynced(written_in) {
-            let volume = self.volume_mut(volume);
-            // Blocks are not evicted in the order in which they were written.
-            if written_in.wrapping_sub(volume.evicted) as i32 > 0 {
-                volume.evicted = written_in;
-            }
+        if unsynced != 0 {
+            self.volume_mut(volume).note_evicted(written_in);
         }
         let hash = self.hash(volume, number);
         self.index.find_entry(hash, |&other| other == id).expect("an entered block").remove();

@@ -139,6 +139,11 @@ impl Pool {
         frame.0 > self.limit
     }
 
+    /// Whether it is above the limit and nobody uses it: nothing in it will be read again.
+    pub(crate) fn is_retired(&self, frame: FrameId) -> bool {
+        self.is_retiring(frame) && self.meta[frame.0 as usize].references == 0
+    }
+
     /// Moves the limit. Frames above it stay in use until released.
     pub(crate) fn set_limit(&mut self, limit: u32) {
         assert!(limit <= self.max());
@@ -177,8 +182,10 @@ mod tests {
         let mut pool = Pool::new(4, 4);
         let frames: Vec<_> = (0..4).map(|_| pool.take(TENANT).unwrap()).collect();
         pool.release(frames[3]);
+        assert!(!pool.is_retired(frames[3]), "free, and may be taken again");
         pool.set_limit(2);
         assert_eq!((pool.available(), pool.retiring()), (0, 1));
+        assert!(pool.is_retired(frames[3]) && !pool.is_retired(frames[2]) && !pool.is_retired(frames[1]));
         pool.release(frames[2]);
         assert_eq!((pool.available(), pool.retiring()), (0, 0));
         pool.release(frames[0]);

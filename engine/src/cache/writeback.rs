@@ -6,7 +6,7 @@
 //! most, so the device never has two versions of a sector to reorder.
 
 use super::block::{Block, BlockId};
-use super::{Cache, age_ms, runs};
+use super::{Cache, CachedVolume, age_ms, runs};
 use crate::disk::VolumeId;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
@@ -132,7 +132,8 @@ impl Cache {
         block.dirty = 0;
     }
 
-    /// A device write of `sectors` of the block is over. True when nothing more of the block is being written.
+    /// A device write of `sectors` of the block is over. When nothing more of the block is being written, says whether
+    /// all of it went well.
     pub(crate) fn end_write(
         &mut self,
         now: Nanos,
@@ -140,7 +141,7 @@ impl Cache {
         sectors: SectorMask,
         good: bool,
         durable: bool,
-    ) -> bool {
+    ) -> Option<bool> {
         let block = &mut self.blocks[id as usize];
         let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
         block.writing &= !sectors;
@@ -156,14 +157,20 @@ impl Cache {
             }
         }
         if block.writing != 0 {
-            return false;
+            return None;
         }
         volume.ledger.written(block.writing_epoch);
         let partition = self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant");
         partition.writing -= 1;
         partition.stirred = true;
-        let failed = std::mem::take(&mut block.failed);
-        if (failed != 0) != block.failing {
+        let mut failed = std::mem::take(&mut block.failed);
+        let good = failed == 0;
+        if std::mem::take(&mut block.given_up) {
+            volume.given_up -= 1;
+            let lost = std::mem::take(&mut failed) & !block.dirty;
+            block.forget(lost, volume);
+        }
+        if (failed != 0) != block.failing && !(planted!(MendedBlockStillFailing) && block.failing) {
             block.failing = failed != 0;
             let partition = self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant");
             let count = |failing: u32| if block.failing { failing + 1 } else { failing - 1 };
@@ -186,7 +193,7 @@ impl Cache {
         } else {
             self.became_clean(id);
         }
-        true
+        Some(good)
     }
 
     fn became_clean(&mut self, id: BlockId) {
@@ -204,14 +211,10 @@ impl Cache {
 
     /// The block's dirt is no longer wanted.
     pub(crate) fn forget_dirt(&mut self, id: BlockId) {
+        self.no_longer_failing(id);
         let block = &mut self.blocks[id as usize];
         debug_assert_eq!(block.writing, 0);
         let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
-        if block.failing {
-            volume.failing -= 1;
-            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").failing -= 1;
-            block.failing = false;
-        }
         if block.dirty == 0 {
             return;
         }
@@ -235,13 +238,39 @@ impl Cache {
         }
     }
 
-    /// Forgets the dirt of blocks whose write-back failed; their content is what the device has.
-    pub(crate) fn drop_failing(&mut self, volume: VolumeId) {
+    /// Forgets the content of blocks whose write-back failed: it is what the device has. Where another attempt is in
+    /// flight, that decides; see [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up.
+    pub(crate) fn give_up_failing(&mut self, volume: VolumeId, mut visit: impl FnMut(u32)) {
         self.for_each(volume, 0, u64::MAX, |cache, id| {
-            if cache.block(id).failing && cache.block(id).quiet() {
-                cache.drop_block(id);
+            if !cache.block(id).failing {
+                return;
+            }
+            let Block { writing, writing_epoch, dirty, dirty_epoch, .. } = *cache.block(id);
+            visit(if writing != 0 { writing_epoch } else { dirty_epoch });
+            if cache.block(id).quiet() {
+                return cache.drop_block(id);
+            }
+            if writing == 0 {
+                // It is being read: what the device has comes with that.
+                cache.forget_dirt(id);
+                let volume = cache.volumes[volume.0 as usize].as_mut().expect("an open volume");
+                return cache.blocks[id as usize].forget(dirty, volume);
+            }
+            cache.no_longer_failing(id);
+            let block = &mut cache.blocks[id as usize];
+            if !std::mem::replace(&mut block.given_up, true) {
+                cache.volume_mut(volume).given_up += 1;
             }
         });
+    }
+
+    fn no_longer_failing(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id as usize];
+        if std::mem::take(&mut block.failing) {
+            let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+            volume.failing -= 1;
+            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").failing -= 1;
+        }
     }
 
     /// A device flush begins: the generation it covers.
@@ -257,6 +286,17 @@ impl Cache {
         let start = self.block(first.0).number * BLOCK + u64::from(first.1.trailing_zeros()) * SECTOR;
         let end = self.block(last.0).number * BLOCK + u64::from(8 - last.1.leading_zeros()) * SECTOR;
         (start, end)
+    }
+}
+
+impl Block {
+    /// Sectors are no longer known: what they are is what the device has.
+    fn forget(&mut self, sectors: SectorMask, volume: &mut CachedVolume) {
+        self.valid &= !sectors;
+        if self.unsynced & sectors != 0 {
+            self.unsynced &= !sectors;
+            volume.note_evicted(self.written_in);
+        }
     }
 }
 

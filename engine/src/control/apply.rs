@@ -4,15 +4,21 @@ use super::snapshot::ConnectionStats;
 use super::{
     Command, Refusal, Report, Snapshot, TenantId, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot,
 };
+use crate::cache::FrameId;
 use crate::disk::VolumeId;
 use crate::event::{Action, ConnId};
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};
-use crate::units::{BLOCK, MILLISECOND, SECTOR, VOLUME_BYTES_MAX};
+use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
 use crate::volume::{Closing, FlushFor, Volume};
 
 /// Frames that a shrinking partition gives back in one event: the others do not wait for more than about 0.1 ms.
 const SHED_FRAMES: u32 = 512;
+/// How long frames that are given up may stay in use, beyond the age at which dirt is written anyway: a device that is not
+/// stuck writes what was due, and a client that reads at all has read. Whoever asked is told then what is still held.
+const SHRINK_PATIENCE: Nanos = 5 * SECOND;
+/// How often is looked for frames that were still held then.
+const HELD_STEP: Nanos = 100 * MILLISECOND;
 
 impl Server {
     pub(crate) fn command(&mut self, token: u64, command: Command) {
@@ -24,10 +30,14 @@ impl Server {
             Command::GrowVolume(volume, size) => self.grow(volume, size),
             Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard),
             Command::ClearVolume(volume) => self.found(volume).map(|()| {
-                self.clear(volume);
-                Some(Report::Done)
+                self.clear(volume, token);
+                None
             }),
             Command::SetBudget(bytes) => self.set_budget(token, bytes),
+            Command::DeclareLost(volume) => self.found(volume).map(|()| {
+                self.volume_mut(volume).flushes.lost = true;
+                Some(Report::Done)
+            }),
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
             Command::Drain => {
                 self.draining = Some(token);
@@ -41,7 +51,7 @@ impl Server {
         }
     }
 
-    fn report(&mut self, token: u64, report: Report) {
+    pub(crate) fn report(&mut self, token: u64, report: Report) {
         self.actions.push_back(Action::Report { token, report });
     }
 
@@ -180,7 +190,7 @@ impl Server {
         if state.connections > 0 || state.requests > 0 || !state.ranges.is_empty() {
             return;
         }
-        if !closing.discard && !closing.flushing {
+        if !closing.discard && !closing.flushing && !planted!(CloseDropsDirt) {
             closing.flushing = true;
             state.closing = Some(closing);
             return self.flush_arrived(volume, FlushFor::Control);
@@ -201,7 +211,7 @@ impl Server {
         }
         let tenant = state.spec.tenant;
         self.cache.close_volume(volume);
-        self.cache.partition_mut(tenant).volumes -= 1;
+        self.cache.partition_mut(tenant).volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
         self.volumes[volume.0 as usize] = None;
         self.report(closing.token, Report::Done);
     }
@@ -217,8 +227,20 @@ impl Server {
         self.config.budget_bytes = bytes;
         self.cache.set_frames(frames);
         self.set_targets(&targets);
-        self.budget_token = Some(token);
+        self.budget_token = Some((token, self.now + self.config.dirty_age_max_ns + SHRINK_PATIENCE));
+        self.held = false;
         Ok(None)
+    }
+
+    /// Whether this frame was given up by `SetBudget` and nobody uses it any more: until a larger budget is set, its content is
+    /// not needed, and the driver may give its memory back.
+    pub fn is_retired(&self, frame: FrameId) -> bool {
+        self.cache.pool().is_retired(frame)
+    }
+
+    /// Frames in use or to be used have numbers up to this one, but for those that are still to retire.
+    pub fn frames_limit(&self) -> u32 {
+        self.cache.pool().limit()
     }
 
     /// Partitions above their target give frames back; frames above the limit become free.
@@ -233,11 +255,21 @@ impl Server {
             self.poke_tenant(tenant);
         }
         let retiring = self.cache.retire_frames();
-        self.move_at = (more || retiring).then_some(self.now + MILLISECOND);
+        // What is held after all this time is not free a millisecond later.
+        let step = if self.held { HELD_STEP } else { MILLISECOND };
+        self.move_at = (more || retiring).then_some(self.now + step);
         if let Some(at) = self.move_at {
             self.wake_at(at);
-        } else if let Some(token) = self.budget_token.take() {
+        } else if let Some((token, _)) = self.budget_token.take() {
             self.report(token, Report::Done);
+        }
+        if !retiring && std::mem::take(&mut self.held) {
+            self.actions.push_back(Action::Retired);
+        }
+        if let Some((token, _)) = self.budget_token.take_if(|(_, deadline)| *deadline <= self.now) {
+            let bytes = u64::from(self.cache.pool().retiring()) * BLOCK;
+            self.held = bytes > 0;
+            self.report(token, if self.held { Report::Held { bytes } } else { Report::Done });
         }
     }
 
@@ -275,6 +307,7 @@ impl Server {
             budget_bytes: self.config.budget_bytes,
             frames: u64::from(pool.limit()),
             free_frames: u64::from(pool.available()),
+            held_frames: u64::from(pool.retiring()),
             busy_ns: self.device.busy_ns,
             idle_ns: self.device.idle_ns,
             queued: self.device.waiting() as u64,

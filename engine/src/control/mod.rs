@@ -81,10 +81,14 @@ pub enum Command {
         /// Whether dirty data is dropped (the volume is being deleted) rather than flushed.
         discard: bool,
     },
-    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again.
+    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again. Answered
+    /// when no attempt to write one of them is in flight any more.
     ClearVolume(VolumeId),
-    /// Use this many bytes of memory, bookkeeping included. Answered when what is above is free.
+    /// Use this many bytes of memory, bookkeeping included. Answered with `Done` when what is above is free, or in bounded time
+    /// (dirty data has to be written first: five seconds more than it may be old) with [`Report::Held`].
     SetBudget(u64),
+    /// Acknowledged data was lost before the volume was opened: flushes fail until `ClearVolume`.
+    DeclareLost(VolumeId),
     /// Report everything there is to see.
     Snapshot,
     /// Refuse new requests, finish those received, flush everything. Answered with [`Report::Drained`].
@@ -96,6 +100,12 @@ pub enum Command {
 pub enum Report {
     /// Done.
     Done,
+    /// Done, but some memory that was to be given up is still in use: by replies that clients do not read, or by data that
+    /// cannot be written. It becomes free as they go; [`Snapshot::held_frames`] says how much is left.
+    Held {
+        /// How much, bytes.
+        bytes: u64,
+    },
     /// Not done, nothing changed; the reason.
     Refused(Refusal),
     /// Everything there is to see.

@@ -133,6 +133,8 @@ pub struct Snapshot {
     pub frames: u64,
     /// Frames nobody uses.
     pub free_frames: u64,
+    /// Frames that were given up and are still in use.
+    pub held_frames: u64,
     /// Nanoseconds with at least one request in the device.
     pub busy_ns: u64,
     /// Nanoseconds with none.

@@ -10,6 +10,7 @@ use crate::control::TenantId;
 use crate::event::Action;
 use crate::slab::Slab;
 use crate::units::{Nanos, SectorMask};
+use crate::volume::Ticket;
 
 /// What a device request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +22,7 @@ pub(crate) enum Purpose {
     /// Makes earlier writes of the volume durable.
     Sync,
     /// The range operation of this number.
-    Range(u32),
+    Range(Ticket),
 }
 
 /// A device request and its story.
@@ -103,12 +104,22 @@ impl Device {
         io.segments.push(segment);
     }
 
-    /// The request waits for its turn.
-    pub(crate) fn submit(&mut self, now: Nanos, io: IoId) {
+    /// The request waits for its turn; an urgent one at the front of its owner's queue (design, section 4).
+    pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool) {
         let slot = &mut self.slots[io.0];
         slot.arrived = now;
         let tenant = slot.tenant;
-        self.policy.arrived(now, tenant, io);
+        self.policy.arrived(now, tenant, io, urgent);
+    }
+
+    /// Somebody waits for the write-backs of `volume`: those that wait for their turn are urgent from now on.
+    pub(crate) fn hurry_writes(&mut self, tenant: TenantId, volume: VolumeId) {
+        let slots = &self.slots;
+        let is_write = |io: IoId| {
+            let slot = &slots[io.0];
+            slot.io.volume == volume && slot.purpose == Purpose::WriteBack
+        };
+        self.policy.hurry(tenant, &is_write);
     }
 
     /// Gives to the device what the policy lets go.

@@ -8,7 +8,7 @@ use crate::disk::VolumeId;
 use crate::event::{Action, ConnId, Session};
 use crate::server::{Server, Todo};
 use crate::units::{BLOCK, PIECE};
-use crate::volume::FlushFor;
+use crate::volume::{FlushFor, RANGES_MAX};
 
 /// Parts of replies that may wait to be sent on a connection: twice what a client at the bound of bytes has with requests
 /// of 4 KiB. It bounds what replies of a few bytes cost.
@@ -266,8 +266,18 @@ impl Server {
                 connection.in_flight >= self.config.requests_per_connection
                     || connection.exclusive.is_some()
                     || self.is_full(connection)
+                    || self.volume(connection.volume).ranges.len() >= RANGES_MAX
             }
             _ => false,
+        }
+    }
+
+    /// Something changed that pauses all connections of a volume, or none.
+    pub(crate) fn note_pauses(&mut self, volume: VolumeId) {
+        for at in 0..self.connections.len() {
+            if self.connections[at].as_ref().is_some_and(|connection| connection.volume == volume) {
+                self.note_pause(ConnId(at as u32));
+            }
         }
     }
 
@@ -372,7 +382,7 @@ impl Server {
         // Design, section 4: FUA fails as long as any earlier acknowledged block is not on the medium.
         if writes && self.volume(volume).flushes.lost {
             self.requests[request].error = Some(Errno::Io);
-        } else if writes && self.cache.volume(volume).failing > 0 {
+        } else if writes && self.cache.volume(volume).failing > 0 && !planted!(FuaIgnoresFailedBlocks) {
             self.requests[request].error = Some(self.volume(volume).write_error);
         }
         let state = &mut self.requests[request];

@@ -26,7 +26,6 @@ pub mod option {
     pub const EXPORT_NAME: u32 = 1;
     pub const ABORT: u32 = 2;
     pub const LIST: u32 = 3;
-    pub const STARTTLS: u32 = 5;
     pub const INFO: u32 = 6;
     pub const GO: u32 = 7;
     pub const STRUCTURED_REPLY: u32 = 8;
@@ -42,7 +41,6 @@ pub mod reply {
     pub const INFO: u32 = 3;
     pub const META_CONTEXT: u32 = 4;
     pub const ERR_UNSUP: u32 = 1 << 31 | 1;
-    pub const ERR_POLICY: u32 = 1 << 31 | 2;
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
     pub const ERR_SHUTDOWN: u32 = 1 << 31 | 7;
@@ -62,6 +60,7 @@ pub mod info {
 pub mod export_flag {
     #![allow(missing_docs, reason = "the protocol's own names")]
     pub const HAS_FLAGS: u16 = 1 << 0;
+    /// Writes are refused. Never said by us; clients look for it.
     pub const READ_ONLY: u16 = 1 << 1;
     pub const SEND_FLUSH: u16 = 1 << 2;
     pub const SEND_FUA: u16 = 1 << 3;
@@ -138,9 +137,6 @@ pub enum Errno {
     /// The device failed.
     #[error("input/output error")]
     Io = 5,
-    /// Out of memory.
-    #[error("out of memory")]
-    NoMem = 12,
     /// The request makes no sense.
     #[error("invalid argument")]
     Invalid = 22,

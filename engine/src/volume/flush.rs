@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use crate::control::WriteCache;
+use crate::control::{Report, WriteCache};
 use crate::disk::{Op, Purpose, VolumeId};
 use crate::nbd::Errno;
 use crate::server::Server;
@@ -67,6 +67,11 @@ impl Flushes {
         self.waiting.back().map(|waiting| waiting.epoch)
     }
 
+    /// Whether a flush waits for `epoch`.
+    pub(crate) fn covers(&self, epoch: u32) -> bool {
+        self.wanted_epoch().is_some_and(|wanted| wanted.wrapping_sub(epoch) as i32 >= 0)
+    }
+
     /// Nobody waits for anything.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && !self.in_device
@@ -86,6 +91,9 @@ impl Server {
         }
         let epoch = self.cache.volume_mut(volume).ledger.close();
         self.volume_mut(volume).flushes.waiting.push_back(Waiting { who, epoch, failed: None });
+        if self.volume(volume).writebacks > 0 {
+            self.device.hurry_writes(self.tenant_of(volume), volume);
+        }
         self.poke(volume);
     }
 
@@ -115,7 +123,9 @@ impl Server {
         }
         debug_assert!(flushes.syncing.is_empty());
         while let Some(front) = flushes.waiting.front() {
-            if !ledger.settled(front.epoch) && !planted!(FlushDoesNotWait) {
+            let settled = ledger.settled(front.epoch) || planted!(FlushDoesNotWait);
+            let delayed = planted!(FlushWaitsForLaterWrites) && !ledger.settled(ledger.current());
+            if !settled || delayed {
                 break;
             }
             let waiting = flushes.waiting.pop_front().expect("a waiting flush");
@@ -131,7 +141,7 @@ impl Server {
         flushes.generation = self.cache.begin_sync(volume);
         let tenant = self.tenant_of(volume);
         let io = self.device.prepare(Op::Flush, volume, tenant, Purpose::Sync);
-        self.submit(io);
+        self.submit(io, true);
     }
 
     /// The device flush of a volume is over.
@@ -175,14 +185,164 @@ impl Server {
         self.poke(volume);
     }
 
-    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again.
-    pub(crate) fn clear(&mut self, volume: VolumeId) {
-        self.cache.drop_failing(volume);
+    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes that
+    /// wait now, and covered those blocks, still fail: they were asked for before.
+    pub(crate) fn clear(&mut self, volume: VolumeId, token: u64) {
+        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let (flushes, why) = (&mut state.flushes, state.write_error);
+        self.cache.give_up_failing(volume, |epoch| flushes.write_failed(epoch, why));
         let cached = self.cache.volume_mut(volume);
         cached.evicted = cached.synced;
-        let flushes = &mut self.volume_mut(volume).flushes;
         flushes.lost = false;
         flushes.failing = false;
+        state.clearing.push(token);
         self.poke(volume);
+    }
+
+    /// Answers `clear` when no block that was given up is in flight any more: what can be read does not change after that.
+    pub(crate) fn clear_on(&mut self, volume: VolumeId) {
+        if self.cache.volume(volume).given_up == 0 {
+            while let Some(token) = self.volume_mut(volume).clearing.pop() {
+                self.report(token, Report::Done);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Command;
+    use crate::nbd::wire::{command, command_flag as flag};
+    use crate::rig::{Rig, VOLUME};
+    use crate::units::{BLOCK, SECOND};
+
+    const BAD: Result<(), Errno> = Err(Errno::Io);
+    const FAILED: Option<u32> = Some(Errno::Io as u32);
+
+    /// A block could not be written, and is being written again.
+    fn retrying() -> Rig {
+        let mut rig = Rig::new();
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        // The flush fails when the next attempt is over too, or rather what it began with it.
+        while rig.answer(2).is_none() {
+            rig.complete(0, if rig.ops() == [Op::Flush] { Ok(()) } else { BAD });
+        }
+        assert_eq!(rig.answer(2), FAILED);
+        rig.wait(6 * SECOND);
+        assert_eq!(rig.ops(), [Op::Write { durable: false }]);
+        rig
+    }
+
+    fn is_failing(rig: &Rig) -> bool {
+        rig.server.cache.volume(VOLUME).failing > 0
+    }
+
+    #[test]
+    fn clear_gives_up_what_is_being_tried_again() {
+        let mut rig = retrying();
+        rig.command(9, Command::ClearVolume(VOLUME));
+        assert!(!is_failing(&rig) && !rig.is_done(9), "the attempt decides what the block is");
+        rig.write(3, 0, BLOCK, BLOCK, 8);
+        rig.ask(4, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        assert!(rig.is_done(9) && !is_failing(&rig));
+        rig.complete_all();
+        assert_eq!(rig.answer(4), Some(0), "it covers nothing that is not on the medium");
+        assert_eq!([rig.content(0), rig.content(BLOCK)], [1, 8]);
+    }
+
+    #[test]
+    fn what_was_given_up_and_is_written_after_all_stays() {
+        let mut rig = retrying();
+        rig.command(9, Command::ClearVolume(VOLUME));
+        rig.complete(0, Ok(()));
+        assert!(rig.is_done(9));
+        assert_eq!(rig.content(0), 7);
+    }
+
+    #[test]
+    fn what_is_written_after_clear_is_not_given_up() {
+        let mut rig = retrying();
+        rig.command(9, Command::ClearVolume(VOLUME));
+        rig.write(3, 0, 0, 512, 9);
+        rig.complete(0, BAD);
+        assert!(rig.is_done(9));
+        rig.ask(4, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        assert_eq!(rig.answer(4), Some(0));
+        assert!(rig.medium[..512].iter().all(|&byte| byte == 9), "the later write");
+        assert!(rig.medium[512..8192].iter().all(|&byte| byte == 1), "what was given up");
+        // A failure of the later write is a new one.
+        rig.write(5, 0, 0, 512, 10);
+        rig.ask(6, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        assert!(is_failing(&rig));
+    }
+
+    #[test]
+    fn clear_does_not_make_a_durable_write_succeed() {
+        let mut rig = retrying();
+        rig.complete(0, BAD);
+        rig.write(3, flag::FUA, 512, 512, 9);
+        assert_eq!(rig.ops(), [Op::Write { durable: true }], "with what could not be written before");
+        rig.command(9, Command::ClearVolume(VOLUME));
+        rig.complete(0, BAD);
+        assert_eq!(rig.answer(3), FAILED);
+        assert!(rig.is_done(9));
+    }
+
+    #[test]
+    fn a_flush_that_waits_while_its_blocks_are_given_up_fails() {
+        let mut rig = retrying();
+        rig.ask(3, command::FLUSH, 0, 0, 0);
+        rig.command(9, Command::ClearVolume(VOLUME));
+        rig.complete_all();
+        assert_eq!(rig.answer(3), FAILED);
+    }
+
+    #[test]
+    fn a_flush_goes_ahead_of_its_owners_reads() {
+        let mut rig = Rig::with(1, |_| {});
+        for block in [0, 10] {
+            rig.write(block, 0, block * BLOCK, BLOCK, 7);
+        }
+        // One read is in the device, three wait; one block is being written already, behind them.
+        for read in 0..4 {
+            rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
+        }
+        let id = rig.server.cache.lookup(VOLUME, 0).unwrap();
+        rig.server.write_out(id, false);
+        rig.ask(1, command::FLUSH, 0, 0, 0);
+        let mut order = Vec::new();
+        while !rig.device.is_empty() {
+            order.push((rig.ops()[0], rig.io(0).offset / BLOCK));
+            rig.complete(0, Ok(()));
+        }
+        const WRITE: Op = Op::Write { durable: false };
+        let reads = [110, 120, 130].map(|block| (Op::Read, block));
+        assert_eq!(order[..4], [(Op::Read, 100), (WRITE, 0), (WRITE, 10), (Op::Flush, 0)]);
+        assert_eq!(order[4..], reads);
+        assert_eq!(rig.answer(1), Some(0));
+    }
+
+    #[test]
+    fn a_durable_write_does_not_wait_behind_reads_for_an_ordinary_one() {
+        let mut rig = Rig::with(1, |_| {});
+        rig.write(1, 0, 0, BLOCK, 7);
+        for read in 0..3 {
+            rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
+        }
+        let id = rig.server.cache.lookup(VOLUME, 0).unwrap();
+        rig.server.write_out(id, false);
+        rig.write(2, flag::FUA, 0, BLOCK, 8);
+        let mut ops = Vec::new();
+        while rig.answer(2).is_none() {
+            ops.extend(rig.ops());
+            rig.complete(0, Ok(()));
+        }
+        assert_eq!(ops, [Op::Read, Op::Write { durable: false }, Op::Write { durable: true }]);
     }
 }

@@ -2,6 +2,7 @@
 
 mod flush;
 mod holes;
+mod order;
 mod range;
 mod read;
 mod request;
@@ -10,7 +11,8 @@ mod writeback;
 
 pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
-pub(crate) use range::RangeOp;
+pub(crate) use order::{Order, Ticket, Who};
+pub(crate) use range::{RANGES_MAX, RangeOp};
 pub(crate) use request::{Piece, Request, Waiter};
 
 use crate::control::{OpStats, VolumeSpec, WriteCache};
@@ -52,8 +54,10 @@ pub(crate) struct Volume {
     pub(crate) spec: VolumeSpec,
     pub(crate) holes: Holes,
     pub(crate) flushes: Flushes,
-    /// Operations on ranges that are waiting or in the device, in order of arrival.
+    /// Operations on ranges that are waiting or in the device, in order of arrival; at most [`RANGES_MAX`].
     pub(crate) ranges: Vec<RangeOp>,
+    /// They, and the pieces that wait for them.
+    pub(crate) order: Order,
     pub(crate) counters: Counters,
     pub(crate) connections: u32,
     /// Requests received and not answered.
@@ -71,6 +75,8 @@ pub(crate) struct Volume {
     pub(crate) closing: Option<Closing>,
     /// Its write cache is being changed: whom to tell, and what it was.
     pub(crate) changing: Option<(u64, WriteCache)>,
+    /// Whom to tell when everything that was given up is out of the device.
+    pub(crate) clearing: Vec<u64>,
     /// Its last flush, before the server stops, was begun.
     pub(crate) draining: bool,
     /// Stands on the agenda.
@@ -86,6 +92,7 @@ impl Volume {
             holes,
             flushes: Flushes::default(),
             ranges: Vec::new(),
+            order: Order::default(),
             counters: Counters::default(),
             connections: 0,
             requests: 0,
@@ -95,6 +102,7 @@ impl Volume {
             write_error: Errno::Io,
             closing: None,
             changing: None,
+            clearing: Vec::new(),
             draining: false,
             poked: false,
         }
@@ -111,10 +119,5 @@ impl Volume {
             WriteCache::None => true,
             WriteCache::Unsafe => false,
         }
-    }
-
-    /// The operation on a range that a request for `start..end` must wait for.
-    pub(crate) fn blocking_range(&mut self, start: u64, end: u64) -> Option<&mut RangeOp> {
-        self.ranges.iter_mut().rev().find(|op| op.start < end && start < op.end)
     }
 }

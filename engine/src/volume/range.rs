@@ -2,15 +2,15 @@
 //! intervals, never lists of blocks.
 //!
 //! ```text
-//!   arrives ─► sweep: drop the range's cached blocks, wait where one is in use ─► device ─► hole dug, waiters go on
-//!                     pieces that arrive meanwhile and overlap wait
+//!   arrives ─► takes its place (order.rs) ─► sweep: drop the range's cached blocks, wait where one is in use
+//!           ─► device ─► hole dug ─► gives its place up: what waited goes on
+//!                └─ refused: zeros are written to the device, 1 MiB at a time; the place is kept meanwhile
 //! ```
 //!
-//! Dirty blocks are written before they are dropped, unless they are trimmed. If the device cannot do it, the range is
-//! zeroed by ordinary writes of zeros.
+//! Dirty blocks are written before they are dropped, unless they are trimmed. Zeros that the device does not make are
+//! written past the cache: pieces that wait for them hold frames already, and could keep the zeros from getting any.
 
-use std::collections::VecDeque;
-
+use super::order::{Ticket, Who};
 use super::writeback::WRITEBACKS_MAX;
 use crate::cache::{BlockId, FrameId};
 use crate::disk::{Op, Purpose, Segment, VolumeId};
@@ -22,26 +22,39 @@ use crate::units::{BLOCK, MILLISECOND};
 const ZERO_RANGE_MIN: u64 = 1 << 20;
 /// Sparse volumes give space back in aligned units of this many bytes (design, section 8).
 const PUNCH_UNIT: u64 = 64 << 10;
-/// Bytes of one step of initialising: long enough to stream, short enough that a request which comes meanwhile waits
+/// Bytes of zeros in one device write: long enough to stream, short enough that a request which comes meanwhile waits
 /// a few milliseconds at most on a disk.
-const INITIALISE_BYTES: u64 = 1 << 20;
+const ZEROS_BYTES: u64 = 1 << 20;
+/// Range operations of one volume, waiting or in the device. At this bound nothing more is read from its connections. As
+/// many as one connection may have requests in flight, so that one alone is never stopped here.
+pub(crate) const RANGES_MAX: usize = 128;
 /// Blocks that a sweep looks at before others get their turn: about 0.3 ms.
 const SWEEP_BLOCKS: u64 = 16 * 1024;
 
 /// An operation on a range, waiting or in the device.
 #[derive(Debug)]
 pub(crate) struct RangeOp {
-    id: u32,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+    /// Its place among those that it overlaps, and its number.
+    ticket: Ticket,
+    /// Nothing that came before it is in its way.
+    first: bool,
+    start: u64,
+    end: u64,
     op: Op,
     /// Whose; `None` for initialising.
     request: Option<u32>,
-    /// The first byte whose block is not swept yet.
+    /// What the device refuses is not done another way.
+    fast: bool,
+    /// Blocks before this byte are dropped from the cache.
     swept: u64,
+    /// Blocks before this byte were looked at, and written if they were dirty.
+    cleaned: u64,
+    /// The device is done before this byte.
+    zeroed: u64,
     in_device: bool,
-    /// Pieces that wait for it, in order of arrival.
-    pub(crate) waiters: VecDeque<u32>,
+    /// Looks at blocks.
+    #[cfg(test)]
+    looks: u64,
 }
 
 impl Server {
@@ -57,7 +70,7 @@ impl Server {
         }
         if unit == PUNCH_UNIT {
             self.requests[request].active += 1;
-            return self.range_arrived(volume, from, to, Op::Punch, Some(request));
+            return self.range_arrived(volume, (from, to), (from, to), Op::Punch, Some(request), false);
         }
         // Preallocated space is kept: only what was not written yet is saved from being written. A block in use stays as
         // it is, and so does one that a flush is waiting for: its older content was not promised.
@@ -88,7 +101,9 @@ impl Server {
             state.skip = (from, to);
             state.flush_first = true;
             state.active += 1;
-            self.range_arrived(volume, from, to, if punch { Op::Punch } else { Op::Zero }, Some(request));
+            // Its place is as wide as the request: the ends are zeroed when, and only if, the device did its part.
+            let op = if punch { Op::Punch } else { Op::Zero };
+            self.range_arrived(volume, (start, end), (from, to), op, Some(request), fast);
         }
         self.go_on(request);
     }
@@ -105,77 +120,122 @@ impl Server {
         }
     }
 
-    fn range_arrived(&mut self, volume: VolumeId, start: u64, end: u64, op: Op, request: Option<u32>) {
-        let ranges = &mut self.volume_mut(volume).ranges;
-        let id = ranges.iter().map(|range| range.id + 1).max().unwrap_or(0);
-        ranges.push(RangeOp { id, start, end, op, request, swept: start, in_device: false, waiters: VecDeque::new() });
+    fn range_arrived(
+        &mut self,
+        volume: VolumeId,
+        place: (u64, u64),
+        (start, end): (u64, u64),
+        op: Op,
+        request: Option<u32>,
+        fast: bool,
+    ) {
+        let state = self.volume_mut(volume);
+        let (ticket, waits) = state.order.enter_range(place.0, place.1);
+        state.ranges.push(RangeOp {
+            ticket,
+            first: !waits,
+            start,
+            end,
+            op,
+            request,
+            fast,
+            swept: start,
+            cleaned: start,
+            zeroed: start,
+            in_device: false,
+            #[cfg(test)]
+            looks: 0,
+        });
+        debug_assert!(state.ranges.len() <= RANGES_MAX);
+        if state.ranges.len() == RANGES_MAX {
+            self.note_pauses(volume);
+        }
         self.poke(volume);
     }
 
-    /// Range operations go on: sweep, then to the device. One that overlaps an earlier one waits for it.
+    /// Range operations go on: sweep, then to the device.
     pub(crate) fn ranges_on(&mut self, volume: VolumeId) {
         for at in 0..self.volume(volume).ranges.len() {
-            let ranges = &self.volume(volume).ranges;
-            let range = &ranges[at];
-            let overlaps = ranges[..at].iter().any(|earlier| earlier.start < range.end && range.start < earlier.end);
-            if range.in_device || overlaps {
-                continue;
+            let range = &self.volume(volume).ranges[at];
+            if range.first && !range.in_device && self.sweep(volume, at) {
+                self.submit_range(volume, at);
             }
-            let (id, start, end, op, initialising) =
-                (range.id, range.start, range.end, range.op, range.request.is_none());
-            if !self.sweep(volume, at) {
-                continue;
-            }
-            self.volume_mut(volume).ranges[at].in_device = true;
-            let tenant = self.tenant_of(volume);
-            let io = self.device.prepare(op, volume, tenant, Purpose::Range(id));
-            self.device.slot_mut(io).io.offset = start;
-            if initialising {
-                for _ in 0..(end - start) / BLOCK {
-                    self.device.add_segment(io, Segment::whole(FrameId::ZERO));
-                }
-            } else {
-                self.device.slot_mut(io).io.len = end - start;
-            }
-            self.submit(io);
         }
     }
 
-    /// Drops the cached blocks of a range. False if one is in use, or waited for by a flush, or if there are many.
+    fn submit_range(&mut self, volume: VolumeId, at: usize) {
+        let range = &mut self.volume_mut(volume).ranges[at];
+        range.in_device = true;
+        let (ticket, op, start, end) = (range.ticket, range.op, range.zeroed, range.end);
+        let tenant = self.tenant_of(volume);
+        let io = self.device.prepare(op, volume, tenant, Purpose::Range(ticket));
+        self.device.slot_mut(io).io.offset = start;
+        if let Op::Write { .. } = op {
+            for _ in 0..(end - start).min(ZEROS_BYTES) / BLOCK {
+                self.device.add_segment(io, Segment::whole(FrameId::ZERO));
+            }
+        } else {
+            self.device.slot_mut(io).io.len = end - start;
+        }
+        self.submit(io, false);
+    }
+
+    /// Drops the cached blocks of a range, as far as none is in use or waited for by a flush. True when all are dropped.
+    /// It goes on where it stood, so that each block is looked at twice, however many completions it takes.
     ///
     /// What is dirty is written first, unless it is trimmed: until the device has zeroed the range it may be read by
     /// nobody, but a flush or a power cut may want it, and the device may fail.
     fn sweep(&mut self, volume: VolumeId, at: usize) -> bool {
         let range = &self.volume(volume).ranges[at];
-        let (mut swept, end) = (range.swept, range.end);
+        let (mut swept, mut cleaned, end) = (range.swept, range.cleaned, range.end);
         let trims = range.request.is_some_and(|request| self.requests[request].kind == Kind::Trim);
         if self.cache.cached_blocks(volume) == 0 {
             swept = end;
         }
-        let stop = end.min(swept + SWEEP_BLOCKS * BLOCK);
-        let (mut looked, mut free) = (swept, true);
-        while looked < stop {
-            if let Some(id) = self.cache.lookup(volume, looked / BLOCK) {
-                let block = self.cache.block(id);
-                let wanted = block.dirty != 0 && self.cache.volume(volume).ledger.is_closed(block.dirty_epoch);
-                if !block.quiet() || wanted || block.dirty != 0 && !trims {
-                    self.write_before_sweep(id);
-                    free = planted!(ZeroRangeIgnoresInFlight) && free;
-                } else if free {
+        let mut looks = SWEEP_BLOCKS;
+        while swept < end && looks > 0 {
+            if let Some(id) = self.cache.lookup(volume, swept / BLOCK) {
+                if !self.stands_in_the_way(id, trims) {
                     self.cache.drop_block(id);
+                } else {
+                    self.write_before_sweep(id);
+                    if !planted!(ZeroRangeIgnoresInFlight) {
+                        break;
+                    }
                 }
             }
-            looked += BLOCK;
-            if free {
-                swept = looked;
-            }
+            swept += BLOCK;
+            looks -= 1;
         }
-        self.volume_mut(volume).ranges[at].swept = swept;
-        if free && swept < end {
+        // One is in the way: those behind it need not wait for it to be written too.
+        cleaned = cleaned.max(swept);
+        while cleaned < end && looks > 0 && self.volume(volume).writebacks < WRITEBACKS_MAX {
+            if let Some(id) = self.cache.lookup(volume, cleaned / BLOCK)
+                && self.stands_in_the_way(id, trims)
+            {
+                self.write_before_sweep(id);
+            }
+            cleaned += BLOCK;
+            looks -= 1;
+        }
+        if looks == 0 {
             // The rest when others had their turn.
             self.wake_at(self.now);
         }
+        let range = &mut self.volume_mut(volume).ranges[at];
+        (range.swept, range.cleaned) = (swept, cleaned);
+        #[cfg(test)]
+        {
+            range.looks += SWEEP_BLOCKS - looks;
+        }
         swept >= end
+    }
+
+    /// Whether a block of a range is in use, or has content that must be on the device before it may be dropped.
+    fn stands_in_the_way(&self, id: BlockId, trims: bool) -> bool {
+        let block = self.cache.block(id);
+        let wanted = || self.cache.volume(block.volume).ledger.is_closed(block.dirty_epoch);
+        !block.quiet() || block.dirty != 0 && (!trims || wanted())
     }
 
     /// A dirty block stands in the way of a range: it is written now, or when its last failure is a while ago.
@@ -192,67 +252,115 @@ impl Server {
         }
     }
 
-    /// The device is done with a range.
-    pub(crate) fn range_done(&mut self, volume: VolumeId, id: u32, result: Result<(), Errno>) {
+    /// The device is done with the next `bytes` of a range.
+    pub(crate) fn range_done(&mut self, volume: VolumeId, ticket: Ticket, bytes: u64, result: Result<(), Errno>) {
         let ranges = &mut self.volume_mut(volume).ranges;
-        let at = ranges.iter().position(|range| range.id == id).expect("a range in the device");
-        let mut range = ranges.remove(at);
-        let state = self.volume_mut(volume);
-        match (result, range.request) {
-            (Ok(()), None) => state.holes.fill(range.start, range.end),
-            (Ok(()), Some(_)) => {
-                // A sparse volume's zeros that were to keep their space count as data: BLOCK_STATUS must not call them a hole.
-                if range.op == Op::Punch || !state.spec.sparse {
-                    state.holes.dig(range.start, range.end);
-                    state.initialising |= state.spec.initialise && !state.holes.is_empty();
+        let at = ranges.iter().position(|range| range.ticket == ticket).expect("a range in the device");
+        let range = &mut ranges[at];
+        range.in_device = false;
+        match result {
+            Ok(()) => {
+                range.zeroed += bytes;
+                let (over, asked) = (range.zeroed == range.end, range.request.is_some());
+                if asked {
+                    // If a later device flush fails, this cannot be done again: it counts as evicted.
+                    let cached = self.cache.volume_mut(volume);
+                    cached.evicted = cached.generation;
                 }
-                // If a later device flush fails, this cannot be done again: it counts as evicted.
-                let cached = self.cache.volume_mut(volume);
-                cached.evicted = cached.generation;
+                if !over {
+                    return;
+                }
             }
-            (Err(_), None) => state.initialising = false,
-            (Err(error), Some(request)) => self.range_failed(request, range.op, error),
+            Err(error) => {
+                if self.range_failed(volume, at, error) {
+                    return;
+                }
+            }
         }
-        for piece in range.waiters.drain(..) {
-            self.go_on_after_range(piece);
+        let range = self.volume_mut(volume).ranges.remove(at);
+        if result.is_ok() {
+            self.note_zeros(volume, &range);
         }
+        if self.volume(volume).ranges.len() + 1 == RANGES_MAX {
+            self.note_pauses(volume);
+        }
+        self.leave_order(volume, ticket);
         match range.request {
             Some(request) => self.part_done(request),
             None => self.wake_at(self.now),
         }
     }
 
-    /// Zeros are written instead; a failed TRIM has only failed to give space back.
-    fn range_failed(&mut self, request: u32, op: Op, error: Errno) {
-        let state = &mut self.requests[request];
-        if state.kind == Kind::Trim {
-            // What was dirty there is dropped already, which a trim may do.
-            return;
-        }
-        state.next = state.start;
-        state.skip = (0, 0);
-        let volume = state.volume;
-        if error == Errno::NotSupported {
-            let spec = &mut self.volume_mut(volume).spec;
-            match op {
-                Op::Punch => spec.can_punch = false,
-                _ => spec.can_zero = false,
-            }
+    fn note_zeros(&mut self, volume: VolumeId, range: &RangeOp) {
+        let state = self.volume_mut(volume);
+        // What was written counts as data, and so do a sparse volume's zeros that were to keep their space: BLOCK_STATUS
+        // must not call them a hole.
+        if range.op == Op::Punch || range.op == Op::Zero && !state.spec.sparse {
+            state.holes.dig(range.start, range.end);
+            state.initialising |= state.spec.initialise && !state.holes.is_empty();
+        } else {
+            state.holes.fill(range.start, range.end);
         }
     }
 
-    fn go_on_after_range(&mut self, piece: u32) {
-        let request = self.pieces[piece].request;
-        match self.requests[request].kind {
-            Kind::Read | Kind::Cache => {
-                if !self.begin_read(piece) {
-                    let tenant = self.tenant_of(self.requests[request].volume);
-                    self.pieces[piece].waiting_since = self.now;
-                    self.waiting_of(tenant).reads.push_back(piece);
-                    self.poke_tenant(tenant);
+    /// The device did not do its part. True if zeros are written instead; the range keeps its place meanwhile.
+    fn range_failed(&mut self, volume: VolumeId, at: usize, error: Errno) -> bool {
+        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let range = &mut state.ranges[at];
+        match range.op {
+            Op::Punch if error == Errno::NotSupported => state.spec.can_punch = false,
+            Op::Zero if error == Errno::NotSupported => state.spec.can_zero = false,
+            _ => {}
+        }
+        let Some(request) = range.request else {
+            state.initialising = false;
+            return false;
+        };
+        let request = &mut self.requests[request];
+        if request.kind == Kind::Trim {
+            // It has only failed to give space back. What was dirty there is dropped already, which a trim may do.
+            return false;
+        }
+        if range.fast || matches!(range.op, Op::Write { .. }) {
+            request.error = Some(error);
+            return false;
+        }
+        range.op = Op::Write { durable: false };
+        true
+    }
+
+    /// A place is given up: pieces that waited for it go on, in order of arrival.
+    fn leave_order(&mut self, volume: VolumeId, ticket: Ticket) {
+        let mut freed = std::mem::take(&mut self.freed);
+        self.volume_mut(volume).order.leave(ticket, &mut freed);
+        while let Some((ticket, who)) = freed.pop_front() {
+            let state = self.volume_mut(volume);
+            match who {
+                Who::Range => {
+                    let range = state.ranges.iter_mut().find(|range| range.ticket == ticket);
+                    range.expect("a waiting range").first = true;
+                    self.poke(volume);
+                }
+                Who::Reader(piece) => {
+                    state.order.leave(ticket, &mut freed);
+                    self.read_when_first(piece);
+                }
+                Who::Writer(piece) => {
+                    state.order.leave(ticket, &mut freed);
+                    self.write_in_order(piece);
                 }
             }
-            _ => self.write_piece(piece),
+        }
+        self.freed = freed;
+    }
+
+    /// Nothing that came before a read's piece is in its way any more.
+    fn read_when_first(&mut self, piece: u32) {
+        if !self.read_in_order(piece) {
+            let tenant = self.tenant_of(self.requests[self.pieces[piece].request].volume);
+            self.pieces[piece].waiting_since = self.now;
+            self.waiting_of(tenant).reads.push_back(piece);
+            self.poke_tenant(tenant);
         }
     }
 
@@ -262,7 +370,7 @@ impl Server {
         if !state.initialising || state.closing.is_some() || self.draining.is_some() {
             return;
         }
-        let Some(hole) = state.holes.first(INITIALISE_BYTES) else {
+        let Some(hole) = state.holes.first(ZEROS_BYTES) else {
             self.volume_mut(volume).initialising = false;
             return;
         };
@@ -271,10 +379,138 @@ impl Server {
             // Somebody is at work. Ask again after the idle time, not at each request.
             return self.wake_at(quiet_at.max(self.now + 20 * MILLISECOND));
         }
-        self.range_arrived(volume, hole.start, hole.end, Op::Write { durable: false }, None);
+        let hole = (hole.start, hole.end);
+        self.range_arrived(volume, hole, hole, Op::Write { durable: false }, None, false);
     }
 
     fn agenda_has_no_ranges(&self) -> bool {
         self.volumes.iter().flatten().all(|volume| volume.ranges.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{ConnId, Receive};
+    use crate::nbd::wire::{command, command_flag as flag};
+    use crate::rig::Rig;
+
+    const MIB: u64 = 1 << 20;
+    const REFUSED: Result<(), Errno> = Err(Errno::NotSupported);
+
+    #[test]
+    fn what_waits_for_a_refused_range_waits_until_its_zeros_stand() {
+        let mut rig = Rig::new();
+        rig.ask(1, command::WRITE_ZEROES, 0, 0, 2 * MIB);
+        rig.write(2, 0, MIB, BLOCK, 7);
+        assert_eq!(rig.ops(), [Op::Zero]);
+        rig.complete(0, REFUSED);
+        // Zeros are written a MiB at a time, and the writer waits until the last of them.
+        for _ in 0..2 {
+            assert_eq!((rig.answer(1), rig.answer(2)), (None, None));
+            assert_eq!((rig.ops(), rig.io(0).len), (vec![Op::Write { durable: false }], MIB));
+            rig.complete(0, Ok(()));
+        }
+        assert_eq!((rig.answer(1), rig.answer(2)), (Some(0), Some(0)));
+        assert_eq!([rig.content(0), rig.content(MIB), rig.content(MIB + BLOCK), rig.content(2 * MIB)], [0, 7, 0, 1]);
+        // What the device cannot do is not asked for again.
+        rig.ask(3, command::WRITE_ZEROES, 0, 0, 2 * MIB);
+        assert_eq!((rig.answer(3), rig.device.len()), (Some(0), 0));
+    }
+
+    #[test]
+    fn zeros_that_cannot_be_written_either_are_an_error() {
+        let mut rig = Rig::new();
+        rig.ask(1, command::WRITE_ZEROES, 0, 100, 2 * MIB);
+        rig.complete(0, REFUSED);
+        rig.complete(0, Err(Errno::NoSpace));
+        assert_eq!(rig.answer(1), Some(Errno::NoSpace as u32));
+        assert_eq!(rig.content(MIB), 1);
+    }
+
+    #[test]
+    fn a_writer_that_waited_does_not_queue_behind_a_younger_range() {
+        let mut rig = Rig::new();
+        rig.ask(1, command::WRITE_ZEROES, 0, 0, MIB);
+        rig.write(2, 0, MIB - BLOCK, 2 * BLOCK, 7);
+        // It overlaps the waiting writer only.
+        rig.ask(3, command::WRITE_ZEROES, 0, MIB, MIB);
+        assert_eq!(rig.ops(), [Op::Zero], "the younger range does not overtake the writer");
+        rig.complete(0, Ok(()));
+        assert_eq!((rig.answer(2), rig.answer(3)), (Some(0), None));
+        rig.complete_all();
+        assert_eq!(rig.answer(3), Some(0));
+        assert_eq!([rig.content(MIB - BLOCK), rig.content(MIB)], [7, 0]);
+    }
+
+    #[test]
+    fn later_requests_do_not_overtake_a_waiting_writer() {
+        let mut rig = Rig::new();
+        rig.ask(1, command::WRITE_ZEROES, 0, 0, MIB);
+        rig.write(2, 0, MIB - BLOCK, 2 * BLOCK, 7);
+        rig.write(3, 0, MIB, BLOCK, 8);
+        assert_eq!(rig.answer(3), None, "it overlaps the writer, although not the range");
+        rig.complete_all();
+        assert_eq!([rig.content(MIB - BLOCK), rig.content(MIB)], [7, 8]);
+    }
+
+    #[test]
+    fn what_cannot_be_zeroed_fast_is_refused_and_nothing_changes() {
+        let mut rig = Rig::new();
+        rig.ask(1, command::WRITE_ZEROES, flag::FAST_ZERO, 512, 2 * MIB);
+        rig.complete(0, REFUSED);
+        assert_eq!((rig.answer(1), rig.device.len()), (Some(Errno::NotSupported as u32), 0));
+        // Neither the range nor its unaligned ends.
+        assert_eq!([rig.content(0), rig.content(MIB), rig.content(2 * MIB)], [1, 1, 1]);
+        rig.ask(2, command::WRITE_ZEROES, flag::FAST_ZERO, 0, 2 * MIB);
+        assert_eq!((rig.answer(2), rig.device.len()), (Some(Errno::NotSupported as u32), 0), "known from now on");
+    }
+
+    #[test]
+    fn the_unaligned_ends_of_a_range_are_zeroed_too() {
+        let mut rig = Rig::new();
+        rig.ask(1, command::WRITE_ZEROES, flag::FUA, 512, 2 * MIB);
+        rig.complete_all();
+        assert_eq!(rig.answer(1), Some(0));
+        let zeroed = 512..(2 * MIB + 512) as usize;
+        assert!(rig.medium.iter().enumerate().all(|(at, &byte)| (byte == 0) == zeroed.contains(&at)));
+    }
+
+    #[test]
+    fn a_sweep_goes_on_where_it_stood() {
+        let mut rig = Rig::new();
+        // As many write-backs as there may be blocks in the way: none is the neighbour of another.
+        let blocks = 128;
+        for block in 0..blocks {
+            rig.write(100 + block, 0, 2 * block * BLOCK, BLOCK, 7);
+        }
+        rig.ask(1, command::WRITE_ZEROES, 0, 0, MIB);
+        assert_eq!(rig.device.len(), WRITEBACKS_MAX as usize, "all that is in the way is written at once");
+        while rig.ops().contains(&Op::Write { durable: false }) {
+            let before = rig.server.volume(crate::rig::VOLUME).ranges[0].looks;
+            rig.complete(0, Ok(()));
+            let ranges = &rig.server.volume(crate::rig::VOLUME).ranges;
+            // The one that is in the way, the two up to the next one, and on the other side the same.
+            assert!(ranges[0].looks <= before + 6, "{} looks for one completion", ranges[0].looks - before);
+        }
+        assert_eq!(rig.ops(), [Op::Zero]);
+        rig.complete_all();
+        assert_eq!((rig.answer(1), rig.content(0)), (Some(0), 0));
+    }
+
+    #[test]
+    fn at_the_bound_nothing_more_is_read_from_any_client() {
+        let mut rig = Rig::with(1, |spec| spec.sparse = true);
+        let (first, second) = (ConnId(0), ConnId(1));
+        for at in 0..RANGES_MAX as u64 {
+            assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Header; 2]);
+            let conn = if at % 2 == 0 { first } else { second };
+            rig.ask_as(conn, at, command::TRIM, 0, at % 100 * PUNCH_UNIT, PUNCH_UNIT);
+        }
+        assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Pause; 2]);
+        rig.complete(0, Ok(()));
+        assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Header; 2]);
+        rig.complete_all();
+        assert_eq!((0..RANGES_MAX as u64).find(|&at| rig.answer(at) != Some(0)), None);
     }
 }

@@ -6,6 +6,7 @@ use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::{Errno, Kind};
 use crate::server::Server;
 use crate::units::{BLOCK, PIECE, sectors_touched};
+use crate::volume::Who;
 
 /// Pieces of one read that are worked at once: enough to keep the disk streaming under a single large read.
 const WINDOW: u32 = 4;
@@ -81,13 +82,20 @@ impl Server {
         let request = self.pieces[piece].request;
         let volume = self.requests[request].volume;
         let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
+        let order = &mut self.volume_mut(volume).order;
+        if !order.is_empty() && order.must_wait(start, end, Who::Reader(piece)) {
+            return true;
+        }
+        self.read_in_order(piece)
+    }
+
+    /// Works a piece that no range operation keeps waiting. False if it must wait for frames; it holds nothing then.
+    pub(crate) fn read_in_order(&mut self, piece: u32) -> bool {
+        let request = self.pieces[piece].request;
+        let volume = self.requests[request].volume;
         if !self.conn(self.requests[request].conn).open {
             self.pieces[piece].error = Some(Errno::Io);
             self.read_piece_done(piece);
-            return true;
-        }
-        if let Some(range) = self.volume_mut(volume).blocking_range(start, end) {
-            range.waiters.push_back(piece);
             return true;
         }
         let missing = self.find_hits(piece, volume);
@@ -173,15 +181,15 @@ impl Server {
 
     fn submit_if(&mut self, io: Option<IoId>) {
         if let Some(io) = io {
-            self.submit(io);
+            self.submit(io, false);
         }
     }
 
-    /// Sends a prepared request on its way.
-    pub(crate) fn submit(&mut self, io: IoId) {
+    /// Sends a prepared request on its way; `urgent` to the front of its owner's queue.
+    pub(crate) fn submit(&mut self, io: IoId, urgent: bool) {
         let volume = self.device.slot(io).io.volume;
         self.volume_mut(volume).device_requests += 1;
-        self.device.submit(self.now, io);
+        self.device.submit(self.now, io, urgent);
     }
 
     pub(crate) fn prepare_fill(&mut self, volume: VolumeId, number: u64) -> IoId {
@@ -341,6 +349,10 @@ impl Server {
 
     /// Frames of a tenant became free, or blocks clean: pieces that wait for them are tried again, in order.
     pub(crate) fn wake_waiting(&mut self) {
+        #[cfg(feature = "planted-bugs")]
+        if crate::planted::is(crate::planted::Bug::WaitersWokenOncePerMoment) && crate::planted::seen(self.now) {
+            return;
+        }
         for tenant in 0..self.waiting.len() {
             if self.waiting[tenant].reads.is_empty() && self.waiting[tenant].writes.is_empty() {
                 continue;

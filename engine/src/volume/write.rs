@@ -8,6 +8,7 @@ use crate::event::{Action, ConnId};
 use crate::nbd::{Errno, Inbound, Kind};
 use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
+use crate::volume::Who;
 
 impl Server {
     /// The next piece of a write: its frames are reserved, then its payload is read.
@@ -186,9 +187,19 @@ impl Server {
     pub(crate) fn write_piece(&mut self, piece: u32) {
         let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
         let volume = self.requests[self.pieces[piece].request].volume;
-        if let Some(range) = self.volume_mut(volume).blocking_range(start, end) {
-            range.waiters.push_back(piece);
-            return;
+        let order = &mut self.volume_mut(volume).order;
+        if order.is_empty() || !order.must_wait(start, end, Who::Writer(piece)) {
+            self.write_in_order(piece);
+        }
+    }
+
+    /// A piece that no range operation keeps waiting takes effect.
+    pub(crate) fn write_in_order(&mut self, piece: u32) {
+        let request = &self.requests[self.pieces[piece].request];
+        let volume = request.volume;
+        if request.kind == Kind::Zeroes && request.error.is_some() {
+            // The device could not do its part, perhaps not fast enough: then the ends stay too.
+            return self.piece_written(piece);
         }
         let blocks = self.pieces[piece].blocks();
         // One more than the blocks, so that the piece is not done before the last of them is begun.
@@ -238,7 +249,7 @@ impl Server {
                 let io = self.prepare_fill(volume, number);
                 self.add_to_fill(io, id, spare);
                 self.wait_for_fill(id, piece, at);
-                self.submit(io);
+                self.submit(io, false);
             }
             (None, Some(_)) => {
                 self.pieces[piece].error = Some(Errno::Io);
@@ -268,11 +279,16 @@ impl Server {
         // It must be on the medium: write what is not being written already. The hold keeps the piece until all is begun.
         self.pieces[piece].persisting += 1;
         let volume = self.requests[self.pieces[piece].request].volume;
+        let mut being_written = false;
         for i in 0..self.pieces[piece].blocks() {
             let number = self.pieces[piece].first_block() + i as u64;
             if let Some(id) = self.cache.lookup(volume, number) {
+                being_written |= self.cache.block(id).writing != 0;
                 self.persist(id, true);
             }
+        }
+        if being_written {
+            self.device.hurry_writes(self.tenant_of(volume), volume);
         }
         self.block_persisted(piece, None);
     }

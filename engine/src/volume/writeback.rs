@@ -36,6 +36,7 @@ impl Server {
         self.write_back(volume);
         self.flush_on(volume);
         self.ranges_on(volume);
+        self.clear_on(volume);
         self.close_on(volume);
     }
 
@@ -70,7 +71,9 @@ impl Server {
     /// Whether a flush waits for dirt that nobody has given to the device.
     fn is_flushing(&self, volume: VolumeId) -> bool {
         let ledger = &self.cache.volume(volume).ledger;
-        self.volume(volume).flushes.wanted_epoch().is_some_and(|epoch| ledger.unissued(epoch) > 0)
+        let wanted = self.volume(volume).flushes.wanted_epoch();
+        let wanted = wanted.map(|epoch| if planted!(FlushWaitsForLaterWrites) { ledger.current() } else { epoch });
+        wanted.is_some_and(|epoch| ledger.unissued(epoch) > 0)
     }
 
     /// Whether the oldest dirt of a volume is to be written now.
@@ -94,6 +97,7 @@ impl Server {
     pub(crate) fn write_out(&mut self, id: BlockId, durable: bool) {
         let volume = self.cache.block(id).volume;
         let tenant = self.tenant_of(volume);
+        let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
         let mut parts = std::mem::take(&mut self.parts);
         let (device, now, mut begun) = (&mut self.device, self.now, 0);
         self.cache.begin_write(id, durable, &mut parts, |cache, parts| {
@@ -106,7 +110,7 @@ impl Server {
                 device.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
                 device.slot_mut(io).parts.push((id, sectors));
             }
-            device.submit(now, io);
+            device.submit(now, io, urgent);
             begun += 1;
         });
         self.parts = parts;
@@ -137,7 +141,7 @@ impl Server {
             Purpose::Fill => self.fill_done(&parts, result.is_ok()),
             Purpose::WriteBack => self.written(io, &parts, result, op == Op::Write { durable: true }),
             Purpose::Sync => self.sync_done(volume, result),
-            Purpose::Range(id) => self.range_done(volume, id, result),
+            Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result),
         }
         self.device.slot_mut(io).parts = parts;
         self.device.forget(io);
@@ -157,12 +161,18 @@ impl Server {
             (state.retry_at, state.write_error) = (retry_at, why);
         }
         for &(id, sectors) in parts {
-            let epoch = self.cache.block(id).writing_epoch;
-            if let Err(why) = result {
-                self.volume_mut(volume).flushes.write_failed(epoch, why);
+            let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
+            if let Err(why) = result
+                && !given_up
+            {
+                self.volume_mut(volume).flushes.write_failed(writing_epoch, why);
             }
-            if self.cache.end_write(self.now, id, sectors, result.is_ok(), durable) {
-                self.persist(id, !self.cache.block(id).failing);
+            if let Some(good) = self.cache.end_write(self.now, id, sectors, result.is_ok(), durable) {
+                self.persist(id, good);
+            }
+            let block = self.cache.block(id);
+            if given_up && block.valid == 0 && block.quiet() {
+                self.cache.drop_block(id);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Prometheus: the counters of the disks' machines under the names of the design, base units, read when scraped.
 //!
-//! Not there yet: time that others used the device (`use="foreign"`), which the kernel's counters do not tell apart.
+//! Not there yet: time that others used the device (`use="foreign"`). The kernel samples a device's busy time by timer ticks, so
+//! what is left of it after ours would be an invention (docs/design/store.md). Nor the delay `center="thread"`: a request has no time of arrival before the thread parses it.
 
 use std::fmt::Error;
 

@@ -1,7 +1,8 @@
 //! Tables and lists for people.
 
-use crate::control::view::{Condition, DiskView, FaultPhase, FaultView, Status, VolumeView};
+use crate::control::view::{Condition, DiskView, DriveCache, FaultPhase, FaultView, Status, VolumeView};
 use crate::quantity::{Size, percent};
+use crate::store::Journal;
 use crate::store::spec::{Allocation, WriteCache};
 
 /// Columns as wide as they have to be; numbers are told by their heading's leading space and stand to the right.
@@ -177,9 +178,20 @@ pub fn disk(disk: &DiskView) -> String {
     });
     let note = match disk.simulated {
         Some(_) => "it takes the time of the drive that it pretends to be; its data is in sparse files",
-        None => "its volumes share the journal of its file system; what others do on the device is not seen",
+        None => "what others do on the device is not seen",
     };
     let io = if disk.direct_io { "direct" } else { "through the kernel's cache" };
+    let drive_cache = match disk.drive_cache {
+        Some(DriveCache::WriteBack) => {
+            "write-back: a flush empties it; it may write one tenant's data in another's time"
+        }
+        Some(DriveCache::WriteThrough) => "none that needs flushes",
+        None => "",
+    };
+    let journal = match (&disk.file_system, disk.journal) {
+        (Some(_), Journal::Shared) => "; its volumes share its journal (raw devices do not)",
+        _ => "",
+    };
     list(&[
         ("disk", disk.name.clone()),
         ("state", condition(disk.condition)),
@@ -189,6 +201,9 @@ pub fn disk(disk: &DiskView) -> String {
         ("path", disk.path.clone()),
         ("uuid", disk.uuid.to_string()),
         ("device", disk.device.clone().unwrap_or_default()),
+        ("drive's cache", drive_cache.into()),
+        ("scheduler", disk.scheduler.clone().unwrap_or_default()),
+        ("file system", disk.file_system.clone().unwrap_or_default() + journal),
         ("I/O", format!("{io}, in blocks of {}", bytes(u64::from(disk.device_block_bytes)))),
         ("free space", bytes(disk.free_bytes)),
         ("policy", disk.policy.clone()),

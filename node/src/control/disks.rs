@@ -2,16 +2,18 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use engine::control::Command;
+use engine::control::{Command, Report};
 use tracing::{info, warn};
 
 use super::registry::Entry;
 use super::view::AddDisk;
 use super::{Control, Disk, Done, Error, Kind, Running, State, VolumeState, blocking, refusal, resolve, stop};
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
-use crate::quantity::Name;
+use crate::quantity::{Name, Size};
 use crate::reactor::Stack;
 use crate::store::{Identity, Simulated, Store};
 
@@ -19,6 +21,10 @@ use crate::store::{Identity, Simulated, Store};
 pub const SIM: &str = "sim:";
 /// The disk that a new server starts with.
 const FIRST: &str = "default";
+/// A new disk starts with at least one in so many of the bytes that are its part, or not at all.
+const LEAST_PART: u64 = 4;
+/// How often is looked whether memory that was held is free.
+const HELD_POLL: Duration = Duration::from_secs(1);
 
 impl Control {
     /// Opens every disk of the registry. One that cannot be used is offline; the others go on.
@@ -118,7 +124,7 @@ impl Control {
             blocking(move || Identity::initialise(&path, simulated, faults)).await?.map_err(Error::Unusable)?;
         }
         let store = open_store(&path, expected).await.map_err(Error::Unusable)?;
-        self.bring_up(&name, &path, store).await?;
+        let held_bytes = self.bring_up(&name, &path, store).await?;
         let (volumes, unusable) = self.volume_counts(&name);
         info!(disk = %name, path = %path.display(), volumes, "added");
         let mut message = format!("disk '{name}' is online");
@@ -128,15 +134,30 @@ impl Control {
         if unusable > 0 {
             message += &format!("; {unusable} of them cannot be used: see `aerogel volume list`");
         }
+        if held_bytes > 0 {
+            message += &format!(
+                "; {} of its memory are still held on other disks, by replies that clients do not read or by data that \
+                 cannot be written, and follow when they are free",
+                Size(held_bytes).rounded()
+            );
+        }
         Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None })
     }
 
-    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it.
-    async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<(), Error> {
+    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they do not
+    /// free in time, bytes, is not the new disk's until they have.
+    async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
         let others = self.running();
-        self.set_budgets(&others, self.memory_bytes / (others.len() as u64 + 1)).await?;
+        let part = self.memory_bytes / (others.len() as u64 + 1);
+        let before = self.memory_bytes / (others.len() as u64).max(1);
+        let held_bytes = self.set_budgets(&others, part).await?;
+        let budget = part.saturating_sub(held_bytes);
+        if budget < part / LEAST_PART {
+            self.set_budgets(&others, before).await?;
+            return Err(Error::MemoryHeld(Size(held_bytes)));
+        }
         let uuid = store.identity.uuid;
-        let started = self.start(name, store, self.memory_bytes / (others.len() as u64 + 1));
+        let started = self.start(name, store, budget);
         let result = started.map_err(Error::Unusable).and_then(|running| {
             let stored = path.strip_prefix(std::path::absolute(&self.config.data).unwrap_or_default()).unwrap_or(path);
             let mut state = self.state();
@@ -147,23 +168,63 @@ impl Control {
             state.disks.insert(name.clone(), Disk { path: path.to_owned(), uuid, state: Ok(running) });
             Ok(())
         });
-        match result {
-            Ok(()) => self.open_volumes(name).await,
-            Err(_) => self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1)).await?,
+        if let Err(error) = result {
+            self.set_budgets(&others, before).await?;
+            return Err(error);
         }
-        result
+        if held_bytes > 0 {
+            self.follow_up(name, &others, part);
+        }
+        self.open_volumes(name).await;
+        Ok(held_bytes)
     }
 
-    /// Gives every one of these disks this much memory, waiting until those that shrink have; or leaves all as they are.
-    async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64) -> Result<(), Error> {
-        for (i, (name, thread)) in disks.iter().enumerate() {
-            let Err(refusal) = refusal(thread.command(Command::SetBudget(bytes)).await) else { continue };
-            for (_, thread) in &disks[..i] {
-                let _ = thread.command(Command::SetBudget(self.memory_bytes / disks.len() as u64)).await;
+    /// Gives every one of these disks this much memory, waiting until those that shrink have, in bounded time; or leaves all as
+    /// they are. Bytes that are still held then.
+    async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64) -> Result<u64, Error> {
+        self.divisions.fetch_add(1, Ordering::Relaxed);
+        let set = |bytes| {
+            futures::future::join_all(disks.iter().map(move |(_, disk)| disk.command(Command::SetBudget(bytes))))
+        };
+        let mut held_bytes = 0;
+        for ((name, _), report) in disks.iter().zip(set(bytes).await) {
+            match report {
+                Ok(Report::Held { bytes }) => held_bytes += bytes,
+                Ok(Report::Refused(refusal)) => {
+                    set(self.memory_bytes / disks.len() as u64).await;
+                    return Err(Error::Refused { kind: Kind::Disk, name: name.clone(), refusal });
+                }
+                _ => {}
             }
-            return Err(Error::Refused { kind: Kind::Disk, name: name.clone(), refusal });
         }
-        Ok(())
+        Ok(held_bytes)
+    }
+
+    /// When these disks have freed what they held, `name` gets all of its part; unless memory was divided anew by then.
+    fn follow_up(&self, name: &Name, lenders: &[(Name, Arc<DiskHandle>)], part: u64) {
+        let Ok(newcomer) = self.state().disk(name).map(|running| Arc::downgrade(&running.thread)) else { return };
+        let lenders: Vec<_> = lenders.iter().map(|(_, thread)| Arc::downgrade(thread)).collect();
+        let (changing, divisions) = (self.changing.clone(), self.divisions.clone());
+        let division = divisions.load(Ordering::Relaxed);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(HELD_POLL).await;
+                let _turn = changing.lock().await;
+                let current = divisions.load(Ordering::Relaxed) == division;
+                let Some(newcomer) = newcomer.upgrade().filter(|_| current) else { return };
+                let mut held = false;
+                for lender in lenders.iter().filter_map(Weak::upgrade) {
+                    held |= match tokio::time::timeout(HELD_POLL, lender.command(Command::Snapshot)).await {
+                        Ok(Ok(Report::Snapshot(snapshot))) => snapshot.held_frames > 0,
+                        _ => true,
+                    };
+                }
+                if !held {
+                    let _ = newcomer.command(Command::SetBudget(part)).await;
+                    return;
+                }
+            }
+        });
     }
 
     /// Where a disk is, or will be.
@@ -252,8 +313,7 @@ impl Control {
     }
 
     async fn check_unused(&self, name: &Name, force: bool) -> Result<(), Error> {
-        let creating = |state: &VolumeState| matches!(state, VolumeState::Creating(_));
-        if self.state().disk(name)?.volumes.values().any(|volume| creating(&volume.state)) {
+        if self.state().disk(name)?.volumes.values().any(|volume| volume.progress().is_some()) {
             return Err(Error::Busy(Kind::Disk, name.clone()));
         }
         let connections = self.snapshot(name).await.map_or(0, |snapshot| snapshot.connections.len());

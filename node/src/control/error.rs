@@ -24,7 +24,7 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// Why an operation was not done. Nothing was changed.
+/// Why an operation was not done. Nothing was changed, unless it says so.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nothing has this name.
@@ -108,6 +108,9 @@ pub enum Error {
         "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops unexpectedly"
     )]
     NotAccepted,
+    /// What the other disks give up is not free.
+    #[error("the other disks still hold {} of memory that the new one needs", .0.rounded())]
+    MemoryHeld(Size),
     /// The disk's machine refused.
     #[error("{kind} '{name}': {refusal}")]
     Refused {
@@ -141,7 +144,9 @@ impl Error {
             Error::Store(StoreError::TooLarge { .. }) => 400,
             Error::Store(StoreError::NoSpace { .. }) | Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
-            Error::Store(StoreError::Step { .. }) | Error::Registry(_) | Error::Internal(_) => 500,
+            Error::Store(StoreError::Step { .. } | StoreError::NotUndone { .. })
+            | Error::Registry(_)
+            | Error::Internal(_) => 500,
             _ => 409,
         }
     }
@@ -170,6 +175,9 @@ impl Error {
                 format!(
                     "`aerogel disk fault list {disk}` shows them, `aerogel disk fault clear {disk}` takes them away"
                 )
+            }
+            Error::MemoryHeld(_) => {
+                "disconnect clients that do not read their replies (`aerogel status` shows who is connected), and try again".into()
             }
             Error::NotAccepted => "if that is meant, add --i-accept-data-loss".into(),
             Error::Refused { refusal: Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. }, .. } => {

@@ -16,9 +16,9 @@ mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::control::{Command, Refusal, Report, TenantId, TenantSpec};
 use engine::disk::VolumeId;
@@ -38,6 +38,9 @@ use crate::quantity::Name;
 use crate::store::spec::Allotment;
 use crate::store::{Files, Lock, Progress, Spec, Store};
 
+/// How long the end waits for a note that data was lost to be on the medium.
+const MARK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The manager.
 #[derive(Debug)]
 pub struct Control {
@@ -47,7 +50,9 @@ pub struct Control {
     memory_bytes: u64,
     started: Instant,
     shutting_down: AtomicBool,
-    changing: tokio::sync::Mutex<()>,
+    changing: Arc<tokio::sync::Mutex<()>>,
+    /// How often memory was divided among the disks.
+    divisions: Arc<AtomicU64>,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -96,6 +101,8 @@ struct Volume {
     /// Absent if it cannot be read.
     spec: Option<Spec>,
     state: VolumeState,
+    /// Its file is being extended.
+    growing: Option<Arc<Progress>>,
 }
 
 #[derive(Debug)]
@@ -150,7 +157,8 @@ impl Control {
             listening: Mutex::default(),
             started: Instant::now(),
             shutting_down: AtomicBool::new(false),
-            changing: tokio::sync::Mutex::new(()),
+            changing: Arc::default(),
+            divisions: Arc::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
             _lock: lock,
             config,
@@ -211,7 +219,7 @@ impl Control {
         self.shutting_down.store(true, Ordering::Relaxed);
         for running in self.state().disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
             for volume in running.volumes.values() {
-                if let VolumeState::Creating(progress) = &volume.state {
+                if let Some(progress) = volume.progress() {
                     progress.cancelled.store(true, Ordering::Relaxed);
                 }
             }
@@ -221,10 +229,23 @@ impl Control {
         let threads: Vec<_> = self.running().into_iter().collect();
         let drains = threads.into_iter().map(|(disk, thread)| async move {
             let drained = tokio::time::timeout_at(deadline, thread.command(Command::Drain)).await;
-            match drained {
-                Ok(Ok(Report::Drained { failed })) => self.names(&disk, |id| failed.contains(&id)),
-                _ => self.names(&disk, |_| true),
-            }
+            let (failed, lost) = match drained {
+                Ok(Ok(Report::Drained { failed })) => {
+                    let failed = self.names(&disk, |id| failed.contains(&id));
+                    (failed.clone(), failed)
+                }
+                // What of it is lost, its machine knows if it still answers.
+                _ => {
+                    let snapshot = self.snapshot(&disk).await;
+                    let lost = self.names(&disk, |id| {
+                        let stats = snapshot.iter().flat_map(|all| &all.volumes).find(|stats| stats.volume == id);
+                        stats.is_none_or(|stats| stats.dirty_blocks > 0 || stats.lost || stats.failing)
+                    });
+                    (self.names(&disk, |_| true), lost)
+                }
+            };
+            self.remember_lost(&disk, &lost).await;
+            failed.iter().map(Name::to_string).collect::<Vec<_>>()
         });
         let failed = futures::future::join_all(drains).await.concat();
         let _turn = tokio::time::timeout_at(deadline, self.changing.lock()).await;
@@ -243,11 +264,27 @@ impl Control {
         running.map(|(name, running)| (name.clone(), running.thread.clone())).collect()
     }
 
-    fn names(&self, disk: &Name, which: impl Fn(VolumeId) -> bool) -> Vec<String> {
+    /// Notes beside the data of these volumes that acknowledged data was lost: it is told again after a restart.
+    async fn remember_lost(&self, disk: &Name, volumes: &[Name]) {
+        let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
+        for name in volumes {
+            let marked = with_files(&store, name, |files| files.mark_lost());
+            // A device that hangs must not keep the server from ending.
+            let why = match tokio::time::timeout(MARK_TIMEOUT, marked).await {
+                Ok(Ok(Ok(()))) => continue,
+                Ok(Ok(Err(error))) => error.to_string(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "its disk does not answer".into(),
+            };
+            tracing::error!(%disk, volume = %name, "its loss will be forgotten at a restart: {why}");
+        }
+    }
+
+    fn names(&self, disk: &Name, which: impl Fn(VolumeId) -> bool) -> Vec<Name> {
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return Vec::new() };
         let served = running.volumes.iter().filter(|(_, volume)| volume.id().is_some_and(&which));
-        served.map(|(name, _)| name.to_string()).collect()
+        served.map(|(name, _)| name.clone()).collect()
     }
 
     /// Makes the disk's machine know what was promised to a tenant: its latest allotment, or that it is no more.
@@ -398,6 +435,14 @@ impl Volume {
         match self.state {
             VolumeState::Serving { id, .. } => Some(id),
             _ => None,
+        }
+    }
+
+    /// How far its making or growing is, while it is under way.
+    fn progress(&self) -> Option<&Arc<Progress>> {
+        match &self.state {
+            VolumeState::Creating(progress) => Some(progress),
+            _ => self.growing.as_ref(),
         }
     }
 }

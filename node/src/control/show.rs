@@ -10,13 +10,13 @@ use engine::control::{Command, Report, Snapshot, VolumeStats};
 use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
-use super::view::{CacheView, Condition, DiskView, ShareView, Status, Traffic, VolumeView};
+use super::view::{CacheView, Condition, DiskView, DriveCache, ShareView, Status, Traffic, VolumeView};
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
 use crate::address::Address;
-use crate::quantity::Name;
+use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::spec::WriteCache;
-use crate::store::{Files, Store, file};
+use crate::store::{Files, Journal, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -104,6 +104,10 @@ impl Control {
         let looked = blocking(move || look(&store)).await?;
         view.free_bytes = looked.free_bytes;
         view.device = Some(looked.device);
+        view.drive_cache = looked.drive_cache;
+        view.scheduler = looked.scheduler;
+        view.file_system = Some(looked.file_system);
+        view.journal = looked.journal;
         view.unclaimed = looked.unclaimed;
         view.warnings.extend(looked.warnings);
         if let Some(layers) = self.layers(name).await {
@@ -181,10 +185,7 @@ fn volume_view(
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
     let directory = running.store.volumes();
-    let prepared_bytes = match &volume.state {
-        VolumeState::Creating(progress) => progress.bytes.load(Ordering::Relaxed),
-        _ => 0,
-    };
+    let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
     let size_bytes = spec.map_or(0, |spec| spec.size);
     VolumeView {
         name: name.to_string(),
@@ -286,6 +287,12 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         if !running.store.abilities.direct {
             warnings.push("its file system has no direct I/O: the kernel's cache is used besides ours".into());
         }
+        if let Some(held) = snapshot.map(|snapshot| snapshot.held_frames * BLOCK).filter(|&held| held > 0) {
+            warnings.push(format!(
+                "{} of memory that it gave up are still held, by replies that clients do not read or by data that cannot be written",
+                Size(held).rounded()
+            ));
+        }
         // The time of a simulated disk is its drive's, wherever its files are.
         let same = |other: &Disk| other.state.as_ref().is_ok_and(|other| other.store.shares_device(&running.store));
         let others = state.disks.iter().filter(|(other, disk)| *other != name && same(disk));
@@ -301,6 +308,10 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         reason: disk.state.as_ref().err().cloned(),
         warnings,
         device: None,
+        drive_cache: None,
+        scheduler: None,
+        file_system: None,
+        journal: Journal::Shared,
         direct_io: abilities.is_some_and(|abilities| abilities.direct),
         device_block_bytes: abilities.map_or(0, |abilities| abilities.device_block),
         free_bytes: 0,
@@ -320,6 +331,10 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
 struct Looked {
     free_bytes: u64,
     device: String,
+    drive_cache: Option<DriveCache>,
+    scheduler: Option<String>,
+    file_system: String,
+    journal: Journal,
     unclaimed: Vec<String>,
     warnings: Vec<String>,
 }
@@ -330,10 +345,12 @@ fn look(store: &Arc<Store>) -> Looked {
     let name = fs::read_link(&sys).ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let mut warnings: Vec<String> = store.check().err().into_iter().collect();
     // A partition has no queue of its own: its parent has.
-    let scheduler =
-        ["queue/scheduler", "../queue/scheduler"].iter().find_map(|q| fs::read_to_string(format!("{sys}/{q}")).ok());
-    let active = scheduler.as_deref().and_then(|all| all.split_once('[')?.1.split_once(']')).map(|(active, _)| active);
-    if let Some(other) = active.filter(|active| *active != "none") {
+    let queue = |what: &str| {
+        let text = ["queue", "../queue"].iter().find_map(|q| fs::read_to_string(format!("{sys}/{q}/{what}")).ok());
+        text.map(|text| text.trim().to_owned())
+    };
+    let scheduler = queue("scheduler").map(|all| active_scheduler(&all).to_owned());
+    if let Some(other) = scheduler.as_deref().filter(|active| *active != "none") {
         warnings
             .push(format!("the kernel's scheduler of its device is '{other}'; 'none' leaves the order to this server"));
     }
@@ -347,5 +364,26 @@ fn look(store: &Arc<Store>) -> Looked {
     warnings.extend(unclaimed.iter().map(|path| format!("{path} is data without specification: left alone")));
     let free_bytes = file::free_bytes(store.directory());
     let device = name.map_or_else(|| format!("{major}:{minor}"), |name| format!("{major}:{minor} ({name})"));
-    Looked { free_bytes, device, unclaimed, warnings }
+    let drive_cache = queue("write_cache").map(|text| DriveCache::told(&text));
+    let (file_system, journal) = file::file_system(store.directory());
+    Looked { free_bytes, device, drive_cache, scheduler, file_system, journal, unclaimed, warnings }
+}
+
+/// The one in brackets; a list without brackets is a single name.
+fn active_scheduler(all: &str) -> &str {
+    all.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(all, |(active, _)| active)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_of_a_queue() {
+        assert_eq!(active_scheduler("mq-deadline kyber [none]"), "none");
+        assert_eq!(active_scheduler("[mq-deadline] none"), "mq-deadline");
+        assert_eq!(active_scheduler("none"), "none");
+        assert_eq!(DriveCache::told("write back"), DriveCache::WriteBack);
+        assert_eq!(DriveCache::told("write through"), DriveCache::WriteThrough);
+    }
 }

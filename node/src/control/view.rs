@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
+use crate::store::Journal;
 use crate::store::spec::{Allocation, WriteCache};
 
 /// A volume to make.
@@ -261,7 +262,7 @@ pub struct VolumeView {
     pub allocation: Allocation,
     /// Part of it that was written before, by clients or when idle, 0 to 1.
     pub initialised_ratio: f64,
-    /// Bytes zero-written so far while it is being made.
+    /// Bytes zero-written so far while it is being made or grown.
     pub prepared_bytes: u64,
     /// Open connections.
     pub connections: u32,
@@ -269,6 +270,23 @@ pub struct VolumeView {
     pub dirty_bytes: u64,
     /// Requests since the server started.
     pub traffic: Traffic,
+}
+
+/// The write cache of a drive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DriveCache {
+    /// Volatile: what was written is on the medium after a flush, and may be destaged while another tenant has the disk.
+    WriteBack,
+    /// None that needs flushes.
+    WriteThrough,
+}
+
+impl DriveCache {
+    /// From `queue/write_cache` in sysfs.
+    pub fn told(text: &str) -> DriveCache {
+        if text == "write through" { DriveCache::WriteThrough } else { DriveCache::WriteBack }
+    }
 }
 
 /// A disk.
@@ -289,6 +307,14 @@ pub struct DiskView {
     pub warnings: Vec<String>,
     /// The device that the directory is on, major:minor, and its name if known.
     pub device: Option<String>,
+    /// The write cache of the drive itself, as the kernel was told; absent if the device does not say.
+    pub drive_cache: Option<DriveCache>,
+    /// The kernel's scheduler for it: `none` leaves the order to this server.
+    pub scheduler: Option<String>,
+    /// The kind of file system that the directory is on.
+    pub file_system: Option<String>,
+    /// What its volumes share in that file system.
+    pub journal: Journal,
     /// Whether the page cache is bypassed.
     pub direct_io: bool,
     /// Bytes in which the device wants offsets and lengths.
@@ -355,7 +381,7 @@ pub struct Done {
     pub disk: Option<DiskView>,
 }
 
-/// Not done; nothing changed.
+/// Not done; nothing changed, unless it says so.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// What is wrong.

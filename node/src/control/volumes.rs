@@ -32,7 +32,8 @@ impl Control {
         for (name, spec) in found.volumes {
             let state = self.admit(disk, &name, spec.as_ref());
             let is_usable = state.is_none();
-            let volume = Volume { spec: spec.ok(), state: state.unwrap_or_else(|| offline("it is being opened")) };
+            let state = state.unwrap_or_else(|| offline("it is being opened"));
+            let volume = Volume { spec: spec.ok(), state, growing: None };
             if let Ok(running) = self.state().disk_mut(disk) {
                 running.volumes.insert(name.clone(), volume);
             }
@@ -80,9 +81,9 @@ impl Control {
             let file = abilities.open(&files.data())?;
             let metadata = file.metadata()?;
             let holes = if is_simulated { Vec::new() } else { file::holes(&file, size) };
-            Ok::<_, std::io::Error>((file, (metadata.dev(), metadata.ino()), holes))
+            Ok::<_, std::io::Error>((file, (metadata.dev(), metadata.ino()), holes, files.is_lost()?))
         });
-        let (file, inode, holes) = opened.await?.map_err(|error| {
+        let (file, inode, holes, lost) = opened.await?.map_err(|error| {
             Error::Offline(Kind::Volume, name.clone(), format!("its data cannot be opened: {error}"))
         })?;
         let sparse = spec.allocation == Allocation::Sparse;
@@ -100,6 +101,10 @@ impl Control {
         };
         let place = Place { volume: name.to_string(), start, block: abilities.device_block.into() };
         refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
+        if lost {
+            warn!(%disk, volume = %name, "acknowledged data was lost when the server ended last");
+            refusal(thread.command(Command::DeclareLost(id)).await).map_err(|refusal| refused(name, refusal))?;
+        }
         if let Some(volume) = self.state().volume_mut(disk, name) {
             volume.state = VolumeState::Serving { id, file: inode };
         }
@@ -200,7 +205,8 @@ impl Control {
         }
         running.take_place(&disk, &mut spec)?;
         let progress = Arc::new(Progress::default());
-        let volume = Volume { spec: Some(spec.clone()), state: VolumeState::Creating(progress.clone()) };
+        let state = VolumeState::Creating(progress.clone());
+        let volume = Volume { spec: Some(spec.clone()), state, growing: None };
         running.volumes.insert(request.name.clone(), volume);
         Ok((disk, spec, running.store.clone(), progress))
     }
@@ -210,6 +216,7 @@ impl Control {
         let state = self.state();
         let (disk, volume) = state.find(name)?;
         match (&volume.state, &volume.spec) {
+            _ if volume.progress().is_some() => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Creating(_), _) => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Offline(reason), _) => Err(Error::Offline(Kind::Volume, name.clone(), reason.clone())),
             (VolumeState::Serving { .. }, None) => Err(Error::Internal("a served volume without specification".into())),
@@ -282,7 +289,7 @@ impl Control {
 
     /// Grows a volume: file first, then specification, then what clients see when they open it next.
     pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
-        let _turn = self.change().await?;
+        let turn = self.change().await?;
         let size = request.size.0;
         check_size(size).map_err(Error::Invalid)?;
         let volume = self.changeable(name)?;
@@ -295,9 +302,21 @@ impl Control {
         }
         let (from, to) = (volume.spec.clone(), Spec { size, ..volume.spec.clone() });
         self.state().disk(&volume.disk)?.check_growth(name, &from, &to)?;
-        let new = to.clone();
-        let grown = with_files(&volume.store, name, move |files| files.grow(&from, &to, &Progress::default()));
-        grown.await??;
+        let (new, progress) = (to.clone(), Arc::new(Progress::default()));
+        if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
+            growing.growing = Some(progress.clone());
+        }
+        // As with creating one: others may go on meanwhile, but not with this volume.
+        let turn = Some(turn).filter(|_| new.allocation != Allocation::Full);
+        let grown = with_files(&volume.store, name, move |files| files.grow(&from, &to, &progress)).await;
+        let _turn = match turn {
+            Some(turn) => turn,
+            None => self.changing.lock().await,
+        };
+        if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
+            growing.growing = None;
+        }
+        grown??;
         self.set_spec(&volume.disk, name, &new);
         let command = Command::GrowVolume(volume.id, size);
         refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
@@ -312,7 +331,7 @@ impl Control {
         let (disk, id, spec, store, thread) = {
             let state = self.state();
             let (disk, volume) = state.find(name)?;
-            if matches!(volume.state, VolumeState::Creating(_)) {
+            if volume.progress().is_some() {
                 return Err(Error::Busy(Kind::Volume, name.clone()));
             }
             let running = state.disk(&disk)?;
@@ -349,6 +368,9 @@ impl Control {
             let Some((heir, from)) = others.next().filter(|_| spec.allotment == now && now.sequence > 0) else {
                 return Ok(());
             };
+            if running.volumes.get(heir).is_some_and(|volume| volume.progress().is_some()) {
+                return Err(Error::Busy(Kind::Volume, heir.clone()));
+            }
             let allotment = Allotment { sequence: running.next_sequence(), ..now };
             (running.store.clone(), heir.clone(), from.clone(), Spec { allotment, ..from.clone() })
         };
@@ -362,6 +384,7 @@ impl Control {
     pub async fn clear_volume(&self, name: &Name) -> Result<Done, Error> {
         let _turn = self.change().await?;
         let volume = self.changeable(name)?;
+        with_files(&volume.store, name, |files| files.forget_lost()).await??;
         refusal(volume.thread.command(Command::ClearVolume(volume.id)).await)
             .map_err(|refusal| refused(name, refusal))?;
         warn!(disk = %volume.disk, volume = %name, "cleared: blocks that could not be written are given up");

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 
 use super::Options;
 use super::connection::{Connection, Phase};
+use super::giving::Giving;
 use super::mailbox::{Client, Mail, Mailbox};
 use super::turns::Turns;
 use crate::frames::Frames;
@@ -62,6 +63,8 @@ enum Then {
     CloseUnlessDone(VolumeId),
     /// Done: close it.
     CloseIfDone(VolumeId),
+    /// Not refused: give back the memory that the engine has given up.
+    GiveBack,
 }
 
 /// What is left of a tenant's turn.
@@ -103,6 +106,8 @@ pub struct Driver<R> {
     /// Tenants of the volumes that have files.
     tenants: HashMap<VolumeId, TenantId>,
     pending: HashMap<u64, Pending>,
+    /// Memory that is being given back.
+    giving: Option<Giving>,
     token: u64,
 }
 
@@ -129,6 +134,7 @@ impl<R: Reactor> Driver<R> {
             finishing: VecDeque::new(),
             tenants: HashMap::new(),
             pending: HashMap::new(),
+            giving: None,
             token: 0,
         }
     }
@@ -156,13 +162,14 @@ impl<R: Reactor> Driver<R> {
         self.expire();
         self.take_turns();
         self.free_buffers();
+        self.give_back();
         self.send();
         self.begin_receives();
     }
 
     /// How long to wait for something to happen.
     fn timeout(&self) -> Option<Duration> {
-        if self.mail || self.turns.tenants() > 0 {
+        if self.mail || self.turns.tenants() > 0 || self.giving.is_some() {
             return Some(Duration::ZERO);
         }
         let finish = self.finishing.front().map(|&(deadline, _)| deadline);
@@ -192,7 +199,16 @@ impl<R: Reactor> Driver<R> {
                 assert!(gone.is_some_and(|c| c.phase == Phase::Closed), "a slot is free once its socket is closed");
                 self.free.push(conn.0);
             }
-            Action::Report { token, report } => self.answer(token, report),
+            Action::Retired => {
+                let answer = self.giving.take().and_then(|giving| giving.answer);
+                self.giving = Some(Giving::new(&self.server, &self.frames, answer));
+            }
+            Action::Report { token, report } => match self.pending.get(&token).map(|pending| pending.then) {
+                Some(Then::GiveBack) if !matches!(report, Report::Refused(_)) => {
+                    self.giving = Some(Giving::new(&self.server, &self.frames, Some((token, report))));
+                }
+                _ => self.answer(token, report),
+            },
         }
     }
 
@@ -516,6 +532,11 @@ impl<R: Reactor> Driver<R> {
                 then = Then::CloseUnlessDone(spec.volume);
             }
             (&Command::CloseVolume { volume, .. }, _) => then = Then::CloseIfDone(volume),
+            (Command::SetBudget(_), _) => {
+                // Frames above the old limit may be used again from now on.
+                self.end_giving();
+                then = Then::GiveBack;
+            }
             _ => {}
         }
         self.token += 1;
@@ -534,6 +555,20 @@ impl<R: Reactor> Driver<R> {
         }
         // Whoever asked may have gone meanwhile.
         let _ = reply.send(report);
+    }
+
+    fn give_back(&mut self) {
+        if let Some(giving) = &mut self.giving
+            && giving.step(&self.server, &mut self.frames, &mut self.reactor)
+        {
+            self.end_giving();
+        }
+    }
+
+    fn end_giving(&mut self) {
+        if let Some(Giving { answer: Some((token, report)), .. }) = self.giving.take() {
+            self.answer(token, report);
+        }
     }
 
     fn attach(&mut self, client: Client) {

@@ -49,6 +49,13 @@ impl Mapping {
         }
     }
 
+    /// Pages are no longer resident, and zeros when they are touched again. Both numbers are multiples of a page.
+    pub fn give_back(&self, offset: usize, len: usize) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
+        // SAFETY: inside a mapping that we own; no Rust reference points there. It fails for locked pages only, which then stay.
+        unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), len, libc::MADV_DONTNEED) };
+    }
+
     /// The address of byte `offset`.
     pub fn address(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.len);

@@ -25,7 +25,7 @@ use crate::frames::Frames;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Frames of a test.
 const FRAMES: usize = 4096;
-const OPTIONS: Options = Options { device_depth: 64, connections_max: 16, defer_taskrun: false };
+const OPTIONS: Options = Options { device_depth: 64, connections_max: 16 };
 
 /// Each test once for each back end.
 macro_rules! suite {

@@ -89,6 +89,16 @@ impl Gather {
     }
 }
 
+/// A receive that is asked for: in the kernel, or to be tried when the socket has bytes.
+pub enum Receiving {
+    /// Into a buffer of the pool.
+    Pooled,
+    /// Waiting for there to be one.
+    Starved,
+    /// Into frames.
+    Direct(Box<Gather>),
+}
+
 /// Lists that are not in use.
 #[derive(Default)]
 pub struct Gathers {

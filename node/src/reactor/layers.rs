@@ -30,6 +30,7 @@ use super::late::Late;
 use super::lead::Lead;
 use super::{BufferId, Completion, Reactor, Waker, clock, slot};
 use crate::fault::FaultText;
+use crate::frames::Chunk;
 
 /// What a disk's device is made of above its files.
 #[derive(Debug, Default)]
@@ -367,6 +368,11 @@ impl<R: Reactor> Reactor for Layers<R> {
 
     fn release(&mut self, buffer: BufferId) {
         self.below.release(buffer);
+    }
+
+    /// What is held here has not begun, and frames that it names are in use as far as the engine is concerned.
+    fn unpin(&mut self, chunk: &Chunk) -> bool {
+        self.below.unpin(chunk)
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {

@@ -39,6 +39,8 @@ use engine::nbd::Errno;
 use engine::units::{Nanos, SECOND};
 use engine::{ConnId, Outgoing};
 
+use crate::frames::Chunk;
+
 pub use buffers::{BUFFERS, BufferId};
 pub use late::BOUNDS_NS;
 pub use layers::{FaultState, LayerCommand, LayerReport, LayerView, Layers, Place, Stack};
@@ -64,8 +66,6 @@ pub struct Options {
     pub device_depth: u32,
     /// Sockets at the same time.
     pub connections_max: u32,
-    /// io_uring: completion work only inside our own wait. Measured to cost more CPU on the machines we have: off.
-    pub defer_taskrun: bool,
 }
 
 /// Something that was asked for is over.
@@ -196,6 +196,9 @@ pub trait Reactor {
 
     /// Gives a lent buffer back.
     fn release(&mut self, buffer: BufferId);
+
+    /// Lets go of the memory of a chunk of which no frame is in use; false if that is not possible.
+    fn unpin(&mut self, chunk: &Chunk) -> bool;
 
     /// Hands over what was queued, waits until something is complete (at most `timeout`, without limit if `None`), and
     /// appends what is complete. May return early with nothing. An error means that no I/O is possible any more.

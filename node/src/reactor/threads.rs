@@ -23,11 +23,11 @@ use engine::{ConnId, Outgoing};
 use self::workers::{Job, Workers};
 use super::buffers::{BUFFER_BYTES, BUFFERS, BufferId, Buffers};
 use super::errors::{Failure, FailureLog};
-use super::gather::{Gather, Gathers};
+use super::gather::{Gather, Gathers, Receiving};
 use super::request::Request;
 use super::transfer::{Direction, Transfer, transfer, unread};
 use super::{Completion, Options, Reactor, Waker, slot};
-use crate::frames::FrameMemory;
+use crate::frames::{Chunk, FrameMemory};
 
 /// Events collected at a time.
 const EVENTS: usize = 128;
@@ -35,16 +35,6 @@ const EVENTS: usize = 128;
 const WAKER: u64 = u64::MAX;
 /// The event of the workers: something is finished.
 const WORKERS: u64 = u64::MAX - 1;
-
-/// A receive that is asked for.
-enum Receiving {
-    /// Into the pool.
-    Pooled,
-    /// Waiting for a buffer of the pool.
-    Starved,
-    /// Into frames.
-    Direct(Box<Gather>),
-}
 
 struct Socket {
     fd: OwnedFd,
@@ -319,6 +309,11 @@ impl Reactor for Threads {
             self.try_soon(conn);
         }
         self.starved.clear();
+    }
+
+    /// Nothing is ever pinned here.
+    fn unpin(&mut self, _chunk: &Chunk) -> bool {
+        true
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {

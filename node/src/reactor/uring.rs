@@ -38,11 +38,11 @@ use self::pinned::Pinned;
 use self::provided::{GROUP, Provided};
 use self::ring::Ring;
 use super::errors::{Failure, FailureLog};
-use super::gather::{Gather, Gathers};
+use super::gather::{Gather, Gathers, Receiving};
 use super::request::{Progress, Request};
 use super::transfer::{Direction, Transfer, transfer, unread};
 use super::{BufferId, Completion, Options, Reactor, Waker, slot};
-use crate::frames::FrameMemory;
+use crate::frames::{Chunk, FrameMemory};
 
 /// How long the end waits for what is still in the kernel. Devices answer within their own timeouts (30 s for SCSI).
 const DRAIN_MAX: Duration = Duration::from_secs(60);
@@ -79,16 +79,6 @@ struct Volume {
     target: Target,
 }
 
-/// A receive that is asked for.
-enum Receiving {
-    /// In the kernel, into the pool.
-    Pooled,
-    /// Waiting for a buffer of the pool.
-    Starved,
-    /// In the kernel, into frames.
-    Direct(Box<Gather>),
-}
-
 struct Socket {
     fd: OwnedFd,
     target: Target,
@@ -123,7 +113,7 @@ pub struct Uring {
 impl Uring {
     /// A reactor on its own ring. To be used by the thread that made it only.
     pub fn new(options: Options, memory: FrameMemory) -> io::Result<Uring> {
-        let ring = Ring::new(options)?;
+        let ring = Ring::new()?;
         let files = Files::new(&ring);
         let pinned = Pinned::new(&ring, &memory);
         let provided = Provided::new(&ring)?;
@@ -417,6 +407,10 @@ impl Reactor for Uring {
             self.push_receive(conn);
         }
         self.starved.clear();
+    }
+
+    fn unpin(&mut self, chunk: &Chunk) -> bool {
+        self.pinned.forget(&self.ring, chunk)
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {

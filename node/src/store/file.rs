@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 
 use engine::units::{BLOCK, SECTOR};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, seek, statx};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::steps::{Progress, check};
 
@@ -149,6 +151,31 @@ fn keep_largest(holes: &mut Vec<(u64, u64)>) {
         holes.select_nth_unstable_by_key(HOLES_MAX, |(start, end)| std::cmp::Reverse(end.saturating_sub(*start)));
         holes.truncate(HOLES_MAX);
     }
+}
+
+/// Whether volumes on one file system wait for each other in its journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Journal {
+    /// One journal or log for all volumes of the disk.
+    Shared,
+    /// The file system has none.
+    None,
+}
+
+/// The file system that a directory is on, and its journal. Unknown ones are taken to have one.
+pub fn file_system(directory: &Path) -> (String, Journal) {
+    // statfs(2), linux/magic.h.
+    let known = match rustix::fs::statfs(directory).map_or(0, |found| found.f_type as u32) {
+        0xef53 => ("ext", Journal::Shared),
+        0x5846_5342 => ("xfs", Journal::Shared),
+        0x9123_683e => ("btrfs", Journal::Shared),
+        0x2fc1_2fc1 => ("zfs", Journal::Shared),
+        0xf2f5_2010 => ("f2fs", Journal::Shared),
+        0x0102_1994 => ("tmpfs", Journal::None),
+        other => return (format!("type {other:#x}"), Journal::Shared),
+    };
+    (known.0.into(), known.1)
 }
 
 /// Bytes free for this user.

@@ -5,6 +5,7 @@
 //!      lock                 held by the server that uses it
 //!      volumes/NAME.img     data
 //!              NAME.toml    specification; without one the data is reported and left alone
+//!              NAME.lost    there while acknowledged data of it is lost, until an operator clears that
 //! ```
 
 pub mod file;
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-pub use file::Abilities;
+pub use file::{Abilities, Journal};
 pub use identity::Identity;
 pub use lock::Lock;
 pub use simulated::{Model, Simulated};
@@ -44,6 +45,8 @@ pub enum StoreError {
     Unclaimed(PathBuf),
     #[error("the server is shutting down")]
     Cancelled,
+    #[error("{error}; and {} could not be made as it was ({undo}): the volume has its old size, and growing it again finishes the job", path.display())]
+    NotUndone { error: Box<StoreError>, path: PathBuf, undo: io::Error },
     #[error("{doing} failed at {}: {source}", path.display())]
     Step { doing: String, path: PathBuf, source: io::Error },
 }

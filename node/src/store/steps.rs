@@ -84,7 +84,11 @@ impl Files<'_> {
 
     fn step(&self, step: Step, spec: &Spec, progress: &Progress) -> io::Result<()> {
         match step {
-            CreateData => File::options().write(true).create_new(true).open(self.data()).map(drop),
+            CreateData => {
+                File::options().write(true).create_new(true).open(self.data())?;
+                // A deletion that was cut off may have left it.
+                removed(fs::remove_file(self.lost()))
+            }
             Allocate => self.allocate(spec, progress),
             SyncData => File::open(self.data())?.sync_all(),
             WriteSpec => File::create(self.temporary())?.write_all(spec.to_toml().as_bytes()),
@@ -92,15 +96,19 @@ impl Files<'_> {
             PublishSpec => fs::rename(self.temporary(), self.spec()),
             SyncNames => sync_parent(&self.spec()),
             RemoveSpec => fs::remove_file(self.spec()),
-            RemoveData => fs::remove_file(self.data()),
+            RemoveData => fs::remove_file(self.data()).and_then(|()| removed(fs::remove_file(self.lost()))),
         }
     }
 
-    /// Extends the data file to what the specification says. What it has beyond an earlier, shorter specification
-    /// (a growth that was cut off) was never a volume's.
+    /// Extends the data file to what the specification says. What it has beyond the published specification (a growth that was
+    /// cut off, which may be allocated and not yet zero-written) was never a volume's: it goes first.
     fn allocate(&self, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let data = File::options().write(true).open(self.data())?;
-        let (before, length) = (data.metadata()?.len(), spec.file_bytes());
+        let published = fs::read_to_string(self.spec()).ok().and_then(|text| Spec::parse(&text).ok());
+        let (before, length) = (published.map_or(0, |spec| spec.file_bytes()), spec.file_bytes());
+        if data.metadata()?.len() > before {
+            data.set_len(before)?;
+        }
         if spec.allocation == Allocation::Sparse || spec.place.is_some() {
             return data.set_len(length);
         }
@@ -142,13 +150,35 @@ impl Files<'_> {
     /// Grows the volume, or leaves it as it is.
     pub fn grow(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
         self.perform(GROW, to, progress).map_err(|(_, error)| {
-            if self.restore(from).is_ok()
-                && let Ok(data) = File::options().write(true).open(self.data())
-            {
-                let _ = data.set_len(from.file_bytes());
+            let restored = self.restore(from);
+            let undone =
+                restored.and_then(|()| File::options().write(true).open(self.data())?.set_len(from.file_bytes()));
+            match undone {
+                Ok(()) => error,
+                Err(undo) => StoreError::NotUndone { error: Box::new(error), path: self.data(), undo },
             }
-            error
         })
+    }
+
+    fn lost(&self) -> PathBuf {
+        self.directory.join(format!("{}.lost", self.name))
+    }
+
+    /// Notes that acknowledged data of the volume was lost. An empty file: it can be made on a disk without space too.
+    pub fn mark_lost(&self) -> io::Result<()> {
+        File::create(self.lost())?;
+        sync_parent(&self.lost())
+    }
+
+    /// Whether acknowledged data of it was lost, and nobody has accepted that.
+    pub fn is_lost(&self) -> io::Result<bool> {
+        self.lost().try_exists()
+    }
+
+    /// The loss is accepted.
+    pub fn forget_lost(&self) -> Result<(), StoreError> {
+        let step = |source| StoreError::Step { doing: "removing the note".into(), path: self.lost(), source };
+        removed(fs::remove_file(self.lost())).and_then(|()| sync_parent(&self.lost())).map_err(step)
     }
 
     /// Replaces the specification, or leaves it as it is.
@@ -172,6 +202,11 @@ impl Files<'_> {
     pub fn remove(&self, steps: &[Step], spec: &Spec) -> Result<(), StoreError> {
         self.perform(steps, spec, &Progress::default()).map_err(|(_, error)| error)
     }
+}
+
+/// What is not there need not be removed.
+fn removed(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// Gives up when asked to.

@@ -1,7 +1,8 @@
 //! Every crash point of create, grow, change and delete: perform the first steps, reopen, look.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use super::steps::{CHANGE, CREATE, DISCARD, GROW, UNPUBLISH};
 use super::*;
@@ -119,6 +120,67 @@ fn a_failed_growth_leaves_the_volume_as_it_was() {
     files.grow(&old, &Spec { size: 1 << 60, ..old.clone() }, &Progress::default()).unwrap_err();
     assert_eq!(store.scan().unwrap().volumes[&name], Ok(old));
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
+}
+
+/// Killed in the middle, it leaves a file that is longer than its specification says, and not all of it written.
+#[test]
+fn a_repeated_growth_finishes_what_was_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let old = Spec::new(1 << 20, None, Allocation::Full);
+    let new = Spec { size: 3 << 20, ..old.clone() };
+    files.create(&old, &Progress::default()).unwrap();
+    // More than half of the new part is zero-written; what follows is allocated, and was something else before.
+    let data = File::options().read(true).write(true).open(files.data()).unwrap();
+    data.write_all_at(&[7; 4096], 0).unwrap();
+    data.set_len(3 << 20).unwrap();
+    data.write_all_at(&[9; 4096], 2 << 20).unwrap();
+    let progress = Progress::default();
+    files.grow(&old, &new, &progress).unwrap();
+    assert_eq!(progress.bytes.load(std::sync::atomic::Ordering::Relaxed), 2 << 20, "all of it is written");
+    assert_eq!(file::holes(&data, 3 << 20), []);
+    let found = fs::read(files.data()).unwrap();
+    assert!(found[..4096].iter().all(|&byte| byte == 7) && found[1 << 20..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_growth_that_is_cancelled_leaves_the_volume_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let old = Spec::new(1 << 20, None, Allocation::Full);
+    files.create(&old, &Progress::default()).unwrap();
+    let progress = Progress::default();
+    progress.cancelled.store(true, std::sync::atomic::Ordering::Relaxed);
+    let error = files.grow(&old, &Spec { size: 3 << 20, ..old.clone() }, &progress).unwrap_err();
+    assert!(matches!(error, StoreError::Cancelled), "{error}");
+    assert_eq!(store.scan().unwrap().volumes[&name], Ok(old));
+    assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_loss_is_remembered_until_it_is_accepted_or_the_volume_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let spec = Spec::new(4096, None, Allocation::Whole);
+    files.create(&spec, &Progress::default()).unwrap();
+    assert!(!files.is_lost().unwrap());
+    files.forget_lost().unwrap();
+    files.mark_lost().unwrap();
+    files.mark_lost().unwrap();
+    assert!(files.is_lost().unwrap());
+    assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
+    files.forget_lost().unwrap();
+    assert!(!files.is_lost().unwrap());
+    files.mark_lost().unwrap();
+    files.remove(UNPUBLISH, &spec).unwrap();
+    files.remove(DISCARD, &spec).unwrap();
+    assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
 }
 
 #[test]

@@ -44,10 +44,10 @@ struct InFlight {
 }
 
 /// How a request went.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Completion {
-    /// Of which volume.
-    pub volume: VolumeId,
+    /// What it was.
+    pub io: Io,
     /// What the engine is told.
     pub result: Result<(), Errno>,
 }
@@ -101,6 +101,23 @@ impl Disk {
         &self.volumes[&volume].medium
     }
 
+    /// The file is deleted: another one of this number is empty.
+    pub fn delete(&mut self, volume: VolumeId) {
+        let state = self.volumes.get_mut(&volume).expect("a volume");
+        (state.size, state.medium) = (0, Medium::default());
+    }
+
+    /// It takes no more requests now.
+    pub fn is_full(&self) -> bool {
+        self.in_flight.len() >= self.limits.depth as usize
+    }
+
+    /// Whether a request in it is about this block of `volume`.
+    pub fn works_on(&self, volume: VolumeId, block: u64) -> bool {
+        let is_about = |io: &Io| io.offset < (block + 1) * BLOCK && block * BLOCK < io.offset + io.len;
+        self.in_flight.values().any(|request| request.io.volume == volume && is_about(&request.io))
+    }
+
     /// Requests in it.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
@@ -109,6 +126,11 @@ impl Disk {
     /// Whether a request of `volume` is in it.
     pub fn is_busy(&self, volume: VolumeId) -> bool {
         self.in_flight.values().any(|request| request.io.volume == volume)
+    }
+
+    /// Whether a flush of `volume` is in it.
+    pub fn is_flushing(&self, volume: VolumeId) -> bool {
+        self.in_flight.values().any(|request| request.io.volume == volume && request.io.op == Op::Flush)
     }
 
     /// Give it a request.
@@ -201,13 +223,13 @@ impl Disk {
             (Op::Write { .. } | Op::Zero | Op::Punch, None) => {
                 apply(medium, &request, Fate::Volatile, self.turn, |_| true);
             }
-            (_, Some(Errno::NoSpace)) => {}
+            (_, Some(Errno::NoSpace | Errno::NotSupported)) => {}
             (_, Some(_)) => apply(medium, &request, Fate::Doomed, self.turn, |_| self.rng.one_in(2)),
         }
         if matches!(io.op, Op::Write { .. }) {
             frames.end_device_write(&io.segments);
         }
-        Completion { volume: io.volume, result: request.error.map_or(Ok(()), Err) }
+        Completion { result: request.error.map_or(Ok(()), Err), io: request.io }
     }
 
     /// The power fails: what was in flight may have happened in part, what was volatile may survive in part.

@@ -7,8 +7,6 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
-use crate::reactor::Options;
-
 /// Submission entries. A pass rarely queues more; those beyond wait in a list and cost one more system call.
 const ENTRIES: u32 = 256;
 /// Completion entries: all that can be in flight on a busy disk, so the kernel's slow overflow list stays empty.
@@ -24,8 +22,8 @@ pub struct Ring {
 
 impl Ring {
     /// A ring with all we need, or why there is none.
-    pub fn new(options: Options) -> io::Result<Ring> {
-        let uring = build(options)?;
+    pub fn new() -> io::Result<Ring> {
+        let uring = build()?;
         if !uring.params().is_feature_ext_arg() || !uring.params().is_feature_nodrop() {
             return Err(io::Error::other("the kernel's io_uring is too old"));
         }
@@ -130,7 +128,7 @@ impl Ring {
 }
 
 /// The best ring that this kernel makes: the flags are accelerators only.
-fn build(options: Options) -> io::Result<IoUring> {
+fn build() -> io::Result<IoUring> {
     let mut last = None;
     for (single_issuer, coop) in [(true, true), (false, true), (false, false)] {
         let mut builder = IoUring::builder();
@@ -138,12 +136,9 @@ fn build(options: Options) -> io::Result<IoUring> {
         if single_issuer {
             builder.setup_single_issuer(); // Linux 6.0
         }
-        match (single_issuer && options.defer_taskrun, coop) {
-            (true, _) => drop(builder.setup_defer_taskrun()), // Linux 6.1
-            (_, true) => drop(builder.setup_coop_taskrun().setup_taskrun_flag()), // Linux 5.19
-            _ => {}
-        }
         if coop {
+            // Not DEFER_TASKRUN: measured to cost more CPU on the machines we have.
+            builder.setup_coop_taskrun().setup_taskrun_flag(); // Linux 5.19
             builder.setup_submit_all(); // Linux 5.18
         }
         match builder.build(ENTRIES) {

@@ -9,12 +9,13 @@ use serde::Deserialize;
 use super::Drive;
 use super::flash::{Flash, FlashSpec};
 use super::hdd::cache::{ReadCacheSpec, WriteCacheSpec};
-use super::hdd::geometry::{Geometry, Skew, Zone};
+use super::hdd::geometry::{Geometry, Rotation, Skew, Zone};
 use super::hdd::mech::Mechanism;
 use super::hdd::queue::{Policy, QueueSpec};
-use super::hdd::seek::SeekTable;
+use super::hdd::seek::{POINTS_MOST, SeekTable};
 use super::hdd::{BusSpec, Hdd, HddSpec, OverheadSpec};
 use super::throttled::{BucketSpec, ThrottleSpec, Throttled};
+use crate::rng::MILLION;
 
 /// Slower than any that was sold, and so that a revolution stays below 2^32 ns.
 const RPM_LEAST: f64 = 300.0;
@@ -74,6 +75,8 @@ struct HddTable {
     band_cylinders: u32,
     serpentine: bool,
     head_switch_ms: f64,
+    #[serde(default)]
+    missed_per_million: u64,
     skew_revolutions: SkewTable,
     zones: Vec<ZoneRow>,
     seek: CurveTable,
@@ -164,6 +167,8 @@ struct ReadCacheTable {
     segments: usize,
     segment_sectors: u64,
     ahead_sectors: u64,
+    #[serde(default)]
+    ahead_after_sequential: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -233,6 +238,7 @@ impl HddTable {
     fn spec(&self) -> Checked<HddSpec> {
         Ok(HddSpec {
             mechanism: self.mechanism()?,
+            missed_ppm: self.missed()?,
             bus: BusSpec {
                 byte_ps: byte_ps("hdd.bus.mb_per_s", self.bus.mb_per_s)?,
                 overlaps_media: self.bus.overlaps_media,
@@ -265,6 +271,14 @@ impl HddTable {
         Ok(Mechanism { geometry, read_seek, write_seek, head_switch_ns })
     }
 
+    fn missed(&self) -> Checked<u64> {
+        if self.missed_per_million > MILLION {
+            let what = format!("{} is more than all", self.missed_per_million);
+            return wrong("hdd.missed_per_million", what, format!("give at most {MILLION}"));
+        }
+        Ok(self.missed_per_million)
+    }
+
     fn geometry(&self) -> Checked<Geometry> {
         if !(RPM_LEAST..=RPM_MOST).contains(&self.rpm) {
             let fix = format!("give {RPM_LEAST} to {RPM_MOST} revolutions a minute");
@@ -281,7 +295,7 @@ impl HddTable {
             Ok((revolutions * period_ns as f64).round() as Nanos)
         };
         Ok(Geometry {
-            period_ns,
+            rotation: Rotation::new(period_ns),
             zones: self.zones()?,
             heads: self.heads,
             band_cylinders: self.band_cylinders,
@@ -340,10 +354,8 @@ impl CurveTable {
                     }
                     knots.push((distance, ms(&row, time_ms)? as u32 + more_ns));
                 }
-                if knots.is_empty() {
-                    return wrong(format!("{key}.table_ms"), "it is empty", "give at least one row");
-                }
-                Ok(SeekTable::new(knots))
+                count(&format!("{key}.table_ms (its rows)"), knots.len() as u64, POINTS_MOST as u64)?;
+                Ok(SeekTable::new(&knots))
             }
             (None, Some(single), Some(average), Some(full)) => {
                 for (name, value) in [("single_ms", single), ("average_ms", average), ("full_ms", full)] {
@@ -394,8 +406,12 @@ impl ReadCacheTable {
             let fix = format!("give at most {}", self.segment_sectors);
             return wrong("hdd.read_cache.ahead_sectors", what, fix);
         }
-        let (segments, segment_sectors, ahead_sectors) = (self.segments, self.segment_sectors, self.ahead_sectors);
-        Ok(ReadCacheSpec { segments, segment_sectors, ahead_sectors })
+        Ok(ReadCacheSpec {
+            segments: self.segments,
+            segment_sectors: self.segment_sectors,
+            ahead_sectors: self.ahead_sectors,
+            ahead_after_sequential: self.ahead_after_sequential,
+        })
     }
 }
 

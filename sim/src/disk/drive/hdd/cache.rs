@@ -13,6 +13,8 @@ pub struct ReadCacheSpec {
     pub segment_sectors: u64,
     /// How far it reads on after a request, unless another one wants the arm.
     pub ahead_sectors: u64,
+    /// It reads on only after a request that continued a segment: the second of a stream.
+    pub ahead_after_sequential: bool,
 }
 
 /// The write cache.
@@ -68,8 +70,15 @@ impl ReadCache {
 
     /// The segment that holds `sector`, or that it follows: the one that reaches furthest.
     pub fn find(&mut self, sector: u64) -> Option<usize> {
-        let holds = |s: &Segment| s.start < s.end && (s.start..=s.end).contains(&sector);
-        let found = self.segments.iter().enumerate().filter(|(_, s)| holds(s)).max_by_key(|(_, s)| s.end)?.0;
+        let mut found = None;
+        let mut furthest = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if segment.start <= sector && sector <= segment.end && segment.start < segment.end && segment.end > furthest
+            {
+                (found, furthest) = (Some(index), segment.end);
+            }
+        }
+        let found = found?;
         self.turn += 1;
         self.segments[found].used = self.turn;
         Some(found)
@@ -78,10 +87,14 @@ impl ReadCache {
     /// The segment used longest ago, now for what begins at `sector`.
     pub fn begin(&mut self, sector: u64) -> usize {
         self.turn += 1;
-        let (index, segment) =
-            self.segments.iter_mut().enumerate().min_by_key(|(_, s)| s.used).expect("at least one segment");
-        *segment = Segment { start: sector, end: sector, read_at: 0, used: self.turn };
-        index
+        let mut oldest = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if segment.used < self.segments[oldest].used {
+                oldest = index;
+            }
+        }
+        self.segments[oldest] = Segment { start: sector, end: sector, read_at: 0, used: self.turn };
+        oldest
     }
 
     /// A segment has been read up to `end` by `read_at`: its oldest sectors make room.
@@ -115,7 +128,7 @@ pub struct Dirty {
     pub start: u64,
     /// After the last.
     pub end: u64,
-    /// Of the newest write in it.
+    /// Of the oldest write in it: who waits for that waits for all of it.
     pub turn: u64,
 }
 
@@ -173,7 +186,7 @@ impl WriteCache {
         self.forget(start, end);
         self.sectors += end - start;
         match self.extents.iter_mut().find(|extent| extent.end == start) {
-            Some(extent) => (extent.end, extent.turn) = (end, self.turn),
+            Some(extent) => extent.end = end,
             None => self.extents.push(Dirty { start, end, turn: self.turn }),
         }
         true
@@ -251,7 +264,7 @@ mod tests {
         fn the_read_cache_claims_what_was_read(
             steps in prop::collection::vec((0u8..3, 0u64..200, 1u64..20), 1..60)
         ) {
-            let spec = ReadCacheSpec { segments: 3, segment_sectors: 32, ahead_sectors: 8 };
+            let spec = ReadCacheSpec { segments: 3, segment_sectors: 32, ahead_sectors: 8, ahead_after_sequential: false };
             let (mut cache, mut read) = (ReadCache::new(spec), BTreeSet::new());
             for (step, sector, len) in steps {
                 match step {

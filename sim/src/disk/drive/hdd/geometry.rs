@@ -18,6 +18,40 @@
 
 use engine::units::Nanos;
 
+/// A revolution, and a quick way to divide by it: that is most of what choosing among many requests costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation {
+    period_ns: Nanos,
+    /// 2^64 / period.
+    inverse: u64,
+}
+
+impl Rotation {
+    /// Platters that turn once in `period_ns`, more than 1.
+    pub fn new(period_ns: Nanos) -> Rotation {
+        Rotation { period_ns, inverse: (u128::from(u64::MAX) / u128::from(period_ns)) as u64 }
+    }
+
+    /// A revolution.
+    pub fn period_ns(&self) -> Nanos {
+        self.period_ns
+    }
+
+    /// `time mod period`: the angle at that time. The inverse is rounded down, so the quotient is right or one too small.
+    #[inline]
+    pub fn angle_at(&self, time: Nanos) -> Nanos {
+        let turns = ((u128::from(time) * u128::from(self.inverse)) >> 64) as u64;
+        let rest = time - turns * self.period_ns;
+        if rest < self.period_ns { rest } else { rest - self.period_ns }
+    }
+
+    /// How long from one angle to another.
+    #[inline]
+    pub fn wait_ns(&self, from_ns: Nanos, to_ns: Nanos) -> Nanos {
+        if to_ns >= from_ns { to_ns - from_ns } else { to_ns + self.period_ns - from_ns }
+    }
+}
+
 /// Sectors of equal density.
 #[derive(Clone, Debug)]
 pub struct Zone {
@@ -64,8 +98,8 @@ pub struct Place {
 /// The layout of a drive.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// A revolution.
-    pub period_ns: Nanos,
+    /// How fast it turns.
+    pub rotation: Rotation,
     /// From the outside in; sectors follow each other.
     pub zones: Vec<Zone>,
     /// Surfaces.
@@ -108,18 +142,18 @@ impl Geometry {
         let steps = u64::from(track) - head_changes - u64::from(band);
         let skew_ns =
             steps * self.skew.track_ns + head_changes * self.skew.head_ns + u64::from(band) * self.skew.band_ns;
-        Place { zone, track, sector, cylinder, head, track_angle_ns: skew_ns % self.period_ns }
+        Place { zone, track, sector, cylinder, head, track_angle_ns: self.rotation.angle_at(skew_ns) }
     }
 
     /// When the first `sectors` of a track of this zone have passed, from its beginning.
     pub fn along_ns(&self, zone: u32, sectors: u32) -> Nanos {
-        u64::from(sectors) * self.period_ns / u64::from(self.zones[zone as usize].sectors_per_track)
+        u64::from(sectors) * self.rotation.period_ns / u64::from(self.zones[zone as usize].sectors_per_track)
     }
 
     /// The angle at which a sector begins.
     pub fn angle_ns(&self, place: &Place) -> Nanos {
         let angle = place.track_angle_ns + self.along_ns(place.zone, place.sector);
-        if angle < self.period_ns { angle } else { angle - self.period_ns }
+        self.rotation.angle_at(angle)
     }
 
     /// How many sectors of the track of `place`, from it on, hold data.
@@ -169,12 +203,20 @@ mod tests {
                     })
                     .collect();
                 let skew = Skew { track_ns, head_ns, band_ns };
-                Geometry { period_ns: 8_333_333, zones, heads, band_cylinders, serpentine, skew }
+                Geometry { rotation: Rotation::new(8_333_333), zones, heads, band_cylinders, serpentine, skew }
             },
         )
     }
 
     proptest! {
+        /// Dividing quickly is dividing.
+        #[test]
+        fn angles_are_times_modulo_the_period(time: u64, period_ns in 2u64..1 << 32) {
+            prop_assert_eq!(Rotation::new(period_ns).angle_at(time), time % period_ns);
+            let turns = time / period_ns * period_ns;
+            prop_assert_eq!(Rotation::new(period_ns).angle_at(turns), 0);
+        }
+
         /// Every sector has a place of its own, and a place leads back to its sector.
         #[test]
         fn sectors_and_places_are_one_to_one(geometry in geometry()) {
@@ -194,13 +236,13 @@ mod tests {
         fn angles_grow_along_a_track(geometry in geometry()) {
             for (index, zone) in geometry.zones.iter().enumerate() {
                 let index = index as u32;
-                prop_assert_eq!(geometry.along_ns(index, zone.sectors_per_track), geometry.period_ns);
+                prop_assert_eq!(geometry.along_ns(index, zone.sectors_per_track), geometry.rotation.period_ns());
                 for sector in 0..zone.sectors_per_track {
                     prop_assert!(geometry.along_ns(index, sector) < geometry.along_ns(index, sector + 1));
                 }
             }
             for sector in 0..geometry.sectors() {
-                prop_assert!(geometry.angle_ns(&geometry.place(sector)) < geometry.period_ns);
+                prop_assert!(geometry.angle_ns(&geometry.place(sector)) < geometry.rotation.period_ns());
             }
         }
 
@@ -220,8 +262,14 @@ mod tests {
     fn a_serpentine_band_goes_out_and_back() {
         let zone = Zone { first_sector: 0, sectors: 24, first_cylinder: 0, cylinders: 6, sectors_per_track: 2 };
         let skew = Skew { track_ns: 1, head_ns: 10, band_ns: 100 };
-        let geometry =
-            Geometry { period_ns: 1000, zones: vec![zone], heads: 2, band_cylinders: 3, serpentine: true, skew };
+        let geometry = Geometry {
+            rotation: Rotation::new(1000),
+            zones: vec![zone],
+            heads: 2,
+            band_cylinders: 3,
+            serpentine: true,
+            skew,
+        };
         let places: Vec<_> = (0..24).step_by(2).map(|sector| geometry.place(sector)).collect();
         let cylinders: Vec<_> = places.iter().map(|place| place.cylinder).collect();
         let heads: Vec<_> = places.iter().map(|place| place.head).collect();

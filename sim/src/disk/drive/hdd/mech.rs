@@ -56,8 +56,8 @@ impl Mechanism {
     /// How long until the platters are at `angle_ns`.
     #[inline]
     pub fn wait_ns(&self, now: Nanos, angle_ns: Nanos) -> Nanos {
-        let phase = now % self.geometry.period_ns;
-        if angle_ns >= phase { angle_ns - phase } else { angle_ns + self.geometry.period_ns - phase }
+        let rotation = &self.geometry.rotation;
+        rotation.wait_ns(rotation.angle_at(now), angle_ns)
     }
 
     /// When `sector` begins to pass: the arm leaves at `start`; data to be written is there at `data_at`.
@@ -102,7 +102,7 @@ impl Mechanism {
         }
         let per_track = u64::from(geometry.zones[place.zone as usize].sectors_per_track);
         // Rounding puts the estimate at most one too far.
-        let mut sectors = (limit_ns * per_track / geometry.period_ns + 1).min(u64::from(wanted)) as u32;
+        let mut sectors = (limit_ns * per_track / geometry.rotation.period_ns() + 1).min(u64::from(wanted)) as u32;
         while took_ns(sectors) > limit_ns {
             sectors -= 1;
         }

@@ -30,6 +30,10 @@ use self::mech::{Arm, Mechanism, Progress};
 use self::queue::{QueueSpec, Waiting};
 use super::done::{Done, earlier};
 use super::{Drive, Tag};
+use crate::rng::Rng;
+
+/// Any number will do.
+const MISSES_SEED: u64 = 1;
 
 /// The way between drive and host.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +62,9 @@ pub struct OverheadSpec {
 pub struct HddSpec {
     /// Its moving parts.
     pub mechanism: Mechanism,
+    /// Accesses whose first sector is missed and has to come round again, parts per million: the arm had not settled, or
+    /// what was read was not right.
+    pub missed_ppm: u64,
     /// Its bus.
     pub bus: BusSpec,
     /// Its electronics.
@@ -98,6 +105,9 @@ enum Choice {
 #[derive(Debug)]
 pub struct Hdd {
     mechanism: Mechanism,
+    missed_ppm: u64,
+    /// For misses. The seed is fixed: a drive is the same each time.
+    rng: Rng,
     bus: BusSpec,
     overhead: OverheadSpec,
     queue: QueueSpec,
@@ -127,6 +137,8 @@ impl Hdd {
     pub fn new(spec: HddSpec) -> Hdd {
         Hdd {
             mechanism: spec.mechanism,
+            missed_ppm: spec.missed_ppm,
+            rng: Rng::new(MISSES_SEED),
             bus: spec.bus,
             overhead: spec.overhead,
             queue: spec.queue,
@@ -196,12 +208,17 @@ impl Hdd {
             }
         }
         if let Some(cache) = &mut self.write_cache {
-            if !durable && cache.insert(sector, end) {
+            let cached = !durable && cache.insert(sector, end);
+            if !cached {
+                cache.forget(sector, end);
+            }
+            // What was overwritten need not be waited for.
+            self.finish_flushes(now);
+            if cached {
                 let done = self.transfer(now + self.overhead.write_hit_ns, data, 0);
                 self.done.push(done, tag);
                 return;
             }
-            cache.forget(sector, end);
         }
         let ready_at = now + self.overhead.write_ns;
         let data_at = self.transfer(ready_at, data, 0);
@@ -212,7 +229,7 @@ impl Hdd {
         let ready_at = now + self.overhead.write_hit_ns;
         let turn = self.write_cache.as_ref().map_or(0, WriteCache::turn);
         self.flushes.push(Flush { tag, ready_at, turn });
-        self.finish_flushes();
+        self.finish_flushes(now);
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of a request, once")]
@@ -250,9 +267,19 @@ impl Hdd {
     /// When the next decision is due.
     fn plan(&mut self) {
         let mut at = None;
-        let ready = self.waiting.iter().take(self.queue.depth).map(|request| request.ready_at).min();
-        if let Some(ready_at) = ready {
-            at = Some(ready_at.max(self.free_at.saturating_sub(self.queue.decide_ahead_ns)));
+        if let Some(oldest) = self.waiting.first() {
+            let free_at = self.free_at.saturating_sub(self.queue.decide_ahead_ns);
+            // Mostly the oldest is ready before the arm is free; only then which one is ready first is of interest.
+            let ready_at = match oldest.ready_at <= free_at {
+                true => oldest.ready_at,
+                false => self
+                    .waiting
+                    .iter()
+                    .take(self.queue.depth)
+                    .map(|request| request.ready_at)
+                    .fold(Nanos::MAX, Nanos::min),
+            };
+            at = Some(ready_at.max(free_at));
         }
         if let Some(cache) = self.write_cache.as_ref().filter(|cache| !cache.extents().is_empty()) {
             let must = self.must_write_back();
@@ -327,7 +354,7 @@ impl Hdd {
         let going = if self.passing(start) == Some(sector) && !request.write { self.ahead } else { None };
         let begin = match going {
             Some(ahead) => ahead.progress,
-            None => self.mechanism.reach(start, self.arm, sector, request.write, request.data_at),
+            None => self.reach(start, sector, request.write, request.data_at),
         };
         self.ahead = None;
         let end = self.occupy(start, begin, sector + sectors, request.write);
@@ -337,10 +364,19 @@ impl Hdd {
         self.note_read(request.sector, end, segment);
         let last_ns = self.bus_ns(1);
         if self.bus.overlaps_media {
-            self.transfer(begin.at, request.sectors, end.at + last_ns)
+            self.transfer(begin.at.max(request.ready_at), request.sectors, end.at + last_ns)
         } else {
-            self.transfer(end.at, request.sectors, 0)
+            self.transfer(end.at.max(request.ready_at), request.sectors, 0)
         }
+    }
+
+    /// When `sector` begins to pass, as it happens rather than as it was planned.
+    fn reach(&mut self, start: Nanos, sector: u64, write: bool, data_at: Nanos) -> Progress {
+        let mut begin = self.mechanism.reach(start, self.arm, sector, write, data_at);
+        if self.missed_ppm > 0 && self.rng.chance(self.missed_ppm) {
+            begin.at += self.mechanism.geometry.rotation.period_ns();
+        }
+        begin
     }
 
     /// The sector that is about to pass under the heads at `start` because the drive reads ahead.
@@ -363,9 +399,11 @@ impl Hdd {
     /// The arm has read from `from` up to `end`, and reads on from there.
     fn note_read(&mut self, from: u64, end: Progress, segment: Option<usize>) {
         let Some(cache) = &mut self.read_cache else { return };
+        let reads_on = segment.is_some() || !cache.spec().ahead_after_sequential;
+        let ahead_sectors = if reads_on { cache.spec().ahead_sectors } else { 0 };
         let segment = segment.unwrap_or_else(|| cache.begin(from));
         cache.extend(segment, end.sector, end.at);
-        let ahead_end = (end.sector + cache.spec().ahead_sectors).min(self.mechanism.geometry.sectors());
+        let ahead_end = (end.sector + ahead_sectors).min(self.mechanism.geometry.sectors());
         self.ahead = Some(ReadAhead { segment, progress: end, end: ahead_end });
     }
 
@@ -374,18 +412,18 @@ impl Hdd {
         let extent = cache.remove(index);
         self.ahead = None;
         let start = at.max(self.free_at);
-        let begin = self.mechanism.reach(start, self.arm, extent.start, true, 0);
+        let begin = self.reach(start, extent.start, true, 0);
         self.written_at = self.occupy(start, begin, extent.end, true).at;
-        self.finish_flushes();
+        self.finish_flushes(at);
     }
 
     /// Flushes whose writes have all gone to the medium are done when those are there.
-    fn finish_flushes(&mut self) {
+    fn finish_flushes(&mut self, now: Nanos) {
         let (cache, done, written_at) = (&self.write_cache, &mut self.done, self.written_at);
         self.flushes.retain(|flush| {
             let waits = cache.as_ref().is_some_and(|cache| cache.holds(flush.turn));
             if !waits {
-                done.push(flush.ready_at.max(written_at), flush.tag);
+                done.push(flush.ready_at.max(written_at).max(now), flush.tag);
             }
             waits
         });

@@ -81,7 +81,7 @@ impl QueueSpec {
             return Some(oldest);
         }
         let start = now.max(free_at);
-        let phase = start % mechanism.geometry.period_ns;
+        let phase = mechanism.geometry.rotation.angle_at(start);
         let estimate = |request: &Waiting| {
             if passing == Some(request.sector) && !request.write {
                 return 0;
@@ -103,10 +103,7 @@ impl QueueSpec {
     fn estimate_ns(&self, request: &Waiting, start: Nanos, phase: Nanos, arm: Arm, mechanism: &Mechanism) -> Nanos {
         let move_ns = mechanism.move_ns(arm, &request.place, request.write);
         let move_ns = move_ns.max(request.data_at.saturating_sub(start)) + self.margin_ns;
-        let period_ns = mechanism.geometry.period_ns;
-        let there = (phase + move_ns) % period_ns;
-        let wait_ns =
-            if request.angle_ns >= there { request.angle_ns - there } else { request.angle_ns + period_ns - there };
-        move_ns + wait_ns
+        let rotation = &mechanism.geometry.rotation;
+        move_ns + rotation.wait_ns(rotation.angle_at(phase + move_ns), request.angle_ns)
     }
 }

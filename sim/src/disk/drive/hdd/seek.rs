@@ -9,18 +9,50 @@ use engine::units::Nanos;
 /// Points of the three-point curve per doubling of the distance: straight lines between them are off by less than 0.1 %.
 const POINTS_PER_DOUBLING: u32 = 16;
 
+/// Buckets of the index, at most: so many that one seldom holds several points, and few enough for the processor's cache.
+const BUCKETS_MOST: u32 = 2048;
+/// Slopes are in 2^-32 nanoseconds for a cylinder.
+const SLOPE_BITS: u32 = 32;
+/// Points that a table may have: the index counts them in 16 bits.
+pub const POINTS_MOST: usize = 60_000;
+
+/// A point, and the line from it to the next.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    distance: u32,
+    time_ns: u32,
+    slope: i64,
+}
+
 /// Seek times by distance.
 #[derive(Clone, Debug)]
 pub struct SeekTable {
-    /// Distances in cylinders, growing, and the time for each.
-    knots: Vec<(u32, u32)>,
+    /// From distance 0 on; the last one is beyond any distance.
+    points: Vec<Point>,
+    /// For each 2^shift cylinders, the last point that is not behind their beginning. A queue asks for each of its requests.
+    index: Vec<u16>,
+    shift: u32,
 }
 
 impl SeekTable {
-    /// A table of (cylinders, nanoseconds): distances grow from 1 on, at least one of them.
-    pub fn new(knots: Vec<(u32, u32)>) -> SeekTable {
-        debug_assert!(!knots.is_empty() && knots[0].0 > 0 && knots.is_sorted_by(|a, b| a.0 < b.0));
-        SeekTable { knots }
+    /// A table of (cylinders, nanoseconds): distances grow from 1 on; at least one and at most [`POINTS_MOST`].
+    /// Beyond the table its last line goes on.
+    pub fn new(table: &[(u32, u32)]) -> SeekTable {
+        debug_assert!(!table.is_empty() && table[0].0 > 0 && table.is_sorted_by(|a, b| a.0 < b.0));
+        let mut points = vec![Point { distance: 0, time_ns: table[0].1, slope: 0 }];
+        for &(distance, time_ns) in table {
+            let before = points.last_mut().expect("the first one");
+            let (rise, run) = (i64::from(time_ns) - i64::from(before.time_ns), i64::from(distance - before.distance));
+            let slope = (rise << SLOPE_BITS).div_euclid(run);
+            before.slope = slope;
+            points.push(Point { distance, time_ns, slope });
+        }
+        let furthest = points[points.len() - 1].distance;
+        points.push(Point { distance: u32::MAX, time_ns: 0, slope: 0 });
+        let shift = (0..).find(|shift| furthest >> shift < BUCKETS_MOST).unwrap_or(0);
+        let last_before = |bucket: u32| points.partition_point(|point| point.distance <= bucket << shift) - 1;
+        let index = (0..=furthest >> shift).map(|bucket| last_before(bucket) as u16).collect();
+        SeekTable { points, index, shift }
     }
 
     /// The curve through a seek of one cylinder, the mean and the full stroke over `cylinders`, nanoseconds.
@@ -32,47 +64,30 @@ impl SeekTable {
             let steps = f64::from(d - 1);
             (d, (single_ns + a * steps.sqrt() + b * steps).max(0.0).round() as u32)
         };
-        let mut knots = vec![at(1)];
+        let mut table = vec![at(1)];
         let mut d = 1;
         while d < cylinders {
             d = (d + (d / POINTS_PER_DOUBLING).max(1)).min(cylinders);
-            knots.push(at(d));
+            table.push(at(d));
         }
-        SeekTable::new(knots)
+        SeekTable::new(&table)
     }
 
-    /// Nanoseconds over `distance` cylinders. Beyond the table the last line goes on.
+    /// Nanoseconds over `distance` cylinders.
     #[inline]
     pub fn time_ns(&self, distance: u32) -> Nanos {
-        let at = self.knots.partition_point(|&(d, _)| d < distance);
-        let Some(&(d, ns)) = self.knots.get(at) else { return self.beyond(distance) };
         if distance == 0 {
             return 0;
         }
-        if d == distance || at == 0 {
-            return Nanos::from(ns);
+        let bucket = ((distance >> self.shift) as usize).min(self.index.len() - 1);
+        let mut at = usize::from(self.index[bucket]);
+        while self.points[at + 1].distance <= distance {
+            at += 1;
         }
-        let (d0, ns0) = self.knots[at - 1];
-        line((d0, ns0), (d, ns), distance)
+        let point = self.points[at];
+        let more_ns = (i128::from(distance - point.distance) * i128::from(point.slope)) >> SLOPE_BITS;
+        (i64::from(point.time_ns) + more_ns as i64).max(0) as Nanos
     }
-
-    fn beyond(&self, distance: u32) -> Nanos {
-        match self.knots[..] {
-            [.., a, b] => line(a, b, distance),
-            [(_, ns)] => Nanos::from(ns),
-            [] => 0,
-        }
-    }
-
-    /// The points.
-    pub fn knots(&self) -> &[(u32, u32)] {
-        &self.knots
-    }
-}
-
-fn line(a: (u32, u32), b: (u32, u32), distance: u32) -> Nanos {
-    let (rise, run) = (i64::from(b.1) - i64::from(a.1), i64::from(b.0) - i64::from(a.0));
-    (i64::from(a.1) + rise * (i64::from(distance) - i64::from(a.0)) / run).max(0) as Nanos
 }
 
 #[cfg(test)]
@@ -87,7 +102,7 @@ mod tests {
         fn monotone_where_the_table_is(steps in prop::collection::vec((1u32..500, 0u32..1_000_000), 1..40)) {
             let mut at = (0, 0);
             let knots: Vec<_> = steps.into_iter().map(|(d, ns)| { at = (at.0 + d, at.1 + ns); at }).collect();
-            let table = SeekTable::new(knots.clone());
+            let table = SeekTable::new(&knots);
             for &(d, ns) in &knots {
                 prop_assert_eq!(table.time_ns(d), Nanos::from(ns));
             }

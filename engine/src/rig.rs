@@ -1,0 +1,237 @@
+//! For tests: one server, one volume, a device that completes what the test says when the test says.
+//!
+//! Content is bytes on a medium and in frames, so a test can ask what is read. Clients use simple replies.
+
+use std::collections::BTreeMap;
+
+use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use crate::disk::{Io, IoId, Op, VolumeId};
+use crate::event::{Action, ConnId, Event, Outgoing, Receive, Session};
+use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
+use crate::nbd::{Errno, wire};
+use crate::server::{Config, Server};
+use crate::units::{BLOCK, Nanos};
+
+pub(crate) const VOLUME: VolumeId = VolumeId(0);
+const VOLUME_BYTES: usize = 8 << 20;
+
+pub(crate) struct Rig {
+    pub(crate) server: Server,
+    pub(crate) now: Nanos,
+    frames: Vec<[u8; BLOCK as usize]>,
+    pub(crate) medium: Vec<u8>,
+    /// In the device, in the order in which they were given to it.
+    pub(crate) device: Vec<IoId>,
+    /// By cookie: the error (0: success), and what was read.
+    answers: BTreeMap<u64, (u32, Vec<u8>)>,
+    /// Bytes that the reads under way return.
+    reads: BTreeMap<u64, usize>,
+    outgoing: BTreeMap<ConnId, Vec<u8>>,
+    reports: Vec<(u64, Report)>,
+}
+
+impl Rig {
+    /// A preallocated volume that was written before, on a device that zeroes ranges.
+    pub(crate) fn new() -> Rig {
+        Rig::with(128, |_| {})
+    }
+
+    pub(crate) fn with(device_depth: u32, change: impl FnOnce(&mut VolumeSpec)) -> Rig {
+        let config = Config { device_depth, ..Config::new(8 * LEAST_BYTES) };
+        let frames = vec![[0; BLOCK as usize]; config.frames_max()];
+        let mut rig = Rig {
+            server: Server::new(config),
+            now: 0,
+            frames,
+            medium: vec![1; VOLUME_BYTES],
+            device: Vec::new(),
+            answers: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            outgoing: BTreeMap::new(),
+            reports: Vec::new(),
+        };
+        let mut spec = VolumeSpec {
+            volume: VOLUME,
+            tenant: TenantId(0),
+            size: VOLUME_BYTES as u64,
+            write_cache: WriteCache::Volatile,
+            sparse: false,
+            holes: Vec::new(),
+            initialise: false,
+            device_block: 512,
+            can_zero: true,
+            can_punch: true,
+        };
+        change(&mut spec);
+        rig.command(0, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: None }));
+        rig.command(0, Command::OpenVolume(spec));
+        assert!(matches!(rig.reports[..], [(_, Report::Done), (_, Report::Done)]));
+        for conn in [ConnId(0), ConnId(1)] {
+            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+        }
+        rig.reports.clear();
+        rig
+    }
+
+    pub(crate) fn command(&mut self, token: u64, command: Command) {
+        self.handle(Event::Control { token, command });
+    }
+
+    /// Whether the command with this token was answered with success.
+    pub(crate) fn is_done(&self, token: u64) -> bool {
+        self.reports.iter().any(|(other, report)| *other == token && matches!(report, Report::Done))
+    }
+
+    /// A request of the first client, without its payload.
+    pub(crate) fn ask(&mut self, cookie: u64, command: u16, flags: u16, offset: u64, len: u64) {
+        self.ask_as(ConnId(0), cookie, command, flags, offset, len);
+    }
+
+    pub(crate) fn ask_as(&mut self, conn: ConnId, cookie: u64, command: u16, flags: u16, offset: u64, len: u64) {
+        assert_eq!(self.server.receive(conn), Receive::Header);
+        let mut header = [0; REQUEST_BYTES];
+        header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        header[4..6].copy_from_slice(&flags.to_be_bytes());
+        header[6..8].copy_from_slice(&command.to_be_bytes());
+        header[8..16].copy_from_slice(&cookie.to_be_bytes());
+        header[16..24].copy_from_slice(&offset.to_be_bytes());
+        header[24..].copy_from_slice(&(len as u32).to_be_bytes());
+        if command == command::READ {
+            self.reads.insert(cookie, len as usize);
+        }
+        self.handle(Event::Header { conn, header: &header });
+    }
+
+    /// The first client writes blocks full of `byte`.
+    pub(crate) fn write(&mut self, cookie: u64, flags: u16, offset: u64, len: u64, byte: u8) {
+        let conn = ConnId(0);
+        self.ask(cookie, command::WRITE, flags, offset, len);
+        while let Receive::Payload(bytes) = self.server.receive(conn) {
+            let segments: Vec<_> = self.server.payload(conn).collect();
+            for segment in segments {
+                let start = usize::from(segment.start);
+                self.frames[segment.frame.0 as usize][start..start + usize::from(segment.len)].fill(byte);
+            }
+            self.handle(Event::Payload { conn, bytes });
+        }
+    }
+
+    /// What a read of one block finds: all of its bytes are the same. Completes what the device has.
+    pub(crate) fn content(&mut self, offset: u64) -> u8 {
+        const COOKIE: u64 = u64::MAX;
+        self.ask(COOKIE, command::READ, 0, offset, BLOCK);
+        self.complete_all();
+        let (error, data) = self.answers.remove(&COOKIE).expect("an answer to a read");
+        assert_eq!(error, 0);
+        assert!(data.iter().all(|&byte| byte == data[0]), "a torn block at {offset}");
+        data[0]
+    }
+
+    /// The answer to a request, if there is one: `Some(0)` is success.
+    pub(crate) fn answer(&self, cookie: u64) -> Option<u32> {
+        self.answers.get(&cookie).map(|(error, _)| *error)
+    }
+
+    pub(crate) fn io(&self, at: usize) -> &Io {
+        self.server.io(self.device[at])
+    }
+
+    /// What is in the device, in the order in which it was given.
+    pub(crate) fn ops(&self) -> Vec<Op> {
+        self.device.iter().map(|&io| self.server.io(io).op).collect()
+    }
+
+    /// The request at this place in the device completes.
+    pub(crate) fn complete(&mut self, at: usize, result: Result<(), Errno>) {
+        let io = self.device.remove(at);
+        if result.is_ok() {
+            let Io { op, offset, len, segments, .. } = self.server.io(io).clone();
+            let mut at = offset as usize;
+            for segment in segments {
+                let (start, end) = (usize::from(segment.start), usize::from(segment.start + segment.len));
+                let frame = &mut self.frames[segment.frame.0 as usize][start..end];
+                let medium = &mut self.medium[at..at + frame.len()];
+                if op == Op::Read {
+                    frame.copy_from_slice(medium)
+                } else {
+                    medium.copy_from_slice(frame)
+                }
+                at += frame.len();
+            }
+            if matches!(op, Op::Zero | Op::Punch) {
+                self.medium[offset as usize..(offset + len) as usize].fill(0);
+            }
+        }
+        self.handle(Event::IoDone { io, result });
+    }
+
+    /// Everything completes well, and whatever follows from it.
+    pub(crate) fn complete_all(&mut self) {
+        loop {
+            while !self.device.is_empty() {
+                self.complete(0, Ok(()));
+            }
+            if self.server.poll_timeout() != Some(self.now) {
+                return;
+            }
+            self.handle(Event::Timer);
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn wait(&mut self, ns: Nanos) {
+        self.now += ns;
+        self.handle(Event::Timer);
+    }
+
+    pub(crate) fn handle(&mut self, event: Event<'_>) {
+        self.server.handle(self.now, event);
+        let mut senders = Vec::new();
+        while let Some(action) = self.server.poll_action() {
+            match action {
+                Action::Copy { from, to, start, len } => {
+                    let part = usize::from(start)..usize::from(start + len);
+                    let from = self.frames[from.0 as usize];
+                    self.frames[to.0 as usize][part.clone()].copy_from_slice(&from[part]);
+                }
+                Action::Zero { frame, start, len } => {
+                    self.frames[frame.0 as usize][usize::from(start)..usize::from(start + len)].fill(0);
+                }
+                Action::Submit(io) => self.device.push(io),
+                Action::Send(conn) => senders.push(conn),
+                Action::Report { token, report } => self.reports.push((token, report)),
+                Action::Receive(_) | Action::Retired => {}
+                Action::Close(conn) | Action::Gone(conn) => panic!("{conn:?} ends"),
+            }
+        }
+        senders.into_iter().for_each(|conn| self.send(conn));
+    }
+
+    fn send(&mut self, conn: ConnId) {
+        let mut sent = Vec::new();
+        for part in self.server.outgoing(conn) {
+            match part {
+                Outgoing::Bytes(bytes) => sent.extend_from_slice(bytes),
+                Outgoing::Frame { frame, start, len } => {
+                    let (start, len) = (usize::from(start), usize::from(len));
+                    sent.extend_from_slice(&self.frames[frame.0 as usize][start..start + len]);
+                }
+            }
+        }
+        let bytes = sent.len() as u64;
+        let stream = self.outgoing.entry(conn).or_default();
+        stream.extend(sent);
+        while stream.len() >= 16 {
+            assert_eq!(stream[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
+            let error = u32::from_be_bytes(stream[4..8].try_into().unwrap());
+            let cookie = u64::from_be_bytes(stream[8..16].try_into().unwrap());
+            let len = if error == 0 { self.reads.get(&cookie).copied().unwrap_or(0) } else { 0 };
+            if stream.len() < 16 + len {
+                break;
+            }
+            let data = stream.drain(..16 + len).skip(16).collect();
+            self.answers.insert(cookie, (error, data));
+        }
+        self.handle(Event::Sent { conn, bytes });
+    }
+}

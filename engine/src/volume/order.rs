@@ -1,0 +1,155 @@
+//! Who waits for whom while there are operations on ranges: each overlapping pair takes effect in order of arrival.
+//!
+//! ```text
+//!   arrival ─►  zero 0..9 ◄── write 8..12 ◄── read 11..12       write 20..21
+//!               in device     waits for it    waits for that    overlaps nothing: goes on, and takes no place
+//! ```
+//!
+//! A range operation has a place until it is done, a piece while it waits. A newcomer waits for the latest place that it
+//! conflicts with; when that is given up, it looks on from there towards older ones. So nobody ever waits for a younger one,
+//! nobody is overtaken, and each looks at each older place once.
+//!
+//! A read has arrived when it has its frames: one that must wait for them gives its place up. (If it kept it, writes behind it
+//! would hold the frames that it needs.)
+//!
+//! Downside: places are allocated; but only while there are range operations, of which there are few.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// A place in the order. Later ones are larger.
+pub(crate) type Ticket = u64;
+
+/// Who has a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Who {
+    /// An operation on a range.
+    Range,
+    /// A piece that is read.
+    Reader(u32),
+    /// A piece that is written.
+    Writer(u32),
+}
+
+#[derive(Debug)]
+struct Place {
+    start: u64,
+    end: u64,
+    who: Who,
+    /// They wait for this one, in order of arrival.
+    behind: Vec<Ticket>,
+}
+
+impl Place {
+    fn conflicts(&self, other: &Place) -> bool {
+        let both_read = matches!((self.who, other.who), (Who::Reader(_), Who::Reader(_)));
+        self.start < other.end && other.start < self.end && !both_read
+    }
+}
+
+/// The places of one volume, by arrival.
+#[derive(Default, Debug)]
+pub(crate) struct Order {
+    places: BTreeMap<Ticket, Place>,
+    next: Ticket,
+}
+
+impl Order {
+    /// Nobody has a place: whoever comes goes on.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// A piece arrives for `start..end`. True if it must wait: it has a place then.
+    pub(crate) fn must_wait(&mut self, start: u64, end: u64, who: Who) -> bool {
+        self.enter(Place { start, end, who, behind: Vec::new() }, false).1
+    }
+
+    /// A range operation arrives for `start..end`: its place, and whether it must wait.
+    pub(crate) fn enter_range(&mut self, start: u64, end: u64) -> (Ticket, bool) {
+        self.enter(Place { start, end, who: Who::Range, behind: Vec::new() }, true)
+    }
+
+    fn enter(&mut self, place: Place, stays: bool) -> (Ticket, bool) {
+        let ticket = self.next;
+        let waits = self.wait(ticket, ticket, &place);
+        if waits || stays {
+            self.next += 1;
+            self.places.insert(ticket, place);
+        }
+        (ticket, waits)
+    }
+
+    /// Lets `ticket` wait for the latest place before `below` that it conflicts with. False if there is none.
+    fn wait(&mut self, below: Ticket, ticket: Ticket, place: &Place) -> bool {
+        let blocking = self.places.range_mut(..below).rev().find(|(_, older)| older.conflicts(place));
+        match blocking {
+            Some((_, older)) => {
+                older.behind.push(ticket);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A place is given up. Those who need not wait any more are added to `freed`, in order of arrival; they still have
+    /// their places.
+    pub(crate) fn leave(&mut self, ticket: Ticket, freed: &mut VecDeque<(Ticket, Who)>) {
+        let gone = self.places.remove(&ticket).expect("a place that is given up once");
+        for behind in gone.behind {
+            // It conflicts with nothing between the one that left and itself, or it would have waited for that.
+            let place = self.places.remove(&behind).expect("a waiting place");
+            if !self.wait(ticket, behind, &place) {
+                freed.push_back((behind, place.who));
+            }
+            self.places.insert(behind, place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives up a place: who is freed.
+    fn leave(order: &mut Order, ticket: Ticket) -> Vec<(Ticket, Who)> {
+        let mut freed = VecDeque::new();
+        order.leave(ticket, &mut freed);
+        freed.into()
+    }
+
+    #[test]
+    fn nobody_waits_for_a_younger_one() {
+        let mut order = Order::default();
+        assert_eq!(order.enter_range(0, 10), (0, false));
+        assert!(order.must_wait(5, 25, Who::Writer(7)));
+        // It overlaps the writer only, which came first although it has not taken effect.
+        assert_eq!(order.enter_range(20, 30), (2, true));
+        assert_eq!(leave(&mut order, 0), [(1, Who::Writer(7))]);
+        assert_eq!(leave(&mut order, 1), [(2, Who::Range)]);
+        assert_eq!(leave(&mut order, 2), []);
+        assert!(order.is_empty());
+    }
+
+    #[test]
+    fn the_search_goes_on_where_it_stood() {
+        let mut order = Order::default();
+        let (first, _) = order.enter_range(0, 10);
+        let (second, waits) = order.enter_range(10, 20);
+        assert!(!waits);
+        assert!(order.must_wait(0, 20, Who::Writer(1)), "for the second");
+        assert_eq!(leave(&mut order, second), [], "now for the first");
+        assert_eq!(leave(&mut order, first), [(2, Who::Writer(1))]);
+    }
+
+    #[test]
+    fn readers_share_and_those_who_overlap_nothing_take_no_place() {
+        let mut order = Order::default();
+        let (range, _) = order.enter_range(0, 10);
+        assert!(!order.must_wait(10, 11, Who::Writer(1)));
+        assert!(order.must_wait(9, 12, Who::Reader(2)));
+        assert!(!order.must_wait(11, 12, Who::Reader(3)), "the reader before it does not matter to a reader");
+        assert!(order.must_wait(11, 12, Who::Writer(4)), "but to a writer it does");
+        assert_eq!(leave(&mut order, range), [(1, Who::Reader(2))]);
+        assert_eq!(leave(&mut order, 1), [(2, Who::Writer(4))]);
+    }
+}

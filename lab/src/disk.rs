@@ -1,0 +1,296 @@
+//! `aerogel-lab disk`: the simulated drives against measured ones, how they do, and what they cost.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use engine::disk::Op;
+use engine::units::{Nanos, SECOND};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use sim::disk::drive::describe::Description;
+use sim::disk::drive::{Drive, presets, replay};
+use sim::rng::Rng;
+
+/// The longest list that is read, bytes: ten thousand times the ones that are known. It bounds what a small compressed file
+/// can unpack to.
+const LIST_BYTES_MAX: u64 = 1 << 30;
+/// Requests of one measurement of a rate.
+const RATE_REQUESTS: u64 = 5_000;
+/// Bytes read one after the other for one measurement of a rate.
+const RATE_BYTES: u64 = 64 << 20;
+/// Requests of one measurement of speed: a tenth of a second or so.
+const SPEED_REQUESTS: u64 = 100_000;
+/// Measurements of speed, of which the best counts: others use the machine too.
+const SPEED_ROUNDS: u32 = 5;
+/// What a random read at depth 32 may cost, nanoseconds of CPU.
+const SPEED_NS_MAX: u64 = 2_000;
+
+/// Simulated drives: against measured ones, how they do, what they cost.
+#[derive(Args, Debug)]
+pub struct Disk {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Replay measured requests on a simulated drive, one at a time, and say how far the response times are apart.
+    Validate {
+        /// A preset, or a file that describes a drive.
+        #[arg(long, value_name = "PRESET|FILE")]
+        disk: String,
+        /// What a real drive did: CSV with op,lbn,sectors,response_us,gap_us; .gz, .xz and .zst are unpacked.
+        #[arg(long, value_name = "FILE")]
+        measured: PathBuf,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say what a simulated drive is and how fast it turns out to be.
+    Show {
+        /// A preset, or a file that describes a drive.
+        #[arg(value_name = "PRESET|FILE")]
+        disk: String,
+        /// Print the description itself, to begin one's own from.
+        #[arg(long)]
+        toml: bool,
+    },
+    /// List the presets.
+    List,
+    /// Measure what a simulated random read costs in CPU time; fails above 2 microseconds.
+    Speed {
+        /// Presets or files; without any, all presets.
+        #[arg(value_name = "PRESET|FILE")]
+        disks: Vec<String>,
+    },
+}
+
+/// What `validate --json` prints.
+#[derive(Serialize)]
+struct Validation {
+    rms_ms: f64,
+    mean_simulated_ms: f64,
+    mean_measured_ms: f64,
+    requests: usize,
+}
+
+impl Disk {
+    /// Does it; status 1 if it cannot be done, or what is claimed does not hold.
+    pub fn run(self) -> ExitCode {
+        let done = match self.command {
+            Command::Validate { disk, measured, json } => validate(&disk, &measured, json),
+            Command::Show { disk, toml } => show(&disk, toml),
+            Command::List => list(),
+            Command::Speed { disks } => speed(disks),
+        };
+        match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error:#}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// The text of a preset or of a file.
+fn description_text(disk: &str) -> Result<String> {
+    if let Some(text) = presets::text(disk) {
+        return Ok(text.into());
+    }
+    let names: Vec<_> = presets::PRESETS.iter().map(|(name, _)| *name).collect();
+    std::fs::read_to_string(disk)
+        .with_context(|| format!("{disk} is no preset ({}), and cannot be read as a file", names.join(", ")))
+}
+
+fn description(disk: &str) -> Result<Description> {
+    Description::parse(&description_text(disk)?).with_context(|| disk.to_string())
+}
+
+/// The drive of a preset, or of a file that describes one.
+pub fn build(disk: &str) -> Result<Box<dyn Drive>> {
+    description(disk)?.build().with_context(|| disk.to_string())
+}
+
+fn validate(disk: &str, measured: &Path, json: bool) -> Result<()> {
+    let mut drive = build(disk)?;
+    let name = || measured.display().to_string();
+    let list = read_list(measured).with_context(name)?;
+    let list = replay::parse(&list).with_context(name)?;
+    let comparison = replay::validate(&mut *drive, &list).with_context(name)?;
+    let replay::Comparison { rms_ms, mean_simulated_ms, mean_measured_ms, requests } = comparison;
+    if json {
+        let validation = Validation { rms_ms, mean_simulated_ms, mean_measured_ms, requests };
+        println!("{}", serde_json::to_string(&validation)?);
+        return Ok(());
+    }
+    let percent = (mean_simulated_ms / mean_measured_ms - 1.0) * 100.0;
+    println!("{disk} against {}, {requests} requests one at a time", measured.display());
+    println!("  distance   {rms_ms:.3} ms (root mean square, between the sorted response times)");
+    println!("  mean       {mean_simulated_ms:.3} ms simulated, {mean_measured_ms:.3} ms measured ({percent:+.1} %)");
+    Ok(())
+}
+
+/// A list, unpacked as its name says.
+fn read_list(path: &Path) -> Result<String> {
+    let file = File::open(path)?;
+    let unpacked: Box<dyn Read> = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("gz") => Box::new(flate2::read::MultiGzDecoder::new(file)),
+        Some("xz") => Box::new(liblzma::read::XzDecoder::new_multi_decoder(file)),
+        Some("zst") => Box::new(zstd::Decoder::new(file)?),
+        _ => Box::new(file),
+    };
+    let mut text = String::new();
+    unpacked.take(LIST_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LIST_BYTES_MAX {
+        bail!("it is longer than {} MiB; split it", LIST_BYTES_MAX >> 20);
+    }
+    Ok(text)
+}
+
+fn list() -> Result<()> {
+    for (name, _) in presets::PRESETS {
+        println!("{name:20} {}", description(name)?.model);
+    }
+    Ok(())
+}
+
+fn show(disk: &str, toml: bool) -> Result<()> {
+    if toml {
+        // Checked, so that nobody begins from something broken.
+        build(disk)?;
+        print!("{}", description_text(disk)?);
+        return Ok(());
+    }
+    let described = description(disk)?;
+    let bytes = build(disk)?.bytes();
+    println!("{}", described.model);
+    println!("  from       {}", described.source);
+    println!("  size       {:.1} GB, {} sectors", bytes as f64 / 1e9, bytes / 512);
+    let rates: Vec<_> = [1, 2, 4, 8, 16, 32].map(|depth| (depth, random_reads(disk, depth))).into();
+    for (title, unit) in [("depth", false), ("4 KiB reads/s", true)] {
+        let cells = rates.iter().map(|(depth, rate)| match (unit, rate) {
+            (true, Ok(rate)) => format!("{rate:>9.1}"),
+            (true, Err(_)) => format!("{:>9}", "-"),
+            (false, _) => format!("{depth:>9}"),
+        });
+        println!("  {title:13}{}", cells.collect::<String>());
+    }
+    for (title, from) in [("first bytes", 0), ("last bytes", bytes - RATE_BYTES)] {
+        println!("  {title:13}{:>9.1} MB/s", sequential_reads(disk, from / 4096 * 4096)?);
+    }
+    Ok(())
+}
+
+/// Random reads of 4 KiB over the whole drive, a second.
+fn random_reads(disk: &str, depth: u64) -> Result<f64> {
+    let (mut drive, mut rng) = (build(disk)?, Rng::new(depth));
+    let blocks = drive.bytes() / 4096;
+    let next = || (Op::Read, rng.below(blocks) * 4096, 4096);
+    let elapsed: Nanos = replay::closed_loop(&mut *drive, depth, RATE_REQUESTS, next);
+    Ok(RATE_REQUESTS as f64 * SECOND as f64 / elapsed as f64)
+}
+
+/// Megabytes a second from `from` on.
+fn sequential_reads(disk: &str, from: u64) -> Result<f64> {
+    let (mut drive, mut at, len) = (build(disk)?, from, 256 << 10);
+    let elapsed = replay::closed_loop(&mut *drive, 2, RATE_BYTES / len, || {
+        at += len;
+        (Op::Read, at - len, len)
+    });
+    Ok(RATE_BYTES as f64 * 1e3 / elapsed as f64)
+}
+
+fn speed(mut disks: Vec<String>) -> Result<()> {
+    if disks.is_empty() {
+        disks = presets::PRESETS.iter().map(|(name, _)| name.to_string()).collect();
+    }
+    println!("{:20} nanoseconds of CPU for a random 4 KiB read, at depth 1, 8 and 32", "");
+    let mut worst_ns = 0;
+    for name in &disks {
+        let mut cells = String::new();
+        for depth in [1, 8, 32] {
+            let ns = cost_ns(name, depth)?;
+            worst_ns = worst_ns.max(ns);
+            cells += &format!("{ns:>8}");
+        }
+        println!("{name:20}{cells}");
+    }
+    if worst_ns > SPEED_NS_MAX {
+        bail!("{worst_ns} ns are more than {SPEED_NS_MAX}");
+    }
+    println!("at most {worst_ns} ns, {SPEED_NS_MAX} allowed");
+    Ok(())
+}
+
+/// What a request costs, without making it: places are chosen before.
+fn cost_ns(disk: &str, depth: u64) -> Result<u64> {
+    let (mut rng, blocks) = (Rng::new(depth), build(disk)?.bytes() / 4096);
+    let places: Vec<u64> = (0..SPEED_REQUESTS).map(|_| rng.below(blocks) * 4096).collect();
+    let mut best_ns = u64::MAX;
+    for _ in 0..SPEED_ROUNDS {
+        let mut drive = build(disk)?;
+        let mut next = places.iter();
+        let began = cpu_time_ns();
+        replay::closed_loop(&mut *drive, depth, SPEED_REQUESTS, || {
+            (Op::Read, *next.next().expect("as many places as requests"), 4096)
+        });
+        best_ns = best_ns.min(cpu_time_ns() - began);
+    }
+    Ok(best_ns / SPEED_REQUESTS)
+}
+
+/// CPU time of this thread: what others use of the processor does not count.
+fn cpu_time_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * SECOND + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn lists_are_unpacked_by_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("{}\nR,10,8,5000,12\n", replay::HEADER);
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(text.as_bytes()).unwrap();
+        let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        xz.write_all(text.as_bytes()).unwrap();
+        let zst = zstd::encode_all(text.as_bytes(), 1).unwrap();
+        let packed = [
+            ("csv", text.clone().into()),
+            ("csv.gz", gz.finish().unwrap()),
+            ("csv.xz", xz.finish().unwrap()),
+            ("csv.zst", zst),
+        ];
+        for (extension, bytes) in packed {
+            let path = dir.path().join(format!("list.{extension}"));
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(read_list(&path).unwrap(), text, "{extension}");
+            validate("nearline", &path, true).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let error = format!("{:#}", build("no-such-drive").unwrap_err());
+        assert!(error.contains("no-such-drive is no preset (cheetah-15k5, "), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mine.toml");
+        std::fs::write(&path, presets::text("flash").unwrap().replace("channels = 16", "channels = 0")).unwrap();
+        let error = format!("{:#}", build(path.to_str().unwrap()).unwrap_err());
+        assert!(error.contains("mine.toml: flash.channels: 0 is out of range; give 1 to"), "{error}");
+        let list = dir.path().join("other.csv");
+        std::fs::write(&list, format!("{}\nR,999999999999,8,5000,12\n", replay::HEADER)).unwrap();
+        let error = format!("{:#}", validate("cheetah-15k5", &list, true).unwrap_err());
+        assert!(error.contains("other.csv: line 2: sectors 999999999999"), "{error}");
+    }
+}

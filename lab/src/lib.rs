@@ -1,0 +1,7 @@
+//! Aerogel's measurements: what the `aerogel-lab` command is made of, and what its fuzz targets reach.
+
+pub mod disk;
+pub mod load;
+pub mod quantity;
+pub mod replay;
+pub mod trace;

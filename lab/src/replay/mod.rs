@@ -1,0 +1,409 @@
+//! `aerogel-lab replay`: a trace or a described load against a live server, over NBD.
+//!
+//! ```text
+//!   Trace ─► Sorted ─► Lane ─┐
+//!                            ├► Workload ──next(now)──► Fit ──► Connection 0..n ──► the server
+//!   Spec ──► Generator ─ Lane┘      ▲                                │ a thread writes, a thread reads
+//!                                   └────── completed(now, id) ◄─────┘
+//! ```
+//!
+//! Latency counts from the moment a request was meant for, so a server that stalls pays for everything that waited, and
+//! so does a driver that is late; how late it was is reported beside it. The downside of blocking threads: wake-ups of some
+//! tens of microseconds are in every latency. To compare servers, not to measure a cache hit.
+
+mod client;
+mod fit;
+mod report;
+mod uri;
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use engine::nbd::wire::{command, export_flag};
+use engine::units::Nanos;
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sim::load::{Lane, Op, Pace, Record, Workload};
+use sim::rng::MILLION;
+
+use self::client::{Answer, Completion, Connection, Export};
+use self::fit::{Beyond, Changes, Fit};
+use self::report::{Measurements, Operation, Report};
+use self::uri::Uri;
+use crate::load::Limit;
+use crate::quantity::{decimal, show_count};
+use crate::trace::cli::Reading;
+use crate::trace::{Sorted, Tally, Trace, TraceError};
+
+/// The longest wait for news: a bar wants to move.
+const WAIT: Duration = Duration::from_millis(100);
+/// A server that answers nothing for so long is given up.
+const SILENCE: Duration = Duration::from_secs(120);
+/// The most connections: two threads each.
+const CONNECTIONS_MAX: u64 = 256;
+
+/// Replay a trace, or a load that is described, on a live server over NBD.
+///
+/// Its writes overwrite what is on the volume, with noise; --reads-only leaves them out.
+#[derive(Args, Debug)]
+pub struct Replay {
+    /// The trace, plain or compressed
+    #[arg(long, value_name = "FILE", required_unless_present = "load")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    /// The load: a TOML file, or streams such as 'zipf:area=1GiB,read=70%,depth=8 + seq:size=128KiB'
+    #[arg(long, value_name = "SPEC", conflicts_with_all = ["trace", "open", "closed", "speed"])]
+    load: Option<String>,
+    /// The volume: nbd+unix:///NAME?socket=PATH or nbd://HOST:PORT/NAME
+    #[arg(long)]
+    uri: Uri,
+    /// Make each request at its time in the trace, whatever becomes of those before it (the default)
+    #[arg(long, conflicts_with = "closed")]
+    open: bool,
+    /// How fast the trace's time passes: 2 is twice as fast
+    #[arg(long, value_name = "FACTOR", default_value = "1", conflicts_with = "closed", value_parser = speed)]
+    speed: u64,
+    /// Keep so many requests unanswered instead, as fast as they are answered
+    #[arg(long, value_name = "DEPTH", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    closed: Option<u32>,
+    /// End after so many requests (10000) or so much time (30s); may be given twice
+    #[arg(long, value_name = "LIMIT")]
+    limit: Vec<Limit>,
+    /// Connections to spread requests over; a request goes to the one with the fewest unanswered
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=CONNECTIONS_MAX))]
+    connections: u64,
+    /// What to do with requests beyond the volume's end
+    #[arg(long, value_enum, default_value_t = Beyond::Wrap)]
+    beyond: Beyond,
+    /// Leave writes and trims out
+    #[arg(long)]
+    reads_only: bool,
+    /// The seed of a load, instead of the description's
+    #[arg(long, requires = "load")]
+    seed: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn speed(text: &str) -> Result<u64, String> {
+    decimal(text, MILLION)
+        .filter(|&ppm| ppm > 0)
+        .ok_or_else(|| format!("'{text}' is not a factor: write 2 for twice as fast, 0.5 for half"))
+}
+
+/// How a trace ended: seen from outside while the workload owns it.
+#[derive(Default)]
+struct Ending {
+    error: Option<TraceError>,
+    tally: Tally,
+}
+
+/// A trace's records until one is wrong.
+struct Feed {
+    trace: Trace,
+    ending: Arc<Mutex<Ending>>,
+}
+
+impl Iterator for Feed {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
+        match self.trace.next()? {
+            Ok(record) => Some(record),
+            Err(error) => {
+                self.ending.lock().expect("no thread panics").error = Some(error);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.ending.lock().expect("no thread panics").tally = self.trace.tally().clone();
+    }
+}
+
+impl Replay {
+    /// Replays, and prints what was found.
+    pub fn run(self) -> anyhow::Result<()> {
+        let span = self.span()?;
+        let (news, completions) = channel();
+        let mut connections = Vec::new();
+        let mut export: Option<Export> = None;
+        for number in 0..self.connections as usize {
+            let (connection, seen) = Connection::open(&self.uri, number, news.clone())?;
+            let first = *export.get_or_insert(seen);
+            ensure!(first.size == seen.size, "the volume changed its size between two connections");
+            connections.push(connection);
+        }
+        drop(news);
+        let export = export.context("at least one connection")?;
+        ensure!(export.size >= u64::from(export.block_bytes_min), "the volume is empty");
+        let ending = Arc::new(Mutex::new(Ending::default()));
+        let (workload, what, mode) = self.workload(export.size, &ending)?;
+        let fit = Fit { export, beyond: self.beyond, span, reads_only: self.reads_only, changes: Changes::default() };
+        let bar = self.bar();
+        let beside = connections.len();
+        let mut driver = Driver::new(workload, fit, connections, completions);
+        let outcome = driver.run(&bar);
+        bar.finish_and_clear();
+        let report = driver.report(what, self.uri.text.clone(), mode, beside);
+        drop(driver);
+        outcome?;
+        let mut ending = ending.lock().expect("no thread panics");
+        if let Some(error) = ending.error.take() {
+            return Err(anyhow::Error::new(error).context("the trace"));
+        }
+        ensure!(report.requests > 0 || report.changes != Changes::default(), "there is no request in it");
+        match self.json {
+            true => println!("{}", serde_json::to_string_pretty(&report)?),
+            false => {
+                print!("{}", report.text());
+                if ending.tally.broken > 0 {
+                    println!("{} broken lines, the first at {}", ending.tally.broken, ending.tally.first_broken[0]);
+                }
+                for (what, count) in &ending.tally.left_out {
+                    println!("{} {what} in the trace were left out", show_count(*count));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Past the last byte of the trace, if that has to be known beforehand.
+    fn span(&self) -> anyhow::Result<u64> {
+        let (Some(file), Beyond::Scale) = (&self.trace, self.beyond) else { return Ok(0) };
+        ensure!(file.as_os_str() != "-", "--beyond scale reads the trace twice, which the standard input cannot");
+        let mut span = 0;
+        for record in self.reading.open(file)? {
+            span = span.max(record.context("the trace")?.end());
+        }
+        Ok(span)
+    }
+
+    /// The workload, what it is, and how it is paced.
+    fn workload(&self, volume_bytes: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<(Workload, String, String)> {
+        let (requests, duration_ns) = Limit::least(&self.limit);
+        if let Some(text) = &self.load {
+            let spec = crate::load::parse(text, Some(volume_bytes), self.seed).map_err(anyhow::Error::msg)?;
+            let ends = crate::load::ends(&spec) || !self.limit.is_empty();
+            ensure!(ends, "this load never ends: give --limit, or requests or stop for each stream");
+            let workload = Workload::described(&spec, 0)?.limited(requests, duration_ns);
+            return Ok((workload, text.clone(), "as described".into()));
+        }
+        let file = self.trace.as_ref().context("a trace or a load")?;
+        let feed = Feed { trace: self.reading.open(file)?, ending: ending.clone() };
+        let (lane, mode) = match self.closed {
+            Some(depth) => {
+                (Lane::of_trace(feed, Pace::Closed { depth, think_ns: 0 }), format!("closed, depth {depth}"))
+            }
+            None => {
+                let factor = self.speed as f64 / MILLION as f64;
+                (Lane::of_trace(Sorted::new(feed), Pace::as_recorded(self.speed)), format!("open, speed {factor}"))
+            }
+        };
+        Ok((Workload::new(vec![lane], 0).limited(requests, duration_ns), file.display().to_string(), mode))
+    }
+
+    fn bar(&self) -> ProgressBar {
+        let (bar, template) = match Limit::least(&self.limit).0 {
+            most @ ..u64::MAX => {
+                (ProgressBar::new(most), "{bar:40} {human_pos}/{human_len} requests, {per_sec}, {msg}")
+            }
+            u64::MAX => (ProgressBar::new_spinner(), "{spinner} {elapsed} {human_pos} requests, {per_sec}, {msg}"),
+        };
+        if self.json || !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        bar.with_style(ProgressStyle::with_template(template).expect("a template"))
+    }
+}
+
+/// A request that is on its way.
+struct Pending {
+    op: Op,
+    intended_ns: Nanos,
+    made_ns: Nanos,
+    bytes: u32,
+    connection: usize,
+}
+
+/// Between the workload and the connections.
+struct Driver {
+    workload: Workload,
+    fit: Fit,
+    connections: Vec<Connection>,
+    /// Unanswered, by connection.
+    loads: Vec<usize>,
+    completions: Receiver<Completion>,
+    pending: HashMap<u64, Pending>,
+    measurements: Measurements,
+    late: Histogram<u64>,
+    outstanding_max: usize,
+    answered: u64,
+    begun: Instant,
+    last_ns: Nanos,
+}
+
+impl Driver {
+    fn new(workload: Workload, fit: Fit, connections: Vec<Connection>, completions: Receiver<Completion>) -> Driver {
+        Driver {
+            workload,
+            fit,
+            loads: vec![0; connections.len()],
+            connections,
+            completions,
+            pending: HashMap::new(),
+            measurements: Measurements::default(),
+            late: Histogram::new(3).expect("3 digits are allowed"),
+            outstanding_max: 0,
+            answered: 0,
+            begun: Instant::now(),
+            last_ns: 0,
+        }
+    }
+
+    fn since(&self, at: Instant) -> Nanos {
+        at.saturating_duration_since(self.begun).as_nanos() as Nanos
+    }
+
+    fn now(&self) -> Nanos {
+        self.since(Instant::now())
+    }
+
+    /// Until everything is made and answered.
+    fn run(&mut self, bar: &ProgressBar) -> anyhow::Result<()> {
+        self.begun = Instant::now();
+        let mut heard = self.begun;
+        loop {
+            self.make_what_is_due()?;
+            if self.workload.is_done() {
+                return Ok(());
+            }
+            match self.completions.recv_timeout(self.wait()) {
+                Ok(completion) => {
+                    heard = Instant::now();
+                    self.complete(completion)?;
+                    while let Ok(completion) = self.completions.try_recv() {
+                        self.complete(completion)?;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) if self.pending.is_empty() => heard = Instant::now(),
+                Err(RecvTimeoutError::Timeout) if heard.elapsed() > SILENCE => {
+                    bail!("the server answered none of {} requests in {} s", self.pending.len(), SILENCE.as_secs());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("all connections ended"),
+            }
+            bar.set_position(self.answered);
+            if self.pending.len() > 1 {
+                bar.set_message(format!("{} unanswered", self.pending.len()));
+            }
+        }
+    }
+
+    fn wait(&self) -> Duration {
+        let until = self.workload.poll_timeout().map(|at| Duration::from_nanos(at.saturating_sub(self.now())));
+        until.map_or(WAIT, |wait| wait.min(WAIT))
+    }
+
+    fn make_what_is_due(&mut self) -> anyhow::Result<()> {
+        loop {
+            let now = self.now();
+            let Some(request) = self.workload.next(now) else { return Ok(()) };
+            let Some((command, offset, bytes)) = self.fit.place(&request) else {
+                self.workload.completed(now, request.id);
+                continue;
+            };
+            let read_only = self.fit.export.flags & export_flag::READ_ONLY != 0;
+            if read_only && matches!(command, command::WRITE | command::TRIM) {
+                bail!("the export is read-only, and the load writes: give --reads-only");
+            }
+            let connection = (0..self.loads.len()).min_by_key(|&number| self.loads[number]).unwrap_or(0);
+            self.loads[connection] += 1;
+            let pending = Pending { op: request.op, intended_ns: request.intended_ns, made_ns: now, bytes, connection };
+            self.late.record(now.saturating_sub(request.intended_ns)).unwrap_or_default();
+            self.pending.insert(request.id, pending);
+            self.outstanding_max = self.outstanding_max.max(self.pending.len());
+            let header = sim::request::Request { op: 0, cookie: request.id, command, flags: 0, offset, len: bytes };
+            self.connections[connection].send(header);
+        }
+    }
+
+    fn complete(&mut self, completion: Completion) -> anyhow::Result<()> {
+        let Completion { connection, cookie, at, answer } = completion;
+        let error = match answer {
+            Answer::Done(error) => error,
+            Answer::Lost(why) => {
+                bail!("connection {} ended with {} requests unanswered: {why}", connection + 1, self.loads[connection]);
+            }
+        };
+        let pending = self.pending.remove(&cookie).context("an answer to a request that nobody made")?;
+        let now = self.since(at);
+        self.loads[pending.connection] -= 1;
+        let measured = self.measurements.of(pending.op);
+        if error == 0 {
+            measured.bytes += u64::from(pending.bytes);
+            measured.latency.record(now.saturating_sub(pending.intended_ns)).unwrap_or_default();
+            measured.service.record(now.saturating_sub(pending.made_ns)).unwrap_or_default();
+        } else {
+            measured.errors += 1;
+        }
+        self.answered += 1;
+        self.last_ns = self.last_ns.max(now);
+        self.workload.completed(self.now(), cookie);
+        Ok(())
+    }
+
+    fn report(&mut self, what: String, uri: String, mode: String, connections: usize) -> Report {
+        let [reads, writes, trims, flushes] =
+            [Op::Read, Op::Write, Op::Trim, Op::Flush].map(|op| Operation::of(self.measurements.of(op)));
+        let all = [&reads, &writes, &trims, &flushes];
+        let sum =
+            |of: fn(&Operation) -> u64| all.iter().filter_map(|operation| operation.as_ref().map(of)).sum::<u64>();
+        let bytes: u64 = [&reads, &writes].iter().filter_map(|operation| operation.as_ref().map(|o| o.bytes)).sum();
+        let (requests, errors) = (sum(|operation| operation.requests), sum(|operation| operation.errors));
+        let seconds = self.last_ns as f64 / 1e9;
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        Report {
+            what,
+            uri,
+            mode,
+            connections,
+            volume_bytes: self.fit.export.size,
+            seconds,
+            requests,
+            requests_per_second: per_second(requests),
+            bytes_per_second: per_second(bytes),
+            errors,
+            outstanding_max: self.outstanding_max,
+            late_p99_ns: self.late.value_at_quantile(0.99),
+            late_max_ns: self.late.max(),
+            changes: self.fit.changes,
+            reads,
+            writes,
+            trims,
+            flushes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_as_they_are_written() {
+        assert_eq!([speed("2"), speed("0.5")], [Ok(2_000_000), Ok(500_000)]);
+        assert!(speed("0").is_err() && speed("-1").is_err());
+    }
+}

@@ -1,0 +1,185 @@
+//! The end of the story: no faults, nothing new. Everything must come to an end, be whole, and be given back.
+
+use std::collections::VecDeque;
+
+use engine::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, TenantStats};
+use engine::nbd::wire::{command, command_flag};
+use engine::units::{BLOCK, PIECE, SECOND};
+use engine::{Event, Session};
+
+use crate::Verdict;
+use crate::fault::Faults;
+use crate::link::State;
+use crate::operator::Ask;
+use crate::request::Request;
+use crate::trace::Line;
+use crate::workload::Manners;
+use crate::world::{LinkId, Wake, World};
+
+impl World {
+    /// Peace: no faults, nothing new. Everything must come to an end, be whole, and be given back.
+    pub(crate) fn finale(&mut self) -> Verdict {
+        self.disk.faults = Faults::NONE;
+        self.busy = false;
+        self.until("draining", 100 * SECOND, |world| !world.draining || world.drained)?;
+        if self.drained {
+            self.power_cut()?;
+        }
+        self.log(Line::Note("peace".into()));
+        for link in self.links.values_mut().filter(|link| !link.manners.deaf) {
+            link.manners = Manners { vanishes: link.manners.vanishes, ..Manners::calm() };
+        }
+        // Those who read nothing hold up nobody (but who wants the memory in which their replies are).
+        let can_wait = |ask: &Ask| matches!(ask, Ask::May);
+        self.until("peace", 100 * SECOND, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
+        let deaf: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.manners.deaf).map(|(id, _)| *id).collect();
+        for id in deaf {
+            self.hear(id);
+        }
+        self.until("peace", 100 * SECOND, |world| world.asks.is_empty() && world.is_quiet())?;
+        self.dismiss()?;
+        self.reopen()?;
+        for at in 0..self.volumes.len() {
+            self.inspect(at)?;
+        }
+        self.give_back()?;
+        self.last_power_cut()
+    }
+
+    /// Nobody waits for anything.
+    fn is_quiet(&self) -> bool {
+        let quiet = |state| !matches!(state, State::Open | State::Leaving);
+        self.links.values().all(|link| link.outstanding == 0 || link.garbage || link.manners.deaf || quiet(link.state))
+    }
+
+    /// What is closed is opened; there is room for everybody.
+    fn reopen(&mut self) -> Verdict {
+        self.ask(Command::SetBudget(self.setup.config.budget_bytes_max), Ask::Must)?;
+        self.until("a budget", 100 * SECOND, |world| world.asks.is_empty())?;
+        for tenant in (0..self.tenants.len()).filter(|&at| self.tenants[at]).collect::<Vec<_>>() {
+            let spec = TenantSpec { share: None, cache: None };
+            self.ask(Command::SetTenant(TenantId(tenant as u32), spec), Ask::Must)?;
+        }
+        for at in 0..self.volumes.len() {
+            if !self.volumes[at].open {
+                self.open(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All clients leave.
+    fn dismiss(&mut self) -> Verdict {
+        let ids: Vec<LinkId> = self.links.keys().copied().collect();
+        for id in ids {
+            self.leave(id);
+        }
+        self.until("leaving", 100 * SECOND, |world| world.links.is_empty())
+    }
+
+    /// One client asks for all this, in order.
+    fn follow(&mut self, at: usize, script: VecDeque<Request>) -> Verdict {
+        let session = Session { structured: true, base_allocation: true };
+        let id = self.attach(at, session, Manners::calm())?;
+        self.links.get_mut(&id).expect("just attached").script = script;
+        self.until("a script", 100 * SECOND, |world| {
+            world.links.get(&id).is_none_or(|link| link.script.is_empty() && link.outstanding == 0)
+        })?;
+        self.dismiss()
+    }
+
+    fn request(&mut self, command: u16, flags: u16, offset: u64, len: u64) -> Request {
+        self.ops += 1;
+        Request { op: self.ops, cookie: self.ops, command, flags, offset, len: len as u32 }
+    }
+
+    /// A volume is flushed, after accepting what was lost to faults, and read.
+    fn inspect(&mut self, at: usize) -> Verdict {
+        if self.volumes[at].trouble.ever() {
+            let flush = self.request(command::FLUSH, 0, 0, 0);
+            self.follow(at, [flush].into())?;
+            self.clear(at)?;
+            self.volumes[at].trouble = Default::default();
+        }
+        let mut script = VecDeque::from([self.request(command::FLUSH, 0, 0, 0)]);
+        let blocks: Vec<u64> = self.volumes[at].history.blocks().collect();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for block in blocks {
+            match runs.last_mut() {
+                Some((from, len)) if *from + *len == block * BLOCK && *len < PIECE => *len += BLOCK,
+                _ => runs.push((block * BLOCK, BLOCK)),
+            }
+        }
+        let size = self.volumes[at].size;
+        for (offset, len) in runs {
+            let len = len.min(size - offset);
+            script.push_back(self.request(command::BLOCK_STATUS, command_flag::REQ_ONE, offset, len));
+            script.push_back(self.request(command::READ, 0, offset, len));
+        }
+        script.push_back(self.request(command::FLUSH, 0, 0, 0));
+        self.follow(at, script)
+    }
+
+    /// Without connections and volumes no frame is in use: none was leaked.
+    fn give_back(&mut self) -> Verdict {
+        for tenant in 0..self.setup.tenants.len() as u32 {
+            let spec = TenantSpec { share: None, cache: Some(LEAST_BYTES) };
+            if self.tenants[tenant as usize] {
+                self.ask(Command::SetTenant(TenantId(tenant), spec), Ask::Must)?;
+            }
+        }
+        self.shrunk()?;
+        if self.rng.one_in(2) {
+            self.draining = true;
+            let start = self.step + 1;
+            self.ask(Command::Drain, Ask::Drain(start))?;
+            return self.until("the last drain", 100 * SECOND, |world| world.asks.is_empty());
+        }
+        let discard = self.rng.one_in(4);
+        for at in 0..self.volumes.len() {
+            self.close(at, discard)?;
+        }
+        self.until("closing", 100 * SECOND, |world| world.asks.is_empty())?;
+        self.snapshot("after closing everything", |tenant| tenant.used_frames == 0)
+    }
+
+    /// Partitions get as small as they were told to.
+    fn shrunk(&mut self) -> Verdict {
+        let mut verdict = Ok(());
+        for _ in 0..100 {
+            let end = self.now + SECOND;
+            self.queue.push(end, Wake::Connect(0));
+            self.until("shrinking", 2 * SECOND, |world| world.now >= end)?;
+            verdict = self.snapshot("after shrinking", |tenant| tenant.used_frames <= tenant.target_frames);
+            if verdict.is_ok() {
+                break;
+            }
+        }
+        verdict
+    }
+
+    fn snapshot(&mut self, when: &str, fine: impl Fn(&TenantStats) -> bool) -> Verdict {
+        self.tokens += 1;
+        let token = self.tokens;
+        let event = Event::Control { token, command: Command::Snapshot };
+        self.step += 1;
+        self.log(Line::Control(token, "Snapshot".into()));
+        self.server.handle(self.now, event);
+        let Some(engine::Action::Report { report: Report::Snapshot(snapshot), .. }) = self.server.poll_action() else {
+            return Err("a snapshot was not answered at once".into());
+        };
+        if !snapshot.connections.is_empty() || !snapshot.tenants.iter().all(fine) {
+            return Err(format!("{when}: {snapshot:?}"));
+        }
+        self.check_snapshot(&snapshot)
+    }
+
+    /// What is on the medium now is all there is.
+    fn last_power_cut(&mut self) -> Verdict {
+        self.disk.power_cut(self.now);
+        for volume in &mut self.volumes {
+            volume.history.power_cut(self.disk.medium(volume.setup.spec.volume))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! The description of a synthetic load: plain data, checked once.
+
+use engine::units::{Nanos, SECOND, VOLUME_BYTES_MAX};
+
+use crate::rng::MILLION;
+
+/// The longest request, bytes: NBD's largest payload.
+pub const REQUEST_BYTES_MAX: u64 = engine::nbd::wire::PAYLOAD_BYTES_MAX as u64;
+/// The most requests that one stream has unanswered: what an open lane may pile up on a server that does not keep up.
+pub const OUTSTANDING_MAX: u32 = 1 << 16;
+/// The most streams of a description: each costs a look in every `next`.
+pub const STREAMS_MAX: usize = 1024;
+
+/// Some streams side by side.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spec {
+    /// The same seed gives the same requests.
+    pub seed: u64,
+    /// What runs side by side.
+    pub streams: Vec<Stream>,
+}
+
+/// One stream of requests.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Stream {
+    /// How places are chosen.
+    pub place: Place,
+    /// First byte of its working set.
+    pub area_start: u64,
+    /// Bytes of its working set.
+    pub area_bytes: u64,
+    /// Offsets are multiples of this many bytes.
+    pub align_bytes: u64,
+    /// Reads, in parts per million; the rest are writes.
+    pub read_ppm: u64,
+    /// Requests that begin where the one before them ended, in parts per million (sequential streams: all do).
+    pub follow_ppm: u64,
+    /// Bytes of requests, by weight: (weight, bytes).
+    pub sizes: Vec<(u64, u64)>,
+    /// When requests are made.
+    pub pace: Pace,
+    /// Silence in between.
+    pub bursts: Option<Bursts>,
+    /// The working set moves.
+    pub shift: Option<Shift>,
+    /// When it begins, in nanoseconds after the load's beginning.
+    pub start_ns: Nanos,
+    /// When it makes no more requests, in nanoseconds after the load's beginning.
+    pub stop_ns: Nanos,
+    /// How many requests it makes at most.
+    pub requests: u64,
+}
+
+/// How places are chosen inside of the working set.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Place {
+    /// One after the other, from the beginning again at the end.
+    Sequential,
+    /// Each place as likely as the next.
+    Uniform,
+    /// The k-th favourite with a probability that goes with k^-exponent; favourites are strewn over the working set.
+    Zipf {
+        /// Above 0; 0.99 is customary, above 1 is steeper.
+        exponent: f64,
+    },
+}
+
+/// When requests are made.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Pace {
+    /// Whatever becomes of earlier ones.
+    Open {
+        /// Mean nanoseconds from one to the next. Records of a trace have times of their own and ignore it.
+        interval_ns: Nanos,
+        /// Independent arrivals (exponentially distributed intervals) instead of even ones.
+        poisson: bool,
+        /// How fast the times of records pass, in parts per million: 2,000,000 is twice as fast.
+        speed_ppm: u64,
+    },
+    /// So many unanswered at the same time.
+    Closed {
+        /// How many.
+        depth: u32,
+        /// Nanoseconds from an answer to the next request.
+        think_ns: Nanos,
+    },
+}
+
+impl Pace {
+    /// Records at their own times, `speed_ppm` parts per million as fast.
+    pub fn as_recorded(speed_ppm: u64) -> Pace {
+        Pace::Open { interval_ns: 0, poisson: false, speed_ppm }
+    }
+}
+
+/// Requests for a while, then none for a while, and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bursts {
+    /// Nanoseconds with requests.
+    pub on_ns: Nanos,
+    /// Nanoseconds without.
+    pub off_ns: Nanos,
+}
+
+impl Bursts {
+    /// The first moment at or after `at_ns` (since the stream's beginning) with requests.
+    pub fn gate(&self, at_ns: Nanos) -> Nanos {
+        let round = self.on_ns + self.off_ns;
+        let phase = at_ns % round;
+        if phase < self.on_ns { at_ns } else { (at_ns - phase).saturating_add(round) }
+    }
+
+    /// When `active_ns` nanoseconds with requests have passed.
+    pub fn stretch(&self, active_ns: Nanos) -> Nanos {
+        (active_ns / self.on_ns).saturating_mul(self.off_ns).saturating_add(active_ns)
+    }
+}
+
+/// The working set moves on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shift {
+    /// How often.
+    pub every: Every,
+    /// By so many bytes.
+    pub by_bytes: u64,
+    /// Within so many bytes from the first place of the working set, and from there again.
+    pub within_bytes: u64,
+}
+
+/// A period, by count or by time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Every {
+    /// So many requests of the stream.
+    Requests(u64),
+    /// So many nanoseconds.
+    Time(Nanos),
+}
+
+impl Default for Stream {
+    /// One random 4 KiB read after the other, in the first GiB.
+    fn default() -> Stream {
+        Stream {
+            place: Place::Uniform,
+            area_start: 0,
+            area_bytes: 1 << 30,
+            align_bytes: 4096,
+            read_ppm: MILLION,
+            follow_ppm: 0,
+            sizes: vec![(1, 4096)],
+            pace: Pace::Closed { depth: 1, think_ns: 0 },
+            bursts: None,
+            shift: None,
+            start_ns: 0,
+            stop_ns: Nanos::MAX,
+            requests: u64::MAX,
+        }
+    }
+}
+
+/// Why a description makes no load. Each names the stream, counted from 1.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum SpecError {
+    /// Nothing to do, or too much.
+    #[error("a load has 1 to {STREAMS_MAX} streams, not {0}")]
+    Streams(usize),
+    /// Requests that are empty, too long, or have no weight.
+    #[error("stream {0}: each size is 1 to {REQUEST_BYTES_MAX} bytes with a weight of 1 to 1,000,000")]
+    Sizes(usize),
+    /// The longest request does not fit.
+    #[error("stream {0}: its largest request ({1} bytes) does not fit into its area of {2} bytes")]
+    Area(usize, u64, u64),
+    /// No volume is that large.
+    #[error("stream {0}: it reaches beyond {VOLUME_BYTES_MAX} bytes, which no volume has")]
+    Far(usize),
+    /// Offsets have to be multiples of something.
+    #[error("stream {0}: the alignment is at least 1 byte and at most its area")]
+    Align(usize),
+    /// Shares above one.
+    #[error("stream {0}: shares of reads and of requests that follow are at most 100%")]
+    Share(usize),
+    /// Not a Zipf distribution.
+    #[error("stream {0}: the exponent of a Zipf distribution is above 0 and at most 10")]
+    Exponent(usize),
+    /// Nothing at once, or too much.
+    #[error("stream {0}: the depth is 1 to {OUTSTANDING_MAX}")]
+    Depth(usize),
+    /// An open stream needs a rate.
+    #[error("stream {0}: the rate is above 0 and at most a thousand million a second")]
+    Rate(usize),
+    /// It never makes a request.
+    #[error("stream {0}: bursts need time with requests, and at most a year in all")]
+    Bursts(usize),
+    /// It does not move.
+    #[error("stream {0}: a shift needs a period, a distance, and room that is at least its area")]
+    Shift(usize),
+}
+
+const YEAR_NS: Nanos = 366 * 24 * 3600 * SECOND;
+
+impl Spec {
+    /// Checks everything that the generator relies on.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if !(1..=STREAMS_MAX).contains(&self.streams.len()) {
+            return Err(SpecError::Streams(self.streams.len()));
+        }
+        self.streams.iter().zip(1..).try_for_each(|(stream, number)| stream.check(number))
+    }
+}
+
+impl Stream {
+    fn check(&self, number: usize) -> Result<(), SpecError> {
+        let size_fits =
+            |&(weight, bytes): &(u64, u64)| (1..=MILLION).contains(&weight) && (1..=REQUEST_BYTES_MAX).contains(&bytes);
+        let largest = self.sizes.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0);
+        let reach = self.shift.map_or(self.area_bytes, |shift| shift.within_bytes);
+        let checks = [
+            (!self.sizes.is_empty() && self.sizes.iter().all(size_fits), SpecError::Sizes(number)),
+            (largest <= self.area_bytes, SpecError::Area(number, largest, self.area_bytes)),
+            (self.area_start.checked_add(reach).is_some_and(|end| end <= VOLUME_BYTES_MAX), SpecError::Far(number)),
+            ((1..=self.area_bytes).contains(&self.align_bytes), SpecError::Align(number)),
+            (self.read_ppm <= MILLION && self.follow_ppm <= MILLION, SpecError::Share(number)),
+            (self.exponent_is_right(), SpecError::Exponent(number)),
+            (self.depth_is_right(), SpecError::Depth(number)),
+            (!matches!(self.pace, Pace::Open { interval_ns: 0, .. }), SpecError::Rate(number)),
+            (!matches!(self.pace, Pace::Open { speed_ppm: 0, .. }), SpecError::Rate(number)),
+            (self.bursts.is_none_or(|b| b.on_ns > 0 && b.on_ns.max(b.off_ns) <= YEAR_NS), SpecError::Bursts(number)),
+            (self.shift.is_none_or(|shift| self.shift_is_right(shift)), SpecError::Shift(number)),
+        ];
+        checks.into_iter().try_for_each(|(right, error)| if right { Ok(()) } else { Err(error) })
+    }
+
+    fn exponent_is_right(&self) -> bool {
+        !matches!(self.place, Place::Zipf { exponent } if !(exponent > 0.0 && exponent <= 10.0))
+    }
+
+    fn depth_is_right(&self) -> bool {
+        !matches!(self.pace, Pace::Closed { depth, .. } if !(1..=OUTSTANDING_MAX).contains(&depth))
+    }
+
+    fn shift_is_right(&self, shift: Shift) -> bool {
+        let moves = !matches!(shift.every, Every::Requests(0) | Every::Time(0));
+        moves && shift.by_bytes > 0 && shift.within_bytes >= self.area_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_is_checked_before_it_runs() {
+        let check = |stream: Stream| Spec { seed: 1, streams: vec![stream] }.check();
+        let right = Stream::default();
+        assert_eq!(check(right.clone()), Ok(()));
+        assert_eq!(check(Stream { sizes: vec![(1, 0)], ..right.clone() }), Err(SpecError::Sizes(1)));
+        assert_eq!(check(Stream { area_bytes: 4000, ..right.clone() }), Err(SpecError::Area(1, 4096, 4000)));
+        assert_eq!(check(Stream { area_start: u64::MAX, ..right.clone() }), Err(SpecError::Far(1)));
+        assert_eq!(check(Stream { place: Place::Zipf { exponent: f64::NAN }, ..right }), Err(SpecError::Exponent(1)));
+        assert_eq!(Spec { seed: 1, streams: vec![] }.check(), Err(SpecError::Streams(0)));
+    }
+
+    #[test]
+    fn bursts_leave_gaps() {
+        let bursts = Bursts { on_ns: 10, off_ns: 90 };
+        assert_eq!([0, 9, 10, 99, 100].map(|at| bursts.gate(at)), [0, 9, 100, 100, 100]);
+        assert_eq!([0, 9, 10, 25].map(|active| bursts.stretch(active)), [0, 9, 100, 205]);
+    }
+}

@@ -1,0 +1,349 @@
+//! The machine that says when which request is to be made. It has no clock: the driver says what time it is.
+//!
+//! ```text
+//!   loop {
+//!       while let Some(request) = workload.next(now) { make it }
+//!       sleep until workload.poll_timeout(), or a completion
+//!       workload.completed(now, id)
+//!   }
+//! ```
+//!
+//! An open request carries the time that it was meant for. Latency counted from there includes the time that it waited
+//! because the server, or the driver, was late: leaving that out makes a stalled server look fast ("coordinated
+//! omission", G. Tene, "How NOT to Measure Latency", 2013).
+//!
+//! The downside of the open lane's bound on unanswered requests: beyond it arrivals wait here. They are late then, and
+//! their latency says so.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use engine::units::Nanos;
+
+use super::spec::{Bursts, OUTSTANDING_MAX, Pace, Spec, SpecError};
+use super::{Generator, Op, Record, Source};
+use crate::rng::{MILLION, Rng};
+
+/// A request that is to be made now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Its number, for [`Workload::completed`].
+    pub id: u64,
+    /// When it was to be made: what latency is counted from.
+    pub intended_ns: Nanos,
+    /// What.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; 0 for a flush.
+    pub bytes: u64,
+    /// As in [`Record`].
+    pub stream: u32,
+}
+
+/// Records at a pace.
+pub struct Lane {
+    source: Box<dyn Source>,
+    pace: Pace,
+    bursts: Option<Bursts>,
+    start_ns: Nanos,
+    stop_ns: Nanos,
+    /// An open lane's next record.
+    ahead: Option<Record>,
+    /// An open lane's first time: the others are relative to it.
+    base_ns: Option<Nanos>,
+    outstanding: u32,
+    /// When closed slots have thought.
+    thinking: BinaryHeap<Reverse<Nanos>>,
+    ended: bool,
+}
+
+impl Lane {
+    /// Records of a trace. At an open pace, the first one is at the load's beginning.
+    pub fn of_trace(source: impl Source + 'static, pace: Pace) -> Lane {
+        Lane::new(Box::new(source), pace, None)
+    }
+
+    fn new(source: Box<dyn Source>, pace: Pace, base_ns: Option<Nanos>) -> Lane {
+        let mut lane = Lane {
+            source,
+            pace,
+            bursts: None,
+            start_ns: 0,
+            stop_ns: Nanos::MAX,
+            ahead: None,
+            base_ns,
+            outstanding: 0,
+            thinking: BinaryHeap::new(),
+            ended: false,
+        };
+        lane.look_ahead();
+        lane
+    }
+
+    /// Open lanes know their next record, so that it is known when it is due.
+    fn look_ahead(&mut self) {
+        if let Pace::Open { .. } = self.pace {
+            self.ahead = self.source.next(0);
+            self.ended = self.ahead.is_none();
+            if let (None, Some(first)) = (self.base_ns, self.ahead) {
+                self.base_ns = Some(first.time_ns);
+            }
+        }
+    }
+
+    /// When it may make its next request, if nothing completes before; since the beginning.
+    fn ready_ns(&self) -> Option<Nanos> {
+        if self.ended {
+            return None;
+        }
+        match self.pace {
+            Pace::Open { .. } if self.outstanding >= OUTSTANDING_MAX => None,
+            Pace::Open { speed_ppm, .. } => {
+                let since = self.ahead?.time_ns.saturating_sub(self.base_ns?);
+                Some((u128::from(since) * u128::from(MILLION) / u128::from(speed_ppm)).min(u128::from(u64::MAX)) as u64)
+            }
+            Pace::Closed { depth, .. } => {
+                let thinking = self.thinking.len() as u32;
+                let free_ns = if self.outstanding + thinking < depth { 0 } else { self.thinking.peek()?.0 };
+                let from_ns = free_ns.max(self.start_ns) - self.start_ns;
+                let gated_ns = self.bursts.map_or(from_ns, |bursts| bursts.gate(from_ns));
+                Some(gated_ns.saturating_add(self.start_ns))
+            }
+        }
+    }
+
+    /// The next moment, seen from `elapsed_ns`, at which a closed lane may make requests: a burst may be over by now.
+    fn ready_from(&self, elapsed_ns: Nanos) -> Option<Nanos> {
+        let ready_ns = self.ready_ns()?;
+        match (self.pace, self.bursts) {
+            (Pace::Closed { .. }, Some(bursts)) if ready_ns < elapsed_ns => {
+                Some(bursts.gate(elapsed_ns - self.start_ns).saturating_add(self.start_ns))
+            }
+            _ => Some(ready_ns),
+        }
+    }
+
+    /// Takes its next record if it is ready: (record, when it was meant to be).
+    fn take(&mut self, elapsed_ns: Nanos) -> Option<(Record, Nanos)> {
+        let ready_ns = self.ready_from(elapsed_ns).filter(|&at| at <= elapsed_ns)?;
+        let (record, intended_ns) = match self.pace {
+            Pace::Open { .. } => (self.ahead.take(), ready_ns),
+            Pace::Closed { .. } if elapsed_ns >= self.stop_ns => (None, elapsed_ns),
+            Pace::Closed { .. } => (self.source.next(elapsed_ns), elapsed_ns),
+        };
+        let Some(record) = record else {
+            self.ended = true;
+            return None;
+        };
+        if let Pace::Closed { depth, .. } = self.pace
+            && self.outstanding + self.thinking.len() as u32 >= depth
+        {
+            self.thinking.pop();
+        }
+        self.outstanding += 1;
+        self.look_ahead();
+        Some((record, intended_ns))
+    }
+
+    fn completed(&mut self, elapsed_ns: Nanos) {
+        self.outstanding -= 1;
+        if let Pace::Closed { think_ns, .. } = self.pace
+            && think_ns > 0
+        {
+            self.thinking.push(Reverse(elapsed_ns.saturating_add(think_ns)));
+        }
+    }
+}
+
+/// Lanes side by side.
+pub struct Workload {
+    lanes: Vec<Lane>,
+    /// The time of the load's beginning.
+    origin: Nanos,
+    /// The latest time that it was told.
+    elapsed_ns: Nanos,
+    /// The lane whose turn it is: none starves another.
+    turn: usize,
+    next_id: u64,
+    /// Lanes of what is unanswered.
+    outstanding: BTreeMap<u64, usize>,
+    requests_left: u64,
+    stop_ns: Nanos,
+}
+
+impl Workload {
+    /// Lanes that begin at `origin`.
+    pub fn new(lanes: Vec<Lane>, origin: Nanos) -> Workload {
+        Workload {
+            lanes,
+            origin,
+            elapsed_ns: 0,
+            turn: 0,
+            next_id: 0,
+            outstanding: BTreeMap::new(),
+            requests_left: u64::MAX,
+            stop_ns: Nanos::MAX,
+        }
+    }
+
+    /// What a description describes, from `origin` on.
+    pub fn described(spec: &Spec, origin: Nanos) -> Result<Workload, SpecError> {
+        spec.check()?;
+        let mut rng = Rng::new(spec.seed);
+        let lanes = spec.streams.iter().zip(0..).map(|(stream, number)| {
+            let generator = Generator::new(stream.clone(), number, rng.fork());
+            let mut lane = Lane::new(Box::new(generator), stream.pace, Some(0));
+            // Open streams have these in the times of their records.
+            (lane.start_ns, lane.stop_ns, lane.bursts) = (stream.start_ns, stream.stop_ns, stream.bursts);
+            lane
+        });
+        Ok(Workload::new(lanes.collect(), origin))
+    }
+
+    /// Ends after so many requests, or so many nanoseconds.
+    pub fn limited(self, requests: u64, duration_ns: Nanos) -> Workload {
+        Workload { requests_left: requests, stop_ns: duration_ns, ..self }
+    }
+
+    /// A request that is to be made now, if there is one. To be asked until there is none.
+    pub fn next(&mut self, now: Nanos) -> Option<Request> {
+        self.elapsed_ns = now.saturating_sub(self.origin);
+        if self.is_over() {
+            return None;
+        }
+        for i in 0..self.lanes.len() {
+            let at = (self.turn + i) % self.lanes.len();
+            let Some((record, intended_ns)) = self.lanes[at].take(self.elapsed_ns) else { continue };
+            self.turn = at + 1;
+            self.requests_left -= 1;
+            let id = self.next_id;
+            self.next_id += 1;
+            self.outstanding.insert(id, at);
+            let Record { op, offset, bytes, stream, .. } = record;
+            return Some(Request { id, intended_ns: self.origin + intended_ns, op, offset, bytes, stream });
+        }
+        None
+    }
+
+    /// Request `id` was answered. An id that is not outstanding is a mistake of the driver, and panics.
+    pub fn completed(&mut self, now: Nanos, id: u64) {
+        self.elapsed_ns = now.saturating_sub(self.origin);
+        let lane = self.outstanding.remove(&id).expect("a request that was made and not completed");
+        self.lanes[lane].completed(self.elapsed_ns);
+    }
+
+    /// When `next` will have something, if nothing completes before, or when the load is over. In the past if that is now.
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        if self.is_over() {
+            return None;
+        }
+        let ready = self.lanes.iter().filter_map(|lane| lane.ready_from(self.elapsed_ns)).min()?;
+        Some(self.origin.saturating_add(ready.min(self.stop_ns)))
+    }
+
+    /// Requests that were made and not completed.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Nothing will come any more, and everything is answered.
+    pub fn is_done(&self) -> bool {
+        self.outstanding.is_empty() && (self.is_over() || self.lanes.iter().all(|lane| lane.ended))
+    }
+
+    fn is_over(&self) -> bool {
+        self.requests_left == 0 || self.elapsed_ns >= self.stop_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::spec::Stream;
+
+    fn record(time_ns: Nanos) -> Record {
+        Record { time_ns, op: Op::Read, offset: time_ns * 4096, bytes: 4096, stream: 0 }
+    }
+
+    fn trace(times: &'static [Nanos], pace: Pace) -> Workload {
+        Workload::new(vec![Lane::of_trace(times.iter().map(|&at| record(at)), pace)], 1000)
+    }
+
+    #[test]
+    fn open_requests_come_at_their_times_whatever_is_unanswered() {
+        let mut workload = trace(&[50, 60, 80], Pace::as_recorded(MILLION / 2));
+        assert_eq!(workload.next(1000).map(|request| request.intended_ns), Some(1000));
+        assert_eq!((workload.next(1000), workload.poll_timeout()), (None, Some(1020)));
+        assert_eq!(workload.next(1100).map(|request| request.intended_ns), Some(1020), "late, and says so");
+        assert_eq!(workload.next(1100).map(|request| request.intended_ns), Some(1060));
+        assert_eq!((workload.outstanding(), workload.poll_timeout(), workload.is_done()), (3, None, false));
+        (0..3).for_each(|id| workload.completed(1200, id));
+        assert!(workload.is_done());
+    }
+
+    #[test]
+    fn times_that_go_back_are_due_at_once() {
+        let mut workload = trace(&[100, 40, 110], Pace::as_recorded(MILLION));
+        assert!(workload.next(1000).is_some() && workload.next(1000).is_some());
+        assert_eq!(workload.poll_timeout(), Some(1010));
+    }
+
+    #[test]
+    fn closed_requests_wait_for_answers_and_thought() {
+        let mut workload = trace(&[0, 1_000_000, 2, 3], Pace::Closed { depth: 2, think_ns: 10 });
+        assert!(workload.next(1000).is_some() && workload.next(1000).is_some() && workload.next(1000).is_none());
+        assert_eq!(workload.poll_timeout(), None, "only an answer helps");
+        workload.completed(1005, 1);
+        assert_eq!((workload.next(1014), workload.poll_timeout()), (None, Some(1015)));
+        assert_eq!(workload.next(1015).map(|request| (request.id, request.intended_ns)), Some((2, 1015)));
+        workload.completed(1020, 0);
+        workload.completed(1020, 2);
+        assert!(workload.next(1030).is_some());
+        assert_eq!(workload.next(1030), None);
+        workload.completed(1040, 3);
+        assert_eq!((workload.next(1050), workload.is_done()), (None, true));
+    }
+
+    #[test]
+    fn closed_streams_pause_between_bursts() {
+        let bursts = Some(Bursts { on_ns: 10, off_ns: 90 });
+        let stream = Stream { bursts, start_ns: 5, stop_ns: 300, ..Stream::default() };
+        let mut workload = Workload::described(&Spec { seed: 1, streams: vec![stream] }, 0).unwrap();
+        let (mut now, mut times) = (0, vec![]);
+        while !workload.is_done() {
+            match workload.next(now) {
+                Some(request) => {
+                    times.push(now);
+                    now += 4;
+                    workload.completed(now, request.id);
+                }
+                None => now = workload.poll_timeout().map_or(now, |at| at.max(now)),
+            }
+        }
+        assert_eq!(times, [5, 9, 13, 105, 109, 113, 205, 209, 213]);
+    }
+
+    #[test]
+    fn lanes_take_turns() {
+        let streams = vec![Stream { pace: Pace::Closed { depth: 2, think_ns: 0 }, ..Stream::default() }; 3];
+        let mut workload = Workload::described(&Spec { seed: 1, streams }, 0).unwrap();
+        let order: Vec<_> = std::iter::from_fn(|| workload.next(0)).map(|request| request.stream).collect();
+        assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_limit_ends_it() {
+        let spec = Spec { seed: 1, streams: vec![Stream::default()] };
+        let mut workload = Workload::described(&spec, 0).unwrap().limited(2, Nanos::MAX);
+        for id in 0..2 {
+            assert!(workload.next(id).is_some() && !workload.is_done());
+            workload.completed(id, id);
+        }
+        assert_eq!((workload.next(2), workload.poll_timeout(), workload.is_done()), (None, None, true));
+        let mut workload = Workload::described(&spec, 0).unwrap().limited(u64::MAX, 10);
+        assert!(workload.next(9).is_some());
+        workload.completed(10, 0);
+        assert!(workload.next(10).is_none() && workload.is_done());
+    }
+}

@@ -1,0 +1,301 @@
+//! The simulated drives against real ones, and against what any drive must keep.
+
+use engine::disk::Op;
+use engine::units::{Nanos, SECOND, SECTOR};
+use proptest::prelude::*;
+use sim::disk::drive::describe::Description;
+use sim::disk::drive::hdd::Hdd;
+use sim::disk::drive::replay::{self, Comparison, Measured};
+use sim::disk::drive::{Drive, Tag, presets};
+use sim::rng::Rng;
+
+const CHEETAH: &str = include_str!("measured/cheetah-15k5.csv");
+const BARRACUDA: &str = include_str!("measured/barracuda-st32171w.csv");
+
+fn drive(preset: &str) -> Box<dyn Drive> {
+    presets::preset(preset).unwrap().unwrap().build().unwrap()
+}
+
+/// The whole list, and each half of it on a drive of its own: what was fitted to one must hold for the other.
+fn compare(preset: &str, csv: &str) -> [Comparison; 3] {
+    let list = replay::parse(csv).unwrap();
+    let (first, second) = list.split_at(list.len() / 2);
+    [&list, first, second].map(|part: &[Measured]| {
+        let comparison = replay::validate(&mut *drive(preset), part).unwrap();
+        println!("{preset}: {comparison:?}");
+        comparison
+    })
+}
+
+fn mean_error(comparison: &Comparison) -> f64 {
+    (comparison.mean_simulated_ms / comparison.mean_measured_ms - 1.0).abs()
+}
+
+#[test]
+fn the_cheetah_is_as_measured() {
+    for comparison in compare("cheetah-15k5", CHEETAH) {
+        assert!(comparison.rms_ms <= 0.40 && mean_error(&comparison) <= 0.02, "{comparison:?}");
+    }
+}
+
+#[test]
+fn the_barracuda_is_as_measured() {
+    for comparison in compare("barracuda-st32171w", BARRACUDA) {
+        assert!(comparison.rms_ms <= 0.50 && mean_error(&comparison) <= 0.02, "{comparison:?}");
+    }
+}
+
+/// Requests a second of random 4 KiB reads over the whole drive.
+fn random_reads(preset: &str, depth: u64) -> f64 {
+    let (mut drive, mut rng, count) = (drive(preset), Rng::new(depth), 10_000);
+    let blocks = drive.bytes() / 4096;
+    let elapsed = replay::closed_loop(&mut *drive, depth, count, || (Op::Read, rng.below(blocks) * 4096, 4096));
+    count as f64 * SECOND as f64 / elapsed as f64
+}
+
+/// Megabytes a second of reads of `len` bytes one after the other, from the outside in.
+fn sequential_reads(preset: &str, depth: u64, len: u64) -> f64 {
+    let (mut drive, mut offset, count) = (drive(preset), 0, (100 << 20) / len);
+    let elapsed = replay::closed_loop(&mut *drive, depth, count, || {
+        offset += len;
+        (Op::Read, offset - len, len)
+    });
+    (count * len) as f64 * 1e3 / elapsed as f64
+}
+
+#[test]
+fn the_cheetahs_queue_is_worth_what_it_should() {
+    for (depth, expected) in [(1, 173.0), (2, 173.0), (4, 221.0), (8, 261.0), (16, 304.0), (32, 353.0)] {
+        let rate = random_reads("cheetah-15k5", depth);
+        println!("depth {depth}: {rate:.1} a second, expected {expected}");
+        assert!((rate / expected - 1.0).abs() <= 0.07, "depth {depth}: {rate}");
+    }
+}
+
+#[test]
+fn the_cheetah_streams_from_its_outer_zone() {
+    for (depth, len) in [(1, 64 << 10), (1, 1 << 20), (4, 256 << 10), (32, 4 << 10)] {
+        let rate = sequential_reads("cheetah-15k5", depth, len);
+        println!("depth {depth} of {len}: {rate:.1} MB/s");
+        assert!((rate / 131.0 - 1.0).abs() <= 0.03, "depth {depth} of {len}: {rate}");
+    }
+}
+
+/// 11 ms of seeking, half a revolution and little else; with a few requests to choose from, what its users expect.
+#[test]
+fn the_barracuda_of_the_papers_is_plausible() {
+    let expected = 1000.0 / (11.0 + 60_000.0 / 7200.0 / 2.0 + 0.15);
+    let alone = random_reads("barracuda-7200.9", 1);
+    assert!((alone / expected - 1.0).abs() < 0.03, "{alone} a second, {expected} expected");
+    assert!(random_reads("barracuda-7200.9", 4) > 82.0);
+    assert_eq!(drive("barracuda-7200.9").bytes() / SECTOR, 488_397_168);
+}
+
+#[test]
+fn the_nearline_drive_is_plausible() {
+    let alone = random_reads("nearline", 1);
+    assert!((80.0..90.0).contains(&alone), "{alone}");
+    let outside = sequential_reads("nearline", 2, 1 << 20);
+    assert!((200.0..240.0).contains(&outside), "{outside}");
+}
+
+#[test]
+fn a_throttled_drive_keeps_to_its_rate_after_its_burst() {
+    let (mut drive, mut rng) = (drive("throttled"), Rng::new(1));
+    let blocks = drive.bytes() / 4096;
+    let elapsed = replay::closed_loop(&mut *drive, 32, 33_000, || (Op::Read, rng.below(blocks) * 4096, 4096));
+    let rate = 30_000.0 * SECOND as f64 / elapsed as f64;
+    assert!((rate / 3000.0 - 1.0).abs() < 0.01, "{rate}");
+}
+
+/// A cached write is acknowledged at once and on the medium later: a flush waits for that, and for nothing without it.
+#[test]
+fn a_flush_waits_for_the_medium() {
+    let mut drive = drive("barracuda-st32171w");
+    let mut run = |now, op, offset, len| {
+        drive.submit(now, 0, op, offset, len);
+        let (_, at) = std::iter::from_fn(|| Some(drive.poll(drive.poll_timeout()?)))
+            .flatten()
+            .next()
+            .expect("it is done some time");
+        at - now
+    };
+    let flush_ns = run(0, Op::Flush, 0, 0);
+    let write_ns = run(SECOND, Op::Write { durable: false }, 1 << 30, 4096);
+    let covered_ns = run(SECOND + write_ns, Op::Flush, 0, 0);
+    let durable_ns = run(2 * SECOND, Op::Write { durable: true }, 1 << 30, 4096);
+    assert!(flush_ns < 2_000_000 && write_ns < 3_000_000, "{flush_ns} {write_ns}");
+    assert!(covered_ns > 3_000_000 && durable_ns > 3_000_000, "{covered_ns} {durable_ns}");
+}
+
+/// Some drives read ahead of anybody, some only of streams: there the second request of a stream still waits.
+#[test]
+fn reading_ahead_may_need_a_stream() {
+    let text = presets::text("barracuda-st32171w").unwrap();
+    let cautious = text.replace("ahead_sectors = 281", "ahead_sectors = 281\nahead_after_sequential = true");
+    let responses_ms = |text: &str| {
+        let read = |sector| Measured { op: Op::Read, sector, sectors: 4, response_us: 0.0, gap_us: 20_000.0 };
+        let mut drive = Description::parse(text).unwrap().build().unwrap();
+        let times = replay::one_at_a_time(&mut *drive, &[1000, 1004, 1008].map(read)).unwrap();
+        times.into_iter().map(|ns| ns as f64 / 1e6).collect::<Vec<_>>()
+    };
+    let (eager, cautious) = (responses_ms(text), responses_ms(&cautious));
+    assert!(eager[1] < 1.0 && eager[2] < 1.0, "{eager:?}");
+    assert!(cautious[1] > 1.0 && cautious[2] < 1.0, "{cautious:?}");
+}
+
+#[test]
+fn what_is_wrong_in_a_description_is_named_with_its_fix() {
+    let text = presets::text("barracuda-7200.9").unwrap();
+    let cases = [
+        ("rpm = 7200", "rpm = 0", "hdd.rpm: 0 is no speed; give 300 to 100000"),
+        ("track = 0.1547", "track = 1.5", "hdd.skew_revolutions.track"),
+        ("depth = 31", "depth = 31\nwindow = 32", "hdd.queue.window: 32 is out of range; give 1 to 31"),
+        ("single_ms = 0.8", "single_ms = 12.0", "give single_ms < average_ms < full_ms"),
+        ("single_ms = 0.8", "", "give table_ms, or single_ms, average_ms and full_ms"),
+        ("ahead_sectors = 768", "ahead_sectors = 769", "hdd.read_cache.ahead_sectors"),
+        ("first_cylinder = 0,", "first_cylinder = 9000,", "hdd.zones[1].first_cylinder"),
+        ("heads = 4", "heads = 1", "hdd.zones[0].sectors"),
+        ("heads = 4", "heads = 4\nhaeds = 4", "unknown field `haeds`"),
+        ("heads = 4", "", "missing field `heads`"),
+        ("[hdd.queue]", "[throttle]\n[hdd.queue]", "throttle: it limits nothing"),
+    ];
+    for (right, bad, expected) in cases {
+        assert!(text.contains(right), "{right}");
+        let built = Description::parse(&text.replace(right, bad)).and_then(|description| description.build());
+        let error = built.expect_err(bad).to_string();
+        assert!(error.contains(expected), "{bad}: {error}");
+    }
+}
+
+#[test]
+fn presets_are_right() {
+    for (name, _) in presets::PRESETS {
+        assert!(drive(name).bytes() > 1 << 30, "{name}");
+    }
+}
+
+/// A request, and how long after the one before it comes.
+type Step = (Nanos, Op, u64, u64);
+
+/// Requests for a drive of `bytes`: near each other or anywhere, in bursts or not.
+fn steps(bytes: u64) -> impl Strategy<Value = Vec<Step>> {
+    let op = prop_oneof![
+        5 => Just(Op::Read),
+        3 => Just(Op::Write { durable: false }),
+        1 => Just(Op::Write { durable: true }),
+        1 => Just(Op::Flush),
+        1 => Just(Op::Zero),
+    ];
+    let gap = prop_oneof![Just(0), 0..200_000u64, 0..50_000_000u64];
+    let sectors = prop_oneof![1..64u64, 1..3000u64];
+    let at = prop_oneof![2 => 0..2000u64, 1 => 0..bytes / SECTOR - 3000];
+    let step = (gap, op, at, sectors).prop_map(|(gap, op, sector, sectors)| match op {
+        Op::Flush => (gap, op, 0, 0),
+        _ => (gap, op, sector * SECTOR, sectors * SECTOR),
+    });
+    prop::collection::vec(step, 1..80)
+}
+
+/// Runs all to the end: for each request, when it came and when it was done. `each` sees the drive after each move.
+fn run<D: Drive + ?Sized>(drive: &mut D, steps: &[Step], mut each: impl FnMut(&D)) -> Vec<(Nanos, Nanos)> {
+    let mut times: Vec<(Nanos, Nanos)> = Vec::new();
+    let note = |times: &mut Vec<(Nanos, Nanos)>, last: &mut Nanos, (tag, at): (Tag, Nanos)| {
+        assert!(at >= *last, "completions come in order");
+        assert_eq!(times[tag as usize].1, 0, "each is done once");
+        *last = at;
+        times[tag as usize].1 = at;
+    };
+    let (mut now, mut last) = (0, 0);
+    for (tag, &(gap, op, offset, len)) in steps.iter().enumerate() {
+        let then = now + gap;
+        while let Some(at) = drive.poll_timeout().filter(|&at| at <= then) {
+            while let Some(done) = drive.poll(at) {
+                note(&mut times, &mut last, done);
+            }
+            each(drive);
+        }
+        now = then;
+        times.push((now, 0));
+        drive.submit(now, tag as Tag, op, offset, len);
+        each(drive);
+    }
+    while let Some(at) = drive.poll_timeout() {
+        while let Some(done) = drive.poll(at) {
+            note(&mut times, &mut last, done);
+        }
+        each(drive);
+    }
+    assert!(times.iter().all(|&(came, done)| done >= came.max(1)), "all are done, none before it came");
+    times
+}
+
+const SMALLEST: u64 = 2_100_000_000;
+
+/// Every preset, and the hard disks with their write caches on.
+fn descriptions() -> Vec<Description> {
+    let on = |text: &str| text.replace("enabled = false", "enabled = true");
+    let texts = presets::PRESETS.iter().flat_map(|(_, text)| [text.to_string(), on(text)]);
+    texts.map(|text| Description::parse(&text).unwrap()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// The same requests at the same times are done at the same times.
+    #[test]
+    fn the_same_input_gives_the_same_output(steps in steps(SMALLEST)) {
+        for description in descriptions() {
+            let times = [(); 2].map(|()| run(&mut *description.build().unwrap(), &steps, |_| ()));
+            prop_assert_eq!(&times[0], &times[1], "{}", description.model);
+        }
+    }
+
+    /// The arm does one thing at a time; nothing that crosses the bus is faster than the bus, cached or not.
+    #[test]
+    fn time_is_conserved(steps in steps(SMALLEST)) {
+        for description in descriptions() {
+            let Some(spec) = description.hdd().unwrap() else { continue };
+            let byte_ps = spec.bus.byte_ps;
+            let mut served = Vec::new();
+            let times = run(&mut Hdd::new(spec), &steps, |drive: &Hdd| served.push(drive.served()));
+            served.dedup();
+            prop_assert!(served.iter().all(|(start, end)| start <= end));
+            prop_assert!(served.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{}: {served:?}", description.model);
+            let mut bus_ns = 0;
+            for ((came, done), (_, op, _, len)) in times.iter().zip(&steps) {
+                if matches!(op, Op::Read | Op::Write { .. }) {
+                    prop_assert!(done - came >= len * byte_ps / 1000, "{}", description.model);
+                    bus_ns += len * byte_ps / 1000;
+                }
+            }
+            let last = times.iter().map(|(_, done)| *done).max().unwrap_or(0);
+            prop_assert!(last >= bus_ns, "{}: the bus carries one thing at a time", description.model);
+        }
+    }
+
+    /// Who polls at every moment learns nothing else than who polls when told to.
+    #[test]
+    fn polling_changes_nothing(steps in steps(SMALLEST)) {
+        for description in descriptions() {
+            let mut often = description.build().unwrap();
+            let told = run(&mut *description.build().unwrap(), &steps, |_| ());
+            let (mut now, mut times) = (0, vec![0; steps.len()]);
+            for (tag, &(gap, op, offset, len)) in steps.iter().enumerate() {
+                let then = now + gap;
+                for at in (now..=then).step_by(1 + gap as usize / 20) {
+                    while let Some((tag, at)) = often.poll(at) {
+                        times[tag as usize] = at;
+                    }
+                }
+                now = then;
+                often.submit(now, tag as Tag, op, offset, len);
+            }
+            while let Some((tag, at)) = often.poll(Nanos::MAX / 2) {
+                times[tag as usize] = at;
+            }
+            let told: Vec<_> = told.into_iter().map(|(_, done)| done).collect();
+            prop_assert_eq!(times, told, "{}", description.model);
+        }
+    }
+}
