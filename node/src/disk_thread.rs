@@ -34,13 +34,13 @@ use engine::{Config, Server, Session};
 use self::driver::Driver;
 use self::mailbox::{Client, Sender};
 use crate::frames::Frames;
-use crate::reactor::{self, Kind, Reactor, Threads, Uring};
+use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
 
 /// Clients of a disk at the same time, unless set otherwise.
 pub const CONNECTIONS_MAX: u32 = 1024;
 
 /// How to run a disk.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// The disk's name, for the log and the thread.
     pub name: String,
@@ -50,12 +50,15 @@ pub struct Options {
     pub reactor: Kind,
     /// Clients at the same time.
     pub connections_max: u32,
+    /// What is between the engine and the files.
+    pub stack: Stack,
 }
 
 impl Options {
     /// The usual ones.
     pub fn new(name: impl Into<String>, engine: Config) -> Options {
-        Options { name: name.into(), engine, reactor: Kind::Auto, connections_max: CONNECTIONS_MAX }
+        let (reactor, connections_max, stack) = (Kind::Auto, CONNECTIONS_MAX, Stack::default());
+        Options { name: name.into(), engine, reactor, connections_max, stack }
     }
 }
 
@@ -126,8 +129,18 @@ pub struct DiskHandle {
 impl DiskHandle {
     /// Serves a volume out of `file` (opened with O_DIRECT where that is possible), which is kept until the volume's
     /// `CloseVolume` was answered with [`Report::Done`], and closed then.
-    pub fn open_volume(&self, spec: VolumeSpec, file: File) -> impl Future<Output = Result<Report, Stopped>> + use<> {
-        self.sender.ask(Command::OpenVolume(spec), Some(file))
+    pub fn open_volume(
+        &self,
+        spec: VolumeSpec,
+        file: File,
+        place: Place,
+    ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        self.sender.ask(Command::OpenVolume(spec), Some((file, place)))
+    }
+
+    /// Changes the layers on the device, or looks at them.
+    pub fn layers(&self, command: LayerCommand) -> impl Future<Output = Result<LayerReport, Stopped>> + use<> {
+        self.sender.ask_layers(command)
     }
 
     /// Asks for anything else.
@@ -210,7 +223,8 @@ fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError>
     Ok(())
 }
 
-fn serve<R: Reactor>(options: Options, frames: Frames, reactor: R, started: &Started) {
+fn serve<R: Reactor>(mut options: Options, frames: Frames, reactor: R, started: &Started) {
+    let reactor = Layers::new(reactor, std::mem::take(&mut options.stack));
     let (sender, mailbox) = mailbox::new(reactor.waker(), &options.name);
     let server = Server::new(options.engine.clone());
     if started.send(Ok(sender)).is_err() {

@@ -6,6 +6,7 @@ mod cli;
 mod config;
 mod control;
 mod disk_thread;
+mod fault;
 mod frames;
 mod listen;
 mod quantity;

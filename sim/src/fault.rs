@@ -1,7 +1,10 @@
-//! What may go wrong in a disk, how often, and the dice.
+//! What may go wrong in a disk, how often, and the dice: the faults of a world. Those that users stack on the devices of a
+//! running server are in [`layer`].
 //!
 //! Rates are in parts per million of requests. A fault is decided when a request is submitted and shows when it
 //! completes.
+
+pub mod layer;
 
 use engine::disk::Op;
 use engine::nbd::Errno;

@@ -147,7 +147,10 @@ impl Server {
             return Err(Refusal::BadSize);
         }
         let before = std::mem::replace(&mut state.spec.size, size);
-        state.holes.dig(before, size);
+        // A device whose time is to be charged for what was never written has no holes.
+        if state.spec.sparse || state.spec.initialise {
+            state.holes.dig(before, size);
+        }
         state.initialising = state.spec.initialise && !state.holes.is_empty();
         self.wake_at(self.now + self.config.idle_ns);
         Ok(Some(Report::Done))

@@ -11,8 +11,10 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use sim::fault::layer::Kind;
 
 use crate::control::Observed;
+use crate::reactor::BOUNDS_NS;
 
 /// Everything as Prometheus' text.
 pub fn encode(observed: Vec<Observed>) -> Result<String, Error> {
@@ -39,7 +41,8 @@ impl Collector for Scrape {
         self.volume_requests(&mut to)?;
         self.volume_levels(&mut to)?;
         self.tenants(&mut to)?;
-        self.disks(&mut to)
+        self.disks(&mut to)?;
+        self.layers(&mut to)
     }
 }
 
@@ -195,6 +198,37 @@ impl Scrape {
     }
 }
 
+/// Faults and simulated drives.
+impl Scrape {
+    fn layers(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let (mut counts, mut hanging, mut injected, mut late) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for Observed { disk, layers, .. } in &self.0 {
+            let labels = vec![("disk", disk.as_str())];
+            counts.push((labels.clone(), layers.faults.len() as f64));
+            hanging.push((labels.clone(), layers.stuck as f64));
+            for (kind, count) in Kind::NAMES.into_iter().zip(layers.injected) {
+                injected.push((with(labels.clone(), "kind", kind), count as f64));
+            }
+            if let Some(lates) = layers.late {
+                late.push((with(labels.clone(), "cause", "clock"), lates.clock));
+                late.push((with(labels.clone(), "cause", "file"), lates.file));
+            }
+        }
+        gauges(to, "aerogel_disk_faults", "Faults stacked on the device", counts)?;
+        gauges(to, "aerogel_disk_stuck_requests", "Device requests that hang because of a fault", hanging)?;
+        counters(to, "aerogel_disk_injected_faults", "Faults that happened, by kind", injected)?;
+        let (name, help) = (
+            "aerogel_simulated_completion_late_seconds",
+            "From the moment at which a simulated drive was done to the completion, by what was waited for",
+        );
+        family(to, (name, help, MetricType::Histogram), late, |metric, value| {
+            let bounds = BOUNDS_NS.iter().map(|&ns| seconds(ns)).chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(value.buckets).collect();
+            metric.encode_histogram::<NoLabelSet>(seconds(value.sum_ns), value.count(), &buckets, None)
+        })
+    }
+}
+
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -260,6 +294,7 @@ mod tests {
     use engine::disk::VolumeId;
 
     use super::*;
+    use crate::reactor::LayerView;
 
     #[test]
     fn the_names_are_those_of_the_design() {
@@ -292,8 +327,11 @@ mod tests {
         let snapshot = Snapshot { volumes: vec![stats], busy_ns: 2_000_000_000, ..Snapshot::default() };
         let name = |text: &str| text.parse::<crate::quantity::Name>().unwrap();
         let volumes = vec![(VolumeId(1), name("db"), name("team"))];
+        let mut layers =
+            LayerView { injected: [0, 0, 3, 0, 0], late: Some(Default::default()), ..LayerView::default() };
+        layers.late.iter_mut().for_each(|late| late.clock.record(60_000));
         let observed =
-            Observed { disk: name("default"), snapshot, volumes, tenants: Vec::new(), committed_share: 0.25 };
+            Observed { disk: name("default"), snapshot, volumes, tenants: Vec::new(), committed_share: 0.25, layers };
         let text = encode(vec![observed]).unwrap();
         for line in [
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
@@ -305,6 +343,10 @@ mod tests {
             r#"aerogel_volume_read_latency_seconds_bucket{le="+Inf",disk="default",volume="db",tenant="team"} 1"#,
             r#"aerogel_disk_time_seconds_total{disk="default",use="tenant"} 2.0"#,
             r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
+            r#"aerogel_disk_injected_faults_total{disk="default",kind="stuck"} 3.0"#,
+            r#"aerogel_simulated_completion_late_seconds_bucket{le="0.00005",disk="default",cause="clock"} 0"#,
+            r#"aerogel_simulated_completion_late_seconds_bucket{le="0.000075",disk="default",cause="clock"} 1"#,
+            r#"aerogel_simulated_completion_late_seconds_count{disk="default",cause="file"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }

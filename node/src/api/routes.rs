@@ -14,7 +14,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::metrics;
-use crate::control::view::{AddDisk, CreateVolume, DiskView, Done, GrowVolume, Problem, SetVolume, Status, VolumeView};
+use crate::control::view::{
+    AddDisk, AddFault, CreateVolume, DiskView, Done, FaultView, GrowVolume, Problem, SetVolume, Status, VolumeView,
+};
 use crate::control::{Control, Error};
 use crate::quantity::Name;
 
@@ -35,6 +37,7 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(clear_volume))
         .routes(routes!(list_disks, add_disk))
         .routes(routes!(show_disk, remove_disk))
+        .routes(routes!(list_faults, add_fault, clear_faults))
         .routes(routes!(show_metrics))
         .routes(routes!(document))
         .split_for_parts()
@@ -197,6 +200,40 @@ struct RemoveDisk {
 async fn remove_disk(State(control): Server, Path(disk): Path<String>, Query(how): Query<RemoveDisk>) -> Answer<Done> {
     let name = name(&disk)?;
     to_the_end(async move { control.remove_disk(&name, how.force).await }).await
+}
+
+/// The faults stacked on a disk's device.
+#[utoipa::path(get, path = "/v1/disks/{name}/faults", params(("name" = String, Path)),
+    responses((status = 200, body = Vec<FaultView>), (status = "4XX", body = Problem)))]
+async fn list_faults(State(control): Server, Path(disk): Path<String>) -> Answer<Vec<FaultView>> {
+    Ok(Json(control.list_faults(&name(&disk)?).await?))
+}
+
+/// Stack a fault on a disk's device, until it is cleared or the server ends.
+#[utoipa::path(post, path = "/v1/disks/{name}/faults", params(("name" = String, Path)), request_body = AddFault,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn add_fault(State(control): Server, Path(disk): Path<String>, Body(request): Body<AddFault>) -> Answer<Done> {
+    let name = name(&disk)?;
+    to_the_end(async move { control.add_fault(&name, request).await }).await
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct ClearFaults {
+    /// This one only.
+    id: Option<u64>,
+}
+
+/// Take faults away: all, or one. What hangs because of them goes on.
+#[utoipa::path(delete, path = "/v1/disks/{name}/faults", params(("name" = String, Path), ClearFaults),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn clear_faults(
+    State(control): Server,
+    Path(disk): Path<String>,
+    Query(which): Query<ClearFaults>,
+) -> Answer<Done> {
+    let name = name(&disk)?;
+    to_the_end(async move { control.clear_faults(&name, which.id).await }).await
 }
 
 /// Counters and levels for Prometheus.

@@ -14,7 +14,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use self::client::{ClientError, ask};
-use crate::control::view::{AddDisk, CreateVolume, DiskView, Done, GrowVolume, SetVolume, Setting, Status, VolumeView};
+use crate::control::SIM;
+use crate::control::view::{
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, SetVolume, Setting, Status, VolumeView,
+};
+use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
 use crate::serve::Serve;
 use crate::store::spec::{Allocation, WriteCache};
@@ -136,7 +140,7 @@ enum Prealloc {
     Full,
 }
 
-/// Add, list, show and remove disks
+/// Add, list, show and remove disks, and stack faults on them
 #[derive(Debug, Args)]
 struct DiskArgs {
     #[command(subcommand)]
@@ -151,11 +155,21 @@ enum DiskVerb {
     Add {
         /// Its name on this server
         name: Name,
-        /// Its directory
-        path: PathBuf,
+        /// Its directory; or sim:PRESET or sim:FILE, a disk that takes the time of a described drive
+        #[arg(value_name = "PATH|sim:NAME")]
+        path: String,
         /// Even if another disk is on the same device: what one does there, the other waits for
         #[arg(long)]
         force: bool,
+        /// Of a simulated disk: use so much of the drive [default: all]
+        #[arg(long)]
+        size: Option<Size>,
+        /// Of a simulated disk: where it keeps its data, in sparse files [default: DIR/disks/NAME]
+        #[arg(long, value_name = "PATH")]
+        directory: Option<PathBuf>,
+        /// A fault that it has from each start on, such as 'error read 1%'; may be repeated
+        #[arg(long = "fault", value_name = "FAULT")]
+        faults: Vec<FaultText>,
     },
     /// List all disks
     List,
@@ -171,6 +185,47 @@ enum DiskVerb {
         /// Even if clients are connected: they are disconnected
         #[arg(long)]
         force: bool,
+    },
+    /// Stack faults on a disk's device, to see what becomes of those who use it
+    Fault {
+        #[command(subcommand)]
+        verb: FaultVerb,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum FaultVerb {
+    /// Stack a fault, until it is cleared or the server ends
+    ///
+    /// FAULT is a kind, then to what, in any order:
+    ///   error  the request fails; errno=EIO or ENOSPC
+    ///   delay  it begins later; by=5ms or by=5ms..20ms
+    ///   stuck  it hangs until the fault is cleared
+    ///   torn   only a first part of a write happens, then it fails
+    ///   gone   the device is not there: all fails; only after= and for= go with it
+    /// read, write, zero, flush, joined by '+': which operations; 1%, 0.01, 1/100: how many of them;
+    /// range=1GiB..2GiB: those that touch these bytes of a volume; volume=NAME; count=N: so many times;
+    /// after=10s, for=30s: when; seed=N: other dice
+    #[command(verbatim_doc_comment)]
+    Add {
+        /// Which disk
+        name: Name,
+        /// Such as 'error read 1% range=1GiB..2GiB', in one or several words
+        #[arg(required = true, num_args = 1..)]
+        fault: Vec<String>,
+    },
+    /// List a disk's faults, and how often they happened
+    List {
+        /// Which disk
+        name: Name,
+    },
+    /// Take faults away; requests that hang because of them go on
+    Clear {
+        /// Which disk
+        name: Name,
+        /// Only this one
+        #[arg(long, value_name = "NUMBER")]
+        id: Option<u64>,
     },
 }
 
@@ -302,17 +357,44 @@ fn volume_request(verb: VolumeVerb) -> Request {
 fn disk_request(verb: DiskVerb) -> Request {
     let at = |name: &Name| format!("/v1/disks/{name}");
     match verb {
-        DiskVerb::Add { name, path, force } => {
-            // Relative to where the user is, not to where the server is; `sim:…` is no path.
-            let is_path = !path.to_string_lossy().starts_with("sim:");
-            let path = if is_path { std::path::absolute(&path).unwrap_or(path) } else { path };
-            let body = AddDisk { name, path: path.to_string_lossy().into_owned(), force };
+        DiskVerb::Add { name, path, force, size, directory, faults } => {
+            let directory = directory.map(|directory| absolute(&directory.to_string_lossy()));
+            let body = AddDisk { name, path: absolute(&path), force, size, directory, faults };
             Request::new(Method::POST, "/v1/disks", Some(json!(body)))
         }
+        DiskVerb::Fault { verb } => fault_request(verb),
         DiskVerb::List => Request::get("/v1/disks", |answer| Ok(print::disks(&read::<Vec<DiskView>>(answer)?))),
         DiskVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::disk(&read(answer)?))),
         DiskVerb::Remove { name, force } => Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None),
     }
+}
+
+fn fault_request(verb: FaultVerb) -> Request {
+    let at = |name: &Name| format!("/v1/disks/{name}/faults");
+    match verb {
+        // The server says what is wrong with it.
+        FaultVerb::Add { name, fault } => {
+            Request::new(Method::POST, at(&name), Some(json!({ "fault": fault.join(" ") })))
+        }
+        FaultVerb::List { name } => {
+            Request::get(at(&name), |answer| Ok(print::faults(&read::<Vec<FaultView>>(answer)?)))
+        }
+        FaultVerb::Clear { name, id } => {
+            let which = id.map_or_else(String::new, |id| format!("?id={id}"));
+            Request::new(Method::DELETE, at(&name) + &which, None)
+        }
+    }
+}
+
+/// A path relative to where the user is, not to where the server is. Behind `sim:` it is one if it has a slash.
+fn absolute(path: &str) -> String {
+    let (scheme, rest) = match path.strip_prefix(SIM) {
+        Some(rest) if !rest.contains('/') => return path.to_owned(),
+        Some(rest) => (SIM, rest),
+        None => ("", path),
+    };
+    let path = std::path::absolute(rest).map_or_else(|_| rest.to_owned(), |path| path.to_string_lossy().into_owned());
+    format!("{scheme}{path}")
 }
 
 /// Shows how far the making of a volume is until it is answered.

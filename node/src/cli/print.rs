@@ -1,6 +1,6 @@
 //! Tables and lists for people.
 
-use crate::control::view::{Condition, DiskView, DriveCache, Status, VolumeView};
+use crate::control::view::{Condition, DiskView, DriveCache, FaultPhase, FaultView, Status, VolumeView};
 use crate::quantity::{Size, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, WriteCache};
@@ -141,16 +141,45 @@ pub fn disks(disks: &[DiskView]) -> String {
             ratio(disk.committed_share),
             ratio(disk.busy_ratio),
             bytes(disk.memory_bytes),
-            bytes(disk.free_bytes),
-            condition(disk.condition),
-            disk.path.clone(),
+            bytes(disk.simulated.as_ref().map_or(disk.free_bytes, |simulated| simulated.free_bytes)),
+            if disk.faults.is_empty() { condition(disk.condition) } else { condition(disk.condition) + ", FAULTS" },
+            disk.simulated
+                .as_ref()
+                .map_or(disk.path.clone(), |simulated| format!("{} in {}", simulated.description, disk.path)),
         ]
     };
     table(&headings, disks.iter().map(row).collect())
 }
 
+/// A fault in a line.
+fn fault(fault: &FaultView) -> String {
+    let phase = match fault.phase {
+        FaultPhase::Coming => ", not yet",
+        FaultPhase::Active => "",
+        FaultPhase::Over => ", over",
+    };
+    let stuck = if fault.stuck > 0 { format!(", {} requests hang", fault.stuck) } else { String::new() };
+    format!("{}: {} (happened {} times{stuck}{phase})", fault.id, fault.fault, fault.happened)
+}
+
+/// The faults of a disk.
+pub fn faults(faults: &[FaultView]) -> String {
+    match faults {
+        [] => "no faults\n".into(),
+        some => some.iter().map(|one| fault(one) + "\n").collect(),
+    }
+}
+
 /// All about a disk.
 pub fn disk(disk: &DiskView) -> String {
+    let simulated = disk.simulated.as_ref().map_or_else(String::new, |simulated| {
+        let (all, free) = (bytes(simulated.size_bytes), bytes(simulated.free_bytes));
+        format!("{}, {}\n{all}, {free} of it free", simulated.description, simulated.model)
+    });
+    let note = match disk.simulated {
+        Some(_) => "it takes the time of the drive that it pretends to be; its data is in sparse files",
+        None => "what others do on the device is not seen",
+    };
     let io = if disk.direct_io { "direct" } else { "through the kernel's cache" };
     let drive_cache = match disk.drive_cache {
         Some(DriveCache::WriteBack) => {
@@ -168,6 +197,7 @@ pub fn disk(disk: &DiskView) -> String {
         ("state", condition(disk.condition)),
         ("reason", disk.reason.clone().unwrap_or_default()),
         ("warnings", disk.warnings.join("\n")),
+        ("simulated", simulated),
         ("path", disk.path.clone()),
         ("uuid", disk.uuid.to_string()),
         ("device", disk.device.clone().unwrap_or_default()),
@@ -183,7 +213,8 @@ pub fn disk(disk: &DiskView) -> String {
         ("not yet written", bytes(disk.dirty_bytes)),
         ("volumes", disk.volumes.join("\n")),
         ("unclaimed data", disk.unclaimed.join("\n")),
-        ("note", "what others do on the device is not seen".into()),
+        ("faults", disk.faults.iter().map(|one| fault(one) + "\n").collect()),
+        ("note", note.into()),
     ])
 }
 

@@ -14,8 +14,11 @@ use super::view::AddDisk;
 use super::{Control, Disk, Done, Error, Kind, Running, State, VolumeState, blocking, refusal, resolve, stop};
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
 use crate::quantity::{Name, Size};
-use crate::store::{Identity, Store};
+use crate::reactor::Stack;
+use crate::store::{Identity, Simulated, Store};
 
+/// How the path of a simulated disk begins.
+pub const SIM: &str = "sim:";
 /// The disk that a new server starts with.
 const FIRST: &str = "default";
 /// A new disk starts with at least one in so many of the bytes that are its part, or not at all.
@@ -54,7 +57,8 @@ impl Control {
         let path = self.config.data.join("disks");
         std::fs::create_dir_all(&path)?;
         let name: Name = FIRST.parse().expect("a name");
-        let request = AddDisk { name, path: path.join(FIRST).to_string_lossy().into_owned(), force: false };
+        let path = path.join(FIRST).to_string_lossy().into_owned();
+        let request = AddDisk { name, path, force: false, size: None, directory: None, faults: Vec::new() };
         self.add_disk(request).await?;
         Ok(())
     }
@@ -70,9 +74,15 @@ impl Control {
             seed: store.identity.uuid.as_u64_pair().0,
             ..engine::Config::new(budget_bytes)
         };
+        let drive = store.identity.simulated.as_ref().map(|simulated| simulated.open()).transpose()?;
+        let stack = Stack { drive: drive.map(|(drive, _)| drive), faults: store.identity.faults.clone() };
+        for fault in &stack.faults {
+            warn!(disk = %name, "it has a fault: {fault}");
+        }
         let options = Options {
             reactor: self.config.reactor.into(),
             connections_max: limits.connections,
+            stack,
             ..Options::new(name.as_str(), engine)
         };
         if !store.abilities.direct {
@@ -92,7 +102,6 @@ impl Control {
     pub async fn add_disk(&self, request: AddDisk) -> Result<Done, Error> {
         let _turn = self.change().await?;
         let name = request.name.clone();
-        let path = self.usable_path(&request)?;
         let expected = {
             let state = self.state();
             match state.disks.get(&name) {
@@ -101,13 +110,18 @@ impl Control {
                 None => None,
             }
         };
-        if !request.force {
+        let path = self.usable_path(&request)?;
+        let made = expected.is_none() && !Identity::exists(&path);
+        let simulated = match made {
+            true => pretence(&request).await?,
+            false => found_pretence(&request, &path, expected.is_some())?,
+        };
+        if !request.force && simulated.is_none() {
             self.check_device(&path)?;
         }
-        let made = expected.is_none() && !Identity::exists(&path);
         if made {
-            let path = path.clone();
-            blocking(move || Identity::initialise(&path)).await?.map_err(Error::Unusable)?;
+            let (path, faults) = (path.clone(), request.faults);
+            blocking(move || Identity::initialise(&path, simulated, faults)).await?.map_err(Error::Unusable)?;
         }
         let store = open_store(&path, expected).await.map_err(Error::Unusable)?;
         let held_bytes = self.bring_up(&name, &path, store).await?;
@@ -213,11 +227,19 @@ impl Control {
         });
     }
 
+    /// Where a disk is, or will be.
     fn usable_path(&self, request: &AddDisk) -> Result<PathBuf, Error> {
-        if request.path.starts_with("sim:") {
-            return Err(Error::Invalid("simulated disks (sim:PRESET) are not there yet: name a directory".into()));
-        }
-        let path = std::path::absolute(&request.path)
+        let known = self.state().disks.get(&request.name).map(|disk| disk.path.clone());
+        let directory = match (request.path.starts_with(SIM), &request.directory, known) {
+            (true, Some(directory), _) => directory.into(),
+            (true, None, Some(known)) => known,
+            (true, None, None) => self.config.data.join("disks").join(request.name.as_str()),
+            (false, None, _) => PathBuf::from(&request.path),
+            (false, Some(_), _) => {
+                return Err(Error::Invalid("only a simulated disk has a directory besides its path".into()));
+            }
+        };
+        let path = std::path::absolute(&directory)
             .map_err(|error| Error::Invalid(format!("'{}' is not a path: {error}", request.path)))?;
         match std::fs::metadata(&path) {
             Ok(found) if !found.is_dir() => {
@@ -233,7 +255,10 @@ impl Control {
         let existing = path.ancestors().find_map(|ancestor| std::fs::metadata(ancestor).ok());
         let Some(device) = existing.map(|found| found.dev()) else { return Ok(()) };
         let state = self.state();
-        let same = |disk: &Disk| disk.state.as_ref().is_ok_and(|running| running.store.device == device);
+        let same = |disk: &Disk| {
+            let store = disk.state.as_ref().ok().map(|running| &running.store);
+            store.is_some_and(|store| store.device == device && store.model.is_none())
+        };
         match state.disks.iter().find(|(_, disk)| same(disk)) {
             Some((other, _)) => Err(Error::SameDevice { path: path.display().to_string(), other: other.clone() }),
             None => Ok(()),
@@ -318,6 +343,30 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// What a new disk is to pretend to be.
+async fn pretence(request: &AddDisk) -> Result<Option<Simulated>, Error> {
+    match (request.path.strip_prefix(SIM), request.size) {
+        (Some(source), size) => {
+            let source = source.to_owned();
+            blocking(move || Simulated::find(&source, size)).await?.map(Some).map_err(Error::Invalid)
+        }
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Error::Invalid("only a simulated disk has a size of its own: leave out --size".into())),
+    }
+}
+
+/// What a disk that is there pretends to be; refuses what is for new ones.
+fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Option<Simulated>, Error> {
+    let is = |fix: &str| Err(Error::Invalid(format!("{} is a disk already: {fix}", path.display())));
+    if request.size.is_some() || !request.faults.is_empty() {
+        return is("leave out --size and --fault; `aerogel disk fault add` adds faults to it");
+    }
+    if request.path.starts_with(SIM) && !is_known {
+        return is("name its directory to take it over, or another one with --directory");
+    }
+    Ok(Identity::read(path).ok().and_then(|identity| identity.simulated))
 }
 
 async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {

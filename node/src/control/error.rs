@@ -69,6 +69,40 @@ pub enum Error {
         /// The disk that is there.
         other: Name,
     },
+    /// The drive that a disk pretends to be has no such stretch.
+    #[error(
+        "{} do not fit on the simulated disk '{disk}': {} are free, at most {} of them in one piece",
+        Size(*asked), Size(*free).rounded(), Size(*longest).rounded()
+    )]
+    NoPlace {
+        /// Which disk.
+        disk: Name,
+        /// Bytes.
+        asked: u64,
+        /// Bytes.
+        longest: u64,
+        /// Bytes.
+        free: u64,
+    },
+    /// Another volume is where it would grow.
+    #[error(
+        "volume '{volume}' cannot grow by {}: on its simulated disk {} are free behind it",
+        Size(*more), Size(*room).rounded()
+    )]
+    NoRoomBehind {
+        /// Which.
+        volume: Name,
+        /// Bytes.
+        more: u64,
+        /// Bytes.
+        room: u64,
+    },
+    /// Each request meets all of them.
+    #[error("disk '{0}' has {1} faults, and that is as many as there may be")]
+    TooManyFaults(Name, usize),
+    /// It may have been cleared.
+    #[error("disk '{0}' has no fault {1}")]
+    NoFault(Name, u64),
     /// Data may be lost this way, and nobody accepted that.
     #[error(
         "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops unexpectedly"
@@ -105,10 +139,10 @@ impl Error {
     /// The HTTP status that says the same.
     pub fn status(&self) -> u16 {
         match self {
-            Error::Unknown(..) => 404,
+            Error::Unknown(..) | Error::NoFault(..) => 404,
             Error::WhichDisk(_) | Error::Invalid(_) => 400,
             Error::Store(StoreError::TooLarge { .. }) => 400,
-            Error::Store(StoreError::NoSpace { .. }) => 507,
+            Error::Store(StoreError::NoSpace { .. }) | Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
             Error::Store(StoreError::Step { .. } | StoreError::NotUndone { .. })
             | Error::Registry(_)
@@ -135,6 +169,13 @@ impl Error {
                 "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()
             }
             Error::SameDevice { .. } => "name a directory on another device, or accept it with --force".into(),
+            Error::NoPlace { .. } => "ask for less, or delete a volume of it".into(),
+            Error::NoRoomBehind { .. } => "ask for less, or copy it to a larger volume".into(),
+            Error::TooManyFaults(disk, _) | Error::NoFault(disk, _) => {
+                format!(
+                    "`aerogel disk fault list {disk}` shows them, `aerogel disk fault clear {disk}` takes them away"
+                )
+            }
             Error::MemoryHeld(_) => {
                 "disconnect clients that do not read their replies (`aerogel status` shows who is connected), and try again".into()
             }

@@ -7,6 +7,8 @@
 
 mod disks;
 mod error;
+mod faults;
+mod places;
 mod registry;
 mod show;
 pub mod view;
@@ -24,6 +26,7 @@ use engine::nbd::{Export, Exports};
 use engine::units::Share;
 use uuid::Uuid;
 
+pub use disks::SIM;
 pub use error::{Error, Kind};
 use registry::Registry;
 pub use show::Observed;
@@ -190,7 +193,7 @@ impl Control {
                 offer.volumes.push(Export {
                     name: name.to_string(),
                     size: spec.size,
-                    rotational: running.store.identity.rotational(),
+                    rotational: running.store.is_rotational(),
                     description: String::new(),
                 });
                 offer.targets.push(Target { thread: running.thread.clone(), volume: *id });

@@ -9,15 +9,17 @@ use std::time::Duration;
 use engine::control::{Command, Report, Snapshot, VolumeStats};
 use engine::units::{BLOCK, Share};
 
+use super::faults::{fault_views, fault_warnings};
 use super::view::{CacheView, Condition, DiskView, DriveCache, ShareView, Status, Traffic, VolumeView};
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
 use crate::address::Address;
 use crate::quantity::{Name, Size};
+use crate::reactor::LayerView;
 use crate::store::spec::WriteCache;
 use crate::store::{Files, Journal, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A disk's counters with the names that they belong to.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct Observed {
     pub tenants: Vec<(engine::control::TenantId, Name)>,
     /// Part of its time that is promised.
     pub committed_share: f64,
+    /// What is stacked on its device.
+    pub layers: LayerView,
 }
 
 impl Control {
@@ -48,6 +52,7 @@ impl Control {
     pub async fn observe(&self) -> Vec<Observed> {
         let disks = self.running().into_iter().map(|(disk, _)| async move {
             let snapshot = self.snapshot(&disk).await?;
+            let layers = self.layers(&disk).await?;
             let state = self.state();
             let running = state.disk(&disk).ok()?;
             let served = running
@@ -57,7 +62,7 @@ impl Control {
             let volumes = served.collect();
             let tenants = running.tenants.iter().map(|(name, tenant)| (tenant.id, name.clone())).collect();
             let committed_share = ratio(running.committed_ppb(None));
-            Some(Observed { disk: disk.clone(), snapshot, volumes, tenants, committed_share })
+            Some(Observed { disk: disk.clone(), snapshot, volumes, tenants, committed_share, layers })
         });
         futures::future::join_all(disks).await.into_iter().flatten().collect()
     }
@@ -105,6 +110,10 @@ impl Control {
         view.journal = looked.journal;
         view.unclaimed = looked.unclaimed;
         view.warnings.extend(looked.warnings);
+        if let Some(layers) = self.layers(name).await {
+            view.warnings.extend(fault_warnings(&layers));
+            view.faults = fault_views(&layers);
+        }
         if snapshot.is_none() {
             view.warnings.push("its thread does not answer: is the device stuck?".into());
         }
@@ -284,7 +293,8 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
                 Size(held).rounded()
             ));
         }
-        let same = |other: &Disk| other.state.as_ref().is_ok_and(|other| other.store.device == running.store.device);
+        // The time of a simulated disk is its drive's, wherever its files are.
+        let same = |other: &Disk| other.state.as_ref().is_ok_and(|other| other.store.shares_device(&running.store));
         let others = state.disks.iter().filter(|(other, disk)| *other != name && same(disk));
         warnings.extend(others.map(|(other, _)| format!("disk '{other}' is on the same device")));
     }
@@ -312,6 +322,8 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         busy_ratio: snapshot.map_or(0.0, |snapshot| snapshot.busy_ns as f64 / time.max(1) as f64),
         volumes,
         unclaimed: Vec::new(),
+        simulated: running.and_then(Running::simulated_view),
+        faults: Vec::new(),
     }
 }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, WriteCache};
@@ -109,11 +110,74 @@ pub struct AddDisk {
     /// Its name on this server.
     #[schema(value_type = String)]
     pub name: Name,
-    /// Its directory.
+    /// Its directory; or `sim:PRESET` or `sim:FILE` (an absolute path on the server) for a simulated disk.
     pub path: String,
     /// Even if another disk is on the same device.
     #[serde(default)]
     pub force: bool,
+    /// Bytes of a simulated disk, a multiple of 4096; all of its drive if left out.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub size: Option<Size>,
+    /// Where a simulated disk keeps its data; `disks/NAME` in the server's directory if left out.
+    #[serde(default)]
+    pub directory: Option<String>,
+    /// Faults that it has from each start on, such as "error read 1%"; for a new disk.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub faults: Vec<FaultText>,
+}
+
+/// A fault to stack on a disk's device.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddFault {
+    /// Such as "error read 1% range=1GiB..2GiB".
+    pub fault: String,
+}
+
+/// Whether a fault happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultPhase {
+    /// Not yet.
+    Coming,
+    /// Yes.
+    Active,
+    /// No more: its time or its count is used up.
+    Over,
+}
+
+/// A fault of a disk's device.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FaultView {
+    /// Its number, by which it is cleared.
+    pub id: u64,
+    /// As it was typed.
+    pub fault: String,
+    /// Whether it happens.
+    pub phase: FaultPhase,
+    /// How often it has happened since the disk was opened.
+    pub happened: u64,
+    /// Requests that hang because of it.
+    pub stuck: usize,
+    /// Whether it is there from each start on, until it is cleared.
+    pub lasting: bool,
+}
+
+/// What a simulated disk pretends to be.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SimulatedView {
+    /// Where its description is from, `sim:PRESET` or `sim:FILE`; a copy is kept with the disk.
+    pub description: String,
+    /// What it is, as the description says.
+    pub model: String,
+    /// Whether it has heads.
+    pub rotational: bool,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Bytes that no volume has.
+    pub free_bytes: u64,
 }
 
 /// Whether something can be used.
@@ -271,6 +335,10 @@ pub struct DiskView {
     pub volumes: Vec<String>,
     /// Data files without specification: left alone.
     pub unclaimed: Vec<String>,
+    /// What it pretends to be; absent for a disk that is what it is.
+    pub simulated: Option<SimulatedView>,
+    /// Faults stacked on its device.
+    pub faults: Vec<FaultView>,
 }
 
 /// The server.

@@ -11,6 +11,7 @@ use super::view::{CreateVolume, GrowVolume, SetVolume};
 use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, blocking, refusal, with_files};
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
+use crate::reactor::Place;
 use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
 use crate::store::steps::{DISCARD, UNPUBLISH};
 use crate::store::{Files, Progress, Spec, Store, file};
@@ -61,22 +62,25 @@ impl Control {
 
     /// Hands a volume to the disk's thread.
     async fn open_volume(&self, disk: &Name, name: &Name) -> Result<(), Error> {
-        let (thread, store, spec, tenant, id) = {
+        let (thread, store, spec, start, tenant, id) = {
             let mut state = self.state();
             let running = state.disk_mut(disk)?;
             let spec = running.volumes.get(name).and_then(|volume| volume.spec.clone());
             let spec = spec.ok_or_else(|| Error::Unknown(Kind::Volume, name.clone()))?;
+            let start = running.place_of(&spec).map_err(|why| Error::Offline(Kind::Volume, name.clone(), why))?;
             let (tenant, id) = (spec.tenant(name), running.free_volume());
-            (running.thread.clone(), running.store.clone(), spec, tenant, id)
+            (running.thread.clone(), running.store.clone(), spec, start, tenant, id)
         };
         self.ensure_tenant(disk, &tenant, &thread).await?;
         let tenant = self.state().disk_mut(disk)?.tenant_id(&tenant);
         let abilities = store.abilities;
         let size = spec.size;
+        // A drive takes its time for what was never written, too: nothing of it is answered without asking.
+        let is_simulated = store.model.is_some();
         let opened = with_files(&store, name, move |files| {
             let file = abilities.open(&files.data())?;
             let metadata = file.metadata()?;
-            let holes = file::holes(&file, size);
+            let holes = if is_simulated { Vec::new() } else { file::holes(&file, size) };
             Ok::<_, std::io::Error>((file, (metadata.dev(), metadata.ino()), holes, files.is_lost()?))
         });
         let (file, inode, holes, lost) = opened.await?.map_err(|error| {
@@ -90,12 +94,13 @@ impl Control {
             write_cache: spec.write_cache.into(),
             sparse,
             holes,
-            initialise: !sparse,
+            initialise: !sparse && !is_simulated,
             device_block: abilities.device_block,
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,
         };
-        refusal(thread.open_volume(spec, file).await).map_err(|refusal| refused(name, refusal))?;
+        let place = Place { volume: name.to_string(), start, block: abilities.device_block.into() };
+        refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
         if lost {
             warn!(%disk, volume = %name, "acknowledged data was lost when the server ended last");
             refusal(thread.command(Command::DeclareLost(id)).await).map_err(|refusal| refused(name, refusal))?;
@@ -198,6 +203,7 @@ impl Control {
             };
             running.check_share(&disk, &tenant, spec.allotment.spec().share)?;
         }
+        running.take_place(&disk, &mut spec)?;
         let progress = Arc::new(Progress::default());
         let state = VolumeState::Creating(progress.clone());
         let volume = Volume { spec: Some(spec.clone()), state, growing: None };
@@ -295,6 +301,7 @@ impl Control {
             )));
         }
         let (from, to) = (volume.spec.clone(), Spec { size, ..volume.spec.clone() });
+        self.state().disk(&volume.disk)?.check_growth(name, &from, &to)?;
         let (new, progress) = (to.clone(), Arc::new(Progress::default()));
         if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
             growing.growing = Some(progress.clone());

@@ -14,6 +14,7 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use super::giving::Giving;
 use super::mailbox::{Client, Mail, Mailbox};
 use super::turns::Turns;
 use crate::frames::Frames;
-use crate::reactor::{BUFFERS, Completion, Reactor};
+use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor, clock};
 
 /// Requests of one tenant in one pass. At 3 µs each another tenant's device request waits 200 µs for it, less than a
 /// disk's own variation.
@@ -82,7 +83,7 @@ impl Budget {
 pub struct Driver<R> {
     options: Options,
     server: Server,
-    reactor: R,
+    reactor: Layers<R>,
     frames: Frames,
     mailbox: Mailbox,
     /// There may be mail.
@@ -112,7 +113,7 @@ pub struct Driver<R> {
 
 impl<R: Reactor> Driver<R> {
     /// A driver without volumes.
-    pub fn new(options: Options, server: Server, frames: Frames, reactor: R, mailbox: Mailbox) -> Driver<R> {
+    pub fn new(options: Options, server: Server, frames: Frames, reactor: Layers<R>, mailbox: Mailbox) -> Driver<R> {
         let connections_max = options.connections_max as usize;
         Driver {
             options,
@@ -508,6 +509,7 @@ impl<R: Reactor> Driver<R> {
         for _ in 0..MAILS_PER_PASS {
             match self.mailbox.take() {
                 Some(Mail::Command { command, file, reply }) => self.command(command, file, reply),
+                Some(Mail::Layers { command, reply }) => drop(reply.send(self.reactor.command(command))),
                 Some(Mail::Attach(client)) => self.attach(client),
                 None => {
                     self.mail = false;
@@ -517,11 +519,12 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    fn command(&mut self, command: Command, file: Option<std::fs::File>, reply: oneshot::Sender<Report>) {
+    fn command(&mut self, command: Command, file: Option<(File, Place)>, reply: oneshot::Sender<Report>) {
         let mut then = Then::Nothing;
         match (&command, file) {
             // With a number that is taken, the engine refuses, and the file that has it stays.
-            (Command::OpenVolume(spec), Some(file)) if !self.tenants.contains_key(&spec.volume) => {
+            (Command::OpenVolume(spec), Some((file, place))) if !self.tenants.contains_key(&spec.volume) => {
+                self.reactor.place(spec.volume, place);
                 if let Err(error) = self.reactor.open_volume(spec.volume, file) {
                     tracing::error!(disk = self.options.name, volume = spec.volume.0, %error, "a file cannot be used");
                 }
@@ -613,15 +616,4 @@ fn tune(socket: &OwnedFd) -> bool {
         }
     }
     local
-}
-
-/// CLOCK_MONOTONIC.
-fn clock() -> Nanos {
-    // SAFETY: fills a structure of ours; this clock exists on every Linux.
-    let now = unsafe {
-        let mut now = std::mem::zeroed::<libc::timespec>();
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
-        now
-    };
-    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
 }

@@ -11,7 +11,7 @@ use engine::disk::VolumeId;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Stopped;
-use crate::reactor::Waker;
+use crate::reactor::{LayerCommand, LayerReport, Place, Waker};
 
 /// Messages that wait. Commands beyond wait on their sender's side; clients beyond are refused.
 const MAILS_MAX: usize = 256;
@@ -34,10 +34,17 @@ pub enum Mail {
     Command {
         /// What.
         command: Command,
-        /// The file of a volume to be opened.
-        file: Option<File>,
+        /// The file of a volume to be opened, and its place.
+        file: Option<(File, Place)>,
         /// Where the answer goes.
         reply: oneshot::Sender<Report>,
+    },
+    /// Something to do with the layers on the device; answered even when the device hangs.
+    Layers {
+        /// What.
+        command: LayerCommand,
+        /// Where the answer goes.
+        reply: oneshot::Sender<LayerReport>,
     },
     /// Somebody to serve.
     Attach(Client),
@@ -80,11 +87,27 @@ pub fn new(waker: Waker, disk: &str) -> (Sender, Mailbox) {
 
 impl Sender {
     /// Sends a command when there is room, and waits for the answer.
-    pub fn ask(&self, command: Command, file: Option<File>) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+    pub fn ask(
+        &self,
+        command: Command,
+        file: Option<(File, Place)>,
+    ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        self.post(|reply| Mail::Command { command, file, reply })
+    }
+
+    /// The same for the layers.
+    pub fn ask_layers(&self, command: LayerCommand) -> impl Future<Output = Result<LayerReport, Stopped>> + use<> {
+        self.post(|reply| Mail::Layers { command, reply })
+    }
+
+    fn post<T, F>(&self, mail: F) -> impl Future<Output = Result<T, Stopped>> + use<T, F>
+    where
+        F: FnOnce(oneshot::Sender<T>) -> Mail,
+    {
         let sender = self.clone();
         async move {
             let (reply, answer) = oneshot::channel();
-            sender.mails.send(Mail::Command { command, file, reply }).await.map_err(|_| Stopped)?;
+            sender.mails.send(mail(reply)).await.map_err(|_| Stopped)?;
             sender.waker.wake();
             answer.await.map_err(|_| Stopped)
         }

@@ -11,12 +11,15 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
 use engine::control::{Command, Refusal, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
-use engine::disk::VolumeId;
+use engine::disk::{Op, VolumeId};
 use engine::nbd::wire;
 use engine::{Config, Session};
+use sim::disk::drive::presets;
+use sim::disk::drive::replay::closed_loop;
+use sim::rng::Rng;
 
 use super::{DiskHandle, DiskThread, Options, Stopped};
-use crate::reactor::Kind;
+use crate::reactor::{Kind, LayerCommand, Place, Stack, clock};
 
 const VOLUME: VolumeId = VolumeId(3);
 const SIZE: u64 = 64 << 20;
@@ -46,6 +49,7 @@ on_both![
     numbers_that_are_taken_are_refused,
     an_unknown_volume_closes_the_connection,
     stopping_answers_everybody,
+    a_simulated_disk_is_as_fast_as_in_virtual_time,
 ];
 
 struct Unpark(Thread);
@@ -98,7 +102,7 @@ fn start(kind: Kind, connections_max: u32) -> DiskHandle {
     let disk = DiskThread::start(options).unwrap();
     let tenant = TenantSpec { share: None, cache: None };
     assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
-    assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Done)));
+    assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Done)));
     disk
 }
 
@@ -284,7 +288,7 @@ fn volumes_are_closed_with_their_files(kind: Kind) {
         write(&mut client, 0, &pattern(round, 8192));
         close(&disk);
         assert_eq!(client.read(&mut [0]).unwrap(), 0, "closed");
-        assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Done)));
+        assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Done)));
         assert_eq!(read(&mut connect(&disk, &[]), 0, 8192), [0; 8192], "another file");
     }
     disk.stop();
@@ -295,7 +299,7 @@ fn numbers_that_are_taken_are_refused(kind: Kind) {
     let mut client = connect(&disk, &[]);
     write(&mut client, 0, &pattern(1, 4096));
     flush(&mut client);
-    assert!(matches!(wait(disk.open_volume(spec(), file())), Ok(Report::Refused(Refusal::Taken))));
+    assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Refused(Refusal::Taken))));
     assert!(read(&mut client, 0, 4096) == pattern(1, 4096), "still the old file");
     disk.stop();
 }
@@ -317,4 +321,40 @@ fn stopping_answers_everybody(kind: Kind) {
     let answer = disk.command(Command::Snapshot);
     disk.stop();
     assert!(matches!(wait(answer), Err(Stopped)));
+}
+
+/// The same reads, one at a time, through the whole thread and on the drive alone in virtual time. A client that thinks longer
+/// meets other angles, so single requests differ; together they may not.
+fn a_simulated_disk_is_as_fast_as_in_virtual_time(kind: Kind) {
+    const READS: u64 = 200;
+    const BYTES: u64 = 16 << 30;
+    let drive = || presets::preset("barracuda-7200.9").unwrap().unwrap().build().unwrap();
+    let offsets = |seed| {
+        let mut rng = Rng::new(seed);
+        std::iter::repeat_with(move || rng.below(BYTES / 4096) * 4096)
+    };
+    let mut next = offsets(1);
+    let predicted_ns = closed_loop(drive().as_mut(), 1, READS, || (Op::Read, next.next().unwrap(), 4096));
+
+    let stack = Stack { drive: Some(drive()), faults: Vec::new() };
+    let options = Options { reactor: kind, stack, ..Options::new("test", Config::new(16 << 20)) };
+    let disk = DiskThread::start(options).unwrap();
+    let tenant = TenantSpec { share: None, cache: None };
+    wait(disk.command(Command::SetTenant(TenantId(1), tenant))).unwrap();
+    let file = file();
+    file.set_len(BYTES).unwrap();
+    let opened = wait(disk.open_volume(VolumeSpec { size: BYTES, ..spec() }, file, Place::default()));
+    assert!(matches!(opened, Ok(Report::Done)));
+    let mut client = connect(&disk, &[]);
+    let started = clock();
+    for offset in offsets(1).take(READS as usize) {
+        assert_eq!(read(&mut client, offset, 4096), [0; 4096]);
+    }
+    let ratio = (clock() - started) as f64 / predicted_ns as f64;
+    let late = wait(disk.layers(LayerCommand::Look)).unwrap().view.late.unwrap();
+    eprintln!("{kind:?}: {ratio:.3} of the time predicted for {READS} reads; {late:?}");
+    assert_eq!(late.clock.count() + late.file.count(), READS);
+    // On a machine that does other things besides, it may take much longer, but never less.
+    assert!((0.95..10.0).contains(&ratio), "{ratio}");
+    disk.stop();
 }

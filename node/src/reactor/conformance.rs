@@ -1,8 +1,9 @@
-//! One suite, both back ends: what the trait promises is tested here and nowhere else.
+//! One suite, both back ends, and layers that change nothing on one of them: what the trait promises is tested here and nowhere else.
 //!
 //! Where the system forbids io_uring its half fails: a skipped test would hide that what ships was not tested.
 
 mod devices;
+mod layers;
 mod sockets;
 
 use std::fs::{File, OpenOptions};
@@ -17,7 +18,7 @@ use engine::disk::{Io, IoId, Op, Segment, VolumeId};
 use engine::nbd::Errno;
 use engine::{ConnId, Outgoing};
 
-use super::{Completion, Options, Reactor, Threads, Uring};
+use super::{Completion, Layers, Options, Reactor, Stack, Threads, Uring};
 use crate::frames::Frames;
 
 /// Far beyond what any of this takes: a test that waits longer has failed.
@@ -34,6 +35,9 @@ macro_rules! suite {
         }
         mod threads {
             $(#[test] fn $name() { super::$name(crate::reactor::conformance::threads()) })+
+        }
+        mod layered {
+            $(#[test] fn $name() { super::$name(crate::reactor::conformance::layered()) })+
         }
     };
 }
@@ -58,7 +62,18 @@ fn threads() -> Rig<Threads> {
     Rig { reactor, frames, done: Vec::new() }
 }
 
+/// Every request passes through the layers, and nothing becomes of it.
+fn layered() -> Rig<Layers<Uring>> {
+    let harmless = "error volume=nobody".parse().unwrap();
+    uring().under(Stack { drive: None, faults: vec![harmless] })
+}
+
 impl<R: Reactor> Rig<R> {
+    /// With this stack on its reactor.
+    fn under(self, stack: Stack) -> Rig<Layers<R>> {
+        Rig { reactor: Layers::new(self.reactor, stack), frames: self.frames, done: self.done }
+    }
+
     /// Turns until there is something that `wanted` accepts, and takes it.
     fn wait_for<T>(&mut self, wanted: impl Fn(&Completion) -> Option<T>) -> T {
         let start = Instant::now();

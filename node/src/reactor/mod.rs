@@ -5,6 +5,8 @@
 //!   turn(timeout, &mut completions)                       hands everything over, waits, collects: one system call a pass
 //! ```
 //!
+//! [`Layers`] stands above them for disks that are simulated, and for faults.
+//!
 //! Two back ends stand behind the trait: [`Uring`] (io_uring) and [`Threads`] (epoll and plain threads, for systems
 //! that forbid io_uring); `conformance.rs` holds both to the same behaviour.
 //!
@@ -18,6 +20,9 @@ mod buffers;
 mod conformance;
 mod errors;
 mod gather;
+mod late;
+mod layers;
+mod lead;
 mod request;
 mod threads;
 mod transfer;
@@ -31,11 +36,14 @@ use std::time::Duration;
 
 use engine::disk::{Io, IoId, Segment, VolumeId};
 use engine::nbd::Errno;
+use engine::units::{Nanos, SECOND};
 use engine::{ConnId, Outgoing};
 
 use crate::frames::Chunk;
 
 pub use buffers::{BUFFERS, BufferId};
+pub use late::BOUNDS_NS;
+pub use layers::{FaultState, LayerCommand, LayerReport, LayerView, Layers, Place, Stack};
 pub use threads::Threads;
 pub use uring::Uring;
 
@@ -204,4 +212,15 @@ fn slot<T>(table: &mut Vec<Option<T>>, index: u32) -> &mut Option<T> {
         table.resize_with(index + 1, || None);
     }
     &mut table[index]
+}
+
+/// CLOCK_MONOTONIC: the time of the engine, and of simulated drives.
+pub fn clock() -> Nanos {
+    // SAFETY: fills a structure of ours; this clock exists on every Linux.
+    let now = unsafe {
+        let mut now = std::mem::zeroed::<libc::timespec>();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now);
+        now
+    };
+    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
 }

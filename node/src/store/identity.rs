@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::simulated::Simulated;
+use crate::fault::FaultText;
+
 /// The format of a disk's directory that this program writes and reads.
 const FORMAT: u32 = 1;
 
@@ -18,6 +21,12 @@ pub struct Identity {
     pub format: u32,
     /// Which disk this is, wherever it is mounted.
     pub uuid: Uuid,
+    /// Faults that it has from each start on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<FaultText>,
+    /// What it pretends to be, if it is simulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<Simulated>,
     /// What was measured or overridden about the device; kept as it is.
     #[serde(default)]
     pub profile: toml::Table,
@@ -25,7 +34,11 @@ pub struct Identity {
 
 impl Identity {
     /// Makes a disk of a directory that is absent or empty.
-    pub fn initialise(directory: &Path) -> Result<Identity, String> {
+    pub fn initialise(
+        directory: &Path,
+        simulated: Option<Simulated>,
+        faults: Vec<FaultText>,
+    ) -> Result<Identity, String> {
         let fail = |error: io::Error| format!("cannot make a disk of {}: {error}", directory.display());
         match fs::create_dir(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
@@ -41,10 +54,10 @@ impl Identity {
                 ));
             }
         }
-        let identity = Identity { format: FORMAT, uuid: Uuid::new_v4(), profile: toml::Table::new() };
+        let identity =
+            Identity { format: FORMAT, uuid: Uuid::new_v4(), faults, simulated, profile: toml::Table::new() };
         fs::create_dir_all(volumes(directory)).map_err(fail)?;
-        let text = toml::to_string(&identity).expect("a disk's identity can be written as TOML");
-        replace(&path(directory), text.as_bytes()).map_err(fail)?;
+        identity.write(directory).map_err(fail)?;
         sync_parent(directory).map_err(fail)?;
         Ok(identity)
     }
@@ -64,6 +77,12 @@ impl Identity {
             return Err(wrong(&format!("its format is {}, this server knows {FORMAT}", identity.format)));
         }
         Ok(identity)
+    }
+
+    /// Replaces what `directory` says about itself.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        let text = toml::to_string(self).expect("a disk's identity can be written as TOML");
+        replace(&path(directory), text.as_bytes())
     }
 
     /// Whether a directory says that it is a disk.
@@ -105,22 +124,33 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quantity::Size;
 
     #[test]
     fn a_disk_is_made_once_and_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let disk = dir.path().join("disk");
         assert!(Identity::read(&disk).unwrap_err().contains("mounted"));
-        let made = Identity::initialise(&disk).unwrap();
+        let made = Identity::initialise(&disk, None, Vec::new()).unwrap();
         assert_eq!(Identity::read(&disk).unwrap().uuid, made.uuid);
-        assert!(Identity::initialise(&disk).unwrap_err().contains("not empty"));
+        assert!(Identity::initialise(&disk, None, Vec::new()).unwrap_err().contains("not empty"));
+    }
+
+    #[test]
+    fn what_a_disk_pretends_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let simulated = Simulated::find("nearline", Some(Size(1 << 30))).unwrap();
+        let faults = vec!["error read 1%".parse().unwrap(), "gone after=1s for=2s".parse().unwrap()];
+        Identity::initialise(dir.path(), Some(simulated.clone()), faults.clone()).unwrap();
+        let found = Identity::read(dir.path()).unwrap();
+        assert_eq!((found.simulated, found.faults), (Some(simulated), faults));
     }
 
     #[test]
     fn somebody_elses_directory_is_not_taken() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.tex"), "").unwrap();
-        assert!(Identity::initialise(dir.path()).unwrap_err().contains("not empty"));
+        assert!(Identity::initialise(dir.path(), None, Vec::new()).unwrap_err().contains("not empty"));
     }
 
     #[test]

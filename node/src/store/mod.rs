@@ -11,6 +11,7 @@
 pub mod file;
 pub mod identity;
 mod lock;
+pub mod simulated;
 pub mod spec;
 pub mod steps;
 
@@ -25,6 +26,7 @@ use uuid::Uuid;
 pub use file::{Abilities, Journal};
 pub use identity::Identity;
 pub use lock::Lock;
+pub use simulated::{Model, Simulated};
 pub use spec::Spec;
 pub use steps::{Files, Progress};
 
@@ -59,6 +61,8 @@ pub struct Store {
     pub abilities: Abilities,
     /// The device that the directory is on.
     pub device: u64,
+    /// What it pretends to be, if it is simulated.
+    pub model: Option<Model>,
     _lock: Lock,
 }
 
@@ -82,12 +86,13 @@ impl Store {
                 identity.uuid
             ));
         }
+        let model = identity.simulated.as_ref().map(Simulated::open).transpose()?.map(|(_, model)| model);
         let lock = Lock::take(directory)?;
         let cannot = |error: io::Error| format!("{} cannot be used: {error}", directory.display());
         let volumes = identity::volumes(directory);
         let device = fs::metadata(&volumes).map_err(cannot)?.dev();
         let abilities = Abilities::probe(&volumes).map_err(cannot)?;
-        Ok(Store { directory: directory.to_owned(), identity, abilities, device, _lock: lock })
+        Ok(Store { directory: directory.to_owned(), identity, abilities, device, model, _lock: lock })
     }
 
     /// Where it is.
@@ -98,6 +103,16 @@ impl Store {
     /// Where its volumes are.
     pub fn volumes(&self) -> PathBuf {
         identity::volumes(&self.directory)
+    }
+
+    /// Whether the device has heads.
+    pub fn is_rotational(&self) -> bool {
+        self.model.as_ref().map_or_else(|| self.identity.rotational(), |model| model.has_heads)
+    }
+
+    /// Whether what one does, the other waits for. The time of a simulated disk is its drive's, wherever its files are.
+    pub fn shares_device(&self, other: &Store) -> bool {
+        self.device == other.device && self.model.is_none() && other.model.is_none()
     }
 
     /// Whether the directory is still this disk.

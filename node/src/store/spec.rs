@@ -67,6 +67,9 @@ pub struct Spec {
     pub uuid: Uuid,
     /// Bytes.
     pub size: u64,
+    /// Where it begins on a simulated drive, bytes; its data file is sparse then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u64>,
     /// Whose allotment it uses; its own if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
@@ -89,6 +92,7 @@ impl Spec {
             format: FORMAT,
             uuid,
             size,
+            place: None,
             tenant,
             allocation,
             write_cache: WriteCache::default(),

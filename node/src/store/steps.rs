@@ -109,7 +109,7 @@ impl Files<'_> {
         if data.metadata()?.len() > before {
             data.set_len(before)?;
         }
-        if spec.allocation == Allocation::Sparse {
+        if spec.allocation == Allocation::Sparse || spec.place.is_some() {
             return data.set_len(length);
         }
         fallocate(&data, FallocateFlags::empty(), 0, length)?;

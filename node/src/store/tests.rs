@@ -11,7 +11,7 @@ use crate::store::spec::{Allocation, WriteCache};
 fn disk(directory: &Path) -> Store {
     let uuid = match Identity::exists(directory) {
         true => None,
-        false => Some(Identity::initialise(directory).unwrap().uuid),
+        false => Some(Identity::initialise(directory, None, Vec::new()).unwrap().uuid),
     };
     Store::open(directory, uuid).unwrap()
 }
@@ -81,6 +81,20 @@ fn a_deletion_cut_off_leaves_the_volume_or_unclaimed_data() {
         assert_eq!(found.is_some(), n == 0, "after {n} steps");
         assert_eq!(unclaimed, usize::from((1..3).contains(&n)), "after {n} steps");
     }
+}
+
+/// A volume on a simulated disk has its space on a drive that is not there.
+#[test]
+fn a_volume_with_a_place_takes_no_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let spec = Spec { place: Some(4096), ..Spec::new(1 << 40, None, Allocation::Whole) };
+    files.create(&spec, &Progress::default()).unwrap();
+    let metadata = fs::metadata(files.data()).unwrap();
+    assert_eq!((metadata.len(), metadata.blocks()), (1 << 40, 0));
+    assert_eq!(store.scan().unwrap().volumes[&name], Ok(spec));
 }
 
 /// What fails leaves nothing behind: the data is larger than the file system takes.

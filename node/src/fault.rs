@@ -1,0 +1,267 @@
+//! Faults as people write them: a kind, then to what, in any order.
+//!
+//! ```text
+//!   error read 1% range=1GiB..2GiB volume=db        delay write+flush 10% by=5ms..20ms
+//!   torn 1/1000 seed=7                              stuck read count=1
+//!   gone after=10s for=30s
+//! ```
+//!
+//! Parsed once into what it means for [`sim::fault::layer`]; the text is kept for display. `docs/manual/disk.md` explains
+//! the words.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use engine::nbd::Errno;
+use engine::units::Nanos;
+use serde::{Deserialize, Serialize};
+use sim::fault::layer::{Fault, Kind, Ops};
+
+use crate::quantity::{Name, ShareText, Size, Time};
+
+/// A million: rates are in parts of it.
+const MILLION: u64 = 1_000_000;
+/// Characters of a fault at most: it is shown in tables and kept in files.
+const TEXT_MAX: usize = 500;
+/// Bytes are told up to here, as sizes of volumes are.
+const END: u64 = engine::units::VOLUME_BYTES_MAX;
+
+/// A fault as it was typed, and what it means.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FaultText {
+    text: String,
+    /// What it means.
+    pub fault: Fault,
+}
+
+impl FaultText {
+    /// The volume that it is about, if it names one.
+    pub fn volume(&self) -> Option<&str> {
+        self.fault.volume.as_deref()
+    }
+}
+
+impl fmt::Display for FaultText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<FaultText> for String {
+    fn from(fault: FaultText) -> String {
+        fault.text
+    }
+}
+
+impl TryFrom<String> for FaultText {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<FaultText, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for FaultText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<FaultText, String> {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let shown = text.chars().take(TEXT_MAX).collect::<String>();
+        let wrong = |why: String| format!("'{}' is not a fault: {why}", shown.escape_debug());
+        if text.len() > TEXT_MAX {
+            return Err(wrong(format!("it has more than {TEXT_MAX} characters")));
+        }
+        let fault = Words::read(&text).and_then(Words::meaning).map_err(wrong)?;
+        Ok(FaultText { text, fault })
+    }
+}
+
+/// The words of a fault, each at most once.
+#[derive(Default)]
+struct Words {
+    kind: String,
+    ops: Option<Ops>,
+    rate_ppm: Option<u64>,
+    range: Option<Range<u64>>,
+    volume: Option<Name>,
+    by: Option<(Nanos, Nanos)>,
+    errno: Option<Errno>,
+    count: Option<u64>,
+    after: Option<Nanos>,
+    length: Option<Nanos>,
+    seed: Option<u64>,
+}
+
+impl Words {
+    fn read(text: &str) -> Result<Words, String> {
+        let mut rest = text.split(' ');
+        let mut words = Words { kind: rest.next().unwrap_or_default().to_owned(), ..Words::default() };
+        for word in rest {
+            let fresh = match word.split_once('=') {
+                Some(("range", value)) => words.range.replace(range(value)?).is_none(),
+                Some(("volume", value)) => words.volume.replace(value.parse()?).is_none(),
+                Some(("by", value)) => words.by.replace(times(value)?).is_none(),
+                Some(("errno", value)) => words.errno.replace(errno(value)?).is_none(),
+                Some(("count", value)) => words.count.replace(number(value, 1)?).is_none(),
+                Some(("after", value)) => words.after.replace(time(value)?).is_none(),
+                Some(("for", value)) => words.length.replace(time(value)?).is_none(),
+                Some(("seed", value)) => words.seed.replace(number(value, 0)?).is_none(),
+                Some((key, _)) => return Err(format!("it has no '{key}'; {KEYS}")),
+                None if word.starts_with(|c: char| c.is_ascii_digit()) => words.rate_ppm.replace(rate(word)?).is_none(),
+                None => words.ops.replace(ops(word)?).is_none(),
+            };
+            if !fresh {
+                return Err(format!("'{word}' says again what was said before"));
+            }
+        }
+        Ok(words)
+    }
+
+    fn meaning(self) -> Result<Fault, String> {
+        let kind = match (self.kind.as_str(), self.by) {
+            ("error", None) => Kind::Error(self.errno.unwrap_or(Errno::Io)),
+            ("delay", Some((least_ns, most_ns))) => Kind::Delay { least_ns, most_ns },
+            ("delay", None) => return Err("it does not say by how much: add by=5ms or by=5ms..20ms".into()),
+            ("stuck", None) => Kind::Stuck,
+            ("torn", None) => Kind::Torn,
+            ("gone", None) => Kind::Gone,
+            ("error" | "stuck" | "torn" | "gone", Some(_)) => return Err("by= is for a delay".into()),
+            (other, _) => return Err(format!("'{other}' is none of {}", Kind::NAMES.join(", "))),
+        };
+        if self.errno.is_some() && !matches!(kind, Kind::Error(_)) {
+            return Err("errno= is for an error".into());
+        }
+        let is_limited = self.ops.is_some() || self.rate_ppm.is_some() || self.range.is_some() || self.count.is_some();
+        if kind == Kind::Gone && (is_limited || self.volume.is_some() || self.seed.is_some()) {
+            return Err("a device that is gone is gone for every request: only after= and for= go with it".into());
+        }
+        if kind == Kind::Torn && self.ops.is_some_and(|ops| ops != Ops { write: true, ..Ops::default() }) {
+            return Err("only writes can be torn".into());
+        }
+        if self.range.is_some() && self.ops.is_some_and(|ops| ops.flush) {
+            return Err("a flush has no range: leave out one of them".into());
+        }
+        Ok(Fault {
+            kind,
+            ops: self.ops.unwrap_or(Ops::ALL),
+            rate_ppm: self.rate_ppm.unwrap_or(MILLION),
+            range: self.range,
+            volume: self.volume.map(|volume| volume.to_string()),
+            count: self.count,
+            after_ns: self.after.unwrap_or(0),
+            for_ns: self.length,
+            seed: self.seed.unwrap_or(1),
+        })
+    }
+}
+
+const KEYS: &str = "there are range=, volume=, by=, errno=, count=, after=, for= and seed=";
+
+fn ops(word: &str) -> Result<Ops, String> {
+    let mut ops = Ops::default();
+    for name in word.split('+') {
+        match name {
+            "read" => ops.read = true,
+            "write" => ops.write = true,
+            "zero" => ops.zero = true,
+            "flush" => ops.flush = true,
+            _ => return Err(format!("'{name}' is no operation: read, write, zero or flush, joined by '+'")),
+        }
+    }
+    Ok(ops)
+}
+
+fn rate(word: &str) -> Result<u64, String> {
+    let wrong = || format!("'{word}' is no part of the requests: write 1%, 0.01 or 1/100, from 1/1000000 to 1");
+    let share: ShareText = word.parse().map_err(|_| wrong())?;
+    match share.share.ppb() / 1000 {
+        0 => Err(wrong()),
+        ppm => Ok(ppm),
+    }
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or_else(|| format!("'{text}' is no range: write 1GiB..2GiB"))?;
+    let end = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse::<Size>().map(|size| size.0) };
+    let range = end(from, 0)?..end(to, END)?;
+    if range.is_empty() { Err(format!("there is nothing in the range '{text}'")) } else { Ok(range) }
+}
+
+fn time(text: &str) -> Result<Nanos, String> {
+    let time: Time = text.parse()?;
+    u64::try_from(time.0.as_nanos()).map_err(|_| format!("'{text}' is too long"))
+}
+
+fn times(text: &str) -> Result<(Nanos, Nanos), String> {
+    let (least, most) = text.split_once("..").unwrap_or((text, text));
+    let (least, most) = (time(least)?, time(most)?);
+    if least > most { Err(format!("'{text}' ends before it begins")) } else { Ok((least, most)) }
+}
+
+fn errno(text: &str) -> Result<Errno, String> {
+    match text {
+        "EIO" => Ok(Errno::Io),
+        "ENOSPC" => Ok(Errno::NoSpace),
+        _ => Err(format!("errno={text} is not known: EIO or ENOSPC")),
+    }
+}
+
+fn number(text: &str, least: u64) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|&number: &u64| number >= least);
+    number.ok_or_else(|| format!("'{text}' is no number from {least} on"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::units::SECOND;
+
+    fn parse(text: &str) -> Fault {
+        text.parse::<FaultText>().unwrap().fault
+    }
+
+    #[test]
+    fn what_is_typed_is_meant() {
+        let fault = parse("error  read+write 1% range=1GiB..2GiB volume=db errno=ENOSPC count=3");
+        assert_eq!(fault.kind, Kind::Error(Errno::NoSpace));
+        assert_eq!(fault.ops, Ops { read: true, write: true, ..Ops::default() });
+        assert_eq!((fault.rate_ppm, fault.range), (10_000, Some(1 << 30..2 << 30)));
+        assert_eq!((fault.volume.as_deref(), fault.count), (Some("db"), Some(3)));
+        let fault = parse("delay by=5ms..20ms 1/1000000 range=4KiB..");
+        assert_eq!(fault.kind, Kind::Delay { least_ns: 5_000_000, most_ns: 20_000_000 });
+        assert_eq!((fault.rate_ppm, fault.range, fault.ops), (1, Some(4096..END), Ops::ALL));
+        let fault = parse("gone after=10s for=1m");
+        assert_eq!((fault.kind, fault.after_ns, fault.for_ns), (Kind::Gone, 10 * SECOND, Some(60 * SECOND)));
+        assert_eq!("error   read".parse::<FaultText>().unwrap().to_string(), "error read");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (text, part) in [
+            ("", "none of error"),
+            ("explode", "'explode' is none of"),
+            ("error reed", "'reed' is no operation"),
+            ("error 0%", "'0%' is no part"),
+            ("error 1/10000000", "1/1000000 to 1"),
+            ("error read write", "'write' says again"),
+            ("error range=2GiB..1GiB", "nothing in the range"),
+            ("error range=1GB..", "ambiguous"),
+            ("error flush range=0..1MiB", "a flush has no range"),
+            ("error size=1", "it has no 'size'"),
+            ("error by=1ms", "by= is for a delay"),
+            ("error errno=EPERM", "EIO or ENOSPC"),
+            ("delay", "by how much"),
+            ("delay by=2s..1s", "ends before"),
+            ("torn read", "only writes"),
+            ("gone 5%", "gone for every request"),
+            ("stuck count=0", "no number from 1"),
+            ("stuck volume=/", "not a name"),
+            (&"x".repeat(600), "more than 500"),
+        ] {
+            let error = text.parse::<FaultText>().unwrap_err();
+            assert!(error.contains(part) && error.contains("is not a fault"), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A simulated disk: a directory like any other, with the description of a drive in its `disk.toml`.
+//!
+//! The data of its volumes is in sparse files, but each volume has its place on the drive, as if it were a partition:
+//! contiguous, found first fit, kept in its specification. The place decides how long requests take; the data is where it is. The
+//! description is kept with the disk, of presets too: what was measured on it yesterday is what it is tomorrow.
+
+use std::io::Read;
+
+use engine::units::{BLOCK, SECTOR};
+use serde::{Deserialize, Serialize};
+use sim::disk::drive::Drive;
+use sim::disk::drive::describe::Description;
+use sim::disk::drive::presets;
+
+use crate::quantity::Size;
+
+/// Bytes of a description at most: those that there are have some thousand.
+const DESCRIPTION_MAX: u64 = 1 << 20;
+
+/// In `disk.toml`: what the disk pretends to be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Simulated {
+    /// The preset, or the file, that the description is from.
+    pub name: String,
+    /// Bytes that volumes may use, from the drive's first on.
+    pub size: u64,
+    /// The drive, as TOML.
+    pub description: String,
+}
+
+/// What a description says, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// Whether it has heads to move.
+    pub has_heads: bool,
+}
+
+impl Simulated {
+    /// The drive that `source` names, a preset or a file, or what is wrong. Without a size, all of it.
+    pub fn find(source: &str, size: Option<Size>) -> Result<Simulated, String> {
+        let description = match presets::text(source) {
+            Some(text) => text.to_owned(),
+            None => read(source)?,
+        };
+        let mut simulated = Simulated { name: source.to_owned(), size: 0, description };
+        let (drive, _) = simulated.open()?;
+        let bytes = drive.bytes() / BLOCK * BLOCK;
+        simulated.size = size.map_or(bytes, |size| size.0);
+        if simulated.size > bytes {
+            return Err(format!(
+                "sim:{source} has {}, and {} were asked for: leave out --size for all of it",
+                Size(bytes),
+                Size(simulated.size)
+            ));
+        }
+        if simulated.size == 0 || !simulated.size.is_multiple_of(BLOCK) {
+            return Err(format!("the size of a disk is a multiple of 4KiB, not {}", Size(simulated.size)));
+        }
+        Ok(simulated)
+    }
+
+    /// The drive, spinning and idle, and what it is.
+    pub fn open(&self) -> Result<(Box<dyn Drive>, Model), String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("the description of sim:{} is wrong: {error}", self.name);
+        let description = Description::parse(&self.description).map_err(|error| wrong(&error))?;
+        let drive = description.build().map_err(|error| wrong(&error))?;
+        if drive.bytes() < self.size {
+            return Err(wrong(&format!("it has {}, and this disk {}", Size(drive.bytes()), Size(self.size))));
+        }
+        let has_heads = description.hdd().map_err(|error| wrong(&error))?.is_some();
+        Ok((drive, Model { name: description.model, has_heads }))
+    }
+}
+
+fn read(source: &str) -> Result<String, String> {
+    let known: Vec<&str> = presets::PRESETS.iter().map(|(name, _)| *name).collect();
+    if !source.contains('/') {
+        return Err(format!(
+            "there is no preset '{}': there are {}; or name a description's file, as in sim:./drive.toml",
+            source.escape_debug(),
+            known.join(", ")
+        ));
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(source).and_then(|file| file.take(DESCRIPTION_MAX + 1).read_to_string(&mut text));
+    match file {
+        Err(error) => Err(format!("the description {source} cannot be read: {error}")),
+        Ok(len) if len as u64 > DESCRIPTION_MAX => Err(format!("{source} is too long for a description of a drive")),
+        Ok(_) => Ok(text),
+    }
+}
+
+/// Where a volume of `bytes` fits first among those at `taken` (start and bytes); else the longest stretch that is free.
+pub fn find_place(size: u64, taken: &[(u64, u64)], bytes: u64) -> Result<u64, u64> {
+    let gaps = gaps(size, taken);
+    let fit = gaps.iter().find(|(start, end)| end - start >= bytes);
+    fit.map(|(start, _)| *start).ok_or_else(|| gaps.iter().map(|(start, end)| end - start).max().unwrap_or(0))
+}
+
+/// Bytes free behind a place that ends at `end`.
+pub fn room_behind(size: u64, taken: &[(u64, u64)], end: u64) -> u64 {
+    let next = taken.iter().map(|(start, _)| *start).filter(|start| *start >= end).min().unwrap_or(size);
+    next.min(size).saturating_sub(end)
+}
+
+/// Bytes that nobody has.
+pub fn free(size: u64, taken: &[(u64, u64)]) -> u64 {
+    gaps(size, taken).iter().map(|(start, end)| end - start).sum()
+}
+
+/// The stretches between places, in order.
+fn gaps(size: u64, taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut taken = taken.to_vec();
+    taken.sort_unstable();
+    let (mut gaps, mut at) = (Vec::new(), 0);
+    for (start, bytes) in taken.into_iter().chain([(size, 0)]) {
+        if start.min(size) > at {
+            gaps.push((at, start.min(size)));
+        }
+        at = at.max(start.saturating_add(bytes));
+    }
+    gaps
+}
+
+/// Whether the drive can be shown this: whole sectors inside of the disk.
+pub fn holds(size: u64, start: u64, bytes: u64) -> bool {
+    start.is_multiple_of(SECTOR) && start.checked_add(bytes).is_some_and(|end| end <= size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_first_fit() {
+        let taken = [(40, 10), (0, 10), (20, 10)];
+        assert_eq!(find_place(100, &taken, 10), Ok(10));
+        assert_eq!(find_place(100, &taken, 11), Ok(50));
+        assert_eq!(find_place(100, &taken, 51), Err(50));
+        assert_eq!((room_behind(100, &taken, 30), room_behind(100, &taken, 50)), (10, 50));
+        assert_eq!((free(100, &taken), free(100, &[])), (70, 100));
+        assert_eq!(find_place(100, &[(0, 100)], 1), Err(0));
+        // What cannot be is no reason to give space away twice.
+        assert_eq!(find_place(100, &[(0, 60), (50, 20)], 10), Ok(70));
+        assert_eq!(find_place(100, &[(90, 60)], 10), Ok(0));
+    }
+
+    #[test]
+    fn every_preset_is_a_disk() {
+        for (name, _) in presets::PRESETS {
+            let simulated = Simulated::find(name, None).unwrap();
+            let (drive, model) = simulated.open().unwrap();
+            assert!(drive.bytes() - simulated.size < BLOCK);
+            assert_eq!(model.has_heads, !["flash", "throttled"].contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_drive_is_named() {
+        let fails = |source: &str, size| Simulated::find(source, size).unwrap_err();
+        assert!(fails("baracuda", None).contains("barracuda-7200.9, nearline"), "{}", fails("baracuda", None));
+        assert!(fails("./absent.toml", None).contains("cannot be read"));
+        assert!(fails("nearline", Some(Size(1 << 60))).contains("1EiB were asked for"));
+        assert!(fails("nearline", Some(Size(1000))).contains("multiple of 4KiB"));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("drive.toml");
+        std::fs::write(&file, "model = \"x\"\nsource = \"x\"\n").unwrap();
+        assert!(fails(file.to_str().unwrap(), None).contains("neither [hdd] nor [flash]"));
+    }
+}

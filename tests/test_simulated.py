@@ -1,0 +1,114 @@
+"""Simulated disks in real time: the drive's time, the files' data."""
+
+import json
+import re
+from pathlib import Path
+
+from harness.case import ServerCase
+from harness.server import GIB, MIB, run
+
+PRESETS = Path(__file__).resolve().parent.parent / "sim/src/disk/drive/presets"
+# Half a rotation at 7,200 a minute, seconds: no drive of that speed serves random requests faster on average.
+HALF_ROTATION = 60 / 7200 / 2
+READS = 200
+
+
+class Simulated(ServerCase):
+    def names(self, server):
+        return [disk["name"] for disk in server.json("disk", "list")]
+
+    def test_a_disk_with_heads_serves_fio(self):
+        server = self.serve(cache="32MiB")
+        server.cli("disk", "add", "hdd", "sim:barracuda-7200.9", "--size", "40GiB")
+        shown = server.json("disk", "show", "hdd")["simulated"]
+        self.assertEqual(shown["description"], "sim:barracuda-7200.9")
+        self.assertEqual((shown["rotational"], shown["size_bytes"]), (True, 40 * GIB))
+        self.assertIn("sim:barracuda-7200.9", server.cli("disk", "list").stdout)
+        uri = server.create("v", "20GiB", "--disk", "hdd")
+        self.assertTrue(server.open("v").is_rotational())
+        server.create("flat", "4MiB", "--disk", "default")
+        self.assertFalse(server.open("flat").is_rotational())
+        report = self.scratch / "fio.json"
+        run(
+            *("fio", "--name=random", "--ioengine=nbd", f"--uri={uri}", "--rw=randread", "--bs=4k", "--iodepth=1"),
+            *(f"--number_ios={READS}", "--randseed=7", "--output-format=json", f"--output={report}"),
+        )
+        text = report.read_text()
+        job = json.loads(text[text.index("{") :])["jobs"][0]
+        self.assertEqual((job["error"], job["read"]["total_ios"]), (0, READS))
+        seconds = job["read"]["lat_ns"]["mean"] / 1e9
+        # The mean of so many random angles is within a tenth of half a rotation; arm and electronics come on top.
+        self.assertGreater(seconds, 0.9 * HALF_ROTATION, "random reads are faster than the drive turns")
+        self.assertLess(seconds, 20 * HALF_ROTATION)
+        metrics = server.metrics()
+        late = "aerogel_simulated_completion_late_seconds_count"
+        told = sum(metrics[f'{late}{{disk="hdd",cause="{cause}"}}'] for cause in ("clock", "file"))
+        # Nothing of what was never written is answered without the drive.
+        self.assertGreaterEqual(told, READS)
+        self.assertFalse([key for key in metrics if key.startswith(late) and 'disk="default"' in key])
+
+    def test_data_and_drive_survive_a_restart(self):
+        server = self.serve()
+        mine = self.scratch / "mine.toml"
+        text = (PRESETS / "nearline.toml").read_text()
+        mine.write_text(re.sub("^model = .*", 'model = "mine"', text, flags=re.MULTILINE))
+        server.cli("disk", "add", "hdd", f"sim:{mine}", "--size", "1GiB", "--directory", self.scratch / "elsewhere")
+        server.create("v", "256MiB", "--disk", "hdd")
+        handle = server.open("v")
+        handle.pwrite(b"s" * MIB, 100 * MIB)
+        handle.flush()
+        before = server.json("disk", "show", "hdd")["simulated"]
+        self.assertEqual((before["model"], before["free_bytes"]), ("mine", GIB - 256 * MIB))
+        data = self.scratch / "elsewhere/volumes/v.img"
+        self.assertEqual(data.stat().st_size, 256 * MIB)
+        self.assertLess(data.stat().st_blocks * 512, 16 * MIB, "the data is not in a sparse file")
+        # The description is the disk's own: it moves with it, whatever becomes of the file.
+        mine.unlink()
+        server.restart()
+        self.assertEqual(server.json("disk", "show", "hdd")["simulated"], before)
+        self.assertEqual(server.open("v").pread(MIB, 100 * MIB), b"s" * MIB)
+        server.cli("disk", "remove", "hdd")
+        self.assertEqual(self.names(server), ["default"])
+        server.cli("disk", "add", "again", self.scratch / "elsewhere")
+        self.assertEqual(server.json("disk", "show", "again")["simulated"], before)
+        self.assertEqual(server.open("v").pread(MIB, 100 * MIB), b"s" * MIB)
+
+    def test_what_is_no_drive_is_refused(self):
+        server = self.serve()
+        broken = self.scratch / "broken.toml"
+        broken.write_text("model = 1\n")
+        for words, part in {
+            ("sim:baracuda",): "barracuda-7200.9",
+            ("sim:nearline", "--size", "100TiB"): "100TiB were asked for",
+            ("sim:nearline", "--size", "1000"): "multiple of 4KiB",
+            (f"sim:{broken}",): "is wrong",
+            (f"sim:{self.scratch}/absent.toml",): "cannot be read",
+            (self.scratch / "plain", "--size", "1GiB"): "only a simulated disk",
+            (server.data / "disks/default", "--fault", "gone"): "is a disk already",
+        }.items():
+            self.assertIn(part, server.refused("disk", "add", "hdd", *map(str, words)))
+        self.assertEqual(self.names(server), ["default"])
+        self.assertFalse((server.data / "disks/hdd").exists())
+
+    def test_volumes_have_their_places(self):
+        server = self.serve()
+        server.cli("disk", "add", "hdd", "sim:flash", "--size", "100MiB")
+        for name, size in {"a": "30MiB", "b": "30MiB", "c": "30MiB"}.items():
+            server.create(name, size, "--disk", "hdd")
+        self.assertIn("do not fit", server.refused("volume", "create", "d", "20MiB", "--disk", "hdd"))
+        self.assertIn("0B are free behind it", server.refused("volume", "grow", "a", "31MiB"))
+        server.cli("volume", "grow", "c", "40MiB")
+        server.open("b").pwrite(b"b" * MIB, 29 * MIB)
+        server.cli("volume", "delete", "a", "--yes")
+        server.create("d", "20MiB", "--disk", "hdd")
+        self.assertIn("10MiB", server.refused("volume", "create", "e", "11MiB", "--disk", "hdd"))
+        full = ("volume", "create", "e", "1MiB", "--disk", "hdd", "--prealloc", "full")
+        self.assertIn("leave out --prealloc", server.refused(*full))
+        server.restart()
+        server.create("e", "10MiB", "--disk", "hdd")
+        self.assertEqual(server.json("disk", "show", "hdd")["simulated"]["free_bytes"], 0)
+        handle = server.open("c")
+        handle.pwrite(b"c" * MIB, 39 * MIB)
+        handle.flush()
+        self.assertEqual(handle.pread(MIB, 39 * MIB), b"c" * MIB)
+        self.assertEqual(server.open("b").pread(MIB, 29 * MIB), b"b" * MIB)
