@@ -150,19 +150,20 @@ mod tests {
         medium.write(0, Content::new(&Rc::new(data), 0), Fate::Volatile, 1);
         promptness.written(0..1, &history, &medium);
         (0..last).for_each(|io| promptness.write_completed(IoId(io)));
-        for io in 0..10 * last {
-            promptness.write_submitted(IoId(io), false).expect("an older one may be for it, and lasts");
-            promptness.write_completed(IoId(io));
-        }
+        // Writes come and go: how many until it is too many, of a thousand.
         let submitted = |promptness: &mut Promptness| {
-            (1000..2000).take_while(|&io| promptness.write_submitted(IoId(io), false).is_ok()).count() as u64
+            let well = (1000..2000).take_while(|&io| {
+                let verdict = promptness.write_submitted(IoId(io), false);
+                promptness.write_completed(IoId(io));
+                verdict.is_ok()
+            });
+            well.count() as u64
         };
+        assert_eq!(submitted(&mut promptness), 1000, "an older one may be for it, and lasts");
         promptness.write_completed(IoId(last));
-        promptness.write_submitted(IoId(0), false).expect("it may have been queued for it");
-        for io in 1..10 * last {
-            promptness.write_submitted(IoId(io), false).expect("that one lasts");
-        }
-        (0..10 * last).for_each(|io| promptness.write_completed(IoId(io)));
+        promptness.write_submitted(IoId(0), false).expect("it may have been queued for the flush");
+        assert_eq!(submitted(&mut promptness), 1000, "that one lasts");
+        promptness.write_completed(IoId(0));
         assert_eq!(submitted(&mut promptness), WRITES_QUEUED_MAX);
         assert_eq!(promptness.oldest(), Some(3));
         promptness.flush_submitted();
