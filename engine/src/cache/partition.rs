@@ -7,7 +7,7 @@ use super::block::{BlockId, LRU};
 use super::list::List;
 use super::{Cache, FrameId};
 use crate::control::{TenantId, TenantSpec};
-use crate::units::{BLOCK, PIECE_BLOCKS};
+use crate::units::PIECE_BLOCKS;
 
 /// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and its last block. Below
 /// that one piece being received could keep another from ever being worked.
@@ -84,8 +84,8 @@ impl Partition {
 
     /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.
     pub(crate) fn admits_prefetch(&self, frames: u32) -> bool {
-        let in_use = u64::from(self.unwritten + self.receiving + self.prefetching) + self.owed.div_ceil(BLOCK);
-        in_use + u64::from(frames) <= u64::from(self.target) / 4 * 3
+        let in_use = self.unwritten + self.receiving + self.prefetching + self.owed;
+        in_use + frames <= self.target / 4 * 3
     }
 }
 
