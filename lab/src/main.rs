@@ -1,5 +1,6 @@
 //! Aerogel's measurements.
 
+mod probe;
 mod swarm;
 
 use std::process::ExitCode;
@@ -14,13 +15,22 @@ use lab::trace::cli::TraceArgs;
 enum Lab {
     /// Run many simulated worlds, each from its seed, and say which one went wrong.
     Swarm(swarm::Swarm),
+    /// Simulated drives.
+    #[command(subcommand)]
+    Disk(Disk),
     Trace(TraceArgs),
     Replay(Box<Replay>),
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Disk {
+    Probe(probe::ProbeDrive),
 }
 
 fn main() -> ExitCode {
     match Lab::parse() {
         Lab::Swarm(swarm) => swarm.run(),
+        Lab::Disk(Disk::Probe(probe)) => probe.run().unwrap_or_else(|error| status(Err(error))),
         Lab::Trace(trace) => status(trace.run()),
         Lab::Replay(replay) => status(replay.run()),
     }

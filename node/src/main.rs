@@ -8,6 +8,7 @@ mod control;
 mod disk_thread;
 mod frames;
 mod listen;
+mod probe;
 mod quantity;
 mod reactor;
 mod serve;

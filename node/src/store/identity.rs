@@ -18,7 +18,7 @@ pub struct Identity {
     pub format: u32,
     /// Which disk this is, wherever it is mounted.
     pub uuid: Uuid,
-    /// What was measured or overridden about the device; kept as it is.
+    /// What was measured or overridden about the device: see `profile.rs`.
     #[serde(default)]
     pub profile: toml::Table,
 }
@@ -43,8 +43,7 @@ impl Identity {
         }
         let identity = Identity { format: FORMAT, uuid: Uuid::new_v4(), profile: toml::Table::new() };
         fs::create_dir_all(volumes(directory)).map_err(fail)?;
-        let text = toml::to_string(&identity).expect("a disk's identity can be written as TOML");
-        replace(&path(directory), text.as_bytes()).map_err(fail)?;
+        identity.write(directory).map_err(fail)?;
         sync_parent(directory).map_err(fail)?;
         Ok(identity)
     }
@@ -71,9 +70,10 @@ impl Identity {
         path(directory).exists()
     }
 
-    /// Whether the profile says that the device has heads.
-    pub fn rotational(&self) -> bool {
-        self.profile.get("rotational").and_then(toml::Value::as_bool).unwrap_or(false)
+    /// Replaces the identity of a disk, as a whole.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        let text = toml::to_string(self).expect("a disk's identity can be written as TOML");
+        replace(&path(directory), text.as_bytes())
     }
 }
 

@@ -11,6 +11,7 @@
 pub mod file;
 pub mod identity;
 mod lock;
+pub mod profile;
 pub mod spec;
 pub mod steps;
 
@@ -19,7 +20,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
+use engine::disk::profile::{Key, Profile};
 use uuid::Uuid;
 
 pub use file::{Abilities, Journal};
@@ -59,6 +62,7 @@ pub struct Store {
     pub abilities: Abilities,
     /// The device that the directory is on.
     pub device: u64,
+    profile: Mutex<Profile>,
     _lock: Lock,
 }
 
@@ -87,7 +91,14 @@ impl Store {
         let volumes = identity::volumes(directory);
         let device = fs::metadata(&volumes).map_err(cannot)?.dev();
         let abilities = Abilities::probe(&volumes).map_err(cannot)?;
-        Ok(Store { directory: directory.to_owned(), identity, abilities, device, _lock: lock })
+        crate::probe::remove_left_over(directory);
+        let (profile, unreadable) = profile::read(&identity.profile);
+        if !unreadable.is_empty() {
+            let values = unreadable.join(", ");
+            tracing::warn!(disk = %directory.display(), values, "its profile has values that this server does not know");
+        }
+        let profile = Mutex::new(profile);
+        Ok(Store { directory: directory.to_owned(), identity, abilities, device, profile, _lock: lock })
     }
 
     /// Where it is.
@@ -106,6 +117,31 @@ impl Store {
             found if found.uuid == self.identity.uuid => Ok(()),
             found => Err(format!("{} now holds another disk, {}", self.directory.display(), found.uuid)),
         }
+    }
+
+    /// What is known of the device.
+    pub fn profile(&self) -> Profile {
+        self.profile.lock().expect("nobody panics while holding it").clone()
+    }
+
+    /// Changes that, here and in `disk.toml`, or not at all.
+    pub fn change_profile(&self, change: impl FnOnce(&mut Profile)) -> Result<(), String> {
+        let mut current = self.profile.lock().expect("nobody panics while holding it");
+        self.check()?;
+        let mut identity = Identity::read(&self.directory)?;
+        let mut next = current.clone();
+        change(&mut next);
+        profile::write(&next, &mut identity.profile);
+        let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
+        identity.write(&self.directory).map_err(cannot)?;
+        *current = next;
+        Ok(())
+    }
+
+    /// Whether the device turns, as far as is known.
+    pub fn rotational(&self) -> bool {
+        let profile = self.profile.lock().expect("nobody panics while holding it");
+        profile.number(Key::RotationPeriod).is_some()
     }
 
     /// Looks at every file. What a change that was cut off left of a specification is removed.

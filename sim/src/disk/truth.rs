@@ -19,18 +19,32 @@ pub struct Truth {
     pub key: Key,
     /// The number; `None` if the drive has no such thing.
     pub value: Option<f64>,
-    /// As a part of the number.
-    pub within_ratio: f64,
-    /// Or in its unit: what is nearer than that is near enough.
-    pub within: f64,
+    /// The least and the greatest number that is near enough.
+    pub accepted: (f64, f64),
 }
 
 impl Truth {
+    fn new(key: Key, value: Option<f64>, within_ratio: f64) -> Truth {
+        let number = value.unwrap_or(0.0);
+        Truth { key, value, accepted: (number * (1.0 - within_ratio), number * (1.0 + within_ratio)) }
+    }
+
+    /// A quantile of sorted `values` is right if it is near in value or in rank: where a distribution has a gap, a hundredth more
+    /// or less of the requests moves it far.
+    fn quantile(key: Key, q: Quantile, values: &[i64], within_ratio: f64) -> Truth {
+        let value = |part: f64| at(values, part.clamp(0.0, 1.0)).max(0) as f64;
+        let mut truth = Truth::new(key, Some(value(q.part())), within_ratio);
+        let (least, most) = truth.accepted;
+        let rank = RANK.min(1.0 - q.part());
+        truth.accepted = (least.min(value(q.part() - rank)), most.max(value(q.part() + rank)));
+        truth
+    }
+
     /// Whether `found` is near enough.
     pub fn accepts(&self, found: Option<f64>) -> bool {
         match (self.value, found) {
             (None, None) => true,
-            (Some(value), Some(found)) => (found - value).abs() <= (self.within_ratio * value).max(self.within),
+            (Some(_), Some(found)) => (self.accepted.0..=self.accepted.1).contains(&found),
             _ => false,
         }
     }
@@ -42,13 +56,15 @@ const RATE: f64 = 0.05;
 const ROTATION: f64 = 0.01;
 /// Switch cost and throttles; and quantiles so far out that a probe sees a handful of requests there.
 const TENTH: f64 = 0.1;
+/// Parts of the requests by which a quantile may be off in rank: what chance does to the median of 500.
+const RANK: f64 = 0.04;
 /// Costs of switching below that are nothing that a scheduler could save, nanoseconds.
 const SWITCH_NOTHING_NS: f64 = 100_000.0;
 
 /// Requests for a rate of a drive with heads.
 const REQUESTS_HDD: usize = 6000;
 /// Of others: they are a hundred times as fast, and have buffers and bursts that have to be used up first.
-const REQUESTS_FAST: usize = 60_000;
+const REQUESTS_FAST: usize = 400_000;
 /// But not more bytes than that.
 const BYTES_MOST: u64 = 12 << 30;
 /// Turns for the cost of one.
@@ -72,7 +88,7 @@ pub fn truth(description: &Description, seed: u64) -> Result<Vec<Truth>, Describ
     let requests = if hdd.is_some() { REQUESTS_HDD } else { REQUESTS_FAST };
     let mut maker = Maker { description, requests, rng: Rng::new(seed) };
     let mut all = Vec::new();
-    let mut add = |key, value, within_ratio| all.push(Truth { key, value, within_ratio, within: 0.0 });
+    let mut add = |key, value, within_ratio| all.push(Truth::new(key, value, within_ratio));
     add(Key::NeedsSlices, Some(f64::from(u8::from(hdd.is_some()))), 0.0);
     add(Key::RotationPeriod, hdd.map(|spec| spec.mechanism.geometry.period_ns as f64), ROTATION);
     let per_s = |bucket: Option<super::drive::throttled::BucketSpec>| bucket.map(|bucket| bucket.rate as f64);
@@ -94,15 +110,16 @@ pub fn truth(description: &Description, seed: u64) -> Result<Vec<Truth>, Describ
     for direction in [Direction::Read, Direction::Write] {
         let times = maker.random(direction, BLOCK, 1).1;
         for (q, within) in [(Quantile::P50, RATE), (Quantile::P95, RATE), (Quantile::P99, TENTH)] {
-            add(Key::ServiceTime(direction, q), Some(at(&times, q.part()) as f64), within);
+            all.push(Truth::quantile(Key::ServiceTime(direction, q), q, &times, within));
         }
     }
     let costs = maker.switch_costs();
-    all.extend(Quantile::ALL.map(|q| Truth {
-        key: Key::SwitchCost(q),
-        value: Some(at(&costs, q.part()).max(0) as f64),
-        within_ratio: TENTH,
-        within: SWITCH_NOTHING_NS,
+    all.extend(Quantile::ALL.map(|q| {
+        let mut truth = Truth::quantile(Key::SwitchCost(q), q, &costs, TENTH);
+        let value = truth.value.unwrap_or(0.0);
+        let (least, most) = truth.accepted;
+        truth.accepted = (least.min(value - SWITCH_NOTHING_NS), most.max(value + SWITCH_NOTHING_NS));
+        truth
     }));
     Ok(all)
 }
@@ -139,6 +156,8 @@ impl Maker<'_> {
         let mut next = drive.bytes() / 100 * u64::from(percent) / BLOCK * BLOCK;
         // A second or two, as a probe sees it: further on, other tracks are shorter.
         let count = if self.requests == REQUESTS_HDD { 800 } else { 8000 };
+        let left = (drive.bytes() - next) / STREAM_BYTES;
+        let count = count.min(left as usize - STREAM_DEPTH);
         let offset = || {
             next += STREAM_BYTES;
             next - STREAM_BYTES

@@ -111,7 +111,7 @@ impl Findings {
         let mut last = [None; ROTATION_PLACES as usize];
         let mut distances = Vec::new();
         for sample in samples.iter().filter(|s| (s.done - s.issued) as f64 >= CACHED * typical) {
-            let place = (sample.number % ROTATION_PLACES) as usize;
+            let place = sample.number as usize;
             distances.extend(last[place].map(|before| sample.done - before));
             last[place] = Some(sample.done);
         }

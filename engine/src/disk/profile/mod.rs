@@ -19,7 +19,7 @@ pub(crate) mod walk;
 use std::collections::BTreeMap;
 
 pub use plan::{BUDGET_NS, DEPTH_MAX, SIZE_MAX};
-pub use probe::{Options, Probe, Progress, Request};
+pub use probe::{Options, Probe, Progress, Request, TooSmall};
 pub use walk::Space;
 
 use self::plan::{POSITIONS_PERCENT, RANDOM_READS, RANDOM_WRITES};
@@ -98,6 +98,8 @@ pub enum Key {
     DisturbedByOthers,
     /// Part of the time in which the disk's own volumes had requests in the device meanwhile.
     DisturbedByVolumes,
+    /// Part of the time in which the probe had work and waited for a processor.
+    DisturbedByProcessor,
     /// How far apart repeated measurements of one value were.
     RepeatedSpread,
 }
@@ -134,6 +136,7 @@ impl Key {
             Key::ThrottleStall,
             Key::DisturbedByOthers,
             Key::DisturbedByVolumes,
+            Key::DisturbedByProcessor,
             Key::RepeatedSpread,
         ];
         let costs = Quantile::ALL.map(Key::SwitchCost);
@@ -147,7 +150,8 @@ impl Key {
             Key::SwitchCost(_) | Key::RotationPeriod | Key::ThrottleStall | Key::ServiceTime(..) => Unit::Nanoseconds,
             Key::ThrottleBytes | Key::Sequential(..) => Unit::BytesPerSecond,
             Key::ThrottleRequests | Key::Random(..) => Unit::RequestsPerSecond,
-            Key::InterleavedEfficiency | Key::DisturbedByOthers | Key::DisturbedByVolumes | Key::RepeatedSpread => {
+            Key::InterleavedEfficiency => Unit::Ratio,
+            Key::DisturbedByOthers | Key::DisturbedByVolumes | Key::DisturbedByProcessor | Key::RepeatedSpread => {
                 Unit::Ratio
             }
         }
@@ -155,7 +159,8 @@ impl Key {
 
     /// Whether it describes the measuring rather than the device.
     pub fn is_about_probe(self) -> bool {
-        matches!(self, Key::DisturbedByOthers | Key::DisturbedByVolumes | Key::RepeatedSpread)
+        use Key::*;
+        matches!(self, DisturbedByOthers | DisturbedByVolumes | DisturbedByProcessor | RepeatedSpread)
     }
 
     /// How it is measured.
@@ -175,6 +180,7 @@ impl Key {
             Key::Random(..) => "random places, a walk with every distance",
             Key::DisturbedByOthers => "the kernel's statistics of the device less the probe's own requests",
             Key::DisturbedByVolumes => "time in which the disk's thread had requests in the device",
+            Key::DisturbedByProcessor => "the kernel's account of the probe's thread",
             Key::RepeatedSpread => "random reads of 4 KiB, depth 1, at three times: greatest less least by median",
         }
     }
@@ -197,6 +203,7 @@ impl std::fmt::Display for Key {
             }
             Key::DisturbedByOthers => f.write_str("disturbed_by_others_ratio"),
             Key::DisturbedByVolumes => f.write_str("disturbed_by_volumes_ratio"),
+            Key::DisturbedByProcessor => f.write_str("disturbed_by_processor_ratio"),
             Key::RepeatedSpread => f.write_str("repeated_spread_ratio"),
         }
     }

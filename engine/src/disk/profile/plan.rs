@@ -25,12 +25,12 @@ pub const STREAM_DEPTH: u16 = 8;
 pub const SWITCH_BYTES: u32 = 64 * KIB;
 /// Requests at a place: the first one, one that may still find the drive settling, and one that is compared.
 pub const SWITCH_RUN: u64 = 3;
-/// More places than a drive's cache has segments (32 in those that are known), so that none is there when it is read again.
+/// More places than a drive's cache has segments (32 in those that are known), so that most are gone when they are read again.
 pub const ROTATION_PLACES: u64 = 48;
 /// Pauses between those reads, at most: longer than any revolution.
 pub const ROTATION_PAUSE_NS: Nanos = 20 * MILLISECOND;
 /// How often each place is read.
-const ROTATION_ROUNDS: u64 = 5;
+const ROTATION_ROUNDS: u64 = 6;
 
 const KIB: u32 = 1024;
 const MIB: u32 = 1024 * KIB;
@@ -49,14 +49,16 @@ pub const RANDOM_READS: [(u32, u16); 10] = [
     (64 * KIB, 32),
     (64 * KIB, 1),
 ];
-/// Random writes, the same.
+/// Random writes, the same. Large ones first: they use up what a limit in bytes has saved, and fill a write buffer.
 pub const RANDOM_WRITES: [(u32, u16); 6] =
-    [(BLOCK, 32), (BLOCK, 4), (BLOCK, 1), (64 * KIB, 32), (64 * KIB, 1), (MIB, 8)];
+    [(MIB, 8), (64 * KIB, 32), (64 * KIB, 1), (BLOCK, 32), (BLOCK, 4), (BLOCK, 1)];
 /// The one that gives service times.
 pub const ALONE: (u32, u16) = (BLOCK, 1);
 
-/// Cells of a walk. The square of it are its steps: enough for an error of 2 % on a drive with heads.
+/// Cells of a walk.
 const CELLS: u64 = 16;
+/// Its steps: enough for an error of 2 % on a drive with heads.
+const ROUND: u64 = CELLS * CELLS;
 /// Of a short one.
 const CELLS_FEW: u64 = 8;
 
@@ -143,9 +145,16 @@ impl Work {
             Work::Again => (1.0, 300 * MILLISECOND, CELLS_FEW * CELLS_FEW),
             Work::Sequential(..) => (1.5, SECOND, 64),
             // Long enough to see what comes after a burst.
-            Work::Random(Read, ..) if self.follows_rest() => (4.0, 2 * SECOND, CELLS * CELLS),
-            Work::Random(..) => (4.0, 600 * MILLISECOND, CELLS * CELLS),
-            Work::Switches => (6.0, 600 * MILLISECOND, SWITCH_RUN * CELLS * CELLS),
+            Work::Random(Read, ..) if self.follows_rest() => (4.0, 2 * SECOND, ROUND + ROUND / 2),
+            // Its distribution is wanted too.
+            Work::Random(_, bytes, depth) if (bytes, depth) == ALONE => (8.0, SECOND, 2 * ROUND),
+            // A deep queue takes what is near: its completions are less alike, but come faster.
+            Work::Random(Read, bytes, depth) if depth > 2 && bytes < MIB => (4.0, SECOND, ROUND + ROUND / 2),
+            Work::Random(Read, ..) => (4.0, SECOND, ROUND),
+            // What a write buffer holds takes a while to be spread as it will stay.
+            Work::Random(Write, bytes, depth) if depth > 2 && bytes < MIB => (4.0, 3 * SECOND / 2, ROUND + ROUND / 2),
+            Work::Random(Write, ..) => (4.0, 3 * SECOND / 2, ROUND),
+            Work::Switches => (6.0, 600 * MILLISECOND, SWITCH_RUN * ROUND),
             Work::Streams(_) => (1.0, 500 * MILLISECOND, 128),
             Work::Rotation => (6.0, 0, ROTATION_PLACES * ROTATION_ROUNDS),
         };

@@ -62,7 +62,7 @@ pub struct Progress {
 /// A request that is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// Its number in the phase.
+    /// Its number in the phase; of a place that is read again and again, the number of that.
     pub number: u64,
     /// When it was made.
     pub issued: Nanos,
@@ -80,6 +80,8 @@ struct Running {
     least_until: Nanos,
     issued: u64,
     walk: Walk,
+    /// Places that are still to be read in this round.
+    round: Vec<u64>,
     /// Where the run of requests is that goes on.
     place: u64,
     /// No request before.
@@ -149,8 +151,7 @@ impl Probe {
             return None;
         }
         let slot = self.free.pop()?;
-        let number = running.issued;
-        running.issued += 1;
+        let number = running.next_number(&mut self.dice);
         let len = work.bytes();
         let place = running.next_place(number, self.space.bytes(), &mut self.streams, &mut self.dice);
         if work == Work::Rotation {
@@ -240,6 +241,7 @@ impl Probe {
             least_until: now + least_ns,
             issued: 0,
             walk: Walk::new(phase.work.cells()),
+            round: Vec::new(),
             place: 0,
             pause_until: 0,
             stopping: false,
@@ -255,6 +257,19 @@ impl Running {
         }
         let enough = self.samples.len() as u64 >= self.phase.requests && now >= self.least_until;
         enough || now >= self.ends_at || self.samples.len() >= SAMPLES_MAX
+    }
+
+    /// The number of the next request: how many there were before, or which place it reads again.
+    fn next_number(&mut self, dice: &mut Dice) -> u64 {
+        self.issued += 1;
+        if self.phase.work != Work::Rotation {
+            return self.issued - 1;
+        }
+        if self.round.is_empty() {
+            // In another order each time: were a round always as long, anything that fits into it would look like a rotation.
+            self.round = dice.shuffled(ROTATION_PLACES);
+        }
+        self.round.pop().unwrap_or(0)
     }
 
     /// Where request `number` of the phase goes, in a space of so many bytes.
@@ -278,11 +293,7 @@ impl Running {
                 streams[stream] += len;
                 place
             }
-            Work::Rotation => {
-                // Far from place to place, each time in the same order: 29 has no divisor in common with 48.
-                let place = number * 29 % ROTATION_PLACES;
-                bytes / ROTATION_PLACES * place + bytes / ROTATION_PLACES / 2
-            }
+            Work::Rotation => bytes / ROTATION_PLACES * number + bytes / ROTATION_PLACES / 2,
             Work::Rest | Work::Random(..) | Work::Again => self.walk.next(bytes - len, dice),
         }
     }

@@ -24,8 +24,10 @@ const ROTATION_MOST_HZ: f64 = 300.0;
 /// Coherence of a drive that turns is near 1. Of several hundred random phases and as many frequencies the best stays
 /// below 0.25.
 const COHERENT: f64 = 0.5;
-/// A lower frequency whose coherence is so near to the best one is the rotation, and the best one its overtone.
+/// A part of the best frequency whose coherence is so near to it is the rotation, and the best one its overtone.
 const OVERTONE: f64 = 0.85;
+/// That many times the slowest rotation is beyond the fastest.
+const OVERTONES: u32 = (ROTATION_MOST_HZ / ROTATION_LEAST_HZ) as u32;
 
 /// The value below which a part `q` of the sorted `values` lies, between neighbours by straight lines. `None` without values.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
@@ -184,13 +186,11 @@ pub fn rotation_period_ns(distances: &[Nanos]) -> Option<f64> {
     if best < COHERENT {
         return None;
     }
-    let first = scan.iter().position(|(_, c)| *c >= OVERTONE * best)?;
-    // From there uphill.
-    let mut at = first;
-    while at + 1 < scan.len() && scan[at + 1].1 > scan[at].1 {
-        at += 1;
-    }
-    let hz = refine(distances, scan[at].0, step);
+    let (top, _) = scan.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    // What turns so often a second also seems to turn twice and three times as often.
+    let overtones = (1..=OVERTONES).rev().map(|overtone| refine(distances, top / f64::from(overtone), step));
+    let hz =
+        overtones.into_iter().find(|&hz| hz >= ROTATION_LEAST_HZ && coherence(distances, hz) >= OVERTONE * best)?;
     Some(SECOND as f64 / hz)
 }
 

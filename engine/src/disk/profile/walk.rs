@@ -25,6 +25,15 @@ impl Dice {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((u128::from(z ^ (z >> 31)) * u128::from(n)) >> 64) as u64
     }
+
+    /// The numbers below `n` in random order.
+    pub fn shuffled(&mut self, n: u64) -> Vec<u64> {
+        let mut all: Vec<u64> = (0..n).collect();
+        for i in (1..all.len()).rev() {
+            all.swap(i, self.below(i as u64 + 1) as usize);
+        }
+        all
+    }
 }
 
 /// The bytes that a probe may use: ranges of the device or of a file, taken as one space without gaps.
@@ -97,14 +106,7 @@ impl Walk {
 
 /// Cells in an order in which every pair of neighbours occurs once, the last and the first one included (Hierholzer).
 fn circuit(cells: u64, dice: &mut Dice) -> Vec<u64> {
-    let shuffled = |dice: &mut Dice| {
-        let mut to: Vec<u64> = (0..cells).collect();
-        for i in (1..to.len()).rev() {
-            to.swap(i, dice.below(i as u64 + 1) as usize);
-        }
-        to
-    };
-    let mut ways: Vec<Vec<u64>> = (0..cells).map(|_| shuffled(dice)).collect();
+    let mut ways: Vec<Vec<u64>> = (0..cells).map(|_| dice.shuffled(cells)).collect();
     let (mut stack, mut path) = (vec![dice.below(cells)], Vec::new());
     while let Some(&at) = stack.last() {
         match ways[at as usize].pop() {
