@@ -224,8 +224,7 @@ impl Cli {
         let answer = runtime.block_on(async {
             let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
             if let Some(disk) = &request.probe {
-                answer.await?;
-                return probe::follow(&reach, disk).await;
+                return probe::follow(&reach, disk, answer).await;
             }
             match &request.progress {
                 Some((name, size)) if !reach.json => with_progress(&reach, name, *size, answer).await,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::client::{ClientError, ask};
 use super::{Reach, read};
@@ -16,9 +17,16 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
-/// Waits until the probe is over, and shows how far it is; an interrupt (Ctrl-C) ends the probe. The answer is what there is to say, and
-/// the disk.
-pub async fn follow(reach: &Reach, disk: &Name) -> Result<Value, ClientError> {
+/// Begins a probe, by this answer, and shows how far it is until it is over; an interrupt (Ctrl-C) ends it. The answer is what there is
+/// to say, and the disk.
+pub async fn follow(
+    reach: &Reach,
+    disk: &Name,
+    begun: impl Future<Output = Result<Value, ClientError>>,
+) -> Result<Value, ClientError> {
+    // Before it begins: an interrupt that comes later must not leave it running.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| ClientError::Broken(error.to_string()))?;
+    begun.await?;
     let path = format!("/v1/disks/{disk}/probe");
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} % {elapsed} {msg}");
     let bar = if reach.json { ProgressBar::hidden() } else { ProgressBar::new(STEPS) };
@@ -32,7 +40,7 @@ pub async fn follow(reach: &Reach, disk: &Name) -> Result<Value, ClientError> {
         bar.set_message(view.doing);
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
-            _ = tokio::signal::ctrl_c() => {
+            _ = interrupt.recv() => {
                 // It may be over already.
                 let _ = ask(&reach.data, Method::DELETE, &path, None).await;
             }

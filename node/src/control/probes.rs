@@ -206,9 +206,11 @@ fn summary(before: &Profile, found: &Found) -> String {
     });
     let seen: Vec<String> = seen.collect();
     let mut text = if seen.is_empty() { "undisturbed".into() } else { format!("disturbed: {}", seen.join("; ")) };
+    // Where switching costs nothing, its cost is noise.
+    let is_noise = |key: Key| matches!(key, Key::SwitchCost(_)) && number(Key::NeedsSlices) == Some(0.0);
     let pairs: Vec<(Key, f64)> = found
         .iter()
-        .filter(|(key, _)| !key.is_about_probe())
+        .filter(|(key, _)| !key.is_about_probe() && !is_noise(*key))
         .filter_map(|(key, finding)| {
             let old = before.values.get(key)?.measured.as_ref()?.value.filter(|&old| old > 0.0)?;
             Some((*key, finding.value? / old - 1.0))

@@ -24,7 +24,7 @@ use engine::nbd::Errno;
 use engine::units::Nanos;
 
 use self::disturbance::{DeviceUse, ProcessorUse};
-pub use self::scratch::{NAME as SCRATCH_NAME, remove_left_over};
+pub use self::scratch::remove_left_over;
 pub use self::target::{FileTarget, ProbeTarget};
 use crate::reactor::Kind;
 use crate::store::{Store, StoreError};
@@ -125,7 +125,7 @@ pub fn measure(mut target: impl ProbeTarget, device: u64, budget_ns: Nanos, job:
     let options = Options { budget_ns, seed, read_only: target.is_read_only() };
     let probe = Probe::new(target.space(), options, now())?;
     let mut run = Run { probe, issued: Default::default(), in_flight: 0, own_ns: 0 };
-    let result = run.to_the_end(&mut target, &now, job);
+    let result = run.go_on(&mut target, &now, job);
     if result.is_err() {
         run.settle(&mut target, &now);
     }
@@ -150,12 +150,7 @@ struct Run {
 }
 
 impl Run {
-    fn to_the_end(
-        &mut self,
-        target: &mut impl ProbeTarget,
-        now: &impl Fn() -> Nanos,
-        job: &Job,
-    ) -> Result<(), ProbeError> {
+    fn go_on(&mut self, target: &mut impl ProbeTarget, now: &impl Fn() -> Nanos, job: &Job) -> Result<(), ProbeError> {
         loop {
             job.check()?;
             while let Some(request) = self.probe.poll_request(now()) {
@@ -233,7 +228,7 @@ mod tests {
             let rates =
                 found.iter().filter(|(key, finding)| matches!(key, Key::Random(..)) && finding.value > Some(0.0));
             assert!(rates.count() > 8, "{found:?}");
-            assert!(!store.directory().join(SCRATCH_NAME).exists());
+            assert!(!store.directory().join(scratch::NAME).exists());
         }
     }
 

@@ -10,7 +10,7 @@ use super::drive::done::earlier;
 ///
 /// Panics if the drive is too small to be probed (less than 16 MiB).
 pub fn probe(drive: &mut dyn Drive, options: Options) -> (Vec<(Key, Finding)>, Nanos) {
-    let space = Space::new([0..drive.bytes()], BLOCK);
+    let space = Space::whole(drive.bytes(), BLOCK);
     let mut probe = Probe::new(space, options, 0).expect("a simulated drive is large enough");
     let mut now = 0;
     while !probe.is_over() {

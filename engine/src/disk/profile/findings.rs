@@ -76,9 +76,7 @@ impl Findings {
             }
         }
         if Work::Random(direction, bytes, depth).follows_rest() {
-            if let Some(found) = throttle(began, done) {
-                self.throttles.insert(bytes, found);
-            }
+            self.throttles.extend(throttle(began, done).map(|found| (bytes, found)));
         }
     }
 

@@ -309,7 +309,7 @@ mod tests {
     const SIZE: u64 = 1 << 30;
 
     fn probe(budget_ns: Nanos, read_only: bool) -> Probe {
-        Probe::new(Space::new([0..SIZE], 4096), Options { budget_ns, seed: 1, read_only }, 0).unwrap()
+        Probe::new(Space::whole(SIZE, 4096), Options { budget_ns, seed: 1, read_only }, 0).unwrap()
     }
 
     /// Drives a probe on a device that needs `service_ns` for each request, any number at a time: all requests, and the end.
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn too_little_space_is_refused() {
         let options = Options { budget_ns: SECOND, seed: 1, read_only: false };
-        assert!(Probe::new(Space::new([0..1 << 20], 4096), options, 0).is_err());
+        assert!(Probe::new(Space::whole(1 << 20, 4096), options, 0).is_err());
         assert!(Probe::new(Space::new((0..100).map(|i| i << 20..(i << 20) + 65536), 4096), options, 0).is_err());
     }
 }

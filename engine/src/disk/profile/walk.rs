@@ -51,6 +51,11 @@ impl Space {
         Space { ranges, block }
     }
 
+    /// All of a device of so many bytes.
+    pub fn whole(bytes: u64, block: u64) -> Space {
+        Space::new(std::iter::once(0..bytes), block)
+    }
+
     /// Its size, bytes.
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
