@@ -1,5 +1,6 @@
 //! `aerogel-lab disk probe`: the probe that ships, on a simulated drive in virtual time, with the truth beside it.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -68,11 +69,9 @@ impl ProbeDrive {
         };
         let values = found.iter().map(line).collect();
         let report = Report { model: description.model.clone(), took_s: took_ns as f64 / SECOND as f64, values };
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&report)?);
-        } else {
-            report.print();
-        }
+        let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.table() };
+        // A closed pipe is not worth a panic.
+        let _ = std::io::stdout().write_all(text.as_bytes());
         let holds = report.values.iter().all(|line| line.holds != Some(false));
         Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -91,9 +90,9 @@ fn describe(disk: &str) -> Result<Description> {
 }
 
 impl Report {
-    fn print(&self) {
-        println!("{}: probed in {:.1} s of its time\n", self.model, self.took_s);
-        println!("{:<50} {:>14} {:>7} {:>14} {:>8}", "value", "found", "error", "truth", "off");
+    fn table(&self) -> String {
+        let mut text = format!("{}: probed in {:.1} s of its time\n\n", self.model, self.took_s);
+        text += &format!("{:<50} {:>14} {:>7} {:>14} {:>8}\n", "value", "found", "error", "truth", "off");
         for line in &self.values {
             let number = |value: Option<f64>| value.map_or("none".into(), |value| format!("{value:.2}"));
             let error = line.error_ratio.map_or(String::new(), |ratio| format!("{:.1} %", ratio * 100.0));
@@ -103,7 +102,9 @@ impl Report {
                 _ => String::new(),
             };
             let verdict = if line.holds == Some(false) { "  TOO FAR" } else { "" };
-            println!("{:<50} {:>14} {error:>7} {truth:>14} {off:>8}{verdict}", line.name, number(line.found));
+            let found = number(line.found);
+            text += &format!("{:<50} {found:>14} {error:>7} {truth:>14} {off:>8}{verdict}\n", line.name);
         }
+        text
     }
 }

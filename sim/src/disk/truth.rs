@@ -2,7 +2,7 @@
 //! measured on fresh drives, each value with a load of its own, thousands of requests long.
 //!
 //! Nothing of the probe's plan, statistics or random numbers is used, so that an error there is not repeated here.
-//! Downside: a second is spent on each drive; what a user may want to know first is in the description anyway.
+//! Downside: about a second is spent on each drive; what a user may want to know first is in the description anyway.
 
 use engine::disk::Op;
 use engine::disk::profile::{Direction, Key, Quantile};
@@ -62,7 +62,7 @@ const RANK: f64 = 0.04;
 const SWITCH_NOTHING_NS: f64 = 100_000.0;
 
 /// Requests for a rate of a drive with heads.
-const REQUESTS_HDD: usize = 6000;
+const REQUESTS_HDD: usize = 20_000;
 /// Of others: they are a hundred times as fast, and have buffers and bursts that have to be used up first.
 const REQUESTS_FAST: usize = 400_000;
 /// But not more bytes than that.
