@@ -15,6 +15,8 @@ use sim::disk::drive::describe::Description;
 use sim::disk::drive::{Drive, presets, replay};
 use sim::rng::Rng;
 
+use crate::probe::ProbeDrive;
+
 /// The longest list that is read, bytes: ten thousand times the ones that are known. It bounds what a small compressed file
 /// can unpack to.
 const LIST_BYTES_MAX: u64 = 1 << 30;
@@ -61,6 +63,7 @@ enum Command {
     },
     /// List the presets.
     List,
+    Probe(ProbeDrive),
     /// Measure what a simulated random read costs in CPU time; fails above 2 microseconds.
     Speed {
         /// Presets or files; without any, all presets.
@@ -85,6 +88,10 @@ impl Disk {
             Command::Validate { disk, measured, json } => validate(&disk, &measured, json),
             Command::Show { disk, toml } => show(&disk, toml),
             Command::List => list(),
+            Command::Probe(probe) => match probe.run() {
+                Ok(status) => return status,
+                Err(error) => Err(error),
+            },
             Command::Speed { disks } => speed(disks),
         };
         match done {

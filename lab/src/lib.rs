@@ -3,6 +3,7 @@
 pub mod disk;
 pub mod experiment;
 pub mod load;
+pub mod probe;
 pub mod quantity;
 pub mod replay;
 pub mod trace;

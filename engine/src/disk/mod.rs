@@ -1,8 +1,9 @@
-//! The disk: requests to a device, and the policy that orders them.
+//! The disk: requests to a device, the policy that orders them, and the profile of what the device can do.
 
 mod device;
 mod io;
 pub(crate) mod policy;
+pub mod profile;
 
 pub(crate) use device::{Device, Purpose};
 pub use io::{Io, IoId, Op, Segment, VolumeId};

@@ -15,7 +15,8 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreateVolume, DiskView, Done, FaultView, GrowVolume, Problem, SetVolume, Status, VolumeView,
+    AddDisk, AddFault, CreateVolume, DiskView, Done, FaultView, GrowVolume, ProbeView, Problem, SetDisk, SetVolume,
+    StartProbe, Status, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::Name;
@@ -36,8 +37,9 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(grow_volume))
         .routes(routes!(clear_volume))
         .routes(routes!(list_disks, add_disk))
-        .routes(routes!(show_disk, remove_disk))
+        .routes(routes!(show_disk, set_disk, remove_disk))
         .routes(routes!(list_faults, add_fault, clear_faults))
+        .routes(routes!(show_probe, start_probe, cancel_probe))
         .routes(routes!(show_metrics))
         .routes(routes!(document))
         .split_for_parts()
@@ -234,6 +236,40 @@ async fn clear_faults(
 ) -> Answer<Done> {
     let name = name(&disk)?;
     to_the_end(async move { control.clear_faults(&name, which.id).await }).await
+}
+
+/// Set values of a disk's profile by hand, or take that back.
+#[utoipa::path(patch, path = "/v1/disks/{name}", params(("name" = String, Path)), request_body = SetDisk,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn set_disk(State(control): Server, Path(disk): Path<String>, Body(request): Body<SetDisk>) -> Answer<Done> {
+    let name = name(&disk)?;
+    to_the_end(async move { control.set_disk(&name, request).await }).await
+}
+
+/// How far the probe of a disk is, or how the last one ended.
+#[utoipa::path(get, path = "/v1/disks/{name}/probe", params(("name" = String, Path)),
+    responses((status = 200, body = ProbeView), (status = "4XX", body = Problem)))]
+async fn show_probe(State(control): Server, Path(disk): Path<String>) -> Answer<ProbeView> {
+    Ok(Json(control.show_probe(&name(&disk)?)?))
+}
+
+/// Begin to measure what a disk's device can do. Answered at once; its volumes are slower meanwhile.
+#[utoipa::path(post, path = "/v1/disks/{name}/probe", params(("name" = String, Path)), request_body = StartProbe,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn start_probe(
+    State(control): Server,
+    Path(disk): Path<String>,
+    Body(request): Body<StartProbe>,
+) -> Answer<Done> {
+    let name = name(&disk)?;
+    to_the_end(async move { control.start_probe(&name, request).await }).await
+}
+
+/// End the probe of a disk; what it found is not kept.
+#[utoipa::path(delete, path = "/v1/disks/{name}/probe", params(("name" = String, Path)),
+    responses((status = 200, body = Done), (status = "4XX", body = Problem)))]
+async fn cancel_probe(State(control): Server, Path(disk): Path<String>) -> Answer<Done> {
+    Ok(Json(control.cancel_probe(&name(&disk)?)?))
 }
 
 /// Counters and levels for Prometheus.

@@ -2,6 +2,7 @@
 
 mod client;
 mod print;
+mod probe;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +17,8 @@ use serde_json::{Value, json};
 use self::client::{ClientError, ask};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, SetVolume, Setting, Status, VolumeView,
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, SetDisk, SetVolume, Setting, StartProbe, Status,
+    VolumeView,
 };
 use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
@@ -140,7 +142,7 @@ enum Prealloc {
     Full,
 }
 
-/// Add, list, show and remove disks, and stack faults on them
+/// Add, list, show, probe, set and remove disks, and stack faults on them
 #[derive(Debug, Args)]
 struct DiskArgs {
     #[command(subcommand)]
@@ -177,6 +179,28 @@ enum DiskVerb {
     Show {
         /// Which
         name: Name,
+    },
+    /// Measure what a disk's device can do, in two minutes at most; its volumes are slower meanwhile. No data is touched
+    Probe {
+        /// Which
+        name: Name,
+        /// At most so long, 2 to 115; less is less exact
+        #[arg(long, value_name = "N")]
+        seconds: Option<u64>,
+        /// The same as --seconds 15
+        #[arg(long, conflicts_with = "seconds")]
+        quick: bool,
+        /// End the probe that runs; what it found is not kept
+        #[arg(long, conflicts_with_all = ["seconds", "quick"])]
+        cancel: bool,
+    },
+    /// Set values of a disk's profile instead of what was measured
+    Set {
+        /// Which
+        name: Name,
+        /// A value as 'disk show' names it: a number in the unit of its name, 'none', or 'measured' to take it back
+        #[arg(long, value_name = "KEY=VALUE", required = true, value_parser = key_and_value)]
+        profile: Vec<(String, String)>,
     },
     /// Detach a disk: flush, close, forget it. Its data stays; 'disk add' brings it back, here or elsewhere
     Remove {
@@ -253,6 +277,9 @@ impl Cli {
         };
         let answer = runtime.block_on(async {
             let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
+            if let Some(disk) = &request.probe {
+                return probe::follow(&reach, disk, answer).await;
+            }
             match &request.progress {
                 Some((name, size)) if !reach.json => with_progress(&reach, name, *size, answer).await,
                 _ => answer.await,
@@ -305,11 +332,13 @@ struct Request {
     print: fn(Value) -> Result<String, ClientError>,
     /// The volume and the bytes to watch while it is made.
     progress: Option<(Name, u64)>,
+    /// The disk whose probe it begins.
+    probe: Option<Name>,
 }
 
 impl Request {
     fn new(method: Method, path: impl Into<String>, body: Option<Value>) -> Request {
-        Request { method, path: path.into(), body, print: show_done, progress: None }
+        Request { method, path: path.into(), body, print: show_done, progress: None, probe: None }
     }
 
     fn get(path: impl Into<String>, print: fn(Value) -> Result<String, ClientError>) -> Request {
@@ -325,6 +354,20 @@ fn show_done(answer: Value) -> Result<String, ClientError> {
     let done: Done = read(answer)?;
     let uris = done.volume.map_or_else(Vec::new, |volume| volume.uris);
     Ok(uris.iter().fold(done.message + "\n", |text, uri| format!("{text}  {uri}\n")))
+}
+
+/// A probe for those who cannot wait.
+const QUICK_SECONDS: u64 = 15;
+
+fn show_probed(answer: Value) -> Result<String, ClientError> {
+    let done: Done = read(answer)?;
+    let profile = done.disk.map_or_else(String::new, |disk| print::profile(&disk.profile));
+    Ok(format!("{profile}\n{}\n", done.message))
+}
+
+fn key_and_value(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').ok_or_else(|| format!("'{text}' has no '=': write KEY=VALUE"))?;
+    Ok((pair.0.into(), pair.1.into()))
 }
 
 fn volume_request(verb: VolumeVerb) -> Request {
@@ -365,6 +408,16 @@ fn disk_request(verb: DiskVerb) -> Request {
         DiskVerb::Fault { verb } => fault_request(verb),
         DiskVerb::List => Request::get("/v1/disks", |answer| Ok(print::disks(&read::<Vec<DiskView>>(answer)?))),
         DiskVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::disk(&read(answer)?))),
+        DiskVerb::Probe { name, cancel: true, .. } => Request::new(Method::DELETE, at(&name) + "/probe", None),
+        DiskVerb::Probe { name, seconds, quick, .. } => {
+            let body = StartProbe { seconds: seconds.or(quick.then_some(QUICK_SECONDS)) };
+            let request = Request::new(Method::POST, at(&name) + "/probe", Some(json!(body)));
+            Request { probe: Some(name), print: show_probed, ..request }
+        }
+        DiskVerb::Set { name, profile } => {
+            let body = SetDisk { profile: profile.into_iter().collect() };
+            Request::new(Method::PATCH, at(&name), Some(json!(body)))
+        }
         DiskVerb::Remove { name, force } => Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None),
     }
 }

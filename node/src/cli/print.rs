@@ -1,6 +1,8 @@
 //! Tables and lists for people.
 
-use crate::control::view::{Condition, DiskView, DriveCache, FaultPhase, FaultView, Status, VolumeView};
+use crate::control::view::{
+    Condition, DiskView, DriveCache, FaultPhase, FaultView, ProfileView, Status, ValueSource, ValueView, VolumeView,
+};
 use crate::quantity::{Size, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, WriteCache};
@@ -206,7 +208,7 @@ pub fn disk(disk: &DiskView) -> String {
         ("file system", disk.file_system.clone().unwrap_or_default() + journal),
         ("I/O", format!("{io}, in blocks of {}", bytes(u64::from(disk.device_block_bytes)))),
         ("free space", bytes(disk.free_bytes)),
-        ("policy", disk.policy.clone()),
+        ("policy", format!("{}; {}", disk.policy, would_use(disk.profile.needs_slices))),
         ("promised", ratio(disk.committed_share)),
         ("busy", ratio(disk.busy_ratio)),
         ("memory", bytes(disk.memory_bytes)),
@@ -215,7 +217,62 @@ pub fn disk(disk: &DiskView) -> String {
         ("unclaimed data", disk.unclaimed.join("\n")),
         ("faults", disk.faults.iter().map(|one| fault(one) + "\n").collect()),
         ("note", note.into()),
+        ("profile", profile(&disk.profile)),
     ])
+}
+
+/// What the profile decides, once there is a policy that asks.
+fn would_use(needs_slices: Option<bool>) -> &'static str {
+    match needs_slices {
+        Some(true) => "its profile would give each tenant slices of its time: switching costs too much",
+        Some(false) => "its profile would let tenants share it by cost, without slices: switching costs nothing",
+        None => "whether its tenants need slices is not known before `aerogel disk probe`",
+    }
+}
+
+/// A table of values with their sources.
+pub fn profile(profile: &ProfileView) -> String {
+    if profile.values.is_empty() {
+        return "nothing: `aerogel disk probe` measures it\n".into();
+    }
+    let row = |value: &ValueView| {
+        let error = value.error_ratio.map_or_else(String::new, |ratio| format!("± {:.0}%", ratio * 100.0));
+        let measured = match value.source {
+            ValueSource::Measured => value.method.clone().unwrap_or_default(),
+            ValueSource::Override => match value.measured {
+                Some(measured) => format!("measured: {}", number(&value.name, Some(measured))),
+                None => String::new(),
+            },
+        };
+        let source = match value.source {
+            ValueSource::Measured => "measured",
+            ValueSource::Override => "OVERRIDE",
+        };
+        let error = if value.source == ValueSource::Measured { error } else { String::new() };
+        vec![value.name.clone(), number(&value.name, value.value), error, source.into(), value.at.clone(), measured]
+    };
+    table(&["VALUE", " NUMBER", " ERROR", "SOURCE", "WHEN", "HOW"], profile.values.iter().map(row).collect())
+}
+
+/// A number in a unit that people read; the unit stands at the end of its name.
+fn number(name: &str, value: Option<f64>) -> String {
+    let Some(value) = value else { return "none".into() };
+    if name.ends_with("_ns") {
+        return match value {
+            ms if ms >= 1e6 => format!("{:.3} ms", ms / 1e6),
+            us => format!("{:.1} us", us / 1e3),
+        };
+    }
+    if name.ends_with("_bytes_per_s") {
+        return format!("{}/s", bytes(value as u64));
+    }
+    if name.ends_with("_requests_per_s") {
+        return format!("{value:.0}/s");
+    }
+    if name.ends_with("_ratio") {
+        return format!("{:.1}%", value * 100.0);
+    }
+    if value == 0.0 { "no".into() } else { "yes".into() }
 }
 
 /// The server.

@@ -285,6 +285,7 @@ impl Control {
         };
         if let Some(thread) = online {
             self.check_unused(name, force).await?;
+            self.end_probes(Some(name));
             self.close_volumes(name).await?;
             if let Err(error) = self.forget(name) {
                 self.open_volumes(name).await;

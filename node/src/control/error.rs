@@ -45,6 +45,12 @@ pub enum Error {
     /// Another operation on it is under way.
     #[error("{0} '{1}' is still being created or changed")]
     Busy(Kind, Name),
+    /// One probe at a time.
+    #[error("disk '{0}' is being probed already")]
+    Probing(Name),
+    /// There is none to end.
+    #[error("disk '{0}' is not being probed")]
+    NotProbing(Name),
     /// Clients have it open.
     #[error("{0} '{1}' is in use by {2} connections")]
     InUse(Kind, Name, u32),
@@ -164,6 +170,8 @@ impl Error {
             }
             Error::Offline(Kind::Volume, ..) => "when the reason is gone, restart the server".into(),
             Error::Busy(kind, name) => format!("wait for it: `aerogel {kind} show {name}`"),
+            Error::Probing(name) => format!("wait for it, or end it: `aerogel disk probe {name} --cancel`"),
+            Error::NotProbing(name) => format!("`aerogel disk probe {name}` begins a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),
             Error::ShareTooLarge { .. } => {
                 "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()

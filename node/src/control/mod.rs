@@ -9,6 +9,7 @@ mod disks;
 mod error;
 mod faults;
 mod places;
+mod probes;
 mod registry;
 mod show;
 pub mod view;
@@ -53,6 +54,7 @@ pub struct Control {
     changing: Arc<tokio::sync::Mutex<()>>,
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
+    probes: probes::Probes,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -159,6 +161,7 @@ impl Control {
             shutting_down: AtomicBool::new(false),
             changing: Arc::default(),
             divisions: Arc::default(),
+            probes: probes::Probes::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
             _lock: lock,
             config,
@@ -217,6 +220,7 @@ impl Control {
     /// medium, all those of a disk that does not answer in time.
     pub async fn drain(&self) -> Vec<String> {
         self.shutting_down.store(true, Ordering::Relaxed);
+        self.end_probes(None);
         for running in self.state().disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
             for volume in running.volumes.values() {
                 if let Some(progress) = volume.progress() {

@@ -7,14 +7,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use engine::control::{Command, Report, Snapshot, VolumeStats};
+use engine::disk::profile::{Key, Profile, Value};
 use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
-use super::view::{CacheView, Condition, DiskView, DriveCache, ShareView, Status, Traffic, VolumeView};
+use super::view::{
+    CacheView, Condition, DiskView, DriveCache, ProfileView, ShareView, Status, Traffic, ValueSource, ValueView,
+    VolumeView,
+};
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
 use crate::address::Address;
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
+use crate::store::profile::date;
 use crate::store::spec::WriteCache;
 use crate::store::{Files, Journal, Store, file};
 
@@ -316,6 +321,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         device_block_bytes: abilities.map_or(0, |abilities| abilities.device_block),
         free_bytes: 0,
         policy: "none".into(),
+        profile: profile_view(&running.map(|running| running.store.profile()).unwrap_or_default()),
         committed_share: running.map_or(0.0, |running| ratio(running.committed_ppb(None))),
         memory_bytes: snapshot.map_or(0, |snapshot| snapshot.budget_bytes),
         dirty_bytes: snapshot.map_or(0, |s| s.tenants.iter().map(|tenant| tenant.dirty_frames * BLOCK).sum()),
@@ -325,6 +331,27 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         simulated: running.and_then(Running::simulated_view),
         faults: Vec::new(),
     }
+}
+
+fn profile_view(profile: &Profile) -> ProfileView {
+    let view = |(key, value): (&Key, &Value)| {
+        let (source, at_s) = match (&value.overridden, &value.measured) {
+            (Some(set), _) => (ValueSource::Override, set.at_s),
+            (None, Some(measured)) => (ValueSource::Measured, measured.at_s),
+            (None, None) => return None,
+        };
+        let measured = value.measured.as_ref();
+        Some(ValueView {
+            name: key.to_string(),
+            value: value.number(),
+            source,
+            at: date(at_s),
+            method: measured.map(|measured| measured.method.clone()),
+            error_ratio: measured.and_then(|measured| measured.error_ratio),
+            measured: measured.filter(|_| source == ValueSource::Override).and_then(|measured| measured.value),
+        })
+    };
+    ProfileView { needs_slices: profile.needs_slices(), values: profile.values.iter().filter_map(view).collect() }
 }
 
 /// What has to be asked of the file system.

@@ -1,5 +1,7 @@
 //! What is asked for and what is shown, as it goes over the API. Requested and effective values stand side by side.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -289,6 +291,89 @@ impl DriveCache {
     }
 }
 
+/// What to change of a disk.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SetDisk {
+    /// Values of its profile by name: a number in the unit of the name, "none", or "measured" to take back what was set.
+    pub profile: BTreeMap<String, String>,
+}
+
+/// How to probe.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StartProbe {
+    /// How long at most; less is less exact. Two minutes if left out.
+    pub seconds: Option<u64>,
+}
+
+/// Whether a disk is being probed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ProbeState {
+    /// Not since the server started.
+    None,
+    /// Yes.
+    Running,
+    /// It was.
+    Done,
+    /// Somebody ended it before.
+    Cancelled,
+    /// It came to no end.
+    Failed,
+}
+
+/// The latest probe of a disk since the server started.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProbeView {
+    /// Whether it runs.
+    pub state: ProbeState,
+    /// What it does.
+    pub doing: String,
+    /// How much of it is done, 0 to 1.
+    pub done_ratio: f64,
+    /// What disturbed it, or why it came to no end.
+    pub message: Option<String>,
+}
+
+/// What is known of a disk's device.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProfileView {
+    /// Whether tenants would get slices of its time (true) or share it by cost (false); absent if nobody knows.
+    pub needs_slices: Option<bool>,
+    /// Every value, with its source.
+    pub values: Vec<ValueView>,
+}
+
+/// Where a value is from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ValueSource {
+    /// A probe.
+    Measured,
+    /// An operator.
+    Override,
+}
+
+/// A value of a profile.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ValueView {
+    /// Its name, with the unit at the end.
+    pub name: String,
+    /// The number that counts; absent if the device has no such thing.
+    pub value: Option<f64>,
+    /// Where that is from.
+    pub source: ValueSource,
+    /// When it was measured or set (RFC 3339).
+    pub at: String,
+    /// How it was measured.
+    pub method: Option<String>,
+    /// Twice its standard error, as a part of it, if that is known.
+    pub error_ratio: Option<f64>,
+    /// With an override: what was measured, if anything was.
+    pub measured: Option<f64>,
+}
+
 /// A disk.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DiskView {
@@ -323,6 +408,8 @@ pub struct DiskView {
     pub free_bytes: u64,
     /// Who decides which request is next.
     pub policy: String,
+    /// What is known of its device; without values before the first probe.
+    pub profile: ProfileView,
     /// Part of its time that is promised, 0 to 1.
     pub committed_share: f64,
     /// Cache and bookkeeping.

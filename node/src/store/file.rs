@@ -86,20 +86,20 @@ fn direct_block(file: &File) -> Option<u32> {
     })
 }
 
-/// Zeros at an address that direct I/O accepts.
-struct Aligned {
+/// Zeros, to begin with, at an address that direct I/O accepts.
+pub struct Aligned {
     memory: Vec<u8>,
     start: usize,
     len: usize,
 }
 
 impl Aligned {
-    fn new(len: usize) -> Aligned {
+    pub fn new(len: usize) -> Aligned {
         let memory = vec![0; len + BLOCK as usize];
         Aligned { start: memory.as_ptr().align_offset(BLOCK as usize), memory, len }
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.len]
     }
 }

@@ -27,7 +27,7 @@ pub struct Identity {
     /// What it pretends to be, if it is simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<Simulated>,
-    /// What was measured or overridden about the device; kept as it is.
+    /// What was measured or overridden about the device: see `profile.rs`.
     #[serde(default)]
     pub profile: toml::Table,
 }
@@ -79,20 +79,15 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Replaces what `directory` says about itself.
-    pub fn write(&self, directory: &Path) -> io::Result<()> {
-        let text = toml::to_string(self).expect("a disk's identity can be written as TOML");
-        replace(&path(directory), text.as_bytes())
-    }
-
     /// Whether a directory says that it is a disk.
     pub fn exists(directory: &Path) -> bool {
         path(directory).exists()
     }
 
-    /// Whether the profile says that the device has heads.
-    pub fn rotational(&self) -> bool {
-        self.profile.get("rotational").and_then(toml::Value::as_bool).unwrap_or(false)
+    /// Replaces the identity of a disk, as a whole.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        let text = toml::to_string(self).expect("a disk's identity can be written as TOML");
+        replace(&path(directory), text.as_bytes())
     }
 }
 

@@ -11,6 +11,7 @@
 pub mod file;
 pub mod identity;
 mod lock;
+pub mod profile;
 pub mod simulated;
 pub mod spec;
 pub mod steps;
@@ -20,7 +21,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
+use engine::disk::profile::{Key, Profile};
 use uuid::Uuid;
 
 pub use file::{Abilities, Journal};
@@ -63,6 +66,7 @@ pub struct Store {
     pub device: u64,
     /// What it pretends to be, if it is simulated.
     pub model: Option<Model>,
+    profile: Mutex<Profile>,
     _lock: Lock,
 }
 
@@ -92,7 +96,14 @@ impl Store {
         let volumes = identity::volumes(directory);
         let device = fs::metadata(&volumes).map_err(cannot)?.dev();
         let abilities = Abilities::probe(&volumes).map_err(cannot)?;
-        Ok(Store { directory: directory.to_owned(), identity, abilities, device, model, _lock: lock })
+        crate::probe::remove_left_over(directory);
+        let (profile, unreadable) = profile::read(&identity.profile);
+        if !unreadable.is_empty() {
+            let values = unreadable.join(", ");
+            tracing::warn!(disk = %directory.display(), values, "its profile has values that this server does not know");
+        }
+        let profile = Mutex::new(profile);
+        Ok(Store { directory: directory.to_owned(), identity, abilities, device, model, profile, _lock: lock })
     }
 
     /// Where it is.
@@ -107,7 +118,11 @@ impl Store {
 
     /// Whether the device has heads.
     pub fn is_rotational(&self) -> bool {
-        self.model.as_ref().map_or_else(|| self.identity.rotational(), |model| model.has_heads)
+        let measured = || {
+            let profile = self.profile.lock().expect("nobody panics while holding it");
+            profile.number(Key::RotationPeriod).is_some()
+        };
+        self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
     /// Whether what one does, the other waits for. The time of a simulated disk is its drive's, wherever its files are.
@@ -121,6 +136,25 @@ impl Store {
             found if found.uuid == self.identity.uuid => Ok(()),
             found => Err(format!("{} now holds another disk, {}", self.directory.display(), found.uuid)),
         }
+    }
+
+    /// What is known of the device.
+    pub fn profile(&self) -> Profile {
+        self.profile.lock().expect("nobody panics while holding it").clone()
+    }
+
+    /// Changes that, here and in `disk.toml`, or not at all.
+    pub fn change_profile(&self, change: impl FnOnce(&mut Profile)) -> Result<(), String> {
+        let mut current = self.profile.lock().expect("nobody panics while holding it");
+        self.check()?;
+        let mut identity = Identity::read(&self.directory)?;
+        let mut next = current.clone();
+        change(&mut next);
+        profile::write(&next, &mut identity.profile);
+        let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
+        identity.write(&self.directory).map_err(cannot)?;
+        *current = next;
+        Ok(())
     }
 
     /// Looks at every file. What a change that was cut off left of a specification is removed.

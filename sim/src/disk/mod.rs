@@ -4,6 +4,8 @@
 //! Requests take effect when they complete, in any order: whoever has overlapping ones in flight gets what the dice say.
 
 pub mod drive;
+pub mod probe;
+pub mod truth;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -232,6 +232,11 @@ impl Description {
     pub fn hdd(&self) -> Checked<Option<HddSpec>> {
         self.hdd.as_ref().map(HddTable::spec).transpose()
     }
+
+    /// The limits in front of it, if there are any.
+    pub fn throttle(&self) -> Checked<Option<ThrottleSpec>> {
+        self.throttle.as_ref().map(ThrottleTable::spec).transpose()
+    }
 }
 
 impl HddTable {

@@ -1,0 +1,166 @@
+//! From the times of a phase to the values of a profile.
+
+use std::collections::BTreeMap;
+
+use super::plan::{ALONE, ROTATION_PLACES, STREAM_BYTES, SWITCH_RUN, Work};
+use super::probe::Sample;
+use super::statistics::{Rate, Throttle, median, quantile, rotation_period_ns, spread, steady_rate, throttle};
+use super::{Direction, Finding, Key, Quantile};
+use crate::units::{BLOCK, Nanos};
+
+/// Two streams in turns that reach less than that of one lose more than the usual insulation (R = 0.9) allows.
+const EFFICIENT: f64 = 0.9;
+/// Two limits closer than that are one limit, seen twice.
+const SAME_LIMIT: f64 = 0.15;
+/// A read that takes less than this part of the median comes from a cache.
+const CACHED: f64 = 0.25;
+/// A drive that turns needs half a revolution for a random read on average; a little less is chance.
+const LEAST_OF_REVOLUTION: f64 = 0.4;
+
+/// What was found so far.
+#[derive(Default, Debug)]
+pub struct Findings {
+    values: BTreeMap<Key, Finding>,
+    /// Rates of the same at different times.
+    repeated: Vec<f64>,
+    /// Of one stream, and of two.
+    streams: [Vec<f64>; 2],
+    /// Limits of small and of large reads.
+    throttles: BTreeMap<u32, Throttle>,
+}
+
+impl Findings {
+    /// The phase `work` is over.
+    pub fn take(&mut self, work: Work, began: Nanos, mut samples: Vec<Sample>) {
+        // Those that come out of order belong to completions that were collected together.
+        samples.sort_by_key(|sample| sample.done);
+        let done: Vec<Nanos> = samples.iter().map(|sample| sample.done).collect();
+        match work {
+            Work::Rest => {}
+            Work::Random(direction, bytes, depth) => self.random(direction, bytes, depth, began, &samples, &done),
+            Work::Again => self.repeated.extend(rate(began, &done, 1).map(|rate| rate.per_s)),
+            Work::Sequential(direction, percent) => {
+                if let Some(rate) = rate(began, &done, work.depth()) {
+                    self.put_rate(Key::Sequential(direction, percent), rate, f64::from(STREAM_BYTES));
+                }
+            }
+            Work::Streams(count) => {
+                let found = rate(began, &done, work.depth()).map(|rate| rate.per_s);
+                self.streams[count as usize - 1].extend(found);
+            }
+            Work::Switches => self.switches(&mut samples),
+            Work::Rotation => self.rotation(&samples),
+        }
+    }
+
+    fn put_rate(&mut self, key: Key, rate: Rate, factor: f64) {
+        let finding = Finding { value: Some(rate.per_s * factor), error_ratio: Some(rate.error) };
+        self.values.insert(key, finding);
+    }
+
+    fn random(
+        &mut self,
+        direction: Direction,
+        bytes: u32,
+        depth: u16,
+        began: Nanos,
+        samples: &[Sample],
+        done: &[Nanos],
+    ) {
+        let Some(rate) = rate(began, done, depth.into()) else { return };
+        self.put_rate(Key::Random(direction, bytes, depth), rate, 1.0);
+        if (bytes, depth) == ALONE {
+            self.service_times(direction, rate.steady_at, samples);
+            if direction == Direction::Read {
+                self.repeated.push(rate.per_s);
+            }
+        }
+        if Work::Random(direction, bytes, depth).follows_rest() {
+            self.throttles.extend(throttle(began, done).map(|found| (bytes, found)));
+        }
+    }
+
+    fn service_times(&mut self, direction: Direction, steady_at: Nanos, samples: &[Sample]) {
+        let steady = samples.iter().filter(|sample| sample.issued >= steady_at);
+        let mut times: Vec<f64> = steady.map(|sample| (sample.done - sample.issued) as f64).collect();
+        times.sort_unstable_by(f64::total_cmp);
+        for q in Quantile::ALL {
+            self.values.insert(Key::ServiceTime(direction, q), Finding::plain(quantile(&times, q.part())));
+        }
+    }
+
+    /// The first request at a place less the last one there: the same request, with the heads there already.
+    fn switches(&mut self, samples: &mut [Sample]) {
+        samples.sort_by_key(|sample| sample.number);
+        let time = |sample: &Sample| (sample.done - sample.issued) as f64;
+        let runs = samples.chunks_exact(SWITCH_RUN as usize);
+        let mut costs: Vec<f64> = runs.map(|run| time(&run[0]) - time(&run[run.len() - 1])).collect();
+        costs.sort_unstable_by(f64::total_cmp);
+        for q in Quantile::ALL {
+            // Where switching costs nothing, chance makes half of the differences negative.
+            let cost = quantile(&costs, q.part()).map(|cost| cost.max(0.0));
+            self.values.insert(Key::SwitchCost(q), Finding::plain(cost));
+        }
+    }
+
+    fn rotation(&mut self, samples: &[Sample]) {
+        let times = samples.iter().map(|sample| (sample.done - sample.issued) as f64).collect();
+        let typical = median(times).unwrap_or(0.0);
+        let mut last = [None; ROTATION_PLACES as usize];
+        let mut distances = Vec::new();
+        for sample in samples.iter().filter(|s| (s.done - s.issued) as f64 >= CACHED * typical) {
+            let place = sample.number as usize;
+            distances.extend(last[place].map(|before| sample.done - before));
+            last[place] = Some(sample.done);
+        }
+        let period = rotation_period_ns(&distances).filter(|period| typical >= LEAST_OF_REVOLUTION * period);
+        self.values.insert(Key::RotationPeriod, Finding::plain(period));
+    }
+
+    /// Everything, with what follows from several phases.
+    pub fn values(&self) -> Vec<(Key, Finding)> {
+        let mut values = self.values.clone();
+        self.add_throttles(&mut values);
+        self.add_streams(&mut values);
+        if let Some(spread) = spread(&self.repeated) {
+            values.insert(Key::RepeatedSpread, Finding::plain(Some(spread)));
+        }
+        values.into_iter().collect()
+    }
+
+    fn add_throttles(&self, values: &mut BTreeMap<Key, Finding>) {
+        const LARGE: u32 = super::plan::SIZE_MAX as u32;
+        let small_was_seen = values.contains_key(&Key::Random(Direction::Read, BLOCK as u32, 32));
+        if !small_was_seen {
+            return;
+        }
+        let (small, large) = (self.throttles.get(&(BLOCK as u32)), self.throttles.get(&LARGE));
+        let bytes = |throttle: Option<&Throttle>, len: u32| throttle.map(|throttle| throttle.per_s * f64::from(len));
+        let (small_bytes, large_bytes) = (bytes(small, BLOCK as u32), bytes(large, LARGE));
+        let near = |a: Option<f64>, b: Option<f64>| a.zip(b).is_some_and(|(a, b)| (a / b - 1.0).abs() < SAME_LIMIT);
+        // One limit in bytes shows in small requests too, and one in requests in large ones.
+        let requests = small.filter(|_| !near(small_bytes, large_bytes)).map(|small| small.per_s);
+        let large_bytes = large_bytes.filter(|_| !near(requests, large.map(|large| large.per_s)));
+        values.insert(Key::ThrottleRequests, Finding::plain(requests));
+        values.insert(Key::ThrottleBytes, Finding::plain(large_bytes));
+        let stall = small.or(large).map(|throttle| throttle.stall_ns);
+        values.insert(Key::ThrottleStall, Finding::plain(stall));
+    }
+
+    fn add_streams(&self, values: &mut BTreeMap<Key, Finding>) {
+        let [one, two] = &self.streams;
+        let ratios: Vec<f64> = one.iter().zip(two).map(|(one, two)| two / one).collect();
+        let (Some(efficiency), Some(spread)) = (median(ratios.clone()), spread(&ratios)) else { return };
+        let finding = Finding { value: Some(efficiency), error_ratio: Some(spread / 2.0) };
+        values.insert(Key::InterleavedEfficiency, finding);
+        let needs_slices = efficiency * (1.0 + spread / 2.0) < EFFICIENT;
+        values.insert(Key::NeedsSlices, Finding::plain(Some(f64::from(u8::from(needs_slices)))));
+    }
+}
+
+/// The rate of a phase. A deep queue is served easy ones first: as many again are not counted, if there are enough.
+fn rate(began: Nanos, done: &[Nanos], depth: usize) -> Option<Rate> {
+    let skip = if depth > 1 && done.len() > 4 * depth { depth } else { 0 };
+    let began = if skip > 0 { done[skip] } else { began };
+    steady_rate(began, &done[skip..])
+}

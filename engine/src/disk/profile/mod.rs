@@ -1,0 +1,355 @@
+//! What a device can do, each value with its source: measured (when, how), or overridden by an operator.
+//!
+//! ```text
+//!   plan ──► probe ──requests──► a device, real or simulated ──times──► probe ──► findings ──► Profile
+//!            walk (where)                                               statistics
+//! ```
+//!
+//! A profile is a flat list of values with names that carry their units, so that showing, storing and overriding one needs
+//! to know nothing of what it means. An override stands beside what was measured, and goes before it.
+//!
+//! `docs/design/profile.md` says for each value how it is measured, and what would make it wrong.
+
+mod findings;
+mod plan;
+mod probe;
+pub mod statistics;
+pub(crate) mod walk;
+
+use std::collections::BTreeMap;
+
+pub use plan::{BUDGET_NS, DEPTH_MAX, SIZE_MAX};
+pub use probe::{Options, Probe, Progress, Request, TooSmall};
+pub use walk::Space;
+
+use self::plan::{POSITIONS_PERCENT, RANDOM_READS, RANDOM_WRITES};
+
+/// Reading or writing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Direction {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
+}
+
+impl Direction {
+    fn name(self) -> &'static str {
+        match self {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        }
+    }
+}
+
+/// A part of a distribution: that many of a hundred values are below it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Quantile {
+    /// The median.
+    P50,
+    /// 95 of 100.
+    P95,
+    /// 99 of 100.
+    P99,
+}
+
+impl Quantile {
+    /// All that are kept.
+    pub const ALL: [Quantile; 3] = [Quantile::P50, Quantile::P95, Quantile::P99];
+
+    /// The part of the values that is below it.
+    pub fn part(self) -> f64 {
+        f64::from(self.percent()) / 100.0
+    }
+
+    fn percent(self) -> u8 {
+        match self {
+            Quantile::P50 => 50,
+            Quantile::P95 => 95,
+            Quantile::P99 => 99,
+        }
+    }
+}
+
+/// What a value is of. Its text is the name of the value, with the unit at the end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Key {
+    /// Whether two streams side by side lose so much that tenants need slices (0 or 1).
+    NeedsSlices,
+    /// The first request after a switch less the same request without one.
+    SwitchCost(Quantile),
+    /// What two interleaved streams reach together, as a part of what one reaches.
+    InterleavedEfficiency,
+    /// One revolution; none if nothing turns.
+    RotationPeriod,
+    /// Requests a second that are let through once nothing is saved up; none if there is no such limit.
+    ThrottleRequests,
+    /// Bytes a second, the same.
+    ThrottleBytes,
+    /// How long a throttled device stands still between completions.
+    ThrottleStall,
+    /// Time for a random request of 4 KiB that is alone.
+    ServiceTime(Direction, Quantile),
+    /// Many requests one after the other, from a position on, given in hundredths of the space.
+    Sequential(Direction, u8),
+    /// Random requests: bytes, and how many at a time.
+    Random(Direction, u32, u16),
+    /// Part of the device's time in requests that others used meanwhile.
+    DisturbedByOthers,
+    /// Part of the time in which the disk's own volumes had requests in the device meanwhile.
+    DisturbedByVolumes,
+    /// Part of the time in which the probe had work and waited for a processor.
+    DisturbedByProcessor,
+    /// How far apart repeated measurements of one value were.
+    RepeatedSpread,
+}
+
+/// What a number counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Bytes a second.
+    BytesPerSecond,
+    /// Requests a second.
+    RequestsPerSecond,
+    /// A part of 1.
+    Ratio,
+    /// 0 or 1.
+    YesNo,
+}
+
+impl Key {
+    /// Every value that a profile can have.
+    pub fn all() -> impl Iterator<Item = Key> {
+        let directions = [Direction::Read, Direction::Write];
+        let service = directions.into_iter().flat_map(|d| Quantile::ALL.map(|q| Key::ServiceTime(d, q)));
+        let sequential = directions.into_iter().flat_map(|d| POSITIONS_PERCENT.map(|p| Key::Sequential(d, p)));
+        let reads = RANDOM_READS.iter().map(|&(size, depth)| Key::Random(Direction::Read, size, depth));
+        let writes = RANDOM_WRITES.iter().map(|&(size, depth)| Key::Random(Direction::Write, size, depth));
+        let single = [
+            Key::NeedsSlices,
+            Key::InterleavedEfficiency,
+            Key::RotationPeriod,
+            Key::ThrottleRequests,
+            Key::ThrottleBytes,
+            Key::ThrottleStall,
+            Key::DisturbedByOthers,
+            Key::DisturbedByVolumes,
+            Key::DisturbedByProcessor,
+            Key::RepeatedSpread,
+        ];
+        let costs = Quantile::ALL.map(Key::SwitchCost);
+        single.into_iter().chain(costs).chain(service).chain(sequential).chain(reads).chain(writes)
+    }
+
+    /// What its number counts.
+    pub fn unit(self) -> Unit {
+        match self {
+            Key::NeedsSlices => Unit::YesNo,
+            Key::SwitchCost(_) | Key::RotationPeriod | Key::ThrottleStall | Key::ServiceTime(..) => Unit::Nanoseconds,
+            Key::ThrottleBytes | Key::Sequential(..) => Unit::BytesPerSecond,
+            Key::ThrottleRequests | Key::Random(..) => Unit::RequestsPerSecond,
+            Key::InterleavedEfficiency => Unit::Ratio,
+            Key::DisturbedByOthers | Key::DisturbedByVolumes | Key::DisturbedByProcessor | Key::RepeatedSpread => {
+                Unit::Ratio
+            }
+        }
+    }
+
+    /// Whether it describes the measuring rather than the device.
+    pub fn is_about_probe(self) -> bool {
+        use Key::*;
+        matches!(self, DisturbedByOthers | DisturbedByVolumes | DisturbedByProcessor | RepeatedSpread)
+    }
+
+    /// How it is measured.
+    pub fn method(self) -> &'static str {
+        match self {
+            Key::NeedsSlices => "interleaved_efficiency_ratio below 0.9, by more than its spread",
+            Key::SwitchCost(_) => "first read of 64 KiB at a new place less the third one there, depth 1",
+            Key::InterleavedEfficiency => {
+                "reads of 64 KiB, depth 8, from two streams in turns against one, median of three pairs"
+            }
+            Key::RotationPeriod => "coherence of the times at which the same 48 places were read after random pauses",
+            Key::ThrottleRequests => "random reads of 4 KiB, depth 32, after a rest: the rate once the burst is over",
+            Key::ThrottleBytes => "random reads of 1 MiB, depth 8, after a rest: the rate once the burst is over",
+            Key::ThrottleStall => "pause between completions under the throttle into which half of the time falls",
+            Key::ServiceTime(..) => "random requests of 4 KiB, depth 1",
+            Key::Sequential(..) => "requests of 256 KiB in order, depth 8",
+            Key::Random(..) => "random places, a walk with every distance",
+            Key::DisturbedByOthers => "the kernel's statistics of the device less the probe's own requests",
+            Key::DisturbedByVolumes => "time in which the disk's thread had requests in the device",
+            Key::DisturbedByProcessor => "the kernel's account of the probe's thread",
+            Key::RepeatedSpread => "random reads of 4 KiB, depth 1, at three times: greatest less least by median",
+        }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Key::NeedsSlices => f.write_str("needs_slices"),
+            Key::SwitchCost(q) => write!(f, "switch_cost_p{}_ns", q.percent()),
+            Key::InterleavedEfficiency => f.write_str("interleaved_efficiency_ratio"),
+            Key::RotationPeriod => f.write_str("rotation_period_ns"),
+            Key::ThrottleRequests => f.write_str("throttle_requests_per_s"),
+            Key::ThrottleBytes => f.write_str("throttle_bytes_per_s"),
+            Key::ThrottleStall => f.write_str("throttle_stall_ns"),
+            Key::ServiceTime(d, q) => write!(f, "service_{}_p{}_ns", d.name(), q.percent()),
+            Key::Sequential(d, percent) => write!(f, "sequential_{}_at_{percent}_percent_bytes_per_s", d.name()),
+            Key::Random(d, bytes, depth) => {
+                write!(f, "random_{}_{bytes}_bytes_depth_{depth}_requests_per_s", d.name())
+            }
+            Key::DisturbedByOthers => f.write_str("disturbed_by_others_ratio"),
+            Key::DisturbedByVolumes => f.write_str("disturbed_by_volumes_ratio"),
+            Key::DisturbedByProcessor => f.write_str("disturbed_by_processor_ratio"),
+            Key::RepeatedSpread => f.write_str("repeated_spread_ratio"),
+        }
+    }
+}
+
+/// No value has this name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a profile has no value '{0}'")]
+pub struct UnknownKey(pub String);
+
+impl std::str::FromStr for Key {
+    type Err = UnknownKey;
+
+    fn from_str(text: &str) -> Result<Key, UnknownKey> {
+        Key::all().find(|key| key.to_string() == text).ok_or_else(|| UnknownKey(text.into()))
+    }
+}
+
+/// A value that a probe found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measured {
+    /// The number; `None` if the device has no such thing.
+    pub value: Option<f64>,
+    /// How sure it is: twice its standard error, as a part of it.
+    pub error_ratio: Option<f64>,
+    /// When, seconds since 1970.
+    pub at_s: u64,
+    /// How.
+    pub method: String,
+}
+
+/// A value that an operator set.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Override {
+    /// The number; `None` if the device has no such thing.
+    pub value: Option<f64>,
+    /// When, seconds since 1970.
+    pub at_s: u64,
+}
+
+/// A value from both sources.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Value {
+    /// What a probe found.
+    pub measured: Option<Measured>,
+    /// What an operator set instead.
+    pub overridden: Option<Override>,
+}
+
+impl Value {
+    /// The number that counts; `None` if there is none, or if the device has no such thing.
+    pub fn number(&self) -> Option<f64> {
+        match (&self.overridden, &self.measured) {
+            (Some(overridden), _) => overridden.value,
+            (None, Some(measured)) => measured.value,
+            (None, None) => None,
+        }
+    }
+}
+
+/// What is known of a device.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Profile {
+    /// Its values. One that is absent was never measured nor set.
+    pub values: BTreeMap<Key, Value>,
+}
+
+impl Profile {
+    /// The number that counts for `key`.
+    pub fn number(&self, key: Key) -> Option<f64> {
+        self.values.get(&key).and_then(Value::number)
+    }
+
+    /// Whether tenants need slices of their own (5.1) or can share the device (5.4); `None` if nobody knows.
+    pub fn needs_slices(&self) -> Option<bool> {
+        self.number(Key::NeedsSlices).map(|number| number != 0.0)
+    }
+
+    /// Takes what a probe found: it replaces what one found before, and leaves overrides.
+    pub fn take(&mut self, found: &[(Key, Finding)], at_s: u64) {
+        for &(key, Finding { value, error_ratio }) in found {
+            let measured = Measured { value, error_ratio, at_s, method: key.method().into() };
+            self.values.entry(key).or_default().measured = Some(measured);
+        }
+    }
+
+    /// Sets a value instead of what was measured, or takes that back.
+    pub fn set_override(&mut self, key: Key, to: Option<Override>) {
+        let value = self.values.entry(key).or_default();
+        value.overridden = to;
+        if *value == Value::default() {
+            self.values.remove(&key);
+        }
+    }
+}
+
+/// What a probe says of a value.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Finding {
+    /// The number; `None` if the device has no such thing.
+    pub value: Option<f64>,
+    /// Twice its standard error, as a part of it, where that is known.
+    pub error_ratio: Option<f64>,
+}
+
+impl Finding {
+    /// A number whose error is not known.
+    pub fn plain(value: Option<f64>) -> Finding {
+        Finding { value, error_ratio: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_read_back_and_ends_with_its_unit() {
+        for key in Key::all() {
+            let name = key.to_string();
+            assert_eq!(name.parse(), Ok(key));
+            let unit = match key.unit() {
+                Unit::Nanoseconds => "_ns",
+                Unit::BytesPerSecond => "bytes_per_s",
+                Unit::RequestsPerSecond => "requests_per_s",
+                Unit::Ratio => "_ratio",
+                Unit::YesNo => "needs_slices",
+            };
+            assert!(name.ends_with(unit), "{name}");
+        }
+        assert_eq!("colour".parse::<Key>(), Err(UnknownKey("colour".into())));
+    }
+
+    #[test]
+    fn an_override_goes_before_what_was_measured_and_outlives_a_probe() {
+        let (key, mut profile) = (Key::RotationPeriod, Profile::default());
+        let found = |value| [(key, Finding::plain(value))];
+        profile.take(&found(Some(8e6)), 1);
+        profile.set_override(key, Some(Override { value: None, at_s: 2 }));
+        profile.take(&found(Some(9e6)), 3);
+        assert_eq!(profile.number(key), None);
+        profile.set_override(key, None);
+        assert_eq!(profile.number(key), Some(9e6));
+        profile.set_override(Key::NeedsSlices, Some(Override { value: Some(1.0), at_s: 4 }));
+        assert_eq!(profile.needs_slices(), Some(true));
+        profile.set_override(Key::NeedsSlices, None);
+        assert_eq!(profile.values.len(), 1, "nothing stays of an override of what nobody measured");
+    }
+}

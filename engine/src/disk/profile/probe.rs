@@ -1,0 +1,381 @@
+//! The probe: phases of requests in a closed loop, one phase after the other, each emptied before the next one begins.
+//!
+//! ```text
+//!   loop:  while let Some(request) = probe.poll_request(now) { submit it }
+//!          wait for a completion, at most until probe.poll_timeout()
+//!          probe.complete(now, request.slot)
+//!   until  probe.is_over(), then probe.findings()
+//! ```
+//!
+//! Time is an argument and never goes back. A phase is over when it has made its requests and taken its least time, or when
+//! its part of the budget is used up; what a phase does not use, later ones may. Slots are below [`super::DEPTH_MAX`]
+//! and name the buffer of a request. What the device says to a request, the driver judges: after an error it stops.
+//!
+//! Downside: times are taken when the driver calls, so what wakes the driver late makes the device look slow. That error is
+//! of microseconds, and the driver says how long it had to wait for a processor.
+
+use std::collections::VecDeque;
+
+use super::findings::Findings;
+use super::plan::{BUDGET_NS, DEPTH_MAX, Phase, ROTATION_PAUSE_NS, ROTATION_PLACES, SIZE_MAX, SWITCH_RUN, Work, plan};
+use super::walk::{Dice, Space, Walk};
+use super::{Finding, Key};
+use crate::disk::Op;
+use crate::units::Nanos;
+
+/// More completions than that say nothing new, and take memory.
+const SAMPLES_MAX: usize = 1 << 19;
+
+/// How to probe.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The time that it takes at most, nanoseconds.
+    pub budget_ns: Nanos,
+    /// Where it goes by chance.
+    pub seed: u64,
+    /// Nothing is written.
+    pub read_only: bool,
+}
+
+/// A request to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Its number, free again when it is complete.
+    pub slot: u32,
+    /// Read or write; never durable.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// How far a probe is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Progress {
+    /// What it does.
+    pub doing: &'static str,
+    /// Part of the whole, 0 to 1.
+    pub done_ratio: f64,
+}
+
+/// A request that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// Its number in the phase; of a place that is read again and again, the number of that.
+    pub number: u64,
+    /// When it was made.
+    pub issued: Nanos,
+    /// When it was over.
+    pub done: Nanos,
+}
+
+/// A phase that runs.
+#[derive(Debug)]
+struct Running {
+    phase: Phase,
+    began: Nanos,
+    /// No more requests from then on.
+    ends_at: Nanos,
+    least_until: Nanos,
+    issued: u64,
+    walk: Walk,
+    /// Places that are still to be read in this round.
+    round: Vec<u64>,
+    /// Where the run of requests is that goes on.
+    place: u64,
+    /// No request before.
+    pause_until: Nanos,
+    stopping: bool,
+    samples: Vec<Sample>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Probe {
+    space: Space,
+    dice: Dice,
+    ends_at: Nanos,
+    /// The part of the full budget that there is.
+    scale: f64,
+    phases: VecDeque<Phase>,
+    weight_all: f64,
+    running: Option<Running>,
+    in_flight: [Option<Sample>; DEPTH_MAX],
+    free: Vec<u32>,
+    /// How far each of two streams is.
+    streams: [u64; 2],
+    findings: Findings,
+}
+
+/// The space is too small to probe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a probe needs {least} bytes in pieces of at least {longest}, and there are {bytes}")]
+pub struct TooSmall {
+    bytes: u64,
+    least: u64,
+    longest: u64,
+}
+
+/// Fewer bytes than that are all in some cache.
+const SPACE_LEAST: u64 = 16 * SIZE_MAX;
+
+impl Probe {
+    /// A probe of `space` that begins at `now`.
+    pub fn new(space: Space, options: Options, now: Nanos) -> Result<Probe, TooSmall> {
+        if space.bytes() < SPACE_LEAST || space.longest() < SIZE_MAX {
+            return Err(TooSmall { bytes: space.bytes(), least: SPACE_LEAST, longest: SIZE_MAX });
+        }
+        let phases: VecDeque<Phase> = plan(options.read_only).into();
+        Ok(Probe {
+            space,
+            dice: Dice::new(options.seed),
+            ends_at: now + options.budget_ns,
+            scale: (options.budget_ns as f64 / BUDGET_NS as f64).min(1.0),
+            weight_all: phases.iter().map(|phase| phase.weight).sum(),
+            phases,
+            running: None,
+            in_flight: [None; DEPTH_MAX],
+            free: (0..DEPTH_MAX as u32).rev().collect(),
+            streams: [0; 2],
+            findings: Findings::default(),
+        })
+    }
+
+    /// The next request to submit now, if there is one.
+    pub fn poll_request(&mut self, now: Nanos) -> Option<Request> {
+        self.advance(now);
+        let running = self.running.as_mut().filter(|running| !running.stopping && now >= running.pause_until)?;
+        let work = running.phase.work;
+        if work == Work::Rest || DEPTH_MAX - self.free.len() >= work.depth() {
+            return None;
+        }
+        let slot = self.free.pop()?;
+        let number = running.next_number(&mut self.dice);
+        let len = work.bytes();
+        let place = running.next_place(number, self.space.bytes(), &mut self.streams, &mut self.dice);
+        if work == Work::Rotation {
+            // The next one waits from the end of this one.
+            running.pause_until = Nanos::MAX;
+        }
+        self.in_flight[slot as usize] = Some(Sample { number, issued: now, done: 0 });
+        let op = if work.writes() { Op::Write { durable: false } } else { Op::Read };
+        Some(Request { slot, op, offset: self.space.offset(place, len), len })
+    }
+
+    /// The request in `slot` was over at `now`.
+    pub fn complete(&mut self, now: Nanos, slot: u32) {
+        let Some(sample) = self.in_flight[slot as usize].take() else {
+            debug_assert!(false, "nothing is in flight in slot {slot}");
+            return;
+        };
+        self.free.push(slot);
+        if let Some(running) = &mut self.running {
+            if !running.stopping {
+                running.samples.push(Sample { done: now, ..sample });
+            }
+            if running.phase.work == Work::Rotation {
+                running.pause_until = now + self.dice.below(ROTATION_PAUSE_NS);
+            }
+        }
+        self.advance(now);
+    }
+
+    /// When something is to be done next if nothing completes before.
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        let running = self.running.as_ref()?;
+        match running.phase.work {
+            Work::Rest => Some(running.least_until),
+            _ if running.stopping => None,
+            _ => Some(running.pause_until.min(running.ends_at)).filter(|_| running.pause_until > 0),
+        }
+    }
+
+    /// Whether all is measured.
+    pub fn is_over(&self) -> bool {
+        self.running.is_none() && self.phases.is_empty()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let left: f64 = self.phases.iter().map(|phase| phase.weight).sum();
+        let current = self.running.as_ref();
+        let left = left + current.map_or(0.0, |running| running.phase.weight);
+        Progress {
+            doing: current.map_or("", |running| running.phase.work.doing()),
+            done_ratio: 1.0 - left / self.weight_all.max(f64::MIN_POSITIVE),
+        }
+    }
+
+    /// What was found so far.
+    pub fn findings(&self) -> Vec<(Key, Finding)> {
+        self.findings.values()
+    }
+
+    /// Ends the phase that is over, and begins the next.
+    fn advance(&mut self, now: Nanos) {
+        loop {
+            let Some(running) = &mut self.running else {
+                let Some(phase) = self.phases.pop_front() else { return };
+                self.running = Some(self.begin(phase, now));
+                continue;
+            };
+            running.stopping |= running.is_over(now);
+            if !running.stopping || self.free.len() < DEPTH_MAX {
+                return;
+            }
+            if let Some(over) = self.running.take() {
+                self.findings.take(over.phase.work, over.began, over.samples);
+            }
+        }
+    }
+
+    fn begin(&self, phase: Phase, now: Nanos) -> Running {
+        let left: f64 = self.phases.iter().map(|phase| phase.weight).sum::<f64>() + phase.weight;
+        let time_ns = self.ends_at.saturating_sub(now) as f64 * phase.weight / left;
+        let least_ns = (phase.least_ns as f64 * self.scale) as Nanos;
+        Running {
+            phase,
+            began: now,
+            ends_at: now + time_ns as Nanos,
+            least_until: now + least_ns,
+            issued: 0,
+            walk: Walk::new(phase.work.cells()),
+            round: Vec::new(),
+            place: 0,
+            pause_until: 0,
+            stopping: false,
+            samples: Vec::new(),
+        }
+    }
+}
+
+impl Running {
+    fn is_over(&self, now: Nanos) -> bool {
+        if self.phase.work == Work::Rest {
+            return now >= self.least_until;
+        }
+        let enough = self.samples.len() as u64 >= self.phase.requests && now >= self.least_until;
+        enough || now >= self.ends_at || self.samples.len() >= SAMPLES_MAX
+    }
+
+    /// The number of the next request: how many there were before, or which place it reads again.
+    fn next_number(&mut self, dice: &mut Dice) -> u64 {
+        self.issued += 1;
+        if self.phase.work != Work::Rotation {
+            return self.issued - 1;
+        }
+        if self.round.is_empty() {
+            // In another order each time: were a round always as long, anything that fits into it would look like a rotation.
+            self.round = dice.shuffled(ROTATION_PLACES);
+        }
+        self.round.pop().unwrap_or(0)
+    }
+
+    /// Where request `number` of the phase goes, in a space of so many bytes.
+    fn next_place(&mut self, number: u64, bytes: u64, streams: &mut [u64; 2], dice: &mut Dice) -> u64 {
+        let work = self.phase.work;
+        let len = work.bytes();
+        match work {
+            Work::Sequential(_, percent) => bytes / 100 * u64::from(percent) + number * len,
+            Work::Switches => {
+                let run = SWITCH_RUN * len;
+                if number.is_multiple_of(SWITCH_RUN) {
+                    self.place = self.walk.next(bytes - run, dice) / len * len;
+                }
+                self.place + number % SWITCH_RUN * len
+            }
+            Work::Streams(count) => {
+                // Each in its own half, from phase to phase onwards.
+                let stream = (number % count) as usize;
+                let half = bytes / 2 / len * len;
+                let place = stream as u64 * half + (half / 8 / len * len + streams[stream]) % half;
+                streams[stream] += len;
+                place
+            }
+            Work::Rotation => bytes / ROTATION_PLACES * number + bytes / ROTATION_PLACES / 2,
+            Work::Rest | Work::Random(..) | Work::Again => self.walk.next(bytes - len, dice),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::units::{MILLISECOND, SECOND};
+
+    const SIZE: u64 = 1 << 30;
+
+    fn probe(budget_ns: Nanos, read_only: bool) -> Probe {
+        Probe::new(Space::whole(SIZE, 4096), Options { budget_ns, seed: 1, read_only }, 0).unwrap()
+    }
+
+    /// Drives a probe on a device that needs `service_ns` for each request, any number at a time: all requests, and the end.
+    fn drive(mut probe: Probe, service_ns: Nanos) -> (Vec<Request>, Nanos, Probe) {
+        let (mut now, mut all) = (0, Vec::new());
+        let mut queue: VecDeque<(Nanos, u32)> = VecDeque::new();
+        while !probe.is_over() {
+            while let Some(request) = probe.poll_request(now) {
+                all.push(request);
+                queue.push_back((now + service_ns, request.slot));
+                assert!(queue.len() <= DEPTH_MAX);
+            }
+            let done = queue.front().map(|&(at, _)| at);
+            let Some(next) = done.into_iter().chain(probe.poll_timeout()).min() else { break };
+            assert!(next >= now, "it wants to be woken in the past");
+            now = next;
+            if let Some((_, slot)) = queue.pop_front_if(|&mut (at, _)| at <= now) {
+                probe.complete(now, slot);
+            }
+        }
+        (all, now, probe)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        /// Whatever the device and the budget, it ends in time, and stays inside of the space.
+        #[test]
+        fn it_ends_in_time(budget_ms in 200u64..100_000, service_us in 50u64..300_000) {
+            let (budget_ns, service_ns) = (budget_ms * MILLISECOND, service_us * 1000);
+            let (all, end, probe) = drive(probe(budget_ns, false), service_ns);
+            prop_assert!(probe.is_over());
+            // A request in flight at the end of a phase is waited for.
+            prop_assert!(end <= budget_ns + 64 * service_ns + SECOND, "{} of {}", end, budget_ns);
+            prop_assert!(all.iter().all(|r| r.offset + r.len <= SIZE && r.offset.is_multiple_of(4096)));
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_only_read_is_not_written() {
+        let (all, _, probe) = drive(probe(5 * SECOND, true), 100_000);
+        assert!(all.iter().all(|request| request.op == Op::Read));
+        assert!(probe.findings().iter().all(|(key, _)| !key.to_string().contains("write")));
+    }
+
+    #[test]
+    fn a_constant_device_is_measured() {
+        let (_, _, probe) = drive(probe(BUDGET_NS, false), MILLISECOND);
+        let findings = probe.findings();
+        let number = |key: &str| findings.iter().find(|(k, _)| k.to_string() == key).unwrap().1.value;
+        for (key, expected) in [
+            ("service_read_p99_ns", 1e6),
+            ("random_write_4096_bytes_depth_32_requests_per_s", 32_000.0),
+            ("random_read_4096_bytes_depth_4_requests_per_s", 4_000.0),
+            ("sequential_read_at_25_percent_bytes_per_s", 8_000.0 * 262_144.0),
+        ] {
+            let found = number(key).unwrap();
+            assert!((found / expected - 1.0).abs() < 0.01, "{key}: {found}");
+        }
+        assert_eq!(["rotation_period_ns", "throttle_requests_per_s"].map(number), [None, None]);
+        assert_eq!(["needs_slices", "switch_cost_p95_ns"].map(number), [Some(0.0), Some(0.0)]);
+    }
+
+    #[test]
+    fn too_little_space_is_refused() {
+        let options = Options { budget_ns: SECOND, seed: 1, read_only: false };
+        assert!(Probe::new(Space::whole(1 << 20, 4096), options, 0).is_err());
+        assert!(Probe::new(Space::new((0..100).map(|i| i << 20..(i << 20) + 65536), 4096), options, 0).is_err());
+    }
+}

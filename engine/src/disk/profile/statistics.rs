@@ -1,0 +1,310 @@
+//! What a list of times says: quantiles, a rate without its beginning, bursts and pauses, a rotation.
+//!
+//! Everything here is a plain function of times in nanoseconds, so it can be tested on lists whose answer is known.
+//! Sources: the truncation of a beginning is MSER (White, "An effective truncation heuristic for bias reduction in
+//! simulation output", Simulation 69(6), 1997); the rotation is the coherence of phases (Rayleigh's test, as astronomers
+//! search for pulsars: Leahy et al., Astrophysical Journal 272, 1983).
+//!
+//! Downside: MSER sees a change in the middle of a phase that has one change; a rate that wanders is averaged, and its
+//! spread says so.
+
+use crate::units::{Nanos, SECOND};
+
+/// Windows of equal time that a phase is cut into to find its beginning: fine enough for a beginning of some hundredths, and
+/// few enough that each has requests in it.
+const WINDOWS: usize = 50;
+/// Parts whose rates are compared to tell the spread.
+const PARTS: usize = 8;
+/// A beginning that changes the rate by less than this is none: cutting it off would only lose requests.
+const BEGINNING_MATTERS: f64 = 0.02;
+/// The slowest drives turned 3,600 times a minute; cycles a second, with some room.
+const ROTATION_LEAST_HZ: f64 = 50.0;
+/// The fastest 15,000, with some room.
+const ROTATION_MOST_HZ: f64 = 300.0;
+/// Coherence of a drive that turns is near 1. Of several hundred random phases and as many frequencies the best stays
+/// below 0.25.
+const COHERENT: f64 = 0.5;
+/// A part of the best frequency whose coherence is so near to it is the rotation, and the best one its overtone.
+const OVERTONE: f64 = 0.85;
+/// That many times the slowest rotation is beyond the fastest.
+const OVERTONES: u32 = (ROTATION_MOST_HZ / ROTATION_LEAST_HZ) as u32;
+
+/// The value below which a part `q` of the sorted `values` lies, between neighbours by straight lines. `None` without values.
+pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
+    let last = values.len().checked_sub(1)?;
+    let at = q.clamp(0.0, 1.0) * last as f64;
+    let (low, high) = (values[at.floor() as usize], values[at.ceil() as usize]);
+    Some(low + (high - low) * at.fract())
+}
+
+/// The middle of `values`, in any order.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    quantile(&values, 0.5)
+}
+
+/// How far apart repeated measurements are: the greatest less the smallest, as a part of the median.
+pub fn spread(values: &[f64]) -> Option<f64> {
+    let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(least, most), &v| (least.min(v), most.max(v)));
+    median(values.to_vec()).filter(|&middle| middle > 0.0).map(|middle| (most - least) / middle)
+}
+
+/// A rate, and how sure it is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rate {
+    /// Completions a second, once the beginning is over.
+    pub per_s: f64,
+    /// Twice the standard error of it, as a part of it: from the rates of equal parts of the time.
+    pub error: f64,
+    /// When the beginning was over.
+    pub steady_at: Nanos,
+}
+
+/// The rate of `done`, growing times of completions in a phase that began at `began`. `None` if there are too few.
+pub fn steady_rate(began: Nanos, done: &[Nanos]) -> Option<Rate> {
+    let cut = beginning(began, done);
+    let all = plain_rate(done)?;
+    let steady = plain_rate(&done[cut..]).filter(|steady| (steady / all - 1.0).abs() > BEGINNING_MATTERS);
+    let (per_s, from) = match steady {
+        Some(steady) => (steady, cut),
+        None => (all, 0),
+    };
+    let steady_at = if from == 0 { began } else { done[from] };
+    Some(Rate { per_s, error: error(&done[from..], per_s), steady_at })
+}
+
+/// Completions a second between the first and the last one.
+pub fn plain_rate(done: &[Nanos]) -> Option<f64> {
+    let (first, last) = (*done.first()?, *done.last()?);
+    (last > first).then(|| (done.len() - 1) as f64 * SECOND as f64 / (last - first) as f64)
+}
+
+/// The first completion after the beginning, by MSER over windows of equal time: the cut that makes the mean of the rest
+/// surest. At most half of the time is cut off.
+fn beginning(began: Nanos, done: &[Nanos]) -> usize {
+    let Some(&end) = done.last().filter(|&&end| end > began) else { return 0 };
+    let counts = windows(began, end, done, WINDOWS);
+    let (mut sum, mut squares, mut n) = (0.0, 0.0, 0.0);
+    let (mut best, mut least) = (0, f64::MAX);
+    for (index, &count) in counts.iter().enumerate().rev() {
+        (sum, squares, n) = (sum + count, squares + count * count, n + 1.0);
+        let marginal = (squares - sum * sum / n) / (n * n);
+        // Few windows at the end are alike by chance.
+        if index <= WINDOWS / 2 && marginal <= least {
+            (best, least) = (index, marginal);
+        }
+    }
+    let cut_at = began + (u128::from(end - began) * best as u128 / WINDOWS as u128) as Nanos;
+    done.partition_point(|&at| at < cut_at)
+}
+
+/// Completions in each of `parts` windows of equal time.
+fn windows(began: Nanos, end: Nanos, done: &[Nanos], parts: usize) -> Vec<f64> {
+    let mut counts = vec![0.0; parts];
+    for &at in done {
+        let index = u128::from(at.saturating_sub(began)) * parts as u128 / u128::from((end - began).max(1));
+        counts[(index as usize).min(parts - 1)] += 1.0;
+    }
+    counts
+}
+
+/// Twice the standard error of a rate, as a part of it, from runs of equal numbers of completions.
+fn error(done: &[Nanos], per_s: f64) -> f64 {
+    let run = done.len() / PARTS;
+    if run < 2 {
+        return 1.0;
+    }
+    let rates: Vec<f64> =
+        (0..PARTS).filter_map(|part| plain_rate(&done[part * run..=((part + 1) * run).min(done.len() - 1)])).collect();
+    let n = rates.len() as f64;
+    let mean = rates.iter().sum::<f64>() / n;
+    let variance = rates.iter().map(|rate| (rate - mean) * (rate - mean)).sum::<f64>() / (n - 1.0).max(1.0);
+    2.0 * (variance / n).sqrt() / per_s
+}
+
+/// A limit that is not the device's own speed: what was saved up is used up fast, and then there is so much a second.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Throttle {
+    /// Completions a second when nothing is saved up.
+    pub per_s: f64,
+    /// How long one waits: half of the time is in pauses of at least that length between completions, nanoseconds.
+    pub stall_ns: f64,
+}
+
+/// Before the beginning is over, the rate must have been so many times higher.
+const BURST_RATIO: f64 = 1.5;
+/// And after it, the rates of the parts of the phase must be so close to each other: a bucket fills by the clock.
+const REGULAR: f64 = 0.1;
+/// Fewer completions than that prove nothing, neither before nor after.
+const ENOUGH: usize = 32;
+
+/// Whether `done` begins with a burst and goes on regularly. Only reads at saturation, after a rest, say anything: a
+/// write buffer that fills looks the same.
+pub fn throttle(began: Nanos, done: &[Nanos]) -> Option<Throttle> {
+    let cut = beginning(began, done);
+    let (burst, steady) = done.split_at(cut);
+    if burst.len() < ENOUGH || steady.len() < ENOUGH {
+        return None;
+    }
+    // The window in which it changes belongs to neither.
+    let (before, after) = (plain_rate(&burst[..burst.len() / 2])?, plain_rate(steady)?);
+    let is_regular = error(steady, after) < REGULAR;
+    let stall_ns = typical_pause(steady)?;
+    (before > BURST_RATIO * after && is_regular).then_some(Throttle { per_s: after, stall_ns })
+}
+
+/// The pause between completions that a random moment falls into, the median: so a few long stalls between many quick
+/// completions count by the time that they take.
+pub fn typical_pause(done: &[Nanos]) -> Option<f64> {
+    let mut pauses: Vec<Nanos> = done.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    pauses.sort_unstable();
+    let half = pauses.iter().sum::<Nanos>() / 2;
+    let mut sum = 0;
+    pauses
+        .into_iter()
+        .find(|pause| {
+            sum += pause;
+            sum > half
+        })
+        .map(|pause| pause as f64)
+}
+
+/// The period, nanoseconds, of which all `distances` are nearly multiples, if there is one: a drive that turns brings a place
+/// under its heads once in a revolution. The distances must vary by more than a revolution by chance, or anything
+/// regular would pass for one.
+pub fn rotation_period_ns(distances: &[Nanos]) -> Option<f64> {
+    let longest = *distances.iter().max().filter(|&&longest| longest > 0)? as f64 / SECOND as f64;
+    if distances.len() < ENOUGH {
+        return None;
+    }
+    // A peak is as wide as the inverse of the longest distance: eight points on it.
+    let step = 1.0 / (8.0 * longest);
+    let count = ((ROTATION_MOST_HZ - ROTATION_LEAST_HZ) / step) as usize;
+    let scan: Vec<(f64, f64)> =
+        (0..=count).map(|i| ROTATION_LEAST_HZ + i as f64 * step).map(|hz| (hz, coherence(distances, hz))).collect();
+    let best = scan.iter().map(|(_, c)| *c).fold(0.0, f64::max);
+    if best < COHERENT {
+        return None;
+    }
+    let (top, _) = scan.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    // What turns so often a second also seems to turn twice and three times as often.
+    let overtones = (1..=OVERTONES).rev().map(|overtone| refine(distances, top / f64::from(overtone), step));
+    let hz =
+        overtones.into_iter().find(|&hz| hz >= ROTATION_LEAST_HZ && coherence(distances, hz) >= OVERTONE * best)?;
+    Some(SECOND as f64 / hz)
+}
+
+/// The top of the peak around `hz`, by cutting the step in half again and again.
+fn refine(distances: &[Nanos], mut hz: f64, mut step: f64) -> f64 {
+    for _ in 0..12 {
+        step /= 2.0;
+        let best = [hz - step, hz, hz + step].into_iter().map(|f| (f, coherence(distances, f)));
+        hz = best.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(hz, |(f, _)| f);
+    }
+    hz
+}
+
+/// 1 if all `distances` are multiples of the period of `hz`, near 0 if they have nothing to do with it.
+fn coherence(distances: &[Nanos], hz: f64) -> f64 {
+    let (mut x, mut y) = (0.0, 0.0);
+    for &distance in distances {
+        let (sin, cos) = (std::f64::consts::TAU * (distance as f64 / SECOND as f64 * hz).fract()).sin_cos();
+        (x, y) = (x + cos, y + sin);
+    }
+    // The sum must point to a whole number of turns, not only be long: a constant delay is no rotation.
+    x / distances.len() as f64 * f64::from(u8::from(x > y.abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::disk::profile::walk::Dice;
+    use crate::units::MILLISECOND;
+
+    /// Completions with these pauses from 0 on.
+    fn after(pauses: impl IntoIterator<Item = Nanos>) -> Vec<Nanos> {
+        pauses
+            .into_iter()
+            .scan(0, |at, pause| {
+                *at += pause;
+                Some(*at)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn quantiles_lie_between_neighbours() {
+        let values = [1.0, 2.0, 4.0];
+        assert_eq!([0.0, 0.25, 0.5, 0.75, 1.0].map(|q| quantile(&values, q).unwrap()), [1.0, 1.5, 2.0, 3.0, 4.0]);
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(spread(&[9.0, 10.0, 12.0]), Some(0.3));
+    }
+
+    #[test]
+    fn a_burst_at_the_beginning_does_not_count() {
+        let times = after([10_000u64; 500].into_iter().chain([MILLISECOND; 200]));
+        let rate = steady_rate(0, &times).unwrap();
+        assert!((rate.per_s / 1000.0 - 1.0).abs() < 0.02 && rate.error < 0.02, "{rate:?}");
+        let throttle = throttle(0, &times).unwrap();
+        assert!((throttle.per_s / 1000.0 - 1.0).abs() < 0.02 && throttle.stall_ns == 1e6, "{throttle:?}");
+    }
+
+    #[test]
+    fn a_throttle_by_windows_is_told_by_its_stalls() {
+        // 50 requests at once each 100 ms; before that, a burst.
+        let burst = std::iter::repeat_n(20_000, 2000);
+        let window = std::iter::repeat_n(20_000, 49).chain([99 * MILLISECOND]);
+        let times = after(burst.chain(std::iter::repeat_n(window, 40).flatten()));
+        let found = throttle(0, &times).unwrap();
+        assert!((found.per_s / 500.0 - 1.0).abs() < 0.05 && found.stall_ns == 99e6, "{found:?}");
+    }
+
+    #[test]
+    fn steady_and_noisy_devices_are_not_throttled() {
+        let mut dice = Dice::new(1);
+        assert_eq!(throttle(0, &after([100_000; 5000])), None);
+        assert_eq!(throttle(0, &after((0..5000).map(|_| dice.below(200_000)))), None);
+        // Slower for ever by a third only, as when somebody else comes.
+        assert_eq!(throttle(0, &after([100_000; 1000].into_iter().chain([133_000; 4000]))), None);
+        assert_eq!(throttle(0, &[]), None);
+    }
+
+    proptest! {
+        // A scan of all frequencies takes a tenth of a second.
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        /// The period is found within a thousandth whatever it is, with noise of a tenth of it and some reads from a cache.
+        #[test]
+        fn a_rotation_is_found(period in 3_600_000u64..18_000_000, seed in any::<u64>()) {
+            let mut dice = Dice::new(seed);
+            let distances: Vec<Nanos> = (0..200).map(|i| {
+                let turns = 60 + dice.below(60);
+                let noise = dice.below(period / 10);
+                if i % 20 == 0 { dice.below(SECOND) } else { turns * period + noise - period / 20 }
+            }).collect();
+            let found = rotation_period_ns(&distances).expect("there is one");
+            prop_assert!((found / period as f64 - 1.0).abs() < 0.001, "{} for {}", found, period);
+        }
+
+        /// Distances by chance have no period.
+        #[test]
+        fn chance_does_not_rotate(seed in any::<u64>()) {
+            let mut dice = Dice::new(seed);
+            let distances: Vec<Nanos> = (0..200).map(|_| SECOND / 2 + dice.below(SECOND)).collect();
+            prop_assert_eq!(rotation_period_ns(&distances), None);
+        }
+    }
+
+    proptest! {
+        /// The rate of any regular phase is that of its pauses, and between the extremes for any other.
+        #[test]
+        fn rates_are_within_what_was_seen(pauses in prop::collection::vec(1u64..10_000_000, 20..400)) {
+            let (least, most) = (*pauses.iter().min().unwrap(), *pauses.iter().max().unwrap());
+            let rate = steady_rate(0, &after(pauses)).unwrap();
+            let (low, high) = (SECOND as f64 / most as f64, SECOND as f64 / least as f64);
+            prop_assert!(rate.per_s >= low * 0.999 && rate.per_s <= high * 1.001, "{:?}", rate);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Watching a probe to its end.
+
+use std::time::Duration;
+
+use hyper::Method;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::client::{ClientError, ask};
+use super::{Reach, read};
+use crate::control::view::{DiskView, Done, ProbeState, ProbeView, Problem};
+use crate::quantity::Name;
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// Steps of the bar.
+const STEPS: u64 = 1000;
+
+/// Begins a probe, by this answer, and shows how far it is until it is over; an interrupt (Ctrl-C) ends it. The answer is what there is
+/// to say, and the disk.
+pub async fn follow(
+    reach: &Reach,
+    disk: &Name,
+    begun: impl Future<Output = Result<Value, ClientError>>,
+) -> Result<Value, ClientError> {
+    // Before it begins: an interrupt that comes later must not leave it running.
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| ClientError::Broken(error.to_string()))?;
+    begun.await?;
+    let path = format!("/v1/disks/{disk}/probe");
+    let style = ProgressStyle::with_template("{bar:40} {percent:>3} % {elapsed} {msg}");
+    let bar = if reach.json { ProgressBar::hidden() } else { ProgressBar::new(STEPS) };
+    let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let view = loop {
+        let view: ProbeView = read(ask(&reach.data, Method::GET, &path, None).await?)?;
+        if view.state != ProbeState::Running {
+            break view;
+        }
+        bar.set_position((view.done_ratio * STEPS as f64) as u64);
+        bar.set_message(view.doing);
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            _ = interrupt.recv() => {
+                // It may be over already.
+                let _ = ask(&reach.data, Method::DELETE, &path, None).await;
+            }
+        }
+    };
+    bar.finish_and_clear();
+    let message = view.message.unwrap_or_default();
+    let refused = |what: &str| {
+        let error = format!("the probe of disk '{disk}' {what}");
+        Err(ClientError::Refused(Problem { error, hint: None }))
+    };
+    match view.state {
+        ProbeState::Done => {
+            let shown: DiskView = read(ask(&reach.data, Method::GET, &format!("/v1/disks/{disk}"), None).await?)?;
+            Ok(json!(Done { message: format!("disk '{disk}' is probed; {message}"), disk: Some(shown), volume: None }))
+        }
+        ProbeState::Failed => refused(&format!("came to no end: {message}")),
+        _ => refused("was cancelled"),
+    }
+}

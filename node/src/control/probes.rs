@@ -1,0 +1,276 @@
+//! Probes of disks: begun, watched, cancelled; their findings kept; values set by hand.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use engine::disk::profile::{Finding, Key, Override, Profile, Unit};
+use tracing::{info, warn};
+
+use super::view::{ProbeState, ProbeView, SetDisk, StartProbe};
+use super::{Control, Done, Error, blocking};
+use crate::probe::{self, Found, Job, ProbeError};
+use crate::quantity::Name;
+use crate::store::Store;
+
+/// Two probes of one value that are further apart than this do not agree.
+const AGREE: f64 = 0.15;
+/// What disturbs a probe by less than this is not worth a word.
+const DISTURBS: f64 = 0.05;
+
+/// The latest probe of each disk.
+pub type Probes = Mutex<BTreeMap<Name, Latest>>;
+
+/// A probe that runs or ran.
+#[derive(Debug)]
+pub struct Latest {
+    job: Arc<Job>,
+    /// How it ended: what there is to say about it, or why it did not come to its end.
+    ended: Option<Result<String, Ended>>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Ended {
+    Cancelled,
+    Failed(String),
+}
+
+impl Control {
+    /// Begins a probe of a disk. It goes on when whoever asked for it goes away.
+    pub async fn start_probe(self: Arc<Control>, disk: &Name, request: StartProbe) -> Result<Done, Error> {
+        let seconds = request.seconds.unwrap_or(probe::SECONDS_MOST);
+        if !(probe::SECONDS_LEAST..=probe::SECONDS_MOST).contains(&seconds) {
+            return Err(Error::Invalid(format!(
+                "a probe takes {} to {} seconds, not {seconds}",
+                probe::SECONDS_LEAST,
+                probe::SECONDS_MOST
+            )));
+        }
+        let turn = self.change().await?;
+        let store = self.state().disk(disk)?.store.clone();
+        let job = Arc::new(Job::new());
+        {
+            let mut probes = self.probes();
+            if probes.get(disk).is_some_and(|latest| latest.ended.is_none()) {
+                return Err(Error::Probing(disk.clone()));
+            }
+            probes.insert(disk.clone(), Latest { job: job.clone(), ended: None });
+        }
+        drop(turn);
+        info!(%disk, seconds, "probing");
+        let (control, name) = (self.clone(), disk.clone());
+        tokio::spawn(async move {
+            let ended = control.run_probe(&name, store, seconds, job).await;
+            match &ended {
+                Ok(said) => info!(disk = %name, "probed: {said}"),
+                Err(why) => warn!(disk = %name, ?why, "the probe came to no end"),
+            }
+            if let Some(latest) = control.probes().get_mut(&name) {
+                latest.ended = Some(ended);
+            }
+        });
+        let message = format!("disk '{disk}' is being probed: `aerogel disk show {disk}` has the profile afterwards");
+        Ok(Done { message, disk: None, volume: None })
+    }
+
+    async fn run_probe(&self, disk: &Name, store: Arc<Store>, seconds: u64, job: Arc<Job>) -> Result<String, Ended> {
+        let kind = self.config.reactor.into();
+        let failed = |why: &dyn std::fmt::Display| Ended::Failed(why.to_string());
+        let busy_before = self.snapshot(disk).await.map(|snapshot| snapshot.busy_ns);
+        let began = std::time::Instant::now();
+        let measured = store.clone();
+        let result = blocking(move || probe::probe_disk(&measured, kind, seconds, &job)).await;
+        let mut found = match result {
+            Ok(Ok(found)) => found,
+            Ok(Err(ProbeError::Cancelled)) => return Err(Ended::Cancelled),
+            Ok(Err(error)) => return Err(failed(&error)),
+            Err(error) => return Err(failed(&error)),
+        };
+        let busy_after = self.snapshot(disk).await.map(|snapshot| snapshot.busy_ns);
+        if let Some((before, after)) = busy_before.zip(busy_after) {
+            let ratio =
+                Duration::from_nanos(after.saturating_sub(before)).as_secs_f64() / began.elapsed().as_secs_f64();
+            found.push((Key::DisturbedByVolumes, Finding::plain(Some(ratio.min(1.0)))));
+        }
+        let said = summary(&store.profile(), &found);
+        let keep = blocking(move || store.change_profile(|profile| profile.take(&found, now_s()))).await;
+        match keep {
+            Ok(Ok(())) => Ok(said),
+            Ok(Err(why)) => Err(failed(&format!("its profile cannot be kept: {why}"))),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    /// How far the probe of a disk is, or how the last one ended.
+    pub fn show_probe(&self, disk: &Name) -> Result<ProbeView, Error> {
+        self.state().disk(disk)?;
+        let probes = self.probes();
+        let Some(latest) = probes.get(disk) else {
+            return Ok(ProbeView { state: ProbeState::None, doing: String::new(), done_ratio: 0.0, message: None });
+        };
+        let progress = latest.job.progress();
+        let (state, message) = match &latest.ended {
+            None => (ProbeState::Running, None),
+            Some(Ok(said)) => (ProbeState::Done, Some(said.clone())),
+            Some(Err(Ended::Cancelled)) => (ProbeState::Cancelled, None),
+            Some(Err(Ended::Failed(why))) => (ProbeState::Failed, Some(why.clone())),
+        };
+        let doing = if state == ProbeState::Running { progress.doing.into() } else { String::new() };
+        Ok(ProbeView { state, doing, done_ratio: progress.done_ratio, message })
+    }
+
+    /// Ends the probe of a disk. What it found so far is not kept.
+    pub fn cancel_probe(&self, disk: &Name) -> Result<Done, Error> {
+        self.state().disk(disk)?;
+        let probes = self.probes();
+        let latest = probes.get(disk).filter(|latest| latest.ended.is_none());
+        let Some(latest) = latest else {
+            return Err(Error::NotProbing(disk.clone()));
+        };
+        latest.job.cancel();
+        Ok(Done { message: format!("the probe of disk '{disk}' is being ended"), disk: None, volume: None })
+    }
+
+    /// Ends the probes of this disk, or of all, without a word: the disk goes away.
+    pub(super) fn end_probes(&self, disk: Option<&Name>) {
+        let probes = self.probes();
+        let concerned = probes.iter().filter(|(name, _)| disk.is_none_or(|disk| disk == *name));
+        concerned.for_each(|(_, latest)| latest.job.cancel());
+    }
+
+    /// Sets values of a disk's profile, or takes that back.
+    pub async fn set_disk(&self, name: &Name, request: SetDisk) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        let overrides = request.profile.iter().map(|(key, to)| parse(name, key, to));
+        let overrides: Vec<(Key, Option<Override>)> = overrides.collect::<Result<_, _>>()?;
+        let store = self.state().disk(name)?.store.clone();
+        let set: Vec<String> = request.profile.iter().map(|(key, to)| format!("{key} = {to}")).collect();
+        let kept = blocking(move || {
+            store.change_profile(|profile| overrides.into_iter().for_each(|(key, to)| profile.set_override(key, to)))
+        });
+        kept.await?.map_err(Error::Unusable)?;
+        info!(disk = %name, set = set.join(", "), "profile set by hand");
+        let message = format!("the profile of disk '{name}' has {}", set.join(", "));
+        Ok(Done { message, disk: self.show_disk(name).await.ok(), volume: None })
+    }
+
+    fn probes(&self) -> std::sync::MutexGuard<'_, BTreeMap<Name, Latest>> {
+        self.probes.lock().expect("nobody panics while holding it")
+    }
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// A value as it was typed: a number in the unit of its name, `none`, or `measured` to take back what was set.
+fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Override>), Error> {
+    let known: Key = key.parse().map_err(|error| {
+        Error::Invalid(format!("{error}; `aerogel disk show {disk}` names those that it has, docs/manual/disk.md all"))
+    })?;
+    if known.is_about_probe() {
+        return Err(Error::Invalid(format!("{key} tells how a probe went: it cannot be set")));
+    }
+    let wrong = |what: &str| Error::Invalid(format!("'{to}' is not {what}: {key} takes that, 'none' or 'measured'"));
+    let value = match to {
+        "measured" => return Ok((known, None)),
+        "none" => None,
+        number => {
+            let number: f64 = number.parse().map_err(|_| wrong("a number"))?;
+            let (most, what) = match known.unit() {
+                Unit::YesNo => (1.0, "0 or 1"),
+                Unit::Ratio => (1.0, "a number from 0 to 1"),
+                _ => (1e18, "a number from 0 to 1e18"),
+            };
+            if !(0.0..=most).contains(&number) || known.unit() == Unit::YesNo && number.fract() != 0.0 {
+                return Err(wrong(what));
+            }
+            Some(number)
+        }
+    };
+    Ok((known, Some(Override { value, at_s: now_s() })))
+}
+
+/// What there is to say of a probe: what disturbed it, and whether the one before found the same.
+fn summary(before: &Profile, found: &Found) -> String {
+    let number = |key: Key| found.iter().find(|(k, _)| *k == key).and_then(|(_, finding)| finding.value);
+    let disturbances = [
+        (Key::DisturbedByOthers, "others used {} of the time of the device's requests"),
+        (Key::DisturbedByVolumes, "its own volumes had requests in the device {} of the time"),
+        (Key::DisturbedByProcessor, "the probe waited for a processor {} of the time"),
+        (Key::RepeatedSpread, "one value, measured three times, varied by {}"),
+    ];
+    let seen = disturbances.into_iter().filter_map(|(key, text)| {
+        let ratio = number(key).filter(|&ratio| ratio >= DISTURBS)?;
+        Some(text.replace("{}", &format!("{:.0} %", ratio * 100.0)))
+    });
+    let seen: Vec<String> = seen.collect();
+    let mut text = if seen.is_empty() { "undisturbed".into() } else { format!("disturbed: {}", seen.join("; ")) };
+    // Where switching costs nothing, its cost is noise.
+    let is_noise = |key: Key| matches!(key, Key::SwitchCost(_)) && number(Key::NeedsSlices) == Some(0.0);
+    let pairs: Vec<(Key, f64)> = found
+        .iter()
+        .filter(|(key, _)| !key.is_about_probe() && !is_noise(*key))
+        .filter_map(|(key, finding)| {
+            let old = before.values.get(key)?.measured.as_ref()?.value.filter(|&old| old > 0.0)?;
+            Some((*key, finding.value? / old - 1.0))
+        })
+        .collect();
+    let apart: Vec<_> = pairs.iter().filter(|(_, change)| change.abs() > AGREE).collect();
+    if let Some((key, change)) = apart.iter().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) {
+        text += &format!(
+            "; {} of {} values are more than 15 % from those of the last probe, {key} the furthest ({:+.0} %)",
+            apart.len(),
+            pairs.len(),
+            change * 100.0
+        );
+    } else if !pairs.is_empty() {
+        text += "; all values are within 15 % of those of the last probe";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_by_hand_is_checked() {
+        let disk: Name = "d".parse().unwrap();
+        let number = |key, to| parse(&disk, key, to).map(|(_, set)| set.map(|set| set.value));
+        assert_eq!(number("rotation_period_ns", "8.3e6").unwrap(), Some(Some(8.3e6)));
+        assert_eq!(number("rotation_period_ns", "none").unwrap(), Some(None));
+        assert_eq!(number("needs_slices", "measured").unwrap(), None);
+        for (key, to) in [
+            ("colour", "1"),
+            ("needs_slices", "2"),
+            ("needs_slices", "0.5"),
+            ("rotation_period_ns", "-1"),
+            ("rotation_period_ns", "NaN"),
+            ("rotation_period_ns", "8 ms"),
+            ("repeated_spread_ratio", "0"),
+        ] {
+            let said = number(key, to).unwrap_err().to_string();
+            assert!(said.contains(key), "{said}");
+        }
+    }
+
+    #[test]
+    fn disturbances_and_differences_are_told() {
+        let mut before = Profile::default();
+        let found = |rate, others| {
+            vec![
+                (Key::RotationPeriod, Finding::plain(Some(rate))),
+                (Key::DisturbedByOthers, Finding::plain(Some(others))),
+            ]
+        };
+        assert_eq!(summary(&before, &found(1.0, 0.01)), "undisturbed");
+        before.take(&found(1.0, 0.0), 0);
+        assert_eq!(
+            summary(&before, &found(1.1, 0.0)),
+            "undisturbed; all values are within 15 % of those of the last probe"
+        );
+        let said = summary(&before, &found(1.2, 0.3));
+        assert!(said.contains("30 %") && said.contains("1 of 1") && said.contains("+20 %"), "{said}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Measuring a disk in real time: the engine's probe on a thread of its own, beside the disk's thread.
+//!
+//! ```text
+//!   control ──► Job (progress, cancel) ──► thread "probe NAME": scratch file ─► Probe ◄─► ProbeTarget ─► findings
+//! ```
+//!
+//! What is probed is behind [`ProbeTarget`]: a scratch file through a reactor of its own. The disk's own thread is not
+//! touched but by the load, which is full on purpose: a rate that is measured politely is the rate of politeness. Whoever
+//! probes a disk in use is told what that did to the values, and his clients wait longer meanwhile.
+//!
+//! Downside: only what the file system gives is seen of the device, and the scratch file is one more file on it.
+
+mod disturbance;
+mod scratch;
+mod target;
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use engine::disk::profile::{BUDGET_NS, Finding, Key, Options, Probe, Progress, TooSmall};
+use engine::nbd::Errno;
+use engine::units::Nanos;
+
+use self::disturbance::{DeviceUse, ProcessorUse};
+pub use self::scratch::remove_left_over;
+pub use self::target::{FileTarget, ProbeTarget};
+use crate::reactor::Kind;
+use crate::store::{Store, StoreError};
+
+/// A probe is over within two minutes: some seconds less, for what is in flight at the end.
+pub const SECONDS_MOST: u64 = 115;
+/// Less is too short to see anything on a disk with heads.
+pub const SECONDS_LEAST: u64 = 2;
+/// The part of the time in which the scratch file may be written.
+const SCRATCH_PART: f64 = 0.13;
+/// How often a probe looks whether it was cancelled.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long requests in flight are waited for when a probe ends early.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a probe came to no end.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// There is no room, or no file.
+    #[error(transparent)]
+    Scratch(#[from] StoreError),
+    /// There is nothing to measure on.
+    #[error("the scratch file is too small: {0}")]
+    TooSmall(#[from] TooSmall),
+    /// The device failed.
+    #[error("{direction} of {len} bytes at {offset} of the scratch file failed: {errno:?}")]
+    Device {
+        /// "a read" or "a write".
+        direction: &'static str,
+        /// Where in the file.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Why.
+        errno: Errno,
+    },
+    /// The kernel has no more I/O for us.
+    #[error("I/O is not possible: {0}")]
+    Reactor(#[from] io::Error),
+    /// Somebody did not want it any more.
+    #[error("it was cancelled")]
+    Cancelled,
+}
+
+/// A probe under way, as others see it.
+#[derive(Debug)]
+pub struct Job {
+    progress: Mutex<Progress>,
+    cancelled: AtomicBool,
+}
+
+impl Job {
+    /// One that has not begun.
+    pub fn new() -> Job {
+        let progress = Mutex::new(Progress { doing: "beginning", done_ratio: 0.0 });
+        Job { progress, cancelled: AtomicBool::new(false) }
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        *self.progress.lock().expect("nobody panics while holding it")
+    }
+
+    fn set_progress(&self, doing: &'static str, done_ratio: f64) {
+        *self.progress.lock().expect("nobody panics while holding it") = Progress { doing, done_ratio };
+    }
+
+    /// Ends it soon.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<(), ProbeError> {
+        if self.cancelled.load(Ordering::Relaxed) { Err(ProbeError::Cancelled) } else { Ok(()) }
+    }
+}
+
+/// What a probe found, with what disturbed it on this side.
+pub type Found = Vec<(Key, Finding)>;
+
+/// Probes a disk for at most so many seconds, on this thread.
+pub fn probe_disk(store: &Store, kind: Kind, seconds: u64, job: &Job) -> Result<Found, ProbeError> {
+    let time = Duration::from_secs(seconds);
+    let file = scratch::create(store, time.mul_f64(SCRATCH_PART), job)?;
+    let block = u64::from(store.abilities.device_block);
+    let device = store.device;
+    let budget_ns = BUDGET_NS.min(time.mul_f64(1.0 - SCRATCH_PART).as_nanos() as Nanos);
+    let target = FileTarget::new(kind, file, block)?;
+    measure(target, device, budget_ns, job)
+}
+
+/// Measures a target: everything but where it comes from.
+pub fn measure(mut target: impl ProbeTarget, device: u64, budget_ns: Nanos, job: &Job) -> Result<Found, ProbeError> {
+    let (device_before, processor_before) = (DeviceUse::read(device), ProcessorUse::read());
+    let began = Instant::now();
+    let now = || began.elapsed().as_nanos() as Nanos;
+    let seed = u64::from(std::process::id());
+    let options = Options { budget_ns, seed, read_only: target.is_read_only() };
+    let probe = Probe::new(target.space(), options, now())?;
+    let mut run = Run { probe, issued: Default::default(), in_flight: 0, own_ns: 0 };
+    let result = run.go_on(&mut target, &now, job);
+    if result.is_err() {
+        run.settle(&mut target, &now);
+    }
+    result?;
+    let mut found = run.probe.findings();
+    let mut add = |key, value: Option<f64>| found.extend(value.map(|value| (key, Finding::plain(Some(value)))));
+    let others = device_before.zip(DeviceUse::read(device)).and_then(|(from, to)| from.others_until(&to, run.own_ns));
+    add(Key::DisturbedByOthers, others);
+    let waited = processor_before.zip(ProcessorUse::read()).map(|(from, to)| from.waited_until(&to, began.elapsed()));
+    add(Key::DisturbedByProcessor, waited);
+    Ok(found)
+}
+
+/// A probe and what it has in the device.
+struct Run {
+    probe: Probe,
+    /// When the request of each slot was submitted, and what it was.
+    issued: [Option<(Nanos, engine::disk::profile::Request)>; engine::disk::profile::DEPTH_MAX],
+    in_flight: usize,
+    /// The sum of the times of its requests.
+    own_ns: Nanos,
+}
+
+impl Run {
+    fn go_on(&mut self, target: &mut impl ProbeTarget, now: &impl Fn() -> Nanos, job: &Job) -> Result<(), ProbeError> {
+        loop {
+            job.check()?;
+            while let Some(request) = self.probe.poll_request(now()) {
+                self.issued[request.slot as usize] = Some((now(), request));
+                self.in_flight += 1;
+                target.submit(&request);
+            }
+            if self.probe.is_over() {
+                return Ok(());
+            }
+            let Progress { doing, done_ratio } = self.probe.progress();
+            job.set_progress(doing, SCRATCH_PART + (1.0 - SCRATCH_PART) * done_ratio);
+            let wake_at = self.probe.poll_timeout().unwrap_or(Nanos::MAX);
+            let timeout = LOOK.min(Duration::from_nanos(wake_at.saturating_sub(now())));
+            self.collect(target, timeout, now)?;
+        }
+    }
+
+    fn collect(
+        &mut self,
+        target: &mut impl ProbeTarget,
+        timeout: Duration,
+        now: &impl Fn() -> Nanos,
+    ) -> Result<(), ProbeError> {
+        let mut failed = None;
+        let done = target.wait(timeout)?;
+        // One reading for all: they were there when the wait ended.
+        let at = now();
+        for (slot, result) in done {
+            let Some((issued, request)) = self.issued[slot as usize].take() else { continue };
+            self.in_flight -= 1;
+            self.own_ns += at - issued;
+            match result {
+                Ok(()) => self.probe.complete(at, slot),
+                Err(errno) => failed = Some((request, errno)),
+            }
+        }
+        match failed {
+            None => Ok(()),
+            Some((request, errno)) => {
+                let direction = if request.op == engine::disk::Op::Read { "a read" } else { "a write" };
+                Err(ProbeError::Device { direction, offset: request.offset, len: request.len, errno })
+            }
+        }
+    }
+
+    /// The kernel still uses the memory of what is in flight.
+    fn settle(&mut self, target: &mut impl ProbeTarget, now: &impl Fn() -> Nanos) {
+        let until = Instant::now() + PATIENCE;
+        while self.in_flight > 0 && Instant::now() < until {
+            if let Err(ProbeError::Reactor(_)) = self.collect(target, LOOK, now) {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Identity;
+
+    fn store(directory: &std::path::Path) -> Store {
+        let disk = directory.join("disk");
+        Identity::initialise(&disk, None, Vec::new()).unwrap();
+        Store::open(&disk, None).unwrap()
+    }
+
+    #[test]
+    fn a_disk_is_measured_and_nothing_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path());
+        for kind in [Kind::Auto, Kind::Threads] {
+            let found = probe_disk(&store, kind, SECONDS_LEAST, &Job::new()).unwrap();
+            let rates =
+                found.iter().filter(|(key, finding)| matches!(key, Key::Random(..)) && finding.value > Some(0.0));
+            assert!(rates.count() > 8, "{found:?}");
+            assert!(!store.directory().join(scratch::NAME).exists());
+        }
+    }
+
+    #[test]
+    fn a_cancelled_probe_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let job = Job::new();
+        job.cancel();
+        let result = probe_disk(&store(dir.path()), Kind::Auto, SECONDS_MOST, &job);
+        assert!(matches!(result, Err(ProbeError::Cancelled)), "{result:?}");
+    }
+}

@@ -1,0 +1,28 @@
+//! The probe that ships, on a simulated drive, in virtual time.
+
+use engine::disk::profile::{Finding, Key, Options, Probe, Space};
+use engine::units::{BLOCK, Nanos};
+
+use super::drive::Drive;
+use super::drive::done::earlier;
+
+/// What the probe finds of a whole drive that was idle, and how long it took in the drive's time.
+///
+/// Panics if the drive is too small to be probed (less than 16 MiB).
+pub fn probe(drive: &mut dyn Drive, options: Options) -> (Vec<(Key, Finding)>, Nanos) {
+    let space = Space::whole(drive.bytes(), BLOCK);
+    let mut probe = Probe::new(space, options, 0).expect("a simulated drive is large enough");
+    let mut now = 0;
+    while !probe.is_over() {
+        while let Some(request) = probe.poll_request(now) {
+            drive.submit(now, request.slot.into(), request.op, request.offset, request.len);
+        }
+        let Some(next) = earlier(drive.poll_timeout(), probe.poll_timeout()) else { break };
+        now = now.max(next);
+        while let Some((tag, at)) = drive.poll(now) {
+            probe.complete(at, tag as u32);
+        }
+    }
+    assert!(probe.is_over(), "the drive has forgotten a request");
+    (probe.findings(), now)
+}

@@ -1,0 +1,61 @@
+//! Does the probe find the truth? All presets, in virtual time, against what their descriptions say and what fresh drives
+//! do under other loads.
+
+use engine::disk::profile::{BUDGET_NS, Key, Options};
+use sim::disk::drive::presets::{PRESETS, preset};
+use sim::disk::probe::probe;
+use sim::disk::truth::truth;
+
+/// What the probe of a seed finds wrong.
+fn wrong(name: &str, seed: u64) -> Vec<String> {
+    let description = preset(name).unwrap().unwrap();
+    let mut drive = description.build().unwrap();
+    let (found, took_ns) = probe(&mut *drive, Options { budget_ns: BUDGET_NS, seed, read_only: false });
+    // A request in flight when the time is over is waited for.
+    assert!(took_ns < BUDGET_NS + BUDGET_NS / 50, "{name} took {took_ns} ns");
+    let number =
+        |key: Key| found.iter().find(|(k, _)| *k == key).unwrap_or_else(|| panic!("{name} has no {key}")).1.value;
+    let truths = truth(&description, 99).unwrap();
+    let missed = truths.into_iter().filter(|truth| !truth.accepts(number(truth.key)));
+    missed.map(|truth| format!("{}: {:?}, and the truth is {:?}", truth.key, number(truth.key), truth.value)).collect()
+}
+
+fn check(name: &str) {
+    let wrong = wrong(name, 1);
+    assert!(wrong.is_empty(), "{name}:\n  {}", wrong.join("\n  "));
+}
+
+/// Chance decides where requests go, so a value may miss its bound now and then: how often, of all values and 20 seeds?
+#[test]
+#[ignore = "takes a minute"]
+fn other_seeds_seldom_miss() {
+    let mut missed = 0;
+    for (name, _) in PRESETS {
+        for seed in 0..20 {
+            for what in wrong(name, seed) {
+                println!("{name}, seed {seed}: {what}");
+                missed += 1;
+            }
+        }
+    }
+    assert!(missed <= 20 * PRESETS.len() / 4, "{missed} values of {} probes", 20 * PRESETS.len());
+}
+
+macro_rules! presets {
+    ($($test:ident: $name:literal),+ $(,)?) => {
+        $(#[test] fn $test() { check($name) })+
+        #[test]
+        fn every_preset_is_here() {
+            assert_eq!([$($name),+], PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>()[..]);
+        }
+    };
+}
+
+presets![
+    cheetah: "cheetah-15k5",
+    barracuda_of_1996: "barracuda-st32171w",
+    barracuda_of_2005: "barracuda-7200.9",
+    nearline: "nearline",
+    flash: "flash",
+    throttled: "throttled",
+];
