@@ -89,7 +89,7 @@ impl Trouble {
 
     /// A TRIM of `len` bytes at `offset` arrived, or is over.
     pub fn trimmed(&mut self, offset: u64, len: u64) {
-        let sectors = offset / SECTOR..(offset + len).div_ceil(SECTOR);
+        let sectors = offset / SECTOR..offset.saturating_add(len).div_ceil(SECTOR);
         self.broken.range_mut(sectors).for_each(|(_, broken)| broken.trimmed = true);
     }
 
@@ -118,9 +118,9 @@ impl Trouble {
         }
     }
 
-    /// Whether a read of `len` bytes at `offset`, since `start`, may fail.
+    /// Whether a read of `len` bytes at `offset`, perhaps far beyond any volume's end, since `start`, may fail.
     pub fn excuses_read(&self, start: Step, offset: u64, len: u64) -> bool {
-        let (from, to) = (offset / BLOCK * BLOCK, (offset + len).next_multiple_of(BLOCK));
+        let (from, to) = (offset / BLOCK * BLOCK, offset.saturating_add(len).div_ceil(BLOCK).saturating_mul(BLOCK));
         let touches = |what| matches!(what, What::Read(a, b) if a < to && from < b);
         self.past.iter().any(|&(step, what)| step >= start && touches(what))
     }
@@ -172,6 +172,7 @@ mod tests {
         assert!(trouble.excuses_read(4, 3 * BLOCK + 100, 10) && trouble.excuses_read(5, 2 * BLOCK, BLOCK + 1));
         assert!(!trouble.excuses_read(6, 3 * BLOCK, 10), "it came later");
         assert!(!trouble.excuses_read(4, 4 * BLOCK, 10), "it wanted something else");
+        assert!(!trouble.excuses_read(4, u64::MAX - 10, 100), "it wanted what no volume has");
         assert!(!trouble.excuses_flush(4));
     }
 

@@ -84,11 +84,11 @@ impl Server {
         }
         let partition = self.cache.partition_mut(tenant);
         let read = state.streams.span(place);
-        if start < read.0 || read.1 < end {
-            // It waited until replies were sent, and its place was given to another meanwhile.
+        let stream = state.streams.at(place);
+        if !stream.is_proven() || start < read.0 || read.1 < end {
+            // It waited until replies were sent, and its place is another's by now, or nobody's.
             return;
         }
-        let stream = state.streams.at(place);
         let read_ahead = stream.ahead.saturating_sub(read.1);
         let sharing = partition.streams + u32::from(!stream.is_live());
         // Those who came when there were fewer may have more than their part ahead.

@@ -52,7 +52,8 @@ const EMPTY: Stream =
     Stream { start: 0, requests: 0, seen: 0, used: 0, conn: ConnId(0), serial: 0, ahead: 0, unread: 0, marker: 0 };
 
 impl Stream {
-    fn is_proven(&self) -> bool {
+    /// So many reads in a row that it is a stream.
+    pub(crate) fn is_proven(&self) -> bool {
         self.requests >= PROOF
     }
 

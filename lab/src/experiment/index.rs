@@ -98,7 +98,7 @@ mod tests {
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.starts_with("before\n") && text.ends_with("\nafter\n"), "{text}");
         check(&file, &found(0.12)).unwrap();
-        assert!(check(&file, &found(0.2)).unwrap_err().contains("is 0.200 now"));
+        assert!(check(&file, &found(0.25)).unwrap_err().contains("is 0.250 now"));
         assert!(check(&file, &vec![("streams", vec![])]).unwrap_err().contains("any more"));
         let other = vec![("streams", vec![Claim::new("kept", 0.1, Bound::AtMost(0.4))])];
         assert!(check(&file, &other).unwrap_err().contains("at most 0.4"));
