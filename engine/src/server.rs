@@ -29,6 +29,14 @@ pub struct Config {
     pub budget_bytes_max: u64,
     /// Device requests in the device at the same time.
     pub device_depth: u32,
+    /// Who may use the disk next.
+    pub policy: policy::Kind,
+    /// R: the part of its standalone efficiency that a tenant keeps, in thousandths, below 1000.
+    pub insulation_permille: u32,
+    /// What a turn of the disk to another tenant costs, until it is measured: the profile's switch cost.
+    pub switch_ns: Nanos,
+    /// The longest round of slices.
+    pub round_max_ns: Nanos,
     /// Requests received and unanswered per connection.
     pub requests_per_connection: u32,
     /// Reply bytes per connection, being read or unsent, above which nothing more is begun for it.
@@ -51,6 +59,13 @@ impl Config {
             budget_bytes_max: budget_bytes,
             // Deep enough for an SSD's parallelism, shallow enough that the device does not hide an order from us.
             device_depth: 128,
+            policy: policy::Kind::None,
+            // Design, section 1.
+            insulation_permille: 900,
+            // Argon, table 1: a seek and half a turn of a usual disk.
+            switch_ns: 12 * MILLISECOND,
+            // Design, section 5.1.
+            round_max_ns: 2 * SECOND,
             // Four times what fio or qemu keep in flight.
             requests_per_connection: 128,
             // Eight large reads being worked while as many are sent; the bandwidth-delay product of 10 Gbit/s at 6 ms.
@@ -61,6 +76,16 @@ impl Config {
             // What Linux reads ahead of a disk.
             prefetch_bytes_max: 128 << 10,
             seed: 0,
+        }
+    }
+
+    fn policy(&self) -> policy::Settings {
+        policy::Settings {
+            kind: self.policy,
+            depth: self.device_depth,
+            insulation_permille: self.insulation_permille,
+            switch_ns: self.switch_ns,
+            round_max_ns: self.round_max_ns,
         }
     }
 
@@ -137,7 +162,7 @@ impl Server {
         Server {
             now: 0,
             cache: Cache::new(frames, frames_max, config.seed),
-            device: Device::new(Box::new(policy::None::new(config.device_depth))),
+            device: Device::new(config.policy().build()),
             connections: Vec::new(),
             volumes: Vec::new(),
             requests: Slab::new(),
@@ -186,7 +211,7 @@ impl Server {
 
     /// When to send `Event::Timer`.
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        self.timer
+        [self.timer, self.device.poll_timeout()].into_iter().flatten().min()
     }
 
     /// What `conn` wants to read next.

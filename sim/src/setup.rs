@@ -4,6 +4,7 @@ use engine::Config;
 use engine::control::LEAST_BYTES;
 use engine::control::{TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
+use engine::disk::policy::Kind;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 use crate::disk::Limits;
@@ -198,6 +199,10 @@ fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {
         idle_ns: rng.pick(&[MILLISECOND / 10, 20 * MILLISECOND]),
         prefetch_bytes_max: 0,
         seed: rng.next(),
+        policy: rng.pick(&[Kind::None, Kind::Insulated]),
+        insulation_permille: rng.pick(&[500, 900, 950]),
+        switch_ns: rng.pick(&[0, 12 * MILLISECOND]),
+        round_max_ns: rng.pick(&[50 * MILLISECOND, 2 * SECOND]),
     }
 }
 

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use engine::control::WriteCache;
+use engine::disk::policy::{HOLD_MAX_NS, Kind, STUCK_NS};
 use engine::disk::{Io, IoId, Op, VolumeId};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Outgoing, Server};
@@ -156,6 +157,8 @@ pub struct World {
     /// Tenants that there are.
     pub(crate) tenants: Vec<bool>,
     silence_checked_at: Nanos,
+    /// The device has had nothing to do since then.
+    idle_since: Option<Nanos>,
     at_once: u32,
     in_pass: bool,
     /// What the driver does at the end of its pass.
@@ -191,6 +194,7 @@ impl World {
             drained: false,
             tenants: vec![false; setup.tenants.len()],
             silence_checked_at: 0,
+            idle_since: Some(0),
             at_once: 0,
             in_pass: false,
             batch: Vec::new(),
@@ -290,6 +294,7 @@ impl World {
 
     fn complete(&mut self, io: IoId) -> Verdict {
         let done = self.disk.complete(io, &mut self.frames);
+        self.idle_since = (self.disk.in_flight() == 0).then_some(self.now);
         let (good, next) = (done.result.is_ok(), self.step + 1);
         self.stats.faults += u64::from(!good);
         let volume = &mut self.volumes[done.io.volume.0 as usize];
@@ -339,8 +344,15 @@ impl World {
             self.act(action)?;
         }
         self.watch_outgoing()?;
+        let insulated = self.setup.config.policy == Kind::Insulated;
         for volume in self.volumes.iter().filter(|volume| !volume.closing) {
-            let (id, idle) = (volume.setup.spec.volume, !self.disk.is_full());
+            // In slices, the disk may be another's, or be held for another; then it does nothing for nobody, for a while.
+            let idle = match self.idle_since {
+                _ if !insulated => !self.disk.is_full(),
+                Some(since) => self.now > since + HOLD_MAX_NS + self.setup.late_ns,
+                None => false,
+            };
+            let id = volume.setup.spec.volume;
             if let Some(start) = volume.promptness.oldest().filter(|_| idle && !self.disk.is_busy(id)) {
                 return Err(format!("the flush of step {start} waits, but the device does nothing for {id:?}"));
             }
@@ -376,6 +388,8 @@ impl World {
     fn submit(&mut self, id: IoId) -> Verdict {
         let io = self.server.io(id);
         let (volume, op) = (io.volume, io.op);
+        self.check_slices(volume)?;
+        self.idle_since = None;
         let line = Line::Submit(id, volume, format!("{op:?}"), io.offset, io.len);
         self.disk.submit(self.now, id, io, &mut self.frames)?;
         self.log(line);
@@ -388,6 +402,22 @@ impl World {
             Op::Read | Op::Zero | Op::Punch => {}
         }
         Ok(())
+    }
+
+    /// In slices, nobody's requests are in the device beside another tenant's, but for those that it does not give back.
+    fn check_slices(&self, volume: VolumeId) -> Verdict {
+        if self.setup.config.policy != Kind::Insulated {
+            return Ok(());
+        }
+        let tenant = |volume: VolumeId| self.volumes[volume.0 as usize].setup.spec.tenant;
+        let mut beside = self.disk.requests().filter(|&(other, _)| tenant(other) != tenant(volume));
+        match beside.find(|&(_, since)| self.now < since + STUCK_NS) {
+            Some((other, since)) => Err(format!(
+                "a request of {volume:?} goes to the device at {}, where one of {other:?}, of another tenant, is since {since}",
+                self.now
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Frames that newly wait to be sent must not change until they are.

@@ -69,6 +69,7 @@ impl Server {
             others.map(|(id, partition)| (id, partition.spec.cache)).chain([(tenant, spec.cache)]).collect();
         let targets = allot::targets(u64::from(self.cache.pool().limit()), &asked, spec.cache)?;
         self.cache.set_tenant(tenant, spec);
+        self.device.set_tenant(self.now, tenant, spec.share);
         let at = tenant.0 as usize;
         if self.waiting.len() <= at {
             self.waiting.resize_with(at + 1, Waiting::default);
@@ -97,6 +98,7 @@ impl Server {
             return Err(Refusal::InUse);
         }
         self.cache.drop_tenant(tenant);
+        self.device.drop_tenant(tenant);
         let left: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
         let targets = allot::targets(u64::from(self.cache.pool().limit()), &left, None)?;
         self.set_targets(&targets);
@@ -333,6 +335,7 @@ impl Server {
             connections: (self.connections.iter().flatten())
                 .map(|c| ConnectionStats { volume: c.volume, in_flight: c.in_flight })
                 .collect(),
+            slices: self.device.slices(),
         }
     }
 
@@ -365,13 +368,16 @@ impl Server {
         }
     }
 
-    fn tenant_stats(&self) -> Vec<TenantStats> {
+    fn tenant_stats(&mut self) -> Vec<TenantStats> {
+        let Server { cache, device, now, .. } = self;
         let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| TenantStats {
             tenant,
             target_frames: u64::from(partition.target),
             used_frames: u64::from(partition.used),
             dirty_frames: u64::from(partition.unwritten),
+            wanting_ns: device.wanting_ns(*now, tenant),
+            plan: device.plan(*now, tenant),
         };
-        self.cache.tenants().map(stats).collect()
+        cache.tenants().map(stats).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::control::TenantId;
 use crate::disk::VolumeId;
+use crate::disk::policy::{Slice, TenantPlan};
 use crate::units::Nanos;
 
 /// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all others.
@@ -117,6 +118,10 @@ pub struct TenantStats {
     pub used_frames: u64,
     /// Of those, dirty.
     pub dirty_frames: u64,
+    /// Nanoseconds in which it had a request outstanding, of a client or of the device.
+    pub wanting_ns: Nanos,
+    /// Its disk time; `None` under a policy that does not tell tenants apart.
+    pub plan: Option<TenantPlan>,
 }
 
 /// A connection.
@@ -155,4 +160,6 @@ pub struct Snapshot {
     pub tenants: Vec<TenantStats>,
     /// By connection.
     pub connections: Vec<ConnectionStats>,
+    /// The last slices, oldest first.
+    pub slices: Vec<Slice>,
 }

@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use super::policy::Policy;
+use super::policy::{self, Entry, Policy, Slice, TenantPlan};
 use super::{Io, IoId, Op, Segment, VolumeId};
 use crate::cache::BlockId;
 use crate::control::TenantId;
 use crate::event::Action;
 use crate::slab::Slab;
-use crate::units::{Nanos, SectorMask};
+use crate::units::{Nanos, SectorMask, Share};
 use crate::volume::Ticket;
 
 /// What a device request is for.
@@ -35,6 +35,7 @@ pub(crate) struct Slot {
     pub(crate) tenant: TenantId,
     /// The blocks it concerns, and of each the sectors.
     pub(crate) parts: Vec<(BlockId, SectorMask)>,
+    cost_ns: Nanos,
     arrived: Nanos,
     submitted: Nanos,
 }
@@ -46,6 +47,7 @@ impl Default for Slot {
             purpose: Purpose::Fill,
             tenant: TenantId(0),
             parts: Vec::new(),
+            cost_ns: 0,
             arrived: 0,
             submitted: 0,
         }
@@ -64,6 +66,7 @@ pub(crate) struct Served {
 pub(crate) struct Device {
     slots: Slab<Slot>,
     policy: Box<dyn Policy>,
+    tenants: Vec<OfTenant>,
     in_device: u32,
     started: Option<Nanos>,
     changed_at: Nanos,
@@ -73,7 +76,30 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(policy: Box<dyn Policy>) -> Device {
-        Device { slots: Slab::new(), policy, in_device: 0, started: None, changed_at: 0, busy_ns: 0, idle_ns: 0 }
+        Device {
+            slots: Slab::new(),
+            policy,
+            tenants: Vec::new(),
+            in_device: 0,
+            started: None,
+            changed_at: 0,
+            busy_ns: 0,
+            idle_ns: 0,
+        }
+    }
+
+    /// A tenant is there, or its share has changed.
+    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
+        let at = tenant.0 as usize;
+        if self.tenants.len() <= at {
+            self.tenants.resize_with(at + 1, OfTenant::default);
+        }
+        self.policy.set_tenant(now, tenant, share);
+    }
+
+    /// A tenant without volumes is gone.
+    pub(crate) fn drop_tenant(&mut self, tenant: TenantId) {
+        self.policy.drop_tenant(tenant);
     }
 
     /// A new request, to be completed by the caller with segments and parts, then [`Device::submit`]ted.
@@ -111,7 +137,12 @@ impl Device {
         let slot = &mut self.slots[io.0];
         slot.arrived = now;
         let tenant = slot.tenant;
-        self.policy.arrived(now, tenant, io, urgent);
+        let of_tenant = &mut self.tenants[tenant.0 as usize];
+        let follows = of_tenant.ends.follows(&slot.io);
+        of_tenant.demand.begin(now);
+        slot.cost_ns = policy::cost_ns(slot.io.op, slot.io.len, follows);
+        let entry = Entry { io, cost_ns: slot.cost_ns };
+        self.policy.arrived(now, tenant, entry, urgent);
     }
 
     /// Somebody waits for the write-backs of `volume`: those that wait for their turn are urgent from now on.
@@ -125,9 +156,16 @@ impl Device {
     }
 
     /// Takes back those of a tenant's requests that wait for their turn and that are `unwanted`: the caller forgets them.
-    pub(crate) fn withdraw(&mut self, tenant: TenantId, unwanted: impl Fn(&Slot) -> bool, dropped: &mut Vec<IoId>) {
-        let slots = &self.slots;
-        self.policy.withdraw(tenant, &|io| unwanted(&slots[io.0]), dropped);
+    pub(crate) fn withdraw(
+        &mut self,
+        now: Nanos,
+        tenant: TenantId,
+        unwanted: impl Fn(&Slot) -> bool,
+        dropped: &mut Vec<IoId>,
+    ) {
+        let (slots, before) = (&self.slots, dropped.len());
+        self.policy.withdraw(now, tenant, &|io| unwanted(&slots[io.0]), dropped);
+        (before..dropped.len()).for_each(|_| self.end_demand(now, tenant));
     }
 
     /// Gives to the device what the policy lets go.
@@ -146,8 +184,9 @@ impl Device {
         self.in_device -= 1;
         let slot = &self.slots[io.0];
         let served = Served { queued_ns: slot.submitted - slot.arrived, device_ns: now - slot.submitted };
-        let tenant = slot.tenant;
-        self.policy.done(now, tenant, io);
+        let (tenant, cost_ns, submitted) = (slot.tenant, slot.cost_ns, slot.submitted);
+        self.policy.done(now, tenant, cost_ns, submitted);
+        self.end_demand(now, tenant);
         served
     }
 
@@ -184,5 +223,96 @@ impl Device {
     /// Requests that wait for their turn.
     pub(crate) fn waiting(&self) -> usize {
         self.policy.waiting()
+    }
+
+    /// When [`Device::dispatch`] may do something though nothing happened.
+    pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
+        self.policy.poll_timeout()
+    }
+
+    /// A tenant wants something: a request of a client, or of the device.
+    pub(crate) fn begin_demand(&mut self, now: Nanos, tenant: TenantId) {
+        self.tenants[tenant.0 as usize].demand.begin(now);
+    }
+
+    /// It has got it, or does not want it any more.
+    pub(crate) fn end_demand(&mut self, now: Nanos, tenant: TenantId) {
+        self.tenants[tenant.0 as usize].demand.end(now);
+    }
+
+    /// Nanoseconds in which a tenant wanted something.
+    pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.tenants[tenant.0 as usize].demand.wanting_ns(now)
+    }
+
+    /// What the policy does for a tenant.
+    pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
+        self.policy.plan(now, tenant)
+    }
+
+    /// The last slices.
+    pub(crate) fn slices(&self) -> Vec<Slice> {
+        self.policy.slices()
+    }
+}
+
+#[derive(Default, Debug)]
+struct OfTenant {
+    ends: Ends,
+    demand: Demand,
+}
+
+/// A client that asks again within this time had a request outstanding all the while: the way to it and back, 1 ms.
+const TURNAROUND_NS: Nanos = 1_000_000;
+
+/// How long a tenant had a request outstanding.
+#[derive(Default, Debug)]
+struct Demand {
+    outstanding: u32,
+    since: Nanos,
+    until: Nanos,
+    past_ns: Nanos,
+}
+
+impl Demand {
+    fn begin(&mut self, now: Nanos) {
+        if self.outstanding == 0 {
+            self.past_ns += Some(now - self.until).filter(|&gap| gap <= TURNAROUND_NS).unwrap_or(0);
+            self.since = now;
+        }
+        self.outstanding += 1;
+    }
+
+    fn end(&mut self, now: Nanos) {
+        self.outstanding -= 1;
+        if self.outstanding == 0 {
+            self.past_ns += now - self.since;
+            self.until = now;
+        }
+    }
+
+    fn wanting_ns(&self, now: Nanos) -> Nanos {
+        self.past_ns + if self.outstanding > 0 { now - self.since } else { 0 }
+    }
+}
+
+/// Where the latest requests of a tenant end, for as many streams as a client usually has.
+#[derive(Clone, Copy, Default, Debug)]
+struct Ends {
+    places: [(Option<VolumeId>, u64); 4],
+    oldest: usize,
+}
+
+impl Ends {
+    /// Whether the request begins where an earlier one ended; it is the latest one now.
+    fn follows(&mut self, io: &Io) -> bool {
+        let begin = (Some(io.volume), io.offset);
+        let found = self.places.iter().position(|&place| place == begin);
+        let at = found.unwrap_or(self.oldest);
+        self.places[at] = (Some(io.volume), io.offset + io.len);
+        if found.is_none() {
+            self.oldest = (self.oldest + 1) % self.places.len();
+        }
+        found.is_some()
     }
 }

@@ -2,7 +2,7 @@
 
 mod device;
 mod io;
-pub(crate) mod policy;
+pub mod policy;
 pub mod profile;
 
 pub(crate) use device::{Device, Purpose};

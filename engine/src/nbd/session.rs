@@ -71,6 +71,7 @@ impl Server {
         connection.changing += u32::from(changes(header.kind));
         let volume = connection.volume;
         self.volume_mut(volume).requests += 1;
+        self.device.begin_demand(self.now, self.cache.volume(volume).tenant);
         let durable = self.volume(volume).writes_are_durable(header.has(flag::FUA));
         let id = self.requests.take();
         let request = &mut self.requests[id];
@@ -441,6 +442,7 @@ impl Server {
         let changes = changes(self.requests[request].kind);
         self.requests.give(request);
         self.volume_mut(volume).requests -= 1;
+        self.device.end_demand(self.now, self.cache.volume(volume).tenant);
         if self.volume(volume).closing.is_some() {
             self.poke(volume);
         }

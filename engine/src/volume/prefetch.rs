@@ -218,6 +218,7 @@ impl Server {
         let cache = &self.cache;
         let nobody_waits = |&(id, _): &(BlockId, u8)| cache.block(id).fill_queue.is_empty();
         self.device.withdraw(
+            self.now,
             tenant,
             |slot| match slot.purpose {
                 Purpose::Prefetch(serial) => unwanted(slot.io.volume, serial) && slot.parts.iter().all(nobody_waits),

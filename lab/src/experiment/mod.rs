@@ -17,6 +17,7 @@ pub mod index;
 pub mod page;
 pub mod stand;
 
+mod insulation;
 mod sharing;
 
 use serde::Serialize;
@@ -28,6 +29,10 @@ pub const ALL: &[Experiment] = &[
     sharing::stream_random::EXPERIMENT,
     sharing::depths::EXPERIMENT,
     sharing::cache::EXPERIMENT,
+    insulation::mixes::STREAMS,
+    insulation::mixes::STREAM_RANDOM,
+    insulation::mixes::DEPTHS,
+    insulation::mixes::UNEQUAL,
 ];
 
 /// One experiment.

@@ -1,7 +1,8 @@
 //! What most experiments do: put loads on a preset, alone and together, and see what each gets.
 
 use engine::Config;
-use engine::control::{TenantSpec, WriteCache};
+use engine::control::{Snapshot, TenantSpec, WriteCache};
+use engine::disk::policy::Kind;
 use engine::units::{BLOCK, Nanos, SECOND};
 use hdrhistogram::Histogram;
 use sim::bench::raw::Raw;
@@ -20,15 +21,25 @@ pub struct Rate {
     pub seconds: f64,
     /// Nanoseconds from intention to answer.
     pub latency: Histogram<u64>,
+    /// Bytes in each [`BIN_NS`] of the time that counts.
+    pub bins: Vec<u64>,
 }
+
+/// What a [`Rate`] is cut into.
+pub const BIN_NS: Nanos = SECOND / 20;
 
 impl Rate {
     fn new(seconds: f64) -> Rate {
         let latency = Histogram::new(3).expect("three digits are allowed");
-        Rate { requests: 0, bytes: 0, seconds, latency }
+        Rate { requests: 0, bytes: 0, seconds, latency, bins: Vec::new() }
     }
 
-    fn count(&mut self, done: &Done) {
+    fn count(&mut self, done: &Done, since_ns: Nanos) {
+        let bin = ((done.done_ns - since_ns) / BIN_NS) as usize;
+        if self.bins.len() <= bin {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += done.request.bytes;
         self.requests += 1;
         self.bytes += done.request.bytes;
         self.latency.record(done.done_ns - done.request.intended_ns).expect("histograms grow");
@@ -59,6 +70,17 @@ impl Rate {
     }
 }
 
+/// What happened on a stand.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// By tenant that was there.
+    pub rates: Vec<Rate>,
+    /// The server when counting began.
+    pub before: Snapshot,
+    /// The server at the end.
+    pub after: Snapshot,
+}
+
 /// Where loads are run.
 #[derive(Clone, Debug)]
 pub struct Stand {
@@ -76,6 +98,10 @@ pub struct Stand {
     pub device_depth: u32,
     /// All volumes share one partition, as in a server without partitions.
     pub shared_cache: bool,
+    /// Who may use the disk next.
+    pub policy: Kind,
+    /// R, in thousandths.
+    pub insulation_permille: u32,
 }
 
 impl Stand {
@@ -89,6 +115,8 @@ impl Stand {
             prefetch: 0,
             device_depth: 128,
             shared_cache: false,
+            policy: Kind::None,
+            insulation_permille: 900,
         }
     }
 
@@ -107,36 +135,57 @@ impl Stand {
 
     /// All `loads` at once, those that are `None` absent; what each got. Areas are cut to the volume.
     pub fn run(&self, loads: &[Option<Stream>], seed: u64) -> Result<Vec<Rate>, String> {
-        let end = self.warm_up_ns + self.counted_ns;
+        let plain = TenantSpec { share: None, cache: None };
+        let actors: Vec<_> = loads.iter().map(|load| Some((plain, load.clone()?))).collect();
+        let shared = self.shared_cache || actors.iter().all(Option::is_some);
+        // Who is absent has a partition nevertheless, unless all are in one: what a load loses is not cache.
+        let (mut run, mut at) = (self.play(&actors, !shared, seed)?, 0);
+        let empty = || Rate::new(self.counted_ns as f64 / 1e9);
+        let rates = actors.iter().map(|actor| {
+            at += usize::from(actor.is_some());
+            actor.as_ref().map_or_else(empty, |_| run.rates.remove(0))
+        });
+        Ok(rates.collect())
+    }
+
+    /// These tenants, each with one volume and its load, those that are `None` absent: what happened. With `reserved`, those
+    /// who are absent have their partition of the cache nevertheless.
+    pub fn play(&self, actors: &[Option<(TenantSpec, Stream)>], reserved: bool, seed: u64) -> Result<Run, String> {
         let mut config = Config::new(self.memory);
         config.seed = seed;
         config.prefetch_bytes_max = self.prefetch;
         config.device_depth = self.device_depth;
-        let mut volumes = Vec::new();
-        let mut tenants =
-            vec![TenantSpec { share: None, cache: None }; if self.shared_cache { 1 } else { loads.len() }];
-        for (number, load) in loads.iter().enumerate() {
-            let (start, bytes) = self.place(number, loads.len())?;
-            let streams = load.iter().map(|load| cut(load, bytes)).collect::<Vec<_>>();
-            let load = if streams.is_empty() { Workload::new(vec![], 0) } else { described(streams, seed, number)? };
-            let tenant = if self.shared_cache { 0 } else { number };
-            volumes.push(Volume { tenant, start, bytes, write_cache: WriteCache::Volatile, load });
+        config.policy = self.policy;
+        config.insulation_permille = self.insulation_permille;
+        let (mut tenants, mut volumes) = (Vec::new(), Vec::new());
+        for (number, actor) in actors.iter().enumerate() {
+            let (start, bytes) = self.place(number, actors.len())?;
+            let Some((spec, load)) = actor else { continue };
+            if !self.shared_cache || tenants.is_empty() {
+                tenants.push(*spec);
+            }
+            let load = described(vec![cut(load, bytes)], seed, number)?;
+            volumes.push(Volume { tenant: tenants.len() - 1, start, bytes, write_cache: WriteCache::Volatile, load });
         }
-        if self.shared_cache {
-            tenants.truncate(1);
+        if reserved {
+            tenants.resize(actors.len(), TenantSpec { share: None, cache: None });
         }
+        let mut rates = vec![Rate::new(self.counted_ns as f64 / 1e9); volumes.len()];
         let mut bench = Bench::new(config, self.drive()?, Costs::default(), &tenants, volumes)?;
-        let mut rates = vec![Rate::new(self.counted_ns as f64 / 1e9); loads.len()];
         let mut failed = None;
-        bench.run(end, |done| {
+        let mut count = |done: Done| {
             failed = failed.or(done.failed.then_some(done));
             if done.done_ns >= self.warm_up_ns {
-                rates[done.volume].count(&done);
+                rates[done.volume].count(&done, self.warm_up_ns);
             }
-        });
+        };
+        bench.run(self.warm_up_ns, &mut count);
+        let before = bench.snapshot()?;
+        bench.run(self.warm_up_ns + self.counted_ns, &mut count);
+        let after = bench.snapshot()?;
         match failed {
             Some(done) => Err(format!("{done:?} failed on a disk without faults")),
-            None => Ok(rates),
+            None => Ok(Run { rates, before, after }),
         }
     }
 
@@ -147,7 +196,7 @@ impl Stand {
         let mut raw = Raw::new(self.drive()?, start, described(vec![cut(load, bytes)], seed, number)?);
         raw.run(self.warm_up_ns + self.counted_ns, |done| {
             if done.done_ns >= self.warm_up_ns {
-                rate.count(&done);
+                rate.count(&done, self.warm_up_ns);
             }
         });
         Ok(rate)

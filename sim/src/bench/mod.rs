@@ -20,7 +20,7 @@ mod replies;
 
 use std::collections::VecDeque;
 
-use engine::control::{Command, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::control::{Command, Report, Snapshot, TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::{Op as DiskOp, VolumeId};
 use engine::nbd::wire::{self, command};
 use engine::units::{BLOCK, Nanos};
@@ -180,7 +180,7 @@ impl Bench {
         let (backlog, replies) = (VecDeque::new(), Replies::default());
         self.clients.push(Client { conn, load: on.load, backlog, in_line: false, replies, planned_ns: Some(0) });
         self.queue.push(0, Wake::Ask(number as usize));
-        self.act(&mut |_| ());
+        self.act();
         Ok(())
     }
 
@@ -226,6 +226,21 @@ impl Bench {
         self.drive_busy_ns + running
     }
 
+    /// What the server tells of itself.
+    pub fn snapshot(&mut self) -> Result<Snapshot, String> {
+        self.server.handle(self.now, Event::Control { token: 0, command: Command::Snapshot });
+        let mut found = None;
+        let mut others = VecDeque::new();
+        while let Some(action) = self.server.poll_action() {
+            match action {
+                Action::Report { report: Report::Snapshot(snapshot), .. } => found = Some(*snapshot),
+                other => others.push_back(other),
+            }
+        }
+        others.into_iter().for_each(|action| self.do_one(action));
+        found.ok_or_else(|| "a snapshot was not answered at once".into())
+    }
+
     fn next_at(&self) -> Option<Nanos> {
         let wakes = if self.is_done() { None } else { self.server.poll_timeout() };
         [self.queue.next_at(), self.drive.poll_timeout(), wakes].into_iter().flatten().min()
@@ -240,11 +255,11 @@ impl Bench {
             }
             let io = engine::disk::IoId(tag as u32);
             self.server.handle(self.now, Event::IoDone { io, result: Ok(()) });
-            self.act(done);
+            self.act();
         }
         if self.server.poll_timeout().is_some_and(|at| at <= self.now) {
             self.server.handle(self.now, Event::Timer);
-            self.act(done);
+            self.act();
         }
         while self.queue.next_at().is_some_and(|at| at <= self.now) {
             let (_, wake) = self.queue.pop().expect("just seen");
@@ -254,7 +269,7 @@ impl Bench {
                     self.clients[client].backlog.push_back(request);
                     self.stand_in_line(client);
                 }
-                Wake::Serve => self.serve(done),
+                Wake::Serve => self.serve(),
                 Wake::Answer(client, id, failed) => self.answer(client, id, failed, done),
             }
         }
@@ -297,7 +312,7 @@ impl Bench {
     }
 
     /// The thread takes one request, or a part of one, of whoever is first in line.
-    fn serve(&mut self, done: &mut dyn FnMut(Done)) {
+    fn serve(&mut self) {
         self.serving = false;
         let Some(number) = self.line.pop_front() else { return };
         let client = &mut self.clients[number];
@@ -322,7 +337,7 @@ impl Bench {
             Receive::Pause | Receive::Closed => return self.next_in_line(),
         };
         self.thread_free_ns = self.now + cost_ns;
-        self.act(done);
+        self.act();
         self.stand_in_line(number);
         self.next_in_line();
     }
@@ -335,28 +350,32 @@ impl Bench {
     }
 
     /// Does what the engine asks for.
-    fn act(&mut self, _done: &mut dyn FnMut(Done)) {
+    fn act(&mut self) {
         while let Some(action) = self.server.poll_action() {
-            match action {
-                Action::Submit(io) => {
-                    let request = self.server.io(io);
-                    let start = self.starts[request.volume.0 as usize];
-                    let (offset, len) = match request.op {
-                        DiskOp::Flush => (0, 0),
-                        _ => (start + request.offset, request.len),
-                    };
-                    self.drive.submit(self.now, u64::from(io.0), request.op, offset, len);
-                    if self.in_drive == 0 {
-                        self.drive_busy_since = self.now;
-                    }
-                    self.in_drive += 1;
+            self.do_one(action);
+        }
+    }
+
+    fn do_one(&mut self, action: Action) {
+        match action {
+            Action::Submit(io) => {
+                let request = self.server.io(io);
+                let start = self.starts[request.volume.0 as usize];
+                let (offset, len) = match request.op {
+                    DiskOp::Flush => (0, 0),
+                    _ => (start + request.offset, request.len),
+                };
+                self.drive.submit(self.now, u64::from(io.0), request.op, offset, len);
+                if self.in_drive == 0 {
+                    self.drive_busy_since = self.now;
                 }
-                Action::Receive(conn) => self.stand_in_line(conn.0 as usize),
-                Action::Send(conn) => self.send(conn),
-                // Frames have no bytes here, and connections stay until the end.
-                Action::Copy { .. } | Action::Zero { .. } | Action::Retired | Action::Report { .. } => {}
-                Action::Close(conn) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
+                self.in_drive += 1;
             }
+            Action::Receive(conn) => self.stand_in_line(conn.0 as usize),
+            Action::Send(conn) => self.send(conn),
+            // Frames have no bytes here, and connections stay until the end.
+            Action::Copy { .. } | Action::Zero { .. } | Action::Retired | Action::Report { .. } => {}
+            Action::Close(conn) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
         }
     }
 

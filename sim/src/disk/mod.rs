@@ -125,6 +125,11 @@ impl Disk {
         self.in_flight.len()
     }
 
+    /// Whose requests are in it, and since when.
+    pub fn requests(&self) -> impl Iterator<Item = (VolumeId, Nanos)> {
+        self.in_flight.values().map(|request| (request.io.volume, request.submitted_at))
+    }
+
     /// Whether a request of `volume` is in it.
     pub fn is_busy(&self, volume: VolumeId) -> bool {
         self.in_flight.values().any(|request| request.io.volume == volume)

@@ -1,25 +1,109 @@
-//! Who may use the disk next: one trait, one file for each policy.
+//! Who may use the disk next: one trait, one file (or folder) for each policy.
 
+mod insulated;
 mod none;
+mod queue;
 
-pub(crate) use none::None;
-
+use super::{IoId, Op};
 use crate::control::TenantId;
-use crate::disk::IoId;
-use crate::units::Nanos;
+use crate::units::{Nanos, Share};
 
-/// Orders device requests. It sees when they come, who owns them and when they are done; nothing else goes to the device.
+pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
+pub(crate) use queue::Entry;
+
+/// The policies that there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// Exclusive slices of disk time, long enough for R (Argon).
+    #[default]
+    Insulated,
+    /// First come, first served.
+    None,
+}
+
+/// What a policy has to know of its disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Which policy.
+    pub kind: Kind,
+    /// Requests in the device at the same time.
+    pub depth: u32,
+    /// R: the part of its standalone efficiency that a tenant keeps, in thousandths, below 1000.
+    pub insulation_permille: u32,
+    /// What a turn to another tenant costs at first, until it is measured: the profile's switch cost.
+    pub switch_ns: Nanos,
+    /// The longest round.
+    pub round_max_ns: Nanos,
+}
+
+impl Settings {
+    /// The policy itself, without tenants.
+    pub(crate) fn build(self) -> Box<dyn Policy> {
+        match self.kind {
+            Kind::Insulated => Box::new(insulated::Insulated::new(self)),
+            Kind::None => Box::new(none::None::new(self.depth)),
+        }
+    }
+}
+
+/// What a policy does for a tenant at present.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct TenantPlan {
+    /// Its slice in each round.
+    pub slice_ns: Nanos,
+    /// The round.
+    pub round_ns: Nanos,
+    /// What it loses of a slice to the switch, the drain and rounding, of late.
+    pub loss_ns: Nanos,
+    /// The part of its slices that it does not lose, in thousandths: its R of disk time.
+    pub efficiency_permille: u32,
+    /// Disk time that it owned.
+    pub owned_ns: Nanos,
+    /// What its work would have taken alone, as its own slices tell.
+    pub useful_ns: Nanos,
+    /// Slices it had.
+    pub slices: u64,
+}
+
+/// Nanoseconds that a device of no particular kind needs for a request: what makes requests comparable. How much longer or
+/// shorter the requests of a tenant take on this device is measured.
+pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
+    /// Half a turn at 7,200 rpm and a medium seek.
+    const POSITIONING_NS: Nanos = 8_000_000;
+    /// 100 MB/s.
+    const BYTE_NS: Nanos = 10;
+    let positioning = if follows { 0 } else { POSITIONING_NS };
+    match op {
+        Op::Read | Op::Write { .. } => positioning + len * BYTE_NS,
+        Op::Flush | Op::Zero | Op::Punch => POSITIONING_NS,
+    }
+}
+
+/// Orders device requests. It sees when they come, who owns them, what they cost and when they are done; nothing else goes to
+/// the device.
 pub(crate) trait Policy: std::fmt::Debug {
+    /// A tenant is there, or its share has changed; `None` for a part of what nobody was promised.
+    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>);
+    /// A tenant without volumes is gone.
+    fn drop_tenant(&mut self, tenant: TenantId);
     /// A request of `tenant` wants to go to the device; an urgent one (a flush waits for it) ahead of the tenant's others.
-    fn arrived(&mut self, now: Nanos, tenant: TenantId, io: IoId, urgent: bool);
+    fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool);
     /// Those that `wanted` chooses, of the tenant's requests that wait, are urgent from now on.
     fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool);
     /// Those that `unwanted` chooses, of the tenant's requests that wait, are taken back: they are added to `dropped`.
-    fn withdraw(&mut self, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>);
+    fn withdraw(&mut self, now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>);
     /// The next one that may go now, `in_device` being there already.
     fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId>;
-    /// A request has come back from the device.
-    fn done(&mut self, now: Nanos, tenant: TenantId, io: IoId);
+    /// A request has come back from the device, to which it was given at `submitted`.
+    fn done(&mut self, now: Nanos, tenant: TenantId, cost_ns: Nanos, submitted: Nanos);
     /// Requests that wait.
     fn waiting(&self) -> usize;
+    /// When [`Policy::next`] may say something else though nothing happened.
+    fn poll_timeout(&self) -> Option<Nanos>;
+    /// What it does for a tenant; `None` if it does not tell tenants apart.
+    fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan>;
+    /// The last slices, oldest first.
+    fn slices(&self) -> Vec<Slice> {
+        Vec::new()
+    }
 }

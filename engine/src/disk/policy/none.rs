@@ -9,34 +9,11 @@
 
 use std::collections::VecDeque;
 
-use super::Policy;
+use super::queue::{Entry, Queue};
+use super::{Policy, TenantPlan};
 use crate::control::TenantId;
 use crate::disk::IoId;
-use crate::units::Nanos;
-
-/// Urgent requests that a tenant sends ahead of its others before one of those has its turn: enough that a flush hardly
-/// notices, few enough that a client that only flushes, or writes through, leaves its tenant's reads a fifth of the turns.
-const URGENT_IN_A_ROW: u32 = 4;
-
-/// What waits of one tenant.
-#[derive(Default, Debug)]
-struct Queue {
-    urgent: VecDeque<IoId>,
-    others: VecDeque<IoId>,
-    /// Urgent ones that have gone ahead since one of the others went.
-    ahead: u32,
-}
-
-impl Queue {
-    fn next(&mut self) -> Option<IoId> {
-        if !self.urgent.is_empty() && (self.ahead < URGENT_IN_A_ROW || self.others.is_empty()) {
-            self.ahead = if self.others.is_empty() { 0 } else { self.ahead + 1 };
-            return self.urgent.pop_front();
-        }
-        self.ahead = 0;
-        self.others.pop_front()
-    }
-}
+use crate::units::{Nanos, Share};
 
 /// First come, first served.
 #[derive(Debug)]
@@ -56,42 +33,31 @@ impl None {
 }
 
 impl Policy for None {
-    fn arrived(&mut self, _now: Nanos, tenant: TenantId, io: IoId, urgent: bool) {
+    fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _share: Option<Share>) {
         let at = tenant.0 as usize;
         if self.queues.len() <= at {
             self.queues.resize_with(at + 1, Queue::default);
         }
-        let queue = &mut self.queues[at];
-        if urgent { &mut queue.urgent } else { &mut queue.others }.push_back(io);
+    }
+
+    fn drop_tenant(&mut self, tenant: TenantId) {
+        debug_assert!(self.queues[tenant.0 as usize].is_empty(), "its volumes are closed");
+    }
+
+    fn arrived(&mut self, _now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
+        self.queues[tenant.0 as usize].push(entry, urgent);
         self.turns.push_back(tenant);
     }
 
     fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
-        if let Some(Queue { urgent, others, .. }) = self.queues.get_mut(tenant.0 as usize) {
-            others.retain(|&io| {
-                let wanted = wanted(io);
-                if wanted {
-                    urgent.push_back(io);
-                }
-                !wanted
-            });
-        }
+        self.queues[tenant.0 as usize].hurry(wanted);
     }
 
-    fn withdraw(&mut self, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
-        let Some(Queue { urgent, others, .. }) = self.queues.get_mut(tenant.0 as usize) else { return };
-        let before = dropped.len();
-        for queue in [urgent, others] {
-            queue.retain(|&io| {
-                let unwanted = unwanted(io);
-                if unwanted {
-                    dropped.push(io);
-                }
-                !unwanted
-            });
-        }
+    fn withdraw(&mut self, _now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
+        let queue = &mut self.queues[tenant.0 as usize];
+        queue.withdraw(unwanted, dropped);
         // The tenant's last turns go: what is left of its requests has waited for the others.
-        let keep = (self.turns.iter().filter(|&&turn| turn == tenant).count() + before).saturating_sub(dropped.len());
+        let keep = queue.len();
         let mut turns = 0;
         self.turns.retain(|&turn| {
             turns += usize::from(turn == tenant);
@@ -104,15 +70,23 @@ impl Policy for None {
             return Option::None;
         }
         let tenant = self.turns.pop_front()?;
-        let io = self.queues[tenant.0 as usize].next();
-        debug_assert!(io.is_some(), "a turn for each request");
-        io
+        let entry = self.queues[tenant.0 as usize].pop();
+        debug_assert!(entry.is_some(), "a turn for each request");
+        entry.map(|entry| entry.io)
     }
 
-    fn done(&mut self, _now: Nanos, _tenant: TenantId, _io: IoId) {}
+    fn done(&mut self, _now: Nanos, _tenant: TenantId, _cost_ns: Nanos, _submitted: Nanos) {}
 
     fn waiting(&self) -> usize {
         self.turns.len()
+    }
+
+    fn poll_timeout(&self) -> Option<Nanos> {
+        Option::None
+    }
+
+    fn plan(&mut self, _now: Nanos, _tenant: TenantId) -> Option<TenantPlan> {
+        Option::None
     }
 }
 
@@ -126,8 +100,9 @@ mod tests {
     /// A policy with these requests, numbered as they come: whose, whether urgent.
     fn with(arrivals: &[(TenantId, bool)]) -> None {
         let mut policy = None::new(u32::MAX);
+        [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Option::None));
         for (i, &(tenant, urgent)) in arrivals.iter().enumerate() {
-            policy.arrived(0, tenant, IoId(i as u32), urgent);
+            policy.arrived(0, tenant, Entry { io: IoId(i as u32), cost_ns: 0 }, urgent);
         }
         policy
     }
@@ -160,15 +135,15 @@ mod tests {
     fn what_is_taken_back_leaves_a_turn_for_each_of_the_others() {
         let mut policy = with(&[(A, false), (B, false), (A, true), (A, false), (B, false)]);
         let mut dropped = Vec::new();
-        policy.withdraw(A, &|io| io.0 == 0 || io.0 == 4, &mut dropped);
+        policy.withdraw(0, A, &|io| io.0 == 0 || io.0 == 4, &mut dropped);
         assert_eq!((dropped, policy.waiting()), (vec![IoId(0)], 4));
         assert_eq!(all(policy), [2, 1, 3, 4]);
     }
 
     #[test]
     fn no_more_than_the_depth() {
-        let mut policy = None::new(1);
-        policy.arrived(0, A, IoId(7), false);
-        assert_eq!((policy.next(0, 1), policy.next(0, 0)), (Option::None, Some(IoId(7))));
+        let mut policy = with(&[(A, false)]);
+        policy.depth = 1;
+        assert_eq!((policy.next(0, 1), policy.next(0, 0)), (Option::None, Some(IoId(0))));
     }
 }

@@ -1,0 +1,450 @@
+//! Slices of disk time: the disk belongs to one tenant at a time, long enough that turning to the next costs little.
+//!
+//! ```text
+//!   round  |  a's slice        |  b's slice  |      c's slice       |  a's ...
+//!          |turn|  issue   |drain|
+//!           the head   what is queued, and    nothing more would be
+//!           comes back what comes, while it   done in time: the rest
+//!                      fits                   comes back
+//! ```
+//!
+//! - Slices are as long as R and the tenants' measured losses ask for (`plan.rs`, `meter.rs`).
+//! - How many requests fit follows from the tenant's service times. What a slice lasts longer than it should is taken from the
+//!   tenant's next ones, and what it did not use because the next request did not fit is added: deficits, as in deficit round
+//!   robin (Shreedhar and Varghese 1995). So an overrun never costs the successor.
+//! - A tenant that has nothing to do keeps its slice while its next request is expected soon; then it loses the rest, and after
+//!   three rounds without work it is not planned for. It is back at its old place as soon as it asks.
+//! - While nobody else wants the disk, a slice goes on without a drain: a tenant alone loses nothing.
+//! - A request that the device does not give back holds up the others for [`STUCK_NS`] at most; then they go on beside it.
+//!
+//! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; DESIGN 5.1.
+//! Downside: response times are rounds, not requests; devices that work on many requests at the same time are not used well.
+
+mod meter;
+mod plan;
+
+use std::collections::VecDeque;
+
+use super::queue::{Entry, Queue};
+use super::{Policy, Settings, TenantPlan};
+use crate::control::TenantId;
+use crate::disk::IoId;
+use crate::units::{MILLISECOND, Nanos, SECOND, Share};
+use meter::{Meter, Watch};
+use plan::Needs;
+
+/// Rounds without work after which a tenant is not planned for. Argon, section 4.
+const IDLE_ROUNDS: u32 = 3;
+/// How long a drain may last beyond what is expected: longer than a drive's own retries, as far as it answers at all.
+pub const STUCK_NS: Nanos = 2 * SECOND;
+/// A slice is held for at least so long: the jitter of a client that always answers at once.
+const HOLD_MIN_NS: Nanos = 2 * MILLISECOND;
+/// The longest that a slice is held for a tenant that has nothing to do.
+pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
+/// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
+const GAP_NS: f64 = 1e6;
+/// Slices by which a tenant may be in debt: a drive that stalls for seconds is not its tenant's fault.
+const DEBT_SLICES: i64 = 4;
+/// Slices that are remembered to be shown.
+pub const SLICES_KEPT: usize = 64;
+
+/// A slice that is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slice {
+    /// Whose.
+    pub tenant: TenantId,
+    /// From when.
+    pub begun: Nanos,
+    /// To when.
+    pub ended: Nanos,
+    /// What its work would have taken alone.
+    pub useful_ns: Nanos,
+}
+
+/// How soon a tenant asks again.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    mean: f64,
+    deviation: f64,
+}
+
+impl Gap {
+    fn add(&mut self, gap: Nanos) {
+        // As TCP estimates round trips (RFC 6298): an eighth and a quarter.
+        let gap = (gap.min(SECOND)) as f64;
+        self.deviation += ((gap - self.mean).abs() - self.deviation) / 4.0;
+        self.mean += (gap - self.mean) / 8.0;
+    }
+
+    /// After so long it is not expected any more.
+    fn patience(&self) -> Nanos {
+        (self.mean + 4.0 * self.deviation) as Nanos + HOLD_MIN_NS
+    }
+}
+
+#[derive(Debug)]
+struct Tenant {
+    share: Option<Share>,
+    queue: Queue,
+    /// Requests in the device, and what they cost.
+    in_device: u32,
+    in_device_ns: Nanos,
+    /// Of those in the device, the ones that nobody waits for any more: all that were given to it until then.
+    stuck: u32,
+    stuck_until: Nanos,
+    /// Time it may still have: what is left of earlier slices, or less than nothing.
+    credit: i64,
+    /// Turns without work.
+    idle_rounds: u32,
+    /// Its last slice was used up: what it loses counts.
+    is_greedy: bool,
+    meter: Meter,
+    gap: Gap,
+    /// It has had nothing to do since then.
+    idle_since: Nanos,
+    owned_ns: Nanos,
+    useful_ns: Nanos,
+    slices: u64,
+}
+
+impl Tenant {
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.in_device == self.stuck
+    }
+}
+
+/// The slice that runs.
+#[derive(Debug)]
+struct Current {
+    owner: usize,
+    begun: Nanos,
+    /// When it is to be over.
+    ends: Nanos,
+    /// Since when nothing more is issued.
+    draining: Option<Nanos>,
+    /// The owner has nothing to do, and keeps the disk until then.
+    held_until: Option<Nanos>,
+    issued: u32,
+    watch: Watch,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub(crate) struct Insulated {
+    settings: Settings,
+    tenants: Vec<Option<Tenant>>,
+    /// Whose turn it was last.
+    turn: usize,
+    current: Option<Current>,
+    /// By tenant, and the round: the plan.
+    lengths: Vec<Nanos>,
+    round_ns: Nanos,
+    is_planned: bool,
+    /// Reused by the plan.
+    needs: Vec<Option<Needs>>,
+    waiting: usize,
+    slices: VecDeque<Slice>,
+}
+
+impl Insulated {
+    pub(crate) fn new(settings: Settings) -> Insulated {
+        Insulated {
+            settings,
+            tenants: Vec::new(),
+            turn: 0,
+            current: None,
+            lengths: Vec::new(),
+            round_ns: 0,
+            is_planned: false,
+            needs: Vec::new(),
+            waiting: 0,
+            slices: VecDeque::with_capacity(SLICES_KEPT),
+        }
+    }
+
+    fn tenant(&mut self, id: usize) -> &mut Tenant {
+        self.tenants[id].as_mut().expect("a tenant")
+    }
+
+    /// R that slices are made for: a quarter of what may be lost is kept for what is not foreseen.
+    fn keep_permille(&self) -> u32 {
+        let keep = self.settings.insulation_permille.min(999);
+        keep + (1000 - keep) / 4
+    }
+
+    fn make_plan(&mut self) {
+        let (switch_ns, lost_permille) = (self.settings.switch_ns, 1000 - self.keep_permille());
+        let needs = |tenant: &Tenant| Needs {
+            share: tenant.share,
+            active: tenant.idle_rounds < IDLE_ROUNDS,
+            slice_ns: tenant.is_greedy.then(|| tenant.meter.need_ns(lost_permille, switch_ns)),
+        };
+        self.needs.clear();
+        self.needs.extend(self.tenants.iter().map(|tenant| tenant.as_ref().map(needs)));
+        self.round_ns = plan::slices(&self.needs, self.settings.round_max_ns, &mut self.lengths);
+        self.is_planned = true;
+    }
+
+    /// Gives the disk to the next one in turn. False if nobody wants it.
+    fn begin(&mut self, now: Nanos) -> bool {
+        if self.waiting == 0 {
+            return false;
+        }
+        let count = self.tenants.len();
+        // Debts are paid off by turns that are skipped.
+        for _ in 0..count * (DEBT_SLICES as usize + 2) {
+            self.turn = (self.turn + 1) % count;
+            if self.turn == 0 || !self.is_planned {
+                self.make_plan();
+            }
+            let length = self.lengths[self.turn];
+            let Some(tenant) = &mut self.tenants[self.turn] else { continue };
+            if tenant.queue.is_empty() {
+                // In debt it stays; what is left over it loses.
+                tenant.credit = tenant.credit.min(0);
+                tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
+                continue;
+            }
+            tenant.credit = tenant.credit.max(-DEBT_SLICES * length as i64) + length as i64;
+            if tenant.credit <= 0 {
+                continue;
+            }
+            let at_once = (self.settings.depth as usize).saturating_sub(tenant.in_device as usize);
+            tenant.meter.begin(tenant.queue.cost_ns(at_once));
+            self.current = Some(Current {
+                owner: self.turn,
+                begun: now,
+                ends: now + tenant.credit as Nanos,
+                draining: None,
+                held_until: None,
+                issued: 0,
+                watch: Watch::new(now),
+            });
+            return true;
+        }
+        unreachable!("somebody waits, and nobody's debt is larger than {DEBT_SLICES} slices");
+    }
+
+    /// The slice is over; `used_up` if its owner would have done more.
+    fn end(&mut self, now: Nanos, used_up: bool) {
+        let current = self.current.take().expect("a slice");
+        let length = self.lengths[current.owner] as i64;
+        let tenant = self.tenants[current.owner].as_mut().expect("a tenant");
+        let useful_ns = tenant.meter.slice(now, &current.watch, used_up);
+        tenant.owned_ns += now - current.begun;
+        tenant.useful_ns += useful_ns;
+        tenant.slices += 1;
+        tenant.is_greedy = used_up;
+        let left = current.ends as i64 - now as i64;
+        // What is left over because the next request did not fit is less than one request.
+        let most = if used_up { length } else { 0 };
+        tenant.credit = left.clamp(-DEBT_SLICES * length, most);
+        if self.slices.len() == SLICES_KEPT {
+            self.slices.pop_front();
+        }
+        let id = TenantId(current.owner as u32);
+        self.slices.push_back(Slice { tenant: id, begun: current.begun, ended: now, useful_ns });
+    }
+}
+
+impl Insulated {
+    /// Whether somebody else than the owner has been served lately and will ask again at once: a client with one request at
+    /// a time has none at the moment at which its slice ends.
+    fn is_expected(&self, now: Nanos, owner: usize) -> bool {
+        let soon = |tenant: &Tenant| {
+            tenant.idle_rounds < IDLE_ROUNDS && tenant.is_idle() && now < tenant.idle_since + tenant.gap.patience()
+        };
+        self.tenants.iter().enumerate().any(|(at, tenant)| at != owner && tenant.as_ref().is_some_and(soon))
+    }
+}
+
+impl Policy for Insulated {
+    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
+        let at = tenant.0 as usize;
+        if self.tenants.len() <= at {
+            self.tenants.resize_with(at + 1, || None);
+            self.lengths.resize(at + 1, 0);
+        }
+        match &mut self.tenants[at] {
+            Some(tenant) => tenant.share = share,
+            none => {
+                *none = Some(Tenant {
+                    share,
+                    queue: Queue::default(),
+                    in_device: 0,
+                    in_device_ns: 0,
+                    stuck: 0,
+                    stuck_until: 0,
+                    credit: 0,
+                    idle_rounds: IDLE_ROUNDS,
+                    is_greedy: true,
+                    meter: Meter::default(),
+                    gap: Gap { mean: GAP_NS, deviation: GAP_NS },
+                    idle_since: now,
+                    owned_ns: 0,
+                    useful_ns: 0,
+                    slices: 0,
+                });
+            }
+        }
+        self.is_planned = false;
+    }
+
+    fn drop_tenant(&mut self, tenant: TenantId) {
+        let at = tenant.0 as usize;
+        if self.current.as_ref().is_some_and(|current| current.owner == at) {
+            self.current = None;
+        }
+        let gone = self.tenants[at].take();
+        debug_assert!(gone.is_none_or(|tenant| tenant.queue.is_empty() && tenant.in_device == 0), "it has volumes");
+        self.is_planned = false;
+    }
+
+    fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
+        let tenant = self.tenants[tenant.0 as usize].as_mut().expect("a tenant");
+        if tenant.is_idle() {
+            tenant.gap.add(now - tenant.idle_since);
+        }
+        if tenant.idle_rounds >= IDLE_ROUNDS {
+            self.is_planned = false;
+        }
+        tenant.idle_rounds = 0;
+        tenant.queue.push(entry, urgent);
+        self.waiting += 1;
+    }
+
+    fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
+        self.tenant(tenant.0 as usize).queue.hurry(wanted);
+    }
+
+    fn withdraw(&mut self, now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
+        let before = dropped.len();
+        let tenant = self.tenants[tenant.0 as usize].as_mut().expect("a tenant");
+        tenant.queue.withdraw(unwanted, dropped);
+        self.waiting -= dropped.len() - before;
+        if dropped.len() > before && tenant.is_idle() {
+            tenant.idle_since = now;
+        }
+    }
+
+    fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId> {
+        loop {
+            if self.current.is_none() && !self.begin(now) {
+                return None;
+            }
+            let current = self.current.as_mut().expect("a slice");
+            let owner = current.owner;
+            let tenant = self.tenants[owner].as_mut().expect("a tenant");
+            let out = tenant.in_device - tenant.stuck;
+            let others = tenant.queue.len() < self.waiting;
+            if let Some(since) = current.draining {
+                if out == 0 {
+                    self.end(now, true);
+                } else if now < since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS {
+                    return None;
+                } else {
+                    (tenant.stuck, tenant.stuck_until) = (tenant.in_device, now);
+                    self.end(now, true);
+                }
+                continue;
+            }
+            let Some(entry) = tenant.queue.peek().copied() else {
+                if out > 0 {
+                    return None;
+                }
+                // Idle: it keeps the disk while it is expected to ask again.
+                let hold = tenant.gap.patience().min(HOLD_MAX_NS);
+                let until = (tenant.idle_since.max(current.begun) + hold).min(current.ends);
+                if tenant.gap.patience() <= HOLD_MAX_NS && now < until {
+                    current.held_until = Some(until);
+                    return None;
+                }
+                self.end(now, false);
+                continue;
+            };
+            current.held_until = None;
+            if in_device >= self.settings.depth {
+                return None;
+            }
+            let left = current.ends.saturating_sub(now);
+            let fits = tenant.meter.drain_ns(tenant.in_device_ns + entry.cost_ns) <= left;
+            if !fits && current.issued > 0 {
+                if others || self.is_expected(now, owner) {
+                    let current = self.current.as_mut().expect("a slice");
+                    let tenant = self.tenants[owner].as_ref().expect("a tenant");
+                    current.draining = Some(now);
+                    current.watch.drain(now, tenant.in_device_ns);
+                } else {
+                    // Nobody waits: the next slice is its own.
+                    let current = self.current.as_mut().expect("a slice");
+                    let tenant = self.tenants[owner].as_ref().expect("a tenant");
+                    let drain_ns = tenant.meter.drain_ns(tenant.in_device_ns + entry.cost_ns);
+                    current.ends = now + self.lengths[owner].max(drain_ns);
+                }
+                continue;
+            }
+            tenant.queue.pop();
+            self.waiting -= 1;
+            current.issued += 1;
+            tenant.in_device += 1;
+            tenant.in_device_ns += entry.cost_ns;
+            return Some(entry.io);
+        }
+    }
+
+    fn done(&mut self, now: Nanos, tenant: TenantId, cost_ns: Nanos, submitted: Nanos) {
+        let at = tenant.0 as usize;
+        let tenant = self.tenants[at].as_mut().expect("a tenant");
+        tenant.in_device -= 1;
+        tenant.in_device_ns -= cost_ns;
+        if tenant.stuck > 0 && submitted <= tenant.stuck_until {
+            tenant.stuck -= 1;
+            return;
+        }
+        if let Some(current) = self.current.as_mut().filter(|current| current.owner == at) {
+            current.watch.done(now, cost_ns, tenant.in_device - tenant.stuck + 1);
+        }
+        if tenant.is_idle() {
+            tenant.idle_since = now;
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    fn poll_timeout(&self) -> Option<Nanos> {
+        let current = self.current.as_ref()?;
+        let tenant = self.tenants[current.owner].as_ref()?;
+        match current.draining {
+            Some(since) => Some(since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS),
+            None => current.held_until,
+        }
+    }
+
+    fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
+        if !self.is_planned {
+            self.make_plan();
+        }
+        let (at, round_ns) = (tenant.0 as usize, self.round_ns);
+        let slice_ns = self.lengths[at];
+        let tenant = self.tenants[at].as_ref()?;
+        let loss_ns = tenant.meter.loss_ns().unwrap_or(self.settings.switch_ns);
+        let current = self.current.as_ref().filter(|current| current.owner == at);
+        let (owned_ns, useful_ns) =
+            current.map_or((0, 0), |current| (now - current.begun, tenant.meter.useful_ns(now, &current.watch)));
+        Some(TenantPlan {
+            slice_ns,
+            round_ns,
+            loss_ns,
+            efficiency_permille: 1000 - (1000 * loss_ns).checked_div(slice_ns).unwrap_or(1000).min(1000) as u32,
+            owned_ns: tenant.owned_ns + owned_ns,
+            useful_ns: tenant.useful_ns + useful_ns,
+            slices: tenant.slices,
+        })
+    }
+
+    fn slices(&self) -> Vec<Slice> {
+        self.slices.iter().copied().collect()
+    }
+}
