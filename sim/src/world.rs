@@ -257,7 +257,22 @@ impl World {
         }
         self.in_pass = false;
         self.end_pass()?;
+        self.check_settled()?;
         self.check_silence()
+    }
+
+    /// Whoever can go on has gone on: a driver that looks again, a moment later and too early, finds nothing to do.
+    fn check_settled(&mut self) -> Verdict {
+        let later = self.now + 1;
+        let next = [self.queue.next_at(), self.disk.poll_timeout(), self.server.poll_timeout()].into_iter().flatten();
+        if next.min().is_none_or(|next| next <= later) || !self.rng.one_in(8) {
+            return Ok(());
+        }
+        self.server.handle(later, Event::Timer);
+        match self.server.poll_action() {
+            None => Ok(()),
+            Some(action) => Err(format!("somebody could have gone on: a look a moment later led to {action:?}")),
+        }
     }
 
     /// Nobody who reads waits for ever, whatever the others do.

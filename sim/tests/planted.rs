@@ -5,8 +5,6 @@ use engine::planted::{Bug, plant};
 use sim::swarm;
 
 const SEEDS: u64 = 400;
-/// Falls short: not found within these seeds since replies leave room and read-ahead gives way, which wake waiters too.
-const UNSEEN: &[Bug] = &[Bug::WaitersWokenOncePerMoment];
 
 #[test]
 fn every_planted_bug_is_found() {
@@ -22,7 +20,6 @@ fn every_planted_bug_is_found() {
                 let what: String = failure.what.chars().take(120).collect();
                 println!("{:28} after {:3} seeds: {what}", bug.name(), failure.seed + 1);
             }
-            None if UNSEEN.contains(&bug) => println!("{:28} NOT FOUND, as is known", bug.name()),
             None => missed.push(bug.name()),
         }
     }
