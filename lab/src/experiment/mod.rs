@@ -33,6 +33,8 @@ pub const ALL: &[Experiment] = &[
     insulation::mixes::STREAM_RANDOM,
     insulation::mixes::DEPTHS,
     insulation::mixes::UNEQUAL,
+    insulation::mixes::WRITE_STREAM,
+    insulation::mixes::RANDOM_WRITES,
 ];
 
 /// One experiment.

@@ -3,6 +3,7 @@
 use super::super::stand::{random, stream};
 use super::super::{Context, Experiment, Outcome};
 use super::{Actor, insulate, mix};
+use sim::load::{Pace, Stream};
 
 const PAPER: &str =
     "Argon, section 5.1: with slices, prefetching and partitions each tenant keeps nearly R of its share.";
@@ -53,6 +54,37 @@ pub const UNEQUAL: Experiment = Experiment {
     run: |context: &Context| -> Result<Outcome, String> {
         let actors =
             vec![actor("1 outstanding, 3/4", (3, 4), random(1)), actor("27 outstanding, 1/4", (1, 4), random(27))];
+        insulate(context, &mix(actors), 900)
+    },
+};
+
+/// Sequential writes of 64 KiB, four at a time.
+fn write_stream() -> Stream {
+    let pace = Pace::Closed { depth: 4, think_ns: 0 };
+    Stream { read_ppm: 0, sizes: vec![(1, 64 << 10)], align_bytes: 64 << 10, pace, ..stream() }
+}
+
+pub const WRITE_STREAM: Experiment = Experiment {
+    name: "insulated-write-stream",
+    question: "What do a sequential writer and a random reader keep of their half each?",
+    setup: "As `insulated-streams`; one writes 64 KiB sequentially, 4 at a time, the other reads 4 KiB uniformly at random, 4 at \
+            a time. What counts of the writer is what reaches the medium.",
+    paper: PAPER,
+    run: |context: &Context| -> Result<Outcome, String> {
+        let actors = vec![actor("sequential writer", (1, 2), write_stream()), actor("random reads", (1, 2), random(4))];
+        insulate(context, &mix(actors), 900)
+    },
+};
+
+pub const RANDOM_WRITES: Experiment = Experiment {
+    name: "insulated-random-writes",
+    question: "What do a random writer and a stream keep of their half each?",
+    setup: "As `insulated-streams`; one writes 4 KiB uniformly at random, 16 at a time, the other reads sequentially. What counts \
+            of the writer is what reaches the medium.",
+    paper: PAPER,
+    run: |context: &Context| -> Result<Outcome, String> {
+        let writer = Stream { read_ppm: 0, ..random(16) };
+        let actors = vec![actor("random writer", (1, 2), writer), actor("stream", (1, 2), stream())];
         insulate(context, &mix(actors), 900)
     },
 };

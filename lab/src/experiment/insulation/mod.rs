@@ -26,7 +26,18 @@ pub struct Actor {
     pub load: Stream,
 }
 
+/// What a run did for a tenant, MB/s: what was read by its client, and what was written to the medium.
+fn rate(run: &Run, tenant: usize, writes: bool) -> f64 {
+    let written = |snapshot: &engine::control::Snapshot| snapshot.volumes[tenant].device_write_bytes as f64;
+    let rate = &run.rates[tenant];
+    if writes { (written(&run.after) - written(&run.before)) / rate.seconds / 1e6 } else { rate.mb_s() }
+}
+
 impl Actor {
+    fn writes(&self) -> bool {
+        self.load.read_ppm == 0
+    }
+
     fn share(&self) -> f64 {
         self.share.0 as f64 / self.share.1 as f64
     }
@@ -54,6 +65,8 @@ struct Got {
     alone: Rate,
     insulated: Rate,
     bare: Rate,
+    /// MB/s that count: alone, insulated, under `none`.
+    mb_s: [f64; 3],
     /// Insulation as the server tells it.
     live: f64,
     round_ns: Nanos,
@@ -62,7 +75,11 @@ struct Got {
 
 impl Got {
     fn kept(&self, share: f64) -> f64 {
-        self.insulated.mb_s() / self.alone.mb_s() / share
+        self.mb_s[1] / self.mb_s[0] / share
+    }
+
+    fn kept_bare(&self, share: f64) -> f64 {
+        self.mb_s[2] / self.mb_s[0] / share
     }
 
     /// The part of windows of ten rounds in which the insulation is at least `least`.
@@ -136,11 +153,13 @@ fn play(context: &Context, mix: &Mix, keep_permille: u32) -> Result<Vec<Vec<Vec<
             let runs = results.by_ref().take(count + 2).collect::<Result<Vec<_>, _>>()?;
             let got = |(at, actor): (usize, &Actor)| {
                 let (live, round_ns) = live(&runs[count], at, actor.share());
-                let rate = |run: &Run, at: usize| run.rates[at].clone();
+                let [alone, insulated, bare] = [(&runs[at], 0), (&runs[count], at), (&runs[count + 1], at)];
+                let of = |(run, at): (&Run, usize)| rate(run, at, actor.writes());
                 Got {
-                    alone: rate(&runs[at], 0),
-                    insulated: rate(&runs[count], at),
-                    bare: rate(&runs[count + 1], at),
+                    alone: alone.0.rates[0].clone(),
+                    insulated: insulated.0.rates[at].clone(),
+                    bare: bare.0.rates[at].clone(),
+                    mb_s: [of(alone), of(insulated), of(bare)],
                     live,
                     round_ns,
                     plan: runs[count].after.tenants[at].plan.unwrap_or_default(),
@@ -166,7 +185,7 @@ fn insulate(context: &Context, mix: &Mix, keep_permille: u32) -> Result<Outcome,
             let kept = of(&|got| got.kept(share));
             let windows = of(&|got| got.windows(share, keep - 0.08));
             let lives = of(&|got| got.live);
-            let bare = of(&|got| got.bare.mb_s() / got.alone.mb_s() / share);
+            let bare = of(&|got| got.kept_bare(share));
             let name = |what: &str| format!("{disk}, {}: {what}", actor.name);
             claims.push(Claim::new(name("insulation (95 % sure)"), surely(&kept), Bound::AtLeast(keep)));
             claims.push(Claim::new(
@@ -179,7 +198,7 @@ fn insulate(context: &Context, mix: &Mix, keep_permille: u32) -> Result<Outcome,
             data.insert(
                 format!("{disk}, {}", actor.name),
                 json!({
-                    "share": share, "kept": kept, "windows": windows, "live": lives, "none": bare,
+                    "share": share, "mb_s": of(&|got| got.mb_s[0]), "mb_s_insulated": of(&|got| got.mb_s[1]), "kept": kept, "windows": windows, "live": lives, "none": bare,
                     "plan": format!("{:?}", seeds[0][at].plan),
                     "round_ms": of(&|got| got.round_ns as f64 / 1e6),
                     "alone": seeds.iter().map(|seed| seed[at].alone.json()).collect::<Vec<_>>(),
