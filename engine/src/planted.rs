@@ -74,6 +74,14 @@ bugs! {
     FuaIgnoresFailedBlocks,
     /// Who waits is looked at once per moment, as if two events could not come at the same one.
     WaitersWokenOncePerMoment,
+    /// The next slice begins while requests of the one before are in the device.
+    SliceNotDrained,
+    /// A slice that ends because its owner has nothing to do is in no book.
+    IdleSliceNotBooked,
+    /// The disk stays with a tenant as long as it has something to do.
+    TurnNotPassed,
+    /// Partitions are a little larger than what there is to be divided.
+    PartitionsTooLarge,
 }
 
 thread_local! {

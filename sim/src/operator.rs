@@ -3,6 +3,7 @@
 use engine::control::LEAST_BYTES;
 use engine::control::{Command, Refusal, Report, Snapshot, TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
+use engine::disk::policy::{Kind, Slice};
 use engine::units::{BLOCK, VOLUME_BYTES_MAX};
 use engine::{Action, Event, Server};
 
@@ -350,10 +351,38 @@ impl World {
             "requests in the device are miscounted"
         } else if snapshot.connections.iter().any(|connection| connection.in_flight > most) {
             "a connection has too many requests in flight"
+        } else if let Some(wrong) = self.check_disk_time(snapshot) {
+            wrong
         } else {
             return Ok(());
         };
         Err(format!("{wrong}: {snapshot:?}"))
+    }
+
+    /// In slices: the books of disk time, and that everybody's turn comes.
+    fn check_disk_time(&self, snapshot: &Snapshot) -> Option<&'static str> {
+        /// Rounds after which whoever waits has had a slice: debts are forgotten beyond four slices.
+        const ROUNDS_MAX: u64 = 6;
+        if self.setup.config.policy != Kind::Insulated {
+            return None;
+        }
+        let owned_ns = snapshot.time.tenant_ns + snapshot.time.switch_ns;
+        let plans = || snapshot.tenants.iter().filter_map(|tenant| tenant.plan);
+        let overlap = |pair: &[Slice]| pair[0].ended > pair[1].begun;
+        let tenants = plans().count() as u64;
+        if snapshot.slices.windows(2).any(overlap) {
+            Some("slices overlap")
+        } else if plans().map(|plan| plan.owned_ns).sum::<u64>() > owned_ns {
+            Some("tenants owned more than all time")
+        } else if owned_ns > snapshot.busy_ns + snapshot.idle_ns {
+            Some("more time was owned than has passed")
+        } else if snapshot.time.stuck == 0 && snapshot.busy_ns > owned_ns {
+            Some("the device worked for nobody")
+        } else if plans().any(|plan| plan.waiting_slices > ROUNDS_MAX * tenants) {
+            Some("somebody's turn never comes")
+        } else {
+            None
+        }
     }
 
     /// The power fails, and comes back: what survived is checked, a new server begins with it.

@@ -281,6 +281,8 @@ impl World {
             return Ok(());
         }
         self.silence_checked_at = self.now;
+        let snapshot = self.server.snapshot();
+        self.check_snapshot(&snapshot)?;
         for link in self.links.values().filter(|link| link.state == State::Open && !link.manners.deaf) {
             let oldest = link.pending.values().min_by_key(|pending| pending.arrived);
             if let Some(pending) = oldest.filter(|pending| pending.arrived + SILENCE_MAX_NS < self.now) {

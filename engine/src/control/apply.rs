@@ -81,7 +81,7 @@ impl Server {
     fn set_targets(&mut self, targets: &[(TenantId, u32)]) {
         for &(tenant, target) in targets {
             let partition = self.cache.partition_mut(tenant);
-            partition.target = target;
+            partition.target = target + u32::from(planted!(PartitionsTooLarge)) * 8;
             partition.stirred = true;
         }
         // How much a connection may leave unsent follows its partition.
@@ -98,7 +98,7 @@ impl Server {
             return Err(Refusal::InUse);
         }
         self.cache.drop_tenant(tenant);
-        self.device.drop_tenant(tenant);
+        self.device.drop_tenant(self.now, tenant);
         let left: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
         let targets = allot::targets(u64::from(self.cache.pool().limit()), &left, None)?;
         self.set_targets(&targets);
@@ -317,7 +317,8 @@ impl Server {
         self.report(token, Report::Drained { failed });
     }
 
-    fn snapshot(&mut self) -> Snapshot {
+    /// Everything there is to see, as [`Command::Snapshot`] reports it.
+    pub fn snapshot(&mut self) -> Snapshot {
         self.device.account(self.now);
         let pool = self.cache.pool();
         Snapshot {
@@ -335,6 +336,7 @@ impl Server {
             connections: (self.connections.iter().flatten())
                 .map(|c| ConnectionStats { volume: c.volume, in_flight: c.in_flight })
                 .collect(),
+            time: self.device.time(self.now),
             slices: self.device.slices(),
         }
     }

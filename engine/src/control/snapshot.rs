@@ -2,7 +2,7 @@
 
 use crate::control::TenantId;
 use crate::disk::VolumeId;
-use crate::disk::policy::{Slice, TenantPlan};
+use crate::disk::policy::{DiskTime, Slice, TenantPlan};
 use crate::units::Nanos;
 
 /// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all others.
@@ -160,6 +160,8 @@ pub struct Snapshot {
     pub tenants: Vec<TenantStats>,
     /// By connection.
     pub connections: Vec<ConnectionStats>,
+    /// Whose the disk's time was, under a policy that tells tenants apart.
+    pub time: DiskTime,
     /// The last slices, oldest first.
     pub slices: Vec<Slice>,
 }

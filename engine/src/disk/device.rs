@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::policy::{self, Entry, Policy, Slice, TenantPlan};
+use super::policy::{self, DiskTime, Entry, Policy, Slice, TenantPlan};
 use super::{Io, IoId, Op, Segment, VolumeId};
 use crate::cache::BlockId;
 use crate::control::TenantId;
@@ -98,8 +98,8 @@ impl Device {
     }
 
     /// A tenant without volumes is gone.
-    pub(crate) fn drop_tenant(&mut self, tenant: TenantId) {
-        self.policy.drop_tenant(tenant);
+    pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
+        self.policy.drop_tenant(now, tenant);
     }
 
     /// A new request, to be completed by the caller with segments and parts, then [`Device::submit`]ted.
@@ -248,6 +248,11 @@ impl Device {
     /// What the policy does for a tenant.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
         self.policy.plan(now, tenant)
+    }
+
+    /// Whose the disk's time was.
+    pub(crate) fn time(&self, now: Nanos) -> DiskTime {
+        self.policy.time(now)
     }
 
     /// The last slices.

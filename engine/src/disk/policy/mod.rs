@@ -63,6 +63,19 @@ pub struct TenantPlan {
     pub useful_ns: Nanos,
     /// Slices it had.
     pub slices: u64,
+    /// Slices of others since its oldest request waits for one of its own; 0 if none does.
+    pub waiting_slices: u64,
+}
+
+/// Whose the time of a disk was. What is not here was idle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskTime {
+    /// Tenants', as far as it was worth to them what it would have been alone.
+    pub tenant_ns: Nanos,
+    /// Lost in turning from one tenant to another: switches and drains.
+    pub switch_ns: Nanos,
+    /// Requests that the device did not give back in time, so that others went on beside them.
+    pub stuck: u64,
 }
 
 /// Nanoseconds that a device of no particular kind needs for a request: what makes requests comparable. How much longer or
@@ -85,7 +98,7 @@ pub(crate) trait Policy: std::fmt::Debug {
     /// A tenant is there, or its share has changed; `None` for a part of what nobody was promised.
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>);
     /// A tenant without volumes is gone.
-    fn drop_tenant(&mut self, tenant: TenantId);
+    fn drop_tenant(&mut self, now: Nanos, tenant: TenantId);
     /// A request of `tenant` wants to go to the device; an urgent one (a flush waits for it) ahead of the tenant's others.
     fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool);
     /// Those that `wanted` chooses, of the tenant's requests that wait, are urgent from now on.
@@ -102,6 +115,10 @@ pub(crate) trait Policy: std::fmt::Debug {
     fn poll_timeout(&self) -> Option<Nanos>;
     /// What it does for a tenant; `None` if it does not tell tenants apart.
     fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan>;
+    /// Whose its time was, if it tells tenants apart.
+    fn time(&self, _now: Nanos) -> DiskTime {
+        DiskTime::default()
+    }
     /// The last slices, oldest first.
     fn slices(&self) -> Vec<Slice> {
         Vec::new()

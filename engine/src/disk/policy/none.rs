@@ -40,7 +40,7 @@ impl Policy for None {
         }
     }
 
-    fn drop_tenant(&mut self, tenant: TenantId) {
+    fn drop_tenant(&mut self, _now: Nanos, tenant: TenantId) {
         debug_assert!(self.queues[tenant.0 as usize].is_empty(), "its volumes are closed");
     }
 

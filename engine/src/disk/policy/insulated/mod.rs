@@ -26,7 +26,7 @@ mod plan;
 use std::collections::VecDeque;
 
 use super::queue::{Entry, Queue};
-use super::{Policy, Settings, TenantPlan};
+use super::{DiskTime, Policy, Settings, TenantPlan};
 use crate::control::TenantId;
 use crate::disk::IoId;
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
@@ -102,6 +102,8 @@ struct Tenant {
     gap: Gap,
     /// It has had nothing to do since then.
     idle_since: Nanos,
+    /// It has had requests that wait, and not the disk, since so many slices had begun.
+    waiting_since: Option<u64>,
     owned_ns: Nanos,
     useful_ns: Nanos,
     slices: u64,
@@ -143,7 +145,10 @@ pub(crate) struct Insulated {
     /// Reused by the plan.
     needs: Vec<Option<Needs>>,
     waiting: usize,
+    /// Slices that have begun.
+    begun: u64,
     slices: VecDeque<Slice>,
+    time: DiskTime,
 }
 
 impl Insulated {
@@ -158,7 +163,9 @@ impl Insulated {
             is_planned: false,
             needs: Vec::new(),
             waiting: 0,
+            begun: 0,
             slices: VecDeque::with_capacity(SLICES_KEPT),
+            time: DiskTime::default(),
         }
     }
 
@@ -193,7 +200,10 @@ impl Insulated {
         let count = self.tenants.len();
         // Debts are paid off by turns that are skipped.
         for _ in 0..count * (DEBT_SLICES as usize + 2) {
-            self.turn = (self.turn + 1) % count;
+            if !planted!(TurnNotPassed) || self.tenants[self.turn].as_ref().is_none_or(|tenant| tenant.queue.is_empty())
+            {
+                self.turn = (self.turn + 1) % count;
+            }
             if self.turn == 0 || !self.is_planned {
                 self.make_plan();
             }
@@ -211,6 +221,8 @@ impl Insulated {
             }
             let at_once = (self.settings.depth as usize).saturating_sub(tenant.in_device as usize);
             tenant.meter.begin(tenant.queue.cost_ns(at_once));
+            tenant.waiting_since = None;
+            self.begun += 1;
             self.current = Some(Current {
                 owner: self.turn,
                 begun: now,
@@ -231,9 +243,15 @@ impl Insulated {
         let length = self.lengths[current.owner] as i64;
         let tenant = self.tenants[current.owner].as_mut().expect("a tenant");
         let useful_ns = tenant.meter.slice(now, &current.watch, used_up);
-        tenant.owned_ns += now - current.begun;
-        tenant.useful_ns += useful_ns;
         tenant.slices += 1;
+        tenant.waiting_since = (!tenant.queue.is_empty()).then_some(self.begun);
+        if used_up || !planted!(IdleSliceNotBooked) {
+            let owned_ns = now - current.begun;
+            tenant.owned_ns += owned_ns;
+            tenant.useful_ns += useful_ns;
+            self.time.tenant_ns += useful_ns;
+            self.time.switch_ns += owned_ns - useful_ns;
+        }
         tenant.is_greedy = used_up;
         let left = current.ends as i64 - now as i64;
         // What is left over because the next request did not fit is less than one request.
@@ -281,6 +299,7 @@ impl Policy for Insulated {
                     meter: Meter::default(),
                     gap: Gap { mean: GAP_NS, deviation: GAP_NS },
                     idle_since: now,
+                    waiting_since: None,
                     owned_ns: 0,
                     useful_ns: 0,
                     slices: 0,
@@ -290,10 +309,10 @@ impl Policy for Insulated {
         self.is_planned = false;
     }
 
-    fn drop_tenant(&mut self, tenant: TenantId) {
+    fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
         let at = tenant.0 as usize;
         if self.current.as_ref().is_some_and(|current| current.owner == at) {
-            self.current = None;
+            self.end(now, false);
         }
         let gone = self.tenants[at].take();
         debug_assert!(gone.is_none_or(|tenant| tenant.queue.is_empty() && tenant.in_device == 0), "it has volumes");
@@ -301,7 +320,8 @@ impl Policy for Insulated {
     }
 
     fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
-        let tenant = self.tenants[tenant.0 as usize].as_mut().expect("a tenant");
+        let at = tenant.0 as usize;
+        let tenant = self.tenants[at].as_mut().expect("a tenant");
         if tenant.is_idle() {
             tenant.gap.add(now - tenant.idle_since);
         }
@@ -310,6 +330,9 @@ impl Policy for Insulated {
         }
         tenant.idle_rounds = 0;
         tenant.queue.push(entry, urgent);
+        if self.current.as_ref().is_none_or(|current| current.owner != at) {
+            tenant.waiting_since.get_or_insert(self.begun);
+        }
         self.waiting += 1;
     }
 
@@ -322,6 +345,7 @@ impl Policy for Insulated {
         let tenant = self.tenants[tenant.0 as usize].as_mut().expect("a tenant");
         tenant.queue.withdraw(unwanted, dropped);
         self.waiting -= dropped.len() - before;
+        tenant.waiting_since = tenant.waiting_since.filter(|_| !tenant.queue.is_empty());
         if dropped.len() > before && tenant.is_idle() {
             tenant.idle_since = now;
         }
@@ -338,12 +362,13 @@ impl Policy for Insulated {
             let out = tenant.in_device - tenant.stuck;
             let others = tenant.queue.len() < self.waiting;
             if let Some(since) = current.draining {
-                if out == 0 {
+                if out == 0 || planted!(SliceNotDrained) {
                     self.end(now, true);
                 } else if now < since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS {
                     return None;
                 } else {
                     (tenant.stuck, tenant.stuck_until) = (tenant.in_device, now);
+                    self.time.stuck += u64::from(out);
                     self.end(now, true);
                 }
                 continue;
@@ -441,7 +466,18 @@ impl Policy for Insulated {
             owned_ns: tenant.owned_ns + owned_ns,
             useful_ns: tenant.useful_ns + useful_ns,
             slices: tenant.slices,
+            waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
         })
+    }
+
+    fn time(&self, now: Nanos) -> DiskTime {
+        let mut time = self.time;
+        if let Some(current) = &self.current {
+            let useful_ns = self.tenants[current.owner].as_ref().map_or(0, |t| t.meter.useful_ns(now, &current.watch));
+            time.tenant_ns += useful_ns;
+            time.switch_ns += now - current.begun - useful_ns;
+        }
+        time
     }
 
     fn slices(&self) -> Vec<Slice> {
