@@ -95,6 +95,7 @@ impl Control {
             sparse,
             holes,
             initialise: !sparse && !is_simulated,
+            grows_empty: !is_simulated,
             device_block: abilities.device_block,
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,
