@@ -13,7 +13,7 @@ use crate::server::{Config, Server};
 use crate::units::{BLOCK, Nanos};
 
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
-const VOLUME_BYTES: usize = 8 << 20;
+pub(crate) const VOLUME_BYTES: usize = 8 << 20;
 
 pub(crate) struct Rig {
     pub(crate) server: Server,
@@ -64,6 +64,7 @@ impl Rig {
             sparse: false,
             holes: Vec::new(),
             initialise: false,
+            grows_empty: false,
             device_block: 512,
             can_zero: true,
             can_punch: true,

@@ -90,6 +90,7 @@ fn begin(input: &Input) -> World {
         sparse: input.sparse,
         holes: vec![(0, size)],
         initialise: !input.sparse,
+        grows_empty: true,
         device_block: if input.whole_blocks { 4096 } else { 512 },
         can_zero: input.mode & 4 == 0,
         can_punch: input.mode & 8 == 0,

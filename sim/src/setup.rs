@@ -155,14 +155,18 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         2 => rng.between(1, 100) << 20,
         _ => rng.between(256, 6 << 10) << 10,
     };
+    let tenant = TenantId(rng.below(tenants) as u32);
+    let write_cache = rng.weighted(&[(6, WriteCache::Volatile), (2, WriteCache::None), (1, WriteCache::Unsafe)]);
+    let initialise = !sparse && rng.one_in(2);
     let spec = VolumeSpec {
         volume: VolumeId(number),
-        tenant: TenantId(rng.below(tenants) as u32),
+        tenant,
         size,
-        write_cache: rng.weighted(&[(6, WriteCache::Volatile), (2, WriteCache::None), (1, WriteCache::Unsafe)]),
+        write_cache,
         sparse,
         holes: Vec::new(),
-        initialise: !sparse && rng.one_in(2),
+        initialise,
+        grows_empty: sparse || initialise,
         device_block,
         can_zero: rng.one_in(2),
         can_punch: sparse && rng.chance(700_000),

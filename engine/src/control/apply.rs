@@ -149,8 +149,7 @@ impl Server {
             return Err(Refusal::BadSize);
         }
         let before = std::mem::replace(&mut state.spec.size, size);
-        // A device whose time is to be charged for what was never written has no holes.
-        if state.spec.sparse || state.spec.initialise {
+        if state.spec.grows_empty {
             state.holes.dig(before, size);
         }
         state.initialising = state.spec.initialise && !state.holes.is_empty();

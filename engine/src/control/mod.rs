@@ -43,6 +43,9 @@ pub struct VolumeSpec {
     pub holes: Vec<(u64, u64)>,
     /// Whether never-written ranges are to be zero-written in idle time.
     pub initialise: bool,
+    /// Whether space that it gains by growing was never written and reads as zero. False where that is not known (a raw
+    /// device holds anything), or must be asked for (a simulated drive takes its time).
+    pub grows_empty: bool,
     /// Bytes in which the device wants offsets and lengths: 512 or 4096.
     pub device_block: u32,
     /// Whether the device can zero a range without writing it (`Op::Zero`).

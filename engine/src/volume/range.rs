@@ -415,6 +415,18 @@ mod tests {
         assert_eq!((rig.answer(3), rig.device.len()), (Some(0), 0));
     }
 
+    /// A raw device holds anything behind the end of a volume; a sparse file holds zeros.
+    #[test]
+    fn what_a_volume_gains_is_empty_only_if_that_is_known() {
+        let half = (crate::rig::VOLUME_BYTES / 2) as u64;
+        for (grows_empty, found) in [(true, 0), (false, 1)] {
+            let mut rig = Rig::with(1, |spec| (spec.sparse, spec.size, spec.grows_empty) = (true, half, grows_empty));
+            rig.command(9, crate::control::Command::GrowVolume(crate::disk::VolumeId(0), 2 * half));
+            assert!(rig.is_done(9));
+            assert_eq!((rig.content(half - BLOCK), rig.content(half)), (1, found));
+        }
+    }
+
     #[test]
     fn zeros_that_cannot_be_written_either_are_an_error() {
         let mut rig = Rig::new();

@@ -70,8 +70,15 @@ enum VolumeVerb {
     Create {
         /// Letters, digits, '.', '_' and '-', at most 63
         name: Name,
-        /// A multiple of 512 bytes, such as 10GiB
-        size: Size,
+        /// A multiple of 512 bytes, such as 10GiB; of a device, all of it if left out
+        #[arg(required_unless_present = "device")]
+        size: Option<Size>,
+        /// Use this block device (a drive, a partition, a logical volume) as it is, in place of a file; nothing of it is wiped
+        #[arg(long, value_name = "PATH", conflicts_with = "prealloc")]
+        device: Option<PathBuf>,
+        /// With --device: even if it holds something, or another disk is on it
+        #[arg(long, requires = "device")]
+        force: bool,
         /// On this disk; may be left out if there is only one, or one called 'default'
         #[arg(long)]
         disk: Option<Name>,
@@ -87,7 +94,7 @@ enum VolumeVerb {
         /// 'full': write zeros before answering
         #[arg(long, value_name = "HOW")]
         prealloc: Option<Prealloc>,
-        /// Allocate space only as it is written, and give it back when it is trimmed
+        /// Allocate space only as it is written, and give it back when it is trimmed; with --device, only the latter
         #[arg(long, conflicts_with = "prealloc")]
         sparse: bool,
     },
@@ -119,10 +126,10 @@ enum VolumeVerb {
     Grow {
         /// Which
         name: Name,
-        /// The new size, such as 20GiB
-        size: Size,
+        /// The new size, such as 20GiB; on a raw device, all of it if left out
+        size: Option<Size>,
     },
-    /// Delete a volume with its data; its clients are disconnected
+    /// Delete a volume with its data; its clients are disconnected. A raw device is forgotten and stays as it is
     Delete {
         /// Which
         name: Name,
@@ -373,14 +380,15 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
 fn volume_request(verb: VolumeVerb) -> Request {
     let at = |name: &Name| format!("/v1/volumes/{name}");
     match verb {
-        VolumeVerb::Create { name, size, disk, share, tenant, cache, prealloc, sparse } => {
+        VolumeVerb::Create { name, size, device, force, disk, share, tenant, cache, prealloc, sparse } => {
             let allocation = match (prealloc, sparse) {
                 (Some(Prealloc::Full), _) => Allocation::Full,
                 (None, true) => Allocation::Sparse,
                 (None, false) => Allocation::Whole,
             };
-            let progress = prealloc.map(|_| (name.clone(), size.0));
-            let body = CreateVolume { name, size, disk, share, tenant, cache, allocation };
+            let progress = prealloc.and(size).map(|size| (name.clone(), size.0));
+            let device = device.map(|device| absolute(&device.to_string_lossy()));
+            let body = CreateVolume { name, size, device, force, disk, share, tenant, cache, allocation };
             Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
         }
         VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),

@@ -1,7 +1,8 @@
 //! Tables and lists for people.
 
 use crate::control::view::{
-    Condition, DiskView, DriveCache, FaultPhase, FaultView, ProfileView, Status, ValueSource, ValueView, VolumeView,
+    Condition, DataKind, DiskView, DriveCache, FaultPhase, FaultView, ProfileView, Status, ValueSource, ValueView,
+    VolumeView,
 };
 use crate::quantity::{Size, percent};
 use crate::store::Journal;
@@ -102,6 +103,8 @@ pub fn volume(volume: &VolumeView) -> String {
     let requested_cache = volume.cache.requested_bytes.map(bytes);
     let traffic = &volume.traffic;
     let allocation = match volume.allocation {
+        Allocation::Sparse if volume.raw => "raw device; what is trimmed is given back to it".into(),
+        _ if volume.raw => "raw device".into(),
         Allocation::Whole | Allocation::Full => format!("whole, initialised {}", ratio(volume.initialised_ratio)),
         Allocation::Sparse => format!("sparse, written {}", ratio(volume.initialised_ratio)),
     };
@@ -190,9 +193,16 @@ pub fn disk(disk: &DiskView) -> String {
         Some(DriveCache::WriteThrough) => "none that needs flushes",
         None => "",
     };
-    let journal = match (&disk.file_system, disk.journal) {
-        (Some(_), Journal::Shared) => "; its volumes share its journal (raw devices do not)",
+    let journal = match (disk.data, disk.journal) {
+        (DataKind::Raw, _) => "; it holds specifications only",
+        (_, Journal::Shared) => "; its volumes share its journal (raw devices do not)",
         _ => "",
+    };
+    let file_system = disk.file_system.clone().map_or_else(String::new, |kind| kind + journal);
+    let data = match disk.data {
+        DataKind::Files => "files",
+        DataKind::Raw => "raw devices: there is no file system and no journal to share",
+        DataKind::Both => "files and raw devices",
     };
     list(&[
         ("disk", disk.name.clone()),
@@ -205,7 +215,8 @@ pub fn disk(disk: &DiskView) -> String {
         ("device", disk.device.clone().unwrap_or_default()),
         ("drive's cache", drive_cache.into()),
         ("scheduler", disk.scheduler.clone().unwrap_or_default()),
-        ("file system", disk.file_system.clone().unwrap_or_default() + journal),
+        ("volumes are", data.into()),
+        ("file system", file_system),
         ("I/O", format!("{io}, in blocks of {}", bytes(u64::from(disk.device_block_bytes)))),
         ("free space", bytes(disk.free_bytes)),
         ("policy", format!("{}; {}", disk.policy, would_use(disk.profile.needs_slices))),

@@ -242,9 +242,10 @@ impl Control {
         let path = std::path::absolute(&directory)
             .map_err(|error| Error::Invalid(format!("'{}' is not a path: {error}", request.path)))?;
         match std::fs::metadata(&path) {
-            Ok(found) if !found.is_dir() => {
-                Err(Error::Invalid(format!("{} is not a directory: raw devices are not there yet", path.display())))
-            }
+            Ok(found) if !found.is_dir() => Err(Error::Invalid(format!(
+                "{} is not a directory: a disk has one, and `aerogel volume create NAME --device PATH` puts a volume on a raw device",
+                path.display()
+            ))),
             _ => Ok(path),
         }
     }
@@ -253,16 +254,7 @@ impl Control {
     fn check_device(&self, path: &Path) -> Result<(), Error> {
         // A directory that is to be made will be on the device of its parent.
         let existing = path.ancestors().find_map(|ancestor| std::fs::metadata(ancestor).ok());
-        let Some(device) = existing.map(|found| found.dev()) else { return Ok(()) };
-        let state = self.state();
-        let same = |disk: &Disk| {
-            let store = disk.state.as_ref().ok().map(|running| &running.store);
-            store.is_some_and(|store| store.device == device && store.model.is_none())
-        };
-        match state.disks.iter().find(|(_, disk)| same(disk)) {
-            Some((other, _)) => Err(Error::SameDevice { path: path.display().to_string(), other: other.clone() }),
-            None => Ok(()),
-        }
+        existing.map_or(Ok(()), |found| self.check_drives(found.dev(), &path.display().to_string(), None))
     }
 
     fn volume_counts(&self, disk: &Name) -> (usize, usize) {

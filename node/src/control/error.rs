@@ -4,7 +4,7 @@ use engine::control::Refusal;
 use engine::units::Share;
 
 use crate::quantity::{Name, Size, percent};
-use crate::store::StoreError;
+use crate::store::{RawError, StoreError};
 
 /// What control works on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,10 +67,13 @@ pub enum Error {
     /// The directory cannot become a disk.
     #[error("{0}")]
     Unusable(String),
+    /// A raw device cannot be a volume's data.
+    #[error(transparent)]
+    Raw(#[from] RawError),
     /// Two disks on one device are not two disks.
     #[error("{path} is on the same device as disk '{other}': what one does there, the other waits for")]
     SameDevice {
-        /// The directory of the new one.
+        /// The directory of the new one, or the device of a volume.
         path: String,
         /// The disk that is there.
         other: Name,
@@ -147,6 +150,9 @@ impl Error {
         match self {
             Error::Unknown(..) | Error::NoFault(..) => 404,
             Error::WhichDisk(_) | Error::Invalid(_) => 400,
+            Error::Raw(RawError::Missing { .. } | RawError::NotADevice(_) | RawError::Blocks { .. }) => 400,
+            Error::Raw(RawError::TooSmall { .. }) => 507,
+            Error::Raw(RawError::Open { .. }) => 500,
             Error::Store(StoreError::TooLarge { .. }) => 400,
             Error::Store(StoreError::NoSpace { .. }) | Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
@@ -176,7 +182,10 @@ impl Error {
             Error::ShareTooLarge { .. } => {
                 "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()
             }
-            Error::SameDevice { .. } => "name a directory on another device, or accept it with --force".into(),
+            Error::SameDevice { .. } => {
+                "name one on another device, or accept it with --force (a disk of raw volumes only has little in its directory)".into()
+            }
+            Error::Raw(error) => error.hint().into(),
             Error::NoPlace { .. } => "ask for less, or delete a volume of it".into(),
             Error::NoRoomBehind { .. } => "ask for less, or copy it to a larger volume".into(),
             Error::TooManyFaults(disk, _) | Error::NoFault(disk, _) => {

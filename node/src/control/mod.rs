@@ -10,6 +10,7 @@ mod error;
 mod faults;
 mod places;
 mod probes;
+mod raw;
 mod registry;
 mod show;
 pub mod view;
@@ -37,7 +38,7 @@ use crate::config::Config;
 use crate::disk_thread::{DiskHandle, Stopped};
 use crate::quantity::Name;
 use crate::store::spec::Allotment;
-use crate::store::{Files, Lock, Progress, Spec, Store};
+use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
 
 /// How long the end waits for a note that data was lost to be on the medium.
 const MARK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -111,8 +112,10 @@ struct Volume {
 enum VolumeState {
     Serving {
         id: VolumeId,
-        /// The data file's device and inode: another file of the same name is not its data.
-        file: (u64, u64),
+        /// Its file or device: another one of the same name is not its data.
+        data: DataId,
+        /// Bytes in which its device is addressed.
+        block: u32,
     },
     Creating(Arc<Progress>),
     Offline(String),

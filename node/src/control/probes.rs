@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 use engine::disk::profile::{Finding, Key, Override, Profile, Unit};
 use tracing::{info, warn};
 
-use super::view::{ProbeState, ProbeView, SetDisk, StartProbe};
+use super::view::{DataKind, ProbeState, ProbeView, SetDisk, StartProbe};
 use super::{Control, Done, Error, blocking};
 use crate::probe::{self, Found, Job, ProbeError};
 use crate::quantity::Name;
-use crate::store::Store;
+use crate::store::{Raw, Store};
 
 /// Two probes of one value that are further apart than this do not agree.
 const AGREE: f64 = 0.15;
@@ -47,7 +47,15 @@ impl Control {
             )));
         }
         let turn = self.change().await?;
-        let store = self.state().disk(disk)?.store.clone();
+        let (store, devices) = {
+            let state = self.state();
+            let running = state.disk(disk)?;
+            let devices = running.raw_devices();
+            if devices.is_empty() && running.data_kind() == DataKind::Raw {
+                return Err(Error::Unusable(format!("none of the raw devices of disk '{disk}' is there to be read")));
+            }
+            (running.store.clone(), devices)
+        };
         let job = Arc::new(Job::new());
         {
             let mut probes = self.probes();
@@ -60,7 +68,7 @@ impl Control {
         info!(%disk, seconds, "probing");
         let (control, name) = (self.clone(), disk.clone());
         tokio::spawn(async move {
-            let ended = control.run_probe(&name, store, seconds, job).await;
+            let ended = control.run_probe(&name, store, devices, seconds, job).await;
             match &ended {
                 Ok(said) => info!(disk = %name, "probed: {said}"),
                 Err(why) => warn!(disk = %name, ?why, "the probe came to no end"),
@@ -73,13 +81,25 @@ impl Control {
         Ok(Done { message, disk: None, volume: None })
     }
 
-    async fn run_probe(&self, disk: &Name, store: Arc<Store>, seconds: u64, job: Arc<Job>) -> Result<String, Ended> {
+    /// Of a disk whose volumes are all raw, their `devices`; else a scratch file.
+    async fn run_probe(
+        &self,
+        disk: &Name,
+        store: Arc<Store>,
+        devices: Vec<(Raw, u64)>,
+        seconds: u64,
+        job: Arc<Job>,
+    ) -> Result<String, Ended> {
         let kind = self.config.reactor.into();
         let failed = |why: &dyn std::fmt::Display| Ended::Failed(why.to_string());
         let busy_before = self.snapshot(disk).await.map(|snapshot| snapshot.busy_ns);
         let began = std::time::Instant::now();
         let measured = store.clone();
-        let result = blocking(move || probe::probe_disk(&measured, kind, seconds, &job)).await;
+        let result = blocking(move || match devices.is_empty() {
+            true => probe::probe_disk(&measured, kind, seconds, &job),
+            false => probe::probe_devices(&devices, kind, seconds, &job),
+        })
+        .await;
         let mut found = match result {
             Ok(Ok(found)) => found,
             Ok(Err(ProbeError::Cancelled)) => return Err(Ended::Cancelled),
@@ -206,6 +226,9 @@ fn summary(before: &Profile, found: &Found) -> String {
     });
     let seen: Vec<String> = seen.collect();
     let mut text = if seen.is_empty() { "undisturbed".into() } else { format!("disturbed: {}", seen.join("; ")) };
+    if number(Key::WritesUnknown).is_some() {
+        text += "; raw devices are only read: values of writes are unknown";
+    }
     // Where switching costs nothing, its cost is noise.
     let is_noise = |key: Key| matches!(key, Key::SwitchCost(_)) && number(Key::NeedsSlices) == Some(0.0);
     let pairs: Vec<(Key, f64)> = found

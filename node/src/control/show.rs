@@ -1,7 +1,6 @@
 //! What is there to see: the state, joined with a snapshot of each disk's machine.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,8 +11,8 @@ use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
 use super::view::{
-    CacheView, Condition, DiskView, DriveCache, ProfileView, ShareView, Status, Traffic, ValueSource, ValueView,
-    VolumeView,
+    CacheView, Condition, DataKind, DiskView, DriveCache, ProfileView, ShareView, Status, Traffic, ValueSource,
+    ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
 use crate::address::Address;
@@ -21,7 +20,7 @@ use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
 use crate::store::spec::WriteCache;
-use crate::store::{Files, Journal, Store, file};
+use crate::store::{DataId, Files, Journal, Kernel, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -99,20 +98,20 @@ impl Control {
     /// One disk.
     pub async fn show_disk(&self, name: &Name) -> Result<DiskView, Error> {
         let snapshot = self.snapshot(name).await;
-        let (mut view, store) = {
+        let (mut view, running) = {
             let state = self.state();
             let disk = state.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
-            let store = disk.state.as_ref().ok().map(|running| running.store.clone());
-            (disk_view(&state, name, disk, snapshot.as_ref()), store)
+            let running = disk.state.as_ref().ok().map(|running| (running.store.clone(), running.devices()));
+            (disk_view(&state, name, disk, snapshot.as_ref()), running)
         };
-        let Some(store) = store else { return Ok(view) };
-        let looked = blocking(move || look(&store)).await?;
+        let Some((store, devices)) = running else { return Ok(view) };
+        let looked = blocking(move || look(&store, &devices)).await?;
         view.free_bytes = looked.free_bytes;
         view.device = Some(looked.device);
         view.drive_cache = looked.drive_cache;
         view.scheduler = looked.scheduler;
         view.file_system = Some(looked.file_system);
-        view.journal = looked.journal;
+        view.journal = if view.data == DataKind::Raw { Journal::None } else { looked.journal };
         view.unclaimed = looked.unclaimed;
         view.warnings.extend(looked.warnings);
         if let Some(layers) = self.layers(name).await {
@@ -190,6 +189,7 @@ fn volume_view(
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
     let directory = running.store.volumes();
+    let path = Files { directory: &directory, name }.data_of(spec);
     let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
     let size_bytes = spec.map_or(0, |spec| spec.size);
     VolumeView {
@@ -199,7 +199,8 @@ fn volume_view(
         reason,
         warnings: volume_warnings(running, name, volume, stats),
         size_bytes,
-        path: absolute(&Files { directory: &directory, name }.data()),
+        path: absolute(&path),
+        raw: spec.is_some_and(|spec| spec.device.is_some()),
         uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
         share: share_view(running, &tenant),
         cache: cache_view(running, &tenant, snapshot),
@@ -219,15 +220,20 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     if volume.spec.as_ref().is_some_and(|spec| spec.write_cache == WriteCache::Unsafe) {
         warnings.push("write_cache=unsafe: flushed data may be lost when the server stops unexpectedly".into());
     }
-    if let VolumeState::Serving { file, .. } = volume.state {
+    if let VolumeState::Serving { data, .. } = volume.state {
         let directory = running.store.volumes();
-        let data = Files { directory: &directory, name }.data();
-        if fs::metadata(&data).map_or(true, |found| (found.dev(), found.ino()) != file) {
-            warnings.push(format!(
-                "its data file {} was removed or replaced while it is served: copy its data elsewhere before the server stops",
-                data.display()
-            ));
+        let path = Files { directory: &directory, name }.data_of(volume.spec.as_ref());
+        if DataId::at(&path).ok() != Some(data) {
+            let (what, fix) = match data {
+                DataId::File { .. } => ("data file", "copy its data elsewhere before the server stops"),
+                DataId::Device(_) => ("device", "bring it back before the server stops, or it will be offline"),
+            };
+            warnings.push(format!("its {what} {} was removed or replaced while it is served: {fix}", path.display()));
         }
+    }
+    let device = volume.spec.as_ref().and_then(|spec| spec.device.as_ref());
+    if device.is_some_and(|device| device.facts.is_empty()) {
+        warnings.push("its device has no serial number nor anything else to be known by, only its size".into());
     }
     if stats.is_some_and(|stats| stats.failing) {
         warnings.push("the last write to the device failed: flushes fail until one succeeds".into());
@@ -289,7 +295,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
     let abilities = running.map(|running| running.store.abilities);
     let mut warnings = Vec::new();
     if let Some(running) = running {
-        if !running.store.abilities.direct {
+        if !running.store.abilities.direct && running.data_kind() != DataKind::Raw {
             warnings.push("its file system has no direct I/O: the kernel's cache is used besides ours".into());
         }
         if let Some(held) = snapshot.map(|snapshot| snapshot.held_frames * BLOCK).filter(|&held| held > 0) {
@@ -298,10 +304,15 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
                 Size(held).rounded()
             ));
         }
-        // The time of a simulated disk is its drive's, wherever its files are.
-        let same = |other: &Disk| other.state.as_ref().is_ok_and(|other| other.store.shares_device(&running.store));
-        let others = state.disks.iter().filter(|(other, disk)| *other != name && same(disk));
-        warnings.extend(others.map(|(other, _)| format!("disk '{other}' is on the same device")));
+        warnings.extend(state.neighbours(name).iter().map(|other| format!("disk '{other}' is on the same device")));
+        let drives = running.drives();
+        if drives.len() > 1 && running.store.model.is_none() {
+            let names: Vec<String> = drives.iter().map(|drive| Kernel::default().name(*drive)).collect();
+            warnings.push(format!(
+                "its volumes are on several drives ({}), which are scheduled as if they were one: give each a disk of its own",
+                names.join(", ")
+            ));
+        }
     }
     let volumes = running.map(|running| running.volumes.keys().map(Name::to_string).collect()).unwrap_or_default();
     let time = snapshot.map_or(0, |snapshot| snapshot.busy_ns + snapshot.idle_ns);
@@ -312,13 +323,14 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         condition: if running.is_some() { Condition::Online } else { Condition::Offline },
         reason: disk.state.as_ref().err().cloned(),
         warnings,
+        data: running.map_or(DataKind::Files, Running::data_kind),
         device: None,
         drive_cache: None,
         scheduler: None,
         file_system: None,
         journal: Journal::Shared,
         direct_io: abilities.is_some_and(|abilities| abilities.direct),
-        device_block_bytes: abilities.map_or(0, |abilities| abilities.device_block),
+        device_block_bytes: running.map_or(0, Running::block),
         free_bytes: 0,
         policy: "none".into(),
         profile: profile_view(&running.map(|running| running.store.profile()).unwrap_or_default()),
@@ -366,18 +378,15 @@ struct Looked {
     warnings: Vec<String>,
 }
 
-fn look(store: &Arc<Store>) -> Looked {
-    let (major, minor) = (rustix::fs::major(store.device), rustix::fs::minor(store.device));
-    let sys = format!("/sys/dev/block/{major}:{minor}");
-    let name = fs::read_link(&sys).ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
+    let kernel = Kernel::default();
     let mut warnings: Vec<String> = store.check().err().into_iter().collect();
-    // A partition has no queue of its own: its parent has.
-    let queue = |what: &str| {
-        let text = ["queue", "../queue"].iter().find_map(|q| fs::read_to_string(format!("{sys}/{q}/{what}")).ok());
-        text.map(|text| text.trim().to_owned())
-    };
-    let scheduler = queue("scheduler").map(|all| active_scheduler(&all).to_owned());
-    if let Some(other) = scheduler.as_deref().filter(|active| *active != "none") {
+    let schedulers: BTreeSet<String> = devices
+        .iter()
+        .filter_map(|device| Some(active_scheduler(&kernel.queue(*device, "scheduler")?).to_owned()))
+        .collect();
+    let scheduler = (!schedulers.is_empty()).then(|| Vec::from_iter(schedulers.iter().cloned()).join(", "));
+    if let Some(other) = schedulers.iter().find(|active| *active != "none") {
         warnings
             .push(format!("the kernel's scheduler of its device is '{other}'; 'none' leaves the order to this server"));
     }
@@ -390,8 +399,18 @@ fn look(store: &Arc<Store>) -> Looked {
     };
     warnings.extend(unclaimed.iter().map(|path| format!("{path} is data without specification: left alone")));
     let free_bytes = file::free_bytes(store.directory());
-    let device = name.map_or_else(|| format!("{major}:{minor}"), |name| format!("{major}:{minor} ({name})"));
-    let drive_cache = queue("write_cache").map(|text| DriveCache::told(&text));
+    let number = |device: u64| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let named = |device: &u64| match (kernel.name(*device), number(*device)) {
+        (name, number) if name == number => number,
+        (name, number) => format!("{number} ({name})"),
+    };
+    let device = devices.iter().map(named).collect::<Vec<_>>().join(", ");
+    let caches: Vec<DriveCache> = devices
+        .iter()
+        .filter_map(|device| kernel.queue(*device, "write_cache").map(|text| DriveCache::told(&text)))
+        .collect();
+    // The least safe of several.
+    let drive_cache = caches.iter().find(|cache| **cache == DriveCache::WriteBack).or(caches.first()).copied();
     let (file_system, journal) = file::file_system(store.directory());
     Looked { free_bytes, device, drive_cache, scheduler, file_system, journal, unclaimed, warnings }
 }

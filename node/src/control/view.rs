@@ -18,9 +18,16 @@ pub struct CreateVolume {
     /// Its name.
     #[schema(value_type = String)]
     pub name: Name,
-    /// Bytes, a multiple of 512; a number or a text such as "10GiB".
-    #[schema(value_type = String)]
-    pub size: Size,
+    /// Bytes, a multiple of 512; a number or a text such as "10GiB". All of it if left out with a device.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub size: Option<Size>,
+    /// A block device on the server that is its data, by an absolute path; a file in the disk's directory if left out.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// Even if the device holds something, or another disk is on it.
+    #[serde(default)]
+    pub force: bool,
     /// On which disk; may be left out if there is only one, or one called `default`.
     #[schema(value_type = Option<String>)]
     pub disk: Option<Name>,
@@ -97,12 +104,14 @@ pub struct SetVolume {
 }
 
 /// A new size.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowVolume {
-    /// Bytes, a multiple of 512, not less than now; a number or a text such as "10GiB".
-    #[schema(value_type = String)]
-    pub size: Size,
+    /// Bytes, a multiple of 512, not less than now; a number or a text such as "10GiB". If left out, all that a raw volume's
+    /// device has by now.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub size: Option<Size>,
 }
 
 /// A disk to add: an empty directory becomes one, the directory of a disk is taken over with its volumes.
@@ -250,8 +259,10 @@ pub struct VolumeView {
     pub warnings: Vec<String>,
     /// Bytes.
     pub size_bytes: u64,
-    /// Its data file.
+    /// Its data file, or its device.
     pub path: String,
+    /// Whether its data is a raw device.
+    pub raw: bool,
     /// Where clients open it.
     pub uris: Vec<String>,
     /// The share of its tenant.
@@ -289,6 +300,18 @@ impl DriveCache {
     pub fn told(text: &str) -> DriveCache {
         if text == "write through" { DriveCache::WriteThrough } else { DriveCache::WriteBack }
     }
+}
+
+/// What the volumes of a disk are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DataKind {
+    /// Files in its directory; or it has none yet.
+    Files,
+    /// Raw devices.
+    Raw,
+    /// Some of each.
+    Both,
 }
 
 /// What to change of a disk.
@@ -390,7 +413,9 @@ pub struct DiskView {
     pub reason: Option<String>,
     /// Things to know.
     pub warnings: Vec<String>,
-    /// The device that the directory is on, major:minor, and its name if known.
+    /// Whether its volumes are files or raw devices.
+    pub data: DataKind,
+    /// The devices that its volumes are on, each as major:minor and its name if known.
     pub device: Option<String>,
     /// The write cache of the drive itself, as the kernel was told; absent if the device does not say.
     pub drive_cache: Option<DriveCache>,

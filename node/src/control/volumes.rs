@@ -1,20 +1,22 @@
 //! Volumes: opened with their disk, created, changed, grown, deleted.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use engine::control::{Command, VolumeSpec};
 use engine::disk::VolumeId;
 use tracing::{info, warn};
 
+use super::raw::{self, Chosen};
 use super::view::{CreateVolume, GrowVolume, SetVolume};
 use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, blocking, refusal, with_files};
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
+use crate::store::raw::PATIENCE;
 use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
 use crate::store::steps::{DISCARD, UNPUBLISH};
-use crate::store::{Files, Progress, Spec, Store, file};
+use crate::store::{Data, DataId, Files, Kernel, Progress, Raw, Spec, Store};
 
 impl Control {
     /// Opens the volumes found on a disk. One that cannot be used is offline; the others go on.
@@ -29,6 +31,8 @@ impl Control {
         for path in found.unclaimed {
             warn!(%disk, path = %path.display(), "data without specification: left alone");
         }
+        // One wait for all: what is still busy after it, is busy for good.
+        let deadline = Instant::now() + PATIENCE;
         for (name, spec) in found.volumes {
             let state = self.admit(disk, &name, spec.as_ref());
             let is_usable = state.is_none();
@@ -37,8 +41,11 @@ impl Control {
             if let Ok(running) = self.state().disk_mut(disk) {
                 running.volumes.insert(name.clone(), volume);
             }
-            if is_usable && let Err(error) = self.open_volume(disk, &name).await {
-                let reason = error.to_string();
+            if is_usable && let Err(error) = self.open_volume(disk, &name, None, deadline).await {
+                let reason = match error {
+                    Error::Offline(_, _, reason) => reason,
+                    error => error.to_string(),
+                };
                 warn!(%disk, volume = %name, "offline: {reason}");
                 if let Some(volume) = self.state().volume_mut(disk, &name) {
                     volume.state = VolumeState::Offline(reason);
@@ -60,8 +67,8 @@ impl Control {
         Some(VolumeState::Offline(reason))
     }
 
-    /// Hands a volume to the disk's thread.
-    async fn open_volume(&self, disk: &Name, name: &Name) -> Result<(), Error> {
+    /// Hands a volume to the disk's thread; with its data, if that is open already.
+    async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>, deadline: Instant) -> Result<(), Error> {
         let (thread, store, spec, start, tenant, id) = {
             let mut state = self.state();
             let running = state.disk_mut(disk)?;
@@ -73,40 +80,39 @@ impl Control {
         };
         self.ensure_tenant(disk, &tenant, &thread).await?;
         let tenant = self.state().disk_mut(disk)?.tenant_id(&tenant);
-        let abilities = store.abilities;
-        let size = spec.size;
-        // A drive takes its time for what was never written, too: nothing of it is answered without asking.
-        let is_simulated = store.model.is_some();
+        let (opener, wanted) = (store.clone(), spec.clone());
         let opened = with_files(&store, name, move |files| {
-            let file = abilities.open(&files.data())?;
-            let metadata = file.metadata()?;
-            let holes = if is_simulated { Vec::new() } else { file::holes(&file, size) };
-            Ok::<_, std::io::Error>((file, (metadata.dev(), metadata.ino()), holes, files.is_lost()?))
+            let lost = files.is_lost().map_err(|error| format!("whether data of it was lost is not known: {error}"))?;
+            let data = data.map_or_else(|| Data::open(&opener, files, &wanted, deadline), Ok)?;
+            Ok((data, lost))
         });
-        let (file, inode, holes, lost) = opened.await?.map_err(|error| {
-            Error::Offline(Kind::Volume, name.clone(), format!("its data cannot be opened: {error}"))
-        })?;
+        let (data, lost) = opened.await?.map_err(|why: String| Error::Offline(Kind::Volume, name.clone(), why))?;
+        let Data { file, id: data, abilities, holes } = data;
+        let block = abilities.device_block;
         let sparse = spec.allocation == Allocation::Sparse;
+        // What a device or a simulated drive holds where nobody wrote, has to be asked for.
+        let is_file = spec.device.is_none() && store.model.is_none();
         let spec = VolumeSpec {
             volume: id,
             tenant,
-            size,
+            size: spec.size,
             write_cache: spec.write_cache.into(),
             sparse,
             holes,
-            initialise: !sparse && !is_simulated,
-            device_block: abilities.device_block,
+            initialise: !sparse && is_file,
+            grows_empty: is_file,
+            device_block: block,
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,
         };
-        let place = Place { volume: name.to_string(), start, block: abilities.device_block.into() };
+        let place = Place { volume: name.to_string(), start, block: block.into() };
         refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
         if lost {
             warn!(%disk, volume = %name, "acknowledged data was lost when the server ended last");
             refusal(thread.command(Command::DeclareLost(id)).await).map_err(|refusal| refused(name, refusal))?;
         }
         if let Some(volume) = self.state().volume_mut(disk, name) {
-            volume.state = VolumeState::Serving { id, file: inode };
+            volume.state = VolumeState::Serving { id, data, block };
         }
         Ok(())
     }
@@ -134,7 +140,9 @@ impl Control {
     /// Creates a volume, or nothing.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
         let turn = self.change().await?;
-        let (disk, spec, store, progress) = self.plan(&request)?;
+        let disk = which_disk(&self.state(), request.disk.as_ref())?;
+        let chosen = self.choose_device(&request, &disk).await?;
+        let (spec, store, progress) = self.plan(&request, &disk, chosen.as_ref())?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
@@ -150,7 +158,9 @@ impl Control {
             None => self.changing.lock().await,
         };
         let opened = match created {
-            Ok(Ok(())) => self.open_volume(&disk, &name).await,
+            Ok(Ok(())) => {
+                self.open_volume(&disk, &name, chosen.map(|chosen| chosen.claim.into()), Instant::now()).await
+            }
             Ok(Err(error)) => return self.give_up(&disk, &name, error.into()).await,
             Err(error) => return self.give_up(&disk, &name, error).await,
         };
@@ -160,7 +170,10 @@ impl Control {
             return self.give_up(&disk, &name, error).await;
         }
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
-        let message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
+        let mut message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
+        if let Some(device) = &spec.device {
+            message += &format!("; its data is {}, with what is on it", device.path.display());
+        }
         self.done(&name, message + &shared(&spec)).await
     }
 
@@ -184,15 +197,26 @@ impl Control {
     }
 
     /// Checks a request, and takes the name and the share.
-    fn plan(&self, request: &CreateVolume) -> Result<(Name, Spec, Arc<Store>, Arc<Progress>), Error> {
-        check_size(request.size.0).map_err(Error::Invalid)?;
+    fn plan(
+        &self,
+        request: &CreateVolume,
+        disk: &Name,
+        chosen: Option<&Chosen>,
+    ) -> Result<(Spec, Arc<Store>, Arc<Progress>), Error> {
+        let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
+        let size =
+            size.ok_or_else(|| Error::Invalid("how large is it to be? Only with a device it has a size".into()))?;
+        check_size(size).map_err(Error::Invalid)?;
+        if request.force && chosen.is_none() {
+            return Err(Error::Invalid("there is nothing to force without a device: leave out --force".into()));
+        }
         let mut state = self.state();
-        let disk = which_disk(&state, request.disk.as_ref())?;
         if state.find(&request.name).is_ok() {
             return Err(Error::Exists(Kind::Volume, request.name.clone()));
         }
-        let running = state.disk_mut(&disk)?;
-        let mut spec = Spec::new(request.size.0, request.tenant.clone(), request.allocation);
+        let running = state.disk_mut(disk)?;
+        let mut spec = Spec::new(size, request.tenant.clone(), request.allocation);
+        spec.device = chosen.map(|chosen| chosen.device.clone());
         let tenant = spec.tenant(&request.name);
         if request.share.is_some() || request.cache.is_some() {
             let now = running.allotment(&tenant);
@@ -201,14 +225,14 @@ impl Control {
                 cache: request.cache.or(now.cache),
                 sequence: running.next_sequence(),
             };
-            running.check_share(&disk, &tenant, spec.allotment.spec().share)?;
+            running.check_share(disk, &tenant, spec.allotment.spec().share)?;
         }
-        running.take_place(&disk, &mut spec)?;
+        running.take_place(disk, &mut spec)?;
         let progress = Arc::new(Progress::default());
         let state = VolumeState::Creating(progress.clone());
         let volume = Volume { spec: Some(spec.clone()), state, growing: None };
         running.volumes.insert(request.name.clone(), volume);
-        Ok((disk, spec, running.store.clone(), progress))
+        Ok((spec, running.store.clone(), progress))
     }
 
     /// A volume that can be changed: where it is, and what it is.
@@ -220,10 +244,10 @@ impl Control {
             (VolumeState::Creating(_), _) => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Offline(reason), _) => Err(Error::Offline(Kind::Volume, name.clone(), reason.clone())),
             (VolumeState::Serving { .. }, None) => Err(Error::Internal("a served volume without specification".into())),
-            (VolumeState::Serving { id, .. }, Some(spec)) => {
+            (VolumeState::Serving { id, data, .. }, Some(spec)) => {
                 let running = state.disk(&disk)?;
                 let (store, thread) = (running.store.clone(), running.thread.clone());
-                Ok(Changeable { id: *id, spec: spec.clone(), store, thread, disk })
+                Ok(Changeable { id: *id, data: *data, spec: spec.clone(), store, thread, disk })
             }
         }
     }
@@ -290,17 +314,23 @@ impl Control {
     /// Grows a volume: file first, then specification, then what clients see when they open it next.
     pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
         let turn = self.change().await?;
-        let size = request.size.0;
-        check_size(size).map_err(Error::Invalid)?;
         let volume = self.changeable(name)?;
+        let device = volume.device_now().await?;
+        let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
+        let size = size.ok_or_else(|| {
+            Error::Invalid(format!(
+                "how large is volume '{name}' to be? Its data is a file, and has no size of its own"
+            ))
+        })?;
+        check_size(size).map_err(Error::Invalid)?;
         if size < volume.spec.size {
             let now = Size(volume.spec.size);
-            return Err(Error::Invalid(format!(
-                "volume '{name}' has {now}, and volumes never shrink: {}",
-                request.size
-            )));
+            return Err(Error::Invalid(format!("volume '{name}' has {now}, and volumes never shrink: {}", Size(size))));
         }
-        let (from, to) = (volume.spec.clone(), Spec { size, ..volume.spec.clone() });
+        if let Some(device) = &device {
+            raw::check_size(device, size)?;
+        }
+        let (from, to) = (volume.spec.clone(), Spec { size, device, ..volume.spec.clone() });
         self.state().disk(&volume.disk)?.check_growth(name, &from, &to)?;
         let (new, progress) = (to.clone(), Arc::new(Progress::default()));
         if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
@@ -320,9 +350,8 @@ impl Control {
         self.set_spec(&volume.disk, name, &new);
         let command = Command::GrowVolume(volume.id, size);
         refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
-        info!(disk = %volume.disk, volume = %name, size = %request.size, "grown");
-        self.done(name, format!("volume '{name}' has {} now; clients see it when they open it again", request.size))
-            .await
+        info!(disk = %volume.disk, volume = %name, size = %Size(size), "grown");
+        self.done(name, format!("volume '{name}' has {} now; clients see it when they open it again", Size(size))).await
     }
 
     /// Deletes a volume with its data. Its clients are disconnected.
@@ -339,14 +368,26 @@ impl Control {
             (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
         };
         self.hand_over_allotment(&disk, name).await?;
+        // A device stays with all that clients were told is on it: it may become a volume again.
+        let discard = spec.device.is_none();
+        if let Some(volume) = id.filter(|_| !discard) {
+            refusal(thread.command(Command::CloseVolume { volume, discard }).await)
+                .map_err(|refusal| refused(name, refusal))?;
+            if let Some(volume) = self.state().volume_mut(&disk, name) {
+                volume.state = offline("it was being deleted");
+            }
+        }
         let removed = spec.clone();
         with_files(&store, name, move |files| files.remove(UNPUBLISH, &removed)).await??;
-        if let Some(volume) = id {
-            refusal(thread.command(Command::CloseVolume { volume, discard: true }).await)
+        if let Some(volume) = id.filter(|_| discard) {
+            refusal(thread.command(Command::CloseVolume { volume, discard }).await)
                 .map_err(|refusal| refused(name, refusal))?;
         }
         self.forget_volume(&disk, name).await;
-        let message = format!("volume '{name}' is deleted");
+        let message = match &spec.device {
+            Some(device) => format!("volume '{name}' is forgotten; {} is as it is", device.path.display()),
+            None => format!("volume '{name}' is deleted"),
+        };
         let discarded = with_files(&store, name, move |files| files.remove(DISCARD, &spec)).await?;
         let message = match discarded {
             Ok(()) => message,
@@ -403,9 +444,18 @@ impl Control {
 struct Changeable {
     disk: Name,
     id: VolumeId,
+    data: DataId,
     spec: Spec,
     store: Arc<Store>,
     thread: Arc<DiskHandle>,
+}
+
+impl Changeable {
+    /// The device of the volume with the size that it has by now; nothing if its data is a file.
+    async fn device_now(&self) -> Result<Option<Raw>, Error> {
+        let (Some(device), DataId::Device(number)) = (self.spec.device.clone(), self.data) else { return Ok(None) };
+        Ok(Some(blocking(move || device.grown(&Kernel::default(), number)).await??))
+    }
 }
 
 fn offline(reason: &str) -> VolumeState {

@@ -91,6 +91,7 @@ fn spec() -> VolumeSpec {
         sparse: false,
         holes: Vec::new(),
         initialise: false,
+        grows_empty: false,
         device_block: 512,
         can_zero: true,
         can_punch: true,

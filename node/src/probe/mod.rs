@@ -4,11 +4,13 @@
 //!   control ──► Job (progress, cancel) ──► thread "probe NAME": scratch file ─► Probe ◄─► ProbeTarget ─► findings
 //! ```
 //!
-//! What is probed is behind [`ProbeTarget`]: a scratch file through a reactor of its own. The disk's own thread is not
+//! What is probed is behind [`ProbeTarget`]: a scratch file through a reactor of its own; or, on a disk whose volumes are all
+//! raw, their devices, which are only read. The disk's own thread is not
 //! touched but by the load, which is full on purpose: a rate that is measured politely is the rate of politeness. Whoever
 //! probes a disk in use is told what that did to the values, and his clients wait longer meanwhile.
 //!
-//! Downside: only what the file system gives is seen of the device, and the scratch file is one more file on it.
+//! Downside: only what the file system gives is seen of the device, and the scratch file is one more file on it. Of raw
+//! devices nothing is learnt about writes.
 
 mod disturbance;
 mod scratch;
@@ -21,13 +23,13 @@ use std::time::{Duration, Instant};
 
 use engine::disk::profile::{BUDGET_NS, Finding, Key, Options, Probe, Progress, TooSmall};
 use engine::nbd::Errno;
-use engine::units::Nanos;
+use engine::units::{BLOCK, Nanos};
 
 use self::disturbance::{DeviceUse, ProcessorUse};
 pub use self::scratch::remove_left_over;
-pub use self::target::{FileTarget, ProbeTarget};
+pub use self::target::{FileTarget, Part, ProbeTarget};
 use crate::reactor::Kind;
-use crate::store::{Store, StoreError};
+use crate::store::{Kernel, Raw, RawError, Store, StoreError};
 
 /// A probe is over within two minutes: some seconds less, for what is in flight at the end.
 pub const SECONDS_MOST: u64 = 115;
@@ -47,14 +49,17 @@ pub enum ProbeError {
     #[error(transparent)]
     Scratch(#[from] StoreError),
     /// There is nothing to measure on.
-    #[error("the scratch file is too small: {0}")]
+    #[error("what there is to probe is too small: {0}")]
     TooSmall(#[from] TooSmall),
+    /// A device cannot be read.
+    #[error(transparent)]
+    Raw(#[from] RawError),
     /// The device failed.
-    #[error("{direction} of {len} bytes at {offset} of the scratch file failed: {errno:?}")]
+    #[error("{direction} of {len} bytes at {offset} of what is probed failed: {errno:?}")]
     Device {
         /// "a read" or "a write".
         direction: &'static str,
-        /// Where in the file.
+        /// Where in it.
         offset: u64,
         /// Bytes.
         len: u64,
@@ -105,14 +110,30 @@ impl Job {
 /// What a probe found, with what disturbed it on this side.
 pub type Found = Vec<(Key, Finding)>;
 
-/// Probes a disk for at most so many seconds, on this thread.
+/// Raw devices, by the numbers under which they are served: they are read through descriptors of the probe's own.
+pub fn probe_devices(devices: &[(Raw, u64)], kind: Kind, seconds: u64, job: &Job) -> Result<Found, ProbeError> {
+    let parts: Vec<Part> = devices.iter().map(|(device, served)| part_of(device, *served)).collect::<Result<_, _>>()?;
+    // The kernel keeps accounts of the drive; of several, the first one's stand for all.
+    let drives = devices.first().map(|(_, served)| Kernel::default().drives(*served)).unwrap_or_default();
+    let target = FileTarget::new(kind, parts, BLOCK, true)?;
+    let budget_ns = BUDGET_NS.min(Duration::from_secs(seconds).as_nanos() as Nanos);
+    measure(target, drives.first().copied().unwrap_or(0), budget_ns, job)
+}
+
+fn part_of(device: &Raw, served: u64) -> Result<Part, RawError> {
+    let now = device.grown(&Kernel::default(), served)?;
+    let file = now.open_to_read()?;
+    Ok(Part { file, ranges: std::iter::once(0..now.usable_bytes()).collect() })
+}
+
+/// Probes a disk by a scratch file for at most so many seconds, on this thread.
 pub fn probe_disk(store: &Store, kind: Kind, seconds: u64, job: &Job) -> Result<Found, ProbeError> {
     let time = Duration::from_secs(seconds);
     let file = scratch::create(store, time.mul_f64(SCRATCH_PART), job)?;
     let block = u64::from(store.abilities.device_block);
     let device = store.device;
     let budget_ns = BUDGET_NS.min(time.mul_f64(1.0 - SCRATCH_PART).as_nanos() as Nanos);
-    let target = FileTarget::new(kind, file, block)?;
+    let target = FileTarget::new(kind, vec![file], block, false)?;
     measure(target, device, budget_ns, job)
 }
 
@@ -136,6 +157,7 @@ pub fn measure(mut target: impl ProbeTarget, device: u64, budget_ns: Nanos, job:
     add(Key::DisturbedByOthers, others);
     let waited = processor_before.zip(ProcessorUse::read()).map(|(from, to)| from.waited_until(&to, began.elapsed()));
     add(Key::DisturbedByProcessor, waited);
+    add(Key::WritesUnknown, target.is_read_only().then_some(1.0));
     Ok(found)
 }
 
@@ -162,7 +184,9 @@ impl Run {
                 return Ok(());
             }
             let Progress { doing, done_ratio } = self.probe.progress();
-            job.set_progress(doing, SCRATCH_PART + (1.0 - SCRATCH_PART) * done_ratio);
+            // Of what is only read, nothing is written first.
+            let before = if target.is_read_only() { 0.0 } else { SCRATCH_PART };
+            job.set_progress(doing, before + (1.0 - before) * done_ratio);
             let wake_at = self.probe.poll_timeout().unwrap_or(Nanos::MAX);
             let timeout = LOOK.min(Duration::from_nanos(wake_at.saturating_sub(now())));
             self.collect(target, timeout, now)?;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::{Job, ProbeError};
+use super::{Job, Part, ProbeError};
 use crate::store::{Store, StoreError, file};
 
 /// Its name, for the moment in which it has one.
@@ -39,15 +39,6 @@ const PART_OF_FREE: u64 = 4;
 const SPAN_MOST: u64 = 256 << 30;
 /// Bytes written at once.
 const STEP: u64 = MIB;
-
-/// A file, and which parts of it were written.
-#[derive(Debug)]
-pub struct Scratch {
-    /// Open for direct I/O where that is possible.
-    pub file: File,
-    /// In the order of their positions.
-    pub written: Vec<Range<u64>>,
-}
 
 /// Where the pieces are: bytes of each, and from one to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,8 +71,8 @@ pub fn remove_left_over(directory: &Path) {
     }
 }
 
-/// Makes the file and writes its pieces, for at most so long.
-pub fn create(store: &Store, time: Duration, job: &Job) -> Result<Scratch, ProbeError> {
+/// Makes the file and writes its pieces, for at most so long: the file with what was written of it.
+pub fn create(store: &Store, time: Duration, job: &Job) -> Result<Part, ProbeError> {
     let directory = store.directory();
     let free = file::free_bytes(directory);
     // Memory that is given to a file is no gap.
@@ -106,9 +97,9 @@ pub fn create(store: &Store, time: Duration, job: &Job) -> Result<Scratch, Probe
         _ => Err(error),
     });
     step("allocating a scratch file", allocated.map_err(io::Error::from))?;
-    let written = write(&file, layout, time, job)?;
+    let ranges = write(&file, layout, time, job)?;
     step("writing a scratch file", file.sync_data())?;
-    Ok(Scratch { file, written })
+    Ok(Part { file, ranges })
 }
 
 /// Writes all pieces in turns, so that they are of one length when the time is over: which ranges were written.

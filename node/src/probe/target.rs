@@ -1,19 +1,24 @@
 //! What a probe measures: something that takes its requests and says when each is done.
 //!
-//! A file behind a reactor is one. Anything else that a disk is made of becomes another implementation of
-//! [`ProbeTarget`], and nothing else of the probe changes.
+//! Files behind a reactor are one, be they a scratch file or raw devices. Anything else that a disk is made of becomes
+//! another implementation of [`ProbeTarget`], and nothing else of the probe changes.
+//!
+//! ```text
+//!   Space    ├── part 0: ranges ──┼──── part 1: ranges ────┤      one after the other; no request leaves a range
+//!   files         VolumeId(0)             VolumeId(1)
+//! ```
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 use engine::cache::FrameId;
 use engine::disk::profile::{DEPTH_MAX, Request, SIZE_MAX, Space};
-use engine::disk::{Io, IoId, Segment, VolumeId};
+use engine::disk::{Io, IoId, Op, Segment, VolumeId};
 use engine::nbd::Errno;
 use engine::units::BLOCK;
 
-use super::scratch::Scratch;
 use crate::frames::Frames;
 use crate::reactor::{self, Completion, Kind, Reactor, Threads, Uring};
 
@@ -32,16 +37,26 @@ pub trait ProbeTarget {
     fn wait(&mut self, timeout: Duration) -> io::Result<Vec<(u32, Result<(), Errno>)>>;
 }
 
-/// The one file of the reactor.
-const FILE: VolumeId = VolumeId(0);
 /// Frames of a slot.
 const SLOT_FRAMES: u32 = (SIZE_MAX / BLOCK) as u32;
 
-/// A scratch file.
+/// A file or a device, and which parts of it are measured.
+#[derive(Debug)]
+pub struct Part {
+    /// Open for direct I/O where that is possible.
+    pub file: File,
+    /// In the order of their positions.
+    pub ranges: Vec<Range<u64>>,
+}
+
+/// Files or devices.
 pub struct FileTarget {
     reactor: AnyReactor,
     _frames: Frames,
     space: Space,
+    /// Where each part begins in the space.
+    starts: Vec<u64>,
+    read_only: bool,
     completions: Vec<Completion>,
 }
 
@@ -51,8 +66,8 @@ enum AnyReactor {
 }
 
 impl FileTarget {
-    /// A file through a reactor of its own, of this kind; in whole `block`s.
-    pub fn new(kind: Kind, scratch: Scratch, block: u64) -> io::Result<FileTarget> {
+    /// Parts through a reactor of their own, of this kind; in whole `block`s. They are written unless `read_only`.
+    pub fn new(kind: Kind, parts: Vec<Part>, block: u64, read_only: bool) -> io::Result<FileTarget> {
         let mut frames = Frames::new(1 + DEPTH_MAX * SLOT_FRAMES as usize)?;
         fill(&mut frames);
         let options = reactor::Options { device_depth: DEPTH_MAX as u32, connections_max: 1 };
@@ -65,17 +80,25 @@ impl FileTarget {
             Some(uring) => AnyReactor::Uring(Box::new(uring)),
             None => AnyReactor::Threads(Box::new(Threads::new(options, frames.memory())?)),
         };
-        reactor.open(scratch.file)?;
-        let space = Space::new(scratch.written, block.max(BLOCK));
-        Ok(FileTarget { reactor, _frames: frames, space, completions: Vec::new() })
+        let block = block.max(BLOCK);
+        let (mut starts, mut ranges, mut start) = (Vec::new(), Vec::new(), 0);
+        for (index, part) in parts.into_iter().enumerate() {
+            let end = part.ranges.iter().map(|range| range.end).max().unwrap_or(0);
+            ranges.extend(part.ranges.into_iter().map(|range| start + range.start..start + range.end));
+            reactor.open(VolumeId(index as u32), part.file)?;
+            starts.push(start);
+            start += end.next_multiple_of(block);
+        }
+        let space = Space::new(ranges, block);
+        Ok(FileTarget { reactor, _frames: frames, space, starts, read_only, completions: Vec::new() })
     }
 }
 
 impl AnyReactor {
-    fn open(&mut self, file: File) -> io::Result<()> {
+    fn open(&mut self, part: VolumeId, file: File) -> io::Result<()> {
         match self {
-            AnyReactor::Uring(uring) => uring.open_volume(FILE, file),
-            AnyReactor::Threads(threads) => threads.open_volume(FILE, file),
+            AnyReactor::Uring(uring) => uring.open_volume(part, file),
+            AnyReactor::Threads(threads) => threads.open_volume(part, file),
         }
     }
 }
@@ -105,14 +128,17 @@ impl ProbeTarget for FileTarget {
     }
 
     fn is_read_only(&self) -> bool {
-        false
+        self.read_only
     }
 
     fn submit(&mut self, request: &Request) {
         let first = 1 + request.slot * SLOT_FRAMES;
         let frames = (first..).take(request.len.div_ceil(BLOCK) as usize);
         let segments = frames.map(|frame| Segment::whole(FrameId(frame))).collect();
-        let io = Io { op: request.op, volume: FILE, offset: request.offset, len: request.len, segments };
+        assert!(request.op == Op::Read || !self.read_only, "what must not be written is not");
+        let part = self.starts.partition_point(|start| *start <= request.offset) - 1;
+        let offset = request.offset - self.starts[part];
+        let io = Io { op: request.op, volume: VolumeId(part as u32), offset, len: request.len, segments };
         match &mut self.reactor {
             AnyReactor::Uring(uring) => uring.submit(IoId(request.slot), &io),
             AnyReactor::Threads(threads) => threads.submit(IoId(request.slot), &io),
@@ -129,5 +155,44 @@ impl ProbeTarget for FileTarget {
             _ => None,
         });
         Ok(done.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// Each part is asked for its own bytes, and nothing is written.
+    #[test]
+    fn requests_find_their_part() {
+        let part = |len: u64, ranges: [Range<u64>; 2]| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(len).unwrap();
+            Part { file, ranges: ranges.into() }
+        };
+        let parts = vec![
+            part(3 * BLOCK + 512, [0..BLOCK, BLOCK..3 * BLOCK]),
+            part(5 * BLOCK, [BLOCK..2 * BLOCK, 4 * BLOCK..5 * BLOCK]),
+        ];
+        let watched = parts[1].file.try_clone().unwrap();
+        watched.write_all_at(&[7; BLOCK as usize], 4 * BLOCK).unwrap();
+        let mut target = FileTarget::new(Kind::Threads, parts, 512, true).unwrap();
+        assert_eq!(target.space().bytes(), 5 * BLOCK);
+        assert!(target.is_read_only());
+        let places: Vec<u64> = (0..5).map(|block| target.space().offset(block * BLOCK, BLOCK)).collect();
+        assert_eq!(places, [0, BLOCK, 2 * BLOCK, 4 * BLOCK, 7 * BLOCK]);
+        // The last one ends where its file ends: one block further there is nothing.
+        for (offset, expected) in [(7 * BLOCK, Ok(())), (8 * BLOCK, Err(Errno::Io))] {
+            target.submit(&Request { slot: 0, op: Op::Read, offset, len: BLOCK });
+            let done = loop {
+                match target.wait(Duration::from_secs(10)).unwrap() {
+                    done if done.is_empty() => {}
+                    done => break done,
+                }
+            };
+            assert_eq!(done, [(0, expected)]);
+        }
     }
 }

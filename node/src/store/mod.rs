@@ -3,15 +3,17 @@
 //! ```text
 //! DISK/disk.toml            which disk this is; missing or different: offline, never initialised anew
 //!      lock                 held by the server that uses it
-//!      volumes/NAME.img     data
+//!      volumes/NAME.img     data; of a raw volume, its device is
 //!              NAME.toml    specification; without one the data is reported and left alone
 //!              NAME.lost    there while acknowledged data of it is lost, until an operator clears that
 //! ```
 
+mod data;
 pub mod file;
 pub mod identity;
 mod lock;
 pub mod profile;
+pub mod raw;
 pub mod simulated;
 pub mod spec;
 pub mod steps;
@@ -26,9 +28,11 @@ use std::sync::Mutex;
 use engine::disk::profile::{Key, Profile};
 use uuid::Uuid;
 
+pub use data::{Data, DataId};
 pub use file::{Abilities, Journal};
 pub use identity::Identity;
 pub use lock::Lock;
+pub use raw::{Kernel, Raw, RawError};
 pub use simulated::{Model, Simulated};
 pub use spec::Spec;
 pub use steps::{Files, Progress};
@@ -125,11 +129,6 @@ impl Store {
         self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
-    /// Whether what one does, the other waits for. The time of a simulated disk is its drive's, wherever its files are.
-    pub fn shares_device(&self, other: &Store) -> bool {
-        self.device == other.device && self.model.is_none() && other.model.is_none()
-    }
-
     /// Whether the directory is still this disk.
     pub fn check(&self) -> Result<(), String> {
         match Identity::read(&self.directory)? {
@@ -184,11 +183,14 @@ impl Store {
     }
 }
 
-/// Reads a volume's specification and compares it with its data.
+/// Reads a volume's specification and compares it with its data. A device is looked at when it is opened.
 fn load(files: &Files<'_>) -> Result<Spec, String> {
     let path = files.spec();
     let text = fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     let spec = Spec::parse(&text).map_err(|why| format!("{} cannot be understood: {why}", path.display()))?;
+    if spec.device.is_some() {
+        return Ok(spec);
+    }
     let data = files.data();
     let length =
         fs::metadata(&data).map_err(|error| format!("its data {} cannot be read: {error}", data.display()))?.len();

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::raw::Raw;
 use crate::quantity::{Name, ShareText, Size};
 
 /// How the file of a volume gets its space.
@@ -16,7 +17,7 @@ pub enum Allocation {
     Whole,
     /// Allocated and zero-written before creation is answered.
     Full,
-    /// Allocated as it is written; space is given back.
+    /// Allocated as it is written; space is given back. Of a device: space is given back.
     Sparse,
 }
 
@@ -77,6 +78,9 @@ pub struct Spec {
     pub allocation: Allocation,
     /// How writes are acknowledged.
     pub write_cache: WriteCache,
+    /// The device that is its data, if that is no file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Raw>,
     /// What was asked for its tenant when this volume was created or changed.
     pub allotment: Allotment,
 }
@@ -96,6 +100,7 @@ impl Spec {
             tenant,
             allocation,
             write_cache: WriteCache::default(),
+            device: None,
             allotment: Allotment::default(),
         }
     }
@@ -107,6 +112,9 @@ impl Spec {
             return Err(format!("its format is {}, this server knows {FORMAT}", spec.format));
         }
         check_size(spec.size)?;
+        if let Some(device) = spec.device.as_ref().filter(|device| device.size < spec.file_bytes()) {
+            return Err(format!("its size is {}, and that of its device {}", Size(spec.size), Size(device.size)));
+        }
         Ok(spec)
     }
 
@@ -115,7 +123,7 @@ impl Spec {
         toml::to_string(self).expect("a specification can be written as TOML")
     }
 
-    /// Bytes of the data file: whole blocks, so that direct I/O reaches the end.
+    /// Bytes of the data file or device: whole blocks, so that direct I/O reaches the end.
     pub fn file_bytes(&self) -> u64 {
         self.size.next_multiple_of(BLOCK)
     }

@@ -8,6 +8,8 @@
 //! change                                    WriteSpec  SyncSpec  PublishSpec  SyncNames
 //! delete   RemoveSpec  SyncNames  |  RemoveData  SyncNames       (the engine closes the file at the bar)
 //! ```
+//!
+//! A raw device is neither made nor removed: the steps on data do nothing to it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -83,7 +85,12 @@ impl Files<'_> {
     }
 
     fn step(&self, step: Step, spec: &Spec, progress: &Progress) -> io::Result<()> {
+        let is_raw = spec.device.is_some();
         match step {
+            // A device is there before its volume and after it. A file of the volume's name would become its data.
+            CreateData if is_raw && self.data().try_exists()? => Err(io::ErrorKind::AlreadyExists.into()),
+            CreateData | RemoveData if is_raw => removed(fs::remove_file(self.lost())),
+            Allocate | SyncData if is_raw => Ok(()),
             CreateData => {
                 File::options().write(true).create_new(true).open(self.data())?;
                 // A deletion that was cut off may have left it.
@@ -141,7 +148,9 @@ impl Files<'_> {
             if step != CreateData {
                 let _ = fs::remove_file(self.spec());
                 let _ = fs::remove_file(self.temporary());
-                let _ = fs::remove_file(self.data());
+                if spec.device.is_none() {
+                    let _ = fs::remove_file(self.data());
+                }
             }
             error
         })
@@ -150,9 +159,10 @@ impl Files<'_> {
     /// Grows the volume, or leaves it as it is.
     pub fn grow(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
         self.perform(GROW, to, progress).map_err(|(_, error)| {
-            let restored = self.restore(from);
-            let undone =
-                restored.and_then(|()| File::options().write(true).open(self.data())?.set_len(from.file_bytes()));
+            let undone = self.restore(from).and_then(|()| match &from.device {
+                Some(_) => Ok(()),
+                None => File::options().write(true).open(self.data())?.set_len(from.file_bytes()),
+            });
             match undone {
                 Ok(()) => error,
                 Err(undo) => StoreError::NotUndone { error: Box::new(error), path: self.data(), undo },

@@ -83,6 +83,55 @@ fn a_deletion_cut_off_leaves_the_volume_or_unclaimed_data() {
     }
 }
 
+fn raw(size: u64) -> Spec {
+    let facts = [("serial".to_owned(), "A1".to_owned())].into();
+    let device = Raw { path: "/dev/disk/by-id/wwn-0x5000".into(), size: 4 << 20, facts };
+    Spec { device: Some(device), ..Spec::new(size, None, Allocation::Whole) }
+}
+
+/// The device is there before and after; what changes is whether a volume has it.
+#[test]
+fn a_change_of_a_raw_volume_cut_off_leaves_the_old_volume_or_the_new_one() {
+    let (old, new) = (raw(1 << 20), raw(3 << 20));
+    let new = Spec { uuid: old.uuid, ..new };
+    for n in 0..=CREATE.len() {
+        assert_eq!(cut_off(None, &[CREATE], n, &old), ((n >= 6).then(|| old.clone()), 0), "after {n} steps");
+    }
+    for n in 0..=GROW.len() {
+        let expected = if n >= 5 { &new } else { &old };
+        assert_eq!(cut_off(Some(&old), &[GROW], n, &new), (Some(expected.clone()), 0), "after {n} steps");
+    }
+    for n in 0..=UNPUBLISH.len() + DISCARD.len() {
+        let expected = (n == 0).then(|| old.clone());
+        assert_eq!(cut_off(Some(&old), &[UNPUBLISH, DISCARD], n, &old), (expected, 0), "after {n} steps");
+    }
+}
+
+/// A file that nobody claims must not become a raw volume's, to be removed with it.
+#[test]
+fn a_raw_volume_takes_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    fs::write(files.data(), "precious").unwrap();
+    let error = files.create(&raw(1 << 20), &Progress::default()).unwrap_err();
+    assert!(matches!(error, StoreError::Unclaimed(_)), "{error}");
+    assert_eq!(fs::read(files.data()).unwrap(), b"precious");
+    assert!(store.scan().unwrap().volumes.is_empty());
+    fs::remove_file(files.data()).unwrap();
+    let (old, new) = (raw(1 << 20), raw(2 << 20));
+    files.create(&old, &Progress::default()).unwrap();
+    assert_eq!(files.data_of(Some(&old)), Path::new("/dev/disk/by-id/wwn-0x5000"));
+    files.grow(&old, &new, &Progress::default()).unwrap();
+    assert_eq!(store.scan().unwrap().volumes[&name], Ok(new.clone()));
+    fs::write(files.spec(), raw(8 << 20).to_toml()).unwrap();
+    assert!(store.scan().unwrap().volumes[&name].clone().unwrap_err().contains("that of its device 4MiB"));
+    files.remove(UNPUBLISH, &new).unwrap();
+    files.remove(DISCARD, &new).unwrap();
+    assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
+}
+
 /// A volume on a simulated disk has its space on a drive that is not there.
 #[test]
 fn a_volume_with_a_place_takes_no_space() {

@@ -171,6 +171,7 @@ impl Bench {
             sparse: false,
             holes: Vec::new(),
             initialise: false,
+            grows_empty: false,
             device_block: 512,
             can_zero: false,
             can_punch: false,

@@ -102,6 +102,8 @@ pub enum Key {
     DisturbedByProcessor,
     /// How far apart repeated measurements of one value were.
     RepeatedSpread,
+    /// Whether nothing could be found out about writes (1), because the device is not to be written.
+    WritesUnknown,
 }
 
 /// What a number counts.
@@ -138,6 +140,7 @@ impl Key {
             Key::DisturbedByVolumes,
             Key::DisturbedByProcessor,
             Key::RepeatedSpread,
+            Key::WritesUnknown,
         ];
         let costs = Quantile::ALL.map(Key::SwitchCost);
         single.into_iter().chain(costs).chain(service).chain(sequential).chain(reads).chain(writes)
@@ -146,7 +149,7 @@ impl Key {
     /// What its number counts.
     pub fn unit(self) -> Unit {
         match self {
-            Key::NeedsSlices => Unit::YesNo,
+            Key::NeedsSlices | Key::WritesUnknown => Unit::YesNo,
             Key::SwitchCost(_) | Key::RotationPeriod | Key::ThrottleStall | Key::ServiceTime(..) => Unit::Nanoseconds,
             Key::ThrottleBytes | Key::Sequential(..) => Unit::BytesPerSecond,
             Key::ThrottleRequests | Key::Random(..) => Unit::RequestsPerSecond,
@@ -160,7 +163,16 @@ impl Key {
     /// Whether it describes the measuring rather than the device.
     pub fn is_about_probe(self) -> bool {
         use Key::*;
-        matches!(self, DisturbedByOthers | DisturbedByVolumes | DisturbedByProcessor | RepeatedSpread)
+        matches!(self, DisturbedByOthers | DisturbedByVolumes | DisturbedByProcessor | RepeatedSpread | WritesUnknown)
+    }
+
+    /// Whether it is found by writing.
+    pub fn is_of_writes(self) -> bool {
+        use Key::*;
+        matches!(
+            self,
+            ServiceTime(Direction::Write, _) | Sequential(Direction::Write, _) | Random(Direction::Write, ..)
+        )
     }
 
     /// How it is measured.
@@ -182,6 +194,7 @@ impl Key {
             Key::DisturbedByVolumes => "time in which the disk's thread had requests in the device",
             Key::DisturbedByProcessor => "the kernel's account of the probe's thread",
             Key::RepeatedSpread => "random reads of 4 KiB, depth 1, at three times: greatest less least by median",
+            Key::WritesUnknown => "raw devices are all data: they are only read, so what writes do is not known",
         }
     }
 }
@@ -205,6 +218,7 @@ impl std::fmt::Display for Key {
             Key::DisturbedByVolumes => f.write_str("disturbed_by_volumes_ratio"),
             Key::DisturbedByProcessor => f.write_str("disturbed_by_processor_ratio"),
             Key::RepeatedSpread => f.write_str("repeated_spread_ratio"),
+            Key::WritesUnknown => f.write_str("writes_unknown"),
         }
     }
 }
@@ -284,6 +298,14 @@ impl Profile {
 
     /// Takes what a probe found: it replaces what one found before, and leaves overrides.
     pub fn take(&mut self, found: &[(Key, Finding)], at_s: u64) {
+        // Only a probe that writes nothing says so; and what was found about writes before may be of another device.
+        self.values.remove(&Key::WritesUnknown);
+        if found.iter().any(|(key, _)| *key == Key::WritesUnknown) {
+            self.values.retain(|key, value| {
+                value.measured.take_if(|_| key.is_of_writes());
+                *value != Value::default()
+            });
+        }
         for &(key, Finding { value, error_ratio }) in found {
             let measured = Measured { value, error_ratio, at_s, method: key.method().into() };
             self.values.entry(key).or_default().measured = Some(measured);
@@ -330,11 +352,27 @@ mod tests {
                 Unit::BytesPerSecond => "bytes_per_s",
                 Unit::RequestsPerSecond => "requests_per_s",
                 Unit::Ratio => "_ratio",
-                Unit::YesNo => "needs_slices",
+                Unit::YesNo => "",
             };
             assert!(name.ends_with(unit), "{name}");
         }
         assert_eq!("colour".parse::<Key>(), Err(UnknownKey("colour".into())));
+    }
+
+    /// What one found by writing on files says nothing of the raw devices that a disk has now.
+    #[test]
+    fn a_probe_that_writes_nothing_takes_back_what_was_known_of_writes() {
+        let (read, write) = (Key::Random(Direction::Read, 4096, 1), Key::Random(Direction::Write, 4096, 1));
+        let set = Key::ServiceTime(Direction::Write, Quantile::P50);
+        let one = |key| (key, Finding::plain(Some(1.0)));
+        let mut profile = Profile::default();
+        profile.take(&[one(read), one(write), one(set)], 1);
+        profile.set_override(set, Some(Override { value: Some(7.0), at_s: 2 }));
+        profile.take(&[one(read), one(Key::WritesUnknown)], 3);
+        assert_eq!((profile.number(read), profile.number(write), profile.number(set)), (Some(1.0), None, Some(7.0)));
+        assert_eq!(profile.number(Key::WritesUnknown), Some(1.0));
+        profile.take(&[one(read), one(write)], 4);
+        assert_eq!((profile.number(write), profile.number(Key::WritesUnknown)), (Some(1.0), None));
     }
 
     #[test]

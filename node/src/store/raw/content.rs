@@ -1,0 +1,70 @@
+//! What a device holds, as `blkid -p` (util-linux) sees it: it knows hundreds of signatures, and reads the device itself,
+//! not a cache.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+/// Where it may be besides the places that a service is told of.
+const PLACES: &str = "/usr/sbin:/sbin";
+/// It found nothing; or, if it also complains, it could not look.
+const NOTHING: i32 = 2;
+/// It found several that exclude each other.
+const SEVERAL: i32 = 8;
+
+/// The file system, partition table, volume group or whatever else is on a device; or why that cannot be found out.
+pub fn signature(device: &Path) -> Result<Option<String>, String> {
+    let mut path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
+    path.push(":");
+    path.push(PLACES);
+    let mut command = Command::new("blkid");
+    command.args(["-p", "-o", "export"]).arg(device).env("PATH", path).env("LC_ALL", "C");
+    let done = command.output().map_err(|error| format!("blkid cannot be run: {error}"))?;
+    match done.status.code() {
+        Some(0) => Ok(told(&String::from_utf8_lossy(&done.stdout))),
+        Some(NOTHING) if done.stderr.is_empty() => Ok(None),
+        Some(SEVERAL) => Ok(Some("several signatures that exclude each other".into())),
+        _ => Err(format!("blkid ended with {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim())),
+    }
+}
+
+/// From its list of `KEY=value`. A partition's own entry in its drive's table is no content.
+fn told(list: &str) -> Option<String> {
+    let value = |key: &str| list.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let label = value("LABEL").map_or_else(String::new, |label| format!(" '{label}'"));
+    let kind = value("TYPE").map(|kind| format!("{kind}{label}"));
+    kind.or_else(|| value("PTTYPE").map(|table| format!("a partition table ({table})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_blkid_says_is_understood() {
+        assert_eq!(
+            told("DEVNAME=/dev/sdb\nLABEL=my data\nUUID=1\nTYPE=ext4\nUSAGE=filesystem\n").unwrap(),
+            "ext4 'my data'"
+        );
+        assert_eq!(told("DEVNAME=/dev/sdb\nTYPE=LVM2_member\n").unwrap(), "LVM2_member");
+        assert_eq!(told("DEVNAME=/dev/sdb\nPTUUID=8\nPTTYPE=gpt\n").unwrap(), "a partition table (gpt)");
+        assert_eq!(told("DEVNAME=/dev/sdb1\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_TYPE=83\n"), None);
+        assert_eq!(told(""), None);
+    }
+
+    /// The real blkid, on a file.
+    #[test]
+    fn a_signature_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("image");
+        let mut image = vec![0u8; 1 << 20];
+        std::fs::write(&file, &image).unwrap();
+        assert_eq!(signature(&file), Ok(None));
+        // A swap area: its magic at the end of the first page.
+        image[1024] = 1;
+        image[4086..4096].copy_from_slice(b"SWAPSPACE2");
+        image[1028] = 200;
+        std::fs::write(&file, &image).unwrap();
+        assert_eq!(signature(&file).unwrap().unwrap(), "swap");
+    }
+}
