@@ -1,16 +1,19 @@
 //! Probes of disks: begun, watched, cancelled; their findings kept; values set by hand.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use engine::disk::profile::{Finding, Key, Override, Profile, Unit};
 use tracing::{info, warn};
 
 use super::view::{ProbeState, ProbeView, SetDisk, StartProbe};
-use super::{Control, Done, Error, blocking};
+use super::{Control, Done, Error, Kind, blocking};
+use crate::disk_thread::Stopped;
+use crate::probe::drive::{self, ProbeDrive};
 use crate::probe::{self, Found, Job, ProbeError};
 use crate::quantity::Name;
+use crate::reactor::LayerCommand;
 use crate::store::Store;
 
 /// Two probes of one value that are further apart than this do not agree.
@@ -79,7 +82,10 @@ impl Control {
         let busy_before = self.snapshot(disk).await.map(|snapshot| snapshot.busy_ns);
         let began = std::time::Instant::now();
         let measured = store.clone();
-        let result = blocking(move || probe::probe_disk(&measured, kind, seconds, &job)).await;
+        let result = match &store.identity.simulated {
+            None => blocking(move || probe::probe_disk(&measured, kind, seconds, &job)).await,
+            Some(simulated) => self.probe_drive(disk, simulated.size, seconds, job).await,
+        };
         let mut found = match result {
             Ok(Ok(found)) => found,
             Ok(Err(ProbeError::Cancelled)) => return Err(Ended::Cancelled),
@@ -99,6 +105,26 @@ impl Control {
             Ok(Err(why)) => Err(failed(&format!("its profile cannot be kept: {why}"))),
             Err(error) => Err(failed(&error)),
         }
+    }
+
+    /// Probes the drive of a simulated disk, on the disk's own thread.
+    async fn probe_drive(
+        &self,
+        disk: &Name,
+        bytes: u64,
+        seconds: u64,
+        job: Arc<Job>,
+    ) -> Result<Result<Found, ProbeError>, Error> {
+        let (listener, heard) = mpsc::channel();
+        let asked = Box::new(ProbeDrive {
+            bytes,
+            options: probe::options(Duration::from_secs(seconds), false),
+            job: job.clone(),
+            listener,
+        });
+        let begun = self.state().disk(disk)?.thread.layers(LayerCommand::Probe(asked));
+        begun.await.map_err(|Stopped| Error::Unknown(Kind::Disk, disk.clone()))?;
+        blocking(move || drive::listen(&heard, &job)).await
     }
 
     /// How far the probe of a disk is, or how the last one ended.

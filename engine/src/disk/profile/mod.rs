@@ -1,8 +1,8 @@
 //! What a device can do, each value with its source: measured (when, how), or overridden by an operator.
 //!
 //! ```text
-//!   plan ──► probe ──requests──► a device, real or simulated ──times──► probe ──► findings ──► Profile
-//!            walk (where)                                               statistics
+//!   plan ──► probe ──requests──► a device, real or simulated ──times──► probe ──phases──► findings ──► Profile
+//!            walk (where)                                                                 statistics
 //! ```
 //!
 //! A profile is a flat list of values with names that carry their units, so that showing, storing and overriding one needs
@@ -18,8 +18,9 @@ pub(crate) mod walk;
 
 use std::collections::BTreeMap;
 
+pub use findings::Findings;
 pub use plan::{BUDGET_NS, DEPTH_MAX, SIZE_MAX};
-pub use probe::{Options, Probe, Progress, Request, TooSmall};
+pub use probe::{Options, PhaseTimes, Probe, Progress, Request, TooSmall};
 pub use walk::Space;
 
 use self::plan::{POSITIONS_PERCENT, RANDOM_READS, RANDOM_WRITES};
