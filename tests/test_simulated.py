@@ -50,6 +50,16 @@ class Simulated(ServerCase):
         self.assertGreaterEqual(told, READS)
         self.assertFalse([key for key in metrics if key.startswith(late) and 'disk="default"' in key])
 
+    def test_a_drive_that_holds_more_than_the_file_system_is_named(self):
+        server = self.serve()
+        large = self.scratch / "large.toml"
+        text = (PRESETS / "flash.toml").read_text()
+        large.write_text(re.sub("^bytes = .*", f"bytes = {1 << 60}", text, flags=re.MULTILINE))
+        said = server.cli("disk", "add", "large", f"sim:{large}").stdout
+        self.assertIn("its drive holds 1EiB, and the file system has", said)
+        self.assertIn("its drive holds 1EiB", server.cli("status").stdout)
+        self.assertNotIn("its drive holds", server.cli("disk", "add", "small", f"sim:{large}", "--size", "4MiB").stdout)
+
     def test_data_and_drive_survive_a_restart(self):
         server = self.serve()
         mine = self.scratch / "mine.toml"

@@ -370,7 +370,7 @@ fn look(store: &Arc<Store>) -> Looked {
     let (major, minor) = (rustix::fs::major(store.device), rustix::fs::minor(store.device));
     let sys = format!("/sys/dev/block/{major}:{minor}");
     let name = fs::read_link(&sys).ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    let mut warnings: Vec<String> = store.check().err().into_iter().collect();
+    let mut warnings: Vec<String> = store.check().err().into_iter().chain(store.shortage()).collect();
     // A partition has no queue of its own: its parent has.
     let queue = |what: &str| {
         let text = ["queue", "../queue"].iter().find_map(|q| fs::read_to_string(format!("{sys}/{q}/{what}")).ok());

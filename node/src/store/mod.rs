@@ -125,6 +125,16 @@ impl Store {
         self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
+    /// What there is to say if a simulated drive holds more than the file system that its data is on.
+    pub fn shortage(&self) -> Option<String> {
+        let size = self.identity.simulated.as_ref()?.size;
+        let room = file::free_bytes(&self.directory) + file::used_bytes(&self.volumes());
+        (room < size).then(|| {
+            let (size, room) = (Size(size).rounded(), Size(room).rounded());
+            format!("its drive holds {size}, and the file system has {room} for it: writes fail when that is full")
+        })
+    }
+
     /// Whether what one does, the other waits for. The time of a simulated disk is its drive's, wherever its files are.
     pub fn shares_device(&self, other: &Store) -> bool {
         self.device == other.device && self.model.is_none() && other.model.is_none()
