@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
 use crate::disk::{Io, IoId, Op, VolumeId};
-use crate::event::{Action, ConnId, Event, Outgoing, Receive, Session};
+use crate::event::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
 use crate::nbd::{Errno, wire};
 use crate::server::{Config, Server};
@@ -30,8 +30,8 @@ pub(crate) struct Rig {
     reports: Vec<(u64, Report)>,
     /// They read nothing.
     pub(crate) deaf: Vec<ConnId>,
-    /// Connections that the server wanted closed.
-    pub(crate) closed: Vec<ConnId>,
+    /// Connections that the server wanted closed, and why.
+    pub(crate) closed: Vec<(ConnId, Farewell)>,
 }
 
 impl Rig {
@@ -214,14 +214,15 @@ impl Rig {
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
                 Action::Receive(_) | Action::Gone(_) | Action::Retired => {}
-                Action::Close(conn) => self.closed.push(conn),
+                Action::Close(conn, why) => self.closed.push((conn, why)),
             }
         }
         senders.retain(|conn| !self.deaf.contains(conn));
         senders.into_iter().for_each(|conn| self.send(conn));
     }
 
-    fn send(&mut self, conn: ConnId) {
+    /// A client reads what there is.
+    pub(crate) fn send(&mut self, conn: ConnId) {
         let mut sent = Vec::new();
         for part in self.server.outgoing(conn) {
             match part {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cache::FrameId;
 use crate::disk::VolumeId;
-use crate::event::{Action, ConnId};
+use crate::event::{Action, ConnId, Farewell};
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
@@ -172,7 +172,7 @@ impl Server {
                 && !connection.closing
             {
                 connection.closing = true;
-                self.actions.push_back(Action::Close(ConnId(at as u32)));
+                self.actions.push_back(Action::Close(ConnId(at as u32), Farewell::Over));
             }
         }
         self.poke(volume);
@@ -358,6 +358,7 @@ impl Server {
             device_read_bytes: counters.device_read_bytes,
             device_write_bytes: counters.device_write_bytes,
             device_errors: counters.device_errors,
+            deaf_disconnects: counters.deaf_disconnects,
             prefetch_used_blocks: cached.prefetch_used,
             prefetch_wasted_blocks: cached.prefetch_wasted,
             dirty_blocks: u64::from(cached.unwritten),

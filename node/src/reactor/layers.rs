@@ -190,6 +190,12 @@ impl<R: Reactor> Layers<R> {
         *slot(&mut self.places, volume.0) = Some(place);
     }
 
+    /// The name of a volume that is open, or nothing.
+    pub fn name_of(&self, volume: VolumeId) -> &str {
+        let place = self.places.get(volume.0 as usize).and_then(Option::as_ref);
+        place.map_or("", |place| &place.volume)
+    }
+
     /// Changes the faults.
     pub fn command(&mut self, command: LayerCommand) -> LayerReport {
         let changed = match command {
