@@ -221,7 +221,8 @@ fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Override>), Er
 fn summary(before: &Profile, found: &Found) -> String {
     let number = |key: Key| found.iter().find(|(k, _)| *k == key).and_then(|(_, finding)| finding.value);
     let disturbances = [
-        (Key::DisturbedByOthers, "others used {} of the time of the device's requests"),
+        (Key::DisturbedByOthers, "others used {} of the device"),
+        (Key::DisturbedByOthersMost, "others used {} of it in the worst phase"),
         (Key::DisturbedByVolumes, "its own volumes had requests in the device {} of the time"),
         (Key::DisturbedByProcessor, "the probe waited for a processor {} of the time"),
         (Key::RepeatedSpread, "one value, measured three times, varied by {}"),
@@ -231,6 +232,7 @@ fn summary(before: &Profile, found: &Found) -> String {
         Some(text.replace("{}", &format!("{:.0} %", ratio * 100.0)))
     });
     let seen: Vec<String> = seen.collect();
+    let was_disturbed = !seen.is_empty();
     let mut text = if seen.is_empty() { "undisturbed".into() } else { format!("disturbed: {}", seen.join("; ")) };
     // Where switching costs nothing, its cost is noise.
     let is_noise = |key: Key| matches!(key, Key::SwitchCost(_)) && number(Key::NeedsSlices) == Some(0.0);
@@ -250,6 +252,10 @@ fn summary(before: &Profile, found: &Found) -> String {
             pairs.len(),
             change * 100.0
         );
+        if !was_disturbed {
+            text +=
+                ": nothing on this machine disturbed it, so the device varies, or what it shares with others elsewhere";
+        }
     } else if !pairs.is_empty() {
         text += "; all values are within 15 % of those of the last probe";
     }
@@ -296,7 +302,10 @@ mod tests {
             summary(&before, &found(1.1, 0.0)),
             "undisturbed; all values are within 15 % of those of the last probe"
         );
+        let said = summary(&before, &found(1.2, 0.0));
+        assert!(said.starts_with("undisturbed") && said.ends_with("elsewhere"), "{said}");
         let said = summary(&before, &found(1.2, 0.3));
+        assert!(!said.contains("elsewhere"), "{said}");
         assert!(said.contains("30 %") && said.contains("1 of 1") && said.contains("+20 %"), "{said}");
     }
 }

@@ -139,12 +139,14 @@ pub fn options(time: Duration, read_only: bool) -> Options {
 
 /// Measures a target: everything but where it comes from.
 pub fn measure(mut target: impl ProbeTarget, device: u64, time: Duration, job: &Job) -> Result<Found, ProbeError> {
-    let (device_before, processor_before) = (DeviceUse::read(device), ProcessorUse::read());
+    let processor_before = ProcessorUse::read();
     let began = Instant::now();
     let now = || began.elapsed().as_nanos() as Nanos;
     let probe = Probe::new(target.space(), options(time, target.is_read_only()), now())?;
     let findings = Findings::default();
-    let mut run = Run { probe, findings, issued: Default::default(), in_flight: 0, own_ns: 0 };
+    let (own, used) = (DeviceUse::default(), DeviceUse::read(device));
+    let phases = Phases { device, began: used.map(|used| (used, own)), others_most: None };
+    let mut run = Run { probe, findings, issued: Default::default(), in_flight: 0, own, phases };
     let result = run.go_on(&mut target, &now, job);
     if result.is_err() {
         run.settle(&mut target, &now);
@@ -152,8 +154,9 @@ pub fn measure(mut target: impl ProbeTarget, device: u64, time: Duration, job: &
     result?;
     let mut found = run.findings.values();
     let mut add = |key, value: Option<f64>| found.extend(value.map(|value| (key, Finding::plain(Some(value)))));
-    let others = device_before.zip(DeviceUse::read(device)).and_then(|(from, to)| from.others_until(&to, run.own_ns));
-    add(Key::DisturbedByOthers, others);
+    let all = used.zip(DeviceUse::read(device)).map(|(before, after)| after.since(&before));
+    add(Key::DisturbedByOthers, all.and_then(|all| all.others(&run.own)));
+    add(Key::DisturbedByOthersMost, run.phases.others_most);
     let waited = processor_before.zip(ProcessorUse::read()).map(|(from, to)| from.waited_until(&to, began.elapsed()));
     add(Key::DisturbedByProcessor, waited);
     Ok(found)
@@ -166,8 +169,31 @@ struct Run {
     /// When the request of each slot was submitted, and what it was.
     issued: [Option<(Nanos, Request)>; DEPTH_MAX],
     in_flight: usize,
-    /// The sum of the times of its requests.
-    own_ns: Nanos,
+    /// What its requests took.
+    own: DeviceUse,
+    phases: Phases,
+}
+
+/// Who used the device in each phase.
+struct Phases {
+    device: u64,
+    /// When this one began: all, and we.
+    began: Option<(DeviceUse, DeviceUse)>,
+    /// The part of others in the phase in which it was most.
+    others_most: Option<f64>,
+}
+
+impl Phases {
+    /// A phase is over; `own` is what we have used so far. In one that only rested others disturbed nothing.
+    fn end(&mut self, own: DeviceUse, rested: bool) {
+        let Some(now) = DeviceUse::read(self.device) else { return };
+        if let Some((all_before, own_before)) = self.began.replace((now, own))
+            && !rested
+        {
+            let others = now.since(&all_before).others(&own.since(&own_before));
+            self.others_most = others.into_iter().chain(self.others_most).reduce(f64::max);
+        }
+    }
 }
 
 impl Run {
@@ -180,6 +206,7 @@ impl Run {
                 target.submit(&request);
             }
             while let Some(phase) = self.probe.poll_phase() {
+                self.phases.end(self.own, phase.is_rest());
                 self.findings.take(phase);
             }
             if self.probe.is_over() {
@@ -206,7 +233,9 @@ impl Run {
         for (slot, result) in done {
             let Some((issued, request)) = self.issued[slot as usize].take() else { continue };
             self.in_flight -= 1;
-            self.own_ns += at - issued;
+            self.own.time_ns += at - issued;
+            self.own.bytes += request.len;
+            self.own.requests += 1;
             match result {
                 Ok(()) => self.probe.complete(at, slot),
                 Err(errno) => failed = Some((request, errno)),

@@ -95,8 +95,10 @@ pub enum Key {
     Sequential(Direction, u8),
     /// Random requests: bytes, and how many at a time.
     Random(Direction, u32, u16),
-    /// Part of the device's time in requests that others used meanwhile.
+    /// Part of the device's time in requests that others used meanwhile, and at least their part of its requests and bytes.
     DisturbedByOthers,
+    /// The same in the phase in which it was most.
+    DisturbedByOthersMost,
     /// Part of the time in which the disk's own volumes had requests in the device meanwhile.
     DisturbedByVolumes,
     /// Part of the time in which the probe had work and waited for a processor.
@@ -136,6 +138,7 @@ impl Key {
             Key::ThrottleBytes,
             Key::ThrottleStall,
             Key::DisturbedByOthers,
+            Key::DisturbedByOthersMost,
             Key::DisturbedByVolumes,
             Key::DisturbedByProcessor,
             Key::RepeatedSpread,
@@ -152,7 +155,8 @@ impl Key {
             Key::ThrottleBytes | Key::Sequential(..) => Unit::BytesPerSecond,
             Key::ThrottleRequests | Key::Random(..) => Unit::RequestsPerSecond,
             Key::InterleavedEfficiency => Unit::Ratio,
-            Key::DisturbedByOthers | Key::DisturbedByVolumes | Key::DisturbedByProcessor | Key::RepeatedSpread => {
+            about_probe => {
+                debug_assert!(about_probe.is_about_probe());
                 Unit::Ratio
             }
         }
@@ -161,7 +165,10 @@ impl Key {
     /// Whether it describes the measuring rather than the device.
     pub fn is_about_probe(self) -> bool {
         use Key::*;
-        matches!(self, DisturbedByOthers | DisturbedByVolumes | DisturbedByProcessor | RepeatedSpread)
+        matches!(
+            self,
+            DisturbedByOthers | DisturbedByOthersMost | DisturbedByVolumes | DisturbedByProcessor | RepeatedSpread
+        )
     }
 
     /// How it is measured.
@@ -180,6 +187,7 @@ impl Key {
             Key::Sequential(..) => "requests of 256 KiB in order, depth 8",
             Key::Random(..) => "random places, a walk with every distance",
             Key::DisturbedByOthers => "the kernel's statistics of the device less the probe's own requests",
+            Key::DisturbedByOthersMost => "the same, in the phase in which it was most",
             Key::DisturbedByVolumes => "time in which the disk's thread had requests in the device",
             Key::DisturbedByProcessor => "the kernel's account of the probe's thread",
             Key::RepeatedSpread => "random reads of 4 KiB, depth 1, at three times: greatest less least by median",
@@ -203,6 +211,7 @@ impl std::fmt::Display for Key {
                 write!(f, "random_{}_{bytes}_bytes_depth_{depth}_requests_per_s", d.name())
             }
             Key::DisturbedByOthers => f.write_str("disturbed_by_others_ratio"),
+            Key::DisturbedByOthersMost => f.write_str("disturbed_by_others_most_ratio"),
             Key::DisturbedByVolumes => f.write_str("disturbed_by_volumes_ratio"),
             Key::DisturbedByProcessor => f.write_str("disturbed_by_processor_ratio"),
             Key::RepeatedSpread => f.write_str("repeated_spread_ratio"),

@@ -80,6 +80,13 @@ pub struct PhaseTimes {
     pub(super) samples: Vec<Sample>,
 }
 
+impl PhaseTimes {
+    /// Whether nothing was asked for.
+    pub fn is_rest(&self) -> bool {
+        self.work == Work::Rest
+    }
+}
+
 /// A phase that runs.
 #[derive(Debug)]
 struct Running {
