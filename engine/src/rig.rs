@@ -32,6 +32,8 @@ pub(crate) struct Rig {
     pub(crate) deaf: Vec<ConnId>,
     /// Connections that the server wanted closed, and why.
     pub(crate) closed: Vec<(ConnId, Farewell)>,
+    /// How often the memory of given up frames became free after its time.
+    pub(crate) retired: u32,
 }
 
 impl Rig {
@@ -55,6 +57,7 @@ impl Rig {
             reports: Vec::new(),
             deaf: Vec::new(),
             closed: Vec::new(),
+            retired: 0,
         };
         let mut spec = VolumeSpec {
             volume: VOLUME,
@@ -85,7 +88,17 @@ impl Rig {
 
     /// Whether the command with this token was answered with success.
     pub(crate) fn is_done(&self, token: u64) -> bool {
-        self.reports.iter().any(|(other, report)| *other == token && matches!(report, Report::Done))
+        matches!(self.report(token), Some(Report::Done))
+    }
+
+    /// The answer to the command with this token, if there is one.
+    pub(crate) fn report(&self, token: u64) -> Option<&Report> {
+        self.reports.iter().find(|(other, _)| *other == token).map(|(_, report)| report)
+    }
+
+    pub(crate) fn take_report(&mut self, token: u64) -> Option<Report> {
+        let at = self.reports.iter().position(|(other, _)| *other == token)?;
+        Some(self.reports.remove(at).1)
     }
 
     /// A request of the first client, without its payload.
@@ -213,7 +226,8 @@ impl Rig {
                 Action::Submit(io) => self.device.push(io),
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
-                Action::Receive(_) | Action::Gone(_) | Action::Retired => {}
+                Action::Receive(_) | Action::Gone(_) => {}
+                Action::Retired => self.retired += 1,
                 Action::Close(conn, why) => self.closed.push((conn, why)),
             }
         }
