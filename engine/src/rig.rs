@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec};
 use crate::disk::{Io, IoId, Op, VolumeId};
 use crate::event::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
@@ -59,18 +59,7 @@ impl Rig {
             closed: Vec::new(),
             retired: 0,
         };
-        let mut spec = VolumeSpec {
-            volume: VOLUME,
-            tenant: TenantId(0),
-            size: VOLUME_BYTES as u64,
-            write_cache: WriteCache::Volatile,
-            sparse: false,
-            holes: Vec::new(),
-            initialise: false,
-            device_block: 512,
-            can_zero: true,
-            can_punch: true,
-        };
+        let mut spec = VolumeSpec::plain(VOLUME, TenantId(0), VOLUME_BYTES as u64);
         change(&mut spec);
         rig.command(0, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: None }));
         rig.command(0, Command::OpenVolume(spec));
