@@ -3,13 +3,14 @@
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 DATA ?= ./aerogel-data
+TRACES ?= ../shared/data/traces
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PYTHON := /usr/bin/python3
 # The speed of a release with the assertions of a debug build.
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab swarm lab fuzz bench readme lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench readme lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,7 @@ test: ## all tests that run in minutes
 test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory swarm SEEDS=20000
+	@$(MAKE) --no-print-directory test-traces
 	@$(MAKE) --no-print-directory test-clients-long
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	@$(MAKE) --no-print-directory deny
@@ -50,6 +52,11 @@ test-swarm: ## some hundreds of simulated worlds
 
 swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --seeds $(SEEDS)
+
+test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../shared/data/traces)
+	@if [ -d $(TRACES) ]; then \
+		AEROGEL_TRACES=$(abspath $(TRACES)) cargo test $(CHECKED) -p lab --features whole-traces --test traces; \
+	else echo "test-traces: skipped, there is no directory $(TRACES) (TRACES=DIR names another)"; fi
 
 test-lab: ## quick experiments, and whether docs/claims.md still says what they find
 	cargo run $(CHECKED) -p lab --bin aerogel-lab -- run --quick --check docs/claims.md

@@ -148,6 +148,21 @@ class Probes(ServerCase):
         self.assertGreater(written, 0)
         self.assertGreater(self.values()["disturbed_by_volumes_ratio"]["value"], 0)
 
+    def test_others_on_the_device_are_told(self):
+        other = self.scratch / "other"
+        words = ("--size=64M", "--rw=randwrite", "--bs=64k", "--direct=1", "--ioengine=psync", "--numjobs=4")
+        words = ("fio", "--name=other", f"--filename={other}", *words, "--time_based", "--runtime=120", "--thread")
+        neighbour = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(neighbour.wait)
+        self.addCleanup(neighbour.kill)
+        until("the neighbour to write", lambda: other.exists() and other.stat().st_blocks * 512 >= 64 * MIB)
+        said = self.server.cli("disk", "probe", "default", "--seconds", SHORT).stdout
+        self.assertIsNone(neighbour.poll(), "the neighbour has ended")
+        self.assertRegex(said, "disturbed: others used [0-9]+ % of the device")
+        values = self.values()
+        ratio, most = (values[f"disturbed_by_others_{what}ratio"]["value"] for what in ("", "most_"))
+        self.assertTrue(0.05 <= ratio <= 1 and 0.05 <= most <= 1, (ratio, most))
+
     def test_no_space_is_refused(self):
         small = self.scratch / "small"
         image = self.scratch / "small.img"

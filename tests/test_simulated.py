@@ -1,9 +1,12 @@
 """Simulated disks in real time: the drive's time, the files' data."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
+from harness import places
 from harness.case import ServerCase
 from harness.server import GIB, MIB, run
 
@@ -47,6 +50,16 @@ class Simulated(ServerCase):
         self.assertGreaterEqual(told, READS)
         self.assertFalse([key for key in metrics if key.startswith(late) and 'disk="default"' in key])
 
+    def test_a_drive_that_holds_more_than_the_file_system_is_named(self):
+        server = self.serve()
+        large = self.scratch / "large.toml"
+        text = (PRESETS / "flash.toml").read_text()
+        large.write_text(re.sub("^bytes = .*", f"bytes = {1 << 60}", text, flags=re.MULTILINE))
+        said = server.cli("disk", "add", "large", f"sim:{large}").stdout
+        self.assertIn("its drive holds 1EiB, and the file system has", said)
+        self.assertIn("its drive holds 1EiB", server.cli("status").stdout)
+        self.assertNotIn("its drive holds", server.cli("disk", "add", "small", f"sim:{large}", "--size", "4MiB").stdout)
+
     def test_data_and_drive_survive_a_restart(self):
         server = self.serve()
         mine = self.scratch / "mine.toml"
@@ -72,6 +85,41 @@ class Simulated(ServerCase):
         server.cli("disk", "add", "again", self.scratch / "elsewhere")
         self.assertEqual(server.json("disk", "show", "again")["simulated"], before)
         self.assertEqual(server.open("v").pread(MIB, 100 * MIB), b"s" * MIB)
+
+    def test_a_probe_finds_the_truth_of_the_drive(self):
+        presets = {"heads": "cheetah-15k5", "cloud": "throttled"}
+        server = self.serve()
+        probes = {}
+        for name, preset in presets.items():
+            server.cli("disk", "add", name, f"sim:{preset}")
+            # Just long enough for a rotation to be seen.
+            words = (places.binary(), "disk", "probe", name, "--seconds", "25", "--json", "--data", server.data)
+            probes[name] = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True)
+            self.addCleanup(probes[name].stdout.close)
+            self.addCleanup(probes[name].wait)
+            self.addCleanup(probes[name].kill)
+        found = {}
+        for name, client in probes.items():
+            shown = json.loads(client.stdout.read())["disk"]
+            self.assertEqual(client.wait(), 0)
+            found[name] = {value["name"]: value["value"] for value in shown["profile"]["values"]}
+            self.assertEqual(sorted(os.listdir(server.data / "disks" / name)), ["disk.toml", "lock", "volumes"])
+        heads, cloud = found["heads"], found["cloud"]
+        self.assertEqual((heads["needs_slices"], cloud["needs_slices"]), (1, 0))
+        self.assertEqual((cloud["rotation_period_ns"], heads["throttle_requests_per_s"]), (None, None))
+        streams = [f"sequential_{op}_at_{at}_percent_bytes_per_s" for op in ("read", "write") for at in (0, 25, 50, 75)]
+        within = {
+            "heads": {"rotation_period_ns": 0.01, "switch_cost_p50_ns": 0.1, "service_read_p50_ns": 0.1}
+            | dict.fromkeys(streams, 0.05),
+            "cloud": dict.fromkeys(("throttle_requests_per_s", "throttle_bytes_per_s", "throttle_stall_ns"), 0.1)
+            | dict.fromkeys(streams, 0.05),
+        }
+        for name, preset in presets.items():
+            lab = run(places.lab(), "disk", "probe", preset, "--json", check=False)
+            truth = {value["name"]: value["truth"] for value in json.loads(lab.stdout)["values"]}
+            for key, bound in within[name].items():
+                with self.subTest(preset=preset, key=key):
+                    self.assertLess(abs(found[name][key] / truth[key] - 1), bound, (found[name][key], truth[key]))
 
     def test_what_is_no_drive_is_refused(self):
         server = self.serve()

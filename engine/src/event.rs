@@ -125,7 +125,7 @@ pub enum Action {
     /// [`Server::outgoing`](crate::Server::outgoing) is no longer empty.
     Send(ConnId),
     /// Send what is outgoing, then close and report [`Event::Closed`].
-    Close(ConnId),
+    Close(ConnId, Farewell),
     /// Nothing refers to this connection any more: the slot may be used again.
     Gone(ConnId),
     /// The last frame above the limit is free: its memory may be given back, see [`Server::is_retired`](crate::Server::is_retired).
@@ -138,6 +138,19 @@ pub enum Action {
         /// The answer.
         report: Report,
     },
+}
+
+/// Why a connection is closed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Farewell {
+    /// Its client wanted it, or its volume is being closed, or is not there.
+    Over,
+    /// What it sent is no request.
+    Garbage,
+    /// A read failed after a first part of its reply, which has no room to say so, was sent.
+    Torn,
+    /// It has not read its replies, while others waited for the memory that they take.
+    Deaf,
 }
 
 /// What a connection wants to read next.

@@ -31,5 +31,5 @@ mod slab;
 pub mod units;
 mod volume;
 
-pub use event::{Action, ConnId, Event, Outgoing, Receive, Session};
+pub use event::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 pub use server::{Config, Server};

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec};
 use crate::disk::{Io, IoId, Op, VolumeId};
-use crate::event::{Action, ConnId, Event, Outgoing, Receive, Session};
+use crate::event::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
 use crate::nbd::{Errno, wire};
 use crate::server::{Config, Server};
@@ -30,8 +30,10 @@ pub(crate) struct Rig {
     reports: Vec<(u64, Report)>,
     /// They read nothing.
     pub(crate) deaf: Vec<ConnId>,
-    /// Connections that the server wanted closed.
-    pub(crate) closed: Vec<ConnId>,
+    /// Connections that the server wanted closed, and why.
+    pub(crate) closed: Vec<(ConnId, Farewell)>,
+    /// How often the memory of given up frames became free after its time.
+    pub(crate) retired: u32,
 }
 
 impl Rig {
@@ -55,20 +57,9 @@ impl Rig {
             reports: Vec::new(),
             deaf: Vec::new(),
             closed: Vec::new(),
+            retired: 0,
         };
-        let mut spec = VolumeSpec {
-            volume: VOLUME,
-            tenant: TenantId(0),
-            size: VOLUME_BYTES as u64,
-            write_cache: WriteCache::Volatile,
-            sparse: false,
-            holes: Vec::new(),
-            initialise: false,
-            grows_empty: false,
-            device_block: 512,
-            can_zero: true,
-            can_punch: true,
-        };
+        let mut spec = VolumeSpec::plain(VOLUME, TenantId(0), VOLUME_BYTES as u64);
         change(&mut spec);
         rig.command(0, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: None }));
         rig.command(0, Command::OpenVolume(spec));
@@ -86,7 +77,17 @@ impl Rig {
 
     /// Whether the command with this token was answered with success.
     pub(crate) fn is_done(&self, token: u64) -> bool {
-        self.reports.iter().any(|(other, report)| *other == token && matches!(report, Report::Done))
+        matches!(self.report(token), Some(Report::Done))
+    }
+
+    /// The answer to the command with this token, if there is one.
+    pub(crate) fn report(&self, token: u64) -> Option<&Report> {
+        self.reports.iter().find(|(other, _)| *other == token).map(|(_, report)| report)
+    }
+
+    pub(crate) fn take_report(&mut self, token: u64) -> Option<Report> {
+        let at = self.reports.iter().position(|(other, _)| *other == token)?;
+        Some(self.reports.remove(at).1)
     }
 
     /// A request of the first client, without its payload.
@@ -214,15 +215,17 @@ impl Rig {
                 Action::Submit(io) => self.device.push(io),
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
-                Action::Receive(_) | Action::Gone(_) | Action::Retired => {}
-                Action::Close(conn) => self.closed.push(conn),
+                Action::Receive(_) | Action::Gone(_) => {}
+                Action::Retired => self.retired += 1,
+                Action::Close(conn, why) => self.closed.push((conn, why)),
             }
         }
         senders.retain(|conn| !self.deaf.contains(conn));
         senders.into_iter().for_each(|conn| self.send(conn));
     }
 
-    fn send(&mut self, conn: ConnId) {
+    /// A client reads what there is.
+    pub(crate) fn send(&mut self, conn: ConnId) {
         let mut sent = Vec::new();
         for part in self.server.outgoing(conn) {
             match part {

@@ -60,11 +60,12 @@ fn the_figures_of_the_excerpts() {
 }
 
 /// The table in the data's README: requests, length, reads, footprint, peak in a second. The files are not in the
-/// repository: `AEROGEL_TRACES=../shared/data/traces cargo test -p lab --test traces -- --ignored`.
+/// repository: `make test-traces TRACES=DIR`.
+#[cfg(feature = "whole-traces")]
 #[test]
-#[ignore = "needs the traces in the directory that AEROGEL_TRACES names"]
 fn the_figures_of_the_whole_traces() {
-    let directory = PathBuf::from(std::env::var_os("AEROGEL_TRACES").expect("AEROGEL_TRACES"));
+    let directory =
+        PathBuf::from(std::env::var_os("AEROGEL_TRACES").expect("AEROGEL_TRACES names the traces' directory"));
     let expected = [
         ("linux-webserver-2.load.gz", 268_663, 60.0, 55.3, 2.0e9, 0.1e9, 1389),
         ("linux-mysql.load.gz", 80_793, 60.0, 8.9, 584e6, 1e6, 488),

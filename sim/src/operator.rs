@@ -199,7 +199,8 @@ impl World {
         self.log(Line::Report(token, text));
         let Some(ask) = self.asks.remove(&token) else { return Err(format!("a report for token {token}: {report:?}")) };
         match (ask, report) {
-            (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_) | Report::Held { .. }) => Ok(()),
+            (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => Ok(()),
+            (Ask::May, Report::Held { bytes }) if bytes > 0 => Ok(()),
             (Ask::Tenant(tenant), Report::Done) => {
                 self.tenants[tenant.0 as usize] = true;
                 Ok(())

@@ -3,7 +3,7 @@
 use engine::control::WriteCache;
 use engine::nbd::wire::{REQUEST_MAGIC, command};
 use engine::units::{MILLISECOND, Nanos, SECOND};
-use engine::{Action, ConnId, Event, Outgoing, Receive, Session};
+use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 
 use crate::Verdict;
 use crate::cell::{self, CELL};
@@ -418,8 +418,8 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn on_close(&mut self, conn: ConnId) -> Verdict {
-        self.log(Line::Close(conn));
+    pub(crate) fn on_close(&mut self, conn: ConnId, why: Farewell) -> Verdict {
+        self.log(Line::Close(conn, why));
         let id = self.link_of(conn)?;
         let in_the_way = self.is_in_the_way(&self.links[&id]);
         let link = self.links.get_mut(&id).expect("a link");
@@ -431,8 +431,14 @@ impl World {
         };
         let torn = !link.session.structured && link.pending.values().any(unread);
         let reason = link.garbage || volume.closing || torn || in_the_way;
+        let is_true = match why {
+            Farewell::Over => volume.closing || link.state == State::Leaving,
+            Farewell::Garbage => link.garbage,
+            Farewell::Torn => torn,
+            Farewell::Deaf => in_the_way,
+        };
         match link.state {
-            State::Open if !reason => return Err(format!("{conn:?} is closed for no reason")),
+            State::Open | State::Leaving if !is_true => return Err(format!("{conn:?} is closed, but not {why:?}")),
             State::Leaving => (link.state, link.polite) = (State::Closing, !reason),
             State::Open => link.state = State::Closing,
             State::Closing => return Err(format!("{conn:?} is closed twice")),

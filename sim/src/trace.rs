@@ -7,7 +7,7 @@ use engine::cache::FrameId;
 use engine::disk::{IoId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::Nanos;
-use engine::{ConnId, Session};
+use engine::{ConnId, Farewell, Session};
 
 use crate::request::Request;
 
@@ -33,7 +33,7 @@ pub enum Line {
     Submit(IoId, VolumeId, String, u64, u64),
     Receive(ConnId),
     Send(ConnId),
-    Close(ConnId),
+    Close(ConnId, Farewell),
     Gone(ConnId),
     Report(u64, String),
     Answer(ConnId, Request, u32),

@@ -394,7 +394,7 @@ impl World {
             Action::Submit(io) => self.submit(io),
             Action::Receive(conn) => self.on_receive(conn),
             Action::Send(conn) => self.on_send(conn),
-            Action::Close(conn) => self.on_close(conn),
+            Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Report { token, report } => self.reported(token, report),
             // There is no memory to give back.

@@ -55,10 +55,14 @@ fn random_reads(preset: &str, depth: u64) -> f64 {
 
 /// Megabytes a second of reads of `len` bytes one after the other, from the outside in.
 fn sequential_reads(preset: &str, depth: u64, len: u64) -> f64 {
+    sequential(preset, Op::Read, depth, len)
+}
+
+fn sequential(preset: &str, op: Op, depth: u64, len: u64) -> f64 {
     let (mut drive, mut offset, count) = (drive(preset), 0, (100 << 20) / len);
     let elapsed = replay::closed_loop(&mut *drive, depth, count, || {
         offset += len;
-        (Op::Read, offset - len, len)
+        (op, offset - len, len)
     });
     (count * len) as f64 * 1e3 / elapsed as f64
 }
@@ -78,6 +82,18 @@ fn the_cheetah_streams_from_its_outer_zone() {
         let rate = sequential_reads("cheetah-15k5", depth, len);
         println!("depth {depth} of {len}: {rate:.1} MB/s");
         assert!((rate / 131.0 - 1.0).abs() <= 0.03, "depth {depth} of {len}: {rate}");
+    }
+}
+
+/// A write that waits when the one before it ends goes on where that has ended. One that comes later waits for a revolution.
+#[test]
+fn queued_writes_in_a_row_are_one_stream() {
+    let write = Op::Write { durable: false };
+    for preset in ["cheetah-15k5", "barracuda-7200.9", "nearline"] {
+        let reads = sequential_reads(preset, 8, 256 << 10);
+        let (queued, alone) = (sequential(preset, write, 8, 256 << 10), sequential(preset, write, 1, 256 << 10));
+        println!("{preset}: reads {reads:.1} MB/s, writes {queued:.1}, one by one {alone:.1}");
+        assert!((queued / reads - 1.0).abs() < 0.05 && alone < 0.75 * queued, "{preset}: {reads} {queued} {alone}");
     }
 }
 

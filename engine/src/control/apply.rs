@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cache::FrameId;
 use crate::disk::VolumeId;
-use crate::event::{Action, ConnId};
+use crate::event::{Action, ConnId, Farewell};
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
@@ -171,7 +171,7 @@ impl Server {
                 && !connection.closing
             {
                 connection.closing = true;
-                self.actions.push_back(Action::Close(ConnId(at as u32)));
+                self.actions.push_back(Action::Close(ConnId(at as u32), Farewell::Over));
             }
         }
         self.poke(volume);
@@ -359,6 +359,7 @@ impl Server {
             device_read_bytes: counters.device_read_bytes,
             device_write_bytes: counters.device_write_bytes,
             device_errors: counters.device_errors,
+            deaf_disconnects: counters.deaf_disconnects,
             prefetch_used_blocks: cached.prefetch_used,
             prefetch_wasted_blocks: cached.prefetch_wasted,
             dirty_blocks: u64::from(cached.unwritten),
@@ -380,5 +381,68 @@ impl Server {
             plan: device.plan(*now, tenant),
         };
         cache.tenants().map(stats).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::LEAST_BYTES;
+    use crate::event::Receive;
+    use crate::nbd::wire::command;
+    use crate::rig::Rig;
+    use crate::units::PIECE;
+
+    /// A client that reads nothing, and has asked for as much as it may; then memory is to be given up.
+    fn shrinking() -> Rig {
+        let mut rig = Rig::new();
+        rig.deaf.push(ConnId(1));
+        // The other one's blocks are in the frames that would stay.
+        for at in 0..8 {
+            rig.ask(at, command::READ, 0, at * PIECE, PIECE);
+            rig.finish_reads();
+        }
+        for at in 8..32 {
+            if rig.server.receive(ConnId(1)) == Receive::Header {
+                rig.ask_as(ConnId(1), at, command::READ, 0, at * PIECE, PIECE);
+                rig.finish_reads();
+            }
+        }
+        rig.command(50, Command::SetBudget(2 * LEAST_BYTES));
+        rig
+    }
+
+    fn held_bytes(rig: &mut Rig) -> u64 {
+        rig.command(60, Command::Snapshot);
+        let Some(Report::Snapshot(snapshot)) = rig.take_report(60) else { panic!("a snapshot is answered at once") };
+        snapshot.held_frames * BLOCK
+    }
+
+    #[test]
+    fn memory_that_is_held_is_named_in_bounded_time_and_follows() {
+        let mut rig = shrinking();
+        let patience = rig.server.config.dirty_age_max_ns + SHRINK_PATIENCE;
+        rig.wait(patience - MILLISECOND);
+        assert!(rig.report(50).is_none(), "{:?}", rig.report(50));
+        rig.wait(MILLISECOND);
+        let Some(&Report::Held { bytes }) = rig.report(50) else { panic!("{:?}", rig.report(50)) };
+        assert!(bytes >= PIECE, "{bytes}");
+        assert_eq!(held_bytes(&mut rig), bytes);
+        rig.wait(10 * HELD_STEP);
+        assert_eq!((held_bytes(&mut rig), rig.retired), (bytes, 0), "nobody has read it");
+        rig.deaf.clear();
+        rig.send(ConnId(1));
+        rig.wait(HELD_STEP);
+        assert_eq!((held_bytes(&mut rig), rig.retired), (0, 1));
+    }
+
+    #[test]
+    fn memory_that_becomes_free_in_time_was_not_held() {
+        let mut rig = shrinking();
+        rig.deaf.clear();
+        rig.send(ConnId(1));
+        rig.wait(MILLISECOND);
+        assert!(rig.is_done(50), "{:?}", rig.report(50));
+        assert_eq!((held_bytes(&mut rig), rig.retired), (0, 0));
     }
 }

@@ -54,6 +54,26 @@ pub struct VolumeSpec {
     pub can_punch: bool,
 }
 
+impl VolumeSpec {
+    /// One that was allocated whole and written before, with a volatile cache, on a device of 512-byte sectors that can do
+    /// everything: for those who change only what they care for.
+    pub fn plain(volume: VolumeId, tenant: TenantId, size: u64) -> VolumeSpec {
+        VolumeSpec {
+            volume,
+            tenant,
+            size,
+            write_cache: WriteCache::Volatile,
+            sparse: false,
+            holes: Vec::new(),
+            initialise: false,
+            grows_empty: false,
+            device_block: 512,
+            can_zero: true,
+            can_punch: true,
+        }
+    }
+}
+
 /// What a tenant was promised on this disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TenantSpec {

@@ -5,7 +5,7 @@ use super::wire::{Errno, REQUEST_BYTES, command_flag as flag, state};
 use super::{Connection, Inbound};
 use crate::control::TenantId;
 use crate::disk::VolumeId;
-use crate::event::{Action, ConnId, Session};
+use crate::event::{Action, ConnId, Farewell, Session};
 use crate::server::{Server, Todo};
 use crate::units::{BLOCK, Nanos, PIECE, SECOND};
 use crate::volume::{FlushFor, RANGES_MAX};
@@ -30,7 +30,7 @@ fn changes(kind: Kind) -> bool {
 impl Server {
     pub(crate) fn attached(&mut self, conn: ConnId, volume: VolumeId, session: Session) {
         if self.find_volume(volume).is_none_or(|volume| volume.closing.is_some()) {
-            self.actions.push_back(Action::Close(conn));
+            self.actions.push_back(Action::Close(conn, Farewell::Over));
             return;
         }
         let at = conn.0 as usize;
@@ -59,7 +59,7 @@ impl Server {
             }
             Parsed::Garbage => {
                 self.conn(conn).inbound = Inbound::Stopped;
-                self.actions.push_back(Action::Close(conn));
+                self.actions.push_back(Action::Close(conn, Farewell::Garbage));
                 self.conn(conn).closing = true;
             }
         }
@@ -217,8 +217,11 @@ impl Server {
         let deaf_at = |connection: &Connection| connection.took_at.max(hungry_since) + PATIENCE_NS;
         let deaf = holders.clone().filter(|(_, connection)| deaf_at(connection) <= self.now);
         if let Some((conn, _)) = deaf.max_by_key(|(_, connection)| connection.held) {
-            self.conn(conn).closing = true;
-            self.actions.push_back(Action::Close(conn));
+            let connection = self.conn(conn);
+            connection.closing = true;
+            let volume = connection.volume;
+            self.volume_mut(volume).counters.deaf_disconnects += 1;
+            self.actions.push_back(Action::Close(conn, Farewell::Deaf));
             // Another one, if its frames were not enough.
             self.wake_at(self.now + SECOND);
         } else if let Some(at) = holders.map(|(_, connection)| deaf_at(connection)).min() {
@@ -293,7 +296,7 @@ impl Server {
             self.actions.push_back(Action::Gone(conn));
         } else if connection.leaving && !connection.closing {
             connection.closing = true;
-            self.actions.push_back(Action::Close(conn));
+            self.actions.push_back(Action::Close(conn, Farewell::Over));
         }
     }
 
@@ -474,7 +477,7 @@ impl Server {
                 if connection.open && !connection.closing {
                     connection.inbound = Inbound::Stopped;
                     connection.closing = true;
-                    self.actions.push_back(Action::Close(conn));
+                    self.actions.push_back(Action::Close(conn, Farewell::Torn));
                 }
             }
             (_, error) => self.send(conn, |c| c.push_simple(cookie, error)),
@@ -506,7 +509,7 @@ mod tests {
     use crate::control::{Command, LEAST_BYTES, TenantSpec};
     use crate::event::{Event, Receive};
     use crate::nbd::wire::command;
-    use crate::rig::Rig;
+    use crate::rig::{Rig, VOLUME};
 
     /// A tenant with the smallest partition, and a client that reads nothing: it has asked for `count` times `len` bytes.
     fn with_deaf(count: u64, len: u64) -> Rig {
@@ -542,7 +545,8 @@ mod tests {
         rig.wait(PATIENCE_NS - 1);
         assert_eq!((rig.answer(1), &rig.closed[..]), (None, &[][..]));
         rig.wait(1);
-        assert_eq!(rig.closed, [ConnId(1)]);
+        assert_eq!(rig.closed, [(ConnId(1), Farewell::Deaf)]);
+        assert_eq!(rig.server.volume(VOLUME).counters.deaf_disconnects, 1);
         rig.handle(Event::Closed { conn: ConnId(1) });
         rig.finish_reads();
         assert_eq!(rig.answer(1), Some(0));

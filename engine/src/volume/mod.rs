@@ -50,6 +50,7 @@ pub(crate) struct Counters {
     pub(crate) device_read_bytes: u64,
     pub(crate) device_write_bytes: u64,
     pub(crate) device_errors: u64,
+    pub(crate) deaf_disconnects: u64,
 }
 
 /// A volume being served.

@@ -244,7 +244,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, TenantId};
+    use crate::control::{Command, LEAST_BYTES, TenantId, TenantSpec};
     use crate::event::Event;
     use crate::nbd::Errno;
     use crate::nbd::wire::command;
@@ -434,6 +434,35 @@ mod tests {
         rig.complete_all();
         assert!((0..3).all(|cookie| rig.answer(cookie) == Some(0)));
         assert_eq!((rig.judged(), rig.content(3 * PIECE)), ((0, 0), 1));
+    }
+
+    /// A read that makes a stream may wait, for replies to be sent, until its place in the table is nobody's.
+    #[test]
+    fn a_read_that_has_lost_its_place_reads_nothing_ahead() {
+        let mut rig = Rig::new();
+        let (late, len) = (ConnId(1), 16 * KIB);
+        rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: Some(LEAST_BYTES) }));
+        rig.deaf.push(late);
+        let stalled = |rig: &mut Rig| !rig.server.conn(late).stalled.is_empty();
+        let mut end = 0;
+        while !stalled(&mut rig) {
+            rig.ask_as(late, 1000 + end, command::READ, 0, end, len);
+            rig.finish_reads();
+            end += len;
+        }
+        assert!(end > 3 * len, "it is a stream");
+        // As many others as there is room for, and one more.
+        for of in 0..16 {
+            (0..3).for_each(|at| rig.read(10 * of + at, 4 * MIB + of * 128 * KIB + at * BLOCK, BLOCK));
+            rig.finish_reads();
+        }
+        assert!(stalled(&mut rig), "it waits still");
+        let before = rig.ahead();
+        rig.deaf.clear();
+        rig.send(late);
+        // It was read ahead when it was asked for.
+        rig.send(late);
+        assert_eq!((rig.answer(1000 + end - len), rig.places(), rig.ahead()), (Some(0), vec![], before));
     }
 
     /// A stream with a window that waits for its turn.

@@ -124,6 +124,7 @@ impl Control {
             blocking(move || Identity::initialise(&path, simulated, faults)).await?.map_err(Error::Unusable)?;
         }
         let store = open_store(&path, expected).await.map_err(Error::Unusable)?;
+        let shortage = store.shortage();
         let held_bytes = self.bring_up(&name, &path, store).await?;
         let (volumes, unusable) = self.volume_counts(&name);
         info!(disk = %name, path = %path.display(), volumes, "added");
@@ -133,6 +134,9 @@ impl Control {
         }
         if unusable > 0 {
             message += &format!("; {unusable} of them cannot be used: see `aerogel volume list`");
+        }
+        if let Some(shortage) = shortage {
+            message += &format!("; {shortage}");
         }
         if held_bytes > 0 {
             message += &format!(

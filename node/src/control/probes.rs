@@ -1,16 +1,19 @@
 //! Probes of disks: begun, watched, cancelled; their findings kept; values set by hand.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use engine::disk::profile::{Finding, Key, Override, Profile, Unit};
 use tracing::{info, warn};
 
 use super::view::{DataKind, ProbeState, ProbeView, SetDisk, StartProbe};
-use super::{Control, Done, Error, blocking};
+use super::{Control, Done, Error, Kind, blocking};
+use crate::disk_thread::Stopped;
+use crate::probe::drive::{self, ProbeDrive};
 use crate::probe::{self, Found, Job, ProbeError};
 use crate::quantity::Name;
+use crate::reactor::LayerCommand;
 use crate::store::{Raw, Store};
 
 /// Two probes of one value that are further apart than this do not agree.
@@ -95,11 +98,11 @@ impl Control {
         let busy_before = self.snapshot(disk).await.map(|snapshot| snapshot.busy_ns);
         let began = std::time::Instant::now();
         let measured = store.clone();
-        let result = blocking(move || match devices.is_empty() {
-            true => probe::probe_disk(&measured, kind, seconds, &job),
-            false => probe::probe_devices(&devices, kind, seconds, &job),
-        })
-        .await;
+        let result = match &store.identity.simulated {
+            None if devices.is_empty() => blocking(move || probe::probe_disk(&measured, kind, seconds, &job)).await,
+            None => blocking(move || probe::probe_devices(&devices, kind, seconds, &job)).await,
+            Some(simulated) => self.probe_drive(disk, simulated.size, seconds, job).await,
+        };
         let mut found = match result {
             Ok(Ok(found)) => found,
             Ok(Err(ProbeError::Cancelled)) => return Err(Ended::Cancelled),
@@ -119,6 +122,26 @@ impl Control {
             Ok(Err(why)) => Err(failed(&format!("its profile cannot be kept: {why}"))),
             Err(error) => Err(failed(&error)),
         }
+    }
+
+    /// Probes the drive of a simulated disk, on the disk's own thread.
+    async fn probe_drive(
+        &self,
+        disk: &Name,
+        bytes: u64,
+        seconds: u64,
+        job: Arc<Job>,
+    ) -> Result<Result<Found, ProbeError>, Error> {
+        let (listener, heard) = mpsc::channel();
+        let asked = Box::new(ProbeDrive {
+            bytes,
+            options: probe::options(Duration::from_secs(seconds), false),
+            job: job.clone(),
+            listener,
+        });
+        let begun = self.state().disk(disk)?.thread.layers(LayerCommand::Probe(asked));
+        begun.await.map_err(|Stopped| Error::Unknown(Kind::Disk, disk.clone()))?;
+        blocking(move || drive::listen(&heard, &job)).await
     }
 
     /// How far the probe of a disk is, or how the last one ended.
@@ -215,7 +238,8 @@ fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Override>), Er
 fn summary(before: &Profile, found: &Found) -> String {
     let number = |key: Key| found.iter().find(|(k, _)| *k == key).and_then(|(_, finding)| finding.value);
     let disturbances = [
-        (Key::DisturbedByOthers, "others used {} of the time of the device's requests"),
+        (Key::DisturbedByOthers, "others used {} of the device"),
+        (Key::DisturbedByOthersMost, "others used {} of it in the worst phase"),
         (Key::DisturbedByVolumes, "its own volumes had requests in the device {} of the time"),
         (Key::DisturbedByProcessor, "the probe waited for a processor {} of the time"),
         (Key::RepeatedSpread, "one value, measured three times, varied by {}"),
@@ -225,6 +249,7 @@ fn summary(before: &Profile, found: &Found) -> String {
         Some(text.replace("{}", &format!("{:.0} %", ratio * 100.0)))
     });
     let seen: Vec<String> = seen.collect();
+    let was_disturbed = !seen.is_empty();
     let mut text = if seen.is_empty() { "undisturbed".into() } else { format!("disturbed: {}", seen.join("; ")) };
     if number(Key::WritesUnknown).is_some() {
         text += "; raw devices are only read: values of writes are unknown";
@@ -247,6 +272,10 @@ fn summary(before: &Profile, found: &Found) -> String {
             pairs.len(),
             change * 100.0
         );
+        if !was_disturbed {
+            text +=
+                ": nothing on this machine disturbed it, so the device varies, or what it shares with others elsewhere";
+        }
     } else if !pairs.is_empty() {
         text += "; all values are within 15 % of those of the last probe";
     }
@@ -293,7 +322,10 @@ mod tests {
             summary(&before, &found(1.1, 0.0)),
             "undisturbed; all values are within 15 % of those of the last probe"
         );
+        let said = summary(&before, &found(1.2, 0.0));
+        assert!(said.starts_with("undisturbed") && said.ends_with("elsewhere"), "{said}");
         let said = summary(&before, &found(1.2, 0.3));
+        assert!(!said.contains("elsewhere"), "{said}");
         assert!(said.contains("30 %") && said.contains("1 of 1") && said.contains("+20 %"), "{said}");
     }
 }

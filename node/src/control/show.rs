@@ -380,7 +380,7 @@ struct Looked {
 
 fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
     let kernel = Kernel::default();
-    let mut warnings: Vec<String> = store.check().err().into_iter().collect();
+    let mut warnings: Vec<String> = store.check().err().into_iter().chain(store.shortage()).collect();
     let schedulers: BTreeSet<String> = devices
         .iter()
         .filter_map(|device| Some(active_scheduler(&kernel.queue(*device, "scheduler")?).to_owned()))

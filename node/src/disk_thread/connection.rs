@@ -1,6 +1,7 @@
 //! A connection as the disk's thread sees it: how far it is, and the bytes that arrived and were not yet wanted.
 
 use engine::control::TenantId;
+use engine::disk::VolumeId;
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 
@@ -26,6 +27,8 @@ pub enum Phase {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
+    /// What it uses.
+    pub volume: VolumeId,
     /// Whose turn it takes.
     pub tenant: TenantId,
     /// How far it is.
@@ -48,8 +51,9 @@ pub struct Connection {
 
 impl Connection {
     /// A new one, with the bytes that were read beyond its handshake.
-    pub fn new(tenant: TenantId, received: Vec<u8>, local: bool) -> Connection {
+    pub fn new(volume: VolumeId, tenant: TenantId, received: Vec<u8>, local: bool) -> Connection {
         Connection {
+            volume,
             tenant,
             phase: Phase::Open,
             input: Input { stash: received, ..Input::default() },

@@ -21,7 +21,7 @@ use std::time::Duration;
 use engine::control::{Command, Report, TenantId};
 use engine::disk::{Segment, VolumeId};
 use engine::units::{Nanos, SECOND};
-use engine::{Action, ConnId, Event, Receive, Server};
+use engine::{Action, ConnId, Event, Farewell, Receive, Server};
 use tokio::sync::oneshot;
 
 use super::Options;
@@ -193,7 +193,7 @@ impl<R: Reactor> Driver<R> {
             Action::Submit(io) => self.reactor.submit(io, self.server.io(io)),
             Action::Receive(conn) => self.queue(conn),
             Action::Send(conn) => self.queue_send(conn),
-            Action::Close(conn) => self.finish(conn),
+            Action::Close(conn, why) => self.part_with(conn, why),
             Action::Gone(conn) => {
                 let gone = self.connections[conn.0 as usize].take();
                 assert!(gone.is_some_and(|c| c.phase == Phase::Closed), "a slot is free once its socket is closed");
@@ -451,6 +451,23 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
+    /// The engine wants a connection closed.
+    fn part_with(&mut self, conn: ConnId, why: Farewell) {
+        let said = match why {
+            Farewell::Over => None,
+            Farewell::Garbage => Some("a client sent what is no request: disconnected"),
+            Farewell::Torn => Some("a read failed after the first part of its reply: its client is disconnected"),
+            Farewell::Deaf => {
+                Some("a client does not read its replies, and others wait for the memory that they take: disconnected")
+            }
+        };
+        if let (Some(said), Some(connection)) = (said, &self.connections[conn.0 as usize]) {
+            let volume = self.reactor.name_of(connection.volume);
+            tracing::warn!(disk = self.options.name, volume, "{said}");
+        }
+        self.finish(conn);
+    }
+
     /// Sends what is outgoing, then closes.
     fn finish(&mut self, conn: ConnId) {
         let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
@@ -592,7 +609,7 @@ impl<R: Reactor> Driver<R> {
         let (volume, session) = (client.volume, client.session);
         // An unknown volume has no tenant; its connection is closed before it has a turn.
         let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
-        self.connections[index as usize] = Some(Connection::new(tenant, client.received, local));
+        self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local));
         self.handle(Event::Attach { conn, volume, session });
         self.queue(conn);
     }

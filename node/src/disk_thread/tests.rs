@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
-use engine::control::{Command, Refusal, Report, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::control::{Command, Refusal, Report, TenantId, TenantSpec, VolumeSpec};
 use engine::disk::{Op, VolumeId};
 use engine::nbd::wire;
 use engine::{Config, Session};
@@ -83,19 +83,7 @@ fn file() -> File {
 }
 
 fn spec() -> VolumeSpec {
-    VolumeSpec {
-        volume: VOLUME,
-        tenant: TenantId(1),
-        size: SIZE,
-        write_cache: WriteCache::Volatile,
-        sparse: false,
-        holes: Vec::new(),
-        initialise: false,
-        grows_empty: false,
-        device_block: 512,
-        can_zero: true,
-        can_punch: true,
-    }
+    VolumeSpec::plain(VOLUME, TenantId(1), SIZE)
 }
 
 fn start(kind: Kind, connections_max: u32) -> DiskHandle {

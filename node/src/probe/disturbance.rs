@@ -3,12 +3,17 @@
 use std::fs;
 use std::time::Duration;
 
-use engine::units::{MILLISECOND, Nanos, SECOND};
+use engine::units::{MILLISECOND, Nanos, SECOND, SECTOR};
 
-/// The time that a device's requests took so far, of all who use it. Requests side by side count each.
-#[derive(Clone, Copy, Debug)]
+/// What a device was used for so far, by all or by one.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DeviceUse {
-    request_ms: u64,
+    /// Nanoseconds that requests took, those side by side counted each.
+    pub time_ns: Nanos,
+    /// Read and written.
+    pub bytes: u64,
+    /// How many.
+    pub requests: u64,
 }
 
 impl DeviceUse {
@@ -21,14 +26,29 @@ impl DeviceUse {
     /// Documentation/block/stat.rst: reads, merged, sectors, ms; writes, merged, sectors, ms; …
     fn parse(text: &str) -> Option<DeviceUse> {
         let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
-        Some(DeviceUse { request_ms: fields.get(3)? + fields.get(7)? })
+        let time_ns = (fields.get(3)? + fields.get(7)?) * MILLISECOND;
+        let (bytes, requests) = ((fields.get(2)? + fields.get(6)?) * SECTOR, fields[0] + fields[4]);
+        Some(DeviceUse { time_ns, bytes, requests })
     }
 
-    /// The part of the time until `end` that requests of others took, 0 to 1, if ours took so long; nothing if the device did
-    /// nothing.
-    pub fn others_until(&self, end: &DeviceUse, own_ns: Nanos) -> Option<f64> {
-        let all_ns = end.request_ms.saturating_sub(self.request_ms) * MILLISECOND;
-        (all_ns > 0).then(|| all_ns.saturating_sub(own_ns) as f64 / all_ns as f64)
+    /// What was used since `before`.
+    pub fn since(&self, before: &DeviceUse) -> DeviceUse {
+        DeviceUse {
+            time_ns: self.time_ns.saturating_sub(before.time_ns),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            requests: self.requests.saturating_sub(before.requests),
+        }
+    }
+
+    /// The part of all this that others used, 0 to 1, if ours was `own`; nothing if the device did nothing.
+    ///
+    /// By time; but our requests end when this thread looks, and if that is late it hides the others' time. So at least by bytes
+    /// and by requests, the lesser of both: one large request among our small ones is little, and the kernel may split a
+    /// request of ours.
+    pub fn others(&self, own: &DeviceUse) -> Option<f64> {
+        let part = |all: u64, own: u64| (all > 0).then(|| all.saturating_sub(own) as f64 / all as f64);
+        let by_data = part(self.bytes, own.bytes)?.min(part(self.requests, own.requests)?);
+        Some(part(self.time_ns, own.time_ns).unwrap_or(0.0).max(by_data))
     }
 }
 
@@ -62,10 +82,17 @@ mod tests {
 
     #[test]
     fn others_are_what_is_not_ours() {
-        let at = |ms: u64| DeviceUse::parse(&format!("1 2 3 {ms} 5 6 7 100 0 0 0")).unwrap();
-        assert_eq!(at(1000).others_until(&at(2000), 750 * MILLISECOND), Some(0.25));
-        assert_eq!(at(1000).others_until(&at(2000), 1500 * MILLISECOND), Some(0.0));
-        assert_eq!(at(1000).others_until(&at(1000), 0), None);
+        let at = |requests: u64, sectors: u64, ms: u64| {
+            DeviceUse::parse(&format!("{requests} 2 {sectors} {ms} 5 6 7 100 0 0 0")).unwrap()
+        };
+        let used = at(110, 500, 2000).since(&at(10, 300, 1000));
+        let own = |requests, sectors, ms| DeviceUse { time_ns: ms * MILLISECOND, bytes: sectors * SECTOR, requests };
+        assert_eq!(used, own(100, 200, 1000));
+        assert_eq!(used.others(&own(100, 200, 750)), Some(0.25));
+        assert_eq!(used.others(&own(60, 100, 1500)), Some(0.4), "a thread that looks late hides nobody's requests");
+        assert_eq!(used.others(&own(50, 200, 1000)), Some(0.0), "ours were split");
+        assert_eq!(used.others(&own(99, 20, 1000)), Some(0.01), "one large one among many small ones");
+        assert_eq!(own(0, 0, 0).others(&own(1, 1, 1)), None);
         assert!(DeviceUse::parse("1 2 3").is_none());
     }
 

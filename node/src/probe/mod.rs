@@ -9,19 +9,25 @@
 //! touched but by the load, which is full on purpose: a rate that is measured politely is the rate of politeness. Whoever
 //! probes a disk in use is told what that did to the values, and his clients wait longer meanwhile.
 //!
+//! The drive of a simulated disk is in the layers of the disk's thread, and nowhere else: there [`drive`] asks it.
+//!
 //! Downside: only what the file system gives is seen of the device, and the scratch file is one more file on it. Of raw
 //! devices nothing is learnt about writes.
 
 mod disturbance;
+pub mod drive;
 mod scratch;
 mod target;
 
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use engine::disk::profile::{BUDGET_NS, Finding, Key, Options, Probe, Progress, TooSmall};
+use engine::disk::Op;
+use engine::disk::profile::{
+    BUDGET_NS, DEPTH_MAX, Finding, Findings, Key, Options, Probe, Progress, Request, TooSmall,
+};
 use engine::nbd::Errno;
 use engine::units::{BLOCK, Nanos};
 
@@ -55,10 +61,12 @@ pub enum ProbeError {
     #[error(transparent)]
     Raw(#[from] RawError),
     /// The device failed.
-    #[error("{direction} of {len} bytes at {offset} of what is probed failed: {errno:?}")]
+    #[error("{direction} of {len} bytes at {offset} of {what} failed: {errno:?}")]
     Device {
         /// "a read" or "a write".
         direction: &'static str,
+        /// What was asked.
+        what: &'static str,
         /// Where in it.
         offset: u64,
         /// Bytes.
@@ -72,6 +80,12 @@ pub enum ProbeError {
     /// Somebody did not want it any more.
     #[error("it was cancelled")]
     Cancelled,
+}
+
+/// What was asked has failed.
+fn device_error(request: &Request, what: &'static str, errno: Errno) -> ProbeError {
+    let direction = if request.op == Op::Read { "a read" } else { "a write" };
+    ProbeError::Device { direction, what, offset: request.offset, len: request.len, errno }
 }
 
 /// A probe under way, as others see it.
@@ -116,8 +130,7 @@ pub fn probe_devices(devices: &[(Raw, u64)], kind: Kind, seconds: u64, job: &Job
     // The kernel keeps accounts of the drive; of several, the first one's stand for all.
     let drives = devices.first().map(|(_, served)| Kernel::default().drives(*served)).unwrap_or_default();
     let target = FileTarget::new(kind, parts, BLOCK, true)?;
-    let budget_ns = BUDGET_NS.min(Duration::from_secs(seconds).as_nanos() as Nanos);
-    measure(target, drives.first().copied().unwrap_or(0), budget_ns, job)
+    measure(target, drives.first().copied().unwrap_or(0), Duration::from_secs(seconds), job)
 }
 
 fn part_of(device: &Raw, served: u64) -> Result<Part, RawError> {
@@ -132,29 +145,38 @@ pub fn probe_disk(store: &Store, kind: Kind, seconds: u64, job: &Job) -> Result<
     let file = scratch::create(store, time.mul_f64(SCRATCH_PART), job)?;
     let block = u64::from(store.abilities.device_block);
     let device = store.device;
-    let budget_ns = BUDGET_NS.min(time.mul_f64(1.0 - SCRATCH_PART).as_nanos() as Nanos);
     let target = FileTarget::new(kind, vec![file], block, false)?;
-    measure(target, device, budget_ns, job)
+    measure(target, device, time.mul_f64(1.0 - SCRATCH_PART), job)
+}
+
+/// For a probe of so long.
+pub fn options(time: Duration, read_only: bool) -> Options {
+    let budget_ns = BUDGET_NS.min(time.as_nanos() as Nanos);
+    // Each goes other ways.
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    Options { budget_ns, seed, read_only }
 }
 
 /// Measures a target: everything but where it comes from.
-pub fn measure(mut target: impl ProbeTarget, device: u64, budget_ns: Nanos, job: &Job) -> Result<Found, ProbeError> {
-    let (device_before, processor_before) = (DeviceUse::read(device), ProcessorUse::read());
+pub fn measure(mut target: impl ProbeTarget, device: u64, time: Duration, job: &Job) -> Result<Found, ProbeError> {
+    let processor_before = ProcessorUse::read();
     let began = Instant::now();
     let now = || began.elapsed().as_nanos() as Nanos;
-    let seed = u64::from(std::process::id());
-    let options = Options { budget_ns, seed, read_only: target.is_read_only() };
-    let probe = Probe::new(target.space(), options, now())?;
-    let mut run = Run { probe, issued: Default::default(), in_flight: 0, own_ns: 0 };
+    let probe = Probe::new(target.space(), options(time, target.is_read_only()), now())?;
+    let findings = Findings::default();
+    let (own, used) = (DeviceUse::default(), DeviceUse::read(device));
+    let phases = Phases { device, began: used.map(|used| (used, own)), others_most: None };
+    let mut run = Run { probe, findings, issued: Default::default(), in_flight: 0, own, phases };
     let result = run.go_on(&mut target, &now, job);
     if result.is_err() {
         run.settle(&mut target, &now);
     }
     result?;
-    let mut found = run.probe.findings();
+    let mut found = run.findings.values();
     let mut add = |key, value: Option<f64>| found.extend(value.map(|value| (key, Finding::plain(Some(value)))));
-    let others = device_before.zip(DeviceUse::read(device)).and_then(|(from, to)| from.others_until(&to, run.own_ns));
-    add(Key::DisturbedByOthers, others);
+    let all = used.zip(DeviceUse::read(device)).map(|(before, after)| after.since(&before));
+    add(Key::DisturbedByOthers, all.and_then(|all| all.others(&run.own)));
+    add(Key::DisturbedByOthersMost, run.phases.others_most);
     let waited = processor_before.zip(ProcessorUse::read()).map(|(from, to)| from.waited_until(&to, began.elapsed()));
     add(Key::DisturbedByProcessor, waited);
     add(Key::WritesUnknown, target.is_read_only().then_some(1.0));
@@ -164,11 +186,35 @@ pub fn measure(mut target: impl ProbeTarget, device: u64, budget_ns: Nanos, job:
 /// A probe and what it has in the device.
 struct Run {
     probe: Probe,
+    findings: Findings,
     /// When the request of each slot was submitted, and what it was.
-    issued: [Option<(Nanos, engine::disk::profile::Request)>; engine::disk::profile::DEPTH_MAX],
+    issued: [Option<(Nanos, Request)>; DEPTH_MAX],
     in_flight: usize,
-    /// The sum of the times of its requests.
-    own_ns: Nanos,
+    /// What its requests took.
+    own: DeviceUse,
+    phases: Phases,
+}
+
+/// Who used the device in each phase.
+struct Phases {
+    device: u64,
+    /// When this one began: all, and we.
+    began: Option<(DeviceUse, DeviceUse)>,
+    /// The part of others in the phase in which it was most.
+    others_most: Option<f64>,
+}
+
+impl Phases {
+    /// A phase is over; `own` is what we have used so far. In one that only rested others disturbed nothing.
+    fn end(&mut self, own: DeviceUse, rested: bool) {
+        let Some(now) = DeviceUse::read(self.device) else { return };
+        if let Some((all_before, own_before)) = self.began.replace((now, own))
+            && !rested
+        {
+            let others = now.since(&all_before).others(&own.since(&own_before));
+            self.others_most = others.into_iter().chain(self.others_most).reduce(f64::max);
+        }
+    }
 }
 
 impl Run {
@@ -179,6 +225,10 @@ impl Run {
                 self.issued[request.slot as usize] = Some((now(), request));
                 self.in_flight += 1;
                 target.submit(&request);
+            }
+            while let Some(phase) = self.probe.poll_phase() {
+                self.phases.end(self.own, phase.is_rest());
+                self.findings.take(phase);
             }
             if self.probe.is_over() {
                 return Ok(());
@@ -206,7 +256,9 @@ impl Run {
         for (slot, result) in done {
             let Some((issued, request)) = self.issued[slot as usize].take() else { continue };
             self.in_flight -= 1;
-            self.own_ns += at - issued;
+            self.own.time_ns += at - issued;
+            self.own.bytes += request.len;
+            self.own.requests += 1;
             match result {
                 Ok(()) => self.probe.complete(at, slot),
                 Err(errno) => failed = Some((request, errno)),
@@ -214,10 +266,7 @@ impl Run {
         }
         match failed {
             None => Ok(()),
-            Some((request, errno)) => {
-                let direction = if request.op == engine::disk::Op::Read { "a read" } else { "a write" };
-                Err(ProbeError::Device { direction, offset: request.offset, len: request.len, errno })
-            }
+            Some((request, errno)) => Err(device_error(&request, "the scratch file", errno)),
         }
     }
 

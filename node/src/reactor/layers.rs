@@ -7,6 +7,8 @@
 //!   engine ◄─ complete ──┴──────────── both ◄───┴───┘      not before the drive says, and not before the file is done
 //! ```
 //!
+//! Beside the engine a [`Probing`] may ask the drive.
+//!
 //! The machines that decide are `sim`'s and know nothing of clocks and files; here they get CLOCK_MONOTONIC. A request
 //! goes to the file at once and to the drive at the same moment; whichever is later decides. The wait ends when the drive asks
 //! for it, but for what timers are late by ([`Lead`]). How late each completion was is counted, apart for the clock and for
@@ -19,10 +21,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use engine::disk::profile::Request;
 use engine::disk::{Io, IoId, Op, Segment, VolumeId};
 use engine::nbd::Errno;
 use engine::units::Nanos;
 use engine::{ConnId, Outgoing};
+use sim::disk::drive::done::earlier;
 use sim::disk::drive::{Drive, Tag};
 use sim::fault::layer::{Asked, FaultLayer, Kind, Outcome, Phase};
 
@@ -31,6 +35,7 @@ use super::lead::Lead;
 use super::{BufferId, Completion, Reactor, Waker, clock, slot};
 use crate::fault::FaultText;
 use crate::frames::Chunk;
+use crate::probe::drive::{self, ProbeDrive, Probing};
 
 /// What a disk's device is made of above its files.
 #[derive(Debug, Default)]
@@ -40,6 +45,10 @@ pub struct Stack {
     /// Faults from the start.
     pub faults: Vec<FaultText>,
 }
+
+/// Moments that a probe may live through in one pass: some milliseconds. With a drive that is too fast for this thread it
+/// would be at it for ever.
+const MOMENTS_PER_PASS: usize = 4096;
 
 /// What the layers have to know of a volume.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +68,8 @@ pub enum LayerCommand {
     Add(FaultText),
     /// Take one away, or all.
     Clear(Option<u64>),
+    /// Probe the simulated drive. What goes wrong, the listener hears.
+    Probe(Box<ProbeDrive>),
     /// Only look.
     Look,
 }
@@ -130,6 +141,11 @@ pub struct Layers<R> {
     /// Their texts, in the same order, and whether they were there from the start.
     texts: Vec<(u64, FaultText, bool)>,
     drive: Option<Box<dyn Drive>>,
+    probing: Option<Probing>,
+    /// How many there were.
+    probes: u32,
+    /// What is before this moment has been done.
+    reached: Nanos,
     lates: Lates,
     lead: Lead,
     places: Vec<Option<Place>>,
@@ -151,6 +167,9 @@ impl<R: Reactor> Layers<R> {
             faults: FaultLayer::default(),
             texts: Vec::new(),
             drive: stack.drive,
+            probing: None,
+            probes: 0,
+            reached: 0,
             lates: Lates::default(),
             lead: Lead::default(),
             places: Vec::new(),
@@ -171,6 +190,12 @@ impl<R: Reactor> Layers<R> {
         *slot(&mut self.places, volume.0) = Some(place);
     }
 
+    /// The name of a volume that is open, or nothing.
+    pub fn name_of(&self, volume: VolumeId) -> &str {
+        let place = self.places.get(volume.0 as usize).and_then(Option::as_ref);
+        place.map_or("", |place| &place.volume)
+    }
+
     /// Changes the faults.
     pub fn command(&mut self, command: LayerCommand) -> LayerReport {
         let changed = match command {
@@ -183,6 +208,10 @@ impl<R: Reactor> Layers<R> {
                 let gone: Vec<_> = gone;
                 gone.into_iter().map(|(_, text, is_lasting)| (text, is_lasting)).collect()
             }
+            LayerCommand::Probe(asked) => {
+                self.begin_probe(*asked);
+                Vec::new()
+            }
             LayerCommand::Look => Vec::new(),
         };
         LayerReport { changed, view: self.view(clock()) }
@@ -192,6 +221,18 @@ impl<R: Reactor> Layers<R> {
         let id = self.faults.add(clock(), text.fault.clone());
         self.texts.extend(id.map(|id| (id, text, is_lasting)));
         id.is_some()
+    }
+
+    fn begin_probe(&mut self, asked: ProbeDrive) {
+        let (now, listener) = (clock(), asked.listener.clone());
+        self.advance(now);
+        self.probes += 1;
+        match Probing::new(asked, self.probes, now) {
+            Ok(probing) => self.probing = Some(probing),
+            // If nobody listens, nobody misses it.
+            Err(error) => drop(listener.send(Err(error.into()))),
+        }
+        self.ask_for_probe(now);
     }
 
     fn view(&self, now: Nanos) -> LayerView {
@@ -270,15 +311,68 @@ impl<R: Reactor> Layers<R> {
         self.ready.push(Completion::Io { io, result });
     }
 
-    /// Does what is due by `now`.
+    /// Does what is due by `now`, moment by moment, so that a probe answers when something happens.
     fn advance(&mut self, now: Nanos) {
-        while let Some((tag, outcome)) = self.faults.poll(now) {
-            let request = slot(&mut self.held, tag as u32).take().expect("what is held is kept");
-            self.begin(now, IoId(tag as u32), &request, outcome);
+        for _ in 0..if self.probing.is_some() { MOMENTS_PER_PASS } else { usize::MAX } {
+            let Some(at) = self.next_at().filter(|&at| at <= now) else { break };
+            self.reached = self.reached.max(at);
+            self.step(self.reached, now);
         }
-        while let Some((tag, at)) = self.drive.as_mut().and_then(|drive| drive.poll(now)) {
-            self.drive_done(now, IoId(tag as u32), at);
+    }
+
+    /// Does what is due at the moment `at`; the thread is as late as `now`.
+    fn step(&mut self, at: Nanos, now: Nanos) {
+        while let Some((tag, outcome)) = self.faults.poll(at) {
+            if Probing::is_tag(tag) {
+                self.begin_for_probe(at, tag, outcome);
+            } else {
+                let request = slot(&mut self.held, tag as u32).take().expect("what is held is kept");
+                self.begin(at, IoId(tag as u32), &request, outcome);
+            }
         }
+        while let Some((tag, done_at)) = self.drive.as_mut().and_then(|drive| drive.poll(at)) {
+            match &mut self.probing {
+                _ if !Probing::is_tag(tag) => self.drive_done(now, IoId(tag as u32), done_at),
+                // Its clock never goes back: in a pass that is behind, things seem done a little later.
+                Some(probing) => probing.complete(at, tag),
+                None => {}
+            }
+        }
+        self.ask_for_probe(at);
+    }
+
+    /// What the probe asks for at this moment.
+    fn ask_for_probe(&mut self, at: Nanos) {
+        while let Some((tag, request)) = self.probing.as_mut().and_then(|probing| probing.poll_request(at)) {
+            if self.faults.is_idle() {
+                self.begin_for_probe(at, tag, Outcome::Pass);
+            } else {
+                self.faults.submit(at, tag, &drive::asked(&request));
+            }
+        }
+        if self.probing.as_ref().is_some_and(Probing::has_ended) {
+            self.probing = None;
+        }
+    }
+
+    /// A request of a probe leaves the faults.
+    fn begin_for_probe(&mut self, at: Nanos, tag: u64, outcome: Outcome) {
+        let Some(probing) = &mut self.probing else { return };
+        match (outcome, probing.request(tag), &mut self.drive) {
+            (Outcome::Pass, Some(Request { op, offset, len, .. }), Some(drive)) => {
+                drive.submit(at, tag, op, offset, len)
+            }
+            (Outcome::Fail(errno), ..) => probing.fail(tag, errno),
+            // One of a probe before goes nowhere; nothing of a write is kept, so that a part of it is as good as none.
+            _ => probing.fail(tag, Errno::Io),
+        }
+    }
+
+    /// When something happens next, if nobody asks for anything.
+    fn next_at(&self) -> Option<Nanos> {
+        let drive = self.drive.as_ref().and_then(|drive| drive.poll_timeout());
+        let probe = self.probing.as_ref().and_then(Probing::poll_timeout);
+        earlier(earlier(drive, probe), self.faults.poll_timeout())
     }
 
     /// How long to wait, if nothing else happens.
@@ -286,9 +380,7 @@ impl<R: Reactor> Layers<R> {
         if !self.ready.is_empty() {
             return Some(Duration::ZERO);
         }
-        let drive = self.drive.as_ref().and_then(|drive| drive.poll_timeout());
-        let wanted = [drive, self.faults.poll_timeout()].into_iter().flatten().min();
-        let wanted = wanted.map(|at| Duration::from_nanos(self.lead.wait_ns(at.saturating_sub(now))));
+        let wanted = self.next_at().map(|at| Duration::from_nanos(self.lead.wait_ns(at.saturating_sub(now))));
         [wanted, timeout].into_iter().flatten().min()
     }
 }
@@ -327,6 +419,9 @@ impl<R: Reactor> Reactor for Layers<R> {
             return self.below.submit(io, request);
         }
         let now = clock();
+        // A probe asks in the drive's time, which may be behind: first things first.
+        self.advance(now);
+        self.reached = self.reached.max(now);
         if self.faults.is_idle() {
             return self.begin(now, io, request, Outcome::Pass);
         }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -183,6 +183,12 @@ pub fn free_bytes(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail * fs.f_frsize)
 }
 
+/// Bytes that the files of a directory take on their device: holes take none.
+pub fn used_bytes(directory: &Path) -> u64 {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum()
+}
+
 /// The largest file that the file system takes, by trying.
 pub fn largest_file(directory: &Path) -> u64 {
     let search = with_scratch(directory, |_, file| {
@@ -244,5 +250,9 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(largest_file(dir.path()) >= 1 << 30);
         assert!(free_bytes(dir.path()) > 0);
+        assert_eq!(used_bytes(dir.path()), 0);
+        fs::write(dir.path().join("data"), [1; 8192]).unwrap();
+        File::create(dir.path().join("hole")).unwrap().set_len(1 << 30).unwrap();
+        assert!((8192..1 << 20).contains(&used_bytes(dir.path())));
     }
 }

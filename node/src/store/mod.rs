@@ -129,6 +129,16 @@ impl Store {
         self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
+    /// What there is to say if a simulated drive holds more than the file system that its data is on.
+    pub fn shortage(&self) -> Option<String> {
+        let size = self.identity.simulated.as_ref()?.size;
+        let room = file::free_bytes(&self.directory) + file::used_bytes(&self.volumes());
+        (room < size).then(|| {
+            let (size, room) = (Size(size).rounded(), Size(room).rounded());
+            format!("its drive holds {size}, and the file system has {room} for it: writes fail when that is full")
+        })
+    }
+
     /// Whether the directory is still this disk.
     pub fn check(&self) -> Result<(), String> {
         match Identity::read(&self.directory)? {

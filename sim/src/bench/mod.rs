@@ -376,7 +376,7 @@ impl Bench {
             Action::Send(conn) => self.send(conn),
             // Frames have no bytes here, and connections stay until the end.
             Action::Copy { .. } | Action::Zero { .. } | Action::Retired | Action::Report { .. } => {}
-            Action::Close(conn) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
+            Action::Close(conn, _) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
         }
     }
 

@@ -165,33 +165,36 @@ impl Maker<'_> {
         closed(&mut *drive, op(direction), STREAM_BYTES, STREAM_DEPTH, count, offset).0 * STREAM_BYTES as f64
     }
 
-    /// Each cost from two fresh drives: the same request, after another stream and after its own; sorted.
+    /// Each cost from two drives: the same request, after another stream and after its own; sorted.
     fn switch_costs(&mut self) -> Vec<i64> {
-        let room = self.fresh().bytes() / SWITCH_BYTES - 4;
+        let (mut switching, mut staying) = (self.fresh(), self.fresh());
+        let room = switching.bytes() / SWITCH_BYTES - 4;
+        let mut now = 0;
         let mut costs = Vec::with_capacity(SWITCHES);
         for _ in 0..SWITCHES {
             let (here, there) = (self.rng.below(room) * SWITCH_BYTES, self.rng.below(room) * SWITCH_BYTES);
             let measured = there + 2 * SWITCH_BYTES;
             // When it comes must not depend on what came before.
-            let begin = self.rng.below(SECOND / 10);
-            let switched = one_by_one(&mut *self.fresh(), begin, [here, here + SWITCH_BYTES, measured]);
-            let stayed = one_by_one(&mut *self.fresh(), begin, [there, there + SWITCH_BYTES, measured]);
+            now += self.rng.below(SECOND / 10);
+            let (switched, one) = one_by_one(&mut *switching, now, [here, here + SWITCH_BYTES, measured]);
+            let (stayed, other) = one_by_one(&mut *staying, now, [there, there + SWITCH_BYTES, measured]);
             costs.push(switched as i64 - stayed as i64);
+            now = one.max(other);
         }
         costs.sort_unstable();
         costs
     }
 }
 
-/// Reads one after the other: how long the last one takes.
-fn one_by_one(drive: &mut dyn Drive, begin: Nanos, offsets: [u64; 3]) -> Nanos {
+/// Reads one after the other: how long the last one takes, and when it is over.
+fn one_by_one(drive: &mut dyn Drive, begin: Nanos, offsets: [u64; 3]) -> (Nanos, Nanos) {
     let (mut now, mut took) = (begin, 0);
     for (tag, offset) in offsets.into_iter().enumerate() {
         drive.submit(now, tag as u64, Op::Read, offset, SWITCH_BYTES);
         let at = next(drive).1;
         (took, now) = (at - now, at);
     }
-    took
+    (took, now)
 }
 
 fn next(drive: &mut dyn Drive) -> (u64, Nanos) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::plan::{ALONE, ROTATION_PLACES, STREAM_BYTES, SWITCH_RUN, Work};
-use super::probe::Sample;
+use super::probe::{PhaseTimes, Sample};
 use super::statistics::{Rate, Throttle, median, quantile, rotation_period_ns, spread, steady_rate, throttle};
 use super::{Direction, Finding, Key, Quantile};
 use crate::units::{BLOCK, Nanos};
@@ -30,8 +30,9 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// The phase `work` is over.
-    pub fn take(&mut self, work: Work, began: Nanos, mut samples: Vec<Sample>) {
+    /// A phase is over.
+    pub fn take(&mut self, phase: PhaseTimes) {
+        let PhaseTimes { work, began, mut samples } = phase;
         // Those that come out of order belong to completions that were collected together.
         samples.sort_by_key(|sample| sample.done);
         let done: Vec<Nanos> = samples.iter().map(|sample| sample.done).collect();

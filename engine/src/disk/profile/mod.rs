@@ -1,8 +1,8 @@
 //! What a device can do, each value with its source: measured (when, how), or overridden by an operator.
 //!
 //! ```text
-//!   plan ──► probe ──requests──► a device, real or simulated ──times──► probe ──► findings ──► Profile
-//!            walk (where)                                               statistics
+//!   plan ──► probe ──requests──► a device, real or simulated ──times──► probe ──phases──► findings ──► Profile
+//!            walk (where)                                                                 statistics
 //! ```
 //!
 //! A profile is a flat list of values with names that carry their units, so that showing, storing and overriding one needs
@@ -18,8 +18,9 @@ pub(crate) mod walk;
 
 use std::collections::BTreeMap;
 
+pub use findings::Findings;
 pub use plan::{BUDGET_NS, DEPTH_MAX, SIZE_MAX};
-pub use probe::{Options, Probe, Progress, Request, TooSmall};
+pub use probe::{Options, PhaseTimes, Probe, Progress, Request, TooSmall};
 pub use walk::Space;
 
 use self::plan::{POSITIONS_PERCENT, RANDOM_READS, RANDOM_WRITES};
@@ -94,8 +95,10 @@ pub enum Key {
     Sequential(Direction, u8),
     /// Random requests: bytes, and how many at a time.
     Random(Direction, u32, u16),
-    /// Part of the device's time in requests that others used meanwhile.
+    /// Part of the device's time in requests that others used meanwhile, and at least their part of its requests and bytes.
     DisturbedByOthers,
+    /// The same in the phase in which it was most.
+    DisturbedByOthersMost,
     /// Part of the time in which the disk's own volumes had requests in the device meanwhile.
     DisturbedByVolumes,
     /// Part of the time in which the probe had work and waited for a processor.
@@ -137,6 +140,7 @@ impl Key {
             Key::ThrottleBytes,
             Key::ThrottleStall,
             Key::DisturbedByOthers,
+            Key::DisturbedByOthersMost,
             Key::DisturbedByVolumes,
             Key::DisturbedByProcessor,
             Key::RepeatedSpread,
@@ -154,7 +158,8 @@ impl Key {
             Key::ThrottleBytes | Key::Sequential(..) => Unit::BytesPerSecond,
             Key::ThrottleRequests | Key::Random(..) => Unit::RequestsPerSecond,
             Key::InterleavedEfficiency => Unit::Ratio,
-            Key::DisturbedByOthers | Key::DisturbedByVolumes | Key::DisturbedByProcessor | Key::RepeatedSpread => {
+            about_probe => {
+                debug_assert!(about_probe.is_about_probe());
                 Unit::Ratio
             }
         }
@@ -163,7 +168,15 @@ impl Key {
     /// Whether it describes the measuring rather than the device.
     pub fn is_about_probe(self) -> bool {
         use Key::*;
-        matches!(self, DisturbedByOthers | DisturbedByVolumes | DisturbedByProcessor | RepeatedSpread | WritesUnknown)
+        matches!(
+            self,
+            DisturbedByOthers
+                | DisturbedByOthersMost
+                | DisturbedByVolumes
+                | DisturbedByProcessor
+                | RepeatedSpread
+                | WritesUnknown
+        )
     }
 
     /// Whether it is found by writing.
@@ -191,6 +204,7 @@ impl Key {
             Key::Sequential(..) => "requests of 256 KiB in order, depth 8",
             Key::Random(..) => "random places, a walk with every distance",
             Key::DisturbedByOthers => "the kernel's statistics of the device less the probe's own requests",
+            Key::DisturbedByOthersMost => "the same, in the phase in which it was most",
             Key::DisturbedByVolumes => "time in which the disk's thread had requests in the device",
             Key::DisturbedByProcessor => "the kernel's account of the probe's thread",
             Key::RepeatedSpread => "random reads of 4 KiB, depth 1, at three times: greatest less least by median",
@@ -215,6 +229,7 @@ impl std::fmt::Display for Key {
                 write!(f, "random_{}_{bytes}_bytes_depth_{depth}_requests_per_s", d.name())
             }
             Key::DisturbedByOthers => f.write_str("disturbed_by_others_ratio"),
+            Key::DisturbedByOthersMost => f.write_str("disturbed_by_others_most_ratio"),
             Key::DisturbedByVolumes => f.write_str("disturbed_by_volumes_ratio"),
             Key::DisturbedByProcessor => f.write_str("disturbed_by_processor_ratio"),
             Key::RepeatedSpread => f.write_str("repeated_spread_ratio"),

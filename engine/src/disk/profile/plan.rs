@@ -145,14 +145,14 @@ impl Work {
             Work::Again => (1.0, 300 * MILLISECOND, CELLS_FEW * CELLS_FEW),
             Work::Sequential(..) => (1.5, SECOND, 64),
             // Long enough to see what comes after a burst.
-            Work::Random(Read, ..) if self.follows_rest() => (4.0, 2 * SECOND, ROUND + ROUND / 2),
+            Work::Random(Read, ..) if self.follows_rest() => (4.0, 2 * SECOND, 2 * ROUND),
             // Its distribution is wanted too.
             Work::Random(_, bytes, depth) if (bytes, depth) == ALONE => (8.0, SECOND, 2 * ROUND),
             // A deep queue takes what is near: its completions are less alike, but come faster.
-            Work::Random(Read, bytes, depth) if depth > 2 && bytes < MIB => (4.0, SECOND, ROUND + ROUND / 2),
+            Work::Random(Read, bytes, depth) if depth > 2 && bytes < MIB => (4.0, SECOND, 2 * ROUND),
             Work::Random(Read, ..) => (4.0, SECOND, ROUND),
             // What a write buffer holds takes a while to be spread as it will stay.
-            Work::Random(Write, bytes, depth) if depth > 2 && bytes < MIB => (4.0, 3 * SECOND / 2, ROUND + ROUND / 2),
+            Work::Random(Write, bytes, depth) if depth > 2 && bytes < MIB => (4.0, 3 * SECOND / 2, 2 * ROUND),
             Work::Random(Write, ..) => (4.0, 3 * SECOND / 2, ROUND),
             Work::Switches => (6.0, 600 * MILLISECOND, SWITCH_RUN * ROUND),
             Work::Streams(_) => (1.0, 500 * MILLISECOND, 128),

@@ -1,16 +1,21 @@
 //! Faults and simulated drives.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
-use engine::units::Nanos;
+use engine::disk::profile::Options;
+use engine::units::{Nanos, SECOND};
 use sim::disk::drive::{Drive, Tag, presets};
 use sim::rng::Rng;
 
 use super::*;
+use crate::probe::Job;
+use crate::probe::drive::{Heard, News, ProbeDrive};
 use crate::reactor::{LayerCommand, LayerReport, Place, clock};
 
 suite![
     a_drive_is_asked_at_once_and_never_answered_early,
+    a_probe_lives_in_the_drives_time,
+    a_probe_ends_with_the_first_error_or_when_it_is_cancelled,
     an_error_is_for_whom_it_is_meant,
     a_torn_write_has_a_beginning_and_no_end,
     what_hangs_goes_on_when_it_may,
@@ -121,14 +126,23 @@ fn a_drive_is_asked_at_once_and_never_answered_early<R: Reactor>(rig: Rig<R>) {
     let lates = rig.look().view.late.unwrap();
     assert_eq!(lates.clock.count() + lates.file.count(), u64::from(REQUESTS));
 
-    let (mut twin, mut done) = (drive(), Vec::new());
     let told = told.lock().unwrap();
-    for told in told.iter() {
+    let at_its_place = |told: &Told| match *told {
+        Told::Submitted(_, _, offset, _) => (1 << 30..2 << 30).contains(&offset),
+        Told::Done(..) => true,
+    };
+    assert!(told.iter().all(at_its_place), "the volume has its place on the drive");
+    as_in_virtual_time(drive(), &told);
+}
+
+/// A drive that was only read said what its twin says.
+fn as_in_virtual_time(mut twin: Box<dyn Drive>, told: &[Told]) {
+    let mut done = Vec::new();
+    for told in told {
         let Told::Submitted(now, tag, offset, len) = *told else { continue };
         while let Some(at) = twin.poll_timeout().filter(|&at| at < now) {
             done.extend(std::iter::from_fn(|| twin.poll(at)));
         }
-        assert!((1 << 30..2 << 30).contains(&offset), "the volume has its place on the drive");
         twin.submit(now, tag, Op::Read, offset, len);
     }
     while let Some(at) = twin.poll_timeout() {
@@ -139,6 +153,81 @@ fn a_drive_is_asked_at_once_and_never_answered_early<R: Reactor>(rig: Rig<R>) {
         Told::Submitted(..) => None,
     });
     assert_eq!(said.collect::<Vec<_>>(), done);
+}
+
+/// A probe under way on a drive, read only, and what it has to say.
+fn probe<R: Reactor>(rig: &mut Rig<Layers<R>>) -> (Arc<Job>, mpsc::Receiver<News>) {
+    let (job, (listener, heard)) = (Arc::new(Job::new()), mpsc::channel());
+    let options = Options { budget_ns: SECOND, seed: 1, read_only: true };
+    let asked = ProbeDrive { bytes: 64 << 30, options, job: job.clone(), listener };
+    rig.reactor.command(LayerCommand::Probe(Box::new(asked)));
+    (job, heard)
+}
+
+/// However late the thread is, a probe asks for more at the very moment at which something is done; only phases and pauses
+/// begin at others. Meanwhile a volume is served.
+fn a_probe_lives_in_the_drives_time<R: Reactor>(rig: Rig<R>) {
+    let drive = || presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let noted: Box<dyn Drive> = Box::new(Noted(drive(), told.clone()));
+    let mut rig = with_volume(rig, Stack { drive: Some(noted), faults: Vec::new() }, 1 << 30);
+    let (_, heard) = probe(&mut rig);
+    let mut phases = 0;
+    loop {
+        let read = io(Op::Read, phases << 20, vec![Segment::whole(FrameId(1))]);
+        assert_eq!(rig.perform(read), Ok(()));
+        match heard.try_recv() {
+            Ok(Ok(Heard::Phase(_))) => phases += 1,
+            Ok(Ok(Heard::Over)) => break,
+            Err(mpsc::TryRecvError::Empty) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(phases > 20, "{phases} phases");
+    assert!(matches!(heard.try_recv(), Err(mpsc::TryRecvError::Disconnected)), "nothing is left of it");
+    let told = told.lock().unwrap();
+    let (mut last_done, mut asked, mut at_once) = (0, 0, 0);
+    for told in told.iter() {
+        match *told {
+            Told::Done(_, at) => last_done = at,
+            Told::Submitted(at, tag, ..) if tag > u64::from(u32::MAX) => {
+                asked += 1;
+                at_once += u32::from(at == last_done);
+            }
+            Told::Submitted(..) => {}
+        }
+    }
+    assert!(asked > 50 && at_once * 10 > asked * 7, "{at_once} of {asked} requests came at once");
+    as_in_virtual_time(drive(), &told);
+}
+
+fn a_probe_ends_with_the_first_error_or_when_it_is_cancelled<R: Reactor>(rig: Rig<R>) {
+    let drive = presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
+    let stack = Stack { drive: Some(drive), faults: Vec::new() };
+    let mut rig = with_volume(rig, stack, 1 << 20);
+    // One that is cancelled while nothing else happens; one that finds an error; one after it, which is well.
+    let (job, heard) = probe(&mut rig);
+    job.cancel();
+    let said = |rig: &mut Rig<Layers<R>>, heard: &mpsc::Receiver<News>| loop {
+        match heard.try_recv() {
+            Ok(Ok(Heard::Phase(_))) => {}
+            Ok(Ok(Heard::Over)) => return Ok("over"),
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(mpsc::TryRecvError::Disconnected) => return Ok("cancelled"),
+            Err(mpsc::TryRecvError::Empty) => {
+                let done = rig.perform(io(Op::Read, 0, vec![Segment::whole(FrameId(1))]));
+                assert_eq!(done, Ok(()), "the error is the probe's");
+            }
+        }
+    };
+    assert_eq!(said(&mut rig, &heard), Ok("cancelled"));
+    rig.clear();
+    rig.reactor.command(LayerCommand::Add("error read count=1 range=1GiB..".parse().unwrap()));
+    let (_, heard) = probe(&mut rig);
+    let error = said(&mut rig, &heard).unwrap_err();
+    assert!(error.contains("of the simulated drive failed"), "{error}");
+    let (_, heard) = probe(&mut rig);
+    assert_eq!(said(&mut rig, &heard), Ok("over"));
 }
 
 fn an_error_is_for_whom_it_is_meant<R: Reactor>(rig: Rig<R>) {

@@ -27,7 +27,7 @@ use engine::units::{Nanos, SECTOR};
 
 use self::cache::{ReadCache, ReadCacheSpec, WriteCache, WriteCacheSpec};
 use self::mech::{Arm, Mechanism, Progress};
-use self::queue::{QueueSpec, Waiting};
+use self::queue::{Passing, QueueSpec, Waiting};
 use super::done::{Done, earlier};
 use super::{Drive, Tag};
 use crate::rng::Rng;
@@ -121,6 +121,8 @@ pub struct Hdd {
     free_at: Nanos,
     bus_free_at: Nanos,
     ahead: Option<ReadAhead>,
+    /// Where and when the arm's last write ended, if nothing has moved it since.
+    wrote: Option<Progress>,
     /// When the last request came.
     arrived_at: Nanos,
     /// When the last write-back is on the medium.
@@ -150,6 +152,7 @@ impl Hdd {
             free_at: 0,
             bus_free_at: 0,
             ahead: None,
+            wrote: None,
             arrived_at: 0,
             written_at: 0,
             decide_at: None,
@@ -351,9 +354,8 @@ impl Hdd {
     /// Moves the arm for `sectors` from `sector` on, the part of `request` that no cache has: when it is all done.
     fn access(&mut self, at: Nanos, request: &Waiting, sector: u64, sectors: u64, segment: Option<usize>) -> Nanos {
         let start = at.max(self.free_at);
-        let going = if self.passing(start) == Some(sector) && !request.write { self.ahead } else { None };
-        let begin = match going {
-            Some(ahead) => ahead.progress,
+        let begin = match self.passing(start).filter(|passing| passing.is_for(request, sector, start)) {
+            Some(passing) => passing.progress,
             None => self.reach(start, sector, request.write, request.data_at),
         };
         self.ahead = None;
@@ -379,11 +381,15 @@ impl Hdd {
         begin
     }
 
-    /// The sector that is about to pass under the heads at `start` because the drive reads ahead.
-    fn passing(&self, start: Nanos) -> Option<u64> {
-        let ahead = self.ahead.as_ref()?;
-        let stopped = ahead.progress.sector == ahead.end && ahead.progress.at < start;
-        (!stopped).then_some(ahead.progress.sector)
+    /// What is about to pass under the heads at `start`: because the drive reads ahead, or because it has just written what
+    /// is before it.
+    fn passing(&self, start: Nanos) -> Option<Passing> {
+        if let Some(progress) = self.wrote.filter(|wrote| wrote.at == start) {
+            return Some(Passing { progress, write: true });
+        }
+        let ReadAhead { progress, end, .. } = self.ahead?;
+        let stopped = progress.sector == end && progress.at < start;
+        (!stopped).then_some(Passing { progress, write: false })
     }
 
     /// The arm is busy from `start` on; it transfers from `begin` up to `end`.
@@ -393,6 +399,7 @@ impl Hdd {
         self.served = (start, end.at);
         self.arm = end.arm;
         self.free_at = end.at;
+        self.wrote = write.then_some(end);
         end
     }
 
@@ -462,7 +469,7 @@ impl Drive for Hdd {
         self.done.clear();
         self.read_cache.iter_mut().for_each(ReadCache::clear);
         self.write_cache.iter_mut().for_each(WriteCache::clear);
-        self.ahead = None;
+        (self.ahead, self.wrote) = (None, None);
         self.decide_at = None;
         (self.free_at, self.bus_free_at, self.written_at, self.served) = (now, now, now, (now, now));
     }

@@ -9,7 +9,7 @@
 use engine::units::Nanos;
 
 use super::geometry::Place;
-use super::mech::{Arm, Mechanism};
+use super::mech::{Arm, Mechanism, Progress};
 use crate::disk::drive::Tag;
 
 /// How the next request is chosen.
@@ -63,16 +63,33 @@ pub struct Waiting {
     pub angle_ns: Nanos,
 }
 
+/// A sector that comes under the heads anyway, once the arm is free: a request for it goes on there, with nothing to move and
+/// nothing to be missed.
+#[derive(Clone, Copy, Debug)]
+pub struct Passing {
+    /// Which, and from where on.
+    pub progress: Progress,
+    /// The drive writes; it reads otherwise.
+    pub write: bool,
+}
+
+impl Passing {
+    /// Whether `request` goes on here at `start` with its sectors from `sector` on. What is to be written must have come.
+    pub fn is_for(&self, request: &Waiting, sector: u64, start: Nanos) -> bool {
+        self.progress.sector == sector && self.write == request.write && !(self.write && request.data_at > start)
+    }
+}
+
 impl QueueSpec {
-    /// Which of `waiting`, oldest first, is next at `now`, when the arm is free at `free_at`. `passing` is the
-    /// sector that then comes under the heads anyway: for a read of that nothing needs to be estimated.
+    /// Which of `waiting`, oldest first, is next at `now`, when the arm is free at `free_at`. For what is `passing` then,
+    /// nothing needs to be estimated.
     pub fn choose(
         &self,
         waiting: &[Waiting],
         now: Nanos,
         free_at: Nanos,
         arm: Arm,
-        passing: Option<u64>,
+        passing: Option<Passing>,
         mechanism: &Mechanism,
     ) -> Option<usize> {
         let mut ready = waiting.iter().enumerate().take(self.depth).filter(|(_, request)| request.ready_at <= now);
@@ -83,7 +100,7 @@ impl QueueSpec {
         let start = now.max(free_at);
         let phase = mechanism.geometry.rotation.angle_at(start);
         let estimate = |request: &Waiting| {
-            if passing == Some(request.sector) && !request.write {
+            if passing.is_some_and(|passing| passing.is_for(request, request.sector, start)) {
                 return 0;
             }
             self.estimate_ns(request, start, phase, arm, mechanism) / self.granularity_ns
