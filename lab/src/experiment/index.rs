@@ -15,7 +15,7 @@ use super::Claim;
 const BEGIN: &str = "<!-- lab: begin -->\n";
 const END: &str = "<!-- lab: end -->";
 /// How far a quick run may be from the record: all claims are ratios between 0 and about 1.
-const STALE: f64 = 0.1;
+const STALE: f64 = 0.06;
 
 /// Claims by experiment.
 pub type Found = Vec<(&'static str, Vec<Claim>)>;
