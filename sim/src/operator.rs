@@ -362,7 +362,7 @@ impl World {
 
     /// In slices: the books of disk time, and that everybody's turn comes.
     fn check_disk_time(&self, snapshot: &Snapshot) -> Option<&'static str> {
-        /// Rounds after which whoever waits has had a slice: debts are forgotten beyond four slices.
+        /// Rounds after which whoever waits, and has no debts, has had a slice: one; more where tenants come and go.
         const ROUNDS_MAX: u64 = 6;
         if self.setup.config.policy != Kind::Insulated {
             return None;
@@ -379,7 +379,7 @@ impl World {
             Some("more time was owned than has passed")
         } else if snapshot.time.stuck == 0 && snapshot.busy_ns > owned_ns {
             Some("the device worked for nobody")
-        } else if plans().any(|plan| plan.waiting_slices > ROUNDS_MAX * tenants) {
+        } else if plans().any(|plan| plan.debt_ns == 0 && plan.waiting_slices > ROUNDS_MAX * tenants) {
             Some("somebody's turn never comes")
         } else {
             None

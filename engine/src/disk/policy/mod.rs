@@ -63,6 +63,8 @@ pub struct TenantPlan {
     pub useful_ns: Nanos,
     /// Slices it had.
     pub slices: u64,
+    /// Time of the disk that it had too much of, to be made good.
+    pub debt_ns: Nanos,
     /// Slices of others since its oldest request waits for one of its own; 0 if none does.
     pub waiting_slices: u64,
 }
