@@ -7,6 +7,8 @@ mod snapshot;
 pub use allot::LEAST_BYTES;
 pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, TenantStats, VolumeStats};
 
+use crate::cache::EvictionPolicy;
+use crate::curve::View;
 use crate::disk::VolumeId;
 use crate::units::Share;
 
@@ -74,13 +76,15 @@ impl VolumeSpec {
     }
 }
 
-/// What a tenant was promised on this disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a tenant was promised on this disk, and how its cache works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TenantSpec {
     /// The promised part of disk time; `None` takes what is left over, like all without one, evenly.
     pub share: Option<Share>,
     /// Bytes of cache; `None` takes an even part of what nobody asked for.
     pub cache: Option<u64>,
+    /// How its partition chooses what to evict.
+    pub eviction: EvictionPolicy,
 }
 
 /// What control asks for. Every command is answered by one [`Report`] with the same token.
@@ -116,6 +120,8 @@ pub enum Command {
     SetPrefetch(u64),
     /// Report everything there is to see.
     Snapshot,
+    /// Report the curve of a volume's tenant: under a policy, or under the one that its partition runs.
+    Curve(VolumeId, Option<EvictionPolicy>),
     /// Refuse new requests, finish those received, flush everything. Answered with [`Report::Drained`].
     Drain,
 }
@@ -135,6 +141,8 @@ pub enum Report {
     Refused(Refusal),
     /// Everything there is to see.
     Snapshot(Box<Snapshot>),
+    /// What a tenant's cache would absorb.
+    Curve(Box<View>),
     /// Everything that could be flushed is; these volumes could not.
     Drained {
         /// Volumes with acknowledged data that is not on the medium.

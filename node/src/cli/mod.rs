@@ -1,6 +1,7 @@
 //! The command line: nouns and verbs. Everything but `serve` is a client of the API, its first one.
 
 mod client;
+mod curve;
 mod print;
 mod probe;
 
@@ -23,7 +24,7 @@ use crate::control::view::{
 use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
 use crate::serve::Serve;
-use crate::store::spec::{Allocation, WriteCache};
+use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// Block storage for many tenants, each with the speed of a disk of its own.
 ///
@@ -91,6 +92,9 @@ enum VolumeVerb {
         /// Cache of its tenant, such as 64MiB
         #[arg(long, value_name = "SIZE")]
         cache: Option<Size>,
+        /// How the cache of its tenant chooses what goes when it needs room
+        #[arg(long, value_name = "POLICY")]
+        eviction: Option<Eviction>,
         /// 'full': write zeros before answering
         #[arg(long, value_name = "HOW")]
         prealloc: Option<Prealloc>,
@@ -115,12 +119,26 @@ enum VolumeVerb {
         /// Cache of its tenant, or 'none'
         #[arg(long, value_name = "SIZE")]
         cache: Option<Setting<Size>>,
+        /// How the cache of its tenant, for all volumes of that tenant, chooses what goes when it needs room
+        #[arg(long, value_name = "POLICY")]
+        eviction: Option<Eviction>,
         /// How writes are acknowledged
         #[arg(long, value_name = "MODE")]
         write_cache: Option<WriteCache>,
         /// With --write-cache unsafe: flushed data may be lost when the server stops unexpectedly
         #[arg(long)]
         i_accept_data_loss: bool,
+    },
+    /// Draw what its tenant's cache would absorb at other sizes: the miss ratio against the size
+    Curve {
+        /// Which
+        name: Name,
+        /// As if the cache evicted by this one
+        #[arg(long)]
+        policy: Option<Eviction>,
+        /// Write a picture there, too
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
     /// Make a volume larger; clients see it when they open it again
     Grow {
@@ -292,6 +310,14 @@ impl Cli {
                 _ => answer.await,
             }
         });
+        if let (Ok(answer), Some(path)) = (&answer, &request.svg) {
+            let picture = read(answer.clone()).map(|view| curve::svg(&view));
+            match picture.map(|picture| std::fs::write(path, picture)) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return fail(&format!("cannot write {}: {error}", path.display()), None, 1),
+                Err(error) => return fail(&error.to_string(), None, 1),
+            }
+        }
         let printed = answer.and_then(|answer| match reach.json {
             true => Ok(format!("{answer:#}\n")),
             false => (request.print)(answer),
@@ -341,11 +367,13 @@ struct Request {
     progress: Option<(Name, u64)>,
     /// The disk whose probe it begins.
     probe: Option<Name>,
+    /// Where a picture of its answer goes.
+    svg: Option<PathBuf>,
 }
 
 impl Request {
     fn new(method: Method, path: impl Into<String>, body: Option<Value>) -> Request {
-        Request { method, path: path.into(), body, print: show_done, progress: None, probe: None }
+        Request { method, path: path.into(), body, print: show_done, progress: None, probe: None, svg: None }
     }
 
     fn get(path: impl Into<String>, print: fn(Value) -> Result<String, ClientError>) -> Request {
@@ -380,7 +408,7 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
 fn volume_request(verb: VolumeVerb) -> Request {
     let at = |name: &Name| format!("/v1/volumes/{name}");
     match verb {
-        VolumeVerb::Create { name, size, device, force, disk, share, tenant, cache, prealloc, sparse } => {
+        VolumeVerb::Create { name, size, device, force, disk, share, tenant, cache, eviction, prealloc, sparse } => {
             let allocation = match (prealloc, sparse) {
                 (Some(Prealloc::Full), _) => Allocation::Full,
                 (None, true) => Allocation::Sparse,
@@ -388,14 +416,19 @@ fn volume_request(verb: VolumeVerb) -> Request {
             };
             let progress = prealloc.and(size).map(|size| (name.clone(), size.0));
             let device = device.map(|device| absolute(&device.to_string_lossy()));
-            let body = CreateVolume { name, size, device, force, disk, share, tenant, cache, allocation };
+            let body = CreateVolume { name, size, device, force, disk, share, tenant, cache, eviction, allocation };
             Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
         }
         VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),
         VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
-        VolumeVerb::Set { name, share, cache, write_cache, i_accept_data_loss } => {
-            let body = SetVolume { share, cache, write_cache, accept_data_loss: i_accept_data_loss };
+        VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss } => {
+            let body = SetVolume { share, cache, eviction, write_cache, accept_data_loss: i_accept_data_loss };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
+        }
+        VolumeVerb::Curve { name, policy, svg } => {
+            let policy = policy.map_or_else(String::new, |policy| format!("?policy={}", print::eviction(policy)));
+            let request = Request::get(at(&name) + "/curve" + &policy, |answer| Ok(curve::text(&read(answer)?)));
+            Request { svg, ..request }
         }
         VolumeVerb::Grow { name, size } => {
             Request::new(Method::POST, at(&name) + "/grow", Some(json!(GrowVolume { size })))

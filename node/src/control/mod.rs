@@ -5,6 +5,7 @@
 //! waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of disks in the
 //! server's directory, everything about volumes in the disks.
 
+mod curve;
 mod disks;
 mod error;
 mod faults;
@@ -456,7 +457,11 @@ impl Volume {
 
 impl Allotment {
     fn spec(&self) -> TenantSpec {
-        TenantSpec { share: self.share.as_ref().map(|share| share.share), cache: self.cache.map(|cache| cache.0) }
+        TenantSpec {
+            share: self.share.as_ref().map(|share| share.share),
+            cache: self.cache.map(|cache| cache.0),
+            eviction: self.eviction.into(),
+        }
     }
 }
 

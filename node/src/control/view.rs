@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
 use crate::store::Journal;
-use crate::store::spec::{Allocation, WriteCache};
+use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// A volume to make.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -40,6 +40,8 @@ pub struct CreateVolume {
     /// Cache of its tenant.
     #[schema(value_type = Option<String>)]
     pub cache: Option<Size>,
+    /// How the cache of its tenant chooses what goes when it needs room; as it is, or `lru`, if left out.
+    pub eviction: Option<Eviction>,
     /// How its file gets space.
     #[serde(default)]
     pub allocation: Allocation,
@@ -97,10 +99,52 @@ pub struct SetVolume {
     /// The cache of its tenant as a text such as "64MiB", or "none".
     #[schema(value_type = Option<String>)]
     pub cache: Option<Setting<Size>>,
+    /// How the cache of its tenant chooses what goes when it needs room.
+    pub eviction: Option<Eviction>,
     /// How writes are acknowledged.
     pub write_cache: Option<WriteCache>,
     /// Needed for `unsafe`: acknowledged data may be lost.
     pub accept_data_loss: bool,
+}
+
+/// One size of cache, and what goes to the disk with it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CurvePoint {
+    /// Bytes of data in the cache.
+    pub cache_bytes: u64,
+    /// Part of block reads and writes, 0 to 1.
+    pub miss_ratio: f64,
+    /// Part of block reads; absent without reads.
+    pub read_miss_ratio: Option<f64>,
+    /// Part of block writes that come to blocks that are not dirty any more; absent without writes.
+    pub write_miss_ratio: Option<f64>,
+}
+
+/// Miss ratio against cache size.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CurveView {
+    /// A volume of the tenant.
+    pub volume: String,
+    /// Whose curve it is: that of all volumes of the tenant together.
+    pub tenant: String,
+    /// Under which policy.
+    pub policy: Eviction,
+    /// Under which policy its cache is now.
+    pub running: Eviction,
+    /// Bytes of data that its cache holds now, at most.
+    pub partition_bytes: u64,
+    /// Part of block reads and writes that goes to the disk with that, by the curve; absent before anything was asked for.
+    pub miss_ratio: Option<f64>,
+    /// Block reads that it is made from; those of long ago count for less than one.
+    pub block_reads: f64,
+    /// Block writes that it is made from.
+    pub block_writes: f64,
+    /// Part of all blocks that are watched.
+    pub sampling_rate: f64,
+    /// Blocks that are watched.
+    pub samples: u32,
+    /// By size, smallest first.
+    pub points: Vec<CurvePoint>,
 }
 
 /// A new size.
@@ -221,6 +265,8 @@ pub struct CacheView {
     pub effective_bytes: u64,
     /// Bytes that its tenant uses now.
     pub used_bytes: u64,
+    /// How it chooses what goes when it needs room.
+    pub eviction: Eviction,
 }
 
 /// Requests since the server started.
