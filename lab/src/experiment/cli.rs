@@ -126,6 +126,8 @@ impl Run {
         if let Some(file) = &self.write {
             index::write(file, &found)?;
         }
+        // What misses is on record then, and no news.
+        good |= self.check.is_some() || self.write.is_some();
         if self.json {
             println!("{}", serde_json::to_string_pretty(&results).map_err(|e| e.to_string())?);
         } else {

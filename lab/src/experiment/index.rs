@@ -55,7 +55,7 @@ pub fn check(file: &Path, found: &Found) -> Result<(), String> {
     for (experiment, claims) in found {
         let of = format!("| `{experiment}`");
         let mut recorded: Vec<_> = rows.iter().filter(|row| row[0] == of).collect();
-        for Claim { name, value, bound, .. } in claims {
+        for Claim { name, value, bound, holds } in claims {
             let Some(at) = recorded.iter().position(|row| row.get(1) == Some(&name.as_str())) else {
                 wrong.push(format!("{experiment}: no row for \u{201c}{name}\u{201d}"));
                 continue;
@@ -66,6 +66,8 @@ pub fn check(file: &Path, found: &Found) -> Result<(), String> {
                 wrong.push(format!("{experiment}: \u{201c}{name}\u{201d} is to be {bound} now"));
             } else if figure.is_none_or(|figure| (figure - value).abs() > STALE) {
                 wrong.push(format!("{experiment}: \u{201c}{name}\u{201d} is {value:.3} now"));
+            } else if !holds && row.get(4) == Some(&"holds |") {
+                wrong.push(format!("{experiment}: \u{201c}{name}\u{201d} does not hold any more: {value:.3}"));
             }
         }
         wrong.extend(
@@ -99,6 +101,11 @@ mod tests {
         assert!(text.starts_with("before\n") && text.ends_with("\nafter\n"), "{text}");
         check(&file, &found(0.12)).unwrap();
         assert!(check(&file, &found(0.25)).unwrap_err().contains("is 0.250 now"));
+        write(&file, &found(0.28)).unwrap();
+        assert!(check(&file, &found(0.31)).unwrap_err().contains("does not hold any more"));
+        write(&file, &found(0.31)).unwrap();
+        check(&file, &found(0.32)).expect("it is on record that it misses");
+        write(&file, &found(0.1)).unwrap();
         assert!(check(&file, &vec![("streams", vec![])]).unwrap_err().contains("any more"));
         let other = vec![("streams", vec![Claim::new("kept", 0.1, Bound::AtMost(0.4))])];
         assert!(check(&file, &other).unwrap_err().contains("at most 0.4"));
