@@ -454,7 +454,8 @@ impl Policy for Insulated {
         }
     }
 
-    fn done(&mut self, now: Nanos, tenant: TenantId, cost_ns: Nanos, submitted: Nanos) {
+    fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
+        let cost_ns = entry.cost_ns;
         let at = tenant.0 as usize;
         let tenant = self.tenants[at].as_mut().expect("a tenant");
         tenant.in_device -= 1;
