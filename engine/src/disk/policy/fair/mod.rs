@@ -37,7 +37,7 @@ mod scale;
 use super::insulated::STUCK_NS;
 use super::queue::{Entry, Queue};
 use super::weights::Weights;
-use super::{Policy, Settings, TenantPlan};
+use super::{DiskTime, Policy, Settings, TenantPlan};
 use crate::control::TenantId;
 use crate::disk::device::TURNAROUND_NS;
 use crate::disk::{IoId, Op};
@@ -119,15 +119,24 @@ struct Books {
     load_ppm: u64,
     /// Time by cost in flight, summed up.
     per_cost: f64,
+    /// Time in which something was in flight.
+    busy_ns: Nanos,
     settled_at: Nanos,
 }
 
 impl Books {
     fn settle(&mut self, now: Nanos) {
-        if self.cost_ns > 0 {
-            self.per_cost += (now - self.settled_at) as f64 / self.cost_ns as f64;
+        let past_ns = self.running_ns(now);
+        if past_ns > 0 {
+            self.busy_ns += past_ns;
+            self.per_cost += past_ns as f64 / self.cost_ns as f64;
         }
         self.settled_at = now;
+    }
+
+    /// Busy since it was settled.
+    fn running_ns(&self, now: Nanos) -> Nanos {
+        if self.cost_ns > 0 { now - self.settled_at } else { 0 }
     }
 }
 
@@ -158,6 +167,7 @@ pub(crate) struct Fair {
     look_at: Option<Nanos>,
     /// What was in the device then is not counted any more.
     written_off_at: Option<Nanos>,
+    stuck: u64,
 }
 
 impl Fair {
@@ -180,6 +190,7 @@ impl Fair {
             blocked_since: None,
             look_at: None,
             written_off_at: None,
+            stuck: 0,
         }
     }
 
@@ -250,6 +261,7 @@ impl Fair {
         for tenant in self.tenants.iter_mut().flatten() {
             tenant.settle(&self.books);
             let was_idle = tenant.is_idle();
+            self.stuck += u64::from(tenant.in_device);
             (tenant.in_device, tenant.in_device_ns) = (0, 0);
             if tenant.is_idle() && !was_idle {
                 tenant.rest(now);
@@ -314,7 +326,7 @@ impl Policy for Fair {
         self.weigh();
     }
 
-    fn drop_tenant(&mut self, tenant: TenantId) {
+    fn drop_tenant(&mut self, _now: Nanos, tenant: TenantId) {
         let gone = self.tenants[tenant.0 as usize].take();
         debug_assert!(gone.is_none_or(|tenant| tenant.is_idle()), "it has volumes");
         self.weigh();
@@ -452,6 +464,10 @@ impl Policy for Fair {
             useful_ns: tenant.useful_ns as Nanos,
             ..TenantPlan::default()
         })
+    }
+
+    fn time(&self, now: Nanos) -> DiskTime {
+        DiskTime { tenant_ns: self.books.busy_ns + self.books.running_ns(now), switch_ns: 0, stuck: self.stuck }
     }
 }
 
