@@ -38,6 +38,10 @@ pub struct Config {
     pub switch_ns: Nanos,
     /// The longest round of slices.
     pub round_max_ns: Nanos,
+    /// Whether tenants need slices of the disk (the profile says it), or share it as it is.
+    pub needs_slices: bool,
+    /// What requests cost a disk that needs no slices: from the profile.
+    pub prices: policy::Prices,
     /// Requests received and unanswered per connection.
     pub requests_per_connection: u32,
     /// Reply bytes per connection, being read or unsent, above which nothing more is begun for it.
@@ -67,6 +71,9 @@ impl Config {
             switch_ns: 12 * MILLISECOND,
             // Design, section 5.1.
             round_max_ns: 2 * SECOND,
+            // Until a probe says otherwise: slices on a device that does not need them cost less than none on one that does.
+            needs_slices: true,
+            prices: policy::Prices::default(),
             // Four times what fio or qemu keep in flight.
             requests_per_connection: 128,
             // Eight large reads being worked while as many are sent; the bandwidth-delay product of 10 Gbit/s at 6 ms.
@@ -87,6 +94,8 @@ impl Config {
             insulation_permille: self.insulation_permille,
             switch_ns: self.switch_ns,
             round_max_ns: self.round_max_ns,
+            needs_slices: self.needs_slices,
+            prices: self.prices,
         }
     }
 

@@ -5,7 +5,8 @@ use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
-use engine::disk::policy::Kind;
+use engine::disk::policy::{Kind, Prices};
+use engine::disk::profile::{Finding, Key, Profile};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 use crate::disk::Limits;
@@ -100,6 +101,8 @@ impl Setup {
         let mut config = config(tenants, disk.limits.depth, rng);
         // Dice of its own, so that the other worlds stay as they are.
         config.prefetch_bytes_max = Rng::new(seed ^ 0xa4ead).pick(&[0, 0, 16 << 10, 128 << 10, 8 << 20]);
+        let dice = &mut Rng::new(seed ^ 0xfa12);
+        (config.needs_slices, config.prices) = (dice.one_in(2), prices(dice));
         let mut setup = Setup {
             seed,
             requests: rng.pick(&[300, 800, 1500]),
@@ -208,7 +211,33 @@ fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {
         insulation_permille: rng.pick(&[500, 900, 950]),
         switch_ns: rng.pick(&[0, 12 * MILLISECOND]),
         round_max_ns: rng.pick(&[50 * MILLISECOND, 2 * SECOND]),
+        needs_slices: true,
+        prices: Prices::default(),
     }
+}
+
+/// What the engine believes of the disk: usually not the truth.
+fn prices(rng: &mut Rng) -> Prices {
+    if rng.one_in(2) {
+        return Prices::default();
+    }
+    let mut profile = Profile::default();
+    let (parallel, service_ns, byte_ns) = (rng.pick(&[1.0_f64, 16.0]), rng.pick(&[2e4, 1e6]), rng.pick(&[0.1, 10.0]));
+    let found = Key::all().filter_map(|key| {
+        let value = match key {
+            Key::Random(_, bytes, depth) => {
+                let bytes_ns = f64::from(bytes) * byte_ns;
+                (1e9 / (service_ns + bytes_ns) * parallel.min(f64::from(depth))).min(1e9 / bytes_ns)
+            }
+            Key::ThrottleRequests => rng.pick(&[100.0, 10_000.0]),
+            Key::ThrottleBytes => rng.pick(&[1e6, 1e8]),
+            _ => return None,
+        };
+        Some((key, Finding::plain(Some(value))))
+    });
+    let found: Vec<_> = found.collect();
+    profile.take(&found, 0);
+    Prices::of(&profile).expect("all that it needs")
 }
 
 fn faults(rng: &mut Rng) -> Faults {

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use engine::control::WriteCache;
-use engine::disk::policy::{HOLD_MAX_NS, Kind, STUCK_NS};
+use engine::disk::policy::{HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS};
 use engine::disk::{Io, IoId, Op, VolumeId};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Outgoing, Server};
@@ -361,13 +361,18 @@ impl World {
             self.act(action)?;
         }
         self.watch_outgoing()?;
-        let insulated = self.setup.config.policy == Kind::Insulated;
+        // In slices, the disk may be another's, or be held for another; below a throttle, for a while, or beside what the disk
+        // keeps, nobody's. Then it does nothing for nobody, for a while.
+        let hold_ns = match &self.setup.config {
+            config if config.policy != Kind::Insulated => None,
+            config if config.needs_slices => Some(HOLD_MAX_NS),
+            _ => Some(PACE_DEBT_NS),
+        };
         for volume in self.volumes.iter().filter(|volume| !volume.closing) {
-            // In slices, the disk may be another's, or be held for another; then it does nothing for nobody, for a while.
-            let idle = match self.idle_since {
-                _ if !insulated => !self.disk.is_full(),
-                Some(since) => self.now > since + HOLD_MAX_NS + self.setup.late_ns,
-                None => false,
+            let idle = match (hold_ns, self.idle_since) {
+                (None, _) => !self.disk.is_full(),
+                (Some(hold_ns), Some(since)) => self.now > since + hold_ns + self.setup.late_ns,
+                (Some(_), None) => false,
             };
             let id = volume.setup.spec.volume;
             if let Some(start) = volume.promptness.oldest().filter(|_| idle && !self.disk.is_busy(id)) {
@@ -423,7 +428,7 @@ impl World {
 
     /// In slices, nobody's requests are in the device beside another tenant's, but for those that it does not give back.
     fn check_slices(&self, volume: VolumeId) -> Verdict {
-        if self.setup.config.policy != Kind::Insulated {
+        if self.setup.config.policy != Kind::Insulated || !self.setup.config.needs_slices {
             return Ok(());
         }
         let tenant = |volume: VolumeId| self.volumes[volume.0 as usize].setup.spec.tenant;

@@ -10,8 +10,8 @@ use super::{Cache, CachedVolume, age_ms, runs};
 use crate::disk::VolumeId;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
-/// Blocks of the longest write: 1 MiB, at which even a fast disk's transfer time hides the request's own cost.
-const RUN_BLOCKS_MAX: usize = 256;
+/// Blocks of the longest write, unless the policy wants it shorter: 1 MiB, at which even a fast disk's transfer time hides the request's own cost.
+const RUN_BLOCKS_MAX: u64 = 256;
 
 /// A part of a device write: sectors of a block, contiguous.
 pub(crate) type Part = (BlockId, SectorMask);
@@ -48,11 +48,12 @@ impl Cache {
         if durable { self.not_on_medium(id) } else { self.block(id).dirty }
     }
 
-    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of offset.
+    /// Starts writing the block and its neighbours, `blocks_max` together: calls `emit` with the parts of each device request, in order of offset.
     pub(crate) fn begin_write(
         &mut self,
         id: BlockId,
         durable: bool,
+        blocks_max: u64,
         parts: &mut Vec<Part>,
         mut emit: impl FnMut(&mut Cache, &[Part]),
     ) {
@@ -62,7 +63,7 @@ impl Cache {
         match span(wanted, self.block(id).valid) {
             Some(sectors) => {
                 parts.push((id, sectors));
-                self.extend_run(durable, parts);
+                self.extend_run(durable, blocks_max.min(RUN_BLOCKS_MAX) as usize, parts);
                 for &(id, sectors) in parts.iter() {
                     self.mark_writing(id, sectors);
                 }
@@ -80,7 +81,7 @@ impl Cache {
     }
 
     /// Adds dirty neighbours, forwards and then backwards, while the run stays contiguous.
-    fn extend_run(&self, durable: bool, parts: &mut Vec<Part>) {
+    fn extend_run(&self, durable: bool, blocks_max: usize, parts: &mut Vec<Part>) {
         let (id, first_sectors) = parts[0];
         let Block { volume, number, .. } = *self.block(id);
         let neighbour = |number: u64, edge: SectorMask| {
@@ -92,7 +93,7 @@ impl Cache {
         const FIRST: SectorMask = 1;
         const LAST: SectorMask = 1 << 7;
         let mut next = number + 1;
-        while parts.len() < RUN_BLOCKS_MAX && parts.last().is_some_and(|(_, sectors)| sectors & LAST != 0) {
+        while parts.len() < blocks_max && parts.last().is_some_and(|(_, sectors)| sectors & LAST != 0) {
             let Some(part) = neighbour(next, FIRST) else { break };
             parts.push(part);
             next += 1;
@@ -100,7 +101,7 @@ impl Cache {
         let forwards = parts.len();
         let mut edge = first_sectors;
         let mut previous = number;
-        while parts.len() < RUN_BLOCKS_MAX && edge & FIRST != 0 && previous > 0 {
+        while parts.len() < blocks_max && edge & FIRST != 0 && previous > 0 {
             previous -= 1;
             let Some(part) = neighbour(previous, LAST) else { break };
             edge = part.1;

@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
-use super::policy::{self, DiskTime, Entry, Policy, Slice, TenantPlan};
+use super::policy::{DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::{Io, IoId, Op, Segment, VolumeId};
 use crate::cache::BlockId;
 use crate::control::TenantId;
 use crate::event::Action;
 use crate::slab::Slab;
-use crate::units::{Nanos, SectorMask, Share};
+use crate::units::{BLOCK, Nanos, SectorMask, Share};
 use crate::volume::Ticket;
 
 /// What a device request is for.
@@ -35,7 +35,8 @@ pub(crate) struct Slot {
     pub(crate) tenant: TenantId,
     /// The blocks it concerns, and of each the sectors.
     pub(crate) parts: Vec<(BlockId, SectorMask)>,
-    cost_ns: Nanos,
+    /// As the policy sees it.
+    entry: Entry,
     arrived: Nanos,
     submitted: Nanos,
 }
@@ -47,7 +48,7 @@ impl Default for Slot {
             purpose: Purpose::Fill,
             tenant: TenantId(0),
             parts: Vec::new(),
-            cost_ns: 0,
+            entry: Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 0 },
             arrived: 0,
             submitted: 0,
         }
@@ -125,6 +126,13 @@ impl Device {
         &mut self.slots[io.0]
     }
 
+    /// The most blocks that a read or a write of the tenant may have now.
+    pub(crate) fn request_blocks_max(&self, tenant: TenantId, op: Op) -> u64 {
+        let bytes = self.policy.request_bytes_max(tenant, op);
+        debug_assert!(bytes >= REQUEST_BYTES_LEAST);
+        bytes / BLOCK
+    }
+
     /// Adds bytes at the end of a request that is being prepared.
     pub(crate) fn add_segment(&mut self, io: IoId, segment: Segment) {
         let io = &mut self.slots[io.0].io;
@@ -140,9 +148,9 @@ impl Device {
         let of_tenant = &mut self.tenants[tenant.0 as usize];
         let follows = of_tenant.ends.follows(&slot.io);
         of_tenant.demand.begin(now);
-        slot.cost_ns = policy::cost_ns(slot.io.op, slot.io.len, follows);
-        let entry = Entry { io, cost_ns: slot.cost_ns };
-        self.policy.arrived(now, tenant, entry, urgent);
+        let Io { op, len, .. } = slot.io;
+        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, follows) };
+        self.policy.arrived(now, tenant, slot.entry, urgent);
     }
 
     /// Somebody waits for the write-backs of `volume`: those that wait for their turn are urgent from now on.
@@ -184,8 +192,8 @@ impl Device {
         self.in_device -= 1;
         let slot = &self.slots[io.0];
         let served = Served { queued_ns: slot.submitted - slot.arrived, device_ns: now - slot.submitted };
-        let (tenant, cost_ns, submitted) = (slot.tenant, slot.cost_ns, slot.submitted);
-        self.policy.done(now, tenant, cost_ns, submitted);
+        let tenant = slot.tenant;
+        self.policy.done(now, tenant, &slot.entry, slot.submitted);
         self.end_demand(now, tenant);
         served
     }
@@ -268,7 +276,7 @@ struct OfTenant {
 }
 
 /// A client that asks again within this time had a request outstanding all the while: the way to it and back, 1 ms.
-const TURNAROUND_NS: Nanos = 1_000_000;
+pub(super) const TURNAROUND_NS: Nanos = 1_000_000;
 
 /// How long a tenant had a request outstanding.
 #[derive(Default, Debug)]

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Always after the read that wants it: the device requests of demanded blocks go first, and are other requests. What is read
-//! ahead is what is in no frame, in no hole, and not on its way, in device requests of 1 MiB at most.
+//! ahead is what is in no frame, in no hole, and not on its way, in device requests of 1 MiB at most, or what the policy allows.
 //!
 //! Nothing waits for it. It takes frames that are free or cold, only while three quarters of the partition are not in use, a
 //! quarter for all streams of a tenant; and when somebody has to wait for frames, what is not in the device yet is dropped. So
@@ -111,10 +111,11 @@ impl Server {
 
     /// Reads what is missing of the blocks `first..past`, as far as there are frames: up to which block.
     fn prefetch(&mut self, volume: VolumeId, serial: u32, first: u64, past: u64) -> u64 {
+        let blocks_max = REQUEST_BLOCKS.min(self.device.request_blocks_max(self.tenant_of(volume), Op::Read));
         let mut run = first;
         for number in first..=past {
             let missing = number < past && self.is_missing(volume, number);
-            if missing && number - run < REQUEST_BLOCKS {
+            if missing && number - run < blocks_max {
                 continue;
             }
             if run < number && !self.prefetch_run(volume, serial, run, number) {

@@ -218,9 +218,10 @@ impl Server {
         }
     }
 
-    /// Begins to read what is missing, contiguous blocks at once, and waits for all of it.
+    /// Begins to read what is missing, contiguous blocks at once as far as the policy lets them go together, and waits for all.
     fn fill_missing(&mut self, piece: u32, volume: VolumeId, frames: &mut Vec<FrameId>) {
         let mut reading: Option<IoId> = None;
+        let blocks_max = self.device.request_blocks_max(self.tenant_of(volume), Op::Read);
         for i in 0..self.pieces[piece].blocks() {
             let number = self.pieces[piece].first_block() + i as u64;
             if self.pieces[piece].frames[i] != MISSING {
@@ -232,6 +233,9 @@ impl Server {
                 self.submit_if(reading.take());
             } else {
                 let frame = frames.pop().expect("a frame for each missing block");
+                if reading.is_some_and(|io| self.device.slot(io).parts.len() as u64 >= blocks_max) {
+                    self.submit_if(reading.take());
+                }
                 let io = reading.unwrap_or_else(|| self.prepare_fill(volume, number));
                 self.add_to_fill(io, id, frame);
                 reading = Some(io);

@@ -101,7 +101,8 @@ impl Server {
         let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
         let mut parts = std::mem::take(&mut self.parts);
         let (device, now, mut begun) = (&mut self.device, self.now, 0);
-        self.cache.begin_write(id, durable, &mut parts, |cache, parts| {
+        let blocks_max = device.request_blocks_max(tenant, Op::Write { durable });
+        self.cache.begin_write(id, durable, blocks_max, &mut parts, |cache, parts| {
             let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
             device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {

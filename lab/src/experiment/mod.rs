@@ -35,6 +35,9 @@ pub const ALL: &[Experiment] = &[
     insulation::mixes::UNEQUAL,
     insulation::mixes::WRITE_STREAM,
     insulation::mixes::RANDOM_WRITES,
+    insulation::headless::READERS,
+    insulation::headless::WRITER,
+    insulation::headless::STREAM_WRITER,
 ];
 
 /// One experiment.

@@ -2,7 +2,7 @@
 
 use engine::Config;
 use engine::control::{Snapshot, TenantSpec, WriteCache};
-use engine::disk::policy::Kind;
+use engine::disk::policy::{Kind, Prices};
 use engine::units::{BLOCK, Nanos, SECOND};
 use hdrhistogram::Histogram;
 use sim::bench::raw::Raw;
@@ -102,6 +102,10 @@ pub struct Stand {
     pub policy: Kind,
     /// R, in thousandths.
     pub insulation_permille: u32,
+    /// Whether the drive needs slices.
+    pub needs_slices: bool,
+    /// What requests cost a drive that does not.
+    pub prices: Prices,
 }
 
 impl Stand {
@@ -117,10 +121,13 @@ impl Stand {
             shared_cache: false,
             policy: Kind::None,
             insulation_permille: 900,
+            needs_slices: true,
+            prices: Prices::default(),
         }
     }
 
-    fn drive(&self) -> Result<Box<dyn Drive>, String> {
+    /// A fresh drive.
+    pub fn drive(&self) -> Result<Box<dyn Drive>, String> {
         let described = presets::preset(self.preset).ok_or_else(|| format!("there is no preset '{}'", self.preset))?;
         described.and_then(|drive| drive.build()).map_err(|error| format!("{}: {error}", self.preset))
     }
@@ -157,6 +164,8 @@ impl Stand {
         config.device_depth = self.device_depth;
         config.policy = self.policy;
         config.insulation_permille = self.insulation_permille;
+        config.needs_slices = self.needs_slices;
+        config.prices = self.prices;
         let (mut tenants, mut volumes) = (Vec::new(), Vec::new());
         for (number, actor) in actors.iter().enumerate() {
             let (start, bytes) = self.place(number, actors.len())?;

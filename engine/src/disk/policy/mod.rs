@@ -1,25 +1,31 @@
 //! Who may use the disk next: one trait, one file (or folder) for each policy.
 
+mod fair;
 mod insulated;
 mod none;
 mod queue;
+mod weights;
 
 use super::{IoId, Op};
 use crate::control::TenantId;
-use crate::units::{Nanos, Share};
+use crate::units::{BLOCK, Nanos, Share};
 
+pub use fair::{PACE_DEBT_NS, Prices};
 pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
 pub(crate) use queue::Entry;
 
 /// The policies that there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// Exclusive slices of disk time, long enough for R (Argon).
+    /// Exclusive slices of disk time, long enough for R (Argon); on a device that needs no slices, fair queueing on cost.
     #[default]
     Insulated,
     /// First come, first served.
     None,
 }
+
+/// No policy asks for requests smaller than that: the blocks of the cache.
+pub(crate) const REQUEST_BYTES_LEAST: u64 = BLOCK;
 
 /// What a policy has to know of its disk.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +40,18 @@ pub struct Settings {
     pub switch_ns: Nanos,
     /// The longest round.
     pub round_max_ns: Nanos,
+    /// Whether tenants need slices: turning from one to the other costs much. Otherwise all have requests in the device.
+    pub needs_slices: bool,
+    /// What requests cost a device that needs no slices.
+    pub prices: Prices,
 }
 
 impl Settings {
     /// The policy itself, without tenants.
     pub(crate) fn build(self) -> Box<dyn Policy> {
         match self.kind {
-            Kind::Insulated => Box::new(insulated::Insulated::new(self)),
+            Kind::Insulated if self.needs_slices => Box::new(insulated::Insulated::new(self)),
+            Kind::Insulated => Box::new(fair::Fair::new(self)),
             Kind::None => Box::new(none::None::new(self.depth)),
         }
     }
@@ -110,7 +121,16 @@ pub(crate) trait Policy: std::fmt::Debug {
     /// The next one that may go now, `in_device` being there already.
     fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId>;
     /// A request has come back from the device, to which it was given at `submitted`.
-    fn done(&mut self, now: Nanos, tenant: TenantId, cost_ns: Nanos, submitted: Nanos);
+    fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos);
+    /// What a request costs the device; `follows` if it begins where an earlier one of its tenant ended.
+    fn cost_ns(&self, op: Op, len: u64, follows: bool) -> Nanos {
+        cost_ns(op, len, follows)
+    }
+    /// The most bytes that a request of the tenant, a read or a write, may have, at least [`REQUEST_BYTES_LEAST`]: what is in the device
+    /// cannot be interrupted.
+    fn request_bytes_max(&self, _tenant: TenantId, _op: Op) -> u64 {
+        u64::MAX
+    }
     /// Requests that wait.
     fn waiting(&self) -> usize;
     /// When [`Policy::next`] may say something else though nothing happened.

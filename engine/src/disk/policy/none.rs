@@ -75,7 +75,7 @@ impl Policy for None {
         entry.map(|entry| entry.io)
     }
 
-    fn done(&mut self, _now: Nanos, _tenant: TenantId, _cost_ns: Nanos, _submitted: Nanos) {}
+    fn done(&mut self, _now: Nanos, _tenant: TenantId, _entry: &Entry, _submitted: Nanos) {}
 
     fn waiting(&self) -> usize {
         self.turns.len()
@@ -93,6 +93,7 @@ impl Policy for None {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::Op;
 
     const A: TenantId = TenantId(0);
     const B: TenantId = TenantId(1);
@@ -102,7 +103,7 @@ mod tests {
         let mut policy = None::new(u32::MAX);
         [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Option::None));
         for (i, &(tenant, urgent)) in arrivals.iter().enumerate() {
-            policy.arrived(0, tenant, Entry { io: IoId(i as u32), cost_ns: 0 }, urgent);
+            policy.arrived(0, tenant, Entry { io: IoId(i as u32), op: Op::Read, len: 0, cost_ns: 0 }, urgent);
         }
         policy
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::disk::IoId;
+use crate::disk::{IoId, Op};
 use crate::units::Nanos;
 
 /// Urgent requests that a tenant sends ahead of its others before one of those has its turn: enough that a flush hardly
@@ -14,7 +14,11 @@ const URGENT_IN_A_ROW: u32 = 4;
 pub(crate) struct Entry {
     /// Its number.
     pub(crate) io: IoId,
-    /// What it costs the device, by its kind and size alone ([`super::cost_ns`]).
+    /// What it does.
+    pub(crate) op: Op,
+    /// Bytes.
+    pub(crate) len: u64,
+    /// What it costs the device, by its kind and size alone ([`super::Policy::cost_ns`]).
     pub(crate) cost_ns: Nanos,
 }
 

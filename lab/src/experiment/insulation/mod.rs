@@ -3,6 +3,7 @@
 //! Each tenant of a mix is run alone (the whole cache, the whole disk, the same server), then all together. What counts is
 //! throughput together / (share x throughput alone): its insulation, at least R.
 
+pub mod headless;
 pub mod mixes;
 
 use engine::control::TenantSpec;

@@ -454,7 +454,8 @@ impl Policy for Insulated {
         }
     }
 
-    fn done(&mut self, now: Nanos, tenant: TenantId, cost_ns: Nanos, submitted: Nanos) {
+    fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
+        let cost_ns = entry.cost_ns;
         let at = tenant.0 as usize;
         let tenant = self.tenants[at].as_mut().expect("a tenant");
         tenant.in_device -= 1;
@@ -532,6 +533,7 @@ mod tests {
 
     const MS: Nanos = MILLISECOND;
     const COST: Nanos = 8 * MS;
+    const ENTRY: Entry = Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST };
 
     /// A disk that works on its requests one after the other, 8 ms each, and clients that keep so many outstanding.
     struct Stage {
@@ -557,6 +559,8 @@ mod tests {
                 insulation_permille: 900,
                 switch_ns: 10 * MS,
                 round_max_ns: 2 * SECOND,
+                needs_slices: true,
+                prices: Default::default(),
             };
             let mut policy = Insulated::new(settings);
             for (at, &percent) in shares.iter().enumerate() {
@@ -578,7 +582,7 @@ mod tests {
             for at in 0..self.depths.len() {
                 while self.depths[at].0 < self.depths[at].1 {
                     self.depths[at].0 += 1;
-                    let entry = Entry { io: IoId(self.next), cost_ns: COST };
+                    let entry = Entry { io: IoId(self.next), ..ENTRY };
                     self.next += 1;
                     self.owners.push(TenantId(at as u32));
                     self.policy.arrived(self.now, TenantId(at as u32), entry, false);
@@ -611,7 +615,7 @@ mod tests {
                 self.now = next;
                 if done == Some(next) {
                     let (owner, _, since) = self.device.pop_front().expect("one is done");
-                    self.policy.done(self.now, TenantId(owner as u32), COST, since);
+                    self.policy.done(self.now, TenantId(owner as u32), &ENTRY, since);
                     self.done_at = self.now + COST;
                     self.depths[owner].0 -= 1;
                     self.served[owner] += 1;

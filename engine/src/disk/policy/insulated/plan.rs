@@ -6,19 +6,16 @@
 //!   the largest need_i / w_i sets the round          round   = max(need_i / w_i), at most `round_max`
 //! ```
 //!
-//! Weights are shares; what nobody was promised is divided in proportion among those who are active, which follows from
-//! dividing each one's share by the sum of theirs. Tenants without a share have, together, what is left, but at least a little,
-//! so that nobody starves.
+//! Weights are shares (`../weights.rs`).
 //!
 //! Where the round would be too long, slices are shorter than some tenant needs, and that tenant's R is lower: design,
 //! section 5.1.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), section 3.4: the shortest slices that reach R keep response times low.
 
+use crate::disk::policy::weights::Weights;
 use crate::units::{MILLISECOND, Nanos, Share};
 
-/// What those without a share have together at least, parts per billion of the whole: a percent, less than what R leaves.
-const LEAST_PPB: u64 = 10_000_000;
 /// The shortest round: turning more often than this buys no response time that anybody notices beside a seek.
 const ROUND_MIN_NS: Nanos = 20 * MILLISECOND;
 
@@ -33,18 +30,11 @@ pub(super) struct Needs {
     pub(super) slice_ns: Option<Nanos>,
 }
 
-/// Weights of all tenants, parts per billion of the disk; a share, or an even part of the rest.
-fn weights(tenants: &[Option<Needs>]) -> impl Fn(&Needs) -> u64 {
-    let promised: u64 = tenants.iter().flatten().filter_map(|needs| needs.share).map(Share::ppb).sum();
-    let others = tenants.iter().flatten().filter(|needs| needs.share.is_none()).count() as u64;
-    let rest = Share::ONE.ppb().saturating_sub(promised).max(LEAST_PPB).checked_div(others).unwrap_or(0);
-    move |needs| needs.share.map_or(rest, Share::ppb).max(1)
-}
-
 /// The slice of each tenant, by its number, and the round.
 pub(super) fn slices(tenants: &[Option<Needs>], round_max_ns: Nanos, lengths: &mut Vec<Nanos>) -> Nanos {
-    let weight = weights(tenants);
-    let active: u64 = tenants.iter().flatten().filter(|needs| needs.active).map(&weight).sum();
+    let weights = Weights::new(tenants.iter().flatten().map(|needs| needs.share));
+    let weight = |needs: &Needs| weights.of(needs.share);
+    let active: u64 = tenants.iter().flatten().filter(|needs| needs.active).map(weight).sum();
     // 128 bits: nanoseconds times parts per billion.
     let round = |needs: &Needs| {
         let need = u128::from(needs.slice_ns.unwrap_or(0));

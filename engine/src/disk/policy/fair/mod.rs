@@ -1,0 +1,475 @@
+//! Fair queueing on cost, for devices without heads: everybody's requests are in the device at the same time, and nobody's
+//! share of its time is larger than promised while others want theirs.
+//!
+//! ```text
+//!   tenant a  ▒▒▒▒▒▒ ─┐   least start tag first        in flight:
+//!   tenant b  ▒▒▒    ─┼─►  start  = max(V, finish)  ─►  cost of others ahead of a polite tenant  <= what its share allows
+//!   tenant c  ·      ─┘   finish = start + cost/w       load <= knee; below a throttle           ─► device
+//!                         V      = start of the last one that went
+//! ```
+//!
+//! - **Cost** is device time at saturation (`price.rs`), corrected by what is measured (`scale.rs`).
+//! - **Shares**: start-time fair queueing. While two tenants have requests waiting, what each was given, divided by its weight,
+//!   differs by no more than the largest request of each, divided by its weight. No tenant has credit for time in which it had
+//!   nothing to do.
+//! - **In flight** there is as much as fills the device (the knee), and no more: what waits in the device is beyond our order.
+//! - **A polite tenant** uses less than its share though nobody stops it: a client with one request at a time. What it gets
+//!   alone is 1 / (time alone), so what it was promised is a response time: alone / (R x share). Its requests go at once; and
+//!   the cost that others have in flight, which is what it waits for in the device, is kept to `alone x (1 / (R x share) - 1)`.
+//!   What others lose by that is what the polite one leaves of its share. One request of the others may always be there.
+//! - **A tenant alone** is not held back at all.
+//! - A request that the device does not give back holds up others for [`STUCK_NS`] at most; then it is not counted any more.
+//!
+//! Books: the time in which the device has something is divided by cost in flight. What a tenant's work would have taken alone is
+//! its cost, by the part of the device that its requests would fill (all of them, those that wait included), and the time
+//! between its requests.
+//!
+//! Source: Jin, Chase and Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004 (SFQ(D));
+//! Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`.
+//! Downside: the order inside the device is its own, and writes that it has taken may slow reads down later: neither is
+//! anybody's time for sure. Each request costs a look at every tenant.
+
+mod balance;
+mod pace;
+mod price;
+mod scale;
+
+use super::insulated::STUCK_NS;
+use super::queue::{Entry, Queue};
+use super::weights::Weights;
+use super::{DiskTime, Policy, Settings, TenantPlan};
+use crate::control::TenantId;
+use crate::disk::device::TURNAROUND_NS;
+use crate::disk::{IoId, Op};
+use crate::units::{MILLISECOND, Nanos, SECOND, Share};
+use balance::{Balance, Kept};
+use pace::Pace;
+use scale::Scale;
+
+pub use pace::PACE_DEBT_NS;
+pub use price::Prices;
+
+/// A tenant that has asked for nothing this long is not counted on: longer than the pauses of a client that works now and then.
+const ACTIVE_NS: Nanos = SECOND;
+/// How often limits are looked at: often enough for a client that changes, seldom enough to cost nothing.
+const TICK_NS: Nanos = 10 * MILLISECOND;
+/// What a request weighs when it is judged whether its tenant is polite: the last dozen.
+const WEIGHT: f64 = 1.0 / 8.0;
+/// Of what a polite tenant may wait, the part that others' costs may come to: requests also get into each other's way.
+const MARGIN: f64 = 0.75;
+
+#[derive(Debug)]
+struct Tenant {
+    share: Option<Share>,
+    /// Parts per billion.
+    weight: u64,
+    queue: Queue,
+    in_device: u32,
+    in_device_ns: Nanos,
+    /// Virtual times of its next request, and of the end of its last one.
+    start: Nanos,
+    finish: Nanos,
+    /// It has had a request of late.
+    active: bool,
+    idle_since: Nanos,
+    /// The part of its requests that came when it had used less than its share.
+    behind: f64,
+    /// How long its requests take alone, on average.
+    alone_ns: f64,
+    owned_ns: f64,
+    useful_ns: f64,
+    /// How long it has wanted something, until it became what it is now, busy or idle.
+    wanted_ns: Nanos,
+    busy_since: Nanos,
+    kept: Kept,
+    /// [`Books::per_cost`] when its cost in flight changed last.
+    settled: f64,
+}
+
+impl Tenant {
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.in_device == 0
+    }
+
+    fn is_polite(&self) -> bool {
+        self.behind > 0.5
+    }
+
+    fn wanting_ns(&self, now: Nanos) -> Nanos {
+        self.wanted_ns + if self.is_idle() { 0 } else { now - self.busy_since }
+    }
+
+    /// It has nothing to do any more.
+    fn rest(&mut self, now: Nanos) {
+        self.wanted_ns += now - self.busy_since;
+        self.idle_since = now;
+    }
+
+    fn settle(&mut self, books: &Books) {
+        self.owned_ns += self.in_device_ns as f64 * (books.per_cost - self.settled);
+        self.settled = books.per_cost;
+    }
+}
+
+/// Divides the device's time by cost in flight.
+#[derive(Default, Debug)]
+struct Books {
+    /// What is in flight.
+    cost_ns: Nanos,
+    load_ppm: u64,
+    /// Time by cost in flight, summed up.
+    per_cost: f64,
+    /// Time in which something was in flight.
+    busy_ns: Nanos,
+    settled_at: Nanos,
+}
+
+impl Books {
+    fn settle(&mut self, now: Nanos) {
+        let past_ns = self.running_ns(now);
+        if past_ns > 0 {
+            self.busy_ns += past_ns;
+            self.per_cost += past_ns as f64 / self.cost_ns as f64;
+        }
+        self.settled_at = now;
+    }
+
+    /// Busy since it was settled.
+    fn running_ns(&self, now: Nanos) -> Nanos {
+        if self.cost_ns > 0 { now - self.settled_at } else { 0 }
+    }
+}
+
+/// The policy.
+#[derive(Debug)]
+pub(crate) struct Fair {
+    settings: Settings,
+    /// Of the prices.
+    split_bytes: [u64; 2],
+    knee_ppm: u64,
+    tenants: Vec<Option<Tenant>>,
+    waiting: usize,
+    /// Virtual time.
+    virtual_ns: Nanos,
+    books: Books,
+    scale: Scale,
+    pace: Pace,
+    /// Tenants that are active, and their weights.
+    active: u32,
+    active_ppb: u64,
+    balance: Balance,
+    /// Cost in flight that polite tenants leave to the others.
+    limit_ns: Nanos,
+    tick_at: Nanos,
+    /// Since when the first in line has waited for what is in flight.
+    blocked_since: Option<Nanos>,
+    /// When the first in line may go though nothing happens.
+    look_at: Option<Nanos>,
+    /// What was in the device then is not counted any more.
+    written_off_at: Option<Nanos>,
+    stuck: u64,
+}
+
+impl Fair {
+    pub(crate) fn new(settings: Settings) -> Fair {
+        Fair {
+            split_bytes: [Op::Read, Op::Write { durable: false }].map(|op| settings.prices.split_bytes(op)),
+            knee_ppm: settings.prices.knee_ppm(),
+            settings,
+            tenants: Vec::new(),
+            waiting: 0,
+            virtual_ns: 0,
+            books: Books::default(),
+            scale: Scale::default(),
+            pace: Pace::default(),
+            active: 0,
+            active_ppb: 0,
+            balance: Balance::default(),
+            limit_ns: Nanos::MAX,
+            tick_at: 0,
+            blocked_since: None,
+            look_at: None,
+            written_off_at: None,
+            stuck: 0,
+        }
+    }
+
+    fn tenant(&mut self, id: TenantId) -> &mut Tenant {
+        self.tenants[id.0 as usize].as_mut().expect("a tenant")
+    }
+
+    fn load_ppm(&self, entry: &Entry) -> u64 {
+        self.settings.prices.load_ppm(entry.op, entry.len)
+    }
+
+    fn weigh(&mut self) {
+        let weights = Weights::new(self.tenants.iter().flatten().map(|tenant| tenant.share));
+        self.tenants.iter_mut().flatten().for_each(|tenant| tenant.weight = weights.of(tenant.share));
+        self.tick_at = 0;
+    }
+
+    /// Who is there, and how much of the device others may fill.
+    fn tick(&mut self, now: Nanos) {
+        (self.active, self.active_ppb) = (0, 0);
+        for tenant in self.tenants.iter_mut().flatten() {
+            tenant.active = !tenant.is_idle() || (tenant.active && now < tenant.idle_since + ACTIVE_NS);
+            if tenant.active {
+                self.active += 1;
+                self.active_ppb += tenant.weight;
+            }
+        }
+        let keep = f64::from(self.settings.insulation_permille.clamp(1, 999)) / 1000.0;
+        let active_ppb = self.active_ppb as f64;
+        if self.balance.is_due(now) {
+            let active = self.tenants.iter_mut().flatten().filter(|tenant| tenant.active);
+            let kept = active.map(|tenant| {
+                let part = tenant.kept.since(tenant.useful_ns, tenant.wanting_ns(now));
+                (tenant.is_polite(), part * active_ppb / tenant.weight as f64)
+            });
+            self.balance.look(now, keep, kept);
+        }
+        let factor = self.balance.factor();
+        let leaves = |tenant: &Tenant| {
+            let part = keep * tenant.weight as f64 / active_ppb;
+            (factor * MARGIN * tenant.alone_ns * (1.0 / part - 1.0)) as Nanos
+        };
+        let polite = self.tenants.iter().flatten().filter(|tenant| tenant.active && tenant.is_polite());
+        self.limit_ns = polite.map(leaves).min().unwrap_or(Nanos::MAX);
+        self.tick_at = now + TICK_NS;
+    }
+
+    /// The one whose turn it is; among the polite, if only they may go.
+    fn first(&self, only_polite: bool) -> Option<usize> {
+        let waits = |tenant: &Tenant| !tenant.queue.is_empty() && (!only_polite || tenant.is_polite());
+        let tenants = self.tenants.iter().enumerate();
+        let waiting = tenants.filter_map(|(at, tenant)| tenant.as_ref().filter(|t| waits(t)).map(|t| (at, t)));
+        waiting.min_by_key(|(at, tenant)| (tenant.start, !tenant.is_polite(), *at)).map(|(at, _)| at)
+    }
+
+    /// Whether what is in flight leaves room for a request of somebody who is not polite.
+    fn fits(&self, entry: &Entry) -> bool {
+        let greedy = self.tenants.iter().flatten().filter(|tenant| !tenant.is_polite());
+        let in_device_ns: Nanos = greedy.map(|tenant| tenant.in_device_ns).sum();
+        let in_limits =
+            in_device_ns.saturating_add(entry.cost_ns) <= self.limit_ns && self.books.load_ppm < self.knee_ppm;
+        in_limits || in_device_ns == 0
+    }
+
+    /// What is in the device will not come back soon: it is not counted any more.
+    fn write_off(&mut self, now: Nanos) {
+        self.books.settle(now);
+        for tenant in self.tenants.iter_mut().flatten() {
+            tenant.settle(&self.books);
+            let was_idle = tenant.is_idle();
+            self.stuck += u64::from(tenant.in_device);
+            (tenant.in_device, tenant.in_device_ns) = (0, 0);
+            if tenant.is_idle() && !was_idle {
+                tenant.rest(now);
+            }
+        }
+        (self.books.cost_ns, self.books.load_ppm) = (0, 0);
+        self.written_off_at = Some(now);
+    }
+
+    fn dispatch(&mut self, now: Nanos, at: usize) -> IoId {
+        self.books.settle(now);
+        let tenant = self.tenants[at].as_mut().expect("a tenant");
+        tenant.settle(&self.books);
+        let entry = tenant.queue.pop().expect("it waits");
+        self.waiting -= 1;
+        self.virtual_ns = self.virtual_ns.max(tenant.start);
+        // 128 bits: nanoseconds times parts per billion.
+        let takes = u128::from(entry.cost_ns) * u128::from(self.active_ppb) / u128::from(tenant.weight);
+        tenant.finish = tenant.start + takes as Nanos;
+        tenant.start = tenant.finish;
+        tenant.in_device += 1;
+        tenant.in_device_ns += entry.cost_ns;
+        self.books.cost_ns += entry.cost_ns;
+        self.books.load_ppm += self.settings.prices.load_ppm(entry.op, entry.len);
+        if self.active > 1 {
+            self.pace.passed(now, &self.settings.prices, entry.len);
+        }
+        entry.io
+    }
+}
+
+impl Policy for Fair {
+    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
+        let at = tenant.0 as usize;
+        if self.tenants.len() <= at {
+            self.tenants.resize_with(at + 1, || None);
+        }
+        match &mut self.tenants[at] {
+            Some(tenant) => tenant.share = share,
+            none => {
+                *none = Some(Tenant {
+                    share,
+                    weight: 1,
+                    queue: Queue::default(),
+                    in_device: 0,
+                    in_device_ns: 0,
+                    start: self.virtual_ns,
+                    finish: self.virtual_ns,
+                    active: false,
+                    idle_since: now,
+                    behind: 0.0,
+                    alone_ns: 0.0,
+                    owned_ns: 0.0,
+                    useful_ns: 0.0,
+                    wanted_ns: 0,
+                    busy_since: now,
+                    kept: Kept::default(),
+                    settled: self.books.per_cost,
+                });
+            }
+        }
+        self.weigh();
+    }
+
+    fn drop_tenant(&mut self, _now: Nanos, tenant: TenantId) {
+        let gone = self.tenants[tenant.0 as usize].take();
+        debug_assert!(gone.is_none_or(|tenant| tenant.is_idle()), "it has volumes");
+        self.weigh();
+    }
+
+    fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
+        let (virtual_ns, alone_ns) = (self.virtual_ns, self.settings.prices.alone_ns(entry.op, entry.len));
+        let tenant = self.tenant(tenant);
+        if tenant.is_idle() {
+            // While it thinks, as it would alone.
+            let gap = Some(now - tenant.idle_since).filter(|&gap| gap <= TURNAROUND_NS).unwrap_or(0);
+            tenant.useful_ns += gap as f64;
+            tenant.wanted_ns += gap;
+            tenant.busy_since = now;
+        }
+        let mut is_behind = false;
+        if tenant.queue.is_empty() {
+            is_behind = tenant.finish <= virtual_ns;
+            tenant.start = tenant.finish.max(virtual_ns);
+        }
+        tenant.behind += WEIGHT * (f64::from(u8::from(is_behind)) - tenant.behind);
+        tenant.alone_ns += if tenant.alone_ns == 0.0 { alone_ns } else { WEIGHT * (alone_ns - tenant.alone_ns) };
+        tenant.queue.push(entry, urgent);
+        let is_new = !std::mem::replace(&mut tenant.active, true);
+        self.waiting += 1;
+        if is_new || now >= self.tick_at {
+            self.tick(now);
+        }
+    }
+
+    fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
+        self.tenant(tenant).queue.hurry(wanted);
+    }
+
+    fn withdraw(&mut self, now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
+        let before = dropped.len();
+        let tenant = self.tenant(tenant);
+        tenant.queue.withdraw(unwanted, dropped);
+        if dropped.len() > before && tenant.is_idle() {
+            tenant.rest(now);
+        }
+        self.waiting -= dropped.len() - before;
+    }
+
+    fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId> {
+        self.look_at = None;
+        if self.waiting == 0 || in_device >= self.settings.depth {
+            self.blocked_since = None;
+            return None;
+        }
+        if now >= self.tick_at {
+            self.tick(now);
+        }
+        if self.written_off_at.is_some_and(|at| now <= at) {
+            // Who goes from now on is told from what was written off by when it went.
+            self.look_at = Some(now + 1);
+            return None;
+        }
+        let first = self.first(false)?;
+        let tenant = self.tenants[first].as_ref().expect("a tenant");
+        if self.active <= 1 {
+            self.blocked_since = None;
+            return Some(self.dispatch(now, first));
+        }
+        if tenant.is_polite() {
+            return Some(self.dispatch(now, first));
+        }
+        let entry = *tenant.queue.peek().expect("it waits");
+        let ready_at = self.pace.ready_at();
+        if !self.fits(&entry) {
+            let since = *self.blocked_since.get_or_insert(now);
+            if now >= since + STUCK_NS {
+                self.blocked_since = None;
+                self.write_off(now);
+                self.look_at = Some(now + 1);
+                return None;
+            }
+            self.look_at = Some(since + STUCK_NS);
+        } else if now < ready_at {
+            self.look_at = Some(ready_at);
+        } else {
+            self.blocked_since = None;
+            return Some(self.dispatch(now, first));
+        }
+        self.first(true).map(|polite| self.dispatch(now, polite))
+    }
+
+    fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
+        if self.written_off_at.is_some_and(|at| submitted <= at) {
+            return;
+        }
+        self.books.settle(now);
+        let load_ppm = self.load_ppm(entry);
+        let Fair { settings, books, scale, tenants, .. } = self;
+        let tenant = tenants[tenant.0 as usize].as_mut().expect("a tenant");
+        tenant.settle(books);
+        scale.done(now, &settings.prices, entry, books.load_ppm);
+        books.cost_ns -= entry.cost_ns;
+        books.load_ppm -= load_ppm;
+        let outstanding = tenant.queue.len() as u64 + u64::from(tenant.in_device);
+        tenant.useful_ns += entry.cost_ns as f64 / settings.prices.utilisation(outstanding, load_ppm);
+        tenant.in_device -= 1;
+        tenant.in_device_ns -= entry.cost_ns;
+        if tenant.is_idle() {
+            tenant.rest(now);
+        }
+        if now >= self.tick_at {
+            self.tick(now);
+        }
+    }
+
+    fn cost_ns(&self, op: Op, len: u64, _follows: bool) -> Nanos {
+        ((self.settings.prices.cost_ns(op, len) * self.scale.of(op)) as Nanos).max(1)
+    }
+
+    fn request_bytes_max(&self, _tenant: TenantId, op: Op) -> u64 {
+        if self.active <= 1 { u64::MAX } else { self.split_bytes[usize::from(op != Op::Read)] }
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    fn poll_timeout(&self) -> Option<Nanos> {
+        self.look_at
+    }
+
+    fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
+        self.books.settle(now);
+        let tenant = self.tenants[tenant.0 as usize].as_mut()?;
+        tenant.settle(&self.books);
+        Some(TenantPlan {
+            efficiency_permille: 1000,
+            owned_ns: tenant.owned_ns as Nanos,
+            useful_ns: tenant.useful_ns as Nanos,
+            ..TenantPlan::default()
+        })
+    }
+
+    fn time(&self, now: Nanos) -> DiskTime {
+        DiskTime { tenant_ns: self.books.busy_ns + self.books.running_ns(now), switch_ns: 0, stuck: self.stuck }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! What requests cost a device that works on many at a time: the part of its time that each takes up when it is saturated.
+//!
+//! ```text
+//!   cost  = 1 / saturated rate of its kind and size       (the deepest queue that the profile has)
+//!   alone = 1 / rate at depth 1                           how long it takes if nothing else is in the device
+//!   load  = cost / alone                                  the part of the device that one such request fills
+//!   utilisation(load in the device)                       by the rates of 4 KiB at depths 1 to 32
+//! ```
+//!
+//! Between sizes that were measured costs are interpolated; below and above they are the least, and in proportion.
+//!
+//! Source: the linear cost models of blk-iocost and mClock, with rates that were measured instead of those of a data sheet.
+//! Downside: places do not count (a device without heads has none), nor does what the device does by itself.
+
+use crate::disk::Op;
+use crate::disk::profile::Direction::{self, Read, Write};
+use crate::disk::profile::{Key, Profile};
+use crate::units::{BLOCK, Nanos, SECOND};
+
+/// A device filled to one, in requests that take as long as they do alone.
+pub(super) const FULL_PPM: u64 = 1_000_000;
+/// What the profile measures: bytes, and the deepest queue.
+const SIZES: [(u32, u16); 3] = [(4 << 10, 32), (64 << 10, 32), (1 << 20, 8)];
+/// Depths of small reads that the profile measures.
+const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
+/// And those beyond, up to what the engine puts into a device: 32 requests do not fill a device that works on as many.
+const DEEPER: [u16; 2] = [64, 128];
+/// A device that reaches that part of its best rate is saturated.
+const SATURATED: f64 = 0.95;
+
+/// Rates of small requests by depth. Beyond what was measured, the time of a request grows with the requests in the device by
+/// the same for each, as it does in any closed system that is about to be saturated: n / rate(n) = a n + b.
+fn rates(profile: &Profile, direction: Direction) -> Option<[f64; DEPTHS.len() + DEEPER.len()]> {
+    let rate = |depth: u16| profile.number(Key::Random(direction, SIZES[0].0, depth)).filter(|&rate| rate > 0.0);
+    let mut rates = [0.0; DEPTHS.len() + DEEPER.len()];
+    let mut best = 0.0;
+    for (at, depth) in DEPTHS.into_iter().enumerate() {
+        best = rate(depth)?.max(best);
+        rates[at] = best;
+    }
+    let [.., before, deepest] = DEPTHS.map(f64::from);
+    let [before_ns, deepest_ns] = [rates[DEPTHS.len() - 2], best].map(|rate| 1.0 / rate);
+    let b = (before_ns - deepest_ns) / (1.0 / before - 1.0 / deepest);
+    for (at, depth) in DEEPER.into_iter().enumerate() {
+        let each_ns = deepest_ns - b * (1.0 / deepest - 1.0 / f64::from(depth));
+        // More than the curve allows, and less than linear, is what was measured wrongly.
+        rates[DEPTHS.len() + at] = 1.0 / each_ns.max(deepest_ns * deepest / f64::from(depth));
+    }
+    Some(rates)
+}
+/// Requests of this size are as good as large ones if their bytes come at this part of the rate of large ones.
+const AS_GOOD: f64 = 0.9;
+/// Sizes that large requests are split to, the first that is as good: none so small that the processor notices, none larger
+/// than a piece.
+const SPLIT_BYTES: [u64; 5] = [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
+
+/// Of reads, or of writes: by size.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Kind {
+    cost_ns: [f64; 3],
+    alone_ns: [f64; 3],
+}
+
+impl Kind {
+    fn of(profile: &Profile, direction: Direction) -> Option<Kind> {
+        let mut kind = Kind { cost_ns: [0.0; 3], alone_ns: [0.0; 3] };
+        for (at, (bytes, deepest)) in SIZES.into_iter().enumerate() {
+            let rate = |depth: u16| profile.number(Key::Random(direction, bytes, depth)).filter(|&rate| rate > 0.0);
+            // Writes are measured at fewer depths: they fill a buffer, whatever their depth.
+            let best = if at == 0 { rates(profile, direction).map(|rates| rates[rates.len() - 1]) } else { None };
+            kind.cost_ns[at] = SECOND as f64 / best.or_else(|| rate(deepest))?.max(rate(1).unwrap_or(0.0));
+            // Large writes are not measured alone: they lose what smaller ones do.
+            let missing = || (at > 0).then(|| kind.cost_ns[at] + kind.alone_ns[at - 1] - kind.cost_ns[at - 1]);
+            kind.alone_ns[at] = rate(1).map(|rate| SECOND as f64 / rate).or_else(missing)?.max(kind.cost_ns[at]);
+        }
+        Some(kind)
+    }
+
+    fn at(values: &[f64; 3], len: u64) -> f64 {
+        let len = len as f64;
+        let [small, middle, large] = SIZES.map(|(bytes, _)| f64::from(bytes));
+        let between = |from: usize, low: f64, high: f64| {
+            values[from] + (values[from + 1] - values[from]) * (len - low) / (high - low)
+        };
+        if len <= small {
+            values[0]
+        } else if len <= middle {
+            between(0, small, middle)
+        } else if len <= large {
+            between(1, middle, large)
+        } else {
+            values[2] * len / large
+        }
+    }
+
+    /// Whether requests of this size carry bytes as well as large ones do.
+    fn splits_well(&self, bytes: u64) -> bool {
+        let per_byte = |bytes: u64| Kind::at(&self.cost_ns, bytes) / bytes as f64;
+        per_byte(u64::from(SIZES[2].0)) >= AS_GOOD * per_byte(bytes)
+    }
+}
+
+/// What requests cost, of a device whose profile is known; by default, of a usual flash drive.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Prices {
+    read: Kind,
+    write: Kind,
+    /// Load, and the part of its best rate that the device reaches with it.
+    utilisation: [(f64, f64); DEPTHS.len() + DEEPER.len()],
+    /// What a throttle lets pass, requests and bytes a second.
+    throttle: [Option<f64>; 2],
+}
+
+impl Default for Prices {
+    /// 100,000 reads and 30,000 writes a second, 500 MB/s, 100 us: a SATA drive of the usual kind. Only ratios matter for
+    /// shares, and how fast the device is turns out when it is used.
+    fn default() -> Prices {
+        let read = Kind { cost_ns: [1e4, 1.3e5, 2.1e6], alone_ns: [1e5, 3e5, 2.5e6] };
+        let write = Kind { cost_ns: [3e4, 1.5e5, 2.2e6], alone_ns: [5e4, 2e5, 2.5e6] };
+        let utilisation =
+            [(0.1, 0.1), (0.2, 0.2), (0.4, 0.38), (0.8, 0.6), (1.6, 0.8), (3.2, 0.95), (6.4, 0.99), (12.8, 1.0)];
+        Prices { read, write, utilisation, throttle: [None; 2] }
+    }
+}
+
+impl Prices {
+    /// As a profile tells; `None` if it lacks what is needed. Writes of which nothing is known cost what reads do.
+    pub fn of(profile: &Profile) -> Option<Prices> {
+        let read = Kind::of(profile, Read)?;
+        let write = Kind::of(profile, Write).unwrap_or(read);
+        let (rates, mut depths) = (rates(profile, Read)?, DEPTHS.into_iter().chain(DEEPER));
+        let utilisation = rates.map(|rate| {
+            let depth = f64::from(depths.next().unwrap_or(1));
+            (depth * read.cost_ns[0] / read.alone_ns[0], rate / rates[rates.len() - 1])
+        });
+        let throttle = [Key::ThrottleRequests, Key::ThrottleBytes].map(|key| profile.number(key));
+        Some(Prices { read, write, utilisation, throttle })
+    }
+
+    fn kind(&self, op: Op) -> (&Kind, Option<u64>) {
+        match op {
+            Op::Read => (&self.read, None),
+            Op::Write { .. } => (&self.write, None),
+            // No data moves.
+            Op::Flush | Op::Zero | Op::Punch => (&self.write, Some(BLOCK)),
+        }
+    }
+
+    /// The part of a saturated device's time that a request takes up.
+    pub(super) fn cost_ns(&self, op: Op, len: u64) -> f64 {
+        let (kind, small) = self.kind(op);
+        Kind::at(&kind.cost_ns, small.unwrap_or(len))
+    }
+
+    /// How long a request takes if nothing else is in the device.
+    pub(super) fn alone_ns(&self, op: Op, len: u64) -> f64 {
+        let (kind, small) = self.kind(op);
+        Kind::at(&kind.alone_ns, small.unwrap_or(len))
+    }
+
+    /// The part of the device that one such request fills, parts per million, at most all of it.
+    pub(super) fn load_ppm(&self, op: Op, len: u64) -> u64 {
+        let load = self.cost_ns(op, len) / self.alone_ns(op, len);
+        ((load * FULL_PPM as f64) as u64).clamp(1, FULL_PPM)
+    }
+
+    /// The part of its best rate that the device reaches with so many requests in it, each of which fills this part.
+    pub(super) fn utilisation(&self, count: u64, load_ppm: u64) -> f64 {
+        let [one, load] = [load_ppm, load_ppm * count].map(|ppm| ppm as f64 / FULL_PPM as f64);
+        let (mut low, mut reached) = (0.0, 0.0);
+        for (high, reaches) in self.utilisation {
+            if load <= high {
+                let between = reached + (reaches - reached) * (load - low) / (high - low);
+                // One alone reaches what it fills; the curve of small requests may be lower there.
+                return between.max(one);
+            }
+            (low, reached) = (high, reaches);
+        }
+        1.0
+    }
+
+    /// The knee: the smallest load with which the device is saturated.
+    pub(super) fn knee_ppm(&self) -> u64 {
+        let (mut low, mut reached) = (0.0, 0.0);
+        for (high, reaches) in self.utilisation {
+            if reaches >= SATURATED {
+                let load = low + (high - low) * (SATURATED - reached) / (reaches - reached);
+                return ((load * FULL_PPM as f64) as u64).max(FULL_PPM);
+            }
+            (low, reached) = (high, reaches);
+        }
+        FULL_PPM
+    }
+
+    /// The longest requests of this kind that others can wait for: the shortest that carry bytes nearly as well as large ones.
+    /// Writes stay whole unless a throttle makes others wait for them: a device takes them into its buffer, and scattering their
+    /// programs over more time would slow more reads down.
+    pub(super) fn split_bytes(&self, op: Op) -> u64 {
+        let [sizes @ .., largest] = SPLIT_BYTES;
+        let (kind, _) = self.kind(op);
+        let splits = op == Op::Read || self.is_throttled();
+        sizes.into_iter().find(|&bytes| splits && kind.splits_well(bytes)).unwrap_or(largest)
+    }
+
+    /// Whether there is a throttle.
+    pub(super) fn is_throttled(&self) -> bool {
+        self.throttle.iter().any(Option::is_some)
+    }
+
+    /// How long a throttle takes to let a request pass, by its limits of requests and of bytes; 0 without.
+    pub(super) fn throttle_ns(&self, len: u64) -> [Nanos; 2] {
+        let of = |tokens: f64, rate: Option<f64>| rate.map_or(0, |rate| (tokens * SECOND as f64 / rate) as Nanos);
+        [of(1.0, self.throttle[0]), of(len as f64, self.throttle[1])]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::profile::Finding;
+
+    /// A device that serves 8 requests at a time, and 1 GB/s.
+    fn profile() -> Profile {
+        let mut profile = Profile::default();
+        let found: Vec<(Key, Finding)> = Key::all()
+            .filter_map(|key| match key {
+                Key::Random(_, bytes, depth) => {
+                    let each_ns = 1e5 + f64::from(bytes);
+                    let rate = (f64::from(depth) * 1e9 / each_ns).min(8.0 * 1e4).min(1e9 / f64::from(bytes));
+                    Some((key, Finding::plain(Some(rate))))
+                }
+                Key::ThrottleBytes => Some((key, Finding::plain(Some(5e8)))),
+                _ => None,
+            })
+            .collect();
+        profile.take(&found, 1);
+        profile
+    }
+
+    #[test]
+    fn costs_are_those_of_the_profile_and_between_them() {
+        let prices = Prices::of(&profile()).unwrap();
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.01;
+        assert!(near(prices.cost_ns(Op::Read, 4096), 12_500.0), "{prices:?}");
+        assert!(near(prices.cost_ns(Op::Read, 512), 12_500.0) && near(prices.cost_ns(Op::Flush, 0), 12_500.0));
+        assert!(near(prices.cost_ns(Op::Write { durable: true }, 64 << 10), 65_536.0));
+        assert!(near(prices.cost_ns(Op::Read, 2 << 20), 2.0 * 1_048_576.0));
+        assert!(near(prices.alone_ns(Op::Read, 4096), 104_096.0));
+        let middle = prices.cost_ns(Op::Read, 34 << 10);
+        assert!(near(middle, (12_500.0 + 65_536.0) / 2.0), "{middle}");
+    }
+
+    #[test]
+    fn the_knee_is_where_more_requests_bring_no_more() {
+        let prices = Prices::of(&profile()).unwrap();
+        let of_one = prices.load_ppm(Op::Read, 4096);
+        let depth = prices.knee_ppm() as f64 / of_one as f64;
+        assert!((7.0..16.5).contains(&depth), "{depth}");
+        assert!((prices.utilisation(1, of_one) - 0.12).abs() < 0.01 && prices.utilisation(1000, of_one) == 1.0);
+        assert_eq!((prices.split_bytes(Op::Read), prices.throttle_ns(5000)), (64 << 10, [0, 10_000]));
+    }
+
+    #[test]
+    fn a_profile_that_lacks_something_is_not_enough() {
+        assert_eq!(Prices::of(&Profile::default()), None);
+        let mut profile = profile();
+        profile.values.retain(|key, _| !matches!(key, Key::Random(Write, ..)));
+        let prices = Prices::of(&profile).unwrap();
+        assert_eq!(prices.read, prices.write);
+    }
+}

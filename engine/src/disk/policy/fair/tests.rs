@@ -1,0 +1,269 @@
+//! Whether shares hold, whatever is asked; whether the polite are answered soon; whether nobody is held back for nothing.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::disk::policy::Kind;
+use crate::disk::profile::{Finding, Key, Profile};
+
+const A: TenantId = TenantId(0);
+const B: TenantId = TenantId(1);
+const SMALL: u64 = 4096;
+const LARGE: u64 = 64 << 10;
+
+fn settings(prices: Prices) -> Settings {
+    Settings {
+        kind: Kind::Insulated,
+        depth: 128,
+        insulation_permille: 900,
+        switch_ns: 0,
+        round_max_ns: SECOND,
+        needs_slices: false,
+        prices,
+    }
+}
+
+/// A policy, a device that serves one unit of cost in a nanosecond, in order, and who got what.
+struct Rig {
+    policy: Fair,
+    now: Nanos,
+    requests: Vec<(TenantId, Entry, Nanos)>,
+    in_device: VecDeque<IoId>,
+    /// Cost that went to the device, by tenant.
+    given_ns: Vec<u64>,
+}
+
+impl Rig {
+    fn new(prices: Prices, percents: &[u64]) -> Rig {
+        let mut policy = Fair::new(settings(prices));
+        for (tenant, &percent) in (0..).zip(percents) {
+            policy.set_tenant(0, TenantId(tenant), Share::from_ppb(percent * 10_000_000));
+        }
+        let given_ns = vec![0; percents.len()];
+        Rig { policy, now: 0, requests: Vec::new(), in_device: VecDeque::new(), given_ns }
+    }
+
+    fn ask(&mut self, tenant: TenantId, op: Op, len: u64) {
+        let io = IoId(self.requests.len() as u32);
+        let entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, false) };
+        self.requests.push((tenant, entry, 0));
+        self.policy.arrived(self.now, tenant, entry, false);
+    }
+
+    /// The next one goes to the device, if it may: whose.
+    fn next(&mut self) -> Option<TenantId> {
+        let io = self.policy.next(self.now, self.in_device.len() as u32)?;
+        let (tenant, entry, submitted) = &mut self.requests[io.0 as usize];
+        *submitted = self.now;
+        self.given_ns[tenant.0 as usize] += entry.cost_ns;
+        self.in_device.push_back(io);
+        Some(*tenant)
+    }
+
+    fn fill(&mut self) {
+        while self.next().is_some() {}
+    }
+
+    /// The oldest one in the device is done, after the time that it costs: whose it was.
+    fn complete(&mut self) -> TenantId {
+        let io = self.in_device.pop_front().expect("something is in the device");
+        let (tenant, entry, submitted) = self.requests[io.0 as usize];
+        self.now += entry.cost_ns;
+        self.policy.done(self.now, tenant, &entry, submitted);
+        tenant
+    }
+
+    /// Two greedy tenants, each with so many requests of its size, until `until`.
+    fn greedy(&mut self, lens: [u64; 2], until: Nanos) {
+        for (tenant, len) in [A, B].into_iter().zip(lens) {
+            (0..64).for_each(|_| self.ask(tenant, Op::Read, len));
+        }
+        while self.now < until {
+            self.fill();
+            let tenant = self.complete();
+            self.ask(tenant, Op::Read, lens[tenant.0 as usize]);
+        }
+    }
+}
+
+/// A device of this throttle, 1 ms for a request, four at a time.
+fn throttled(requests_per_s: f64) -> Prices {
+    let mut profile = Profile::default();
+    let found = Key::all().filter_map(|key| {
+        let value = match key {
+            Key::Random(_, bytes, depth) => (1000.0 * f64::from(depth).min(4.0)).min(1e9 / f64::from(bytes)),
+            Key::ThrottleRequests => requests_per_s,
+            _ => return None,
+        };
+        Some((key, Finding::plain(Some(value))))
+    });
+    let found: Vec<_> = found.collect();
+    profile.take(&found, 0);
+    Prices::of(&profile).unwrap()
+}
+
+#[test]
+fn greedy_tenants_get_their_shares_of_the_cost_whatever_their_requests() {
+    for (percents, ratio) in [([50, 50], 1.0), ([75, 25], 3.0), ([10, 10], 1.0)] {
+        let mut rig = Rig::new(Prices::default(), &percents);
+        rig.greedy([SMALL, LARGE], SECOND / 2);
+        let found = rig.given_ns[0] as f64 / rig.given_ns[1] as f64;
+        assert!((found / ratio - 1.0).abs() < 0.02, "{percents:?}: {found}");
+    }
+}
+
+#[test]
+fn in_the_device_is_what_fills_it_and_not_more() {
+    let mut rig = Rig::new(Prices::default(), &[50, 50]);
+    rig.greedy([SMALL, SMALL], SECOND / 10);
+    rig.fill();
+    let each = rig.policy.settings.prices.load_ppm(Op::Read, SMALL);
+    let load = each * rig.in_device.len() as u64;
+    assert!((rig.policy.knee_ppm..rig.policy.knee_ppm + each).contains(&load), "{load}");
+}
+
+#[test]
+fn a_tenant_alone_is_not_held_back() {
+    let mut rig = Rig::new(throttled(100.0), &[1]);
+    (0..200).for_each(|_| rig.ask(A, Op::Read, 1 << 20));
+    rig.fill();
+    assert_eq!((rig.in_device.len(), rig.policy.request_bytes_max(A, Op::Read)), (128, u64::MAX));
+}
+
+#[test]
+fn a_polite_tenant_goes_at_once_and_finds_little_before_it() {
+    let mut rig = Rig::new(Prices::default(), &[50, 50]);
+    (0..200).for_each(|_| rig.ask(B, Op::Read, LARGE));
+    rig.ask(A, Op::Read, SMALL);
+    let alone_ns = Prices::default().alone_ns(Op::Read, SMALL);
+    let (mut worst_ns, mut asked_at, mut answers) = (0, 0, 0);
+    while answers < 1000 {
+        rig.fill();
+        if rig.complete() == A {
+            worst_ns = worst_ns.max(if answers > 50 { rig.now - asked_at } else { 0 });
+            (answers, asked_at) = (answers + 1, rig.now);
+            rig.ask(A, Op::Read, SMALL);
+            let next = rig.next();
+            assert!(answers <= 50 || next == Some(A), "at once, when it is known");
+        } else {
+            rig.ask(B, Op::Read, LARGE);
+        }
+    }
+    // One request of the other is always allowed for.
+    let allowed_ns = alone_ns / 0.45 + Prices::default().cost_ns(Op::Read, LARGE);
+    assert!((worst_ns as f64) < allowed_ns, "{worst_ns} {allowed_ns}");
+    assert!(rig.given_ns[1] > 5 * rig.given_ns[0], "what the polite one leaves is used");
+}
+
+#[test]
+fn below_a_throttle_requests_wait_here_and_not_in_it() {
+    let mut rig = Rig::new(throttled(1000.0), &[50, 50]);
+    [A, B].into_iter().for_each(|tenant| (0..2000).for_each(|_| rig.ask(tenant, Op::Read, SMALL)));
+    let mut went = 0;
+    while rig.now < SECOND {
+        while rig.next().is_some() {
+            went += 1;
+            rig.complete();
+        }
+        rig.now = rig.policy.poll_timeout().expect("it is held").max(rig.now);
+    }
+    assert!((960..=1000).contains(&went), "{went}");
+    assert!(rig.given_ns[0].abs_diff(rig.given_ns[1]) <= rig.given_ns[0] / 50, "{:?}", rig.given_ns);
+}
+
+#[test]
+fn what_the_device_keeps_is_written_off_and_may_still_come_back() {
+    let mut rig = Rig::new(Prices::default(), &[50, 50]);
+    [A, B].into_iter().for_each(|tenant| (0..500).for_each(|_| rig.ask(tenant, Op::Read, SMALL)));
+    rig.fill();
+    let stuck = rig.in_device.len();
+    rig.now = rig.policy.poll_timeout().expect("a look at what is stuck");
+    assert_eq!(rig.now, STUCK_NS);
+    rig.fill();
+    assert_eq!(rig.in_device.len(), stuck, "not yet: who goes now could not be told from who is stuck");
+    rig.now = rig.policy.poll_timeout().unwrap();
+    rig.fill();
+    assert_eq!(rig.in_device.len(), (2 * stuck).min(128));
+    while !rig.in_device.is_empty() {
+        rig.complete();
+    }
+    assert_eq!((rig.policy.books.cost_ns, rig.policy.books.load_ppm), (0, 0));
+    assert!(rig.policy.tenants.iter().flatten().all(|tenant| tenant.in_device == 0));
+}
+
+#[test]
+fn the_devices_time_is_divided_among_those_who_have_something_in_it() {
+    let mut rig = Rig::new(Prices::default(), &[50, 50]);
+    rig.greedy([SMALL, LARGE], SECOND / 2);
+    let [a, b] = [A, B].map(|tenant| rig.policy.plan(rig.now, tenant).unwrap());
+    assert!((a.owned_ns + b.owned_ns).abs_diff(rig.now) < 1000, "{a:?} {b:?}");
+    // The device is as fast as its prices say, and each had half of it.
+    assert!((a.useful_ns as f64 / rig.now as f64 - 0.5).abs() < 0.02, "{a:?}");
+}
+
+/// What is done in a property test: somebody asks, or something goes to the device.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Ask(u32, bool, u64),
+    Go,
+}
+
+/// Generalised processor sharing (Parekh and Gallager 1993): so much is divided by weight among those who have not had all that
+/// they asked for.
+fn flow(fluid: &mut [f64], asked: &[f64], weights: &[u64], mut amount: f64) {
+    while amount > 1e-6 {
+        let waits: Vec<usize> = (0..fluid.len()).filter(|&at| asked[at] - fluid[at] > 1e-6).collect();
+        let all: u64 = waits.iter().map(|&at| weights[at]).sum();
+        let until_one_is_done = waits.iter().map(|&at| (asked[at] - fluid[at]) * all as f64 / weights[at] as f64);
+        let now = until_one_is_done.fold(amount, f64::min);
+        waits.iter().for_each(|&at| fluid[at] += now * weights[at] as f64 / all as f64);
+        amount -= now;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Nobody lags behind the fluid by more than the largest request of each, and its own once more.
+    #[test]
+    fn nobody_lags_behind_a_fluid(
+        percents in prop::collection::vec(1u64..30, 2..5),
+        steps in prop::collection::vec(prop_oneof![
+            (0u32..4, any::<bool>(), 1u64..256).prop_map(|(tenant, is_read, blocks)| Step::Ask(tenant, is_read, blocks * SMALL)),
+            Just(Step::Go),
+        ], 1..800),
+    ) {
+        let mut rig = Rig::new(Prices::default(), &percents);
+        let count = percents.len();
+        // All are there from the beginning.
+        (0..count as u32).for_each(|tenant| rig.ask(TenantId(tenant), Op::Read, SMALL));
+        let (mut fluid, mut asked) = (vec![0.0; count], vec![rig.requests[0].1.cost_ns as f64; count]);
+        let mut largest = asked.clone();
+        for step in steps {
+            match step {
+                Step::Ask(tenant, is_read, len) => {
+                    let tenant = tenant % count as u32;
+                    let op = if is_read { Op::Read } else { Op::Write { durable: false } };
+                    rig.ask(TenantId(tenant), op, len);
+                    let (at, cost) = (tenant as usize, rig.policy.cost_ns(op, len, false) as f64);
+                    asked[at] += cost;
+                    largest[at] = cost.max(largest[at]);
+                }
+                Step::Go => {
+                    let before: u64 = rig.given_ns.iter().sum();
+                    if rig.next().is_none() {
+                        continue;
+                    }
+                    flow(&mut fluid, &asked, &percents, (rig.given_ns.iter().sum::<u64>() - before) as f64);
+                    rig.complete();
+                    for at in 0..count {
+                        let (lag, bound) = (fluid[at] - rig.given_ns[at] as f64, largest.iter().sum::<f64>() + largest[at]);
+                        prop_assert!(lag <= bound, "tenant {} lags {} of {}", at, lag, bound);
+                    }
+                }
+            }
+        }
+    }
+}
