@@ -61,7 +61,7 @@ impl Rig {
         };
         let mut spec = VolumeSpec::plain(VOLUME, TenantId(0), VOLUME_BYTES as u64);
         change(&mut spec);
-        rig.command(0, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: None }));
+        rig.command(0, Command::SetTenant(TenantId(0), TenantSpec::default()));
         rig.command(0, Command::OpenVolume(spec));
         assert!(matches!(rig.reports[..], [(_, Report::Done), (_, Report::Done)]));
         for conn in [ConnId(0), ConnId(1)] {

@@ -95,7 +95,7 @@ fn begin(input: &Input) -> World {
         can_zero: input.mode & 4 == 0,
         can_punch: input.mode & 8 == 0,
     };
-    world.handle(Event::Control { token: 0, command: Command::SetTenant(tenant, TenantSpec { share: None, cache: None }) });
+    world.handle(Event::Control { token: 0, command: Command::SetTenant(tenant, TenantSpec::default()) });
     world.handle(Event::Control { token: 1, command: Command::OpenVolume(spec) });
     for (at, structured) in input.structured.into_iter().enumerate() {
         let session = Session { structured, base_allocation: structured };

@@ -57,7 +57,7 @@ impl World {
         self.ask(Command::SetBudget(self.setup.config.budget_bytes_max), Ask::Must)?;
         self.until("a budget", 100 * SECOND, |world| world.asks.is_empty())?;
         for tenant in (0..self.tenants.len()).filter(|&at| self.tenants[at]).collect::<Vec<_>>() {
-            let spec = TenantSpec { share: None, cache: None };
+            let spec = TenantSpec::default();
             self.ask(Command::SetTenant(TenantId(tenant as u32), spec), Ask::Must)?;
         }
         for at in 0..self.volumes.len() {
@@ -123,7 +123,7 @@ impl World {
     /// Without connections and volumes no frame is in use: none was leaked.
     fn give_back(&mut self) -> Verdict {
         for tenant in 0..self.setup.tenants.len() as u32 {
-            let spec = TenantSpec { share: None, cache: Some(LEAST_BYTES) };
+            let spec = TenantSpec { cache: Some(LEAST_BYTES), ..TenantSpec::default() };
             if self.tenants[tenant as usize] {
                 self.ask(Command::SetTenant(TenantId(tenant), spec), Ask::Must)?;
             }

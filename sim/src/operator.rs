@@ -1,5 +1,6 @@
 //! The world's operator: commands in the middle of everything, volumes and tenants that come and go, power cuts, restarts.
 
+use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{Command, Refusal, Report, Snapshot, TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
@@ -68,7 +69,7 @@ impl World {
     pub(crate) fn open(&mut self, volume: usize) -> Verdict {
         let tenant = self.volumes[volume].setup.spec.tenant;
         if !self.tenants[tenant.0 as usize] {
-            let spec = TenantSpec { share: None, cache: None };
+            let spec = TenantSpec::default();
             self.ask(Command::SetTenant(tenant, spec), Ask::Tenant(tenant))?;
         }
         if !self.tenants[tenant.0 as usize] {
@@ -112,7 +113,8 @@ impl World {
             0 => {
                 let tenant = TenantId(self.rng.below(self.setup.tenants.len() as u64) as u32);
                 let cache = self.rng.pick(&[None, Some(LEAST_BYTES), Some(2 * LEAST_BYTES), Some(4 * LEAST_BYTES)]);
-                self.ask(Command::SetTenant(tenant, TenantSpec { share: None, cache }), Ask::Tenant(tenant))
+                let eviction = self.rng.pick(&EvictionPolicy::ALL);
+                self.ask(Command::SetTenant(tenant, TenantSpec { share: None, cache, eviction }), Ask::Tenant(tenant))
             }
             1 => self.set_write_cache(at),
             2 => self.grow(at),

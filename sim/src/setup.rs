@@ -1,6 +1,7 @@
 //! What a world is made of: everything from one seed.
 
 use engine::Config;
+use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
@@ -144,7 +145,7 @@ fn tenant(rng: &mut Rng) -> TenantSpec {
         1 => Some(LEAST_BYTES),
         _ => Some(rng.between(LEAST_BYTES, 2 * LEAST_BYTES)),
     };
-    TenantSpec { share: None, cache }
+    TenantSpec { share: None, cache, eviction: rng.pick(&EvictionPolicy::ALL) }
 }
 
 fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> VolumeSetup {

@@ -1,6 +1,7 @@
 //! A block: 4 KiB of a volume that the cache knows something about.
 
-use super::list::{Links, NONE};
+use super::eviction::{ORDER, Placed};
+use super::list::{Linked, Links, NONE};
 use super::pool::FrameId;
 use crate::disk::VolumeId;
 use crate::units::SectorMask;
@@ -8,8 +9,6 @@ use crate::units::SectorMask;
 /// A block's number in the cache, valid while it is there.
 pub(crate) type BlockId = u32;
 
-/// The list of a partition, by recency of use.
-pub(crate) const LRU: usize = 0;
 /// The list of a volume, of blocks with dirt to be written, oldest first.
 pub(crate) const DIRTY: usize = 1;
 /// The list of a volume, of all its blocks.
@@ -72,7 +71,10 @@ pub(crate) struct Block {
     pub(crate) failed: SectorMask,
     /// Sectors written to the device but perhaps only into its volatile cache.
     pub(crate) unsynced: SectorMask,
-    pub(crate) in_lru: bool,
+    /// It stands in the order in which its partition evicts.
+    pub(crate) in_order: bool,
+    /// The eviction policy's: it was asked for again since it was looked at last.
+    pub(crate) visited: bool,
     pub(crate) in_dirty: bool,
     /// It was read ahead, or is being, and nobody has asked for it.
     pub(crate) prefetched: bool,
@@ -101,7 +103,8 @@ impl Default for Block {
             writing: 0,
             failed: 0,
             unsynced: 0,
-            in_lru: false,
+            in_order: false,
+            visited: false,
             in_dirty: false,
             prefetched: false,
             failing: false,
@@ -126,3 +129,21 @@ impl Block {
         !self.filling() && self.writing == 0 && self.fill_queue.is_empty() && self.write_queue.is_empty()
     }
 }
+
+impl<const K: usize> Linked<K> for Block {
+    fn links(&self) -> &Links {
+        &self.links[K]
+    }
+
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links[K]
+    }
+}
+
+impl Placed for Block {
+    fn visited(&mut self) -> &mut bool {
+        &mut self.visited
+    }
+}
+
+const _: () = assert!(ORDER < DIRTY && DIRTY < ALL && ALL < 3, "a list has links of its own");

@@ -1,6 +1,4 @@
-//! Doubly linked lists through the blocks themselves: a block is on several at once, and moves without allocating.
-
-use super::block::Block;
+//! Doubly linked lists through the items themselves: a block is on several at once, and moves without allocating.
 
 /// No block.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -18,7 +16,15 @@ impl Default for Links {
     }
 }
 
-/// A list that uses the blocks' links number `K`.
+/// Something that can stand on a list number `K`.
+pub(crate) trait Linked<const K: usize> {
+    /// Its neighbours there.
+    fn links(&self) -> &Links;
+    /// The same, to be changed.
+    fn links_mut(&mut self) -> &mut Links;
+}
+
+/// A list through the items' links number `K`.
 #[derive(Clone, Debug)]
 pub(crate) struct List<const K: usize> {
     head: u32,
@@ -45,46 +51,64 @@ impl<const K: usize> List<K> {
         (self.tail != NONE).then_some(self.tail)
     }
 
-    pub(crate) fn next(&self, blocks: &[Block], id: u32) -> Option<u32> {
-        let next = blocks[id as usize].links[K].next;
+    /// The one behind `id`.
+    pub(crate) fn next(&self, items: &[impl Linked<K>], id: u32) -> Option<u32> {
+        let next = items[id as usize].links().next;
         (next != NONE).then_some(next)
     }
 
-    pub(crate) fn push_front(&mut self, blocks: &mut [Block], id: u32) {
-        blocks[id as usize].links[K] = Links { prev: NONE, next: self.head };
+    /// The one before `id`.
+    pub(crate) fn prev(&self, items: &[impl Linked<K>], id: u32) -> Option<u32> {
+        let prev = items[id as usize].links().prev;
+        (prev != NONE).then_some(prev)
+    }
+
+    pub(crate) fn push_front(&mut self, items: &mut [impl Linked<K>], id: u32) {
+        *items[id as usize].links_mut() = Links { prev: NONE, next: self.head };
         match self.head {
             NONE => self.tail = id,
-            head => blocks[head as usize].links[K].prev = id,
+            head => items[head as usize].links_mut().prev = id,
         }
         self.head = id;
         self.len += 1;
     }
 
-    pub(crate) fn push_back(&mut self, blocks: &mut [Block], id: u32) {
-        blocks[id as usize].links[K] = Links { prev: self.tail, next: NONE };
+    pub(crate) fn push_back(&mut self, items: &mut [impl Linked<K>], id: u32) {
+        *items[id as usize].links_mut() = Links { prev: self.tail, next: NONE };
         match self.tail {
             NONE => self.head = id,
-            tail => blocks[tail as usize].links[K].next = id,
+            tail => items[tail as usize].links_mut().next = id,
         }
         self.tail = id;
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, blocks: &mut [Block], id: u32) {
-        let Links { prev, next } = std::mem::take(&mut blocks[id as usize].links[K]);
+    /// Right behind `before`, which is on the list.
+    pub(crate) fn insert_behind(&mut self, items: &mut [impl Linked<K>], before: u32, id: u32) {
+        let next = std::mem::replace(&mut items[before as usize].links_mut().next, id);
+        *items[id as usize].links_mut() = Links { prev: before, next };
+        match next {
+            NONE => self.tail = id,
+            next => items[next as usize].links_mut().prev = id,
+        }
+        self.len += 1;
+    }
+
+    pub(crate) fn remove(&mut self, items: &mut [impl Linked<K>], id: u32) {
+        let Links { prev, next } = std::mem::take(items[id as usize].links_mut());
         match prev {
             NONE => {
                 debug_assert_eq!(self.head, id);
                 self.head = next;
             }
-            _ => blocks[prev as usize].links[K].next = next,
+            _ => items[prev as usize].links_mut().next = next,
         }
         match next {
             NONE => {
                 debug_assert_eq!(self.tail, id);
                 self.tail = prev;
             }
-            _ => blocks[next as usize].links[K].prev = prev,
+            _ => items[next as usize].links_mut().prev = prev,
         }
         self.len -= 1;
     }
@@ -93,6 +117,7 @@ impl<const K: usize> List<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::Block;
 
     #[test]
     fn order_is_kept() {
@@ -104,10 +129,12 @@ mod tests {
         list.push_back(&mut blocks, 3);
         list.remove(&mut blocks, 2);
         list.remove(&mut blocks, 0);
+        list.insert_behind(&mut blocks, 3, 0);
+        list.insert_behind(&mut blocks, 1, 2);
         let mut seen = vec![list.front().unwrap()];
         while let Some(next) = list.next(&blocks, *seen.last().unwrap()) {
             seen.push(next);
         }
-        assert_eq!((seen, list.back(), list.len()), (vec![1, 3], Some(3), 2));
+        assert_eq!((seen, list.back(), list.len()), (vec![1, 2, 3, 0], Some(0), 4));
     }
 }

@@ -5,13 +5,15 @@
 //! frame that others can see never changes, at the price of copying up to 3.5 KiB when a part of a block is overwritten.
 
 mod block;
+pub(crate) mod eviction;
 mod ledger;
-mod list;
+pub(crate) mod list;
 mod partition;
 mod pool;
 mod writeback;
 
 pub(crate) use block::{Block, BlockId, Queue};
+pub use eviction::Policy as EvictionPolicy;
 pub(crate) use ledger::Ledger;
 pub(crate) use list::NONE;
 pub(crate) use partition::{FRAMES_MIN, Partition};
@@ -217,8 +219,8 @@ impl Cache {
         self.forget_dirt(id);
         let Block { volume, number, frame, unsynced, written_in, .. } = *self.block(id);
         self.note_wasted(id);
-        if self.blocks[id as usize].in_lru {
-            self.lru_remove(id);
+        if self.blocks[id as usize].in_order {
+            self.leave_order(id);
         }
         if unsynced != 0 {
             self.volume_mut(volume).note_evicted(written_in);

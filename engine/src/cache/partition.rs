@@ -1,10 +1,9 @@
 //! A partition: the frames of one tenant on one disk, and eviction inside it.
 //!
-//! Blocks stand in order of use. Eviction takes from the cold end; a block with unwritten dirt that is met there leaves
-//! the order and comes back to the cold end once it is written, so that the search costs one step a block.
+//! Which block goes first is the tenant's policy's to say ([`super::eviction`]); which blocks can go at all is said here.
 
-use super::block::{BlockId, LRU};
-use super::list::List;
+use super::block::{Block, BlockId};
+use super::eviction::{Eviction, Verdict, evict};
 use super::{Cache, FrameId};
 use crate::control::{TenantId, TenantSpec};
 use crate::units::PIECE_BLOCKS;
@@ -20,7 +19,7 @@ const RETIRE_BLOCKS: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(crate) spec: TenantSpec,
-    lru: List<LRU>,
+    order: Box<dyn Eviction<Block>>,
     /// Frames that it may use.
     pub(crate) target: u32,
     /// Frames that are charged to it.
@@ -53,7 +52,7 @@ impl Partition {
     pub(crate) fn new(spec: TenantSpec) -> Self {
         Partition {
             spec,
-            lru: List::default(),
+            order: spec.eviction.order(Default::default()),
             target: 0,
             used: 0,
             unwritten: 0,
@@ -114,7 +113,12 @@ impl Cache {
             self.partitions.resize_with(at + 1, || None);
         }
         match &mut self.partitions[at] {
-            Some(partition) => partition.spec = spec,
+            Some(partition) => {
+                if partition.spec.eviction != spec.eviction {
+                    partition.order = spec.eviction.order(std::mem::take(partition.order.list()));
+                }
+                partition.spec = spec;
+            }
             empty => *empty = Some(Partition::new(spec)),
         }
     }
@@ -132,28 +136,32 @@ impl Cache {
 
     /// The block was used.
     pub(crate) fn touch(&mut self, id: BlockId) {
-        if self.blocks[id as usize].in_lru {
-            self.lru_remove(id);
+        if !self.blocks[id as usize].in_order {
+            return self.enter_order(id, false);
         }
-        self.lru_insert(id, true);
+        // What was read ahead and is now asked for is asked for the first time.
+        let again = !self.blocks[id as usize].prefetched;
+        let (order, blocks) = self.order_of(id);
+        order.used(blocks, id, again);
     }
 
-    pub(super) fn lru_insert(&mut self, id: BlockId, warm: bool) {
-        let tenant = self.volume(self.block(id).volume).tenant;
-        let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
-        self.blocks[id as usize].in_lru = true;
-        if warm {
-            partition.lru.push_front(&mut self.blocks, id);
-        } else {
-            partition.lru.push_back(&mut self.blocks, id);
-        }
+    /// It is in the order from now on; with `back`, after its turn had come.
+    pub(super) fn enter_order(&mut self, id: BlockId, back: bool) {
+        self.blocks[id as usize].in_order = true;
+        let (order, blocks) = self.order_of(id);
+        if back { order.come_back(blocks, id) } else { order.enter(blocks, id) }
     }
 
-    pub(super) fn lru_remove(&mut self, id: BlockId) {
+    pub(super) fn leave_order(&mut self, id: BlockId) {
+        self.blocks[id as usize].in_order = false;
+        let (order, blocks) = self.order_of(id);
+        order.leave(blocks, id);
+    }
+
+    fn order_of(&mut self, id: BlockId) -> (&mut dyn Eviction<Block>, &mut [Block]) {
         let tenant = self.volume(self.block(id).volume).tenant;
         let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
-        partition.lru.remove(&mut self.blocks, id);
-        self.blocks[id as usize].in_lru = false;
+        (&mut *partition.order, &mut self.blocks)
     }
 
     /// Takes `count` frames for `tenant`, all or none, evicting what is cold.
@@ -172,22 +180,21 @@ impl Cache {
         true
     }
 
-    /// Evicts the coldest block that can go. False if none can.
+    /// Evicts the first block of the order that can go. False if none can.
     pub(crate) fn evict(&mut self, tenant: TenantId) -> bool {
-        for _ in 0..self.partition(tenant).lru.len() {
-            let Some(id) = self.partition(tenant).lru.back() else { return false };
-            let block = self.block(id);
-            let quiet = block.quiet() && !self.pool.is_shared(block.frame);
-            if quiet && (!block.unwritten() || planted!(DirtyBlockLostOnEviction)) {
-                self.drop_block(id);
-                return true;
+        let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
+        let pool = &self.pool;
+        let found = evict(&mut *partition.order, &mut self.blocks, |block| {
+            if block.unwritten() && !planted!(DirtyBlockLostOnEviction) {
+                block.in_order = false;
+                Verdict::Unwritten
+            } else if block.quiet() && !pool.is_shared(block.frame) {
+                Verdict::Goes
+            } else {
+                Verdict::InUse
             }
-            self.lru_remove(id);
-            if !self.block(id).unwritten() {
-                self.lru_insert(id, true);
-            }
-        }
-        false
+        });
+        found.inspect(|&id| self.drop_block(id)).is_some()
     }
 
     /// Gives back up to `most` frames that are over the tenant's target. True if there is more to give.

@@ -204,8 +204,8 @@ impl Cache {
         let partition = self.partition_mut(tenant);
         partition.unwritten -= 1;
         partition.stirred = true;
-        if !self.block(id).in_lru {
-            self.lru_insert(id, false);
+        if !self.block(id).in_order {
+            self.enter_order(id, true);
         }
     }
 

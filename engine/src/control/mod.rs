@@ -7,6 +7,7 @@ mod snapshot;
 pub use allot::LEAST_BYTES;
 pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, TenantStats, VolumeStats};
 
+use crate::cache::EvictionPolicy;
 use crate::disk::VolumeId;
 use crate::units::Share;
 
@@ -74,13 +75,15 @@ impl VolumeSpec {
     }
 }
 
-/// What a tenant was promised on this disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What a tenant was promised on this disk, and how its cache works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TenantSpec {
     /// The promised part of disk time; `None` takes what is left over, like all without one, evenly.
     pub share: Option<Share>,
     /// Bytes of cache; `None` takes an even part of what nobody asked for.
     pub cache: Option<u64>,
+    /// How its partition chooses what to evict.
+    pub eviction: EvictionPolicy,
 }
 
 /// What control asks for. Every command is answered by one [`Report`] with the same token.

@@ -514,7 +514,10 @@ mod tests {
     /// A tenant with the smallest partition, and a client that reads nothing: it has asked for `count` times `len` bytes.
     fn with_deaf(count: u64, len: u64) -> Rig {
         let mut rig = Rig::new();
-        rig.command(0, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: Some(LEAST_BYTES) }));
+        rig.command(
+            0,
+            Command::SetTenant(TenantId(0), TenantSpec { cache: Some(LEAST_BYTES), ..TenantSpec::default() }),
+        );
         rig.deaf.push(ConnId(1));
         for at in 0..count {
             if rig.server.receive(ConnId(1)) == Receive::Header {

@@ -441,7 +441,10 @@ mod tests {
     fn a_read_that_has_lost_its_place_reads_nothing_ahead() {
         let mut rig = Rig::new();
         let (late, len) = (ConnId(1), 16 * KIB);
-        rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { share: None, cache: Some(LEAST_BYTES) }));
+        rig.command(
+            1,
+            Command::SetTenant(TenantId(0), TenantSpec { cache: Some(LEAST_BYTES), ..TenantSpec::default() }),
+        );
         rig.deaf.push(late);
         let stalled = |rig: &mut Rig| !rig.server.conn(late).stalled.is_empty();
         let mut end = 0;

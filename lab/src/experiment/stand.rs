@@ -135,7 +135,7 @@ impl Stand {
 
     /// All `loads` at once, those that are `None` absent; what each got. Areas are cut to the volume.
     pub fn run(&self, loads: &[Option<Stream>], seed: u64) -> Result<Vec<Rate>, String> {
-        let plain = TenantSpec { share: None, cache: None };
+        let plain = TenantSpec::default();
         let actors: Vec<_> = loads.iter().map(|load| Some((plain, load.clone()?))).collect();
         let shared = self.shared_cache || actors.iter().all(Option::is_some);
         // Who is absent has a partition nevertheless, unless all are in one: what a load loses is not cache.
@@ -168,7 +168,7 @@ impl Stand {
             volumes.push(Volume { tenant: tenants.len() - 1, start, bytes, write_cache: WriteCache::Volatile, load });
         }
         if reserved {
-            tenants.resize(actors.len(), TenantSpec { share: None, cache: None });
+            tenants.resize(actors.len(), TenantSpec::default());
         }
         let mut rates = vec![Rate::new(self.counted_ns as f64 / 1e9); volumes.len()];
         let mut bench = Bench::new(config, self.drive()?, Costs::default(), &tenants, volumes)?;

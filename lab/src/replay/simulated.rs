@@ -58,7 +58,7 @@ impl Replay {
         let fit = Arc::new(Mutex::new(Fit { export, beyond: self.beyond, span, reads_only: self.reads_only, changes }));
         let (load, what, mode) = self.workload(size, ending, Some(&fit))?;
         let volume = Volume { tenant: 0, start: 0, bytes: size, write_cache: WriteCache::Volatile, load };
-        let tenants = [TenantSpec { share: None, cache: None }];
+        let tenants = [TenantSpec::default()];
         let mut bench = Bench::new(Config::new(self.memory), drive, Costs::default(), &tenants, vec![volume])
             .map_err(anyhow::Error::msg)
             .with_context(|| format!("{} of memory on {disk}", show_bytes(self.memory)))?;

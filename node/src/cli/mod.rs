@@ -23,7 +23,7 @@ use crate::control::view::{
 use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
 use crate::serve::Serve;
-use crate::store::spec::{Allocation, WriteCache};
+use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// Block storage for many tenants, each with the speed of a disk of its own.
 ///
@@ -91,6 +91,9 @@ enum VolumeVerb {
         /// Cache of its tenant, such as 64MiB
         #[arg(long, value_name = "SIZE")]
         cache: Option<Size>,
+        /// How the cache of its tenant chooses what goes when it needs room
+        #[arg(long, value_name = "POLICY")]
+        eviction: Option<Eviction>,
         /// 'full': write zeros before answering
         #[arg(long, value_name = "HOW")]
         prealloc: Option<Prealloc>,
@@ -115,6 +118,9 @@ enum VolumeVerb {
         /// Cache of its tenant, or 'none'
         #[arg(long, value_name = "SIZE")]
         cache: Option<Setting<Size>>,
+        /// How the cache of its tenant, for all volumes of that tenant, chooses what goes when it needs room
+        #[arg(long, value_name = "POLICY")]
+        eviction: Option<Eviction>,
         /// How writes are acknowledged
         #[arg(long, value_name = "MODE")]
         write_cache: Option<WriteCache>,
@@ -380,7 +386,7 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
 fn volume_request(verb: VolumeVerb) -> Request {
     let at = |name: &Name| format!("/v1/volumes/{name}");
     match verb {
-        VolumeVerb::Create { name, size, device, force, disk, share, tenant, cache, prealloc, sparse } => {
+        VolumeVerb::Create { name, size, device, force, disk, share, tenant, cache, eviction, prealloc, sparse } => {
             let allocation = match (prealloc, sparse) {
                 (Some(Prealloc::Full), _) => Allocation::Full,
                 (None, true) => Allocation::Sparse,
@@ -388,13 +394,13 @@ fn volume_request(verb: VolumeVerb) -> Request {
             };
             let progress = prealloc.and(size).map(|size| (name.clone(), size.0));
             let device = device.map(|device| absolute(&device.to_string_lossy()));
-            let body = CreateVolume { name, size, device, force, disk, share, tenant, cache, allocation };
+            let body = CreateVolume { name, size, device, force, disk, share, tenant, cache, eviction, allocation };
             Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
         }
         VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),
         VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
-        VolumeVerb::Set { name, share, cache, write_cache, i_accept_data_loss } => {
-            let body = SetVolume { share, cache, write_cache, accept_data_loss: i_accept_data_loss };
+        VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss } => {
+            let body = SetVolume { share, cache, eviction, write_cache, accept_data_loss: i_accept_data_loss };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
         }
         VolumeVerb::Grow { name, size } => {

@@ -6,7 +6,7 @@ use crate::control::view::{
 };
 use crate::quantity::{Size, percent};
 use crate::store::Journal;
-use crate::store::spec::{Allocation, WriteCache};
+use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// Columns as wide as they have to be; numbers are told by their heading's leading space and stand to the right.
 fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
@@ -67,6 +67,14 @@ fn write_cache(mode: WriteCache) -> String {
     .into()
 }
 
+fn eviction(policy: Eviction) -> String {
+    match policy {
+        Eviction::Lru => "lru",
+        Eviction::Sieve => "sieve",
+    }
+    .into()
+}
+
 /// What was asked for, if anything, and what it is.
 fn both(requested: Option<&String>, effective: String) -> String {
     match requested {
@@ -123,6 +131,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
         ("cache used", bytes(volume.cache.used_bytes)),
+        ("eviction", eviction(volume.cache.eviction)),
         ("write cache", write_cache(volume.write_cache)),
         ("not yet written", bytes(volume.dirty_bytes)),
         ("connections", volume.connections.to_string()),

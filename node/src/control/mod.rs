@@ -456,7 +456,11 @@ impl Volume {
 
 impl Allotment {
     fn spec(&self) -> TenantSpec {
-        TenantSpec { share: self.share.as_ref().map(|share| share.share), cache: self.cache.map(|cache| cache.0) }
+        TenantSpec {
+            share: self.share.as_ref().map(|share| share.share),
+            cache: self.cache.map(|cache| cache.0),
+            eviction: self.eviction.into(),
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::address::Address;
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
-use crate::store::spec::WriteCache;
+use crate::store::spec::{Allotment, WriteCache};
 use crate::store::{DataId, Files, Journal, Kernel, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
@@ -260,8 +260,10 @@ fn share_view(running: &Running, tenant: &Name) -> ShareView {
 fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {
     let id = running.tenants.get(tenant).map(|tenant| tenant.id);
     let stats = snapshot.and_then(|snapshot| snapshot.tenants.iter().find(|stats| Some(stats.tenant) == id));
+    let Allotment { cache, eviction, .. } = running.allotment(tenant);
     CacheView {
-        requested_bytes: running.allotment(tenant).cache.map(|cache| cache.0),
+        requested_bytes: cache.map(|cache| cache.0),
+        eviction,
         effective_bytes: stats.map_or(0, |stats| stats.target_frames * BLOCK),
         used_bytes: stats.map_or(0, |stats| stats.used_frames * BLOCK),
     }

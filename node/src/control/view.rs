@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::fault::FaultText;
 use crate::quantity::{Name, ShareText, Size};
 use crate::store::Journal;
-use crate::store::spec::{Allocation, WriteCache};
+use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// A volume to make.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -40,6 +40,8 @@ pub struct CreateVolume {
     /// Cache of its tenant.
     #[schema(value_type = Option<String>)]
     pub cache: Option<Size>,
+    /// How the cache of its tenant chooses what goes when it needs room; as it is, or `lru`, if left out.
+    pub eviction: Option<Eviction>,
     /// How its file gets space.
     #[serde(default)]
     pub allocation: Allocation,
@@ -97,6 +99,8 @@ pub struct SetVolume {
     /// The cache of its tenant as a text such as "64MiB", or "none".
     #[schema(value_type = Option<String>)]
     pub cache: Option<Setting<Size>>,
+    /// How the cache of its tenant chooses what goes when it needs room.
+    pub eviction: Option<Eviction>,
     /// How writes are acknowledged.
     pub write_cache: Option<WriteCache>,
     /// Needed for `unsafe`: acknowledged data may be lost.
@@ -221,6 +225,8 @@ pub struct CacheView {
     pub effective_bytes: u64,
     /// Bytes that its tenant uses now.
     pub used_bytes: u64,
+    /// How it chooses what goes when it needs room.
+    pub eviction: Eviction,
 }
 
 /// Requests since the server started.

@@ -218,11 +218,12 @@ impl Control {
         let mut spec = Spec::new(size, request.tenant.clone(), request.allocation);
         spec.device = chosen.map(|chosen| chosen.device.clone());
         let tenant = spec.tenant(&request.name);
-        if request.share.is_some() || request.cache.is_some() {
+        if request.share.is_some() || request.cache.is_some() || request.eviction.is_some() {
             let now = running.allotment(&tenant);
             spec.allotment = Allotment {
                 share: request.share.clone().or(now.share),
                 cache: request.cache.or(now.cache),
+                eviction: request.eviction.unwrap_or(now.eviction),
                 sequence: running.next_sequence(),
             };
             running.check_share(disk, &tenant, spec.allotment.spec().share)?;
@@ -262,13 +263,14 @@ impl Control {
         let tenant = volume.spec.tenant(name);
         let mut spec = volume.spec.clone();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
-        if request.share.is_some() || request.cache.is_some() {
+        if request.share.is_some() || request.cache.is_some() || request.eviction.is_some() {
             let state = self.state();
             let running = state.disk(&volume.disk)?;
             let now = running.allotment(&tenant);
             spec.allotment = Allotment {
                 share: request.share.map_or(now.share, |share| share.value()),
                 cache: request.cache.map_or(now.cache, |cache| cache.value()),
+                eviction: request.eviction.unwrap_or(now.eviction),
                 sequence: running.next_sequence(),
             };
             running.check_share(&volume.disk, &tenant, spec.allotment.spec().share)?;

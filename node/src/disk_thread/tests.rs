@@ -89,7 +89,7 @@ fn spec() -> VolumeSpec {
 fn start(kind: Kind, connections_max: u32) -> DiskHandle {
     let options = Options { reactor: kind, connections_max, ..Options::new("test", Config::new(16 << 20)) };
     let disk = DiskThread::start(options).unwrap();
-    let tenant = TenantSpec { share: None, cache: None };
+    let tenant = TenantSpec::default();
     assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
     assert!(matches!(wait(disk.open_volume(spec(), file(), Place::default())), Ok(Report::Done)));
     disk
@@ -328,7 +328,7 @@ fn a_simulated_disk_is_as_fast_as_in_virtual_time(kind: Kind) {
     let stack = Stack { drive: Some(drive()), faults: Vec::new() };
     let options = Options { reactor: kind, stack, ..Options::new("test", Config::new(16 << 20)) };
     let disk = DiskThread::start(options).unwrap();
-    let tenant = TenantSpec { share: None, cache: None };
+    let tenant = TenantSpec::default();
     wait(disk.command(Command::SetTenant(TenantId(1), tenant))).unwrap();
     let file = file();
     file.set_len(BYTES).unwrap();

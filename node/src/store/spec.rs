@@ -44,6 +44,32 @@ impl From<WriteCache> for engine::control::WriteCache {
     }
 }
 
+/// How a tenant's cache chooses what goes when it needs room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Eviction {
+    /// What was used longest ago.
+    #[default]
+    Lru,
+    /// What was not used again since it was last looked at, oldest first.
+    Sieve,
+}
+
+impl Eviction {
+    fn is_default(&self) -> bool {
+        *self == Eviction::default()
+    }
+}
+
+impl From<Eviction> for engine::cache::EvictionPolicy {
+    fn from(eviction: Eviction) -> Self {
+        match eviction {
+            Eviction::Lru => Self::Lru,
+            Eviction::Sieve => Self::Sieve,
+        }
+    }
+}
+
 /// What a tenant was promised, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,6 +80,9 @@ pub struct Allotment {
     /// Cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<Size>,
+    /// How its cache chooses what goes.
+    #[serde(default, skip_serializing_if = "Eviction::is_default")]
+    pub eviction: Eviction,
     /// The allotment of a tenant is the one with the highest number among its volumes: the latest.
     pub sequence: u64,
 }

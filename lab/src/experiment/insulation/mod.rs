@@ -44,7 +44,7 @@ impl Actor {
 
     fn spec(&self) -> TenantSpec {
         let ppb = Share::ONE.ppb() * self.share.0 / self.share.1;
-        TenantSpec { share: Share::from_ppb(ppb), cache: None }
+        TenantSpec { share: Share::from_ppb(ppb), ..TenantSpec::default() }
     }
 
     fn cast(&self) -> (TenantSpec, Stream) {

@@ -1,0 +1,53 @@
+//! Least recently used: what is used goes to the front, what is evicted comes from the back.
+//!
+//! Its miss ratio falls with size, always, and one pass over a stream of requests tells it for all sizes ([`crate::curve`]).
+//! Downside: a scan larger than the partition empties it.
+
+use super::{Eviction, ORDER, Placed};
+use crate::cache::list::List;
+
+#[derive(Debug)]
+pub(super) struct Lru {
+    list: List<ORDER>,
+}
+
+impl Lru {
+    pub(super) fn new(list: List<ORDER>) -> Lru {
+        Lru { list }
+    }
+
+    fn move_to_front<P: Placed>(&mut self, items: &mut [P], id: u32) {
+        self.list.remove(items, id);
+        self.list.push_front(items, id);
+    }
+}
+
+impl<P: Placed> Eviction<P> for Lru {
+    fn list(&mut self) -> &mut List<ORDER> {
+        &mut self.list
+    }
+
+    fn enter(&mut self, items: &mut [P], id: u32) {
+        self.list.push_front(items, id);
+    }
+
+    fn come_back(&mut self, items: &mut [P], id: u32) {
+        self.list.push_back(items, id);
+    }
+
+    fn used(&mut self, items: &mut [P], id: u32, _again: bool) {
+        self.move_to_front(items, id);
+    }
+
+    fn leave(&mut self, items: &mut [P], id: u32) {
+        self.list.remove(items, id);
+    }
+
+    fn next(&mut self, _items: &mut [P]) -> Option<u32> {
+        self.list.back()
+    }
+
+    fn pass(&mut self, items: &mut [P], id: u32) {
+        self.move_to_front(items, id);
+    }
+}

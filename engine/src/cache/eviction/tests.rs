@@ -1,0 +1,269 @@
+//! Orders against naive ones, and what a partition never evicts.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::sieve::SWEEP_MAX;
+use super::*;
+use crate::cache::{Block, Cache, FrameId, Rest};
+use crate::control::{TenantId, TenantSpec};
+use crate::disk::VolumeId;
+use crate::units::BLOCK;
+
+/// Items, the next to go last in the vector; a mark each. The hand is an index; it points past the end for "at the back".
+struct Naive {
+    policy: Policy,
+    order: Vec<(u32, bool)>,
+    hand: Option<u32>,
+}
+
+impl Naive {
+    fn at(&self, id: u32) -> usize {
+        self.order.iter().position(|item| item.0 == id).unwrap()
+    }
+
+    fn before(&self, id: u32) -> Option<u32> {
+        self.at(id).checked_sub(1).map(|at| self.order[at].0)
+    }
+
+    fn leave(&mut self, id: u32) -> (u32, bool) {
+        if self.hand == Some(id) {
+            self.hand = self.before(id);
+        }
+        let at = self.at(id);
+        self.order.remove(at)
+    }
+
+    fn used(&mut self, id: u32, again: bool) {
+        if self.policy == Policy::Lru {
+            let item = self.leave(id);
+            self.order.insert(0, item);
+        } else {
+            let at = self.at(id);
+            self.order[at].1 |= again;
+        }
+    }
+
+    fn come_back(&mut self, id: u32) {
+        let at = match self.hand {
+            Some(hand) if self.policy == Policy::Sieve => self.at(hand) + 1,
+            _ => self.order.len(),
+        };
+        self.order.insert(at, (id, false));
+        self.hand = (self.policy == Policy::Sieve).then_some(id);
+    }
+
+    fn next(&mut self) -> Option<u32> {
+        let last = self.order.last()?.0;
+        if self.policy == Policy::Lru {
+            return Some(last);
+        }
+        let mut id = self.hand.unwrap_or(last);
+        for _ in 0..SWEEP_MAX {
+            let at = self.at(id);
+            if !self.order[at].1 {
+                break;
+            }
+            self.order[at].1 = false;
+            id = self.before(id).unwrap_or(last);
+        }
+        self.hand = Some(id);
+        Some(id)
+    }
+
+    fn evict(&mut self, verdict: impl Fn(u32) -> Verdict) -> Option<u32> {
+        for _ in 0..2 * self.order.len() {
+            let id = self.next()?;
+            match verdict(id) {
+                Verdict::Goes => return Some(id),
+                Verdict::Unwritten => drop(self.leave(id)),
+                Verdict::InUse if self.policy == Policy::Lru => self.used(id, true),
+                Verdict::InUse => self.hand = self.before(id),
+            }
+        }
+        None
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Use(u32, bool),
+    Evict,
+    Leave(u32),
+    Turn(Policy),
+    Become(u32, Verdict),
+}
+
+fn step(items: u32) -> impl Strategy<Value = Step> {
+    let verdict = prop_oneof![Just(Verdict::Goes), Just(Verdict::InUse), Just(Verdict::Unwritten)];
+    prop_oneof![
+        8 => (0..items, any::<bool>()).prop_map(|(id, again)| Step::Use(id, again)),
+        4 => Just(Step::Evict),
+        1 => (0..items).prop_map(Step::Leave),
+        1 => prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)].prop_map(Step::Turn),
+        3 => (0..items, verdict).prop_map(|(id, verdict)| Step::Become(id, verdict)),
+    ]
+}
+
+proptest! {
+    /// Whatever comes, a policy evicts what a naive one would, and after a change of policy too.
+    #[test]
+    fn orders_are_what_they_say(steps in prop::collection::vec(step(24), 1..400)) {
+        let mut items = vec![Block::default(); 24];
+        let mut order: Box<dyn Eviction<Block>> = Policy::Lru.order(List::default());
+        let mut naive = Naive { policy: Policy::Lru, order: Vec::new(), hand: None };
+        let mut verdicts = [Verdict::Goes; 24];
+        let mut left = BTreeSet::new();
+        for step in steps {
+            match step {
+                Step::Use(id, again) if naive.order.iter().any(|item| item.0 == id) => {
+                    order.used(&mut items, id, again);
+                    naive.used(id, again);
+                }
+                Step::Use(id, _) if !left.contains(&id) => {
+                    order.enter(&mut items, id);
+                    naive.order.insert(0, (id, false));
+                }
+                Step::Leave(id) if naive.order.iter().any(|item| item.0 == id) => {
+                    order.leave(&mut items, id);
+                    naive.leave(id);
+                }
+                Step::Evict => {
+                    let mut gone = Vec::new();
+                    let evicted = {
+                        // Judged by number, which a block has.
+                        (0..24).for_each(|id| items[id].number = id as u64);
+                        evict(&mut *order, &mut items, |item| {
+                            let verdict = verdicts[item.number as usize];
+                            if verdict == Verdict::Unwritten {
+                                gone.push(item.number as u32);
+                            }
+                            verdict
+                        })
+                    };
+                    prop_assert_eq!(evicted, naive.evict(|id| verdicts[id as usize]));
+                    left.extend(gone);
+                    if let Some(id) = evicted {
+                        order.leave(&mut items, id);
+                        naive.leave(id);
+                    }
+                }
+                Step::Become(id, verdict) => {
+                    verdicts[id as usize] = verdict;
+                    if verdict == Verdict::Goes && left.remove(&id) {
+                        order.come_back(&mut items, id);
+                        naive.come_back(id);
+                    }
+                }
+                Step::Turn(policy) if policy != naive.policy => {
+                    order = policy.order(std::mem::take(order.list()));
+                    (naive.policy, naive.hand) = (policy, None);
+                    // LRU sets no marks and looks at none: the old ones are still there.
+                    for item in &mut naive.order {
+                        item.1 = items[item.0 as usize].visited;
+                    }
+                }
+                _ => {}
+            }
+            prop_assert_eq!(order.list().len() as usize, naive.order.len());
+        }
+    }
+
+    /// Two tenants fill their partitions, with dirt and with frames that somebody holds: frames come from clean blocks
+    /// of one's own that nobody holds, as long as there are any, and never from others.
+    #[test]
+    fn only_own_clean_idle_blocks_are_evicted(
+        policies in [prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)], prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)]],
+        steps in prop::collection::vec((0u32..2, 0u64..12, 0u8..6), 1..300),
+    ) {
+        let mut cache = Cache::new(12, 12, 0);
+        let mut actions = VecDeque::new();
+        for tenant in 0..2 {
+            let spec = TenantSpec { eviction: policies[tenant as usize], ..TenantSpec::default() };
+            cache.set_tenant(TenantId(tenant), spec);
+            cache.partition_mut(TenantId(tenant)).target = 6;
+            cache.open_volume(VolumeId(tenant), TenantId(tenant), false);
+        }
+        // By volume and number: dirty, held by somebody.
+        let mut there: BTreeMap<(u32, u64), (bool, Option<FrameId>)> = BTreeMap::new();
+        for (of, number, what) in steps {
+            let volume = VolumeId(of);
+            let known = cache.lookup(volume, number);
+            match (what, known) {
+                (0..=2, None) => {
+                    let mut frames = Vec::new();
+                    let own = || there.iter().filter(|(at, _)| at.0 == of);
+                    let full = own().count() == 6;
+                    let can = !full || own().any(|(_, &(dirty, held))| !dirty && held.is_none());
+                    prop_assert_eq!(cache.take_frames(TenantId(of), 1, &mut frames), can);
+                    for (&(of, number), &(dirty, held)) in &there {
+                        let stays = cache.lookup(VolumeId(of), number).is_some();
+                        prop_assert!(stays || !dirty && held.is_none(), "volume {of}, block {number} was evicted");
+                    }
+                    there.retain(|&(of, number), _| cache.lookup(VolumeId(of), number).is_some());
+                    let Some(frame) = frames.pop() else { continue };
+                    let id = cache.insert(volume, number);
+                    if what == 0 {
+                        cache.write(0, id, frame, (0, BLOCK), Rest::Cached, &mut actions);
+                    } else {
+                        cache.begin_fill(id, frame);
+                        cache.end_fill(id, true, &mut actions);
+                    }
+                    there.insert((of, number), (what == 0, None));
+                }
+                (0..=2, Some(id)) => cache.touch(id),
+                (3, Some(id)) => {
+                    let frame = cache.block(id).frame;
+                    let held = &mut there.get_mut(&(of, number)).unwrap().1;
+                    match held.take() {
+                        Some(frame) => cache.release(frame),
+                        None => {
+                            cache.retain(frame);
+                            *held = Some(frame);
+                        }
+                    }
+                }
+                (4, Some(id)) => {
+                    cache.forget_dirt(id);
+                    there.get_mut(&(of, number)).unwrap().0 = false;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_scan_takes_no_more_from_sieve_than_what_was_used_once() {
+    let survivors = |policy: Policy| {
+        let mut items = vec![Block::default(); 400];
+        let mut order: Box<dyn Eviction<Block>> = policy.order(List::default());
+        for id in 0..100 {
+            order.enter(&mut items, id);
+        }
+        (0..50).for_each(|id| order.used(&mut items, id, true));
+        for id in 100..190 {
+            let gone = evict(&mut *order, &mut items, |_| Verdict::Goes).unwrap();
+            order.leave(&mut items, gone);
+            order.enter(&mut items, id);
+        }
+        let mut left = Vec::new();
+        while let Some(id) = order.list().front() {
+            left.push(id);
+            order.leave(&mut items, id);
+        }
+        left.into_iter().filter(|&id| id < 50).count()
+    };
+    assert_eq!((survivors(Policy::Sieve), survivors(Policy::Lru)), (50, 10));
+}
+
+#[test]
+fn a_sweep_ends_though_everything_is_marked() {
+    let mut items = vec![Block::default(); 1000];
+    let mut order: Box<dyn Eviction<Block>> = Policy::Sieve.order(List::default());
+    (0..1000).for_each(|id| order.enter(&mut items, id));
+    (0..1000).for_each(|id| order.used(&mut items, id, true));
+    assert_eq!(evict(&mut *order, &mut items, |_| Verdict::Goes), Some(SWEEP_MAX as u32));
+    assert_eq!(items.iter().filter(|item| !item.visited).count(), SWEEP_MAX);
+}
