@@ -19,6 +19,7 @@ macro_rules! planted {
 
 pub mod cache;
 pub mod control;
+pub mod curve;
 pub mod disk;
 pub mod event;
 pub mod nbd;

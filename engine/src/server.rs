@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, BlockId, Cache};
 use crate::control::TenantId;
+use crate::curve::Curve;
 use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
 use crate::event::{Action, ConnId, Event, Outgoing, Receive};
 use crate::nbd::{Connection, Inbound};
@@ -128,6 +129,8 @@ pub struct Server {
     pub(crate) waiters: Slab<Waiter>,
     /// By tenant.
     pub(crate) waiting: Vec<Waiting>,
+    /// By tenant.
+    pub(crate) curves: Vec<Option<Curve>>,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) actions: VecDeque<Action>,
     /// The earliest time at which something may be due.
@@ -169,6 +172,7 @@ impl Server {
             pieces: Slab::new(),
             waiters: Slab::new(),
             waiting: Vec::new(),
+            curves: Vec::new(),
             agenda: VecDeque::new(),
             actions: VecDeque::new(),
             timer: None,

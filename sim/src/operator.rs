@@ -3,6 +3,7 @@
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{Command, Refusal, Report, Snapshot, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::curve::{Point, View};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Slice};
 use engine::units::{BLOCK, VOLUME_BYTES_MAX};
@@ -37,6 +38,7 @@ pub enum Ask {
     Drop(TenantId),
     /// How it all is.
     Snapshot,
+    Curve(EvictionPolicy),
     /// The server is to stop, since when.
     Drain(Step),
 }
@@ -132,6 +134,10 @@ impl World {
                 let bytes = [0, 64 << 10, 1 << 20][(self.ops / 3 % 3) as usize];
                 self.ask(Command::SetPrefetch(bytes), Ask::Must)
             }
+            _ if self.ops.is_multiple_of(2) => {
+                let policy = EvictionPolicy::ALL[(self.ops / 2 % 2) as usize];
+                self.ask(Command::Curve(volume, Some(policy)), Ask::Curve(policy))
+            }
             _ => self.ask(Command::Snapshot, Ask::Snapshot),
         }
     }
@@ -197,7 +203,11 @@ impl World {
     }
 
     pub(crate) fn reported(&mut self, token: u64, report: Report) -> Verdict {
-        let text = if let Report::Snapshot(_) = report { "Snapshot".into() } else { format!("{report:?}") };
+        let text = match &report {
+            Report::Snapshot(_) => "Snapshot".into(),
+            Report::Curve(_) => "Curve".into(),
+            report => format!("{report:?}"),
+        };
         self.log(Line::Report(token, text));
         let Some(ask) = self.asks.remove(&token) else { return Err(format!("a report for token {token}: {report:?}")) };
         match (ask, report) {
@@ -238,6 +248,7 @@ impl World {
                 self.volume(volume).closing = false;
                 Ok(())
             }
+            (Ask::Curve(policy), Report::Curve(view)) => check_curve(policy, &view),
             (Ask::Snapshot, Report::Snapshot(snapshot)) => self.check_snapshot(&snapshot),
             (Ask::Drain(start), Report::Drained { failed }) => self.on_drained(&failed, start),
             (ask, report) => Err(format!("{ask:?} was answered with {report:?}")),
@@ -411,4 +422,17 @@ impl World {
         }
         self.boot()
     }
+}
+
+/// More cache absorbs more (under LRU), and parts are parts.
+fn check_curve(policy: EvictionPolicy, view: &View) -> Verdict {
+    let parts =
+        |point: &Point| [point.reads, point.writes, point.all].into_iter().flatten().all(|p| (0.0..=1.0).contains(&p));
+    let falls = |pair: &[Point]| {
+        pair[0].blocks < pair[1].blocks && (policy != EvictionPolicy::Lru || pair[0].all >= pair[1].all)
+    };
+    if view.policy == policy && view.points.iter().all(parts) && view.points.windows(2).all(falls) {
+        return Ok(());
+    }
+    Err(format!("this is no curve: {view:?}"))
 }

@@ -34,8 +34,9 @@ use list::List;
 use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
 /// Bookkeeping bytes per frame: a block, its entry in the index (at most two places of five bytes) and on the list of
-/// free blocks, and the pool's own.
-pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64 + 10 + 4 + POOL_BYTES_PER_FRAME;
+/// free blocks, the pool's own, and the tenants' curves.
+pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 =
+    size_of::<Block>() as u64 + 10 + 4 + POOL_BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
 
 /// What the cache knows of a volume.
 #[derive(Debug)]

@@ -43,6 +43,10 @@ impl Server {
                 Ok(Some(Report::Done))
             }
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
+            Command::Curve(volume, policy) => self.found(volume).map(|()| {
+                let view = self.curve_view(self.tenant_of(volume), policy);
+                view.map(|view| Report::Curve(Box::new(view)))
+            }),
             Command::Drain => {
                 self.draining = Some(token);
                 Ok(None)
@@ -74,6 +78,7 @@ impl Server {
         if self.waiting.len() <= at {
             self.waiting.resize_with(at + 1, Waiting::default);
         }
+        self.fit_curves();
         self.set_targets(&targets);
         Ok(Some(Report::Done))
     }
@@ -99,6 +104,7 @@ impl Server {
         }
         self.cache.drop_tenant(tenant);
         self.device.drop_tenant(self.now, tenant);
+        self.fit_curves();
         let left: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
         let targets = allot::targets(u64::from(self.cache.pool().limit()), &left, None)?;
         self.set_targets(&targets);
@@ -121,6 +127,7 @@ impl Server {
         }
         self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
         self.cache.partition_mut(spec.tenant).volumes += 1;
+        self.curve(spec.tenant).opened(spec.volume);
         self.volumes[at] = Some(Volume::new(spec));
         self.wake_at(self.now + self.config.idle_ns);
         Ok(Some(Report::Done))

@@ -8,6 +8,7 @@ pub use allot::LEAST_BYTES;
 pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, TenantStats, VolumeStats};
 
 use crate::cache::EvictionPolicy;
+use crate::curve::View;
 use crate::disk::VolumeId;
 use crate::units::Share;
 
@@ -119,6 +120,8 @@ pub enum Command {
     SetPrefetch(u64),
     /// Report everything there is to see.
     Snapshot,
+    /// Report the curve of a volume's tenant: under a policy, or under the one that its partition runs.
+    Curve(VolumeId, Option<EvictionPolicy>),
     /// Refuse new requests, finish those received, flush everything. Answered with [`Report::Drained`].
     Drain,
 }
@@ -138,6 +141,8 @@ pub enum Report {
     Refused(Refusal),
     /// Everything there is to see.
     Snapshot(Box<Snapshot>),
+    /// What a tenant's cache would absorb.
+    Curve(Box<View>),
     /// Everything that could be flushed is; these volumes could not.
     Drained {
         /// Volumes with acknowledged data that is not on the medium.

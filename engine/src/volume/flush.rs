@@ -89,6 +89,8 @@ impl Server {
         if is_unsafe || self.volume(volume).flushes.lost {
             return self.flush_answered(volume, who, if is_unsafe { Ok(()) } else { Err(Errno::Io) });
         }
+        let tenant = self.tenant_of(volume);
+        self.curve(tenant).flushed(volume);
         let epoch = self.cache.volume_mut(volume).ledger.close();
         self.volume_mut(volume).flushes.waiting.push_back(Waiting { who, epoch, failed: None });
         if self.volume(volume).writebacks > 0 {

@@ -149,6 +149,7 @@ impl Server {
                 self.device.slot_mut(io).parts.push((id, 0));
             }
             self.submit(io, false);
+            self.curve_read_ahead(volume, first, past);
         }
         self.frames_taken = frames;
         taken

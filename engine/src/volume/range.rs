@@ -81,6 +81,7 @@ impl Server {
                 cache.drop_block(id);
             }
         });
+        self.curve_dropped(volume, from, to);
         self.finish(request);
     }
 
@@ -280,6 +281,7 @@ impl Server {
         let range = self.volume_mut(volume).ranges.remove(at);
         if result.is_ok() {
             self.note_zeros(volume, &range);
+            self.curve_dropped(volume, range.start, range.end);
         }
         if self.volume(volume).ranges.len() + 1 == RANGES_MAX {
             self.note_pauses(volume);

@@ -155,6 +155,7 @@ impl Server {
             return self.yield_prefetch(volume) && self.read_in_order(piece);
         }
         self.note_waited(piece, volume);
+        self.curve_read(piece, volume);
         if self.requests[request].kind == Kind::Read {
             let blocks = self.pieces[piece].blocks() as u64;
             let counters = &mut self.volume_mut(volume).counters;

@@ -241,7 +241,9 @@ impl Server {
                 let frame = std::mem::replace(&mut self.pieces[piece].frames[at], FrameId::ZERO);
                 self.volume_mut(volume).holes.fill(base + start, base + end);
                 self.cache.write(self.now, id, frame, (start, end), rest, &mut self.actions);
-                if self.requests[request].durable {
+                let durable = self.requests[request].durable;
+                self.curve_write(volume, number, touched, durable);
+                if durable {
                     self.wait_for_medium(id, piece, at);
                 }
                 self.block_written(piece);

@@ -1,0 +1,149 @@
+//! Cache sizes by bucket, and how much weight fell where.
+//!
+//! Buckets are exact up to 8 blocks and eight to an octave above: 9 % apart, up to 2^32 blocks (16 TiB).
+
+/// A number that stands for a cache size, rounded up.
+pub(super) type Bucket = u8;
+
+/// No cache is large enough.
+pub(super) const NEVER: Bucket = u8::MAX;
+
+/// Buckets that stand for a size.
+pub(super) const BUCKETS: usize = 240;
+
+/// The smallest bucket that has at least so many blocks, at least one.
+pub(super) fn bucket(blocks: u64) -> Bucket {
+    let last = blocks.max(1) - 1;
+    if last < 8 {
+        return last as Bucket;
+    }
+    let octave = 60 - last.leading_zeros();
+    let at = u64::from(8 * (octave + 1)) + ((last >> octave) - 8);
+    if at < BUCKETS as u64 { at as Bucket } else { NEVER }
+}
+
+/// The blocks that a bucket stands for.
+pub(super) fn blocks(bucket: Bucket) -> u64 {
+    match bucket {
+        0..8 => u64::from(bucket) + 1,
+        _ => (9 + u64::from(bucket % 8)) << (bucket / 8 - 1),
+    }
+}
+
+/// Buckets and a place for what no size absorbs.
+const PLACES: usize = BUCKETS + 1;
+
+fn sum(weights: &[f32]) -> f64 {
+    weights.iter().map(|&weight| f64::from(weight)).sum()
+}
+
+/// References of one kind: which size would have absorbed how much of them. Weights fade with [`Tally::fade`].
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    /// Weight of what was sampled, by the size that absorbs it.
+    sampled: [f32; PLACES],
+    /// The part of it that came soon after the last reference to the same block.
+    soon: [f32; PLACES],
+    /// Weight of all, sampled or not.
+    all: f64,
+    /// What came since `all` was brought up to date.
+    fresh: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Tally { sampled: [0.0; PLACES], soon: [0.0; PLACES], all: 0.0, fresh: 0 }
+    }
+}
+
+impl Tally {
+    /// So many came.
+    pub(super) fn count(&mut self, references: u64) {
+        self.fresh += references;
+    }
+
+    /// One of those was sampled and stands for `weight` of them.
+    pub(super) fn record(&mut self, absorbed_by: Bucket, weight: f64, soon: bool) {
+        let at = usize::from(absorbed_by).min(BUCKETS);
+        self.sampled[at] += weight as f32;
+        if soon {
+            self.soon[at] += weight as f32;
+        }
+    }
+
+    /// Everything so far weighs less from now on.
+    pub(super) fn fade(&mut self, factor: f64) {
+        self.all = (self.all + std::mem::take(&mut self.fresh) as f64) * factor;
+        self.sampled.iter_mut().chain(&mut self.soon).for_each(|weight| *weight *= factor as f32);
+    }
+
+    /// The weight of all references.
+    pub(super) fn weight(&self) -> f64 {
+        self.all + self.fresh as f64
+    }
+
+    /// The part of what came soon after another that a size absorbs.
+    pub(super) fn soon_absorbed(&self, by: Bucket) -> f64 {
+        let soon = sum(&self.soon);
+        let absorbed = sum(&self.soon[..=usize::from(by).min(BUCKETS - 1)]);
+        if soon > 0.0 { absorbed / soon } else { 0.0 }
+    }
+
+    /// The part that needs the disk for each bucket, 0 to 1: falls with size. `None` without references.
+    ///
+    /// Hot blocks are few, so a sample has too many or too few of them, and that is most of its error. Blocks are
+    /// sampled evenly, so what the sample's weight lacks to the weight of all is hot references: it is entered where those
+    /// fall that came soon after another (SHARDS-adj, which enters them at the smallest size).
+    pub(super) fn misses(&self) -> Option<[f64; BUCKETS]> {
+        let all = self.weight();
+        if all <= 0.0 {
+            return None;
+        }
+        let (lacking, soon) = (all - sum(&self.sampled), sum(&self.soon));
+        let mut absorbed = 0.0;
+        let mut misses = [1.0; BUCKETS];
+        for (at, miss) in misses.iter_mut().enumerate() {
+            absorbed += f64::from(self.sampled[at]);
+            absorbed += if soon > 0.0 { lacking * f64::from(self.soon[at]) / soon } else { 0.0 };
+            *miss = 1.0 - absorbed / all;
+        }
+        // Correcting may take away more than there is, somewhere.
+        let mut least = 1.0_f64;
+        for miss in &mut misses {
+            least = least.min(*miss).max(0.0);
+            *miss = least;
+        }
+        Some(misses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_exact_at_first_and_then_nine_percent_apart() {
+        assert!((1..=16).all(|size| blocks(bucket(size)) == size));
+        for at in 0..BUCKETS as Bucket {
+            assert_eq!(bucket(blocks(at)), at);
+            assert_eq!(bucket(blocks(at) + 1), if at + 1 < BUCKETS as Bucket { at + 1 } else { NEVER });
+        }
+        assert_eq!(blocks(BUCKETS as Bucket - 1), 1 << 32);
+        assert_eq!(bucket(u64::MAX), NEVER);
+    }
+
+    #[test]
+    fn what_a_sample_lacks_is_entered_where_hot_references_fall() {
+        let mut tally = Tally::default();
+        tally.count(100);
+        tally.record(0, 40.0, true);
+        tally.record(20, 40.0, false);
+        let misses = tally.misses().unwrap();
+        assert!((misses[0] - 0.4).abs() < 1e-9 && (misses[19] - 0.4).abs() < 1e-9 && misses[20].abs() < 1e-9);
+        // Too many of them: some are taken away again.
+        tally.record(NEVER, 30.0, false);
+        assert!((tally.misses().unwrap()[0] - 0.7).abs() < 1e-9);
+        tally.fade(0.5);
+        assert!((tally.misses().unwrap()[0] - 0.7).abs() < 1e-9 && (tally.weight() - 50.0).abs() < 1e-9);
+    }
+}

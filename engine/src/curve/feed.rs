@@ -1,0 +1,195 @@
+//! The curves of a disk's tenants: what they are fed with, where, and what they may use.
+
+use super::{Ack, Curve, Limits, View};
+use crate::cache::FrameId;
+use crate::control::TenantId;
+use crate::disk::VolumeId;
+use crate::nbd::Kind;
+use crate::server::{Config, Server};
+use crate::units::{BLOCK, SectorMask, sectors_touched};
+
+/// Bytes of curves for each frame of a disk's memory: 1.5 %. All curves of a disk together use no more.
+pub(crate) const BYTES_PER_FRAME: u64 = 64;
+
+/// Most bytes of a curve.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// What each of `tenants` may use: an even part, a power of two of them, so that few changes change it.
+fn limits(config: &Config, tenants: usize) -> Limits {
+    let frames = config.frames_max() as u64;
+    let bytes = (frames * BYTES_PER_FRAME / tenants.next_power_of_two() as u64).min(BYTES_MAX);
+    // Twice the memory there is: whether more of it would help is a question, too.
+    Limits::within(bytes as usize, 2 * frames, config.dirty_age_max_ns)
+}
+
+impl Server {
+    /// Tenants came or went: each has a curve of its size. One whose size changes begins anew.
+    pub(crate) fn fit_curves(&mut self) {
+        let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
+        let limits = limits(&self.config, tenants.len());
+        let past = tenants.last().map_or(0, |last| last.0 as usize + 1);
+        self.curves.resize_with(past, || None);
+        for (at, curve) in self.curves.iter_mut().enumerate() {
+            let tenant = TenantId(at as u32);
+            if !tenants.contains(&tenant) {
+                *curve = None;
+            } else if curve.as_ref().is_none_or(|curve| *curve.limits() != limits) {
+                let mut fresh = Curve::new(limits, self.config.seed ^ at as u64);
+                let volumes = self.volumes.iter().flatten().filter(|volume| volume.spec.tenant == tenant);
+                volumes.for_each(|volume| fresh.opened(volume.id()));
+                *curve = Some(fresh);
+            }
+        }
+    }
+
+    pub(crate) fn curve(&mut self, tenant: TenantId) -> &mut Curve {
+        self.curves[tenant.0 as usize].as_mut().expect("a tenant's curve")
+    }
+
+    /// A piece of a read, whose frames are those that were found, goes on.
+    pub(crate) fn curve_read(&mut self, piece: u32, volume: VolumeId) {
+        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let asked = self.requests[self.pieces[piece].request].kind == Kind::Read;
+        let curve = self.curves[tenant.0 as usize].as_mut().expect("a tenant's curve");
+        let piece = &self.pieces[piece];
+        for (i, &frame) in piece.frames.iter().enumerate() {
+            let number = piece.first_block() + i as u64;
+            if asked {
+                let (start, end) = piece.bytes_in(i);
+                curve.read(now, volume, number, sectors_touched(start, end), frame == FrameId::ZERO);
+            } else {
+                curve.read_ahead(now, volume, number);
+            }
+        }
+    }
+
+    /// A block of a write takes effect.
+    pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
+        let (now, tenant) = (self.now, self.tenant_of(volume));
+        self.curve(tenant).write(now, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
+    }
+
+    /// Blocks are read ahead.
+    pub(crate) fn curve_read_ahead(&mut self, volume: VolumeId, first: u64, past: u64) {
+        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let curve = self.curve(tenant);
+        (first..past).for_each(|number| curve.read_ahead(now, volume, number));
+    }
+
+    /// The bytes `start..end` were trimmed or zeroed by the device.
+    pub(crate) fn curve_dropped(&mut self, volume: VolumeId, start: u64, end: u64) {
+        let tenant = self.tenant_of(volume);
+        self.curve(tenant).dropped(volume, start.div_ceil(BLOCK), (end / BLOCK).max(start.div_ceil(BLOCK)));
+    }
+
+    /// A tenant's curve now: under `policy`, or under the one that it runs.
+    pub(crate) fn curve_view(&self, tenant: TenantId, policy: Option<crate::cache::EvictionPolicy>) -> Option<View> {
+        let curve = self.curves.get(tenant.0 as usize)?.as_ref()?;
+        Some(curve.view(policy.unwrap_or(self.cache.partition(tenant).spec.eviction)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::EvictionPolicy;
+    use crate::control::{Command, TenantSpec};
+    use crate::nbd::wire::command;
+    use crate::rig::{Rig, VOLUME};
+    use crate::units::SECOND;
+
+    const TENANT: TenantId = TenantId(0);
+
+    /// Its curve sees everything.
+    fn rig() -> Rig {
+        let mut rig = Rig::new();
+        let mut curve = Curve::new(Limits { places_max: 0, ..Limits::exact(4096, 5 * SECOND) }, 0);
+        curve.opened(VOLUME);
+        rig.server.curves[0] = Some(curve);
+        rig
+    }
+
+    impl Rig {
+        fn read_block(&mut self, cookie: u64, block: u64) {
+            self.ask(cookie, command::READ, 0, block * BLOCK, BLOCK);
+            self.complete_all();
+        }
+
+        /// Block reads, block writes, and the part of each that goes to the disk with the largest cache, in twelfths.
+        fn told(&self) -> (f64, f64, Option<f64>, Option<f64>) {
+            let view = self.server.curve_view(TENANT, None).unwrap();
+            let last = view.points.last().unwrap();
+            let twelfths = |part: Option<f64>| part.map(|part| (part * 12.0).round());
+            (view.reads, view.writes, twelfths(last.reads), twelfths(last.writes))
+        }
+    }
+
+    #[test]
+    fn a_stream_is_not_absorbed_though_it_is_read_ahead() {
+        let mut rig = rig();
+        (0..200).for_each(|block| rig.read_block(block, block));
+        let counters = rig.server.volume(VOLUME).counters;
+        assert!(counters.prefetched_blocks > 190 && counters.hit_blocks == 0);
+        assert_eq!(rig.told(), (200.0, 0.0, Some(12.0), None));
+        (0..200).for_each(|block| rig.read_block(block, block));
+        assert_eq!(rig.told(), (400.0, 0.0, Some(6.0), None));
+    }
+
+    #[test]
+    fn overwrites_are_absorbed_until_a_flush_or_a_trim() {
+        let mut rig = rig();
+        rig.write(0, 0, 0, BLOCK, 1);
+        rig.write(1, 0, 512, 1024, 1);
+        assert_eq!(rig.told(), (0.0, 2.0, None, Some(6.0)));
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        rig.write(3, 0, 0, BLOCK, 1);
+        assert_eq!(rig.told().3, Some(8.0));
+        rig.ask(4, command::TRIM, 0, 0, BLOCK);
+        rig.write(5, 0, 0, BLOCK, 1);
+        assert_eq!(rig.told().3, Some(9.0));
+    }
+
+    #[test]
+    fn at_the_size_that_it_has_a_partition_does_what_its_curve_says() {
+        let mut rig = rig();
+        let (mut at, mut reads) = (1u64, 0);
+        for cookie in 0..30_000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // The square of a uniform number: some blocks are read much more often than others.
+            let unit = (at >> 11) as f64 / (1u64 << 53) as f64;
+            let block = (unit * unit * 2048.0) as u64;
+            if at >> 5 & 3 == 0 {
+                rig.write(cookie, 0, block * BLOCK, BLOCK, 1);
+            } else {
+                reads += 1;
+                rig.read_block(cookie, block);
+            }
+        }
+        let counters = rig.server.volume(VOLUME).counters;
+        let missed = counters.miss_blocks as f64 / f64::from(reads);
+        let frames = u64::from(rig.server.cache.partition(TENANT).target);
+        let view = rig.server.curve_view(TENANT, None).unwrap();
+        let said = view.points.iter().rfind(|point| point.blocks <= frames).unwrap().reads.unwrap();
+        assert!((missed - said).abs() < 0.02 && (0.1..0.9).contains(&missed), "{missed} with {frames}, not {said}");
+    }
+
+    #[test]
+    fn curves_share_what_there_is_for_them() {
+        let config = Config::new(1 << 30);
+        let all = config.frames_max() as u64 * BYTES_PER_FRAME;
+        for tenants in [1, 3, 15, 16, 40, 100, 1000] {
+            let bytes = limits(&config, tenants).bytes() as u64;
+            assert!(bytes <= BYTES_MAX && bytes * tenants as u64 <= all, "{tenants} tenants: {bytes} each");
+        }
+        let mut rig = Rig::new();
+        rig.command(
+            1,
+            Command::SetTenant(TenantId(2), TenantSpec { eviction: EvictionPolicy::Sieve, ..TenantSpec::default() }),
+        );
+        assert!(rig.server.curves[1].is_none() && rig.server.curves[2].is_some());
+        assert_eq!(rig.server.curve_view(TenantId(2), None).unwrap().policy, EvictionPolicy::Sieve);
+        rig.command(2, Command::DropTenant(TenantId(2)));
+        assert_eq!(rig.server.curves.len(), 1);
+    }
+}
