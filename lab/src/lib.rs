@@ -1,5 +1,6 @@
 //! Aerogel's measurements: what the `aerogel-lab` command is made of, and what its fuzz targets reach.
 
+pub mod curve;
 pub mod disk;
 pub mod experiment;
 pub mod load;

@@ -5,6 +5,7 @@ mod swarm;
 use std::process::ExitCode;
 
 use clap::Parser;
+use lab::curve::CurveArgs;
 use lab::replay::Replay;
 use lab::trace::cli::TraceArgs;
 use lab::{disk, experiment};
@@ -18,6 +19,7 @@ enum Lab {
     Run(experiment::cli::Run),
     Report(experiment::cli::Report),
     Trace(TraceArgs),
+    Curve(CurveArgs),
     Replay(Box<Replay>),
     Disk(disk::Disk),
     /// Run many simulated worlds, each from its seed, and say which one went wrong.
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Lab::Report(report) => report.run(),
         Lab::Disk(disk) => disk.run(),
         Lab::Trace(trace) => status(trace.run()),
+        Lab::Curve(curve) => status(curve.run()),
         Lab::Replay(replay) => status(replay.run()),
         Lab::Swarm(swarm) => swarm.run(),
     }

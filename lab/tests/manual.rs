@@ -8,6 +8,6 @@ fn the_manual_agrees_with_the_help() {
     agrees::check(
         "aerogel-lab",
         env!("CARGO_BIN_EXE_aerogel-lab"),
-        &["lab-trace.md", "lab-replay.md", "lab-run.md", "lab-disk.md"],
+        &["lab-trace.md", "lab-replay.md", "lab-run.md", "lab-disk.md", "lab-curve.md"],
     );
 }
