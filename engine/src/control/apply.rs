@@ -378,7 +378,7 @@ impl Server {
     }
 
     fn tenant_stats(&mut self) -> Vec<TenantStats> {
-        let Server { cache, device, now, .. } = self;
+        let Server { cache, device, curves, now, .. } = self;
         let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| TenantStats {
             tenant,
             target_frames: u64::from(partition.target),
@@ -386,6 +386,12 @@ impl Server {
             dirty_frames: u64::from(partition.unwritten),
             wanting_ns: device.wanting_ns(*now, tenant),
             plan: device.plan(*now, tenant),
+            miss_ratios: {
+                let curve = curves[tenant.0 as usize].as_ref();
+                let (view, frames) =
+                    (curve.map(|curve| curve.view(partition.spec.eviction)), u64::from(partition.target));
+                [frames / 2, frames, 2 * frames].map(|frames| view.as_ref()?.misses(frames))
+            },
         };
         cache.tenants().map(stats).collect()
     }

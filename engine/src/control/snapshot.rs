@@ -124,6 +124,9 @@ pub struct TenantStats {
     pub wanting_ns: Nanos,
     /// Its disk time; `None` under a policy that does not tell tenants apart.
     pub plan: Option<TenantPlan>,
+    /// The part of block reads and writes that would go to the disk with half, as much and twice as much cache, as its
+    /// curve has it. `None` before it was asked for anything.
+    pub miss_ratios: [Option<f64>; 3],
 }
 
 /// A connection.

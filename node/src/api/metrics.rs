@@ -156,6 +156,22 @@ impl Scrape {
     }
 
     fn tenants(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut ratios = Vec::new();
+        for observed in &self.0 {
+            for (id, tenant) in &observed.tenants {
+                let stats = observed.snapshot.tenants.iter().filter(|stats| stats.tenant == *id);
+                for (cache, ratio) in stats.flat_map(|stats| ["0.5", "1", "2"].into_iter().zip(stats.miss_ratios)) {
+                    let labels = vec![("disk", observed.disk.as_str()), ("tenant", tenant.as_str()), ("cache", cache)];
+                    ratios.extend(ratio.map(|ratio| (labels, ratio)));
+                }
+            }
+        }
+        gauges(
+            to,
+            "aerogel_tenant_curve_miss_ratio",
+            "Part of block reads and writes that goes to the disk with so many times the present cache, by the curve",
+            ratios,
+        )?;
         let levels: [Metric<TenantStats, u64>; 3] = [
             ("aerogel_tenant_cache_target_bytes", "Cache that a tenant may use", |t| t.target_frames),
             ("aerogel_tenant_cache_used_bytes", "Cache that a tenant uses", |t| t.used_frames),

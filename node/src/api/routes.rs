@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::JsonRejection;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -15,11 +15,12 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreateVolume, DiskView, Done, FaultView, GrowVolume, ProbeView, Problem, SetDisk, SetVolume,
-    StartProbe, Status, VolumeView,
+    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, ProbeView, Problem, SetDisk,
+    SetVolume, StartProbe, Status, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::Name;
+use crate::store::spec::Eviction;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
@@ -36,6 +37,7 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(show_volume, set_volume, delete_volume))
         .routes(routes!(grow_volume))
         .routes(routes!(clear_volume))
+        .routes(routes!(show_curve))
         .routes(routes!(list_disks, add_disk))
         .routes(routes!(show_disk, set_disk, remove_disk))
         .routes(routes!(list_faults, add_fault, clear_faults))
@@ -166,6 +168,26 @@ async fn grow_volume(
 async fn clear_volume(State(control): Server, Path(volume): Path<String>) -> Answer<Done> {
     let name = name(&volume)?;
     to_the_end(async move { control.clear_volume(&name).await }).await
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct ShowCurve {
+    /// As if the cache evicted by this one; by the one that it does if left out.
+    policy: Option<Eviction>,
+}
+
+/// Miss ratio against cache size of a volume's tenant, as of its latest requests.
+#[utoipa::path(get, path = "/v1/volumes/{name}/curve", params(("name" = String, Path), ShowCurve),
+    responses((status = 200, body = CurveView), (status = "4XX", body = Problem)))]
+async fn show_curve(
+    State(control): Server,
+    Path(volume): Path<String>,
+    query: Result<Query<ShowCurve>, QueryRejection>,
+) -> Answer<CurveView> {
+    let wrong = |error: QueryRejection| Failure::new(error.status(), error.body_text(), None);
+    let Query(ShowCurve { policy }) = query.map_err(wrong)?;
+    Ok(Json(control.show_curve(&name(&volume)?, policy).await?))
 }
 
 /// All disks.

@@ -103,6 +103,10 @@ async fn answers_are_what_the_document_says() {
         ("POST", "/v1/volumes/db/grow", Some(json!({"size": "1MiB"})), 400),
         ("POST", "/v1/volumes/db/grow", Some(json!({})), 400),
         ("POST", "/v1/volumes/db/clear", None, 200),
+        ("GET", "/v1/volumes/db/curve", None, 200),
+        ("GET", "/v1/volumes/db/curve?policy=lru", None, 200),
+        ("GET", "/v1/volumes/db/curve?policy=random", None, 400),
+        ("GET", "/v1/volumes/absent/curve", None, 404),
         ("POST", "/v1/disks", Some(json!({"name": "second", "path": second})), 409),
         ("POST", "/v1/disks", Some(json!({"name": "second", "path": second, "force": true})), 200),
         ("POST", "/v1/disks", Some(json!({"name": "s", "path": "sim:drive"})), 400),
@@ -132,7 +136,8 @@ async fn answers_are_what_the_document_says() {
     for (method, path, body, expected) in story {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
-        let described = ["db", "default", "second", "absent", "%2e%2e"].iter().fold(path.to_owned(), |path, name| {
+        let plain = path.split('?').next().unwrap_or(path).to_owned();
+        let described = ["db", "default", "second", "absent", "%2e%2e"].iter().fold(plain, |path, name| {
             match path.find(&format!("/{name}")) {
                 Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
                 _ => path,

@@ -1,6 +1,7 @@
 //! The command line: nouns and verbs. Everything but `serve` is a client of the API, its first one.
 
 mod client;
+mod curve;
 mod print;
 mod probe;
 
@@ -127,6 +128,17 @@ enum VolumeVerb {
         /// With --write-cache unsafe: flushed data may be lost when the server stops unexpectedly
         #[arg(long)]
         i_accept_data_loss: bool,
+    },
+    /// Draw what its tenant's cache would absorb at other sizes: the miss ratio against the size
+    Curve {
+        /// Which
+        name: Name,
+        /// As if the cache evicted by this one
+        #[arg(long)]
+        policy: Option<Eviction>,
+        /// Write a picture there, too
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
     /// Make a volume larger; clients see it when they open it again
     Grow {
@@ -298,6 +310,14 @@ impl Cli {
                 _ => answer.await,
             }
         });
+        if let (Ok(answer), Some(path)) = (&answer, &request.svg) {
+            let picture = read(answer.clone()).map(|view| curve::svg(&view));
+            match picture.map(|picture| std::fs::write(path, picture)) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return fail(&format!("cannot write {}: {error}", path.display()), None, 1),
+                Err(error) => return fail(&error.to_string(), None, 1),
+            }
+        }
         let printed = answer.and_then(|answer| match reach.json {
             true => Ok(format!("{answer:#}\n")),
             false => (request.print)(answer),
@@ -347,11 +367,13 @@ struct Request {
     progress: Option<(Name, u64)>,
     /// The disk whose probe it begins.
     probe: Option<Name>,
+    /// Where a picture of its answer goes.
+    svg: Option<PathBuf>,
 }
 
 impl Request {
     fn new(method: Method, path: impl Into<String>, body: Option<Value>) -> Request {
-        Request { method, path: path.into(), body, print: show_done, progress: None, probe: None }
+        Request { method, path: path.into(), body, print: show_done, progress: None, probe: None, svg: None }
     }
 
     fn get(path: impl Into<String>, print: fn(Value) -> Result<String, ClientError>) -> Request {
@@ -402,6 +424,11 @@ fn volume_request(verb: VolumeVerb) -> Request {
         VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss } => {
             let body = SetVolume { share, cache, eviction, write_cache, accept_data_loss: i_accept_data_loss };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
+        }
+        VolumeVerb::Curve { name, policy, svg } => {
+            let policy = policy.map_or_else(String::new, |policy| format!("?policy={}", print::eviction(policy)));
+            let request = Request::get(at(&name) + "/curve" + &policy, |answer| Ok(curve::text(&read(answer)?)));
+            Request { svg, ..request }
         }
         VolumeVerb::Grow { name, size } => {
             Request::new(Method::POST, at(&name) + "/grow", Some(json!(GrowVolume { size })))

@@ -41,11 +41,11 @@ fn list(entries: &[(&str, String)]) -> String {
     text
 }
 
-fn bytes(bytes: u64) -> String {
+pub(super) fn bytes(bytes: u64) -> String {
     Size(bytes).rounded()
 }
 
-fn ratio(ratio: f64) -> String {
+pub(super) fn ratio(ratio: f64) -> String {
     percent((ratio * 1e9) as u64)
 }
 
@@ -67,7 +67,7 @@ fn write_cache(mode: WriteCache) -> String {
     .into()
 }
 
-fn eviction(policy: Eviction) -> String {
+pub(super) fn eviction(policy: Eviction) -> String {
     match policy {
         Eviction::Lru => "lru",
         Eviction::Sieve => "sieve",

@@ -5,6 +5,7 @@
 //! waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of disks in the
 //! server's directory, everything about volumes in the disks.
 
+mod curve;
 mod disks;
 mod error;
 mod faults;

@@ -107,6 +107,46 @@ pub struct SetVolume {
     pub accept_data_loss: bool,
 }
 
+/// One size of cache, and what goes to the disk with it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CurvePoint {
+    /// Bytes of data in the cache.
+    pub cache_bytes: u64,
+    /// Part of block reads and writes, 0 to 1.
+    pub miss_ratio: f64,
+    /// Part of block reads; absent without reads.
+    pub read_miss_ratio: Option<f64>,
+    /// Part of block writes that come to blocks that are not dirty any more; absent without writes.
+    pub write_miss_ratio: Option<f64>,
+}
+
+/// Miss ratio against cache size.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CurveView {
+    /// A volume of the tenant.
+    pub volume: String,
+    /// Whose curve it is: that of all volumes of the tenant together.
+    pub tenant: String,
+    /// Under which policy.
+    pub policy: Eviction,
+    /// Under which policy its cache is now.
+    pub running: Eviction,
+    /// Bytes of data that its cache holds now, at most.
+    pub partition_bytes: u64,
+    /// Part of block reads and writes that goes to the disk with that, by the curve; absent before anything was asked for.
+    pub miss_ratio: Option<f64>,
+    /// Block reads that it is made from; those of long ago count for less than one.
+    pub block_reads: f64,
+    /// Block writes that it is made from.
+    pub block_writes: f64,
+    /// Part of all blocks that are watched.
+    pub sampling_rate: f64,
+    /// Blocks that are watched.
+    pub samples: u32,
+    /// By size, smallest first.
+    pub points: Vec<CurvePoint>,
+}
+
 /// A new size.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -237,7 +237,7 @@ impl Control {
     }
 
     /// A volume that can be changed: where it is, and what it is.
-    fn changeable(&self, name: &Name) -> Result<Changeable, Error> {
+    pub(super) fn changeable(&self, name: &Name) -> Result<Changeable, Error> {
         let state = self.state();
         let (disk, volume) = state.find(name)?;
         match (&volume.state, &volume.spec) {
@@ -443,13 +443,13 @@ impl Control {
     }
 }
 
-struct Changeable {
+pub(super) struct Changeable {
     disk: Name,
-    id: VolumeId,
+    pub(super) id: VolumeId,
     data: DataId,
     spec: Spec,
     store: Arc<Store>,
-    thread: Arc<DiskHandle>,
+    pub(super) thread: Arc<DiskHandle>,
 }
 
 impl Changeable {

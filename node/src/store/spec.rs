@@ -70,6 +70,15 @@ impl From<Eviction> for engine::cache::EvictionPolicy {
     }
 }
 
+impl From<engine::cache::EvictionPolicy> for Eviction {
+    fn from(policy: engine::cache::EvictionPolicy) -> Self {
+        match policy {
+            engine::cache::EvictionPolicy::Lru => Self::Lru,
+            engine::cache::EvictionPolicy::Sieve => Self::Sieve,
+        }
+    }
+}
+
 /// What a tenant was promised, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,0 +1,44 @@
+//! The curve of a volume's tenant.
+
+use engine::control::{Command, Report};
+use engine::units::BLOCK;
+
+use super::view::{CurvePoint, CurveView};
+use super::{Control, Error, Kind};
+use crate::quantity::Name;
+use crate::store::spec::Eviction;
+
+/// Smaller sizes are not shown, blocks: no partition has fewer than 134.
+const LEAST_BLOCKS: u64 = 128;
+
+impl Control {
+    /// What the cache of a volume's tenant would absorb at other sizes, under a policy or under the one that runs.
+    pub async fn show_curve(&self, name: &Name, policy: Option<Eviction>) -> Result<CurveView, Error> {
+        let volume = self.changeable(name)?;
+        let gone = || Error::Offline(Kind::Volume, name.clone(), "its disk does not answer".into());
+        let command = Command::Curve(volume.id, policy.map(Eviction::into));
+        let Ok(Report::Curve(curve)) = volume.thread.command(command).await else { return Err(gone()) };
+        let shown = self.show_volume(name).await?;
+        let point = |point: &engine::curve::Point| {
+            Some(CurvePoint {
+                cache_bytes: point.blocks * BLOCK,
+                miss_ratio: point.all?,
+                read_miss_ratio: point.reads,
+                write_miss_ratio: point.writes,
+            })
+        };
+        Ok(CurveView {
+            volume: name.to_string(),
+            tenant: shown.tenant,
+            policy: curve.policy.into(),
+            running: shown.cache.eviction,
+            partition_bytes: shown.cache.effective_bytes,
+            miss_ratio: curve.misses(shown.cache.effective_bytes / BLOCK),
+            block_reads: curve.reads,
+            block_writes: curve.writes,
+            sampling_rate: curve.rate,
+            samples: curve.samples,
+            points: curve.points.iter().filter(|point| point.blocks >= LEAST_BLOCKS).filter_map(point).collect(),
+        })
+    }
+}
