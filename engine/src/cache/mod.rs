@@ -33,10 +33,10 @@ use block::{ALL, DIRTY};
 use list::List;
 use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
-/// Bookkeeping bytes per frame: a block, its entry in the index (at most two places of five bytes) and on the list of
+/// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 places of five bytes) and on the list of
 /// free blocks, the pool's own, and the tenants' curves.
 pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 =
-    size_of::<Block>() as u64 + 10 + 4 + POOL_BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
+    size_of::<Block>() as u64 + 23 + 4 + POOL_BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
 
 /// What the cache knows of a volume.
 #[derive(Debug)]
@@ -130,7 +130,8 @@ impl Cache {
             pool: Pool::new(frames, frames_max),
             blocks: Vec::with_capacity(frames_max as usize),
             free_blocks: Vec::with_capacity(frames_max as usize),
-            index: HashTable::with_capacity(frames_max as usize),
+            // Twice, so that it is put in order in place when what was removed has filled it, and never grows.
+            index: HashTable::with_capacity(2 * frames_max as usize),
             hasher: FixedState::with_seed(seed),
             partitions: Vec::new(),
             volumes: Vec::new(),

@@ -113,7 +113,7 @@ impl Miniature {
             admitted: (places as f64 / size as f64 * super::ALL as f64) as u64,
             items: Vec::with_capacity(places),
             free: Vec::with_capacity(places),
-            index: HashTable::with_capacity(places),
+            index: HashTable::with_capacity(super::index_capacity(places)),
             order: policy.order(List::default()),
             dirty: List::default(),
             reads: Kind::default(),
@@ -123,7 +123,7 @@ impl Miniature {
 
     /// Bytes of one with so many places.
     pub(super) fn bytes(places: usize) -> usize {
-        places * (size_of::<Item>() + 4) + (places * 8 / 7).next_power_of_two() * 5 + size_of::<Miniature>() + 32
+        places * (size_of::<Item>() + 4) + super::index_bytes(places) + size_of::<Miniature>() + 32
     }
 
     pub(super) fn rate(&self) -> f64 {

@@ -120,6 +120,17 @@ impl Limits {
     }
 }
 
+/// The capacity of an index of so many entries that never grows: one that is at most half full when what was removed has
+/// filled it is put in order in place (hashbrown, `reserve_rehash`), and nothing is allocated.
+fn index_capacity(entries: usize) -> usize {
+    2 * entries
+}
+
+/// Bytes of such an index: numbers, and a byte of control for each.
+fn index_bytes(entries: usize) -> usize {
+    (index_capacity(entries) * 8 / 7).next_power_of_two() * 5
+}
+
 /// The sizes of miniature caches: an octave apart.
 fn sizes(blocks_max: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(MINIATURE_MIN), |size| size.checked_mul(2)).take_while(move |&size| size <= blocks_max)

@@ -110,7 +110,7 @@ impl Samples {
             admitted,
             samples: Vec::with_capacity(room),
             free: Vec::with_capacity(room),
-            index: HashTable::with_capacity(room),
+            index: HashTable::with_capacity(super::index_capacity(room)),
             who: vec![NONE; slots],
             next: 0,
             oldest: 0,
@@ -124,9 +124,10 @@ impl Samples {
     /// Bytes of a table of so many samples.
     pub(super) fn bytes(samples_max: usize) -> usize {
         let slots = SLOTS_PER_SAMPLE * samples_max;
-        // A hash table has at most twice as many places as it is asked for, rounded to a power of two; five bytes each.
-        let index = (samples_max * 8 / 7).next_power_of_two() * 5;
-        samples_max * (size_of::<Sample>() + 4) + index + slots * 4 + 2 * Recency::bytes(slots)
+        samples_max * (size_of::<Sample>() + 4)
+            + super::index_bytes(samples_max)
+            + slots * 4
+            + 2 * Recency::bytes(slots)
     }
 
     /// The part of all blocks that is recorded.
