@@ -18,7 +18,7 @@ use super::{Actor, live, surely};
 const DISKS: &[&str] = &["flash", "throttled"];
 const R: f64 = 0.9;
 const PAPER: &str = "BFQ's documentation: no solution gives both strong guarantees and optimal throughput on devices with internal \
-                     queueing. Here: each keeps 0.9 of its third, and together they lose no more than a tenth.";
+                     queueing. Asked here: each keeps 0.9 of its third, and together they lose no more than a tenth.";
 
 pub const READERS: Experiment = Experiment {
     name: "headless-readers",
