@@ -1,14 +1,14 @@
 //! A miniature cache: a sample of the blocks in a partition that is as much smaller, under the policy that is asked about.
 //!
 //! ```text
-//!   rate = places / size        a partition of 131,072 blocks, seen through one block of 256: 512 places
+//!   rate = places / size        a partition of 131,072 blocks, seen through one block of 386: 340 places
 //! ```
 //!
 //! The order of eviction is [`crate::cache::eviction`], the code of real partitions. What is dirty does not go, and what is half
 //! a partition of dirt is written; writing takes no time here.
 //!
 //! Source: Waldspurger, Saemundsson, Ahmad, Park, "Cache modeling and optimization using miniature simulations" (ATC 2017).
-//! Downside: one size each, so there are few, an octave apart; and 512 places are an error of two or three percent where a curve is steep.
+//! Downside: one size each, so there are few, an octave apart; and 340 places are an error of two to four percent where a curve is steep.
 
 use hashbrown::HashTable;
 

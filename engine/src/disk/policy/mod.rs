@@ -24,6 +24,8 @@ pub enum Kind {
     None,
 }
 
+/// 100 MB/s: what a byte costs in [`cost_ns`].
+const BYTE_NS: Nanos = 10;
 /// No policy asks for requests smaller than that: the blocks of the cache.
 pub(crate) const REQUEST_BYTES_LEAST: u64 = BLOCK;
 
@@ -96,8 +98,6 @@ pub struct DiskTime {
 pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
     /// Half a turn at 7,200 rpm and a medium seek.
     const POSITIONING_NS: Nanos = 8_000_000;
-    /// 100 MB/s.
-    const BYTE_NS: Nanos = 10;
     let positioning = if follows { 0 } else { POSITIONING_NS };
     match op {
         Op::Read | Op::Write { .. } => positioning + len * BYTE_NS,

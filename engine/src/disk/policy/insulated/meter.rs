@@ -15,6 +15,7 @@
 //! Downside: in the steady part a drive picks the nearest requests and leaves the far ones to the drain, so that `useful` is
 //! a little too small and slices a little too long.
 
+use crate::disk::policy::BYTE_NS;
 use crate::units::Nanos;
 
 /// What a new sample weighs: a dozen slices, some seconds, until the past is forgotten.
@@ -174,6 +175,12 @@ impl Meter {
     pub(super) fn drain_ns(&self, cost_ns: Nanos) -> Nanos {
         let rate = self.drain.get().or(self.whole.rate()).unwrap_or(1.0);
         (cost_ns as f64 * rate) as Nanos
+    }
+
+    /// Bytes that go to or from the device in so long, once it is where they are.
+    pub(super) fn bytes_in(&self, time_ns: Nanos) -> u64 {
+        let rate = self.steady.rate().or(self.whole.rate()).unwrap_or(1.0);
+        (time_ns as f64 / rate) as u64 / BYTE_NS
     }
 
     /// What it loses of a slice.

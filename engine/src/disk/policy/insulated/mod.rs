@@ -26,9 +26,9 @@ mod plan;
 use std::collections::VecDeque;
 
 use super::queue::{Entry, Queue};
-use super::{DiskTime, Policy, Settings, TenantPlan};
+use super::{DiskTime, Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan};
 use crate::control::TenantId;
-use crate::disk::IoId;
+use crate::disk::{IoId, Op};
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
 use meter::{Meter, Watch};
 use plan::Needs;
@@ -469,6 +469,17 @@ impl Policy for Insulated {
         }
         if tenant.is_idle() {
             tenant.idle_since = now;
+        }
+    }
+
+    /// An eighth of a slice (design, section 5.1), so that little of it is lost because the next one does not fit. Who is
+    /// alone is not slowed.
+    fn request_bytes_max(&self, tenant: TenantId, _op: Op) -> u64 {
+        let at = tenant.0 as usize;
+        let alone = self.needs.iter().flatten().filter(|needs| needs.active).count() < 2;
+        match &self.tenants[at] {
+            Some(tenant) if !alone => tenant.meter.bytes_in(self.lengths[at] / 8).max(REQUEST_BYTES_LEAST),
+            _ => u64::MAX,
         }
     }
 
