@@ -138,7 +138,7 @@ impl Run {
 }
 
 impl Report {
-    /// Exit status as of `run`.
+    /// Exit status 2 when something could not be done; which claims hold is on the page.
     pub fn run(&self) -> ExitCode {
         finish(self.all())
     }
@@ -151,7 +151,7 @@ impl Report {
         let directory = self.out.parent().unwrap_or(Path::new(""));
         write(directory, &self.out, page.as_bytes())?;
         println!("{}", self.out.display());
-        Ok(outcomes.iter().flat_map(|outcome| &outcome.claims).all(|claim| claim.holds))
+        Ok(true)
     }
 }
 
