@@ -519,17 +519,30 @@ impl Policy for Insulated {
             slices: tenant.slices,
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
+            need_ns: self.needs[at].filter(|needs| needs.active).and_then(|needs| needs.slice_ns),
         })
     }
 
-    fn time(&self, now: Nanos) -> DiskTime {
+    fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.is_planned = false;
+    }
+
+    fn time(&self, now: Nanos) -> Option<DiskTime> {
         let mut time = self.time;
         if let Some(current) = &self.current {
             let useful_ns = self.tenants[current.owner].as_ref().map_or(0, |t| t.meter.useful_ns(now, &current.watch));
             time.tenant_ns += useful_ns;
             time.switch_ns += now - current.begun - useful_ns;
         }
-        time
+        Some(time)
+    }
+
+    fn others_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        let owned_ns = self.tenants[tenant.0 as usize].as_ref().map_or(0, |tenant| tenant.owned_ns);
+        let others = self.current.as_ref().filter(|current| current.owner != tenant.0 as usize);
+        let current_ns = others.map_or(0, |current| now - current.begun);
+        (self.time.tenant_ns + self.time.switch_ns + current_ns).saturating_sub(owned_ns)
     }
 
     fn slices(&self) -> Vec<Slice> {
