@@ -18,12 +18,13 @@ use serde_json::{Value, json};
 use self::client::{ClientError, ask};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, SetDisk, SetVolume, Setting, StartProbe, Status,
-    VolumeView,
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, OrDefault, SetDisk, SetVolume, Setting, StartProbe,
+    Status, VolumeView,
 };
 use crate::fault::FaultText;
-use crate::quantity::{Name, ShareText, Size};
+use crate::quantity::{Insulation, Name, ShareText, Size, Time};
 use crate::serve::Serve;
+use crate::store::PolicyName;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// Block storage for many tenants, each with the speed of a disk of its own.
@@ -197,6 +198,15 @@ enum DiskVerb {
         /// A fault that it has from each start on, such as 'error read 1%'; may be repeated
         #[arg(long = "fault", value_name = "FAULT")]
         faults: Vec<FaultText>,
+        /// Who may use it next: insulated or none [default: insulated if it has heads, as its profile or description says]
+        #[arg(long)]
+        policy: Option<PolicyName>,
+        /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90% [default: 0.9]
+        #[arg(long, value_name = "R")]
+        insulation: Option<Insulation>,
+        /// The longest round of slices, 50ms to 60s: it bounds how long a tenant waits [default: 2s]
+        #[arg(long, value_name = "TIME")]
+        max_round: Option<Time>,
     },
     /// List all disks
     List,
@@ -219,12 +229,22 @@ enum DiskVerb {
         #[arg(long, conflicts_with_all = ["seconds", "quick"])]
         cancel: bool,
     },
-    /// Set values of a disk's profile instead of what was measured
+    /// Change how a disk is shared, at once, or set values of its profile instead of what was measured
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Which
         name: Name,
+        /// Who may use it next: insulated or none; or 'default', what follows from its profile or description
+        #[arg(long, group = "what")]
+        policy: Option<OrDefault<PolicyName>>,
+        /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90%; or 'default'
+        #[arg(long, value_name = "R", group = "what")]
+        insulation: Option<OrDefault<Insulation>>,
+        /// The longest round of slices, 50ms to 60s: it bounds how long a tenant waits; or 'default'
+        #[arg(long, value_name = "TIME", group = "what")]
+        max_round: Option<OrDefault<Time>>,
         /// A value as 'disk show' names it: a number in the unit of its name, 'none', or 'measured' to take it back
-        #[arg(long, value_name = "KEY=VALUE", required = true, value_parser = key_and_value)]
+        #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value, group = "what")]
         profile: Vec<(String, String)>,
     },
     /// Detach a disk: flush, close, forget it. Its data stays; 'disk add' brings it back, here or elsewhere
@@ -441,9 +461,10 @@ fn volume_request(verb: VolumeVerb) -> Request {
 fn disk_request(verb: DiskVerb) -> Request {
     let at = |name: &Name| format!("/v1/disks/{name}");
     match verb {
-        DiskVerb::Add { name, path, force, size, directory, faults } => {
-            let directory = directory.map(|directory| absolute(&directory.to_string_lossy()));
-            let body = AddDisk { name, path: absolute(&path), force, size, directory, faults };
+        DiskVerb::Add { name, path, force, size, directory, faults, policy, insulation, max_round } => {
+            let (path, directory) =
+                (absolute(&path), directory.map(|directory| absolute(&directory.to_string_lossy())));
+            let body = AddDisk { name, path, force, size, directory, faults, policy, insulation, max_round };
             Request::new(Method::POST, "/v1/disks", Some(json!(body)))
         }
         DiskVerb::Fault { verb } => fault_request(verb),
@@ -455,8 +476,8 @@ fn disk_request(verb: DiskVerb) -> Request {
             let request = Request::new(Method::POST, at(&name) + "/probe", Some(json!(body)));
             Request { probe: Some(name), print: show_probed, ..request }
         }
-        DiskVerb::Set { name, profile } => {
-            let body = SetDisk { profile: profile.into_iter().collect() };
+        DiskVerb::Set { name, policy, insulation, max_round, profile } => {
+            let body = SetDisk { policy, insulation, max_round, profile: profile.into_iter().collect() };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
         }
         DiskVerb::Remove { name, force } => Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None),

@@ -9,10 +9,12 @@ mod curve;
 mod disks;
 mod error;
 mod faults;
+mod live;
 mod places;
 mod probes;
 mod raw;
 mod registry;
+mod scheduling;
 mod show;
 pub mod view;
 mod volumes;
@@ -31,6 +33,7 @@ use uuid::Uuid;
 
 pub use disks::SIM;
 pub use error::{Error, Kind};
+pub use live::DiskUse;
 use registry::Registry;
 pub use show::Observed;
 pub use view::Done;
@@ -57,6 +60,8 @@ pub struct Control {
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
+    /// What the disks have done of late.
+    series: live::AllSeries,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -166,6 +171,7 @@ impl Control {
             changing: Arc::default(),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
+            series: live::AllSeries::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
             _lock: lock,
             config,
