@@ -43,6 +43,8 @@ const HOLD_MIN_NS: Nanos = 2 * MILLISECOND;
 pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
 /// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
 const GAP_NS: f64 = 1e6;
+/// Who has not asked for so long was away: that says nothing of how soon it asks again, now that it is back.
+const AWAY_NS: Nanos = SECOND;
 /// Slices that are remembered to be shown.
 pub const SLICES_KEPT: usize = 64;
 
@@ -67,9 +69,15 @@ struct Gap {
 }
 
 impl Gap {
+    const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS };
+
     fn add(&mut self, gap: Nanos) {
+        if gap >= AWAY_NS {
+            *self = Gap::UNKNOWN;
+            return;
+        }
         // As TCP estimates round trips (RFC 6298): an eighth and a quarter.
-        let gap = (gap.min(SECOND)) as f64;
+        let gap = gap as f64;
         self.deviation += ((gap - self.mean).abs() - self.deviation) / 4.0;
         self.mean += (gap - self.mean) / 8.0;
     }
@@ -329,7 +337,7 @@ impl Policy for Insulated {
                     idle_rounds: IDLE_ROUNDS,
                     is_greedy: true,
                     meter: Meter::default(),
-                    gap: Gap { mean: GAP_NS, deviation: GAP_NS },
+                    gap: Gap::UNKNOWN,
                     idle_since: now,
                     waiting_since: None,
                     owned_ns: 0,
@@ -694,6 +702,18 @@ mod tests {
     }
 
     #[test]
+    fn who_was_away_has_its_slices_at_once_when_it_is_back() {
+        let mut stage = Stage::new(&[50, 50], &[1, 27]);
+        stage.run(5 * SECOND);
+        stage.depths[0] = (1, 1);
+        stage.run(15 * SECOND);
+        stage.depths[0] = (0, 1);
+        stage.served = vec![0; 2];
+        stage.run(17 * SECOND);
+        assert!(stage.served_percent(0) >= 40, "one request at a time has a slice, not a request: {:?}", stage.served);
+    }
+
+    #[test]
     fn a_share_changes_live() {
         let mut stage = Stage::new(&[50, 50], &[4, 4]);
         stage.run(20 * SECOND);
@@ -720,7 +740,7 @@ mod tests {
             }
             assert!(stage.now < SECOND + 2 * STUCK_NS, "the other one still waits");
         }
-        assert_eq!(stage.policy.time(stage.now).stuck, 1);
+        assert_eq!(stage.policy.time(stage.now).map(|time| time.stuck), Some(1));
     }
 
     #[test]
