@@ -4,6 +4,7 @@ mod client;
 mod curve;
 mod print;
 mod probe;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,8 +19,8 @@ use serde_json::{Value, json};
 use self::client::{ClientError, ask};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, OrDefault, SetDisk, SetVolume, Setting, StartProbe,
-    Status, VolumeView,
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, LiveView, OrDefault, SetDisk, SetVolume, Setting,
+    StartProbe, Status, VolumeView,
 };
 use crate::fault::FaultText;
 use crate::quantity::{Insulation, Name, ShareText, Size, Time};
@@ -43,6 +44,7 @@ enum Command {
     Volume(VolumeArgs),
     Disk(DiskArgs),
     Status(StatusArgs),
+    Top(TopArgs),
 }
 
 /// Which server, and how to show its answer.
@@ -305,6 +307,23 @@ struct StatusArgs {
     reach: Reach,
 }
 
+/// Show disks and their tenants live: who has the disk, what each gets, keeps and waits for
+///
+/// SLICE is a tenant's time in each round, LOST what it loses of it. KEEPS is its insulation ratio: what its work would have taken
+/// alone, by its share of the time in which it wanted something; at least R is promised. It is measured over ten rounds, and at
+/// least five seconds; throughput and latencies over two. The coloured strip shows the last slices.
+#[derive(Debug, Args)]
+struct TopArgs {
+    /// Only this disk
+    #[arg(long)]
+    disk: Option<Name>,
+    /// Print it once, as text; without a terminal, that is what happens
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
 impl Cli {
     /// Does what was asked for.
     pub fn run(self) -> ExitCode {
@@ -315,6 +334,13 @@ impl Cli {
             Command::Status(StatusArgs { reach }) => {
                 (reach, Request::get("/v1/status", |answer| Ok(print::status(&read::<Status>(answer)?))))
             }
+            Command::Top(TopArgs { disk, once, reach }) => {
+                let path = disk.map_or_else(|| "/v1/top".into(), |disk| format!("/v1/top?disk={disk}"));
+                let live = !once && !reach.json && top::is_watched();
+                let request = Request::get(path, |answer| Ok(print::top(&read::<Vec<LiveView>>(answer)?)));
+                let print = if live { |_| Ok(String::new()) } else { request.print };
+                (reach, Request { live, print, ..request })
+            }
         };
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -322,6 +348,9 @@ impl Cli {
         };
         let answer = runtime.block_on(async {
             let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
+            if request.live {
+                return top::watch(&reach, &request.path).await;
+            }
             if let Some(disk) = &request.probe {
                 return probe::follow(&reach, disk, answer).await;
             }
@@ -387,13 +416,24 @@ struct Request {
     progress: Option<(Name, u64)>,
     /// The disk whose probe it begins.
     probe: Option<Name>,
+    /// It is asked again and again, and shown on a screen.
+    live: bool,
     /// Where a picture of its answer goes.
     svg: Option<PathBuf>,
 }
 
 impl Request {
     fn new(method: Method, path: impl Into<String>, body: Option<Value>) -> Request {
-        Request { method, path: path.into(), body, print: show_done, progress: None, probe: None, svg: None }
+        Request {
+            method,
+            path: path.into(),
+            body,
+            print: show_done,
+            progress: None,
+            probe: None,
+            svg: None,
+            live: false,
+        }
     }
 
     fn get(path: impl Into<String>, print: fn(Value) -> Result<String, ClientError>) -> Request {

@@ -1,10 +1,10 @@
 //! Tables and lists for people.
 
 use crate::control::view::{
-    Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, PolicyView, ProfileView,
-    RatioView, SliceView, Status, TenantView, ValueSource, ValueView, VolumeView,
+    Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView, PolicyView,
+    ProfileView, RatioView, SliceView, Status, TenantView, ValueSource, ValueView, VolumeView,
 };
-use crate::quantity::{Size, percent};
+use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
@@ -283,41 +283,57 @@ fn round(policy: &PolicyView) -> String {
     }
 }
 
-/// A duration that people can compare.
-pub fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s >= 10.0 => format!("{s:.0} s"),
-        s if s >= 1.0 => format!("{s:.1} s"),
-        s if s >= 0.01 => format!("{:.0} ms", s * 1e3),
-        s if s >= 0.001 => format!("{:.1} ms", s * 1e3),
-        s => format!("{:.0} us", s * 1e6),
+/// What tenants get: the headings of a table.
+pub const TENANT_HEADINGS: [&str; 10] =
+    ["TENANT", " SHARE", " SLICE", " LOST", " KEEPS", " READS", " WRITES", " P50", " P99", "WAITS FOR"];
+/// The column of the insulation.
+pub const KEEPS: usize = 4;
+
+/// A row of that.
+pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
+    let slice = |of: fn(&SliceView) -> f64| tenant.slice.as_ref().map_or("-".into(), |slice| duration(of(slice)));
+    let rates = tenant.rates.clone().unwrap_or_default();
+    let latency = |of: fn(&LatencyView) -> f64| rates.latency.as_ref().map_or("-".into(), |all| duration(of(all)));
+    vec![
+        tenant.name.clone(),
+        ratio(tenant.share.effective),
+        slice(|slice| slice.seconds),
+        slice(|slice| slice.loss_seconds),
+        tenant.insulation.as_ref().map_or("-".into(), |kept| format!("{:.2}", kept.ratio)),
+        throughput(rates.reads, rates.read_bytes),
+        throughput(rates.writes, rates.write_bytes),
+        latency(|latency| latency.p50_seconds),
+        latency(|latency| latency.p99_seconds),
+        waits_for(&rates.delay_seconds),
+    ]
+}
+
+/// What tenants get.
+fn tenants(tenants: &[TenantView]) -> String {
+    match tenants {
+        [] => String::new(),
+        some => table(&TENANT_HEADINGS, some.iter().map(tenant_cells).collect()),
     }
 }
 
-/// What tenants get: a table, one row each.
-pub fn tenants(tenants: &[TenantView]) -> String {
-    if tenants.is_empty() {
-        return String::new();
-    }
-    let headings = ["TENANT", " SHARE", " SLICE", " LOST", " KEEPS", " READS", " WRITES", " P50", " P99", "WAITS FOR"];
-    let row = |tenant: &TenantView| {
-        let slice = |of: fn(&SliceView) -> f64| tenant.slice.as_ref().map_or("-".into(), |slice| duration(of(slice)));
-        let rates = tenant.rates.clone().unwrap_or_default();
-        let latency = |of: fn(&LatencyView) -> f64| rates.latency.as_ref().map_or("-".into(), |all| duration(of(all)));
-        vec![
-            tenant.name.clone(),
-            ratio(tenant.share.effective),
-            slice(|slice| slice.seconds),
-            slice(|slice| slice.loss_seconds),
-            tenant.insulation.as_ref().map_or("-".into(), |kept| format!("{:.2}", kept.ratio)),
-            throughput(rates.reads, rates.read_bytes),
-            throughput(rates.writes, rates.write_bytes),
-            latency(|latency| latency.p50_seconds),
-            latency(|latency| latency.p99_seconds),
-            waits_for(&rates.delay_seconds),
-        ]
+/// What runs on a disk, in a line.
+pub fn live_title(disk: &LiveView) -> String {
+    let Some(about) = &disk.policy else { return condition(disk.condition) };
+    let parts = [
+        policy(about),
+        insulation(about),
+        about.round_seconds.map_or(String::new(), |s| format!("round {}", duration(s))),
+    ];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Disks and their tenants, once.
+pub fn top(disks: &[LiveView]) -> String {
+    let disk = |disk: &LiveView| {
+        let tenants = if disk.tenants.is_empty() { "no tenants\n".into() } else { tenants(&disk.tenants) };
+        format!("{}  {}\n{tenants}", disk.disk, live_title(disk))
     };
-    table(&headings, tenants.iter().map(row).collect())
+    disks.iter().map(disk).collect::<Vec<_>>().join("\n")
 }
 
 /// Requests and bytes a second.
