@@ -124,6 +124,17 @@ pub fn percent(ppb: u64) -> String {
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// A duration in seconds for people: two or three digits.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s >= 10.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s if s >= 0.01 => format!("{:.0} ms", s * 1e3),
+        s if s >= 0.001 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.0} us", s * 1e6),
+    }
+}
+
 /// A duration such as `30s`, `500ms`, `5m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Time(pub Duration);

@@ -343,7 +343,7 @@ mod tests {
     use engine::disk::policy::TenantPlan;
 
     use super::*;
-    use crate::control::DiskUse;
+    use crate::control::live::DiskUse;
     use crate::reactor::LayerView;
 
     #[test]
@@ -383,6 +383,7 @@ mod tests {
             used_frames: 1,
             dirty_frames: 0,
             wanting_ns: 0,
+            miss_ratios: [None; 3],
             plan: Some(plan),
         };
         let snapshot = Snapshot { volumes: vec![stats], tenants: vec![tenant], ..Snapshot::default() };

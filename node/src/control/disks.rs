@@ -296,6 +296,7 @@ impl Control {
                 return Err(error);
             }
             stop(thread).await;
+            self.forget_series(name);
             let others = self.running();
             self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1)).await?;
         } else {

@@ -259,6 +259,11 @@ impl Control {
         self.series.lock().expect("nobody panics while holding it")
     }
 
+    /// A disk is gone: one of the same name begins anew.
+    pub(super) fn forget_series(&self, disk: &Name) {
+        self.series().remove(disk);
+    }
+
     /// Looks at all disks now and then, until the server shuts down.
     pub async fn watch(self: Arc<Control>) {
         let mut ticks = tokio::time::interval(PERIOD);

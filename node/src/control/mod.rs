@@ -9,7 +9,7 @@ mod curve;
 mod disks;
 mod error;
 mod faults;
-mod live;
+pub mod live;
 mod places;
 mod probes;
 mod raw;
@@ -33,7 +33,6 @@ use uuid::Uuid;
 
 pub use disks::SIM;
 pub use error::{Error, Kind};
-pub use live::DiskUse;
 use registry::Registry;
 pub use show::Observed;
 pub use view::Done;

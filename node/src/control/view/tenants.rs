@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Condition, ShareView};
+use crate::quantity::duration;
 use crate::store::PolicyName;
 
 /// Who decides which request goes to the device next.
@@ -50,12 +51,11 @@ pub struct SliceView {
 impl SliceView {
     /// For people.
     pub fn in_words(&self) -> String {
-        let ms = |seconds: f64| format!("{:.0} ms", seconds * 1000.0);
         format!(
             "its slice is {} of a round of {} at present, and it waits for it {} at most",
-            ms(self.seconds),
-            ms(self.round_seconds),
-            ms(self.wait_seconds_max)
+            duration(self.seconds),
+            duration(self.round_seconds),
+            duration(self.wait_seconds_max)
         )
     }
 }
