@@ -80,6 +80,8 @@ bugs! {
     IdleSliceNotBooked,
     /// The disk stays with a tenant as long as it has something to do.
     TurnNotPassed,
+    /// A new policy is told of requests that the one before gave to the device.
+    OldRequestsReported,
     /// Partitions are a little larger than what there is to be divided.
     PartitionsTooLarge,
 }

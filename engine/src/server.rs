@@ -87,7 +87,8 @@ impl Config {
         }
     }
 
-    fn policy(&self) -> policy::Settings {
+    /// The policy that it begins with. `Command::SetPolicy` changes it.
+    pub fn policy(&self) -> policy::Settings {
         policy::Settings {
             kind: self.policy,
             depth: self.device_depth,
@@ -174,7 +175,7 @@ impl Server {
         Server {
             now: 0,
             cache: Cache::new(frames, frames_max, config.seed),
-            device: Device::new(config.policy().build()),
+            device: Device::new(config.policy()),
             connections: Vec::new(),
             volumes: Vec::new(),
             requests: Slab::new(),

@@ -124,6 +124,17 @@ pub fn percent(ppb: u64) -> String {
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// A duration in seconds for people: two or three digits.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s >= 10.0 => format!("{s:.0} s"),
+        s if s >= 1.0 => format!("{s:.1} s"),
+        s if s >= 0.01 => format!("{:.0} ms", s * 1e3),
+        s if s >= 0.001 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.0} us", s * 1e6),
+    }
+}
+
 /// A duration such as `30s`, `500ms`, `5m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Time(pub Duration);
@@ -152,6 +163,34 @@ impl fmt::Display for Time {
             ms if ms.is_multiple_of(1000) => write!(f, "{}s", ms / 1000),
             ms => write!(f, "{ms}ms"),
         }
+    }
+}
+
+/// R, the part of its standalone efficiency that a tenant keeps, in thousandths; typed as `0.9` or `90%`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Insulation(pub u32);
+
+impl FromStr for Insulation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Insulation, String> {
+        let wrong = || format!("'{text}' is not an insulation; write it as 0.9 or 90%");
+        let (number, parts) = text.strip_suffix('%').map_or((text, 1000), |percent| (percent, 10));
+        let (value, scale) = decimal(number).ok_or_else(wrong)?;
+        let permille = value * parts / scale;
+        if value * parts % scale != 0 || !(1..1000).contains(&permille) {
+            return Err(format!(
+                "the insulation '{text}' is out of bounds: it is above 0 and below 1, with at most three digits; nobody keeps all"
+            ));
+        }
+        Ok(Insulation(permille as u32))
+    }
+}
+
+impl fmt::Display for Insulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("0.{:03}", self.0);
+        f.write_str(text.trim_end_matches('0'))
     }
 }
 
@@ -201,7 +240,7 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(ShareText, Time, Name);
+as_text!(ShareText, Time, Name, Insulation);
 
 impl Serialize for Size {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -260,6 +299,16 @@ mod tests {
     }
 
     #[test]
+    fn insulation_as_people_type_it() {
+        let insulation = |text: &str| text.parse::<Insulation>();
+        assert_eq!((insulation("0.9"), insulation("90%")), (Ok(Insulation(900)), Ok(Insulation(900))));
+        assert_eq!(insulation("97.5%").unwrap().to_string(), "0.975");
+        for wrong in ["", "1", "0", "100%", "0.9999", "-0.5", ".9", "nine", "150%"] {
+            assert!(insulation(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn names_never_escape_a_directory() {
         for right in ["db", "A", "0", "a.b-c_d", &"x".repeat(63)] {
             assert!(right.parse::<Name>().is_ok(), "{right}");
@@ -278,6 +327,7 @@ mod tests {
         #[test]
         fn nothing_panics(text: String) {
             let _ = (text.parse::<Size>(), text.parse::<ShareText>(), text.parse::<Time>(), text.parse::<Name>());
+            let _ = text.parse::<Insulation>();
         }
 
         #[test]

@@ -126,6 +126,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
+    tokio::spawn(control.clone().watch());
     let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
     for listener in nbd {
         tokio::spawn(listen::accept(listener, control.clone(), handshakes.clone()));

@@ -5,5 +5,9 @@ mod agrees;
 
 #[test]
 fn the_manual_agrees_with_the_help() {
-    agrees::check("aerogel", env!("CARGO_BIN_EXE_aerogel"), &["serve.md", "volume.md", "disk.md", "status.md"]);
+    agrees::check(
+        "aerogel",
+        env!("CARGO_BIN_EXE_aerogel"),
+        &["serve.md", "volume.md", "disk.md", "status.md", "top.md"],
+    );
 }

@@ -5,8 +5,8 @@ use engine::control::LEAST_BYTES;
 use engine::control::{Command, Refusal, Report, Snapshot, TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::curve::{Point, View};
 use engine::disk::VolumeId;
-use engine::disk::policy::{Kind, Slice};
-use engine::units::{BLOCK, VOLUME_BYTES_MAX};
+use engine::disk::policy::{Kind, Settings, Slice};
+use engine::units::{BLOCK, MILLISECOND, SECOND, VOLUME_BYTES_MAX};
 use engine::{Action, Event, Server};
 
 use crate::Verdict;
@@ -130,6 +130,7 @@ impl World {
                 self.close(at, discard)
             }
             6 => self.vanish_all(volume),
+            _ if self.setup.changes_policy && self.rng.one_in(2) => self.set_policy(),
             _ if self.setup.config.prefetch_bytes_max > 0 && self.ops.is_multiple_of(3) => {
                 let bytes = [0, 64 << 10, 1 << 20][(self.ops / 3 % 3) as usize];
                 self.ask(Command::SetPrefetch(bytes), Ask::Must)
@@ -140,6 +141,21 @@ impl World {
             }
             _ => self.ask(Command::Snapshot, Ask::Snapshot),
         }
+    }
+
+    fn set_policy(&mut self) -> Verdict {
+        let settings = Settings {
+            kind: self.rng.pick(&[Kind::None, Kind::Insulated, Kind::Insulated]),
+            needs_slices: self.rng.one_in(2),
+            insulation_permille: self.rng.pick(&[500, 900, 950]),
+            round_max_ns: self.rng.pick(&[50 * MILLISECOND, 2 * SECOND]),
+            ..self.policy
+        };
+        if (settings.kind, settings.needs_slices) != (self.policy.kind, self.policy.needs_slices) {
+            self.policy_since = Some(self.now);
+        }
+        self.policy = settings;
+        self.ask(Command::SetPolicy(settings), Ask::Must)
     }
 
     /// Whether something is asked of a volume and not yet answered.
@@ -377,7 +393,7 @@ impl World {
     fn check_disk_time(&self, snapshot: &Snapshot) -> Option<&'static str> {
         /// Rounds after which whoever waits, and has no debts, has had a slice: one; more where tenants come and go.
         const ROUNDS_MAX: u64 = 6;
-        if self.setup.config.policy != Kind::Insulated {
+        if self.policy.kind != Kind::Insulated {
             return None;
         }
         let owned_ns = snapshot.time.tenant_ns + snapshot.time.switch_ns;
@@ -390,7 +406,7 @@ impl World {
             Some("tenants owned more than all time")
         } else if owned_ns > snapshot.busy_ns + snapshot.idle_ns {
             Some("more time was owned than has passed")
-        } else if snapshot.time.stuck == 0 && snapshot.busy_ns > owned_ns {
+        } else if snapshot.time.stuck == 0 && !self.setup.changes_policy && snapshot.busy_ns > owned_ns {
             Some("the device worked for nobody")
         } else if plans().any(|plan| plan.debt_ns == 0 && plan.waiting_slices > ROUNDS_MAX * tenants) {
             Some("somebody's turn never comes")
@@ -411,6 +427,7 @@ impl World {
         (self.draining, self.drained) = (false, false);
         self.batch.clear();
         self.server = Server::new(self.setup.config.clone());
+        self.policy = self.setup.config.policy();
         self.frames = Frames::new(self.setup.config.frames_max());
         for volume in &mut self.volumes {
             let medium = self.disk.medium(volume.setup.spec.volume);

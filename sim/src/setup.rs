@@ -81,6 +81,8 @@ pub struct Setup {
     pub operations: u64,
     /// Power cuts and restarts, parts per million of events.
     pub restarts: u64,
+    /// The operator sets other policies now and then.
+    pub changes_policy: bool,
     /// Clients go everywhere rather than to a few places.
     pub scattered: bool,
     /// The driver works in passes, and is up to so many nanoseconds late: what is due comes together, and what the
@@ -114,6 +116,7 @@ impl Setup {
             volumes,
             operations: rng.pick(&[0, 300, 2000]),
             restarts: rng.pick(&[0, 100, 400, 1200]),
+            changes_policy: Rng::new(seed ^ 0x90_11c7).one_in(3),
             scattered: false,
             late_ns: rng.pick(&[0, 0, 100_000, 3 * MILLISECOND]),
         };

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use engine::control::WriteCache;
-use engine::disk::policy::{HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS};
+use engine::disk::policy::{HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
 use engine::disk::{Io, IoId, Op, VolumeId};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Outgoing, Server};
@@ -157,6 +157,9 @@ pub struct World {
     /// Tenants that there are.
     pub(crate) tenants: Vec<bool>,
     silence_checked_at: Nanos,
+    /// The engine's present policy, and since when it is another one than the first.
+    pub(crate) policy: Settings,
+    pub(crate) policy_since: Option<Nanos>,
     /// The device has had nothing to do since then.
     idle_since: Option<Nanos>,
     at_once: u32,
@@ -194,6 +197,8 @@ impl World {
             drained: false,
             tenants: vec![false; setup.tenants.len()],
             silence_checked_at: 0,
+            policy: setup.config.policy(),
+            policy_since: None,
             idle_since: Some(0),
             at_once: 0,
             in_pass: false,
@@ -363,9 +368,9 @@ impl World {
         self.watch_outgoing()?;
         // In slices, the disk may be another's, or be held for another; below a throttle, for a while, or beside what the disk
         // keeps, nobody's. Then it does nothing for nobody, for a while.
-        let hold_ns = match &self.setup.config {
-            config if config.policy != Kind::Insulated => None,
-            config if config.needs_slices => Some(HOLD_MAX_NS),
+        let hold_ns = match self.policy {
+            policy if policy.kind != Kind::Insulated => None,
+            policy if policy.needs_slices => Some(HOLD_MAX_NS),
             _ => Some(PACE_DEBT_NS),
         };
         for volume in self.volumes.iter().filter(|volume| !volume.closing) {
@@ -426,14 +431,15 @@ impl World {
         Ok(())
     }
 
-    /// In slices, nobody's requests are in the device beside another tenant's, but for those that it does not give back.
+    /// In slices, nobody's requests are in the device beside another tenant's, but for those that it does not give back, and
+    /// those that an earlier policy gave it.
     fn check_slices(&self, volume: VolumeId) -> Verdict {
-        if self.setup.config.policy != Kind::Insulated || !self.setup.config.needs_slices {
+        if self.policy.kind != Kind::Insulated || !self.policy.needs_slices {
             return Ok(());
         }
         let tenant = |volume: VolumeId| self.volumes[volume.0 as usize].setup.spec.tenant;
         let mut beside = self.disk.requests().filter(|&(other, _)| tenant(other) != tenant(volume));
-        match beside.find(|&(_, since)| self.now < since + STUCK_NS) {
+        match beside.find(|&(_, since)| self.now < since + STUCK_NS && self.policy_since.is_none_or(|at| since > at)) {
             Some((other, since)) => Err(format!(
                 "a request of {volume:?} goes to the device at {}, where one of {other:?}, of another tenant, is since {since}",
                 self.now

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::cache::FrameId;
 use crate::disk::VolumeId;
+use crate::disk::policy::Settings;
 use crate::event::{Action, ConnId, Farewell};
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};
@@ -40,6 +41,12 @@ impl Server {
             }),
             Command::SetPrefetch(bytes) => {
                 self.set_prefetch(bytes);
+                Ok(Some(Report::Done))
+            }
+            Command::SetPolicy(settings) => {
+                // What the driver has laid out cannot grow; and without any request there would be no progress.
+                let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
+                self.device.set_policy(self.now, Settings { depth, ..settings });
                 Ok(Some(Report::Done))
             }
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
@@ -362,6 +369,7 @@ impl Server {
             miss_blocks: counters.miss_blocks,
             cache_delay_ns: counters.cache_delay_ns,
             queue_delay_ns: counters.queue_delay_ns,
+            slice_delay_ns: counters.slice_delay_ns,
             disk_delay_ns: counters.disk_delay_ns,
             device_read_bytes: counters.device_read_bytes,
             device_write_bytes: counters.device_write_bytes,

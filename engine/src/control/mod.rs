@@ -9,7 +9,7 @@ pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, Tenan
 
 use crate::cache::EvictionPolicy;
 use crate::curve::View;
-use crate::disk::VolumeId;
+use crate::disk::{VolumeId, policy};
 use crate::units::Share;
 
 /// A tenant of this disk: a small number that control chose.
@@ -118,6 +118,9 @@ pub enum Command {
     DeclareLost(VolumeId),
     /// Read at most this many bytes ahead of a stream at once; 0 for none.
     SetPrefetch(u64),
+    /// Another policy, or other settings of the same. What waits stays in its order; the depth is at most the one that the
+    /// machine began with.
+    SetPolicy(policy::Settings),
     /// Report everything there is to see.
     Snapshot,
     /// Report the curve of a volume's tenant: under a policy, or under the one that its partition runs.

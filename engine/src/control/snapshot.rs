@@ -81,8 +81,10 @@ pub struct VolumeStats {
     pub miss_blocks: u64,
     /// Nanoseconds that requests waited for frames of their partition.
     pub cache_delay_ns: u64,
-    /// Nanoseconds that device requests waited before they were given to the device.
+    /// Nanoseconds that device requests waited before they were given to the device, while their tenant could have had it.
     pub queue_delay_ns: u64,
+    /// Nanoseconds that device requests waited while the disk was another tenant's.
+    pub slice_delay_ns: u64,
     /// Nanoseconds that device requests were in the device.
     pub disk_delay_ns: u64,
     /// Bytes read from the device.
@@ -165,7 +167,7 @@ pub struct Snapshot {
     pub tenants: Vec<TenantStats>,
     /// By connection.
     pub connections: Vec<ConnectionStats>,
-    /// Whose the disk's time was, under a policy that tells tenants apart.
+    /// Whose the disk's time was.
     pub time: DiskTime,
     /// The last slices, oldest first.
     pub slices: Vec<Slice>,

@@ -1,9 +1,10 @@
 //! Device requests from the moment they are made until they are complete: a table, the policy that orders them, and the
 //! time they spend.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
-use super::policy::{DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
+use super::policy::{self, DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::{Io, IoId, Op, Segment, VolumeId};
 use crate::cache::BlockId;
 use crate::control::TenantId;
@@ -35,10 +36,18 @@ pub(crate) struct Slot {
     pub(crate) tenant: TenantId,
     /// The blocks it concerns, and of each the sectors.
     pub(crate) parts: Vec<(BlockId, SectorMask)>,
-    /// As the policy sees it.
+    /// As the policy sees it, and whether it begins where an earlier one of its tenant ended.
     entry: Entry,
+    follows: bool,
     arrived: Nanos,
     submitted: Nanos,
+    /// Whether somebody waits for it: [`Policy::hurry`] says so later than [`Policy::arrived`].
+    urgent: Cell<bool>,
+    /// [`Policy::others_ns`] when the policy got it, and what it waited for others under an earlier one.
+    others_at: Nanos,
+    others_ns: Nanos,
+    /// The policy that gave it to the device, by [`Device::generation`].
+    generation: u32,
 }
 
 impl Default for Slot {
@@ -49,8 +58,13 @@ impl Default for Slot {
             tenant: TenantId(0),
             parts: Vec::new(),
             entry: Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 0 },
+            follows: false,
             arrived: 0,
             submitted: 0,
+            urgent: Cell::new(false),
+            others_at: 0,
+            others_ns: 0,
+            generation: 0,
         }
     }
 }
@@ -58,7 +72,10 @@ impl Default for Slot {
 /// How long a completed request waited and was served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
+    /// While its tenant could have had the disk.
     pub(crate) queued_ns: Nanos,
+    /// While the disk was another tenant's.
+    pub(crate) slice_ns: Nanos,
     pub(crate) device_ns: Nanos,
 }
 
@@ -67,6 +84,12 @@ pub(crate) struct Served {
 pub(crate) struct Device {
     slots: Slab<Slot>,
     policy: Box<dyn Policy>,
+    settings: policy::Settings,
+    /// Policies so far: what an earlier one gave to the device is none of the present one's business.
+    generation: u32,
+    /// Whose the time of earlier policies was, and how long the device had been busy when the present one began.
+    past_time: DiskTime,
+    past_busy_ns: Nanos,
     tenants: Vec<OfTenant>,
     in_device: u32,
     started: Option<Nanos>,
@@ -76,10 +99,14 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(policy: Box<dyn Policy>) -> Device {
+    pub(crate) fn new(settings: policy::Settings) -> Device {
         Device {
             slots: Slab::new(),
-            policy,
+            policy: settings.build(),
+            settings,
+            generation: 0,
+            past_time: DiskTime::default(),
+            past_busy_ns: 0,
             tenants: Vec::new(),
             in_device: 0,
             started: None,
@@ -95,12 +122,55 @@ impl Device {
         if self.tenants.len() <= at {
             self.tenants.resize_with(at + 1, OfTenant::default);
         }
+        self.tenants[at].share = Some(share);
         self.policy.set_tenant(now, tenant, share);
     }
 
     /// A tenant without volumes is gone.
     pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
+        self.tenants[tenant.0 as usize].share = None;
         self.policy.drop_tenant(now, tenant);
+    }
+
+    /// Other settings; perhaps another policy. What waits moves to it in the order in which it came; what is in the device
+    /// comes back without its notice.
+    pub(crate) fn set_policy(&mut self, now: Nanos, settings: policy::Settings) {
+        let is_other = settings.is_other(&self.settings);
+        self.settings = settings;
+        if !is_other {
+            return self.policy.set(settings);
+        }
+        self.account(now);
+        let mut waiting = Vec::with_capacity(self.policy.waiting());
+        for tenant in self.tenant_ids() {
+            self.policy.withdraw(now, tenant, &|_| true, &mut waiting);
+        }
+        for io in &waiting {
+            let slot = &mut self.slots[io.0];
+            slot.others_ns += self.policy.others_ns(now, slot.tenant) - slot.others_at;
+        }
+        self.past_time = self.time(now);
+        self.past_busy_ns = self.busy_ns;
+        self.policy = settings.build();
+        self.generation += 1;
+        for tenant in self.tenant_ids() {
+            let share = self.tenants[tenant.0 as usize].share.expect("a tenant that is there");
+            self.policy.set_tenant(now, tenant, share);
+        }
+        // Stable: of those that came at the same time, each tenant's stay in their order.
+        waiting.sort_by_key(|io| self.slots[io.0].arrived);
+        for io in waiting {
+            let slot = &mut self.slots[io.0];
+            slot.others_at = 0;
+            slot.entry.cost_ns = self.policy.cost_ns(slot.entry.op, slot.entry.len, slot.follows);
+            self.policy.arrived(now, slot.tenant, slot.entry, slot.urgent.get());
+        }
+    }
+
+    /// Those that are there.
+    fn tenant_ids(&self) -> Vec<TenantId> {
+        let known = self.tenants.iter().enumerate().filter(|(_, tenant)| tenant.share.is_some());
+        known.map(|(at, _)| TenantId(at as u32)).collect()
     }
 
     /// A new request, to be completed by the caller with segments and parts, then [`Device::submit`]ted.
@@ -144,10 +214,13 @@ impl Device {
     pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool) {
         let slot = &mut self.slots[io.0];
         slot.arrived = now;
+        slot.urgent.set(urgent);
         let tenant = slot.tenant;
+        (slot.others_at, slot.others_ns) = (self.policy.others_ns(now, tenant), 0);
         let of_tenant = &mut self.tenants[tenant.0 as usize];
         let follows = of_tenant.ends.follows(&slot.io);
         of_tenant.demand.begin(now);
+        slot.follows = follows;
         let Io { op, len, .. } = slot.io;
         slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, follows) };
         self.policy.arrived(now, tenant, slot.entry, urgent);
@@ -158,7 +231,11 @@ impl Device {
         let slots = &self.slots;
         let is_write = |io: IoId| {
             let slot = &slots[io.0];
-            slot.io.volume == volume && slot.purpose == Purpose::WriteBack
+            let wanted = slot.io.volume == volume && slot.purpose == Purpose::WriteBack;
+            if wanted {
+                slot.urgent.set(true);
+            }
+            wanted
         };
         self.policy.hurry(tenant, &is_write);
     }
@@ -181,7 +258,10 @@ impl Device {
         while let Some(io) = self.policy.next(now, self.in_device) {
             self.account(now);
             self.in_device += 1;
-            self.slots[io.0].submitted = now;
+            let slot = &mut self.slots[io.0];
+            slot.submitted = now;
+            slot.generation = self.generation;
+            slot.others_ns += self.policy.others_ns(now, slot.tenant) - slot.others_at;
             actions.push_back(Action::Submit(io));
         }
     }
@@ -191,9 +271,13 @@ impl Device {
         self.account(now);
         self.in_device -= 1;
         let slot = &self.slots[io.0];
-        let served = Served { queued_ns: slot.submitted - slot.arrived, device_ns: now - slot.submitted };
+        let waited_ns = slot.submitted - slot.arrived;
+        let slice_ns = slot.others_ns.min(waited_ns);
+        let served = Served { queued_ns: waited_ns - slice_ns, slice_ns, device_ns: now - slot.submitted };
         let tenant = slot.tenant;
-        self.policy.done(now, tenant, &slot.entry, slot.submitted);
+        if slot.generation == self.generation || planted!(OldRequestsReported) {
+            self.policy.done(now, tenant, &slot.entry, slot.submitted);
+        }
         self.end_demand(now, tenant);
         served
     }
@@ -258,9 +342,15 @@ impl Device {
         self.policy.plan(now, tenant)
     }
 
-    /// Whose the disk's time was.
+    /// Whose the disk's time was, as of the last [`Device::account`].
     pub(crate) fn time(&self, now: Nanos) -> DiskTime {
-        self.policy.time(now)
+        let busy = DiskTime { tenant_ns: self.busy_ns - self.past_busy_ns, ..DiskTime::default() };
+        let time = self.policy.time(now).unwrap_or(busy);
+        DiskTime {
+            tenant_ns: self.past_time.tenant_ns + time.tenant_ns,
+            switch_ns: self.past_time.switch_ns + time.switch_ns,
+            stuck: self.past_time.stuck + time.stuck,
+        }
     }
 
     /// The last slices.
@@ -271,6 +361,8 @@ impl Device {
 
 #[derive(Default, Debug)]
 struct OfTenant {
+    /// What it was promised, as long as it is there.
+    share: Option<Option<Share>>,
     ends: Ends,
     demand: Demand,
 }
@@ -327,5 +419,115 @@ impl Ends {
             self.oldest = (self.oldest + 1) % self.places.len();
         }
         found.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::policy::{Kind, Settings};
+    use crate::units::{MILLISECOND, SECOND};
+
+    const A: TenantId = TenantId(0);
+    const B: TenantId = TenantId(1);
+
+    fn settings(kind: Kind, depth: u32) -> Settings {
+        Settings {
+            kind,
+            depth,
+            insulation_permille: 900,
+            switch_ns: 0,
+            round_max_ns: SECOND,
+            needs_slices: true,
+            prices: policy::Prices::default(),
+        }
+    }
+
+    fn device(kind: Kind, depth: u32) -> Device {
+        let mut device = Device::new(settings(kind, depth));
+        device.account(0);
+        [A, B].into_iter().for_each(|tenant| device.set_tenant(0, tenant, Share::from_ppb(500_000_000)));
+        device
+    }
+
+    fn submit(device: &mut Device, now: Nanos, tenant: TenantId, urgent: bool) -> IoId {
+        let io = device.prepare(Op::Write { durable: false }, VolumeId(tenant.0), tenant, Purpose::WriteBack);
+        device.submit(now, io, urgent);
+        io
+    }
+
+    /// What goes to the device now.
+    fn goes(device: &mut Device, now: Nanos) -> Vec<IoId> {
+        let mut actions = VecDeque::new();
+        device.dispatch(now, &mut actions);
+        let submitted = |action| if let Action::Submit(io) = action { io } else { panic!("{action:?}") };
+        actions.into_iter().map(submitted).collect()
+    }
+
+    #[test]
+    fn what_waits_moves_to_another_policy_in_order() {
+        let mut device = device(Kind::Insulated, 1);
+        let first = submit(&mut device, 0, A, false);
+        assert_eq!(goes(&mut device, 0), [first]);
+        let late: Vec<_> =
+            [(1, A), (2, B), (2, B), (3, A)].map(|(at, tenant)| submit(&mut device, at, tenant, false)).into();
+        let urgent = submit(&mut device, 4, B, true);
+        device.hurry_writes(A, VolumeId(0));
+        device.set_policy(5, settings(Kind::None, 8));
+        // Urgent ones take the first turns of their tenants; all of a's are, by now.
+        assert_eq!(goes(&mut device, 5), [late[0], urgent, late[1], late[3], late[2]]);
+        assert_eq!(device.waiting(), 0);
+    }
+
+    #[test]
+    fn a_new_policy_is_not_told_of_what_an_earlier_one_began() {
+        let mut device = device(Kind::None, 8);
+        let old = [submit(&mut device, 0, A, false), submit(&mut device, 0, B, false)];
+        assert_eq!(goes(&mut device, 0), old);
+        device.set_policy(MILLISECOND, settings(Kind::Insulated, 8));
+        let new = [submit(&mut device, MILLISECOND, A, false), submit(&mut device, MILLISECOND, B, false)];
+        let begun = goes(&mut device, MILLISECOND);
+        assert_eq!(begun.len(), 1, "the slice is one tenant's");
+        for io in old {
+            device.done(2 * MILLISECOND, io);
+        }
+        assert!(goes(&mut device, 2 * MILLISECOND).is_empty());
+        assert_eq!(device.done(3 * MILLISECOND, begun[0]).device_ns, 2 * MILLISECOND);
+        assert!(goes(&mut device, 3 * MILLISECOND).is_empty());
+        let at = device.poll_timeout().expect("the slice is held for a while");
+        let other = if begun[0] == new[0] { new[1] } else { new[0] };
+        assert_eq!(goes(&mut device, at), [other]);
+        assert_eq!(device.done(at + MILLISECOND, other).slice_ns, at - MILLISECOND, "the disk was another's");
+    }
+
+    #[test]
+    fn settings_of_the_same_policy_change_live() {
+        for kind in [Kind::None, Kind::Insulated] {
+            let mut device = device(kind, 1);
+            let ios = [submit(&mut device, 0, A, false), submit(&mut device, 0, A, false)];
+            assert_eq!(goes(&mut device, 0), ios[..1], "{kind:?}");
+            device.set_policy(1, settings(kind, 2));
+            assert_eq!(goes(&mut device, 1), ios[1..], "{kind:?}");
+            for io in ios {
+                device.done(2, io);
+            }
+            assert!(device.is_idle());
+        }
+    }
+
+    #[test]
+    fn the_books_of_time_go_on_under_another_policy() {
+        let mut device = device(Kind::None, 8);
+        let old = submit(&mut device, 0, A, false);
+        goes(&mut device, 0);
+        device.done(MILLISECOND, old);
+        device.set_policy(2 * MILLISECOND, settings(Kind::Insulated, 8));
+        let new = submit(&mut device, 2 * MILLISECOND, B, false);
+        assert_eq!(goes(&mut device, 2 * MILLISECOND), [new]);
+        device.done(5 * MILLISECOND, new);
+        let owned = |time: DiskTime| time.tenant_ns + time.switch_ns;
+        assert_eq!(owned(device.time(5 * MILLISECOND)), 4 * MILLISECOND);
+        device.set_policy(5 * MILLISECOND, settings(Kind::None, 8));
+        assert_eq!(owned(device.time(9 * MILLISECOND)), 4 * MILLISECOND);
     }
 }

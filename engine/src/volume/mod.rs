@@ -46,6 +46,7 @@ pub(crate) struct Counters {
     pub(crate) miss_blocks: u64,
     pub(crate) cache_delay_ns: Nanos,
     pub(crate) queue_delay_ns: Nanos,
+    pub(crate) slice_delay_ns: Nanos,
     pub(crate) disk_delay_ns: Nanos,
     pub(crate) device_read_bytes: u64,
     pub(crate) device_write_bytes: u64,

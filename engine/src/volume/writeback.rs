@@ -134,6 +134,7 @@ impl Server {
         if !matches!(purpose, Purpose::Prefetch(_)) {
             // For what is read ahead nobody waits, or not as long.
             counters.queue_delay_ns += served.queued_ns;
+            counters.slice_delay_ns += served.slice_ns;
             counters.disk_delay_ns += served.device_ns;
         }
         counters.device_errors += u64::from(result.is_err());

@@ -92,14 +92,19 @@ impl Scrape {
     }
 
     fn volume_levels(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let centers: [Labelled; 3] =
-            [("cache", |v| v.cache_delay_ns), ("queue", |v| v.queue_delay_ns), ("disk", |v| v.disk_delay_ns)];
+        let centers: [Labelled; 4] = [
+            ("cache", |v| v.cache_delay_ns),
+            ("queue", |v| v.queue_delay_ns),
+            ("slice", |v| v.slice_delay_ns),
+            ("disk", |v| v.disk_delay_ns),
+        ];
         let mut delays = Vec::new();
         for (center, of) in centers {
             let values = self.volumes(|v| seconds(of(v)));
             delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
         }
-        counters(to, "aerogel_volume_delay_seconds", "Time that requests spent, by where", delays)?;
+        let help = "Time that requests spent, by where; slice: while the disk was another tenant's";
+        counters(to, "aerogel_volume_delay_seconds", help, delays)?;
         let mut blocks = Vec::new();
         let reads: [Labelled; 3] =
             [("hit", |v| v.hit_blocks), ("prefetched", |v| v.prefetched_blocks), ("miss", |v| v.miss_blocks)];
@@ -190,20 +195,42 @@ impl Scrape {
             }
             gauges(to, name, help, values)?;
         }
-        Ok(())
+        self.slices(to)
+    }
+
+    /// What tenants get of the disk's time.
+    fn slices(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let (mut ratios, mut slices) = (Vec::new(), Vec::new());
+        for observed in &self.0 {
+            let labels = |tenant| vec![("disk", observed.disk.as_str()), ("tenant", tenant)];
+            ratios.extend(observed.insulation.iter().map(|(tenant, ratio)| (labels(tenant.as_str()), *ratio)));
+            for (id, tenant) in &observed.tenants {
+                let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id);
+                let plan = stats.and_then(|stats| stats.plan);
+                slices.extend(plan.map(|plan| (labels(tenant.as_str()), seconds(plan.slice_ns))));
+            }
+        }
+        let help = "Part of its standalone efficiency that a tenant kept of late; absent without demand";
+        gauges(to, "aerogel_tenant_insulation_ratio", help, ratios)?;
+        gauges(to, "aerogel_tenant_slice_seconds", "Slice of disk time in each round", slices)
     }
 
     fn disks(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let of_disks = |value: &dyn Fn(&Observed) -> f64| -> Vec<(Labels<'_>, f64)> {
             self.0.iter().map(|observed| (vec![("disk", observed.disk.as_str())], value(observed))).collect()
         };
-        let mut time = Vec::new();
-        for observed in &self.0 {
-            let labels = vec![("disk", observed.disk.as_str())];
-            time.push((with(labels.clone(), "use", "tenant"), seconds(observed.snapshot.busy_ns)));
-            time.push((with(labels, "use", "idle"), seconds(observed.snapshot.idle_ns)));
+        let (mut time, mut rounds) = (Vec::new(), Vec::new());
+        for Observed { disk, snapshot, time: used, .. } in &self.0 {
+            let labels = vec![("disk", disk.as_str())];
+            for (name, ns) in [("tenant", used.tenant_ns), ("switch", used.switch_ns), ("idle", used.idle_ns)] {
+                time.push((with(labels.clone(), "use", name), seconds(ns)));
+            }
+            let round = snapshot.tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.round_ns).max();
+            rounds.extend(round.map(|round| (labels, seconds(round))));
         }
-        counters(to, "aerogel_disk_time_seconds", "What a disk's time was used for", time)?;
+        let help = "What a disk's time was used for; switch: lost in turning from one tenant to another";
+        counters(to, "aerogel_disk_time_seconds", help, time)?;
+        gauges(to, "aerogel_disk_round_seconds", "One pass over the tenants' slices", rounds)?;
         let levels: [Metric<Observed, f64>; 6] = [
             ("aerogel_disk_committed_share_ratio", "Part of a disk's time that is promised", |o| o.committed_share),
             ("aerogel_disk_memory_bytes", "Memory for cache and bookkeeping", |o| o.snapshot.budget_bytes as f64),
@@ -313,8 +340,10 @@ fn histograms<'a>(
 mod tests {
     use engine::control::{Snapshot, TenantId};
     use engine::disk::VolumeId;
+    use engine::disk::policy::TenantPlan;
 
     use super::*;
+    use crate::control::live::DiskUse;
     use crate::reactor::LayerView;
 
     #[test]
@@ -332,6 +361,7 @@ mod tests {
             miss_blocks: 0,
             cache_delay_ns: 1_500_000_000,
             queue_delay_ns: 0,
+            slice_delay_ns: 250_000_000,
             disk_delay_ns: 0,
             device_read_bytes: 0,
             device_write_bytes: 0,
@@ -346,14 +376,32 @@ mod tests {
             connections: 1,
         };
         stats.read.latency.record(3_000_000);
-        let snapshot = Snapshot { volumes: vec![stats], busy_ns: 2_000_000_000, ..Snapshot::default() };
+        let plan = TenantPlan { slice_ns: 50_000_000, round_ns: 100_000_000, ..TenantPlan::default() };
+        let tenant = TenantStats {
+            tenant: TenantId(2),
+            target_frames: 1,
+            used_frames: 1,
+            dirty_frames: 0,
+            wanting_ns: 0,
+            miss_ratios: [None; 3],
+            plan: Some(plan),
+        };
+        let snapshot = Snapshot { volumes: vec![stats], tenants: vec![tenant], ..Snapshot::default() };
         let name = |text: &str| text.parse::<crate::quantity::Name>().unwrap();
         let volumes = vec![(VolumeId(1), name("db"), name("team"))];
         let mut layers =
             LayerView { injected: [0, 0, 3, 0, 0], late: Some(Default::default()), ..LayerView::default() };
         layers.late.iter_mut().for_each(|late| late.clock.record(60_000));
-        let observed =
-            Observed { disk: name("default"), snapshot, volumes, tenants: Vec::new(), committed_share: 0.25, layers };
+        let observed = Observed {
+            disk: name("default"),
+            snapshot,
+            volumes,
+            tenants: vec![(TenantId(2), name("team"))],
+            insulation: vec![(name("team"), 0.925)],
+            time: DiskUse { tenant_ns: 1_500_000_000, switch_ns: 250_000_000, idle_ns: 1_250_000_000 },
+            committed_share: 0.25,
+            layers,
+        };
         let text = encode(vec![observed]).unwrap();
         for line in [
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
@@ -363,7 +411,13 @@ mod tests {
             r#"aerogel_volume_read_latency_seconds_bucket{le="0.002048",disk="default",volume="db",tenant="team"} 0"#,
             r#"aerogel_volume_read_latency_seconds_bucket{le="0.004096",disk="default",volume="db",tenant="team"} 1"#,
             r#"aerogel_volume_read_latency_seconds_bucket{le="+Inf",disk="default",volume="db",tenant="team"} 1"#,
-            r#"aerogel_disk_time_seconds_total{disk="default",use="tenant"} 2.0"#,
+            r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="slice"} 0.25"#,
+            r#"aerogel_disk_time_seconds_total{disk="default",use="tenant"} 1.5"#,
+            r#"aerogel_disk_time_seconds_total{disk="default",use="switch"} 0.25"#,
+            r#"aerogel_disk_time_seconds_total{disk="default",use="idle"} 1.25"#,
+            r#"aerogel_disk_round_seconds{disk="default"} 0.1"#,
+            r#"aerogel_tenant_slice_seconds{disk="default",tenant="team"} 0.05"#,
+            r#"aerogel_tenant_insulation_ratio{disk="default",tenant="team"} 0.925"#,
             r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
             r#"aerogel_disk_injected_faults_total{disk="default",kind="stuck"} 3.0"#,
             r#"aerogel_simulated_completion_late_seconds_bucket{le="0.00005",disk="default",cause="clock"} 0"#,

@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, ProbeView, Problem, SetDisk,
-    SetVolume, StartProbe, Status, VolumeView,
+    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, LiveView, ProbeView, Problem,
+    SetDisk, SetVolume, StartProbe, Status, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::Name;
@@ -33,6 +33,7 @@ struct Document;
 pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status))
+        .routes(routes!(top))
         .routes(routes!(list_volumes, create_volume))
         .routes(routes!(show_volume, set_volume, delete_volume))
         .routes(routes!(grow_volume))
@@ -108,6 +109,21 @@ where
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
 async fn status(State(control): Server) -> Json<Status> {
     Json(control.status().await)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct Top {
+    /// This one only.
+    disk: Option<String>,
+}
+
+/// Disks and their tenants at this moment: what each gets, keeps and waits for, and the last slices.
+#[utoipa::path(get, path = "/v1/top", params(Top),
+    responses((status = 200, body = Vec<LiveView>), (status = "4XX", body = Problem)))]
+async fn top(State(control): Server, Query(which): Query<Top>) -> Answer<Vec<LiveView>> {
+    let only = which.disk.as_deref().map(name).transpose()?;
+    Ok(Json(control.live(only.as_ref()).await?))
 }
 
 /// All volumes.
@@ -260,7 +276,7 @@ async fn clear_faults(
     to_the_end(async move { control.clear_faults(&name, which.id).await }).await
 }
 
-/// Set values of a disk's profile by hand, or take that back.
+/// Change how a disk is shared, live, or set values of its profile by hand; or take that back.
 #[utoipa::path(patch, path = "/v1/disks/{name}", params(("name" = String, Path)), request_body = SetDisk,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn set_disk(State(control): Server, Path(disk): Path<String>, Body(request): Body<SetDisk>) -> Answer<Done> {

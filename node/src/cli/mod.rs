@@ -4,6 +4,7 @@ mod client;
 mod curve;
 mod print;
 mod probe;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,12 +19,13 @@ use serde_json::{Value, json};
 use self::client::{ClientError, ask};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, SetDisk, SetVolume, Setting, StartProbe, Status,
-    VolumeView,
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, LiveView, OrDefault, SetDisk, SetVolume, Setting,
+    StartProbe, Status, VolumeView,
 };
 use crate::fault::FaultText;
-use crate::quantity::{Name, ShareText, Size};
+use crate::quantity::{Insulation, Name, ShareText, Size, Time};
 use crate::serve::Serve;
+use crate::store::PolicyName;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
 /// Block storage for many tenants, each with the speed of a disk of its own.
@@ -42,6 +44,7 @@ enum Command {
     Volume(VolumeArgs),
     Disk(DiskArgs),
     Status(StatusArgs),
+    Top(TopArgs),
 }
 
 /// Which server, and how to show its answer.
@@ -197,6 +200,15 @@ enum DiskVerb {
         /// A fault that it has from each start on, such as 'error read 1%'; may be repeated
         #[arg(long = "fault", value_name = "FAULT")]
         faults: Vec<FaultText>,
+        /// Who may use it next: insulated or none [default: insulated if it has heads, as its profile or description says]
+        #[arg(long)]
+        policy: Option<PolicyName>,
+        /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90% [default: 0.9]
+        #[arg(long, value_name = "R")]
+        insulation: Option<Insulation>,
+        /// The longest round of slices, 50ms to 60s: it bounds how long a tenant waits [default: 2s]
+        #[arg(long, value_name = "TIME")]
+        max_round: Option<Time>,
     },
     /// List all disks
     List,
@@ -219,12 +231,22 @@ enum DiskVerb {
         #[arg(long, conflicts_with_all = ["seconds", "quick"])]
         cancel: bool,
     },
-    /// Set values of a disk's profile instead of what was measured
+    /// Change how a disk is shared, at once, or set values of its profile instead of what was measured
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Which
         name: Name,
+        /// Who may use it next: insulated or none; or 'default', what follows from its profile or description
+        #[arg(long, group = "what")]
+        policy: Option<OrDefault<PolicyName>>,
+        /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90%; or 'default'
+        #[arg(long, value_name = "R", group = "what")]
+        insulation: Option<OrDefault<Insulation>>,
+        /// The longest round of slices, 50ms to 60s: it bounds how long a tenant waits; or 'default'
+        #[arg(long, value_name = "TIME", group = "what")]
+        max_round: Option<OrDefault<Time>>,
         /// A value as 'disk show' names it: a number in the unit of its name, 'none', or 'measured' to take it back
-        #[arg(long, value_name = "KEY=VALUE", required = true, value_parser = key_and_value)]
+        #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value, group = "what")]
         profile: Vec<(String, String)>,
     },
     /// Detach a disk: flush, close, forget it. Its data stays; 'disk add' brings it back, here or elsewhere
@@ -285,6 +307,23 @@ struct StatusArgs {
     reach: Reach,
 }
 
+/// Show disks and their tenants live: who has the disk, what each gets, keeps and waits for
+///
+/// SLICE is a tenant's time in each round, LOST what it loses of it. KEEPS is its insulation ratio: what its work would have taken
+/// alone, by its share of the time in which it wanted something; at least R is promised. It is measured over ten rounds, and at
+/// least five seconds; throughput and latencies over two. The coloured strip shows the last slices.
+#[derive(Debug, Args)]
+struct TopArgs {
+    /// Only this disk
+    #[arg(long)]
+    disk: Option<Name>,
+    /// Print it once, as text; without a terminal, that is what happens
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
 impl Cli {
     /// Does what was asked for.
     pub fn run(self) -> ExitCode {
@@ -295,6 +334,13 @@ impl Cli {
             Command::Status(StatusArgs { reach }) => {
                 (reach, Request::get("/v1/status", |answer| Ok(print::status(&read::<Status>(answer)?))))
             }
+            Command::Top(TopArgs { disk, once, reach }) => {
+                let path = disk.map_or_else(|| "/v1/top".into(), |disk| format!("/v1/top?disk={disk}"));
+                let live = !once && !reach.json && top::is_watched();
+                let request = Request::get(path, |answer| Ok(print::top(&read::<Vec<LiveView>>(answer)?)));
+                let print = if live { |_| Ok(String::new()) } else { request.print };
+                (reach, Request { live, print, ..request })
+            }
         };
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -302,6 +348,9 @@ impl Cli {
         };
         let answer = runtime.block_on(async {
             let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
+            if request.live {
+                return top::watch(&reach, &request.path).await;
+            }
             if let Some(disk) = &request.probe {
                 return probe::follow(&reach, disk, answer).await;
             }
@@ -367,13 +416,24 @@ struct Request {
     progress: Option<(Name, u64)>,
     /// The disk whose probe it begins.
     probe: Option<Name>,
+    /// It is asked again and again, and shown on a screen.
+    live: bool,
     /// Where a picture of its answer goes.
     svg: Option<PathBuf>,
 }
 
 impl Request {
     fn new(method: Method, path: impl Into<String>, body: Option<Value>) -> Request {
-        Request { method, path: path.into(), body, print: show_done, progress: None, probe: None, svg: None }
+        Request {
+            method,
+            path: path.into(),
+            body,
+            print: show_done,
+            progress: None,
+            probe: None,
+            svg: None,
+            live: false,
+        }
     }
 
     fn get(path: impl Into<String>, print: fn(Value) -> Result<String, ClientError>) -> Request {
@@ -441,9 +501,10 @@ fn volume_request(verb: VolumeVerb) -> Request {
 fn disk_request(verb: DiskVerb) -> Request {
     let at = |name: &Name| format!("/v1/disks/{name}");
     match verb {
-        DiskVerb::Add { name, path, force, size, directory, faults } => {
-            let directory = directory.map(|directory| absolute(&directory.to_string_lossy()));
-            let body = AddDisk { name, path: absolute(&path), force, size, directory, faults };
+        DiskVerb::Add { name, path, force, size, directory, faults, policy, insulation, max_round } => {
+            let (path, directory) =
+                (absolute(&path), directory.map(|directory| absolute(&directory.to_string_lossy())));
+            let body = AddDisk { name, path, force, size, directory, faults, policy, insulation, max_round };
             Request::new(Method::POST, "/v1/disks", Some(json!(body)))
         }
         DiskVerb::Fault { verb } => fault_request(verb),
@@ -455,8 +516,8 @@ fn disk_request(verb: DiskVerb) -> Request {
             let request = Request::new(Method::POST, at(&name) + "/probe", Some(json!(body)));
             Request { probe: Some(name), print: show_probed, ..request }
         }
-        DiskVerb::Set { name, profile } => {
-            let body = SetDisk { profile: profile.into_iter().collect() };
+        DiskVerb::Set { name, policy, insulation, max_round, profile } => {
+            let body = SetDisk { policy, insulation, max_round, profile: profile.into_iter().collect() };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
         }
         DiskVerb::Remove { name, force } => Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None),

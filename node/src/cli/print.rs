@@ -1,10 +1,10 @@
 //! Tables and lists for people.
 
 use crate::control::view::{
-    Condition, DataKind, DiskView, DriveCache, FaultPhase, FaultView, ProfileView, Status, ValueSource, ValueView,
-    VolumeView,
+    Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView, PolicyView,
+    ProfileView, RatioView, SliceView, Status, TenantView, ValueSource, ValueView, VolumeView,
 };
-use crate::quantity::{Size, percent};
+use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
@@ -132,6 +132,8 @@ pub fn volume(volume: &VolumeView) -> String {
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
         ("cache used", bytes(volume.cache.used_bytes)),
         ("eviction", eviction(volume.cache.eviction)),
+        ("slice", volume.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
+        ("keeps", volume.insulation.as_ref().map_or_else(String::new, kept)),
         ("write cache", write_cache(volume.write_cache)),
         ("not yet written", bytes(volume.dirty_bytes)),
         ("connections", volume.connections.to_string()),
@@ -140,6 +142,16 @@ pub fn volume(volume: &VolumeView) -> String {
         ("flushes", traffic.flushes.to_string()),
         ("errors", traffic.errors.to_string()),
     ])
+}
+
+/// What a tenant keeps of its standalone efficiency.
+fn kept(kept: &RatioView) -> String {
+    format!(
+        "{:.2} of its share of what it would get alone, in the last {}; predicted {}",
+        kept.ratio,
+        duration(kept.window_seconds),
+        kept.prediction
+    )
 }
 
 /// A table of disks.
@@ -228,11 +240,14 @@ pub fn disk(disk: &DiskView) -> String {
         ("file system", file_system),
         ("I/O", format!("{io}, in blocks of {}", bytes(u64::from(disk.device_block_bytes)))),
         ("free space", bytes(disk.free_bytes)),
-        ("policy", format!("{}; {}", disk.policy, would_use(disk.profile.needs_slices))),
+        ("policy", disk.policy.as_ref().map_or_else(String::new, policy)),
+        ("insulation", disk.policy.as_ref().map_or_else(String::new, insulation)),
+        ("round", disk.policy.as_ref().map_or_else(String::new, round)),
         ("promised", ratio(disk.committed_share)),
         ("busy", ratio(disk.busy_ratio)),
         ("memory", bytes(disk.memory_bytes)),
         ("not yet written", bytes(disk.dirty_bytes)),
+        ("tenants", tenants(&disk.tenants)),
         ("volumes", disk.volumes.join("\n")),
         ("unclaimed data", disk.unclaimed.join("\n")),
         ("faults", disk.faults.iter().map(|one| fault(one) + "\n").collect()),
@@ -241,13 +256,99 @@ pub fn disk(disk: &DiskView) -> String {
     ])
 }
 
-/// What the profile decides, once there is a policy that asks.
-fn would_use(needs_slices: Option<bool>) -> &'static str {
-    match needs_slices {
-        Some(true) => "its profile would give each tenant slices of its time: switching costs too much",
-        Some(false) => "its profile would let tenants share it by cost, without slices: switching costs nothing",
-        None => "whether its tenants need slices is not known before `aerogel disk probe`",
+fn policy(policy: &PolicyView) -> String {
+    format!("{}: {}", policy.name, policy.reason)
+}
+
+/// R, and why it is less than was asked for.
+fn insulation(policy: &PolicyView) -> String {
+    let requested = format!("R = {}", policy.insulation.requested);
+    match (policy.insulation.effective, &policy.insulation.reason) {
+        (None, _) => format!("nobody is insulated; {requested} under another policy"),
+        (Some(_), None) => requested,
+        (Some(effective), Some(reason)) => {
+            format!("R = {effective:.2} (asked for: {}): {reason}", policy.insulation.requested)
+        }
     }
+}
+
+fn round(policy: &PolicyView) -> String {
+    let longest = format!("at most {}", duration(policy.round_seconds_max));
+    match policy.round_seconds {
+        Some(round) => {
+            format!("{} at present, {longest}: the longest that a tenant waits for its slice", duration(round))
+        }
+        None if policy.insulation.effective.is_some() => longest,
+        None => String::new(),
+    }
+}
+
+/// What tenants get: the headings of a table.
+pub const TENANT_HEADINGS: [&str; 10] =
+    ["TENANT", " SHARE", " SLICE", " LOST", " KEEPS", " READS", " WRITES", " P50", " P99", "WAITS FOR"];
+/// The column of the insulation.
+pub const KEEPS: usize = 4;
+
+/// A row of that.
+pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
+    let slice = |of: fn(&SliceView) -> f64| tenant.slice.as_ref().map_or("-".into(), |slice| duration(of(slice)));
+    let rates = tenant.rates.clone().unwrap_or_default();
+    let latency = |of: fn(&LatencyView) -> f64| rates.latency.as_ref().map_or("-".into(), |all| duration(of(all)));
+    vec![
+        tenant.name.clone(),
+        ratio(tenant.share.effective),
+        slice(|slice| slice.seconds),
+        slice(|slice| slice.loss_seconds),
+        tenant.insulation.as_ref().map_or("-".into(), |kept| format!("{:.2}", kept.ratio)),
+        throughput(rates.reads, rates.read_bytes),
+        throughput(rates.writes, rates.write_bytes),
+        latency(|latency| latency.p50_seconds),
+        latency(|latency| latency.p99_seconds),
+        waits_for(&rates.delay_seconds),
+    ]
+}
+
+/// What tenants get.
+fn tenants(tenants: &[TenantView]) -> String {
+    match tenants {
+        [] => String::new(),
+        some => table(&TENANT_HEADINGS, some.iter().map(tenant_cells).collect()),
+    }
+}
+
+/// What runs on a disk, in a line.
+pub fn live_title(disk: &LiveView) -> String {
+    let Some(about) = &disk.policy else { return condition(disk.condition) };
+    let parts = [
+        policy(about),
+        insulation(about),
+        about.round_seconds.map_or(String::new(), |s| format!("round {}", duration(s))),
+    ];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Disks and their tenants, once.
+pub fn top(disks: &[LiveView]) -> String {
+    let disk = |disk: &LiveView| {
+        let tenants = if disk.tenants.is_empty() { "no tenants\n".into() } else { tenants(&disk.tenants) };
+        format!("{}  {}\n{tenants}", disk.disk, live_title(disk))
+    };
+    disks.iter().map(disk).collect::<Vec<_>>().join("\n")
+}
+
+/// Requests and bytes a second.
+fn throughput(requests: f64, bytes_a_second: f64) -> String {
+    if requests == 0.0 { "-".into() } else { format!("{requests:.0}/s {}/s", bytes(bytes_a_second as u64)) }
+}
+
+/// Where the time of requests goes, as parts of it.
+fn waits_for(delays: &DelayView) -> String {
+    let all = [("cache", delays.cache), ("queue", delays.queue), ("slice", delays.slice), ("disk", delays.disk)];
+    let sum: f64 = all.iter().map(|(_, delay)| delay).sum();
+    let parts = all.iter().map(|(name, delay)| (name, (delay / sum * 100.0).round()));
+    let shown: Vec<String> =
+        parts.filter(|(_, part)| *part >= 1.0).map(|(name, part)| format!("{name} {part}%")).collect();
+    shown.join(" ")
 }
 
 /// A table of values with their sources.

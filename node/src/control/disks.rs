@@ -15,7 +15,7 @@ use super::{Control, Disk, Done, Error, Kind, Running, State, VolumeState, block
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
 use crate::quantity::{Name, Size};
 use crate::reactor::Stack;
-use crate::store::{Identity, Simulated, Store};
+use crate::store::{Chosen, Identity, Simulated, Store};
 
 /// How the path of a simulated disk begins.
 pub const SIM: &str = "sim:";
@@ -58,14 +58,20 @@ impl Control {
         std::fs::create_dir_all(&path)?;
         let name: Name = FIRST.parse().expect("a name");
         let path = path.join(FIRST).to_string_lossy().into_owned();
-        let request = AddDisk { name, path, force: false, size: None, directory: None, faults: Vec::new() };
+        let request = AddDisk::new(name, path);
         self.add_disk(request).await?;
         Ok(())
     }
 
     fn start(&self, name: &Name, store: Store, budget_bytes: u64) -> Result<Running, String> {
         let limits = &self.config.limits;
+        let Chosen { name: policy, reason, settings } = self.chosen(name, &store);
+        info!(disk = %name, policy = policy.as_str(), "{reason}");
         let engine = engine::Config {
+            policy: settings.kind,
+            insulation_permille: settings.insulation_permille,
+            switch_ns: settings.switch_ns,
+            round_max_ns: settings.round_max_ns,
             budget_bytes_max: self.memory_bytes,
             device_depth: limits.device_depth,
             requests_per_connection: limits.requests_per_connection,
@@ -110,6 +116,7 @@ impl Control {
                 None => None,
             }
         };
+        request.scheduling().check().map_err(Error::Invalid)?;
         let path = self.usable_path(&request)?;
         let made = expected.is_none() && !Identity::exists(&path);
         let simulated = match made {
@@ -120,8 +127,9 @@ impl Control {
             self.check_device(&path)?;
         }
         if made {
-            let (path, faults) = (path.clone(), request.faults);
-            blocking(move || Identity::initialise(&path, simulated, faults)).await?.map_err(Error::Unusable)?;
+            let (path, faults, scheduling) = (path.clone(), request.faults.clone(), request.scheduling());
+            let initialised = blocking(move || Identity::initialise(&path, simulated, faults, scheduling));
+            initialised.await?.map_err(Error::Unusable)?;
         }
         let store = open_store(&path, expected).await.map_err(Error::Unusable)?;
         let shortage = store.shortage();
@@ -288,6 +296,7 @@ impl Control {
                 return Err(error);
             }
             stop(thread).await;
+            self.forget_series(name);
             let others = self.running();
             self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1)).await?;
         } else {
@@ -359,6 +368,9 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
     let is = |fix: &str| Err(Error::Invalid(format!("{} is a disk already: {fix}", path.display())));
     if request.size.is_some() || !request.faults.is_empty() {
         return is("leave out --size and --fault; `aerogel disk fault add` adds faults to it");
+    }
+    if !request.scheduling().is_default() {
+        return is("leave out --policy, --insulation and --max-round; `aerogel disk set` changes them");
     }
     if request.path.starts_with(SIM) && !is_known {
         return is("name its directory to take it over, or another one with --directory");

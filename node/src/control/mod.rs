@@ -9,10 +9,12 @@ mod curve;
 mod disks;
 mod error;
 mod faults;
+pub mod live;
 mod places;
 mod probes;
 mod raw;
 mod registry;
+mod scheduling;
 mod show;
 pub mod view;
 mod volumes;
@@ -57,6 +59,8 @@ pub struct Control {
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
+    /// What the disks have done of late.
+    series: live::AllSeries,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -166,6 +170,7 @@ impl Control {
             changing: Arc::default(),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
+            series: live::AllSeries::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
             _lock: lock,
             config,

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use engine::disk::profile::{Finding, Key, Override, Profile, Unit};
 use tracing::{info, warn};
 
-use super::view::{DataKind, ProbeState, ProbeView, SetDisk, StartProbe};
+use super::view::{DataKind, ProbeState, ProbeView, StartProbe};
 use super::{Control, Done, Error, Kind, blocking};
 use crate::disk_thread::Stopped;
 use crate::probe::drive::{self, ProbeDrive};
@@ -115,10 +115,14 @@ impl Control {
                 Duration::from_nanos(after.saturating_sub(before)).as_secs_f64() / began.elapsed().as_secs_f64();
             found.push((Key::DisturbedByVolumes, Finding::plain(Some(ratio.min(1.0)))));
         }
-        let said = summary(&store.profile(), &found);
-        let keep = blocking(move || store.change_profile(|profile| profile.take(&found, now_s()))).await;
+        let said = summary(&store.known().profile, &found);
+        let _turn = self.changing.lock().await;
+        let keep = blocking(move || store.change(|known| known.profile.take(&found, now_s()))).await;
         match keep {
-            Ok(Ok(())) => Ok(said),
+            Ok(Ok(())) => {
+                self.apply_policy(disk).await;
+                Ok(said)
+            }
             Ok(Err(why)) => Err(failed(&format!("its profile cannot be kept: {why}"))),
             Err(error) => Err(failed(&error)),
         }
@@ -181,22 +185,6 @@ impl Control {
         concerned.for_each(|(_, latest)| latest.job.cancel());
     }
 
-    /// Sets values of a disk's profile, or takes that back.
-    pub async fn set_disk(&self, name: &Name, request: SetDisk) -> Result<Done, Error> {
-        let _turn = self.change().await?;
-        let overrides = request.profile.iter().map(|(key, to)| parse(name, key, to));
-        let overrides: Vec<(Key, Option<Override>)> = overrides.collect::<Result<_, _>>()?;
-        let store = self.state().disk(name)?.store.clone();
-        let set: Vec<String> = request.profile.iter().map(|(key, to)| format!("{key} = {to}")).collect();
-        let kept = blocking(move || {
-            store.change_profile(|profile| overrides.into_iter().for_each(|(key, to)| profile.set_override(key, to)))
-        });
-        kept.await?.map_err(Error::Unusable)?;
-        info!(disk = %name, set = set.join(", "), "profile set by hand");
-        let message = format!("the profile of disk '{name}' has {}", set.join(", "));
-        Ok(Done { message, disk: self.show_disk(name).await.ok(), volume: None })
-    }
-
     fn probes(&self) -> std::sync::MutexGuard<'_, BTreeMap<Name, Latest>> {
         self.probes.lock().expect("nobody panics while holding it")
     }
@@ -207,7 +195,7 @@ fn now_s() -> u64 {
 }
 
 /// A value as it was typed: a number in the unit of its name, `none`, or `measured` to take back what was set.
-fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Override>), Error> {
+pub(super) fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Override>), Error> {
     let known: Key = key.parse().map_err(|error| {
         Error::Invalid(format!("{error}; `aerogel disk show {disk}` names those that it has, docs/manual/disk.md all"))
     })?;

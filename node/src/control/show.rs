@@ -10,9 +10,10 @@ use engine::disk::profile::{Key, Profile, Value};
 use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
+use super::live::{DiskUse, policy_view};
 use super::view::{
-    CacheView, Condition, DataKind, DiskView, DriveCache, ProfileView, ShareView, Status, Traffic, ValueSource,
-    ValueView, VolumeView,
+    CacheView, Condition, DataKind, DiskView, DriveCache, ProfileView, ShareView, Status, TenantView, Traffic,
+    ValueSource, ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
 use crate::address::Address;
@@ -36,6 +37,10 @@ pub struct Observed {
     pub volumes: Vec<(engine::disk::VolumeId, Name, Name)>,
     /// Tenants.
     pub tenants: Vec<(engine::control::TenantId, Name)>,
+    /// What tenants keep of their standalone efficiency; of those who want anything.
+    pub insulation: Vec<(Name, f64)>,
+    /// What its time was used for.
+    pub time: DiskUse,
     /// Part of its time that is promised.
     pub committed_share: f64,
     /// What is stacked on its device.
@@ -45,8 +50,9 @@ pub struct Observed {
 impl Control {
     /// The counters of a disk; nothing if it is offline or does not answer.
     pub(super) async fn snapshot(&self, disk: &Name) -> Option<Snapshot> {
-        let thread = self.state().disk(disk).ok()?.thread.clone();
-        match tokio::time::timeout(SNAPSHOT_TIMEOUT, thread.command(Command::Snapshot)).await {
+        // The thread is not held meanwhile: whoever looks keeps none from ending.
+        let answer = self.state().disk(disk).ok()?.thread.command(Command::Snapshot);
+        match tokio::time::timeout(SNAPSHOT_TIMEOUT, answer).await {
             Ok(Ok(Report::Snapshot(snapshot))) => Some(*snapshot),
             _ => None,
         }
@@ -66,7 +72,9 @@ impl Control {
             let volumes = served.collect();
             let tenants = running.tenants.iter().map(|(name, tenant)| (tenant.id, name.clone())).collect();
             let committed_share = ratio(running.committed_ppb(None));
-            Some(Observed { disk: disk.clone(), snapshot, volumes, tenants, committed_share, layers })
+            let insulation = self.ratios(&disk, running, &snapshot);
+            let time = self.disk_use(&disk, &snapshot);
+            Some(Observed { disk: disk.clone(), snapshot, volumes, tenants, insulation, time, committed_share, layers })
         });
         futures::future::join_all(disks).await.into_iter().flatten().collect()
     }
@@ -91,7 +99,9 @@ impl Control {
         let listening = self.listening().nbd;
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return Vec::new() };
-        let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_ref(), &listening);
+        let chosen = self.chosen(disk, &running.store);
+        let tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
+        let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_ref(), &tenants, &listening);
         running.volumes.iter().map(view).collect()
     }
 
@@ -102,7 +112,13 @@ impl Control {
             let state = self.state();
             let disk = state.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
             let running = disk.state.as_ref().ok().map(|running| (running.store.clone(), running.devices()));
-            (disk_view(&state, name, disk, snapshot.as_ref()), running)
+            let mut view = disk_view(&state, name, disk, snapshot.as_ref());
+            if let Ok(running) = &disk.state {
+                let chosen = self.chosen(name, &running.store);
+                view.policy = Some(policy_view(running, &chosen, snapshot.as_ref()));
+                view.tenants = self.tenant_views(name, running, &chosen, snapshot.as_ref());
+            }
+            (view, running)
         };
         let Some((store, devices)) = running else { return Ok(view) };
         let looked = blocking(move || look(&store, &devices)).await?;
@@ -178,6 +194,7 @@ fn volume_view(
     name: &Name,
     volume: &Volume,
     snapshot: Option<&Snapshot>,
+    tenants: &[TenantView],
     listening: &[Address],
 ) -> VolumeView {
     let stats = volume.id().and_then(|id| snapshot?.volumes.iter().find(|stats| stats.volume == id));
@@ -188,6 +205,7 @@ fn volume_view(
     };
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
+    let of_tenant = tenants.iter().find(|view| view.name == tenant.as_str());
     let directory = running.store.volumes();
     let path = Files { directory: &directory, name }.data_of(spec);
     let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
@@ -204,6 +222,8 @@ fn volume_view(
         uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
         share: share_view(running, &tenant),
         cache: cache_view(running, &tenant, snapshot),
+        slice: of_tenant.and_then(|view| view.slice.clone()),
+        insulation: of_tenant.and_then(|view| view.insulation.clone()),
         write_cache: spec.map_or_else(WriteCache::default, |spec| spec.write_cache),
         allocation: spec.map(|spec| spec.allocation).unwrap_or_default(),
         initialised_ratio: stats.map_or(0.0, |stats| 1.0 - stats.hole_bytes as f64 / size_bytes.max(1) as f64),
@@ -249,7 +269,7 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
 }
 
 /// What was asked for, or an even part of what nobody asked for.
-fn share_view(running: &Running, tenant: &Name) -> ShareView {
+pub(super) fn share_view(running: &Running, tenant: &Name) -> ShareView {
     let requested = running.allotment(tenant).share;
     let without = running.allotments().values().filter(|allotment| allotment.share.is_none()).count() as u64;
     let left = Share::ONE.ppb().saturating_sub(running.committed_ppb(None));
@@ -334,8 +354,9 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         direct_io: abilities.is_some_and(|abilities| abilities.direct),
         device_block_bytes: running.map_or(0, Running::block),
         free_bytes: 0,
-        policy: "none".into(),
-        profile: profile_view(&running.map(|running| running.store.profile()).unwrap_or_default()),
+        policy: None,
+        tenants: Vec::new(),
+        profile: profile_view(&running.map(|running| running.store.known().profile).unwrap_or_default()),
         committed_share: running.map_or(0.0, |running| ratio(running.committed_ppb(None))),
         memory_bytes: snapshot.map_or(0, |snapshot| snapshot.budget_bytes),
         dirty_bytes: snapshot.map_or(0, |s| s.tenants.iter().map(|tenant| tenant.dirty_frames * BLOCK).sum()),

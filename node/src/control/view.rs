@@ -1,15 +1,19 @@
 //! What is asked for and what is shown, as it goes over the API. Requested and effective values stand side by side.
 
+mod tenants;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+pub use tenants::*;
+
 use crate::fault::FaultText;
-use crate::quantity::{Name, ShareText, Size};
-use crate::store::Journal;
+use crate::quantity::{Insulation, Name, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
+use crate::store::{Journal, PolicyName, Scheduling};
 
 /// A volume to make.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -84,6 +88,54 @@ impl<T: Serialize> Serialize for Setting<T> {
 }
 
 impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A value, or `"default"` to take it back: where `none` is a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OrDefault<T> {
+    /// What follows from the disk.
+    Default,
+    /// A value.
+    To(T),
+}
+
+impl<T> OrDefault<T> {
+    /// As an option.
+    pub fn value(self) -> Option<T> {
+        match self {
+            OrDefault::Default => None,
+            OrDefault::To(value) => Some(value),
+        }
+    }
+}
+
+impl<T: std::str::FromStr> std::str::FromStr for OrDefault<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        if text == "default" { Ok(OrDefault::Default) } else { text.parse().map(OrDefault::To) }
+    }
+}
+
+impl<T: std::fmt::Display> std::fmt::Display for OrDefault<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OrDefault::Default => f.write_str("default"),
+            OrDefault::To(value) => value.fmt(f),
+        }
+    }
+}
+
+impl<T: std::fmt::Display> Serialize for OrDefault<T> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for OrDefault<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
@@ -181,6 +233,30 @@ pub struct AddDisk {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub faults: Vec<FaultText>,
+    /// Who may use it next; follows from its profile, or from its description, if left out.
+    #[serde(default)]
+    pub policy: Option<PolicyName>,
+    /// R, the part of its standalone efficiency that a tenant keeps: "0.9" or "90%"; 0.9 if left out.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub insulation: Option<Insulation>,
+    /// The longest round, such as "2s", which is what it is if left out.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub max_round: Option<Time>,
+}
+
+impl AddDisk {
+    /// As usual.
+    pub fn new(name: Name, path: String) -> AddDisk {
+        let (force, size, directory, faults) = (false, None, None, Vec::new());
+        AddDisk { name, path, force, size, directory, faults, policy: None, insulation: None, max_round: None }
+    }
+
+    /// What was asked for of its time.
+    pub fn scheduling(&self) -> Scheduling {
+        Scheduling { policy: self.policy, insulation: self.insulation, max_round: self.max_round }
+    }
 }
 
 /// A fault to stack on a disk's device.
@@ -315,6 +391,10 @@ pub struct VolumeView {
     pub share: ShareView,
     /// The cache of its tenant.
     pub cache: CacheView,
+    /// The slice of its tenant; absent if the disk's policy gives none.
+    pub slice: Option<SliceView>,
+    /// What its tenant keeps of its standalone efficiency; absent without demand, or without slices.
+    pub insulation: Option<RatioView>,
     /// How writes are acknowledged.
     pub write_cache: WriteCache,
     /// How its file gets space.
@@ -366,6 +446,15 @@ pub enum DataKind {
 pub struct SetDisk {
     /// Values of its profile by name: a number in the unit of the name, "none", or "measured" to take back what was set.
     pub profile: BTreeMap<String, String>,
+    /// Who may use it next, or "default": what follows from its profile or its description.
+    #[schema(value_type = Option<String>)]
+    pub policy: Option<OrDefault<PolicyName>>,
+    /// R, as "0.9" or "90%", or "default".
+    #[schema(value_type = Option<String>)]
+    pub insulation: Option<OrDefault<Insulation>>,
+    /// The longest round, such as "2s", or "default".
+    #[schema(value_type = Option<String>)]
+    pub max_round: Option<OrDefault<Time>>,
 }
 
 /// How to probe.
@@ -477,8 +566,10 @@ pub struct DiskView {
     pub device_block_bytes: u32,
     /// Bytes free in its file system.
     pub free_bytes: u64,
-    /// Who decides which request is next.
-    pub policy: String,
+    /// Who decides which request is next; absent while it is offline.
+    pub policy: Option<PolicyView>,
+    /// Its tenants, and what each of them gets.
+    pub tenants: Vec<TenantView>,
     /// What is known of its device; without values before the first probe.
     pub profile: ProfileView,
     /// Part of its time that is promised, 0 to 1.

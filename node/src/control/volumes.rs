@@ -174,7 +174,7 @@ impl Control {
         if let Some(device) = &spec.device {
             message += &format!("; its data is {}, with what is on it", device.path.display());
         }
-        self.done(&name, message + &shared(&spec)).await
+        self.done_with_slice(&name, message + &shared(&spec)).await
     }
 
     async fn give_up(&self, disk: &Name, name: &Name, error: Error) -> Result<Done, Error> {
@@ -280,7 +280,7 @@ impl Control {
             return Err(error);
         }
         info!(disk = %volume.disk, volume = %name, "changed");
-        self.done(name, format!("volume '{name}' is changed{}", shared(&spec))).await
+        self.done_with_slice(name, format!("volume '{name}' is changed{}", shared(&spec))).await
     }
 
     /// State, then machine, then file.
@@ -440,6 +440,15 @@ impl Control {
 
     async fn done(&self, name: &Name, message: String) -> Result<Done, Error> {
         Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None })
+    }
+
+    /// The same, with the slice that its tenant has now.
+    async fn done_with_slice(&self, name: &Name, message: String) -> Result<Done, Error> {
+        let mut done = self.done(name, message).await?;
+        if let Some(slice) = done.volume.as_ref().and_then(|volume| volume.slice.as_ref()) {
+            done.message += &format!("; {}", slice.in_words());
+        }
+        Ok(done)
     }
 }
 

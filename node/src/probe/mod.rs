@@ -284,11 +284,11 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Identity;
+    use crate::store::{Identity, Scheduling};
 
     fn store(directory: &std::path::Path) -> Store {
         let disk = directory.join("disk");
-        Identity::initialise(&disk, None, Vec::new()).unwrap();
+        Identity::initialise(&disk, None, Vec::new(), Scheduling::default()).unwrap();
         Store::open(&disk, None).unwrap()
     }
 

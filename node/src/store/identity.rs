@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::scheduling::Scheduling;
 use super::simulated::Simulated;
 use crate::fault::FaultText;
 
@@ -27,6 +28,9 @@ pub struct Identity {
     /// What it pretends to be, if it is simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<Simulated>,
+    /// Who may use it next, as far as an operator said.
+    #[serde(default, skip_serializing_if = "Scheduling::is_default")]
+    pub scheduling: Scheduling,
     /// What was measured or overridden about the device: see `profile.rs`.
     #[serde(default)]
     pub profile: toml::Table,
@@ -38,6 +42,7 @@ impl Identity {
         directory: &Path,
         simulated: Option<Simulated>,
         faults: Vec<FaultText>,
+        scheduling: Scheduling,
     ) -> Result<Identity, String> {
         let fail = |error: io::Error| format!("cannot make a disk of {}: {error}", directory.display());
         match fs::create_dir(directory) {
@@ -54,8 +59,14 @@ impl Identity {
                 ));
             }
         }
-        let identity =
-            Identity { format: FORMAT, uuid: Uuid::new_v4(), faults, simulated, profile: toml::Table::new() };
+        let identity = Identity {
+            format: FORMAT,
+            uuid: Uuid::new_v4(),
+            faults,
+            simulated,
+            scheduling,
+            profile: toml::Table::new(),
+        };
         fs::create_dir_all(volumes(directory)).map_err(fail)?;
         identity.write(directory).map_err(fail)?;
         sync_parent(directory).map_err(fail)?;
@@ -119,16 +130,18 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quantity::Size;
+    use crate::quantity::{Insulation, Size};
 
     #[test]
     fn a_disk_is_made_once_and_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let disk = dir.path().join("disk");
         assert!(Identity::read(&disk).unwrap_err().contains("mounted"));
-        let made = Identity::initialise(&disk, None, Vec::new()).unwrap();
+        let made = Identity::initialise(&disk, None, Vec::new(), Scheduling::default()).unwrap();
         assert_eq!(Identity::read(&disk).unwrap().uuid, made.uuid);
-        assert!(Identity::initialise(&disk, None, Vec::new()).unwrap_err().contains("not empty"));
+        assert!(
+            Identity::initialise(&disk, None, Vec::new(), Scheduling::default()).unwrap_err().contains("not empty")
+        );
     }
 
     #[test]
@@ -136,16 +149,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let simulated = Simulated::find("nearline", Some(Size(1 << 30))).unwrap();
         let faults = vec!["error read 1%".parse().unwrap(), "gone after=1s for=2s".parse().unwrap()];
-        Identity::initialise(dir.path(), Some(simulated.clone()), faults.clone()).unwrap();
+        let scheduling = Scheduling { insulation: Some(Insulation(950)), ..Scheduling::default() };
+        Identity::initialise(dir.path(), Some(simulated.clone()), faults.clone(), scheduling).unwrap();
         let found = Identity::read(dir.path()).unwrap();
-        assert_eq!((found.simulated, found.faults), (Some(simulated), faults));
+        assert_eq!((found.simulated, found.faults, found.scheduling), (Some(simulated), faults, scheduling));
     }
 
     #[test]
     fn somebody_elses_directory_is_not_taken() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.tex"), "").unwrap();
-        assert!(Identity::initialise(dir.path(), None, Vec::new()).unwrap_err().contains("not empty"));
+        assert!(
+            Identity::initialise(dir.path(), None, Vec::new(), Scheduling::default())
+                .unwrap_err()
+                .contains("not empty")
+        );
     }
 
     #[test]

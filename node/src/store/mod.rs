@@ -14,6 +14,7 @@ pub mod identity;
 mod lock;
 pub mod profile;
 pub mod raw;
+pub mod scheduling;
 pub mod simulated;
 pub mod spec;
 pub mod steps;
@@ -33,6 +34,7 @@ pub use file::{Abilities, Journal};
 pub use identity::Identity;
 pub use lock::Lock;
 pub use raw::{Kernel, Raw, RawError};
+pub use scheduling::{Chosen, PolicyName, Scheduling};
 pub use simulated::{Model, Simulated};
 pub use spec::Spec;
 pub use steps::{Files, Progress};
@@ -70,8 +72,17 @@ pub struct Store {
     pub device: u64,
     /// What it pretends to be, if it is simulated.
     pub model: Option<Model>,
-    profile: Mutex<Profile>,
+    known: Mutex<Known>,
     _lock: Lock,
+}
+
+/// What may change while it is open.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// What is known of the device.
+    pub profile: Profile,
+    /// What was asked for.
+    pub scheduling: Scheduling,
 }
 
 /// What was found in a disk's directory.
@@ -106,8 +117,8 @@ impl Store {
             let values = unreadable.join(", ");
             tracing::warn!(disk = %directory.display(), values, "its profile has values that this server does not know");
         }
-        let profile = Mutex::new(profile);
-        Ok(Store { directory: directory.to_owned(), identity, abilities, device, model, profile, _lock: lock })
+        let known = Mutex::new(Known { profile, scheduling: identity.scheduling });
+        Ok(Store { directory: directory.to_owned(), identity, abilities, device, model, known, _lock: lock })
     }
 
     /// Where it is.
@@ -122,10 +133,7 @@ impl Store {
 
     /// Whether the device has heads.
     pub fn is_rotational(&self) -> bool {
-        let measured = || {
-            let profile = self.profile.lock().expect("nobody panics while holding it");
-            profile.number(Key::RotationPeriod).is_some()
-        };
+        let measured = || self.known().profile.number(Key::RotationPeriod).is_some();
         self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
@@ -147,19 +155,20 @@ impl Store {
         }
     }
 
-    /// What is known of the device.
-    pub fn profile(&self) -> Profile {
-        self.profile.lock().expect("nobody panics while holding it").clone()
+    /// What is known of the device, and what was asked for.
+    pub fn known(&self) -> Known {
+        self.known.lock().expect("nobody panics while holding it").clone()
     }
 
     /// Changes that, here and in `disk.toml`, or not at all.
-    pub fn change_profile(&self, change: impl FnOnce(&mut Profile)) -> Result<(), String> {
-        let mut current = self.profile.lock().expect("nobody panics while holding it");
+    pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), String> {
+        let mut current = self.known.lock().expect("nobody panics while holding it");
         self.check()?;
         let mut identity = Identity::read(&self.directory)?;
         let mut next = current.clone();
         change(&mut next);
-        profile::write(&next, &mut identity.profile);
+        profile::write(&next.profile, &mut identity.profile);
+        identity.scheduling = next.scheduling;
         let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
         identity.write(&self.directory).map_err(cannot)?;
         *current = next;

@@ -11,7 +11,7 @@ use crate::store::spec::{Allocation, WriteCache};
 fn disk(directory: &Path) -> Store {
     let uuid = match Identity::exists(directory) {
         true => None,
-        false => Some(Identity::initialise(directory, None, Vec::new()).unwrap().uuid),
+        false => Some(Identity::initialise(directory, None, Vec::new(), Scheduling::default()).unwrap().uuid),
     };
     Store::open(directory, uuid).unwrap()
 }

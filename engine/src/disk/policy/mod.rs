@@ -30,7 +30,7 @@ const BYTE_NS: Nanos = 10;
 pub(crate) const REQUEST_BYTES_LEAST: u64 = BLOCK;
 
 /// What a policy has to know of its disk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Settings {
     /// Which policy.
     pub kind: Kind,
@@ -57,6 +57,14 @@ impl Settings {
             Kind::None => Box::new(none::None::new(self.depth)),
         }
     }
+
+    /// Whether that is another policy than these settings have. Costs by other prices cannot be told apart: that is one too.
+    pub(crate) fn is_other(&self, before: &Settings) -> bool {
+        let prices = |settings: &Settings| {
+            (settings.kind == Kind::Insulated && !settings.needs_slices).then_some(settings.prices)
+        };
+        self.kind != before.kind || prices(self) != prices(before)
+    }
 }
 
 /// What a policy does for a tenant at present.
@@ -80,9 +88,13 @@ pub struct TenantPlan {
     pub debt_ns: Nanos,
     /// Slices of others since its oldest request waits for one of its own; 0 if none does.
     pub waiting_slices: u64,
+    /// The shortest slice with which it keeps R: longer than its slice where the longest round forbids it. `None` if it does
+    /// not use its slices up.
+    pub need_ns: Option<Nanos>,
 }
 
-/// Whose the time of a disk was. What is not here was idle.
+/// Whose the time of a disk was. What is not here was idle. Where tenants are not told apart, the time in which it had something
+/// to do was theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskTime {
     /// Tenants', as far as it was worth to them what it would have been alone.
@@ -135,11 +147,17 @@ pub(crate) trait Policy: std::fmt::Debug {
     fn waiting(&self) -> usize;
     /// When [`Policy::next`] may say something else though nothing happened.
     fn poll_timeout(&self) -> Option<Nanos>;
+    /// Other settings of the same kind.
+    fn set(&mut self, settings: Settings);
     /// What it does for a tenant; `None` if it does not tell tenants apart.
     fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan>;
-    /// Whose its time was, if it tells tenants apart.
-    fn time(&self, _now: Nanos) -> DiskTime {
-        DiskTime::default()
+    /// Whose its time was; `None` if it does not tell tenants apart.
+    fn time(&self, _now: Nanos) -> Option<DiskTime> {
+        None
+    }
+    /// Time in which others than `tenant` owned the disk, since some moment: a clock that stands still in its own slices.
+    fn others_ns(&self, _now: Nanos, _tenant: TenantId) -> Nanos {
+        0
     }
     /// The last slices, oldest first.
     fn slices(&self) -> Vec<Slice> {

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use super::queue::{Entry, Queue};
-use super::{Policy, TenantPlan};
+use super::{Policy, Settings, TenantPlan};
 use crate::control::TenantId;
 use crate::disk::IoId;
 use crate::units::{Nanos, Share};
@@ -83,6 +83,10 @@ impl Policy for None {
 
     fn poll_timeout(&self) -> Option<Nanos> {
         Option::None
+    }
+
+    fn set(&mut self, settings: Settings) {
+        self.depth = settings.depth;
     }
 
     fn plan(&mut self, _now: Nanos, _tenant: TenantId) -> Option<TenantPlan> {

@@ -466,8 +466,14 @@ impl Policy for Fair {
         })
     }
 
-    fn time(&self, now: Nanos) -> DiskTime {
-        DiskTime { tenant_ns: self.books.busy_ns + self.books.running_ns(now), switch_ns: 0, stuck: self.stuck }
+    fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.tick_at = 0;
+    }
+
+    fn time(&self, now: Nanos) -> Option<DiskTime> {
+        let tenant_ns = self.books.busy_ns + self.books.running_ns(now);
+        Some(DiskTime { tenant_ns, switch_ns: 0, stuck: self.stuck })
     }
 }
 

@@ -43,6 +43,8 @@ const HOLD_MIN_NS: Nanos = 2 * MILLISECOND;
 pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
 /// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
 const GAP_NS: f64 = 1e6;
+/// Who has not asked for so long was away: that says nothing of how soon it asks again, now that it is back.
+const AWAY_NS: Nanos = SECOND;
 /// Slices that are remembered to be shown.
 pub const SLICES_KEPT: usize = 64;
 
@@ -67,9 +69,15 @@ struct Gap {
 }
 
 impl Gap {
+    const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS };
+
     fn add(&mut self, gap: Nanos) {
+        if gap >= AWAY_NS {
+            *self = Gap::UNKNOWN;
+            return;
+        }
         // As TCP estimates round trips (RFC 6298): an eighth and a quarter.
-        let gap = (gap.min(SECOND)) as f64;
+        let gap = gap as f64;
         self.deviation += ((gap - self.mean).abs() - self.deviation) / 4.0;
         self.mean += (gap - self.mean) / 8.0;
     }
@@ -329,7 +337,7 @@ impl Policy for Insulated {
                     idle_rounds: IDLE_ROUNDS,
                     is_greedy: true,
                     meter: Meter::default(),
-                    gap: Gap { mean: GAP_NS, deviation: GAP_NS },
+                    gap: Gap::UNKNOWN,
                     idle_since: now,
                     waiting_since: None,
                     owned_ns: 0,
@@ -519,17 +527,30 @@ impl Policy for Insulated {
             slices: tenant.slices,
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
+            need_ns: self.needs[at].filter(|needs| needs.active).and_then(|needs| needs.slice_ns),
         })
     }
 
-    fn time(&self, now: Nanos) -> DiskTime {
+    fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.is_planned = false;
+    }
+
+    fn time(&self, now: Nanos) -> Option<DiskTime> {
         let mut time = self.time;
         if let Some(current) = &self.current {
             let useful_ns = self.tenants[current.owner].as_ref().map_or(0, |t| t.meter.useful_ns(now, &current.watch));
             time.tenant_ns += useful_ns;
             time.switch_ns += now - current.begun - useful_ns;
         }
-        time
+        Some(time)
+    }
+
+    fn others_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        let owned_ns = self.tenants[tenant.0 as usize].as_ref().map_or(0, |tenant| tenant.owned_ns);
+        let others = self.current.as_ref().filter(|current| current.owner != tenant.0 as usize);
+        let current_ns = others.map_or(0, |current| now - current.begun);
+        (self.time.tenant_ns + self.time.switch_ns + current_ns).saturating_sub(owned_ns)
     }
 
     fn slices(&self) -> Vec<Slice> {
@@ -681,6 +702,18 @@ mod tests {
     }
 
     #[test]
+    fn who_was_away_has_its_slices_at_once_when_it_is_back() {
+        let mut stage = Stage::new(&[50, 50], &[1, 27]);
+        stage.run(5 * SECOND);
+        stage.depths[0] = (1, 1);
+        stage.run(15 * SECOND);
+        stage.depths[0] = (0, 1);
+        stage.served = vec![0; 2];
+        stage.run(17 * SECOND);
+        assert!(stage.served_percent(0) >= 40, "one request at a time has a slice, not a request: {:?}", stage.served);
+    }
+
+    #[test]
     fn a_share_changes_live() {
         let mut stage = Stage::new(&[50, 50], &[4, 4]);
         stage.run(20 * SECOND);
@@ -707,7 +740,7 @@ mod tests {
             }
             assert!(stage.now < SECOND + 2 * STUCK_NS, "the other one still waits");
         }
-        assert_eq!(stage.policy.time(stage.now).stuck, 1);
+        assert_eq!(stage.policy.time(stage.now).map(|time| time.stuck), Some(1));
     }
 
     #[test]

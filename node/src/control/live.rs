@@ -1,0 +1,529 @@
+//! What the disks have done of late: their counters, looked at now and then, and what follows from two looks.
+//!
+//! ```text
+//!   look ── look ── look ── look ── … ── look ── now        at most SAMPLES_MAX of a disk
+//!            ▲ insulation: ten rounds ago     ▲ rates: two seconds ago
+//! ```
+//!
+//! Insulation is what a tenant's work would have taken alone, as its own slices tell (engine, `meter.rs`), by its share of the
+//! time in which it wanted something. Ten rounds even out whose turn it is. Downside: work that the cache does between two slices
+//! is not counted, so a tenant that hardly needs the disk seems to keep less than it does.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use engine::control::{BUCKETS, Histogram, Snapshot, TenantId};
+use engine::disk::policy::TenantPlan;
+use engine::units::{MILLISECOND, Nanos, SECOND};
+
+use super::show::share_view;
+use super::view::{
+    Condition, DelayView, InsulationView, LatencyView, LiveView, OwnedView, PolicyView, RatesView, RatioView,
+    SliceView, TenantView,
+};
+use super::{Control, Error, Kind, Running};
+use crate::quantity::{Name, Time};
+use crate::store::{Chosen, PolicyName};
+
+/// How often is looked: what is shown moves as fast as people can follow.
+const PERIOD: Duration = Duration::from_millis(500);
+/// What insulation is measured over, rounds, and at least this long.
+const WINDOW_ROUNDS: u64 = 10;
+const WINDOW_NS_MIN: Nanos = 5 * SECOND;
+/// What rates are measured over, rounds, and at least this long.
+const RATES_ROUNDS: u64 = 2;
+const RATES_NS_MIN: Nanos = 2 * SECOND;
+/// Two looks closer than this say nothing.
+const APART_NS_MIN: Nanos = 100 * MILLISECOND;
+/// Looks at a disk that are kept.
+const SAMPLES_MAX: u64 = 64;
+/// How a standalone time is predicted, for those who ask.
+const PREDICTION: &str = "from the middle of the tenant's own slices";
+
+/// By disk.
+pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
+
+/// Counters of a tenant.
+#[derive(Clone, PartialEq, Debug)]
+struct Counters {
+    share_ppb: u64,
+    /// Slices so far; none without slices.
+    slices: Option<u64>,
+    /// What is known of the slice that runs, is corrected when it ends: this may become a little less.
+    useful_ns: Nanos,
+    wanting_ns: Nanos,
+    reads: u64,
+    read_bytes: u64,
+    writes: u64,
+    write_bytes: u64,
+    latency: [u64; BUCKETS],
+    /// Cache, queue, slice, disk.
+    delays_ns: [Nanos; 4],
+}
+
+impl Counters {
+    fn of(running: &Running, name: &Name, id: TenantId, snapshot: &Snapshot) -> Option<Counters> {
+        let stats = snapshot.tenants.iter().find(|stats| stats.tenant == id)?;
+        let mut counters = Counters {
+            share_ppb: (share_view(running, name).effective * 1e9) as u64,
+            slices: stats.plan.map(|plan| plan.slices),
+            useful_ns: stats.plan.map_or(0, |plan| plan.useful_ns),
+            wanting_ns: stats.wanting_ns,
+            reads: 0,
+            read_bytes: 0,
+            writes: 0,
+            write_bytes: 0,
+            latency: [0; BUCKETS],
+            delays_ns: [0; 4],
+        };
+        for volume in snapshot.volumes.iter().filter(|volume| volume.tenant == id) {
+            counters.reads += volume.read.requests;
+            counters.read_bytes += volume.read.bytes;
+            counters.writes += volume.write.requests;
+            counters.write_bytes += volume.write.bytes;
+            for (i, count) in counters.latency.iter_mut().enumerate() {
+                *count += volume.read.latency.buckets[i] + volume.write.latency.buckets[i];
+            }
+            let delays = [volume.cache_delay_ns, volume.queue_delay_ns, volume.slice_delay_ns, volume.disk_delay_ns];
+            counters.delays_ns.iter_mut().zip(delays).for_each(|(sum, delay)| *sum += delay);
+        }
+        Some(counters)
+    }
+
+    /// Whether it can be compared with an earlier look: nothing began anew meanwhile, and the promise is the same.
+    fn follows(&self, earlier: &Counters) -> bool {
+        let counts = |counters: &Counters| {
+            let Counters { slices, wanting_ns, reads, read_bytes, writes, write_bytes, .. } = *counters;
+            let single = [slices.unwrap_or(0), wanting_ns, reads, read_bytes, writes, write_bytes];
+            single.into_iter().chain(counters.latency).chain(counters.delays_ns).collect::<Vec<_>>()
+        };
+        (self.share_ppb, self.slices.is_some()) == (earlier.share_ppb, earlier.slices.is_some())
+            && counts(self).iter().zip(counts(earlier)).all(|(now, before)| *now >= before)
+    }
+
+    fn ratio(&self, earlier: &Counters, past_ns: Nanos) -> Option<RatioView> {
+        let useful_ns = self.useful_ns.saturating_sub(earlier.useful_ns);
+        let wanting_ns = self.wanting_ns - earlier.wanting_ns;
+        let promised_ns = wanting_ns as f64 * self.share_ppb as f64 / 1e9;
+        (self.slices.is_some() && useful_ns > 0 && promised_ns > 0.0).then(|| RatioView {
+            ratio: useful_ns as f64 / promised_ns,
+            window_seconds: seconds(past_ns),
+            prediction: PREDICTION.into(),
+        })
+    }
+
+    fn rates(&self, earlier: &Counters, past_ns: Nanos) -> RatesView {
+        let past = seconds(past_ns);
+        let rate = |now: u64, before: u64| (now - before) as f64 / past;
+        let mut latency = self.latency;
+        latency.iter_mut().zip(earlier.latency).for_each(|(count, before)| *count -= before);
+        let delay = |i: usize| seconds(self.delays_ns[i] - earlier.delays_ns[i]) / past;
+        RatesView {
+            window_seconds: past,
+            reads: rate(self.reads, earlier.reads),
+            read_bytes: rate(self.read_bytes, earlier.read_bytes),
+            writes: rate(self.writes, earlier.writes),
+            write_bytes: rate(self.write_bytes, earlier.write_bytes),
+            latency: quantile(&latency, 0.5)
+                .zip(quantile(&latency, 0.99))
+                .map(|(p50, p99)| LatencyView { p50_seconds: p50, p99_seconds: p99 }),
+            delay_seconds: DelayView { cache: delay(0), queue: delay(1), slice: delay(2), disk: delay(3) },
+        }
+    }
+}
+
+/// Where so many of the counted latencies are below, seconds: inside of a bucket as if they were even.
+fn quantile(buckets: &[u64; BUCKETS], part: f64) -> Option<f64> {
+    let wanted = buckets.iter().sum::<u64>() as f64 * part;
+    let mut below = 0.0;
+    for (i, &count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let count = count as f64;
+        if below + count >= wanted {
+            let from = if i == 0 { 0.0 } else { Histogram::bound_ns(i - 1).map_or(0.0, seconds) };
+            let to = Histogram::bound_ns(i).map_or(2.0 * from, seconds);
+            return Some(from + (to - from) * (wanted - below) / count);
+        }
+        below += count;
+    }
+    None
+}
+
+/// One look at a disk.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    now: Nanos,
+    round_ns: Nanos,
+    tenants: BTreeMap<Name, Counters>,
+}
+
+impl Sample {
+    fn new(running: &Running, snapshot: &Snapshot) -> Sample {
+        let of = |(name, tenant): (&Name, &super::Tenant)| {
+            Some((name.clone(), Counters::of(running, name, tenant.id, snapshot)?))
+        };
+        let round_ns = snapshot.tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.round_ns).max();
+        Sample {
+            now: snapshot.now,
+            round_ns: round_ns.unwrap_or(0),
+            tenants: running.tenants.iter().filter_map(of).collect(),
+        }
+    }
+
+    fn window_ns(&self) -> Nanos {
+        (WINDOW_ROUNDS * self.round_ns).max(WINDOW_NS_MIN)
+    }
+
+    fn rates_ns(&self) -> Nanos {
+        (RATES_ROUNDS * self.round_ns).max(RATES_NS_MIN)
+    }
+}
+
+/// The latest looks at a disk.
+#[derive(Default, Debug)]
+pub struct Series {
+    samples: VecDeque<Sample>,
+    time: DiskUse,
+}
+
+/// What a disk's time was used for, nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DiskUse {
+    /// Tenants', as far as it was worth to them what it would have been alone.
+    pub tenant_ns: Nanos,
+    /// Lost in turning from one tenant to another.
+    pub switch_ns: Nanos,
+    /// Nobody's.
+    pub idle_ns: Nanos,
+}
+
+impl Series {
+    /// What the disk's time was used for. How the slice that runs is divided is corrected when it ends; a counter never goes
+    /// back, so it waits until it is right again.
+    fn time(&mut self, snapshot: &Snapshot) -> DiskUse {
+        let (used, past_ns) = (snapshot.time, snapshot.busy_ns + snapshot.idle_ns);
+        let told = &mut self.time;
+        told.tenant_ns = told.tenant_ns.max(used.tenant_ns);
+        told.switch_ns = told.switch_ns.max(used.switch_ns);
+        told.idle_ns = told.idle_ns.max(past_ns.saturating_sub(used.tenant_ns + used.switch_ns));
+        *told
+    }
+
+    /// Keeps a look, if the one before is not too close.
+    fn add(&mut self, sample: Sample) {
+        let window_ns = sample.window_ns();
+        // With a period of this, twice the window fits.
+        let apart_ns = (2 * window_ns / SAMPLES_MAX).max(APART_NS_MIN);
+        if self.samples.back().is_some_and(|last| sample.now < last.now + apart_ns) {
+            return;
+        }
+        // One that is older than the window, to begin it.
+        while self.samples.get(1).is_some_and(|second| second.now + window_ns <= sample.now)
+            || self.samples.len() as u64 == SAMPLES_MAX
+        {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// A tenant's counters about `past_ns` ago, or as near to that as they can be compared; and how long ago that was.
+    fn before<'a>(&'a self, now: &Sample, name: &Name, past_ns: Nanos) -> Option<(&'a Counters, Nanos)> {
+        let counters = now.tenants.get(name)?;
+        let mut found = None;
+        for sample in self.samples.iter().rev().filter(|sample| sample.now + APART_NS_MIN <= now.now) {
+            match sample.tenants.get(name).filter(|earlier| counters.follows(earlier)) {
+                Some(earlier) => found = Some((earlier, now.now - sample.now)),
+                None => break,
+            }
+            if sample.now + past_ns <= now.now {
+                break;
+            }
+        }
+        found
+    }
+
+    /// What a tenant keeps, if it wants anything.
+    fn ratio(&self, now: &Sample, name: &Name) -> Option<RatioView> {
+        let (earlier, past_ns) = self.before(now, name, now.window_ns())?;
+        now.tenants.get(name)?.ratio(earlier, past_ns)
+    }
+
+    fn rates(&self, now: &Sample, name: &Name) -> Option<RatesView> {
+        let (earlier, past_ns) = self.before(now, name, now.rates_ns())?;
+        Some(now.tenants.get(name)?.rates(earlier, past_ns))
+    }
+}
+
+impl Control {
+    fn series(&self) -> MutexGuard<'_, BTreeMap<Name, Series>> {
+        self.series.lock().expect("nobody panics while holding it")
+    }
+
+    /// A disk is gone: one of the same name begins anew.
+    pub(super) fn forget_series(&self, disk: &Name) {
+        self.series().remove(disk);
+    }
+
+    /// Looks at all disks now and then, until the server shuts down.
+    pub async fn watch(self: Arc<Control>) {
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !self.is_shutting_down() {
+            ticks.tick().await;
+            let disks = self.running().into_iter().map(|(disk, _)| disk);
+            let looks = disks.map(|disk| async {
+                let snapshot = self.snapshot(&disk).await?;
+                let state = self.state();
+                let sample = Sample::new(state.disk(&disk).ok()?, &snapshot);
+                Some((disk, sample))
+            });
+            let samples: BTreeMap<Name, Sample> =
+                futures::future::join_all(looks).await.into_iter().flatten().collect();
+            let mut series = self.series();
+            series.retain(|disk, _| samples.contains_key(disk));
+            for (disk, sample) in samples {
+                series.entry(disk).or_default().add(sample);
+            }
+        }
+    }
+
+    /// What tenants of a disk keep, of those who want anything.
+    pub(super) fn ratios(&self, disk: &Name, running: &Running, snapshot: &Snapshot) -> Vec<(Name, f64)> {
+        let (all, now) = (self.series(), Sample::new(running, snapshot));
+        let Some(series) = all.get(disk) else { return Vec::new() };
+        let ratio = |name: &Name| Some((name.clone(), series.ratio(&now, name)?.ratio));
+        running.tenants.keys().filter_map(ratio).collect()
+    }
+
+    /// What a disk's time was used for.
+    pub(super) fn disk_use(&self, disk: &Name, snapshot: &Snapshot) -> DiskUse {
+        self.series().entry(disk.clone()).or_default().time(snapshot)
+    }
+
+    /// The tenants of a disk.
+    pub(super) fn tenant_views(
+        &self,
+        disk: &Name,
+        running: &Running,
+        chosen: &Chosen,
+        snapshot: Option<&Snapshot>,
+    ) -> Vec<TenantView> {
+        let now = snapshot.map(|snapshot| Sample::new(running, snapshot));
+        let all = self.series();
+        let (series, now) = (all.get(disk), now.as_ref());
+        let view = |(name, tenant): (&Name, &super::Tenant)| TenantView {
+            name: name.to_string(),
+            volumes: running.members(name).map(|(volume, _)| volume.to_string()).collect(),
+            share: share_view(running, name),
+            slice: snapshot.and_then(|snapshot| slice_view(&plan_of(snapshot, tenant.id)?, chosen)),
+            insulation: series.zip(now).and_then(|(series, now)| series.ratio(now, name)),
+            rates: series.zip(now).and_then(|(series, now)| series.rates(now, name)),
+        };
+        running.tenants.iter().map(view).collect()
+    }
+
+    /// Disks and their tenants at this moment: all disks, or one.
+    pub async fn live(&self, only: Option<&Name>) -> Result<Vec<LiveView>, Error> {
+        let disks: Vec<Name> = self.state().disks.keys().cloned().collect();
+        if let Some(unknown) = only.filter(|only| !disks.contains(only)) {
+            return Err(Error::Unknown(Kind::Disk, unknown.clone()));
+        }
+        let wanted = disks.iter().filter(|disk| only.is_none_or(|only| only == *disk));
+        Ok(futures::future::join_all(wanted.map(|disk| self.live_disk(disk))).await)
+    }
+
+    async fn live_disk(&self, disk: &Name) -> LiveView {
+        let snapshot = self.snapshot(disk).await;
+        let state = self.state();
+        let mut view = LiveView {
+            disk: disk.to_string(),
+            condition: Condition::Offline,
+            policy: None,
+            tenants: Vec::new(),
+            slices: Vec::new(),
+        };
+        let Ok(running) = state.disk(disk) else { return view };
+        let chosen = self.chosen(disk, &running.store);
+        view.condition = Condition::Online;
+        view.policy = Some(policy_view(running, &chosen, snapshot.as_ref()));
+        view.tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
+        view.slices = snapshot.map(|snapshot| owned_views(running, &snapshot)).unwrap_or_default();
+        view
+    }
+}
+
+fn seconds(ns: Nanos) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn plan_of(snapshot: &Snapshot, tenant: TenantId) -> Option<TenantPlan> {
+    snapshot.tenants.iter().find(|stats| stats.tenant == tenant)?.plan
+}
+
+fn slice_view(plan: &TenantPlan, chosen: &Chosen) -> Option<SliceView> {
+    Some(SliceView {
+        seconds: seconds(plan.slice_ns),
+        loss_seconds: seconds(plan.loss_ns),
+        round_seconds: seconds(plan.round_ns),
+        wait_seconds_max: seconds(chosen.settings.round_max_ns),
+    })
+}
+
+fn owned_views(running: &Running, snapshot: &Snapshot) -> Vec<OwnedView> {
+    let name =
+        |id: TenantId| running.tenants.iter().find(|(_, tenant)| tenant.id == id).map(|(name, _)| name.to_string());
+    let view = |slice: &engine::disk::policy::Slice| OwnedView {
+        tenant: name(slice.tenant),
+        seconds_ago: seconds(snapshot.now - slice.begun),
+        seconds: seconds(slice.ended - slice.begun),
+    };
+    snapshot.slices.iter().map(view).collect()
+}
+
+/// What runs on a disk, why, and how well.
+pub(super) fn policy_view(running: &Running, chosen: &Chosen, snapshot: Option<&Snapshot>) -> PolicyView {
+    let plans = |(name, tenant): (&Name, &super::Tenant)| Some((name.clone(), plan_of(snapshot?, tenant.id)?));
+    let plans: Vec<(Name, TenantPlan)> = running.tenants.iter().filter_map(plans).collect();
+    let (insulated, settings) = (chosen.name == PolicyName::Insulated, chosen.settings);
+    let requested = f64::from(settings.insulation_permille) / 1000.0;
+    let short = shortest(&plans, settings.insulation_permille);
+    let reason = short.map(|(name, plan)| {
+        let need_ns = plan.need_ns.unwrap_or(0);
+        let round_ns = u128::from(plan.round_ns) * u128::from(need_ns) / u128::from(plan.slice_ns.max(1));
+        let time = |ns: u128| Time(Duration::from_millis((ns / u128::from(MILLISECOND)) as u64));
+        format!(
+            "tenant '{name}' needs a slice of {} in a round of {}, and the longest round is {}",
+            time(need_ns.into()),
+            time(round_ns),
+            time(settings.round_max_ns.into())
+        )
+    });
+    PolicyView {
+        name: chosen.name,
+        reason: chosen.reason.clone(),
+        requested: running.store.known().scheduling.policy,
+        insulation: InsulationView {
+            requested,
+            effective: insulated
+                .then(|| short.map_or(requested, |(_, plan)| f64::from(plan.efficiency_permille) / 1000.0)),
+            reason,
+        },
+        round_seconds: plans.iter().map(|(_, plan)| seconds(plan.round_ns)).reduce(f64::max),
+        round_seconds_max: seconds(settings.round_max_ns),
+    }
+}
+
+/// The one that loses most, of those who have shorter slices than they need.
+fn shortest(plans: &[(Name, TenantPlan)], keep_permille: u32) -> Option<(&Name, &TenantPlan)> {
+    let is_short = |plan: &TenantPlan| {
+        plan.need_ns.is_some_and(|need| need > plan.slice_ns + plan.slice_ns / 100)
+            && plan.efficiency_permille < keep_permille
+    };
+    let short = plans.iter().filter(|(_, plan)| is_short(plan));
+    short.min_by_key(|(_, plan)| plan.efficiency_permille).map(|(name, plan)| (name, plan))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::disk::policy::DiskTime;
+
+    use super::*;
+
+    fn name() -> Name {
+        "db".parse().unwrap()
+    }
+
+    /// A tenant with a quarter that wanted the disk all the time since 0 and got `useful_ns` of it.
+    fn sample(now: Nanos, useful_ns: Nanos, share_ppb: u64) -> Sample {
+        let counters = Counters {
+            share_ppb,
+            slices: Some(useful_ns / (10 * MILLISECOND)),
+            useful_ns,
+            wanting_ns: now,
+            reads: now / MILLISECOND,
+            read_bytes: 4096 * (now / MILLISECOND),
+            writes: 0,
+            write_bytes: 0,
+            latency: [0; BUCKETS],
+            delays_ns: [0, 0, now / 2, now / 4],
+        };
+        Sample { now, round_ns: 100 * MILLISECOND, tenants: [(name(), counters)].into() }
+    }
+
+    #[test]
+    fn counters_of_disk_time_never_go_back() {
+        let mut series = Series::default();
+        let time = |tenant_ns, switch_ns| DiskTime { tenant_ns, switch_ns, ..DiskTime::default() };
+        let mut told =
+            |busy_ns, idle_ns, time| series.time(&Snapshot { busy_ns, idle_ns, time, ..Snapshot::default() });
+        assert_eq!(told(80, 20, time(70, 5)), DiskUse { tenant_ns: 70, switch_ns: 5, idle_ns: 25 });
+        assert_eq!(told(80, 22, time(68, 9)), DiskUse { tenant_ns: 70, switch_ns: 9, idle_ns: 25 }, "corrected");
+        assert_eq!(told(180, 30, time(150, 20)), DiskUse { tenant_ns: 150, switch_ns: 20, idle_ns: 40 });
+    }
+
+    const QUARTER: u64 = 250_000_000;
+
+    #[test]
+    fn insulation_is_over_a_window_and_rates_over_a_shorter_one() {
+        let mut series = Series::default();
+        assert!(series.ratio(&sample(SECOND, 0, QUARTER), &name()).is_none(), "nothing to compare with");
+        // Nine tenths of its share for a minute, then half of it for three seconds.
+        (0..120).for_each(|i| series.add(sample(i * SECOND / 2, i * SECOND / 2 * 225 / 1000, QUARTER)));
+        let start = 60 * SECOND * 225 / 1000;
+        let now = sample(63 * SECOND, start + 3 * SECOND / 8, QUARTER);
+        let ratio = series.ratio(&now, &name()).unwrap();
+        assert!((5.0..6.0).contains(&ratio.window_seconds), "{ratio:?}");
+        let past = ratio.window_seconds - 3.0;
+        let expected = (0.9 * past + 0.5 * 3.0) / (past + 3.0);
+        assert!((ratio.ratio - expected).abs() < 0.01, "{ratio:?}, {expected}");
+        let rates = series.rates(&now, &name()).unwrap();
+        assert!(rates.window_seconds < 4.0, "{rates:?}");
+        assert!((rates.reads - 1000.0).abs() < 1.0 && (rates.delay_seconds.slice - 0.5).abs() < 0.01, "{rates:?}");
+        assert!(series.samples.len() as u64 <= SAMPLES_MAX);
+    }
+
+    #[test]
+    fn without_demand_or_after_a_change_there_is_no_ratio() {
+        let mut series = Series::default();
+        series.add(sample(SECOND, SECOND / 4, QUARTER));
+        assert!(series.ratio(&sample(2 * SECOND, SECOND / 2, QUARTER), &name()).is_some());
+        assert!(series.ratio(&sample(2 * SECOND, SECOND / 2, 2 * QUARTER), &name()).is_none(), "another share");
+        assert!(series.ratio(&sample(2 * SECOND, SECOND / 4, QUARTER), &name()).is_none(), "no work");
+        assert!(series.ratio(&sample(2 * SECOND, 0, QUARTER), &name()).is_none(), "the counters began anew");
+    }
+
+    #[test]
+    fn looks_are_bounded_however_long_the_round() {
+        let mut series = Series::default();
+        for i in 0..10_000 {
+            let round_ns = if i < 5000 { 60 * SECOND } else { 100 * MILLISECOND };
+            series.add(Sample { round_ns, ..sample(i * SECOND / 2, 0, QUARTER) });
+            assert!(series.samples.len() as u64 <= SAMPLES_MAX);
+        }
+    }
+
+    #[test]
+    fn quantiles_lie_in_their_buckets() {
+        let mut histogram = Histogram::default();
+        (0..99).for_each(|_| histogram.record(3 * MILLISECOND));
+        histogram.record(SECOND);
+        let (p50, p99) = (quantile(&histogram.buckets, 0.5).unwrap(), quantile(&histogram.buckets, 0.995).unwrap());
+        assert!((0.002..0.0042).contains(&p50) && (0.5..1.1).contains(&p99), "{p50} {p99}");
+        assert!(quantile(&[0; BUCKETS], 0.5).is_none());
+    }
+
+    #[test]
+    fn an_effective_r_that_is_less_is_the_worst_of_those_who_need_more() {
+        let plan = |slice, need, efficiency_permille| TenantPlan {
+            slice_ns: slice,
+            need_ns: need,
+            efficiency_permille,
+            ..TenantPlan::default()
+        };
+        let plans = |second| vec![(name(), plan(1000, Some(1000), 925)), ("x".parse().unwrap(), second)];
+        let worst = |second, keep| shortest(&plans(second), keep).map(|(_, plan)| plan.efficiency_permille);
+        assert_eq!(worst(plan(1000, Some(2000), 800), 900), Some(800));
+        assert_eq!(worst(plan(1000, Some(2000), 950), 900), None, "it needs more for what it has at once, and keeps R");
+        assert_eq!(worst(plan(1000, None, 100), 900), None, "it does not use its slices up");
+    }
+}

@@ -1,0 +1,67 @@
+//! Who may use a disk next: settings changed live.
+
+use engine::control::Command;
+use engine::disk::profile::{Key, Override};
+use tracing::info;
+
+use super::probes::parse;
+use super::view::SetDisk;
+use super::{Control, Done, Error, blocking};
+use crate::quantity::Name;
+use crate::store::{Chosen, Store};
+
+impl Control {
+    /// What runs on a disk, and why.
+    pub(super) fn chosen(&self, disk: &Name, store: &Store) -> Chosen {
+        let known = store.known();
+        let usual = engine::Config { device_depth: self.config.limits.device_depth, ..engine::Config::new(0) }.policy();
+        known.scheduling.choose(usual, disk.as_str(), store.model.as_ref(), &known.profile)
+    }
+
+    /// Makes the machine of a disk do what is chosen now. Whoever calls it has the turn to change something.
+    pub(super) async fn apply_policy(&self, disk: &Name) {
+        let told = {
+            let state = self.state();
+            let Ok(running) = state.disk(disk) else { return };
+            let chosen = self.chosen(disk, &running.store);
+            info!(%disk, policy = chosen.name.as_str(), "{}", chosen.reason);
+            running.thread.command(Command::SetPolicy(chosen.settings))
+        };
+        // One that was stopped needs no policy, and none is refused.
+        let _ = told.await;
+    }
+
+    /// Changes how a disk is shared, or values of its profile; or nothing.
+    pub async fn set_disk(&self, name: &Name, request: SetDisk) -> Result<Done, Error> {
+        let _turn = self.change().await?;
+        let overrides = request.profile.iter().map(|(key, to)| parse(name, key, to));
+        let overrides: Vec<(Key, Option<Override>)> = overrides.collect::<Result<_, _>>()?;
+        let store = self.state().disk(name)?.store.clone();
+        let mut scheduling = store.known().scheduling;
+        let mut set: Vec<String> = request.profile.iter().map(|(key, to)| format!("{key} = {to}")).collect();
+        if let Some(policy) = request.policy {
+            set.push(format!("policy = {policy}"));
+            scheduling.policy = policy.value();
+        }
+        if let Some(insulation) = request.insulation {
+            set.push(format!("insulation = {insulation}"));
+            scheduling.insulation = insulation.value();
+        }
+        if let Some(max_round) = request.max_round {
+            set.push(format!("max_round = {max_round}"));
+            scheduling.max_round = max_round.value();
+        }
+        scheduling.check().map_err(Error::Invalid)?;
+        let kept = blocking(move || {
+            store.change(|known| {
+                known.scheduling = scheduling;
+                overrides.into_iter().for_each(|(key, to)| known.profile.set_override(key, to));
+            })
+        });
+        kept.await?.map_err(Error::Unusable)?;
+        self.apply_policy(name).await;
+        info!(disk = %name, set = set.join(", "), "set by hand");
+        let message = format!("disk '{name}' has {}", set.join(", "));
+        Ok(Done { message, disk: self.show_disk(name).await.ok(), volume: None })
+    }
+}

@@ -1,0 +1,191 @@
+//! Who may use a disk next: what an operator asked for, in `disk.toml`, and what follows from it and from the disk.
+
+use std::time::Duration;
+
+use engine::disk::policy::{Kind, Settings};
+use engine::disk::profile::{Key, Profile, Quantile};
+use engine::units::Nanos;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Model;
+use crate::quantity::{Insulation, Time};
+
+/// Rounds that can be asked for: shorter ones are all switching, and nobody waits longer for a disk on purpose.
+const ROUND_MAX: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(60);
+
+/// A policy by its name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyName {
+    /// Each tenant gets slices of the disk's time, long enough for R.
+    Insulated,
+    /// First come, first served: nobody is insulated.
+    None,
+}
+
+impl PolicyName {
+    /// As it is typed.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PolicyName::Insulated => "insulated",
+            PolicyName::None => "none",
+        }
+    }
+}
+
+impl std::fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for PolicyName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PolicyName, String> {
+        let known = [PolicyName::Insulated, PolicyName::None];
+        let found = known.into_iter().find(|name| name.as_str() == text);
+        found.ok_or_else(|| format!("there is no policy '{}': there are insulated and none", text.escape_debug()))
+    }
+}
+
+/// What was asked for; what was not follows from the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheduling {
+    /// Which policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyName>,
+    /// R.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insulation: Option<Insulation>,
+    /// The longest round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_round: Option<Time>,
+}
+
+/// What runs, and why it is that.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Chosen {
+    /// Its name.
+    pub name: PolicyName,
+    /// Why.
+    pub reason: String,
+    /// All that the engine has to know.
+    pub settings: Settings,
+}
+
+impl Scheduling {
+    /// Whether nothing was asked for.
+    pub fn is_default(&self) -> bool {
+        *self == Scheduling::default()
+    }
+
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        match self.max_round.filter(|round| !ROUND_MAX.contains(&round.0)) {
+            Some(round) => {
+                let (least, most) = (Time(*ROUND_MAX.start()), Time(*ROUND_MAX.end()));
+                Err(format!("the longest round is {least} to {most}, not {round}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What runs on a disk of which this is known. `usual` is what holds unless something says otherwise.
+    pub fn choose(&self, usual: Settings, disk: &str, model: Option<&Model>, profile: &Profile) -> Chosen {
+        let (name, reason) = self.choose_policy(disk, model, profile);
+        let kind = match name {
+            PolicyName::Insulated => Kind::Insulated,
+            PolicyName::None => Kind::None,
+        };
+        let settings = Settings {
+            kind,
+            insulation_permille: self.insulation.map_or(usual.insulation_permille, |insulation| insulation.0),
+            switch_ns: profile.number(Key::SwitchCost(Quantile::P50)).map_or(usual.switch_ns, |cost| cost as Nanos),
+            round_max_ns: self.max_round.map_or(usual.round_max_ns, |round| round.0.as_nanos() as Nanos),
+            ..usual
+        };
+        Chosen { name, reason, settings }
+    }
+
+    /// The one place where a policy is chosen. What an operator says goes before what was measured, and that before what is
+    /// described. Without heads, slices would waste what the device can do at the same time.
+    fn choose_policy(&self, disk: &str, model: Option<&Model>, profile: &Profile) -> (PolicyName, String) {
+        const NO_SLICES: &str = "slices would waste it, and sharing it by cost is not there yet";
+        match (self.policy, profile.needs_slices(), model) {
+            (Some(asked), ..) => (asked, "asked for".into()),
+            (None, Some(true), _) => (PolicyName::Insulated, "its profile says that tenants need slices".into()),
+            (None, Some(false), _) => {
+                (PolicyName::None, format!("its profile says that tenants need no slices: {NO_SLICES}"))
+            }
+            (None, None, Some(model)) if model.has_heads => {
+                (PolicyName::Insulated, "described: it has heads, so tenants need slices".into())
+            }
+            (None, None, Some(_)) => (PolicyName::None, format!("described: it has no heads: {NO_SLICES}")),
+            (None, None, None) => (PolicyName::None, format!("not probed, run `aerogel disk probe {disk}`")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Config;
+    use engine::disk::profile::Override;
+
+    use super::*;
+
+    fn profile(needs_slices: Option<f64>) -> Profile {
+        let mut profile = Profile::default();
+        let set = |value| Override { value: Some(value), at_s: 0 };
+        profile.set_override(Key::NeedsSlices, needs_slices.map(set));
+        profile
+    }
+
+    fn chosen(scheduling: Scheduling, heads: Option<bool>, profile: &Profile) -> Chosen {
+        let model = heads.map(|has_heads| Model { name: "x".into(), has_heads });
+        scheduling.choose(Config::new(0).policy(), "d", model.as_ref(), profile)
+    }
+
+    #[test]
+    fn the_policy_follows_from_what_is_known() {
+        use PolicyName::{Insulated, None as Bare};
+        let asked = |policy| Scheduling { policy: Some(policy), ..Scheduling::default() };
+        let unasked = Scheduling::default();
+        for (scheduling, heads, needs_slices, name, reason) in [
+            (unasked, None, None, Bare, "not probed, run `aerogel disk probe d`"),
+            (unasked, None, Some(1.0), Insulated, "profile"),
+            (unasked, None, Some(0.0), Bare, "profile"),
+            (unasked, Some(true), None, Insulated, "described"),
+            (unasked, Some(false), None, Bare, "described"),
+            (unasked, Some(true), Some(0.0), Bare, "profile"),
+            (asked(Insulated), None, None, Insulated, "asked for"),
+            (asked(Bare), Some(true), Some(1.0), Bare, "asked for"),
+        ] {
+            let chosen = chosen(scheduling, heads, &profile(needs_slices));
+            assert_eq!(chosen.name, name, "{}", chosen.reason);
+            assert!(chosen.reason.contains(reason), "{}", chosen.reason);
+        }
+    }
+
+    #[test]
+    fn settings_follow_from_what_was_asked_for_and_measured() {
+        let usual = Config::new(0).policy();
+        let mut measured = profile(Some(1.0));
+        assert_eq!(
+            chosen(Scheduling::default(), None, &measured).settings,
+            Settings { kind: Kind::Insulated, ..usual }
+        );
+        let cost = Override { value: Some(9e6), at_s: 0 };
+        measured.set_override(Key::SwitchCost(Quantile::P50), Some(cost));
+        let text = "policy = 'insulated'\ninsulation = '0.95'\nmax_round = '500ms'";
+        let settings = chosen(toml::from_str(text).unwrap(), None, &measured).settings;
+        assert_eq!((settings.insulation_permille, settings.switch_ns), (950, 9_000_000));
+        assert_eq!(settings.round_max_ns, 500_000_000);
+        for round in ["1ms", "5m"] {
+            let scheduling: Scheduling = toml::from_str(&format!("max_round = '{round}'")).unwrap();
+            assert!(scheduling.check().unwrap_err().contains(round));
+        }
+    }
+}
