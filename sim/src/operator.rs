@@ -155,7 +155,7 @@ impl World {
             self.policy_since = Some(self.now);
         }
         self.policy = settings;
-        self.ask(Command::SetPolicy(settings), Ask::Must)
+        self.ask(Command::SetPolicy(Box::new(settings)), Ask::Must)
     }
 
     /// Whether something is asked of a volume and not yet answered.

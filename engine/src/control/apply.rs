@@ -46,7 +46,7 @@ impl Server {
             Command::SetPolicy(settings) => {
                 // What the driver has laid out cannot grow; and without any request there would be no progress.
                 let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
-                self.device.set_policy(self.now, Settings { depth, ..settings });
+                self.device.set_policy(self.now, Settings { depth, ..*settings });
                 Ok(Some(Report::Done))
             }
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),

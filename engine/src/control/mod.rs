@@ -120,7 +120,7 @@ pub enum Command {
     SetPrefetch(u64),
     /// Another policy, or other settings of the same. What waits stays in its order; the depth is at most the one that the
     /// machine began with.
-    SetPolicy(policy::Settings),
+    SetPolicy(Box<policy::Settings>),
     /// Report everything there is to see.
     Snapshot,
     /// Report the curve of a volume's tenant: under a policy, or under the one that its partition runs.

@@ -25,7 +25,7 @@ impl Control {
             let Ok(running) = state.disk(disk) else { return };
             let chosen = self.chosen(disk, &running.store);
             info!(%disk, policy = chosen.name.as_str(), "{}", chosen.reason);
-            running.thread.command(Command::SetPolicy(chosen.settings))
+            running.thread.command(Command::SetPolicy(Box::new(chosen.settings)))
         };
         // One that was stopped needs no policy, and none is refused.
         let _ = told.await;
