@@ -109,13 +109,13 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// 64 MiB of memory; 2 s to warm up, then 10 s (4 s when quick).
+    /// 64 MiB of memory; 2 s to warm up, then 10 s (8 s when quick).
     pub fn new(preset: &'static str, quick: bool) -> Stand {
         Stand {
             preset,
             memory: 64 << 20,
             warm_up_ns: 2 * SECOND,
-            counted_ns: if quick { 4 } else { 10 } * SECOND,
+            counted_ns: if quick { 8 } else { 10 } * SECOND,
             prefetch: 0,
             device_depth: 128,
             shared_cache: false,
