@@ -79,7 +79,7 @@ class Probes(ServerCase):
         self.assertEqual(self.values(), second)
         self.assertIn("measured", (self.disk / "disk.toml").read_text())
         shown = self.server.cli("disk", "show", "default").stdout
-        self.assertRegex(shown, "its profile would (give|let)")
+        self.assertRegex(shown, "policy +insulated: by (slices of disk time|cost), as its profile says")
         self.assertEqual(sorted(os.listdir(self.disk)), ["disk.toml", "lock", "volumes"])
 
     def test_override_is_shown_as_one_and_taken_back(self):

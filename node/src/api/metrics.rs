@@ -207,7 +207,9 @@ impl Scrape {
             for (id, tenant) in &observed.tenants {
                 let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id);
                 let plan = stats.and_then(|stats| stats.plan);
-                slices.extend(plan.map(|plan| (labels(tenant.as_str()), seconds(plan.slice_ns))));
+                slices.extend(
+                    plan.filter(|plan| plan.round_ns > 0).map(|plan| (labels(tenant.as_str()), seconds(plan.slice_ns))),
+                );
             }
         }
         let help = "Part of its standalone efficiency that a tenant kept of late; absent without demand";
@@ -225,7 +227,13 @@ impl Scrape {
             for (name, ns) in [("tenant", used.tenant_ns), ("switch", used.switch_ns), ("idle", used.idle_ns)] {
                 time.push((with(labels.clone(), "use", name), seconds(ns)));
             }
-            let round = snapshot.tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.round_ns).max();
+            let round = snapshot
+                .tenants
+                .iter()
+                .filter_map(|stats| stats.plan)
+                .map(|plan| plan.round_ns)
+                .filter(|&round| round > 0)
+                .max();
             rounds.extend(round.map(|round| (labels, seconds(round))));
         }
         let help = "What a disk's time was used for; switch: lost in turning from one tenant to another";

@@ -200,7 +200,7 @@ enum DiskVerb {
         /// A fault that it has from each start on, such as 'error read 1%'; may be repeated
         #[arg(long = "fault", value_name = "FAULT")]
         faults: Vec<FaultText>,
-        /// Who may use it next: insulated or none [default: insulated if it has heads, as its profile or description says]
+        /// Who may use it next: insulated or none [default: insulated, once its profile or description says how]
         #[arg(long)]
         policy: Option<PolicyName>,
         /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90% [default: 0.9]

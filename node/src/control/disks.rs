@@ -72,6 +72,8 @@ impl Control {
             insulation_permille: settings.insulation_permille,
             switch_ns: settings.switch_ns,
             round_max_ns: settings.round_max_ns,
+            needs_slices: settings.needs_slices,
+            prices: settings.prices,
             budget_bytes_max: self.memory_bytes,
             device_depth: limits.device_depth,
             requests_per_connection: limits.requests_per_connection,

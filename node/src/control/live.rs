@@ -5,8 +5,8 @@
 //!            ▲ insulation: ten rounds ago     ▲ rates: two seconds ago
 //! ```
 //!
-//! Insulation is what a tenant's work would have taken alone, as its own slices tell (engine, `meter.rs`), by its share of the
-//! time in which it wanted something. Ten rounds even out whose turn it is. Downside: work that the cache does between two slices
+//! Insulation is what a tenant's work would have taken alone, as its own slices or the prices of its requests tell (engine,
+//! `insulated/meter.rs`, `fair/mod.rs`), by its share of the time in which it wanted something. Ten rounds even out whose turn it is. Downside: work that the cache does between two slices
 //! is not counted, so a tenant that hardly needs the disk seems to keep less than it does.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -40,6 +40,7 @@ const APART_NS_MIN: Nanos = 100 * MILLISECOND;
 const SAMPLES_MAX: u64 = 64;
 /// How a standalone time is predicted, for those who ask.
 const PREDICTION: &str = "from the middle of the tenant's own slices";
+const PREDICTION_BY_COST: &str = "from what its requests cost the device, and how much of it they fill";
 
 /// By disk.
 pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
@@ -48,8 +49,9 @@ pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
 #[derive(Clone, PartialEq, Debug)]
 struct Counters {
     share_ppb: u64,
-    /// Slices so far; none without slices.
+    /// Slices so far; none if nobody is insulated.
     slices: Option<u64>,
+    by_cost: bool,
     /// What is known of the slice that runs, is corrected when it ends: this may become a little less.
     useful_ns: Nanos,
     wanting_ns: Nanos,
@@ -68,6 +70,8 @@ impl Counters {
         let mut counters = Counters {
             share_ppb: (share_view(running, name).effective * 1e9) as u64,
             slices: stats.plan.map(|plan| plan.slices),
+            // Only slices have a round.
+            by_cost: stats.plan.is_some_and(|plan| plan.round_ns == 0),
             useful_ns: stats.plan.map_or(0, |plan| plan.useful_ns),
             wanting_ns: stats.wanting_ns,
             reads: 0,
@@ -109,7 +113,7 @@ impl Counters {
         (self.slices.is_some() && useful_ns > 0 && promised_ns > 0.0).then(|| RatioView {
             ratio: useful_ns as f64 / promised_ns,
             window_seconds: seconds(past_ns),
-            prediction: PREDICTION.into(),
+            prediction: if self.by_cost { PREDICTION_BY_COST } else { PREDICTION }.into(),
         })
     }
 
@@ -259,6 +263,13 @@ impl Control {
         self.series.lock().expect("nobody panics while holding it")
     }
 
+    /// The policy of a disk changed: what was before says nothing of what tenants keep.
+    pub(super) fn forget_samples(&self, disk: &Name) {
+        if let Some(series) = self.series().get_mut(disk) {
+            series.samples.clear();
+        }
+    }
+
     /// A disk is gone: one of the same name begins anew.
     pub(super) fn forget_series(&self, disk: &Name) {
         self.series().remove(disk);
@@ -361,7 +372,7 @@ fn plan_of(snapshot: &Snapshot, tenant: TenantId) -> Option<TenantPlan> {
 }
 
 fn slice_view(plan: &TenantPlan, chosen: &Chosen) -> Option<SliceView> {
-    Some(SliceView {
+    chosen.has_slices().then(|| SliceView {
         seconds: seconds(plan.slice_ns),
         loss_seconds: seconds(plan.loss_ns),
         round_seconds: seconds(plan.round_ns),
@@ -384,7 +395,8 @@ fn owned_views(running: &Running, snapshot: &Snapshot) -> Vec<OwnedView> {
 pub(super) fn policy_view(running: &Running, chosen: &Chosen, snapshot: Option<&Snapshot>) -> PolicyView {
     let plans = |(name, tenant): (&Name, &super::Tenant)| Some((name.clone(), plan_of(snapshot?, tenant.id)?));
     let plans: Vec<(Name, TenantPlan)> = running.tenants.iter().filter_map(plans).collect();
-    let (insulated, settings) = (chosen.name == PolicyName::Insulated, chosen.settings);
+    let (insulated, slices) = (chosen.name == PolicyName::Insulated, chosen.has_slices());
+    let settings = chosen.settings;
     let requested = f64::from(settings.insulation_permille) / 1000.0;
     let short = shortest(&plans, settings.insulation_permille);
     let reason = short.map(|(name, plan)| {
@@ -408,7 +420,7 @@ pub(super) fn policy_view(running: &Running, chosen: &Chosen, snapshot: Option<&
                 .then(|| short.map_or(requested, |(_, plan)| f64::from(plan.efficiency_permille) / 1000.0)),
             reason,
         },
-        round_seconds: plans.iter().map(|(_, plan)| seconds(plan.round_ns)).reduce(f64::max),
+        round_seconds: plans.iter().map(|(_, plan)| seconds(plan.round_ns)).reduce(f64::max).filter(|_| slices),
         round_seconds_max: seconds(settings.round_max_ns),
     }
 }
@@ -438,6 +450,7 @@ mod tests {
         let counters = Counters {
             share_ppb,
             slices: Some(useful_ns / (10 * MILLISECOND)),
+            by_cost: false,
             useful_ns,
             wanting_ns: now,
             reads: now / MILLISECOND,

@@ -29,6 +29,7 @@ impl Control {
         };
         // One that was stopped needs no policy, and none is refused.
         let _ = told.await;
+        self.forget_samples(disk);
     }
 
     /// Changes how a disk is shared, or values of its profile; or nothing.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::disk::policy::{Kind, Settings};
+use engine::disk::policy::{Kind, Prices, Settings};
 use engine::disk::profile::{Key, Profile, Quantile};
 use engine::units::Nanos;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ const ROUND_MAX: std::ops::RangeInclusive<Duration> = Duration::from_millis(50).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyName {
-    /// Each tenant gets slices of the disk's time, long enough for R.
+    /// Each tenant gets its share of the disk: slices of its time, long enough for R; or, without heads, by cost.
     Insulated,
     /// First come, first served: nobody is insulated.
     None,
@@ -76,6 +76,13 @@ pub struct Chosen {
     pub settings: Settings,
 }
 
+impl Chosen {
+    /// Whether tenants have slices.
+    pub fn has_slices(&self) -> bool {
+        self.settings.kind == Kind::Insulated && self.settings.needs_slices
+    }
+}
+
 impl Scheduling {
     /// Whether nothing was asked for.
     pub fn is_default(&self) -> bool {
@@ -105,27 +112,42 @@ impl Scheduling {
             insulation_permille: self.insulation.map_or(usual.insulation_permille, |insulation| insulation.0),
             switch_ns: profile.number(Key::SwitchCost(Quantile::P50)).map_or(usual.switch_ns, |cost| cost as Nanos),
             round_max_ns: self.max_round.map_or(usual.round_max_ns, |round| round.0.as_nanos() as Nanos),
+            // Of a disk of which nothing is known: slices insulate on any.
+            needs_slices: needs_slices(model, profile).is_none_or(|(needed, _)| needed),
+            prices: Prices::of(profile).unwrap_or(usual.prices),
             ..usual
         };
         Chosen { name, reason, settings }
     }
 
-    /// The one place where a policy is chosen. What an operator says goes before what was measured, and that before what is
-    /// described. Without heads, slices would waste what the device can do at the same time.
+    /// The one place where a policy is chosen. What an operator says goes before what is known of the disk; of a disk of which
+    /// nothing is known, nobody can tell what insulating its tenants would cost.
     fn choose_policy(&self, disk: &str, model: Option<&Model>, profile: &Profile) -> (PolicyName, String) {
-        const NO_SLICES: &str = "slices would waste it, and sharing it by cost is not there yet";
-        match (self.policy, profile.needs_slices(), model) {
-            (Some(asked), ..) => (asked, "asked for".into()),
-            (None, Some(true), _) => (PolicyName::Insulated, "its profile says that tenants need slices".into()),
-            (None, Some(false), _) => {
-                (PolicyName::None, format!("its profile says that tenants need no slices: {NO_SLICES}"))
+        let how = match needs_slices(model, profile) {
+            Some((true, source)) => Ok(format!("by slices of disk time, {source}")),
+            Some((false, source)) => Ok(format!("by cost, {source}")),
+            None => Err(format!("not probed, run `aerogel disk probe {disk}`")),
+        };
+        match (self.policy, how) {
+            (Some(PolicyName::Insulated), Ok(how)) => (PolicyName::Insulated, format!("asked for; {how}")),
+            (Some(PolicyName::Insulated), Err(why)) => {
+                (PolicyName::Insulated, format!("asked for; by slices of disk time, which work on any: {why}"))
             }
-            (None, None, Some(model)) if model.has_heads => {
-                (PolicyName::Insulated, "described: it has heads, so tenants need slices".into())
-            }
-            (None, None, Some(_)) => (PolicyName::None, format!("described: it has no heads: {NO_SLICES}")),
-            (None, None, None) => (PolicyName::None, format!("not probed, run `aerogel disk probe {disk}`")),
+            (Some(PolicyName::None), _) => (PolicyName::None, "asked for".into()),
+            (None, Ok(how)) => (PolicyName::Insulated, how),
+            (None, Err(why)) => (PolicyName::None, why),
         }
+    }
+}
+
+/// Whether tenants need slices of the disk, and who says so: what was measured goes before what is described.
+fn needs_slices(model: Option<&Model>, profile: &Profile) -> Option<(bool, &'static str)> {
+    match (profile.needs_slices(), model) {
+        (Some(true), _) => Some((true, "as its profile says")),
+        (Some(false), _) => Some((false, "as its profile says that it needs no slices")),
+        (None, Some(model)) if model.has_heads => Some((true, "described: it has heads")),
+        (None, Some(_)) => Some((false, "described: it has no heads")),
+        (None, None) => None,
     }
 }
 
@@ -153,18 +175,26 @@ mod tests {
         use PolicyName::{Insulated, None as Bare};
         let asked = |policy| Scheduling { policy: Some(policy), ..Scheduling::default() };
         let unasked = Scheduling::default();
-        for (scheduling, heads, needs_slices, name, reason) in [
-            (unasked, None, None, Bare, "not probed, run `aerogel disk probe d`"),
-            (unasked, None, Some(1.0), Insulated, "profile"),
-            (unasked, None, Some(0.0), Bare, "profile"),
-            (unasked, Some(true), None, Insulated, "described"),
-            (unasked, Some(false), None, Bare, "described"),
-            (unasked, Some(true), Some(0.0), Bare, "profile"),
-            (asked(Insulated), None, None, Insulated, "asked for"),
-            (asked(Bare), Some(true), Some(1.0), Bare, "asked for"),
+        for (scheduling, heads, needs_slices, name, slices, reason) in [
+            (unasked, None, None, Bare, true, "not probed, run `aerogel disk probe d`"),
+            (unasked, None, Some(1.0), Insulated, true, "by slices of disk time, as its profile says"),
+            (unasked, None, Some(0.0), Insulated, false, "by cost, as its profile says"),
+            (unasked, Some(true), None, Insulated, true, "described: it has heads"),
+            (unasked, Some(false), None, Insulated, false, "described: it has no heads"),
+            (unasked, Some(true), Some(0.0), Insulated, false, "profile"),
+            (
+                asked(Insulated),
+                None,
+                None,
+                Insulated,
+                true,
+                "asked for; by slices of disk time, which work on any: not probed",
+            ),
+            (asked(Insulated), Some(false), None, Insulated, false, "asked for; by cost"),
+            (asked(Bare), Some(true), Some(1.0), Bare, true, "asked for"),
         ] {
             let chosen = chosen(scheduling, heads, &profile(needs_slices));
-            assert_eq!(chosen.name, name, "{}", chosen.reason);
+            assert_eq!((chosen.name, chosen.settings.needs_slices), (name, slices), "{}", chosen.reason);
             assert!(chosen.reason.contains(reason), "{}", chosen.reason);
         }
     }

@@ -43,8 +43,6 @@ const HOLD_MIN_NS: Nanos = 2 * MILLISECOND;
 pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
 /// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
 const GAP_NS: f64 = 1e6;
-/// Who has not asked for so long was away: that says nothing of how soon it asks again, now that it is back.
-const AWAY_NS: Nanos = SECOND;
 /// Slices that are remembered to be shown.
 pub const SLICES_KEPT: usize = 64;
 
@@ -64,26 +62,32 @@ pub struct Slice {
 /// How soon a tenant asks again.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
+    /// Of the gaps that a slice can be held for.
     mean: f64,
     deviation: f64,
+    /// The part of its gaps that are such. One pause says little: who was away for a while asks as soon as ever when it is back.
+    soon: f64,
 }
 
 impl Gap {
-    const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS };
+    const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS, soon: 1.0 };
 
     fn add(&mut self, gap: Nanos) {
-        if gap >= AWAY_NS {
-            *self = Gap::UNKNOWN;
-            return;
+        let is_soon = gap <= HOLD_MAX_NS;
+        self.soon += (f64::from(u8::from(is_soon)) - self.soon) / 8.0;
+        if is_soon {
+            // As TCP estimates round trips (RFC 6298): an eighth and a quarter.
+            let gap = gap as f64;
+            self.deviation += ((gap - self.mean).abs() - self.deviation) / 4.0;
+            self.mean += (gap - self.mean) / 8.0;
         }
-        // As TCP estimates round trips (RFC 6298): an eighth and a quarter.
-        let gap = gap as f64;
-        self.deviation += ((gap - self.mean).abs() - self.deviation) / 4.0;
-        self.mean += (gap - self.mean) / 8.0;
     }
 
-    /// After so long it is not expected any more.
+    /// After so long it is not expected any more: longer than a slice can be held, if most of its gaps are.
     fn patience(&self) -> Nanos {
+        if self.soon < 0.5 {
+            return HOLD_MAX_NS + 1;
+        }
         (self.mean + 4.0 * self.deviation) as Nanos + HOLD_MIN_NS
     }
 }
@@ -704,13 +708,17 @@ mod tests {
     #[test]
     fn who_was_away_has_its_slices_at_once_when_it_is_back() {
         let mut stage = Stage::new(&[50, 50], &[1, 27]);
-        stage.run(5 * SECOND);
-        stage.depths[0] = (1, 1);
-        stage.run(15 * SECOND);
-        stage.depths[0] = (0, 1);
-        stage.served = vec![0; 2];
-        stage.run(17 * SECOND);
-        assert!(stage.served_percent(0) >= 40, "one request at a time has a slice, not a request: {:?}", stage.served);
+        for away_ns in [200 * MS, 10 * SECOND] {
+            let full = stage.depths[0];
+            stage.depths[0].1 = 0;
+            stage.run(stage.now + away_ns);
+            assert_eq!(stage.depths[0].0, 0, "it is away");
+            stage.depths[0].1 = full.1;
+            stage.served = vec![0; 2];
+            stage.run(stage.now + 2 * SECOND);
+            let percent = stage.served_percent(0);
+            assert!(percent >= 40, "a slice, not a request: {percent} % after {away_ns} ns");
+        }
     }
 
     #[test]
