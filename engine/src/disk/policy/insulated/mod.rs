@@ -37,8 +37,9 @@ use plan::Needs;
 const IDLE_ROUNDS: u32 = 3;
 /// How long a drain may last beyond what is expected: longer than a drive's own retries, as far as it answers at all.
 pub const STUCK_NS: Nanos = 2 * SECOND;
-/// A slice is held for at least so long: the jitter of a client that always answers at once.
-const HOLD_MIN_NS: Nanos = 2 * MILLISECOND;
+/// A slice is held for at least so long: the jitter of a client that always answers at once, on a machine that has other
+/// things to do. What is held in vain is the tenant's own time; what it loses if it is given up too early is the rest of its slice.
+const HOLD_MIN_NS: Nanos = 10 * MILLISECOND;
 /// The longest that a slice is held for a tenant that has nothing to do.
 pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
 /// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
