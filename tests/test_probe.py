@@ -88,7 +88,7 @@ class Probes(ServerCase):
         self.assertEqual((value["value"], value["source"]), (5_000_000, "override"))
         shown = self.server.cli("disk", "show", "default").stdout
         self.assertIn("OVERRIDE", shown)
-        self.assertIn("would give each tenant slices", shown)
+        self.assertIn("insulated: by slices of disk time, as its profile says", shown)
         self.server.restart()
         self.server.cli("disk", "probe", "default", "--seconds", SHORT)
         value = self.values()["switch_cost_p50_ns"]
