@@ -300,6 +300,9 @@ impl Server {
         if range.op == Op::Punch || range.op == Op::Zero && !state.spec.sparse {
             state.holes.dig(range.start, range.end);
             state.initialising |= state.spec.initialise && !state.holes.is_empty();
+            if state.initialising {
+                self.wake_at(self.now + self.config.idle_ns);
+            }
         } else {
             state.holes.fill(range.start, range.end);
         }
