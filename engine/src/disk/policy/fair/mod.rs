@@ -406,7 +406,8 @@ impl Policy for Fair {
             }
             self.look_at = Some(since + STUCK_NS);
         } else if now < ready_at {
-            self.look_at = Some(ready_at);
+            // The next tick may find that it is alone.
+            self.look_at = Some(ready_at.min(self.tick_at));
         } else {
             self.blocked_since = None;
             return Some(self.dispatch(now, first));
