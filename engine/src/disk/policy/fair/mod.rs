@@ -406,12 +406,13 @@ impl Policy for Fair {
             }
             self.look_at = Some(since + STUCK_NS);
         } else if now < ready_at {
-            // The next tick may find that it is alone.
-            self.look_at = Some(ready_at.min(self.tick_at));
+            self.look_at = Some(ready_at);
         } else {
             self.blocked_since = None;
             return Some(self.dispatch(now, first));
         }
+        // The next tick may find that it is alone, or another limit.
+        self.look_at = self.look_at.map(|at| at.min(self.tick_at));
         self.first(true).map(|polite| self.dispatch(now, polite))
     }
 

@@ -1,0 +1,203 @@
+//! Slices on a disk that works on its requests one after the other.
+
+use super::*;
+use crate::disk::policy::Kind;
+
+const MS: Nanos = MILLISECOND;
+const COST: Nanos = 8 * MS;
+const ENTRY: Entry = Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST };
+
+/// A disk that works on its requests one after the other, 8 ms each, and clients that keep so many outstanding.
+struct Stage {
+    policy: Insulated,
+    now: Nanos,
+    /// In the device, in order: whose, its number, since when.
+    device: VecDeque<(usize, IoId, Nanos)>,
+    /// When the first of them is done.
+    done_at: Nanos,
+    /// Requests outstanding of each tenant, and how many it keeps.
+    depths: Vec<(u32, u32)>,
+    owners: Vec<TenantId>,
+    next: u32,
+    /// Requests done, by tenant.
+    served: Vec<u64>,
+}
+
+impl Stage {
+    fn new(shares: &[u64], depths: &[u32]) -> Stage {
+        let settings = Settings {
+            kind: Kind::Insulated,
+            depth: 128,
+            insulation_permille: 900,
+            switch_ns: 10 * MS,
+            round_max_ns: 2 * SECOND,
+            needs_slices: true,
+            prices: Default::default(),
+        };
+        let mut policy = Insulated::new(settings);
+        for (at, &percent) in shares.iter().enumerate() {
+            policy.set_tenant(0, TenantId(at as u32), Share::from_ppb(percent * 10_000_000));
+        }
+        Stage {
+            policy,
+            now: 0,
+            device: VecDeque::new(),
+            done_at: 0,
+            depths: depths.iter().map(|&depth| (0, depth)).collect(),
+            owners: Vec::new(),
+            next: 0,
+            served: vec![0; shares.len()],
+        }
+    }
+
+    fn ask(&mut self) {
+        for at in 0..self.depths.len() {
+            while self.depths[at].0 < self.depths[at].1 {
+                self.depths[at].0 += 1;
+                let entry = Entry { io: IoId(self.next), ..ENTRY };
+                self.next += 1;
+                self.owners.push(TenantId(at as u32));
+                self.policy.arrived(self.now, TenantId(at as u32), entry, false);
+            }
+        }
+    }
+
+    fn dispatch(&mut self) {
+        while let Some(io) = self.policy.next(self.now, self.device.len() as u32) {
+            let owner = self.owners[io.0 as usize].0 as usize;
+            assert!(self.device.iter().all(|&(other, ..)| other == owner), "two tenants in the device");
+            if self.device.is_empty() {
+                self.done_at = self.now + COST;
+            }
+            self.device.push_back((owner, io, self.now));
+        }
+    }
+
+    /// Until then, all clients asking again at once.
+    fn run(&mut self, end: Nanos) {
+        self.ask();
+        self.dispatch();
+        loop {
+            let done = (!self.device.is_empty()).then_some(self.done_at);
+            let Some(next) = [done, self.policy.poll_timeout()].into_iter().flatten().min() else { return };
+            if next > end {
+                self.now = end;
+                return;
+            }
+            self.now = next;
+            if done == Some(next) {
+                let (owner, _, since) = self.device.pop_front().expect("one is done");
+                self.policy.done(self.now, TenantId(owner as u32), &ENTRY, since);
+                self.done_at = self.now + COST;
+                self.depths[owner].0 -= 1;
+                self.served[owner] += 1;
+                self.ask();
+            }
+            self.dispatch();
+        }
+    }
+
+    fn served_percent(&self, tenant: usize) -> u64 {
+        100 * self.served[tenant] / self.served.iter().sum::<u64>()
+    }
+}
+
+#[test]
+fn disk_time_follows_shares_however_many_requests_each_has() {
+    for (shares, depths) in [([50, 50], [1, 27]), ([75, 25], [1, 27]), ([25, 75], [4, 4])] {
+        let mut stage = Stage::new(&shares, &depths);
+        stage.run(60 * SECOND);
+        let percent = stage.served_percent(0);
+        assert!(percent.abs_diff(shares[0]) <= 2, "{percent} % for a share of {} %", shares[0]);
+    }
+}
+
+#[test]
+fn what_nobody_wants_goes_to_those_who_do() {
+    let mut stage = Stage::new(&[10, 20, 70], &[2, 2, 0]);
+    stage.run(60 * SECOND);
+    assert!(stage.served_percent(1).abs_diff(66) <= 2, "{:?}", stage.served);
+    assert!(stage.served.iter().sum::<u64>() >= 60 * SECOND / COST - 2, "the disk never rests: {:?}", stage.served);
+}
+
+#[test]
+fn a_tenant_alone_keeps_its_depth_all_the_time() {
+    let mut stage = Stage::new(&[10, 90], &[8, 0]);
+    stage.run(SECOND);
+    for _ in 0..1000 {
+        stage.run(stage.now + COST);
+        assert_eq!(stage.device.len(), 8);
+    }
+}
+
+#[test]
+fn who_comes_back_waits_for_the_slices_of_one_round_at_most() {
+    let mut stage = Stage::new(&[25, 25, 50], &[4, 4, 0]);
+    stage.run(10 * SECOND);
+    stage.depths[2] = (0, 1);
+    let (before, now) = (stage.served[2], stage.now);
+    let round_ns = stage.policy.plan(now, TenantId(0)).expect("a plan").round_ns;
+    stage.run(now + round_ns + 4 * COST);
+    assert!(stage.served[2] > before, "not served within {round_ns} ns");
+}
+
+#[test]
+fn who_was_away_has_its_slices_at_once_when_it_is_back() {
+    let mut stage = Stage::new(&[50, 50], &[1, 27]);
+    for away_ns in [200 * MS, 10 * SECOND] {
+        let full = stage.depths[0];
+        stage.depths[0].1 = 0;
+        stage.run(stage.now + away_ns);
+        assert_eq!(stage.depths[0].0, 0, "it is away");
+        stage.depths[0].1 = full.1;
+        stage.served = vec![0; 2];
+        stage.run(stage.now + 2 * SECOND);
+        let percent = stage.served_percent(0);
+        assert!(percent >= 40, "a slice, not a request: {percent} % after {away_ns} ns");
+    }
+}
+
+#[test]
+fn a_share_changes_live() {
+    let mut stage = Stage::new(&[50, 50], &[4, 4]);
+    stage.run(20 * SECOND);
+    stage.policy.set_tenant(stage.now, TenantId(0), Share::from_ppb(100_000_000));
+    stage.policy.set_tenant(stage.now, TenantId(1), Share::from_ppb(900_000_000));
+    stage.served = vec![0; 2];
+    stage.run(80 * SECOND);
+    assert!(stage.served_percent(0).abs_diff(10) <= 2, "{:?}", stage.served);
+}
+
+#[test]
+fn a_request_that_does_not_come_back_holds_up_the_others_for_a_while_only() {
+    let mut stage = Stage::new(&[50, 50], &[1, 0]);
+    stage.run(SECOND);
+    stage.depths[1] = (0, 1);
+    stage.ask();
+    // Nothing completes any more; the owner's next request would not fit for ever.
+    let stuck = stage.device.len();
+    while stage.device.len() == stuck {
+        stage.now = stage.policy.poll_timeout().unwrap_or(stage.now + 100 * MS);
+        let next = stage.policy.next(stage.now, stage.device.len() as u32);
+        if let Some(io) = next.filter(|io| stage.owners[io.0 as usize] == TenantId(1)) {
+            stage.device.push_back((1, io, stage.now));
+        }
+        assert!(stage.now < SECOND + 2 * STUCK_NS, "the other one still waits");
+    }
+    assert_eq!(stage.policy.time(stage.now).map(|time| time.stuck), Some(1));
+}
+
+#[test]
+fn an_overrun_is_paid_back() {
+    let mut stage = Stage::new(&[50, 50], &[1, 1]);
+    stage.run(10 * SECOND);
+    // One request of the first takes half a second.
+    while stage.device.front().is_none_or(|&(owner, ..)| owner != 0) {
+        stage.run(stage.now + COST);
+    }
+    stage.done_at += SECOND / 2;
+    let (now, before) = (stage.now, stage.served.clone());
+    stage.run(now + 10 * SECOND);
+    let [first, second] = [0, 1].map(|at| (stage.served[at] - before[at]) * COST);
+    assert!(second > first + 400 * MS, "the second was not compensated: {first} and {second} ns");
+}
