@@ -17,7 +17,13 @@ class Injected(ServerCase):
         server.create("v", "64MiB", "--disk", "bad")
         server.create("beside", "16MiB", "--disk", "bad")
         server.create("other", "16MiB", "--disk", "default")
+        # Else a fault hits the zeroes of the background, and a client's write behind them.
+        until("the space to be initialised", lambda: self.uninitialised(server) == [0, 0])
         return server
+
+    def uninitialised(self, server):
+        sizes = server.metrics().items()
+        return [size for name, size in sizes if name.startswith('aerogel_volume_uninitialised_bytes{disk="bad"')]
 
     def add(self, server, fault):
         server.cli("disk", "fault", "add", "bad", fault)
