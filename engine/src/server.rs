@@ -16,6 +16,7 @@ use crate::curve::Curve;
 use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
 use crate::event::{Action, ConnId, Event, Outgoing, Receive};
 use crate::nbd::{Connection, Inbound};
+use crate::sizing;
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use crate::volume::{Piece, Request, Ticket, Volume, Waiter, Who};
@@ -50,6 +51,8 @@ pub struct Config {
     pub dirty_age_max_ns: Nanos,
     /// Nobody asked for anything this long: never-written ranges may be initialised.
     pub idle_ns: Nanos,
+    /// A tenant's trial lasts at most this long from its first request.
+    pub trial_ns_max: Nanos,
     /// Bytes of the largest window that is read ahead of a stream; 0 for none. `Command::SetPrefetch` changes it.
     pub prefetch_bytes_max: u64,
     /// Seeds hash tables.
@@ -81,6 +84,8 @@ impl Config {
             // Design, section 4.
             dirty_age_max_ns: 5 * SECOND,
             idle_ns: 20 * MILLISECOND,
+            // Some thousand requests of a disk, and no longer than somebody watches whom they have just created.
+            trial_ns_max: 60 * SECOND,
             // What Linux reads ahead of a disk.
             prefetch_bytes_max: 128 << 10,
             seed: 0,
@@ -141,6 +146,7 @@ pub struct Server {
     pub(crate) waiting: Vec<Waiting>,
     /// By tenant.
     pub(crate) curves: Vec<Option<Curve>>,
+    pub(crate) sizing: sizing::Book,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) actions: VecDeque<Action>,
     /// The earliest time at which something may be due.
@@ -183,6 +189,7 @@ impl Server {
             waiters: Slab::new(),
             waiting: Vec::new(),
             curves: Vec::new(),
+            sizing: sizing::Book::default(),
             agenda: VecDeque::new(),
             actions: VecDeque::new(),
             timer: None,
@@ -204,6 +211,7 @@ impl Server {
     /// Something happened. Time never runs backwards; a step back is taken for no step.
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
         self.now = self.now.max(now);
+        let is_news = matches!(event, Event::Header { .. } | Event::IoDone { .. });
         match event {
             Event::Attach { conn, volume, session } => self.attached(conn, volume, session),
             Event::Header { conn, header } => self.header_arrived(conn, header),
@@ -214,6 +222,9 @@ impl Server {
             Event::IoDone { io, result } => self.io_done(io, result),
             Event::Control { token, command } => self.command(token, command),
             Event::Timer => self.timer_rang(),
+        }
+        if is_news {
+            self.review_in_time();
         }
         self.settle();
     }
