@@ -190,6 +190,12 @@ impl Cache {
         self.index.find(hash, is_it).copied()
     }
 
+    /// Reads what serving the block will read: its sectors, and the references to its frame.
+    pub(crate) fn glance(&self, volume: VolumeId, number: u64) -> Option<(SectorMask, u32)> {
+        let block = self.block(self.lookup(volume, number)?);
+        Some((block.valid, self.pool.references(block.frame)))
+    }
+
     /// Enters a block of which nothing is known yet. It needs a frame soon.
     pub(crate) fn insert(&mut self, volume: VolumeId, number: u64) -> BlockId {
         debug_assert!(self.lookup(volume, number).is_none());

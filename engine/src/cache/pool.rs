@@ -106,6 +106,11 @@ impl Pool {
         }
     }
 
+    /// How many refer to it.
+    pub(crate) fn references(&self, frame: FrameId) -> u32 {
+        self.meta[frame.0 as usize].references
+    }
+
     /// One reference fewer. The tenant it is charged to, unless several are left.
     pub(crate) fn release(&mut self, frame: FrameId) -> Option<(TenantId, Left)> {
         if frame == FrameId::ZERO {

@@ -12,7 +12,7 @@ pub struct Group {
 
 /// Width of a chart, pixels: a column of text on a page.
 const WIDTH: u32 = 860;
-const HEIGHT: u32 = 340;
+const HEIGHT: u32 = 370;
 /// Told apart without colour vision (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
@@ -22,6 +22,9 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
     RGBColor(213, 94, 0),
 ];
+/// Height of the legend above the bars, where it covers none, and what a letter of it takes at most.
+const LEGEND: u32 = 30;
+const LETTER: usize = 8;
 /// Share of a group's width that is empty.
 const GAP: f64 = 0.3;
 
@@ -45,7 +48,8 @@ fn draw(
     let highest =
         groups.iter().flat_map(|group| &group.bars).copied().chain(line.map(|(at, _)| at)).fold(0.0, f64::max);
     let count = groups.len() as f64;
-    let mut chart = ChartBuilder::on(&area)
+    let (legend, plot) = area.split_vertically(LEGEND);
+    let mut chart = ChartBuilder::on(&plot)
         .margin(12)
         .x_label_area_size(30)
         .y_label_area_size(56)
@@ -65,10 +69,7 @@ fn draw(
             let left = at as f64 + GAP / 2.0 + which as f64 * width;
             Rectangle::new([(left, 0.0), (left + width * 0.94, group.bars[which])], colour.filled())
         });
-        chart
-            .draw_series(bars)?
-            .label(*name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled()));
+        chart.draw_series(bars)?;
         let style = ("sans-serif", 11).into_font().color(&BLACK);
         chart.draw_series(groups.iter().enumerate().map(|(at, group)| {
             let left = at as f64 + GAP / 2.0 + which as f64 * width;
@@ -76,18 +77,22 @@ fn draw(
             Text::new(short(value), (left + width * 0.1, value + highest * 0.06), style.clone())
         }))?;
     }
-    if let Some((at, name)) = line {
-        chart
-            .draw_series(LineSeries::new([(0.0, at), (count, at)], BLACK.stroke_width(1)))?
-            .label(name)
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 10, y)], BLACK));
+    if let Some((at, _)) = line {
+        chart.draw_series(LineSeries::new([(0.0, at), (count, at)], BLACK.stroke_width(1)))?;
     }
     let (style, plane) = (("sans-serif", 13).into_font().color(&BLACK), chart.plotting_area());
     for (at, group) in groups.iter().enumerate() {
         let (x, y) = plane.map_coordinate(&(at as f64 + GAP / 2.0, 0.0));
         area.draw(&Text::new(group.label.clone(), (x, y + 8), style.clone()))?;
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.85)).border_style(RGBColor(200, 200, 200)).draw()?;
+    let mut left = 60;
+    for (which, name) in series.iter().copied().chain(line.map(|(_, name)| name)).enumerate() {
+        let (top, height) = if which < series.len() { (10, 10) } else { (15, 1) };
+        let colour = if which < series.len() { COLOURS[which % COLOURS.len()] } else { BLACK };
+        legend.draw(&Rectangle::new([(left, top), (left + 12, top + height)], colour.filled()))?;
+        legend.draw(&Text::new(name, (left + 17, 9), style.clone()))?;
+        left += (40 + LETTER * name.chars().count()) as i32;
+    }
     area.present()?;
     Ok(())
 }

@@ -17,7 +17,7 @@ use engine::control::{BUCKETS, Histogram, Snapshot, TenantId};
 use engine::disk::policy::TenantPlan;
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
-use super::show::share_view;
+use super::show::Shares;
 use super::view::{
     Condition, DelayView, InsulationView, LatencyView, LiveView, OwnedView, PolicyView, RatesView, RatioView,
     SliceView, TenantView,
@@ -65,10 +65,10 @@ struct Counters {
 }
 
 impl Counters {
-    fn of(running: &Running, name: &Name, id: TenantId, snapshot: &Snapshot) -> Option<Counters> {
+    fn of(share_ppb: u64, id: TenantId, snapshot: &Snapshot) -> Option<Counters> {
         let stats = snapshot.tenants.iter().find(|stats| stats.tenant == id)?;
         let mut counters = Counters {
-            share_ppb: (share_view(running, name).effective * 1e9) as u64,
+            share_ppb,
             slices: stats.plan.map(|plan| plan.slices),
             // Only slices have a round.
             by_cost: stats.plan.is_some_and(|plan| plan.round_ns == 0),
@@ -163,8 +163,9 @@ pub struct Sample {
 
 impl Sample {
     fn new(running: &Running, snapshot: &Snapshot) -> Sample {
+        let shares = Shares::of(running);
         let of = |(name, tenant): (&Name, &super::Tenant)| {
-            Some((name.clone(), Counters::of(running, name, tenant.id, snapshot)?))
+            Some((name.clone(), Counters::of(shares.effective_ppb(name), tenant.id, snapshot)?))
         };
         let round_ns = snapshot.tenants.iter().filter_map(|stats| stats.plan).map(|plan| plan.round_ns).max();
         Sample {
@@ -321,11 +322,11 @@ impl Control {
     ) -> Vec<TenantView> {
         let now = snapshot.map(|snapshot| Sample::new(running, snapshot));
         let all = self.series();
-        let (series, now) = (all.get(disk), now.as_ref());
+        let (series, now, shares) = (all.get(disk), now.as_ref(), Shares::of(running));
         let view = |(name, tenant): (&Name, &super::Tenant)| TenantView {
             name: name.to_string(),
             volumes: running.members(name).map(|(volume, _)| volume.to_string()).collect(),
-            share: share_view(running, name),
+            share: shares.view(name),
             slice: snapshot.and_then(|snapshot| slice_view(&plan_of(snapshot, tenant.id)?, chosen)),
             insulation: series.zip(now).and_then(|(series, now)| series.ratio(now, name)),
             rates: series.zip(now).and_then(|(series, now)| series.rates(now, name)),

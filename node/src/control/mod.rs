@@ -397,8 +397,14 @@ impl Running {
 
     /// All tenants with what they were promised.
     fn allotments(&self) -> BTreeMap<Name, Allotment> {
-        let specs = self.volumes.iter().filter_map(|(name, volume)| Some(volume.spec.as_ref()?.tenant(name)));
-        specs.map(|tenant| (tenant.clone(), self.allotment(&tenant))).collect()
+        let mut latest = BTreeMap::<Name, Allotment>::new();
+        for (name, spec) in self.volumes.iter().filter_map(|(name, volume)| Some((name, volume.spec.as_ref()?))) {
+            let known = latest.entry(spec.tenant(name)).or_default();
+            if spec.allotment.sequence >= known.sequence {
+                known.clone_from(&spec.allotment);
+            }
+        }
+        latest
     }
 
     /// Parts per billion that are promised to others than this tenant.

@@ -1,6 +1,6 @@
 //! What is there to see: the state, joined with a snapshot of each disk's machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -220,7 +220,7 @@ fn volume_view(
         path: absolute(&path),
         raw: spec.is_some_and(|spec| spec.device.is_some()),
         uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
-        share: share_view(running, &tenant),
+        share: of_tenant.map_or_else(|| Shares::of(running).view(&tenant), |view| view.share.clone()),
         cache: cache_view(running, &tenant, snapshot),
         slice: of_tenant.and_then(|view| view.slice.clone()),
         insulation: of_tenant.and_then(|view| view.insulation.clone()),
@@ -268,13 +268,30 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     warnings
 }
 
-/// What was asked for, or an even part of what nobody asked for.
-pub(super) fn share_view(running: &Running, tenant: &Name) -> ShareView {
-    let requested = running.allotment(tenant).share;
-    let without = running.allotments().values().filter(|allotment| allotment.share.is_none()).count() as u64;
-    let left = Share::ONE.ppb().saturating_sub(running.committed_ppb(None));
-    let effective = requested.as_ref().map_or(left / without.max(1), |share| share.share.ppb());
-    ShareView { requested: requested.map(|share| share.to_string()), effective: ratio(effective) }
+/// What the tenants of a disk asked for, and an even part of what nobody asked for.
+pub(super) struct Shares {
+    allotments: BTreeMap<Name, Allotment>,
+    even_ppb: u64,
+}
+
+impl Shares {
+    pub(super) fn of(running: &Running) -> Shares {
+        let allotments = running.allotments();
+        let asked = allotments.values().filter_map(|allotment| allotment.share.as_ref());
+        let left = Share::ONE.ppb().saturating_sub(asked.clone().map(|share| share.share.ppb()).sum());
+        let without = (allotments.len() - asked.count()) as u64;
+        Shares { allotments, even_ppb: left / without.max(1) }
+    }
+
+    pub(super) fn view(&self, tenant: &Name) -> ShareView {
+        let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
+        ShareView { requested: requested.map(ToString::to_string), effective: ratio(self.effective_ppb(tenant)) }
+    }
+
+    pub(super) fn effective_ppb(&self, tenant: &Name) -> u64 {
+        let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
+        requested.map_or(self.even_ppb, |share| share.share.ppb())
+    }
 }
 
 fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {

@@ -39,6 +39,8 @@ pub struct Connection {
     pub receiving: bool,
     /// How long it rests before more is received; not for peers on a network.
     pub rest: Option<Rest>,
+    /// Requests that the last receive brought, so far.
+    pub brought: u32,
     /// A send is in flight.
     pub sending: bool,
     /// Waits for its turn.
@@ -59,6 +61,7 @@ impl Connection {
             input: Input { stash: received, ..Input::default() },
             receiving: false,
             rest: local.then(Rest::default),
+            brought: 0,
             sending: false,
             queued: false,
             send_queued: false,

@@ -9,7 +9,8 @@
 //!   we       │  rests     │  rests     │      then: one receive, many requests, one send
 //! ```
 //!
-//! Only a client whose requests are all answered is left alone: one that waits for the disk is not.
+//! Only a client whose requests are all answered is left alone: one that waits for the disk is not. And only one that is slower
+//! than the server, which is seen by how few requests come at once: with those of a faster one the server is never done.
 //!
 //! The rest is as long as leaves about a third of the replies unread, found by trying. It ends at the latest after
 //! [`REST_MAX`]: that is the most that a client can lose which stops asking in the middle. Local (Unix) sockets only:
@@ -20,6 +21,8 @@ use engine::units::Nanos;
 /// Bytes of unread replies, as the kernel accounts them, below which nobody rests: about four replies of 4 KiB. A client
 /// that waits for each reply never has so many.
 const UNREAD_MIN: u32 = 32 * 1024;
+/// A client of which so many requests came at once keeps the server busy: resting would only keep it waiting.
+const BROUGHT_MAX: u32 = 4;
 /// The shortest rest worth a timer, ns.
 const REST_MIN: Nanos = 8_000;
 /// The longest rest, ns: a tenth of what a fast SSD needs under load, and a two-hundredth of what a disk needs.
@@ -39,10 +42,13 @@ impl Default for Rest {
 }
 
 impl Rest {
-    /// With so many bytes unread: how long to rest before anything more is received, if at all.
-    pub fn begin(&mut self, unread: u32) -> Option<Nanos> {
-        self.unread_before = unread;
-        (unread >= UNREAD_MIN).then_some(self.length)
+    /// After so many requests at once, with so many bytes unread: how long to rest before anything more is received, if at all.
+    pub fn begin(&mut self, brought: u32, unread: impl FnOnce() -> u32) -> Option<Nanos> {
+        if brought > BROUGHT_MAX {
+            return None;
+        }
+        self.unread_before = unread();
+        (self.unread_before >= UNREAD_MIN).then_some(self.length)
     }
 
     /// The rest is over, and so many bytes are still unread: longer next time, or shorter.
@@ -67,7 +73,7 @@ mod tests {
         // A client that reads 8 KiB of accounted bytes in 5 µs, and has 32 replies to read each time.
         let unread = 32 * 8192;
         for _ in 0..100 {
-            let length = rest.begin(unread).unwrap();
+            let length = rest.begin(1, || unread).unwrap();
             rest.end(unread.saturating_sub((length * 8192 / 5000) as u32));
         }
         assert!((40_000..=REST_MAX).contains(&rest.length), "{}", rest.length);
@@ -75,6 +81,11 @@ mod tests {
 
     #[test]
     fn a_client_that_waits_for_each_reply_is_never_kept_waiting() {
-        assert_eq!(Rest::default().begin(9000), None);
+        assert_eq!(Rest::default().begin(1, || 9000), None);
+    }
+
+    #[test]
+    fn a_client_that_keeps_the_server_busy_is_never_kept_waiting() {
+        assert_eq!(Rest::default().begin(16, || unreachable!("nobody asks")), None);
     }
 }
