@@ -43,10 +43,12 @@ def lateness(server):
     """(completions, those later than 100 us) of the simulated disk so far, the clock's and its file's."""
     count = late = 0
     for key, value in server.metrics().items():
-        found = re.match(r'aerogel_simulated_completion_late_seconds_(bucket|count)\{disk="hdd",.*?(?:le="([^"]+)")?\}', key)
-        if found and found[1] == "count":
+        if not key.startswith("aerogel_simulated_completion_late_seconds") or 'disk="hdd"' not in key:
+            continue
+        le = re.search(r'le="([^"]+)"', key)
+        if "_count{" in key:
             count, late = count + value, late + value
-        elif found and found[2] == f"{LATE_SECONDS:g}":
+        elif le and le[1] == f"{LATE_SECONDS:.4f}":
             late -= value
     return count, late
 

@@ -63,7 +63,7 @@ fn draw(
         .bold_line_style(RGBColor(225, 225, 225))
         .draw()?;
     let width = (1.0 - GAP) / series.len() as f64;
-    for (which, name) in series.iter().enumerate() {
+    for which in 0..series.len() {
         let colour = COLOURS[which % COLOURS.len()];
         let bars = groups.iter().enumerate().map(|(at, group)| {
             let left = at as f64 + GAP / 2.0 + which as f64 * width;
