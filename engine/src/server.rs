@@ -15,6 +15,7 @@ use crate::control::TenantId;
 use crate::curve::Curve;
 use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
 use crate::event::{Action, ConnId, Event, Outgoing, Receive};
+use crate::latency::Recorders;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::nbd::{Connection, Header, Inbound, Kind, Parsed, parse};
 use crate::slab::Slab;
@@ -142,6 +143,8 @@ pub struct Server {
     pub(crate) waiting: Vec<Waiting>,
     /// By tenant.
     pub(crate) curves: Vec<Option<Curve>>,
+    /// By tenant.
+    pub(crate) latencies: Vec<Option<Box<Recorders>>>,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) actions: VecDeque<Action>,
     /// The earliest time at which something may be due.
@@ -184,6 +187,7 @@ impl Server {
             waiters: Slab::new(),
             waiting: Vec::new(),
             curves: Vec::new(),
+            latencies: Vec::new(),
             agenda: VecDeque::new(),
             actions: VecDeque::new(),
             timer: None,

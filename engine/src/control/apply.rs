@@ -8,6 +8,7 @@ use crate::cache::FrameId;
 use crate::disk::VolumeId;
 use crate::disk::policy::Settings;
 use crate::event::{Action, ConnId, Farewell};
+use crate::latency::Recorders;
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
@@ -84,7 +85,9 @@ impl Server {
         let at = tenant.0 as usize;
         if self.waiting.len() <= at {
             self.waiting.resize_with(at + 1, Waiting::default);
+            self.latencies.resize_with(at + 1, || None);
         }
+        self.latencies[at].get_or_insert_with(|| Recorders::new(self.now));
         self.fit_curves();
         self.set_targets(&targets);
         Ok(Some(Report::Done))
@@ -111,6 +114,7 @@ impl Server {
         }
         self.cache.drop_tenant(tenant);
         self.device.drop_tenant(self.now, tenant);
+        self.latencies[tenant.0 as usize] = None;
         self.fit_curves();
         let left: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
         let targets = allot::targets(u64::from(self.cache.pool().limit()), &left, None)?;
@@ -386,7 +390,7 @@ impl Server {
     }
 
     fn tenant_stats(&mut self) -> Vec<TenantStats> {
-        let Server { cache, device, curves, now, .. } = self;
+        let Server { cache, device, curves, latencies, now, .. } = self;
         let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| TenantStats {
             tenant,
             target_frames: u64::from(partition.target),
@@ -394,6 +398,7 @@ impl Server {
             dirty_frames: u64::from(partition.unwritten),
             wanting_ns: device.wanting_ns(*now, tenant),
             plan: device.plan(*now, tenant),
+            latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
             miss_ratios: {
                 let curve = curves[tenant.0 as usize].as_ref();
                 let (view, frames) =

@@ -3,12 +3,14 @@
 use crate::control::TenantId;
 use crate::disk::VolumeId;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan};
+use crate::latency::Latencies;
 use crate::units::Nanos;
 
 /// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all others.
 pub const BUCKETS: usize = 26;
 
-/// Latencies, by powers of two of a microsecond: cheap enough for each request, exact enough for quantiles within 2x.
+/// Latencies, by powers of two of a microsecond: what is summed up over volumes and servers. Exact percentiles are those of
+/// [`TenantStats::latency`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// Counts by bucket.
@@ -126,6 +128,8 @@ pub struct TenantStats {
     pub wanting_ns: Nanos,
     /// Its disk time; `None` under a policy that does not tell tenants apart.
     pub plan: Option<TenantPlan>,
+    /// How long its reads and writes took, from arrival to answer.
+    pub latency: Latencies,
     /// The part of block reads and writes that would go to the disk with half, as much and twice as much cache, as its
     /// curve has it. `None` before it was asked for anything.
     pub miss_ratios: [Option<f64>; 3],

@@ -500,6 +500,13 @@ impl Server {
         stats.bytes += bytes;
         stats.errors += u64::from(failed);
         stats.latency.record(latency);
+        let tenant = self.tenant_of(volume);
+        let recorders = self.latencies[tenant.0 as usize].as_mut().expect("a tenant of a volume");
+        match kind {
+            Kind::Read => recorders.read(self.now, latency),
+            Kind::Write => recorders.write(self.now, latency),
+            Kind::Flush | Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => {}
+        }
     }
 }
 

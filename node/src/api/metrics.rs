@@ -6,6 +6,7 @@
 use std::fmt::Error;
 
 use engine::control::{BUCKETS, Histogram, OpStats, TenantStats, VolumeStats};
+use engine::latency::{ByOp, Percentiles};
 use engine::units::BLOCK;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -195,7 +196,32 @@ impl Scrape {
             }
             gauges(to, name, help, values)?;
         }
+        self.latencies(to)?;
         self.slices(to)
+    }
+
+    /// Percentiles of late. What is to be summed up over tenants or servers is in the volumes' histograms.
+    fn latencies(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        type Select = fn(&ByOp) -> &Percentiles;
+        let ops: [(&str, &str, Select); 2] = [("read", "Reads", |all| &all.read), ("write", "Writes", |all| &all.write)];
+        for (op, what, of) in ops {
+            let mut values = Vec::new();
+            for observed in &self.0 {
+                for (id, tenant) in &observed.tenants {
+                    let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id);
+                    let found = stats.map(|stats| *of(&stats.latency.recent)).filter(|of| of.count > 0);
+                    let Some(Percentiles { p50_ns, p99_ns, p999_ns, max_ns, .. }) = found else { continue };
+                    for (quantile, ns) in [("0.5", p50_ns), ("0.99", p99_ns), ("0.999", p999_ns), ("1", max_ns)] {
+                        let labels =
+                            vec![("disk", observed.disk.as_str()), ("tenant", tenant.as_str()), ("quantile", quantile)];
+                        values.push((labels, seconds(ns)));
+                    }
+                }
+            }
+            let name = format!("aerogel_tenant_{op}_latency_recent_seconds");
+            gauges(to, &name, &format!("{what} of the last 10 to 15 s, time to the answer; absent without any"), values)?;
+        }
+        Ok(())
     }
 
     /// What tenants get of the disk's time.
@@ -349,6 +375,7 @@ mod tests {
     use engine::control::{Snapshot, TenantId};
     use engine::disk::VolumeId;
     use engine::disk::policy::TenantPlan;
+    use engine::latency::Latencies;
 
     use super::*;
     use crate::control::live::DiskUse;
@@ -385,6 +412,13 @@ mod tests {
         };
         stats.read.latency.record(3_000_000);
         let plan = TenantPlan { slice_ns: 50_000_000, round_ns: 100_000_000, ..TenantPlan::default() };
+        let percentiles = Percentiles {
+            count: 9,
+            p50_ns: 1_000_000,
+            p99_ns: 20_000_000,
+            p999_ns: 30_000_000,
+            max_ns: 50_000_000,
+        };
         let tenant = TenantStats {
             tenant: TenantId(2),
             target_frames: 1,
@@ -393,6 +427,7 @@ mod tests {
             wanting_ns: 0,
             miss_ratios: [None; 3],
             plan: Some(plan),
+            latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
         };
         let snapshot = Snapshot { volumes: vec![stats], tenants: vec![tenant], ..Snapshot::default() };
         let name = |text: &str| text.parse::<crate::quantity::Name>().unwrap();
@@ -425,6 +460,9 @@ mod tests {
             r#"aerogel_disk_time_seconds_total{disk="default",use="idle"} 1.25"#,
             r#"aerogel_disk_round_seconds{disk="default"} 0.1"#,
             r#"aerogel_tenant_slice_seconds{disk="default",tenant="team"} 0.05"#,
+            r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="0.5"} 0.001"#,
+            r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="0.999"} 0.03"#,
+            r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="1"} 0.05"#,
             r#"aerogel_tenant_insulation_ratio{disk="default",tenant="team"} 0.925"#,
             r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
             r#"aerogel_disk_injected_faults_total{disk="default",kind="stuck"} 3.0"#,
@@ -434,5 +472,6 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+        assert!(!text.contains("aerogel_tenant_write_latency"), "there were no writes");
     }
 }
