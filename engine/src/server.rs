@@ -17,7 +17,7 @@ use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
 use crate::event::{Action, ConnId, Event, Outgoing, Receive};
 use crate::latency::Recorders;
 use crate::nbd::wire::REQUEST_BYTES;
-use crate::nbd::{Connection, Header, Inbound, Kind, Parsed, parse};
+use crate::nbd::{ANSWERED_MAX, Answered, Connection, Header, Inbound, Kind, Parsed, parse};
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use crate::volume::{Piece, Request, Ticket, Volume, Waiter, Who};
@@ -147,6 +147,8 @@ pub struct Server {
     pub(crate) latencies: Vec<Option<Box<Recorders>>>,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) actions: VecDeque<Action>,
+    /// Answered at `now`, and not yet known to be handed over.
+    pub(crate) answered: Vec<Answered>,
     /// The earliest time at which something may be due.
     pub(crate) timer: Option<Nanos>,
     pub(crate) last_request_at: Nanos,
@@ -190,6 +192,7 @@ impl Server {
             latencies: Vec::new(),
             agenda: VecDeque::new(),
             actions: VecDeque::new(),
+            answered: Vec::with_capacity(ANSWERED_MAX),
             timer: None,
             last_request_at: 0,
             draining: None,
@@ -208,15 +211,18 @@ impl Server {
 
     /// Something happened. Time never runs backwards; a step back is taken for no step.
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
-        self.now = self.now.max(now);
+        if now > self.now {
+            self.handed_over(self.now);
+            self.now = now;
+        }
         match event {
             Event::Attach { conn, volume, session } => self.attached(conn, volume, session),
-            Event::Header { conn, header } => self.header_arrived(conn, header),
+            Event::Header { conn, since, header } => self.header_arrived(conn, since, header),
             Event::Payload { conn, bytes } => self.payload_arrived(conn, bytes),
             Event::Discarded { conn, bytes } => self.discarded(conn, bytes),
             Event::Sent { conn, bytes } => self.bytes_sent(conn, bytes),
             Event::Closed { conn } => self.closed(conn),
-            Event::IoDone { io, result } => self.io_done(io, result),
+            Event::IoDone { io, since, result } => self.io_done(io, since, result),
             Event::Control { token, command } => self.command(token, command),
             Event::Timer => self.timer_rang(),
         }

@@ -337,6 +337,7 @@ impl Server {
     /// Everything there is to see, as [`Command::Snapshot`] reports it.
     pub fn snapshot(&mut self) -> Snapshot {
         self.device.account(self.now);
+        self.handed_over(self.now);
         let pool = self.cache.pool();
         Snapshot {
             now: self.now,
@@ -371,6 +372,7 @@ impl Server {
             hit_blocks: counters.hit_blocks,
             prefetched_blocks: counters.prefetched_blocks,
             miss_blocks: counters.miss_blocks,
+            thread_delay_ns: counters.thread_delay_ns,
             cache_delay_ns: counters.cache_delay_ns,
             queue_delay_ns: counters.queue_delay_ns,
             slice_delay_ns: counters.slice_delay_ns,

@@ -54,7 +54,7 @@ pub struct OpStats {
     pub bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// From the header's arrival to the reply's being handed to the socket.
+    /// From the header's arrival to the reply's being handed to the socket; of the latest ones not yet.
     pub latency: Histogram,
 }
 
@@ -81,6 +81,8 @@ pub struct VolumeStats {
     pub prefetched_blocks: u64,
     /// Blocks of reads that had to come from the device.
     pub miss_blocks: u64,
+    /// Nanoseconds that requests, their replies and what the device had done for them waited while the thread did other work.
+    pub thread_delay_ns: u64,
     /// Nanoseconds that requests waited for frames of their partition.
     pub cache_delay_ns: u64,
     /// Nanoseconds that device requests waited before they were given to the device, while their tenant could have had it.

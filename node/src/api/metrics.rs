@@ -1,7 +1,7 @@
 //! Prometheus: the counters of the disks' machines under the names of the design, base units, read when scraped.
 //!
 //! Not there yet: time that others used the device (`use="foreign"`). The kernel samples a device's busy time by timer ticks, so
-//! what is left of it after ours would be an invention (docs/design/store.md). Nor the delay `center="thread"`: a request has no time of arrival before the thread parses it.
+//! what is left of it after ours would be an invention (docs/design/store.md).
 
 use std::fmt::Error;
 
@@ -93,7 +93,8 @@ impl Scrape {
     }
 
     fn volume_levels(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let centers: [Labelled; 4] = [
+        let centers: [Labelled; 5] = [
+            ("thread", |v| v.thread_delay_ns),
             ("cache", |v| v.cache_delay_ns),
             ("queue", |v| v.queue_delay_ns),
             ("slice", |v| v.slice_delay_ns),
@@ -104,7 +105,7 @@ impl Scrape {
             let values = self.volumes(|v| seconds(of(v)));
             delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
         }
-        let help = "Time that requests spent, by where; slice: while the disk was another tenant's";
+        let help = "Time that requests spent, by where; thread: while the disk's thread did other work; slice: while the disk was another tenant's";
         counters(to, "aerogel_volume_delay_seconds", help, delays)?;
         let mut blocks = Vec::new();
         let reads: [Labelled; 3] =
@@ -203,7 +204,8 @@ impl Scrape {
     /// Percentiles of late. What is to be summed up over tenants or servers is in the volumes' histograms.
     fn latencies(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         type Select = fn(&ByOp) -> &Percentiles;
-        let ops: [(&str, &str, Select); 2] = [("read", "Reads", |all| &all.read), ("write", "Writes", |all| &all.write)];
+        let ops: [(&str, &str, Select); 2] =
+            [("read", "Reads", |all| &all.read), ("write", "Writes", |all| &all.write)];
         for (op, what, of) in ops {
             let mut values = Vec::new();
             for observed in &self.0 {
@@ -219,7 +221,12 @@ impl Scrape {
                 }
             }
             let name = format!("aerogel_tenant_{op}_latency_recent_seconds");
-            gauges(to, &name, &format!("{what} of the last 10 to 15 s, time to the answer; absent without any"), values)?;
+            gauges(
+                to,
+                &name,
+                &format!("{what} of the last 10 to 15 s, time to the answer; absent without any"),
+                values,
+            )?;
         }
         Ok(())
     }
@@ -394,6 +401,7 @@ mod tests {
             hit_blocks: 1,
             prefetched_blocks: 2,
             miss_blocks: 0,
+            thread_delay_ns: 125_000_000,
             cache_delay_ns: 1_500_000_000,
             queue_delay_ns: 0,
             slice_delay_ns: 250_000_000,
@@ -412,13 +420,8 @@ mod tests {
         };
         stats.read.latency.record(3_000_000);
         let plan = TenantPlan { slice_ns: 50_000_000, round_ns: 100_000_000, ..TenantPlan::default() };
-        let percentiles = Percentiles {
-            count: 9,
-            p50_ns: 1_000_000,
-            p99_ns: 20_000_000,
-            p999_ns: 30_000_000,
-            max_ns: 50_000_000,
-        };
+        let percentiles =
+            Percentiles { count: 9, p50_ns: 1_000_000, p99_ns: 20_000_000, p999_ns: 30_000_000, max_ns: 50_000_000 };
         let tenant = TenantStats {
             tenant: TenantId(2),
             target_frames: 1,
@@ -448,6 +451,7 @@ mod tests {
         let text = encode(vec![observed]).unwrap();
         for line in [
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
+            r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="thread"} 0.125"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="cache"} 1.5"#,
             r#"aerogel_volume_cache_read_bytes_total{disk="default",volume="db",tenant="team",result="prefetched"} 8192.0"#,
             r#"aerogel_volume_prefetch_bytes_total{disk="default",volume="db",tenant="team",result="wasted"} 12288.0"#,

@@ -2,7 +2,8 @@
 
 use crate::control::view::{
     ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView,
-    PercentilesView, PolicyView, ProfileView, RatioView, SliceView, Status, TenantView, ValueSource, ValueView, VolumeView,
+    PercentilesView, PolicyView, ProfileView, RatioView, SliceView, Status, TenantView, ValueSource, ValueView,
+    VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -299,7 +300,18 @@ fn round(policy: &PolicyView) -> String {
 
 /// What tenants get: the headings of a table.
 pub const TENANT_HEADINGS: [&str; 12] = [
-    "TENANT", " SHARE", " SLICE", " LOST", " KEEPS", " READS", " WRITES", " P50", " P99", " P99.9", " MAX", "WAITS FOR",
+    "TENANT",
+    " SHARE",
+    " SLICE",
+    " LOST",
+    " KEEPS",
+    " READS",
+    " WRITES",
+    " P50",
+    " P99",
+    " P99.9",
+    " MAX",
+    "WAITS FOR",
 ];
 /// The column of the insulation.
 pub const KEEPS: usize = 4;
@@ -361,7 +373,13 @@ fn throughput(requests: f64, bytes_a_second: f64) -> String {
 
 /// Where the time of requests goes, as parts of it.
 fn waits_for(delays: &DelayView) -> String {
-    let all = [("cache", delays.cache), ("queue", delays.queue), ("slice", delays.slice), ("disk", delays.disk)];
+    let all = [
+        ("thread", delays.thread),
+        ("cache", delays.cache),
+        ("queue", delays.queue),
+        ("slice", delays.slice),
+        ("disk", delays.disk),
+    ];
     let sum: f64 = all.iter().map(|(_, delay)| delay).sum();
     let parts = all.iter().map(|(name, delay)| (name, (delay / sum * 100.0).round()));
     let shown: Vec<String> =

@@ -60,8 +60,8 @@ struct Counters {
     read_bytes: u64,
     writes: u64,
     write_bytes: u64,
-    /// Cache, queue, slice, disk.
-    delays_ns: [Nanos; 4],
+    /// Thread, cache, queue, slice, disk.
+    delays_ns: [Nanos; 5],
 }
 
 impl Counters {
@@ -78,14 +78,20 @@ impl Counters {
             read_bytes: 0,
             writes: 0,
             write_bytes: 0,
-            delays_ns: [0; 4],
+            delays_ns: [0; 5],
         };
         for volume in snapshot.volumes.iter().filter(|volume| volume.tenant == id) {
             counters.reads += volume.read.requests;
             counters.read_bytes += volume.read.bytes;
             counters.writes += volume.write.requests;
             counters.write_bytes += volume.write.bytes;
-            let delays = [volume.cache_delay_ns, volume.queue_delay_ns, volume.slice_delay_ns, volume.disk_delay_ns];
+            let delays = [
+                volume.thread_delay_ns,
+                volume.cache_delay_ns,
+                volume.queue_delay_ns,
+                volume.slice_delay_ns,
+                volume.disk_delay_ns,
+            ];
             counters.delays_ns.iter_mut().zip(delays).for_each(|(sum, delay)| *sum += delay);
         }
         Some(counters)
@@ -123,7 +129,13 @@ impl Counters {
             read_bytes: rate(self.read_bytes, earlier.read_bytes),
             writes: rate(self.writes, earlier.writes),
             write_bytes: rate(self.write_bytes, earlier.write_bytes),
-            delay_seconds: DelayView { cache: delay(0), queue: delay(1), slice: delay(2), disk: delay(3) },
+            delay_seconds: DelayView {
+                thread: delay(0),
+                cache: delay(1),
+                queue: delay(2),
+                slice: delay(3),
+                disk: delay(4),
+            },
         }
     }
 }
@@ -362,11 +374,8 @@ fn latency_view(all: &Latencies) -> LatencyView {
             max_seconds: seconds(of.max_ns),
         })
     };
-    let by_op = |of: ByOp| ByOpView {
-        read: percentiles(of.read),
-        write: percentiles(of.write),
-        both: percentiles(of.both),
-    };
+    let by_op =
+        |of: ByOp| ByOpView { read: percentiles(of.read), write: percentiles(of.write), both: percentiles(of.both) };
     LatencyView { window_seconds: seconds(all.window_ns), recent: by_op(all.recent), total: by_op(all.total) }
 }
 
@@ -456,7 +465,7 @@ mod tests {
             read_bytes: 4096 * (now / MILLISECOND),
             writes: 0,
             write_bytes: 0,
-            delays_ns: [0, 0, now / 2, now / 4],
+            delays_ns: [0, 0, 0, now / 2, now / 4],
         };
         Sample { now, round_ns: 100 * MILLISECOND, tenants: [(name(), counters)].into() }
     }

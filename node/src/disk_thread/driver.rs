@@ -89,6 +89,8 @@ pub struct Driver<R> {
     /// There may be mail.
     mail: bool,
     now: Nanos,
+    /// When what is complete came.
+    seen: Nanos,
     completions: Vec<Completion>,
     connections: Vec<Option<Connection>>,
     free: Vec<u32>,
@@ -123,6 +125,7 @@ impl<R: Reactor> Driver<R> {
             mailbox,
             mail: true,
             now: clock(),
+            seen: 0,
             completions: Vec::new(),
             connections: Vec::with_capacity(connections_max),
             free: Vec::with_capacity(connections_max),
@@ -149,10 +152,14 @@ impl<R: Reactor> Driver<R> {
     fn pass(&mut self) {
         let timeout = self.timeout();
         let mut completions = std::mem::take(&mut self.completions);
-        if let Err(error) = self.reactor.turn(timeout, &mut completions) {
+        let slept = self.reactor.turn(timeout, &mut completions).unwrap_or_else(|error| {
             panic!("disk {}: no I/O is possible any more: {error}", self.options.name);
-        }
-        self.now = clock();
+        });
+        let before = std::mem::replace(&mut self.now, clock());
+        // What ended a sleep has come just now. The rest came at some time of the last pass: in the middle, on average.
+        self.seen = if slept { self.now } else { self.now - (self.now - before) / 2 };
+        // After a pass that sent something there is no sleep: its end is the beginning of this one.
+        self.server.handed_over(if slept { before } else { self.now });
         for completion in completions.drain(..) {
             self.complete(completion);
         }
@@ -191,7 +198,13 @@ impl<R: Reactor> Driver<R> {
             Action::Copy { from, to, start, len } => self.frames.copy(from, to, start, len),
             Action::Zero { frame, start, len } => self.frames.zero(frame, start, len),
             Action::Submit(io) => self.reactor.submit(io, self.server.io(io)),
-            Action::Receive(conn) => self.queue(conn),
+            Action::Receive(conn) => {
+                // What it waited for until now was not the thread.
+                if let Some(connection) = &mut self.connections[conn.0 as usize] {
+                    connection.since = self.now;
+                }
+                self.queue(conn);
+            }
             Action::Send(conn) => self.queue_send(conn),
             Action::Close(conn, why) => self.part_with(conn, why),
             Action::Gone(conn) => {
@@ -214,10 +227,12 @@ impl<R: Reactor> Driver<R> {
 
     fn complete(&mut self, completion: Completion) {
         match completion {
-            Completion::Io { io, result } => self.handle(Event::IoDone { io, result }),
+            Completion::Io { io, result } => self.handle(Event::IoDone { io, since: self.seen, result }),
             Completion::Received { conn, buffer, len } => {
+                let seen = self.seen;
                 let connection = self.connection(conn);
                 connection.receiving = false;
+                connection.since = seen;
                 if connection.phase == Phase::Open {
                     connection.input.hold(buffer, len);
                     self.queue(conn);
@@ -307,7 +322,8 @@ impl<R: Reactor> Driver<R> {
                     Some(header) => {
                         budget.requests -= 1;
                         connection.brought += 1;
-                        self.handle(Event::Header { conn, header: &header });
+                        let since = connection.since;
+                        self.handle(Event::Header { conn, since, header: &header });
                     }
                     None => return self.receive(conn, wanted),
                 },
@@ -615,7 +631,7 @@ impl<R: Reactor> Driver<R> {
         let (volume, session) = (client.volume, client.session);
         // An unknown volume has no tenant; its connection is closed before it has a turn.
         let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
-        self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local));
+        self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
         self.queue(conn);
     }

@@ -129,6 +129,8 @@ pub struct LatencyView {
 /// What requests waited for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct DelayView {
+    /// The thread of the disk, which did other work.
+    pub thread: f64,
     /// Room in their tenant's cache.
     pub cache: f64,
     /// Their turn, while their tenant could have had the disk.
