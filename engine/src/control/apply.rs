@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cache::FrameId;
 use crate::disk::VolumeId;
-use crate::disk::policy::Settings;
+use crate::disk::policy::{Settings, Weights};
 use crate::event::{Action, ConnId, Farewell};
 use crate::latency::Recorders;
 use crate::nbd::Inbound;
@@ -332,6 +332,13 @@ impl Server {
         let token = self.draining.expect("a drain");
         let failed = ids.into_iter().filter(|&id| self.volume(id).flushes.for_control != Some(Ok(()))).collect();
         self.report(token, Report::Drained { failed });
+    }
+
+    /// What each tenant weighs, in parts per billion: its share, or an even part of what is left. For the driver, whose
+    /// time is shared as the disk's is.
+    pub fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
+        let weights = Weights::new(self.cache.tenants().map(|(_, partition)| partition.spec.share));
+        self.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
     }
 
     /// Everything there is to see, as [`Command::Snapshot`] reports it.

@@ -1,8 +1,8 @@
 //! The loop of a disk's thread: it asks the engine and does as it is told.
 //!
-//! One pass: completions, mail and timers; then the connections with bytes, tenant by tenant, each with a budget; then
-//! everything that is to be sent; then one system call that hands it all to the kernel and waits. Copies and zeroings are
-//! executed after each event, in order, before the next. The clock is read once a pass.
+//! One pass: completions, mail and timers; then the connections with bytes, tenant by tenant, each for its part of the
+//! thread's time (`turns.rs`); then everything that is to be sent; then one system call that hands it all to the kernel and
+//! waits. Copies and zeroings are executed after each event, in order, before the next. The clock is read once a pass.
 //!
 //! The receive path, per connection:
 //!
@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use engine::control::{Command, Report, TenantId};
 use engine::disk::{Segment, VolumeId};
+use engine::nbd::wire::REQUEST_BYTES;
+use engine::nbd::{Header, Kind, Parsed, parse};
 use engine::units::{Nanos, SECOND};
 use engine::{Action, ConnId, Event, Farewell, Receive, Server};
 use tokio::sync::oneshot;
@@ -32,11 +34,6 @@ use super::turns::Turns;
 use crate::frames::Frames;
 use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor, clock};
 
-/// Requests of one tenant in one pass. At 3 µs each another tenant waits 50 µs for it, less than an SSD's own variation; and a
-/// client reads the first replies while the server works on the next requests.
-const REQUESTS_PER_TURN: usize = 16;
-/// Payload bytes copied for one tenant in one pass: about 100 µs.
-const BYTES_PER_TURN: u64 = 1024 * 1024;
 /// Messages of control in one pass.
 const MAILS_PER_PASS: usize = 64;
 /// Payloads of at least so many bytes still to come are received straight into their frames: below, the copy costs less
@@ -65,18 +62,6 @@ enum Then {
     CloseIfDone(VolumeId),
     /// Not refused: give back the memory that the engine has given up.
     GiveBack,
-}
-
-/// What is left of a tenant's turn.
-struct Budget {
-    requests: usize,
-    bytes: u64,
-}
-
-impl Budget {
-    fn spent(&self) -> bool {
-        self.requests == 0 || self.bytes == 0
-    }
 }
 
 /// See the module.
@@ -283,29 +268,34 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Each tenant that has work gets one turn.
+    /// Each tenant that has work gets a turn. While others are there, replies do not wait for the next one's.
     fn take_turns(&mut self) {
-        for _ in 0..self.turns.tenants() {
-            let Some(tenant) = self.turns.begin_turn() else { break };
-            let mut budget = Budget { requests: REQUESTS_PER_TURN, bytes: BYTES_PER_TURN };
-            while !budget.spent()
-                && let Some(conn) = self.turns.pop(tenant)
-            {
+        if !self.turns.begin_pass(self.now) {
+            return;
+        }
+        if self.turns.are_shared() {
+            self.send();
+        }
+        while self.turns.begin_turn().is_some() {
+            while let Some(conn) = self.turns.pop() {
                 self.connection(conn).queued = false;
-                self.work(conn, &mut budget);
+                self.work(conn);
                 if self.connections[conn.0 as usize].as_ref().is_some_and(|connection| connection.input.holds()) {
                     self.holders.push(conn);
                 }
             }
             self.turns.end_turn();
+            if self.turns.are_shared() {
+                self.send();
+            }
         }
     }
 
-    /// Gives the engine what it wants of what the connection has, until one has no more or the budget is spent.
-    fn work(&mut self, conn: ConnId, budget: &mut Budget) {
+    /// Gives the engine what it wants of what the connection has, until one has no more or the turn is spent.
+    fn work(&mut self, conn: ConnId) {
         if let (Some(connection), Receive::Header) = (&self.connections[conn.0 as usize], self.server.receive(conn)) {
             let (headers, _) = connection.input.front(&self.reactor).as_chunks();
-            self.server.look_ahead(conn, &headers[..headers.len().min(budget.requests)]);
+            self.server.look_ahead(conn, &headers[..headers.len().min(self.turns.requests_left())]);
         }
         while let Some(connection) = &mut self.connections[conn.0 as usize]
             && connection.phase == Phase::Open
@@ -317,19 +307,19 @@ impl<R: Reactor> Driver<R> {
                 Receive::Pause => return,
                 Receive::Closed => return connection.input.clear(&mut self.reactor),
                 _ if empty => return self.receive(conn, wanted),
-                _ if budget.spent() => return self.queue(conn),
+                _ if self.turns.is_spent() => return self.queue(conn),
                 Receive::Header => match connection.input.take_header(&mut self.reactor) {
                     Some(header) => {
-                        budget.requests -= 1;
                         connection.brought += 1;
                         let since = connection.since;
+                        self.turns.charge_request(reply_bytes(&header));
                         self.handle(Event::Header { conn, since, header: &header });
                     }
                     None => return self.receive(conn, wanted),
                 },
                 Receive::Payload(bytes) => {
                     let bytes = self.fill(conn, bytes);
-                    budget.bytes = budget.bytes.saturating_sub(bytes);
+                    self.turns.charge_bytes(bytes);
                     self.handle(Event::Payload { conn, bytes });
                 }
                 Receive::Discard(bytes) => {
@@ -371,12 +361,19 @@ impl<R: Reactor> Driver<R> {
         if connection.peer_ended {
             return self.close(conn);
         }
-        connection.receiving = true;
         match wanted {
             Receive::Payload(bytes) if bytes >= DIRECT_BYTES_MIN => {
+                if self.turns.is_spent() {
+                    return self.queue(conn);
+                }
+                self.turns.charge_bytes(bytes);
+                self.connection(conn).receiving = true;
                 self.reactor.receive_into(conn, self.server.payload(conn));
             }
-            _ => self.receivers.push(conn),
+            _ => {
+                connection.receiving = true;
+                self.receivers.push(conn);
+            }
         }
     }
 
@@ -578,9 +575,13 @@ impl<R: Reactor> Driver<R> {
             }
             _ => {}
         }
+        let shares_change = matches!(command, Command::SetTenant(..) | Command::DropTenant(_));
         self.token += 1;
         self.pending.insert(self.token, Pending { reply, then });
         self.handle(Event::Control { token: self.token, command });
+        if shares_change {
+            self.turns.set_weights(self.server.weights());
+        }
     }
 
     fn answer(&mut self, token: u64, report: Report) {
@@ -634,6 +635,14 @@ impl<R: Reactor> Driver<R> {
         self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
         self.queue(conn);
+    }
+}
+
+/// Bytes that the answer will have to copy.
+fn reply_bytes(header: &[u8; REQUEST_BYTES]) -> u64 {
+    match parse(header) {
+        Parsed::Request(Header { kind: Kind::Read, len, .. }) => len.into(),
+        _ => 0,
     }
 }
 
