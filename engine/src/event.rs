@@ -15,7 +15,7 @@
 //! `IoDone` or `Sent`.
 
 use crate::cache::FrameId;
-use crate::control::{Command, Report};
+use crate::control::{Command, Report, Sizing, TenantId};
 use crate::disk::{IoId, VolumeId};
 use crate::nbd::Errno;
 use crate::nbd::wire::REQUEST_BYTES;
@@ -138,6 +138,13 @@ pub enum Action {
     /// The last frame above the limit is free: its memory may be given back, see [`Server::is_retired`](crate::Server::is_retired).
     /// After a `SetBudget` that was answered with [`Report::Held`]; otherwise its answer says the same.
     Retired,
+    /// Something else was decided for a tenant than before.
+    Decided {
+        /// Whom it concerns.
+        tenant: TenantId,
+        /// What was decided, and why.
+        sizing: Box<Sizing>,
+    },
     /// The answer to a command.
     Report {
         /// The command's token.

@@ -29,6 +29,7 @@ pub mod planted;
 #[cfg(test)]
 mod rig;
 mod server;
+mod sizing;
 mod slab;
 pub mod units;
 mod volume;

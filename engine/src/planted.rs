@@ -84,6 +84,8 @@ bugs! {
     OldRequestsReported,
     /// Partitions are a little larger than what there is to be divided.
     PartitionsTooLarge,
+    /// What an admitted tenant needs is lent to others.
+    AdmittedShrunk,
 }
 
 thread_local! {

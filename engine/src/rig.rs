@@ -234,7 +234,7 @@ impl Rig {
                 Action::Submit(io) => self.device.push(io),
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
-                Action::Receive(_) | Action::Gone(_) => {}
+                Action::Receive(_) | Action::Gone(_) | Action::Decided { .. } => {}
                 Action::Retired => self.retired += 1,
                 Action::Close(conn, why) => self.closed.push((conn, why)),
             }

@@ -18,6 +18,7 @@ use crate::event::{Action, ConnId, Event, Outgoing, Receive};
 use crate::latency::Recorders;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::nbd::{ANSWERED_MAX, Answered, Connection, Header, Inbound, Kind, Parsed, parse};
+use crate::sizing;
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use crate::volume::{Piece, Request, Ticket, Volume, Waiter, Who};
@@ -52,6 +53,8 @@ pub struct Config {
     pub dirty_age_max_ns: Nanos,
     /// Nobody asked for anything this long: never-written ranges may be initialised.
     pub idle_ns: Nanos,
+    /// A tenant's trial lasts at most this long from its first request.
+    pub trial_ns_max: Nanos,
     /// Bytes of the largest window that is read ahead of a stream; 0 for none. `Command::SetPrefetch` changes it.
     pub prefetch_bytes_max: u64,
     /// Seeds hash tables.
@@ -83,6 +86,8 @@ impl Config {
             // Design, section 4.
             dirty_age_max_ns: 5 * SECOND,
             idle_ns: 20 * MILLISECOND,
+            // Some thousand requests of a disk, and no longer than somebody watches whom they have just created.
+            trial_ns_max: 60 * SECOND,
             // What Linux reads ahead of a disk.
             prefetch_bytes_max: 128 << 10,
             seed: 0,
@@ -145,6 +150,7 @@ pub struct Server {
     pub(crate) curves: Vec<Option<Curve>>,
     /// By tenant.
     pub(crate) latencies: Vec<Option<Box<Recorders>>>,
+    pub(crate) sizing: sizing::Book,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) actions: VecDeque<Action>,
     /// Answered at `now`, and not yet known to be handed over.
@@ -190,6 +196,7 @@ impl Server {
             waiting: Vec::new(),
             curves: Vec::new(),
             latencies: Vec::new(),
+            sizing: sizing::Book::default(),
             agenda: VecDeque::new(),
             actions: VecDeque::new(),
             answered: Vec::with_capacity(ANSWERED_MAX),
@@ -215,6 +222,7 @@ impl Server {
             self.handed_over(self.now);
             self.now = now;
         }
+        let is_news = matches!(event, Event::Header { .. } | Event::IoDone { .. });
         match event {
             Event::Attach { conn, volume, session } => self.attached(conn, volume, session),
             Event::Header { conn, since, header } => self.header_arrived(conn, since, header),
@@ -225,6 +233,9 @@ impl Server {
             Event::IoDone { io, since, result } => self.io_done(io, since, result),
             Event::Control { token, command } => self.command(token, command),
             Event::Timer => self.timer_rang(),
+        }
+        if is_news {
+            self.review_in_time();
         }
         self.settle();
     }

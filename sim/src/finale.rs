@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use engine::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, TenantStats};
+use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantId, TenantSpec, TenantStats};
 use engine::nbd::wire::{command, command_flag};
 use engine::units::{BLOCK, PIECE, SECOND};
 use engine::{Event, Session};
@@ -123,7 +123,7 @@ impl World {
     /// Without connections and volumes no frame is in use: none was leaked.
     fn give_back(&mut self) -> Verdict {
         for tenant in 0..self.setup.tenants.len() as u32 {
-            let spec = TenantSpec { cache: Some(LEAST_BYTES), ..TenantSpec::default() };
+            let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() };
             if self.tenants[tenant as usize] {
                 self.ask(Command::SetTenant(TenantId(tenant), spec), Ask::Must)?;
             }

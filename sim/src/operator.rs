@@ -2,7 +2,10 @@
 
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
-use engine::control::{Command, Refusal, Report, Snapshot, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::control::{
+    CacheSpec, Command, Decision, FRAME_BYTES, PlanRequest, Refusal, Report, Snapshot, TenantId, TenantSpec,
+    VolumeSpec, WriteCache,
+};
 use engine::curve::{Point, View};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Settings, Slice};
@@ -114,7 +117,8 @@ impl World {
         match self.rng.below(8) {
             0 => {
                 let tenant = TenantId(self.rng.below(self.setup.tenants.len() as u64) as u32);
-                let cache = self.rng.pick(&[None, Some(LEAST_BYTES), Some(2 * LEAST_BYTES), Some(4 * LEAST_BYTES)]);
+                let asked = |times| CacheSpec::Asked(times * LEAST_BYTES);
+                let cache = self.rng.pick(&[CacheSpec::Trial, asked(1), asked(2), asked(4)]);
                 let eviction = self.rng.pick(&EvictionPolicy::ALL);
                 self.ask(Command::SetTenant(tenant, TenantSpec { share: None, cache, eviction }), Ask::Tenant(tenant))
             }
@@ -138,6 +142,10 @@ impl World {
             _ if self.ops.is_multiple_of(2) => {
                 let policy = EvictionPolicy::ALL[(self.ops / 2 % 2) as usize];
                 self.ask(Command::Curve(volume, Some(policy)), Ask::Curve(policy))
+            }
+            _ if self.ops.is_multiple_of(5) => {
+                let like = Some(self.volumes[at].setup.spec.tenant);
+                self.ask(Command::Plan(PlanRequest { like, ..PlanRequest::default() }), Ask::May)
             }
             _ => self.ask(Command::Snapshot, Ask::Snapshot),
         }
@@ -227,7 +235,9 @@ impl World {
         self.log(Line::Report(token, text));
         let Some(ask) = self.asks.remove(&token) else { return Err(format!("a report for token {token}: {report:?}")) };
         match (ask, report) {
-            (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => Ok(()),
+            (Ask::May, Report::Plan(_)) | (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => {
+                Ok(())
+            }
             (Ask::May, Report::Held { bytes }) if bytes > 0 => Ok(()),
             (Ask::Tenant(tenant), Report::Done) => {
                 self.tenants[tenant.0 as usize] = true;
@@ -381,7 +391,7 @@ impl World {
             "requests in the device are miscounted"
         } else if snapshot.connections.iter().any(|connection| connection.in_flight > most) {
             "a connection has too many requests in flight"
-        } else if let Some(wrong) = self.check_disk_time(snapshot) {
+        } else if let Some(wrong) = check_sizing(snapshot).or_else(|| self.check_disk_time(snapshot)) {
             wrong
         } else {
             return Ok(());
@@ -452,4 +462,18 @@ fn check_curve(policy: EvictionPolicy, view: &View) -> Verdict {
         return Ok(());
     }
     Err(format!("this is no curve: {view:?}"))
+}
+
+/// An admitted tenant has what it needs, and nobody is promised what there is not.
+fn check_sizing(snapshot: &Snapshot) -> Option<&'static str> {
+    let sizings =
+        || snapshot.tenants.iter().filter_map(|tenant| Some((tenant.target_frames * FRAME_BYTES, tenant.sizing?)));
+    let admitted = || sizings().filter(|(_, sizing)| sizing.decision == Decision::Admitted);
+    if admitted().any(|(target_bytes, sizing)| target_bytes < sizing.kept_bytes.max(sizing.need_bytes.unwrap_or(0))) {
+        Some("the partition of an admitted tenant is below its need")
+    } else if sizings().map(|(_, sizing)| sizing.kept_bytes).sum::<u64>() > snapshot.frames * FRAME_BYTES {
+        Some("more cache is promised than there is")
+    } else {
+        None
+    }
 }

@@ -2,8 +2,7 @@
 
 use engine::Config;
 use engine::cache::EvictionPolicy;
-use engine::control::LEAST_BYTES;
-use engine::control::{TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::control::{CacheSpec, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{Finding, Key, Profile};
@@ -105,6 +104,7 @@ impl Setup {
         config.prefetch_bytes_max = Rng::new(seed ^ 0xa4ead).pick(&[0, 0, 16 << 10, 128 << 10, 8 << 20]);
         let dice = &mut Rng::new(seed ^ 0xfa12);
         (config.needs_slices, config.prices) = (dice.one_in(2), prices(dice));
+        config.trial_ns_max = Rng::new(seed ^ 0x51_2e).pick(&[MILLISECOND, 100 * MILLISECOND, 60 * SECOND]);
         let mut setup = Setup {
             seed,
             requests: rng.pick(&[300, 800, 1500]),
@@ -137,7 +137,7 @@ impl Setup {
         self.config.budget_bytes_max += 16 * LEAST_BYTES;
         self.config.budget_bytes += 16 * LEAST_BYTES;
         self.config.dirty_age_max_ns = 5 * SECOND;
-        self.tenants.iter_mut().for_each(|tenant| tenant.cache = None);
+        self.tenants.iter_mut().for_each(|tenant| tenant.cache = CacheSpec::Trial);
         for volume in &mut self.volumes {
             volume.spec.size = volume.spec.size.max(8 << 20);
             volume.clients = 4;
@@ -147,9 +147,9 @@ impl Setup {
 
 fn tenant(rng: &mut Rng) -> TenantSpec {
     let cache = match rng.below(3) {
-        0 => None,
-        1 => Some(LEAST_BYTES),
-        _ => Some(rng.between(LEAST_BYTES, 2 * LEAST_BYTES)),
+        0 => CacheSpec::Trial,
+        1 => CacheSpec::Asked(LEAST_BYTES),
+        _ => CacheSpec::Asked(rng.between(LEAST_BYTES, 2 * LEAST_BYTES)),
     };
     TenantSpec { share: None, cache, eviction: rng.pick(&EvictionPolicy::ALL) }
 }
@@ -208,6 +208,7 @@ fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {
         unsent_bytes_per_connection: rng.pick(&[64 << 10, 2 << 20]),
         dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
         idle_ns: rng.pick(&[MILLISECOND / 10, 20 * MILLISECOND]),
+        trial_ns_max: 60 * SECOND,
         prefetch_bytes_max: 0,
         seed: rng.next(),
         policy: rng.pick(&[Kind::None, Kind::Insulated]),

@@ -407,8 +407,8 @@ impl World {
             Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Report { token, report } => self.reported(token, report),
-            // There is no memory to give back.
-            Action::Retired => Ok(()),
+            // There is no memory to give back, and nobody to tell.
+            Action::Retired | Action::Decided { .. } => Ok(()),
         }
     }
 

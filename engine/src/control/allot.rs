@@ -1,63 +1,141 @@
-//! How the frames of a disk are divided: who asked for a size gets it, the rest is lent evenly to the others.
+//! How the frames of a disk are divided: who asked for a size gets it, who needs one has at least that, and all that is spare is lent
+//! evenly: the smallest partitions rise first, like water.
 
-use super::{Refusal, TenantId};
+use super::{CacheSpec, Refusal, TenantId};
 use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, FRAMES_MIN};
 use crate::units::BLOCK;
 
 /// Memory of a frame with its bookkeeping, bytes.
-const FRAME_BYTES: u64 = BLOCK + BOOKKEEPING_BYTES_PER_FRAME;
+pub const FRAME_BYTES: u64 = BLOCK + BOOKKEEPING_BYTES_PER_FRAME;
 
 /// The least memory, bytes, with which a tenant works.
 pub const LEAST_BYTES: u64 = FRAMES_MIN as u64 * FRAME_BYTES;
 
-fn frames(cache: u64) -> u64 {
-    (cache / FRAME_BYTES).max(u64::from(FRAMES_MIN))
+const LEAST: u64 = FRAMES_MIN as u64;
+
+/// Frames in so many bytes of memory, at least those with which a tenant works.
+pub(crate) fn frames_of(bytes: u64) -> u64 {
+    (bytes / FRAME_BYTES).max(LEAST)
+}
+
+/// The memory of so many frames, bytes.
+pub(crate) fn bytes_of(frames: u64) -> u64 {
+    frames * FRAME_BYTES
+}
+
+/// What a tenant is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// So many frames.
+    Exactly(u64),
+    /// So many frames or more.
+    AtLeast(u64),
+}
+
+impl Claim {
+    /// A tenant with this size and, unless it asked for one, with so many frames that are its own.
+    pub(crate) fn new(cache: CacheSpec, kept: u64) -> Claim {
+        match cache {
+            CacheSpec::Asked(bytes) => Claim::Exactly(frames_of(bytes)),
+            CacheSpec::Trial | CacheSpec::Decided(_) => Claim::AtLeast(kept.max(LEAST)),
+        }
+    }
+
+    /// Frames below which it does not work, or that it insists on.
+    pub(crate) fn least(self) -> u64 {
+        match self {
+            Claim::Exactly(frames) => frames,
+            Claim::AtLeast(_) => LEAST,
+        }
+    }
 }
 
 /// The memory, bytes, that these tenants need at least.
-pub(crate) fn least_bytes(tenants: &[(TenantId, Option<u64>)]) -> u64 {
-    tenants.iter().map(|(_, cache)| frames(cache.unwrap_or(0)) * FRAME_BYTES).sum()
+pub(crate) fn least_bytes(claims: &[(TenantId, Claim)]) -> u64 {
+    claims.iter().map(|(_, claim)| bytes_of(claim.least())).sum()
 }
 
-/// The frames of each tenant out of `total`, by what each asked for. `asking` is the size that is newly asked for, to be
-/// named if it does not fit.
-pub(crate) fn targets(
-    total: u64,
-    tenants: &[(TenantId, Option<u64>)],
-    asking: Option<u64>,
-) -> Result<Vec<(TenantId, u32)>, Refusal> {
-    let asked: u64 = tenants.iter().filter_map(|(_, cache)| cache.map(frames)).sum();
-    let others = tenants.iter().filter(|(_, cache)| cache.is_none()).count() as u64;
-    let needed = asked + others * u64::from(FRAMES_MIN);
-    if needed > total {
-        let own = frames(asking.unwrap_or(0));
-        return Err(Refusal::CacheTooLarge {
-            asked: own * FRAME_BYTES,
-            free: (total + own).saturating_sub(needed) * FRAME_BYTES,
-            least: LEAST_BYTES,
-        });
+/// Whether one more tenant, or one that changes, can have what it insists on, beside others that have to keep `others` frames.
+pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Refusal> {
+    let own = Claim::new(cache, 0).least();
+    if others + own <= total {
+        return Ok(());
     }
-    let even = (total - asked).checked_div(others).unwrap_or(0);
-    let target = |cache: Option<u64>| cache.map_or(even, frames) as u32;
-    Ok(tenants.iter().map(|&(id, cache)| (id, target(cache))).collect())
+    let free = total.saturating_sub(others);
+    Err(Refusal::CacheTooLarge { asked: bytes_of(own), free: bytes_of(free), least: LEAST_BYTES })
+}
+
+/// The frames of each tenant out of `total`. `None` if that is too few to work.
+pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Option<Vec<(TenantId, u32)>> {
+    let least: u64 = claims.iter().map(|(_, claim)| claim.least()).sum();
+    let over = total.checked_sub(least)?;
+    // What they are to have beyond the least: cut in proportion where there is not so much.
+    let beyond = |claim: Claim| if let Claim::AtLeast(frames) = claim { frames - LEAST } else { 0 };
+    let wanted: u64 = claims.iter().map(|&(_, claim)| beyond(claim)).sum();
+    let floor = |claim: Claim| {
+        let cut = u128::from(beyond(claim)) * u128::from(over) / u128::from(wanted.max(over).max(1));
+        claim.least() + cut as u64
+    };
+    let elastic = |claim: Claim| matches!(claim, Claim::AtLeast(_));
+    let mut floors: Vec<u64> =
+        claims.iter().map(|&(_, claim)| claim).filter(|&claim| elastic(claim)).map(floor).collect();
+    floors.sort_unstable();
+    // The level to which the lowest floors rise together.
+    let mut spare = total - claims.iter().map(|&(_, claim)| floor(claim)).sum::<u64>();
+    let mut level = floors.first().copied().unwrap_or(0);
+    for (below, next) in (1..).zip(floors.iter().skip(1).map(Some).chain([None])) {
+        let rise = next.map_or(spare / below, |next| (next - level).min(spare / below));
+        level += rise;
+        spare -= rise * below;
+        if next != Some(&level) {
+            break;
+        }
+    }
+    let target = |claim: Claim| if elastic(claim) { floor(claim).max(level) } else { floor(claim) };
+    Some(claims.iter().map(|&(tenant, claim)| (tenant, target(claim) as u32)).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn divided(total: u64, claims: &[Claim]) -> Vec<u64> {
+        let claims: Vec<_> = (0..).map(TenantId).zip(claims.iter().copied()).collect();
+        targets(total, &claims).unwrap().into_iter().map(|(_, frames)| u64::from(frames)).collect()
+    }
+
     #[test]
     fn what_nobody_asked_for_is_lent_evenly() {
-        let tenants = [(TenantId(0), Some(1000 * FRAME_BYTES)), (TenantId(1), None), (TenantId(2), None)];
-        let targets = targets(2001, &tenants, None).unwrap();
-        assert_eq!(targets, [(TenantId(0), 1000), (TenantId(1), 500), (TenantId(2), 500)]);
+        let trial = Claim::new(CacheSpec::Trial, 0);
+        assert_eq!(divided(2001, &[Claim::Exactly(1000), trial, trial]), [1000, 500, 500]);
+        assert_eq!(divided(1000, &[Claim::Exactly(1000)]), [1000]);
+        assert_eq!(divided(0, &[]), [0; 0]);
+    }
+
+    #[test]
+    fn who_needs_more_than_an_even_part_has_it() {
+        let claims = [300, 900, 200].map(Claim::AtLeast);
+        assert_eq!(divided(1500, &claims), [300, 900, 300]);
+        assert_eq!(divided(1620, &claims), [360, 900, 360]);
+        assert_eq!(divided(2850, &claims), [950, 950, 950]);
+        assert_eq!(divided(1430, &claims), [300, 900, 230]);
+    }
+
+    #[test]
+    fn needs_beyond_the_memory_are_cut_and_nobody_is_below_the_least() {
+        let cut = divided(
+            LEAST * 3 + 300,
+            &[Claim::AtLeast(LEAST + 400), Claim::AtLeast(LEAST), Claim::AtLeast(LEAST + 200)],
+        );
+        assert_eq!(cut, [LEAST + 200, LEAST, LEAST + 100]);
+        assert_eq!(targets(2 * LEAST - 1, &[(TenantId(0), Claim::AtLeast(0)), (TenantId(1), Claim::AtLeast(0))]), None);
     }
 
     #[test]
     fn too_much_is_refused_with_what_is_free() {
-        let tenants = [(TenantId(0), Some(1000 * FRAME_BYTES)), (TenantId(1), Some(600 * FRAME_BYTES))];
-        let refusal = targets(1500, &tenants, Some(600 * FRAME_BYTES)).unwrap_err();
-        let (asked, free) = (600 * FRAME_BYTES, 500 * FRAME_BYTES);
+        let refusal = admit(1500, 1000, CacheSpec::Asked(bytes_of(600))).unwrap_err();
+        let (asked, free) = (bytes_of(600), bytes_of(500));
         assert_eq!(refusal, Refusal::CacheTooLarge { asked, free, least: LEAST_BYTES });
+        assert_eq!(admit(1500, 1000, CacheSpec::Decided(bytes_of(600))), Ok(()));
     }
 }

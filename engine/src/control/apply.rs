@@ -1,5 +1,6 @@
 //! Commands of control, and how frames move between partitions.
 
+use super::allot::Claim;
 use super::snapshot::ConnectionStats;
 use super::{
     Command, Refusal, Report, Snapshot, TenantId, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot,
@@ -48,8 +49,10 @@ impl Server {
                 // What the driver has laid out cannot grow; and without any request there would be no progress.
                 let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
                 self.device.set_policy(self.now, Settings { depth, ..*settings });
+                self.review();
                 Ok(Some(Report::Done))
             }
+            Command::Plan(request) => self.plan(request).map(|plan| Some(Report::Plan(Box::new(plan)))),
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
             Command::Curve(volume, policy) => self.found(volume).map(|()| {
                 let view = self.curve_view(self.tenant_of(volume), policy);
@@ -76,12 +79,11 @@ impl Server {
     }
 
     fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<Option<Report>, Refusal> {
-        let others = self.cache.tenants().filter(|&(id, _)| id != tenant);
-        let asked: Vec<_> =
-            others.map(|(id, partition)| (id, partition.spec.cache)).chain([(tenant, spec.cache)]).collect();
-        let targets = allot::targets(u64::from(self.cache.pool().limit()), &asked, spec.cache)?;
+        self.check_cache(tenant, spec)?;
+        let before = self.cache.has_tenant(tenant).then(|| self.cache.partition(tenant).spec.cache);
         self.cache.set_tenant(tenant, spec);
         self.device.set_tenant(self.now, tenant, spec.share);
+        self.size_tenant(tenant, spec.cache, before);
         let at = tenant.0 as usize;
         if self.waiting.len() <= at {
             self.waiting.resize_with(at + 1, Waiting::default);
@@ -89,11 +91,11 @@ impl Server {
         }
         self.latencies[at].get_or_insert_with(|| Recorders::new(self.now));
         self.fit_curves();
-        self.set_targets(&targets);
+        self.review();
         Ok(Some(Report::Done))
     }
 
-    fn set_targets(&mut self, targets: &[(TenantId, u32)]) {
+    pub(crate) fn set_targets(&mut self, targets: &[(TenantId, u32)]) {
         for &(tenant, target) in targets {
             let partition = self.cache.partition_mut(tenant);
             partition.target = target + u32::from(planted!(PartitionsTooLarge)) * 8;
@@ -115,10 +117,9 @@ impl Server {
         self.cache.drop_tenant(tenant);
         self.device.drop_tenant(self.now, tenant);
         self.latencies[tenant.0 as usize] = None;
+        self.unsize_tenant(tenant);
         self.fit_curves();
-        let left: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
-        let targets = allot::targets(u64::from(self.cache.pool().limit()), &left, None)?;
-        self.set_targets(&targets);
+        self.review();
         Ok(Some(Report::Done))
     }
 
@@ -248,12 +249,15 @@ impl Server {
             return Err(Refusal::InUse);
         }
         let frames = Config::frames_of(bytes).min(self.cache.pool().max());
-        let tenants: Vec<_> = self.cache.tenants().map(|(id, partition)| (id, partition.spec.cache)).collect();
-        let targets = allot::targets(u64::from(frames), &tenants, None)
-            .map_err(|_| Refusal::BudgetTooSmall { budget: bytes, least: allot::least_bytes(&tenants) })?;
+        let claims = self.cache.tenants().map(|(id, partition)| (id, Claim::new(partition.spec.cache, 0)));
+        let least = allot::least_bytes(&claims.collect::<Vec<_>>());
+        if least > super::bytes_of(u64::from(frames)) {
+            return Err(Refusal::BudgetTooSmall { budget: bytes, least });
+        }
         self.config.budget_bytes = bytes;
         self.cache.set_frames(frames);
-        self.set_targets(&targets);
+        self.review();
+        self.move_at = Some(self.now);
         self.budget_token = Some((token, self.now + self.config.dirty_age_max_ns + SHRINK_PATIENCE));
         self.held = false;
         Ok(None)
@@ -399,7 +403,7 @@ impl Server {
     }
 
     fn tenant_stats(&mut self) -> Vec<TenantStats> {
-        let Server { cache, device, curves, latencies, now, .. } = self;
+        let Server { cache, device, curves, latencies, sizing, now, .. } = self;
         let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| TenantStats {
             tenant,
             target_frames: u64::from(partition.target),
@@ -408,6 +412,7 @@ impl Server {
             wanting_ns: device.wanting_ns(*now, tenant),
             plan: device.plan(*now, tenant),
             latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
+            sizing: sizing.of(tenant),
             miss_ratios: {
                 let curve = curves[tenant.0 as usize].as_ref();
                 let (view, frames) =

@@ -1,10 +1,12 @@
 //! What control asks of a disk machine, and what it answers. Typed messages only: they share nothing.
 
-mod allot;
+pub(crate) mod allot;
 mod apply;
 mod snapshot;
 
-pub use allot::LEAST_BYTES;
+pub use crate::sizing::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
+pub use allot::{FRAME_BYTES, LEAST_BYTES};
+pub(crate) use allot::{bytes_of, frames_of};
 pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, TenantStats, VolumeStats};
 
 use crate::cache::EvictionPolicy;
@@ -76,13 +78,26 @@ impl VolumeSpec {
     }
 }
 
+/// How much cache a tenant has. Bytes are memory, bookkeeping included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CacheSpec {
+    /// What it needs for R: found by watching it for a while, followed from then on. Cache that nobody needs is lent evenly on top.
+    #[default]
+    Trial,
+    /// The same, decided before: it is admitted with so much, or with what there is. For a tenant that was admitted when the server
+    /// stopped, and for one that will be like another.
+    Decided(u64),
+    /// So much, neither more nor less.
+    Asked(u64),
+}
+
 /// What a tenant was promised on this disk, and how its cache works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TenantSpec {
     /// The promised part of disk time; `None` takes what is left over, like all without one, evenly.
     pub share: Option<Share>,
-    /// Bytes of cache; `None` takes an even part of what nobody asked for.
-    pub cache: Option<u64>,
+    /// How much cache it has.
+    pub cache: CacheSpec,
     /// How its partition chooses what to evict.
     pub eviction: EvictionPolicy,
 }
@@ -121,6 +136,8 @@ pub enum Command {
     /// Another policy, or other settings of the same. What waits stays in its order; the depth is at most the one that the
     /// machine began with.
     SetPolicy(Box<policy::Settings>),
+    /// Report what would be decided now for a tenant that is not there yet, or for other settings of one that is.
+    Plan(PlanRequest),
     /// Report everything there is to see.
     Snapshot,
     /// Report the curve of a volume's tenant: under a policy, or under the one that its partition runs.
@@ -144,6 +161,8 @@ pub enum Report {
     Refused(Refusal),
     /// Everything there is to see.
     Snapshot(Box<Snapshot>),
+    /// What would be decided.
+    Plan(Box<Plan>),
     /// What a tenant's cache would absorb.
     Curve(Box<View>),
     /// Everything that could be flushed is; these volumes could not.
@@ -168,6 +187,14 @@ pub enum Refusal {
     /// The tenant still has volumes.
     #[error("the tenant still has volumes")]
     InUse,
+    /// The shares of a disk sum to one at most.
+    #[error("a share of {} % of the disk's time does not fit: {} % is left", *asked_ppb as f64 / 1e7, *left_ppb as f64 / 1e7)]
+    ShareTooLarge {
+        /// Parts per billion asked for.
+        asked_ppb: u64,
+        /// Parts per billion that are left.
+        left_ppb: u64,
+    },
     /// The caches asked for do not fit.
     #[error(
         "a cache of {asked} bytes does not fit: {free} bytes are not promised to others, and {least} is the least a tenant needs"

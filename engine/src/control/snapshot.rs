@@ -1,6 +1,6 @@
 //! What can be seen of a disk machine: counters since its start, and levels of now.
 
-use crate::control::TenantId;
+use crate::control::{Sizing, TenantId};
 use crate::disk::VolumeId;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan};
 use crate::latency::Latencies;
@@ -132,6 +132,8 @@ pub struct TenantStats {
     pub plan: Option<TenantPlan>,
     /// How long its reads and writes took, from arrival to answer.
     pub latency: Latencies,
+    /// What was decided for it; `None` under a policy that does not tell tenants apart.
+    pub sizing: Option<Sizing>,
     /// The part of block reads and writes that would go to the disk with half, as much and twice as much cache, as its
     /// curve has it. `None` before it was asked for anything.
     pub miss_ratios: [Option<f64>; 3],

@@ -298,6 +298,11 @@ impl Curve {
         }
     }
 
+    /// Block reads and writes so far.
+    pub fn references(&self) -> u64 {
+        self.references
+    }
+
     /// What it may use.
     pub fn limits(&self) -> &Limits {
         &self.limits

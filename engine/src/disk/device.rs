@@ -79,6 +79,8 @@ pub(crate) struct Served {
     pub(crate) device_ns: Nanos,
     /// Done, and not yet seen by the thread.
     pub(crate) thread_ns: Nanos,
+    /// Of the device's time, one request after the other: since the last one came back, or this one went there.
+    pub(crate) service_ns: Nanos,
 }
 
 /// The device as the engine sees it.
@@ -94,6 +96,8 @@ pub(crate) struct Device {
     past_busy_ns: Nanos,
     tenants: Vec<OfTenant>,
     in_device: u32,
+    /// When a request last came back.
+    done_at: Nanos,
     started: Option<Nanos>,
     changed_at: Nanos,
     pub(crate) busy_ns: Nanos,
@@ -111,6 +115,7 @@ impl Device {
             past_busy_ns: 0,
             tenants: Vec::new(),
             in_device: 0,
+            done_at: 0,
             started: None,
             changed_at: 0,
             busy_ns: 0,
@@ -128,9 +133,20 @@ impl Device {
         self.policy.set_tenant(now, tenant, share);
     }
 
+    /// The part of its slices that a tenant may not lose: [`Policy::set_keep`].
+    pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.tenants[tenant.0 as usize].keep_permille = keep_permille;
+        self.policy.set_keep(tenant, keep_permille);
+    }
+
+    /// How the disk is shared.
+    pub(crate) fn settings(&self) -> &policy::Settings {
+        &self.settings
+    }
+
     /// A tenant without volumes is gone.
     pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
-        self.tenants[tenant.0 as usize].share = None;
+        (self.tenants[tenant.0 as usize].share, self.tenants[tenant.0 as usize].keep_permille) = (None, None);
         self.policy.drop_tenant(now, tenant);
     }
 
@@ -158,6 +174,7 @@ impl Device {
         for tenant in self.tenant_ids() {
             let share = self.tenants[tenant.0 as usize].share.expect("a tenant that is there");
             self.policy.set_tenant(now, tenant, share);
+            self.policy.set_keep(tenant, self.tenants[tenant.0 as usize].keep_permille);
         }
         // Stable: of those that came at the same time, each tenant's stay in their order.
         waiting.sort_by_key(|io| self.slots[io.0].arrived);
@@ -277,7 +294,9 @@ impl Device {
         let slice_ns = slot.others_ns.min(waited_ns);
         let back = since.clamp(slot.submitted, now);
         let (device_ns, thread_ns) = (back - slot.submitted, now - back);
-        let served = Served { queued_ns: waited_ns - slice_ns, slice_ns, device_ns, thread_ns };
+        let service_ns = back.saturating_sub(slot.submitted.max(self.done_at));
+        let served = Served { queued_ns: waited_ns - slice_ns, slice_ns, device_ns, thread_ns, service_ns };
+        self.done_at = back;
         let tenant = slot.tenant;
         if slot.generation == self.generation || planted!(OldRequestsReported) {
             self.policy.done(now, tenant, &slot.entry, slot.submitted);
@@ -367,6 +386,8 @@ impl Device {
 struct OfTenant {
     /// What it was promised, as long as it is there.
     share: Option<Option<Share>>,
+    /// The part of its slices that it may not lose, thousandths.
+    keep_permille: Option<u32>,
     ends: Ends,
     demand: Demand,
 }

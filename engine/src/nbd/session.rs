@@ -492,7 +492,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, LEAST_BYTES, TenantSpec};
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
     use crate::event::{Event, Receive};
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
@@ -502,7 +502,10 @@ mod tests {
         let mut rig = Rig::new();
         rig.command(
             0,
-            Command::SetTenant(TenantId(0), TenantSpec { cache: Some(LEAST_BYTES), ..TenantSpec::default() }),
+            Command::SetTenant(
+                TenantId(0),
+                TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() },
+            ),
         );
         rig.deaf.push(ConnId(1));
         for at in 0..count {

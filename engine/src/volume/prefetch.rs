@@ -246,7 +246,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, LEAST_BYTES, TenantId, TenantSpec};
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantId, TenantSpec};
     use crate::event::Event;
     use crate::nbd::Errno;
     use crate::nbd::wire::command;
@@ -445,7 +445,10 @@ mod tests {
         let (late, len) = (ConnId(1), 16 * KIB);
         rig.command(
             1,
-            Command::SetTenant(TenantId(0), TenantSpec { cache: Some(LEAST_BYTES), ..TenantSpec::default() }),
+            Command::SetTenant(
+                TenantId(0),
+                TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() },
+            ),
         );
         rig.deaf.push(late);
         let stalled = |rig: &mut Rig| !rig.server.conn(late).stalled.is_empty();

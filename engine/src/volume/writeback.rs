@@ -127,7 +127,11 @@ impl Server {
         let served = self.device.done(self.now, since, io);
         let slot = self.device.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
+        let tenant = slot.tenant;
         let parts = std::mem::take(&mut slot.parts);
+        if result.is_ok() {
+            self.note_cost(tenant, op, served.service_ns, parts.len());
+        }
         let state = self.volume_mut(volume);
         state.device_requests -= 1;
         let counters = &mut state.counters;

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::control::{Command, Refusal, Report, TenantId, TenantSpec};
+use engine::control::{CacheSpec, Command, Refusal, Report, TenantId, TenantSpec};
 use engine::disk::VolumeId;
 use engine::nbd::{Export, Exports};
 use engine::units::Share;
@@ -470,7 +470,7 @@ impl Allotment {
     fn spec(&self) -> TenantSpec {
         TenantSpec {
             share: self.share.as_ref().map(|share| share.share),
-            cache: self.cache.map(|cache| cache.0),
+            cache: self.cache.map_or(CacheSpec::Trial, |cache| CacheSpec::Asked(cache.0)),
             eviction: self.eviction.into(),
         }
     }

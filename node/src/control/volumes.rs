@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::control::{Command, VolumeSpec};
+use engine::control::{CacheSpec, Command, VolumeSpec};
 use engine::disk::VolumeId;
 use tracing::{info, warn};
 
@@ -128,7 +128,7 @@ impl Control {
             let running = state.disk_mut(disk)?;
             (running.free_tenant(), running.allotment(tenant).spec())
         };
-        spec.cache = None;
+        spec.cache = CacheSpec::Trial;
         let second = refusal(thread.command(Command::SetTenant(id, spec)).await);
         second.map_err(|refusal| refused(tenant, refusal))?;
         warn!(%disk, %tenant, "{refusal_at_first}");

@@ -201,6 +201,9 @@ impl<R: Reactor> Driver<R> {
                 let answer = self.giving.take().and_then(|giving| giving.answer);
                 self.giving = Some(Giving::new(&self.server, &self.frames, answer));
             }
+            Action::Decided { tenant, sizing } => {
+                tracing::info!(disk = self.options.name, tenant = tenant.0, decision = ?sizing.decision, "decided");
+            }
             Action::Report { token, report } => match self.pending.get(&token).map(|pending| pending.then) {
                 Some(Then::GiveBack) if !matches!(report, Report::Refused(_)) => {
                     self.giving = Some(Giving::new(&self.server, &self.frames, Some((token, report))));

@@ -229,17 +229,25 @@ impl Bench {
 
     /// What the server tells of itself.
     pub fn snapshot(&mut self) -> Result<Snapshot, String> {
-        self.server.handle(self.now, Event::Control { token: 0, command: Command::Snapshot });
+        match self.ask(Command::Snapshot)? {
+            Report::Snapshot(snapshot) => Ok(*snapshot),
+            other => Err(format!("a snapshot was answered with {other:?}")),
+        }
+    }
+
+    /// A command that is answered at once, and its answer.
+    pub fn ask(&mut self, command: Command) -> Result<Report, String> {
+        self.server.handle(self.now, Event::Control { token: 0, command });
         let mut found = None;
         let mut others = VecDeque::new();
         while let Some(action) = self.server.poll_action() {
             match action {
-                Action::Report { report: Report::Snapshot(snapshot), .. } => found = Some(*snapshot),
+                Action::Report { report, .. } => found = Some(report),
                 other => others.push_back(other),
             }
         }
         others.into_iter().for_each(|action| self.do_one(action));
-        found.ok_or_else(|| "a snapshot was not answered at once".into())
+        found.ok_or_else(|| "a command was not answered at once".into())
     }
 
     fn next_at(&self) -> Option<Nanos> {
@@ -265,7 +273,7 @@ impl Bench {
         while self.queue.next_at().is_some_and(|at| at <= self.now) {
             let (_, wake) = self.queue.pop().expect("just seen");
             match wake {
-                Wake::Ask(client) => self.ask(client),
+                Wake::Ask(client) => self.look(client),
                 Wake::Arrive(client, request) => {
                     self.clients[client].backlog.push_back(request);
                     self.stand_in_line(client);
@@ -276,7 +284,7 @@ impl Bench {
         }
     }
 
-    fn ask(&mut self, number: usize) {
+    fn look(&mut self, number: usize) {
         let client = &mut self.clients[number];
         client.planned_ns = client.planned_ns.filter(|&at| at > self.now);
         while let Some(request) = client.load.next(self.now) {
@@ -296,7 +304,7 @@ impl Bench {
         let request = client.replies.finish(id);
         client.load.completed(self.now, id);
         done(Done { volume: number, request, done_ns: self.now, failed });
-        self.ask(number);
+        self.look(number);
     }
 
     fn stand_in_line(&mut self, number: usize) {
@@ -375,7 +383,11 @@ impl Bench {
             Action::Receive(conn) => self.stand_in_line(conn.0 as usize),
             Action::Send(conn) => self.send(conn),
             // Frames have no bytes here, and connections stay until the end.
-            Action::Copy { .. } | Action::Zero { .. } | Action::Retired | Action::Report { .. } => {}
+            Action::Copy { .. }
+            | Action::Zero { .. }
+            | Action::Retired
+            | Action::Decided { .. }
+            | Action::Report { .. } => {}
             Action::Close(conn, _) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
         }
     }

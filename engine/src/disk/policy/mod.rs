@@ -15,6 +15,13 @@ pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
 pub(crate) use queue::Entry;
 pub(crate) use weights::Weights;
 
+/// The parts of the disk's time, 0 to 1, of tenants with these shares while all are busy.
+pub(crate) fn weights(shares: &[Option<Share>]) -> Vec<f64> {
+    let weights = weights::Weights::new(shares.iter().copied());
+    let sum: u64 = shares.iter().map(|&share| weights.of(share)).sum();
+    shares.iter().map(|&share| weights.of(share) as f64 / sum as f64).collect()
+}
+
 /// The policies that there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
@@ -57,6 +64,11 @@ impl Settings {
             Kind::Insulated => Box::new(fair::Fair::new(self)),
             Kind::None => Box::new(none::None::new(self.depth)),
         }
+    }
+
+    /// Whether tenants are promised a part of what they have alone.
+    pub(crate) fn insulates(&self) -> bool {
+        self.kind == Kind::Insulated
     }
 
     /// Whether that is another policy than these settings have. Costs by other prices cannot be told apart: that is one too.
@@ -123,6 +135,9 @@ pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
 pub(crate) trait Policy: std::fmt::Debug {
     /// A tenant is there, or its share has changed; `None` for a part of what nobody was promised.
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>);
+    /// The part of its slices, thousandths, that a tenant may not lose; `None` for what is usual. Whose cache does not keep all of its
+    /// throughput loses less of its time.
+    fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}
     /// A tenant without volumes is gone.
     fn drop_tenant(&mut self, now: Nanos, tenant: TenantId);
     /// A request of `tenant` wants to go to the device; an urgent one (a flush waits for it) ahead of the tenant's others.

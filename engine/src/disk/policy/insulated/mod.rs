@@ -98,6 +98,8 @@ impl Gap {
 #[derive(Debug)]
 struct Tenant {
     share: Option<Share>,
+    /// The part of its slices that it may not lose, thousandths, if that is not the usual one.
+    keep_permille: Option<u32>,
     queue: Queue,
     /// Requests in the device, and what they cost.
     in_device: u32,
@@ -199,11 +201,12 @@ impl Insulated {
     }
 
     fn make_plan(&mut self) {
-        let (switch_ns, lost_permille) = (self.settings.switch_ns, 1000 - self.keep_permille());
+        let (switch_ns, keep_permille) = (self.settings.switch_ns, self.keep_permille());
+        let lost_permille = |tenant: &Tenant| 1000 - tenant.keep_permille.unwrap_or(keep_permille).min(999);
         let needs = |tenant: &Tenant| Needs {
             share: tenant.share,
             active: tenant.idle_rounds < IDLE_ROUNDS,
-            slice_ns: tenant.is_greedy.then(|| tenant.meter.need_ns(lost_permille, switch_ns)),
+            slice_ns: tenant.is_greedy.then(|| tenant.meter.need_ns(lost_permille(tenant), switch_ns)),
         };
         self.needs.clear();
         self.needs.extend(self.tenants.iter().map(|tenant| tenant.as_ref().map(needs)));
@@ -335,6 +338,7 @@ impl Policy for Insulated {
             none => {
                 *none = Some(Tenant {
                     share,
+                    keep_permille: None,
                     queue: Queue::default(),
                     in_device: 0,
                     in_device_ns: 0,
@@ -354,6 +358,10 @@ impl Policy for Insulated {
             }
         }
         self.is_planned = false;
+    }
+
+    fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.tenant(tenant.0 as usize).keep_permille = keep_permille;
     }
 
     fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {

@@ -1,0 +1,103 @@
+//! What a block that goes to the disk costs a tenant: disk time, measured.
+//!
+//! A disk with heads does one thing at a time, so what a request took is the time since the one before it came back, or since
+//! it was given to the device; on others that is what it took of the device's throughput. Writes are told apart by how much was dirty
+//! at the time: the more there is to choose from, the more neighbours go together.
+//!
+//! Downside: a tenant that reads sequentially and at random has one time for both, though its cache absorbs mostly the latter.
+
+use crate::units::Nanos;
+
+/// Octaves of dirty blocks: more than there are frames.
+const OCTAVES: usize = 32;
+/// Blocks after which a measurement weighs half: some seconds of a busy disk.
+const HALF_LIFE_BLOCKS: f64 = 16_384.0;
+/// Blocks of an octave below which it is not believed.
+const BLOCKS_LEAST: f64 = 64.0;
+/// What a miss costs as long as none was seen: half a turn at 7,200 rpm and a medium seek, as in `disk::policy::cost_ns`.
+const UNKNOWN_NS: f64 = 8e6;
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Span {
+    time_ns: f64,
+    blocks: f64,
+}
+
+impl Span {
+    fn add(&mut self, time_ns: Nanos, blocks: usize) {
+        self.time_ns += time_ns as f64;
+        self.blocks += blocks as f64;
+        if self.blocks > HALF_LIFE_BLOCKS {
+            self.time_ns /= 2.0;
+            self.blocks /= 2.0;
+        }
+    }
+
+    fn mean(&self, blocks_least: f64) -> Option<f64> {
+        (self.blocks >= blocks_least).then(|| self.time_ns / self.blocks)
+    }
+}
+
+/// Disk time of one tenant's blocks.
+#[derive(Default, Debug)]
+pub(crate) struct Cost {
+    reads: Span,
+    writes: [Span; OCTAVES],
+}
+
+impl Cost {
+    /// So many blocks were read in so much disk time.
+    pub(crate) fn read(&mut self, time_ns: Nanos, blocks: usize) {
+        self.reads.add(time_ns, blocks);
+    }
+
+    /// So many blocks were written, or (0) flushed, while `dirty` were unwritten.
+    pub(crate) fn wrote(&mut self, time_ns: Nanos, blocks: usize, dirty: u32) {
+        self.writes[octave(u64::from(dirty))].add(time_ns, blocks);
+    }
+
+    /// Nanoseconds of disk for a block that is read.
+    pub(super) fn read_ns(&self) -> f64 {
+        self.reads.mean(1.0).or_else(|| self.written_ns(0)).unwrap_or(UNKNOWN_NS)
+    }
+
+    /// Nanoseconds of disk for a block that is written while `dirty` wait to be.
+    pub(super) fn write_ns(&self, dirty: u64) -> f64 {
+        self.written_ns(dirty).or(self.reads.mean(1.0)).unwrap_or(UNKNOWN_NS)
+    }
+
+    /// As measured with so much dirt, or with the most below it, or with the least above it.
+    fn written_ns(&self, dirty: u64) -> Option<f64> {
+        let (below, above) = self.writes.split_at(octave(dirty) + 1);
+        below.iter().rev().chain(above).find_map(|span| span.mean(BLOCKS_LEAST))
+    }
+}
+
+fn octave(blocks: u64) -> usize {
+    (blocks.max(1).ilog2() as usize).min(OCTAVES - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_cost_what_they_did_with_as_much_dirt() {
+        let mut cost = Cost::default();
+        assert_eq!((cost.read_ns(), cost.write_ns(7)), (UNKNOWN_NS, UNKNOWN_NS));
+        cost.wrote(640_000, 64, 100);
+        assert_eq!((cost.read_ns(), cost.write_ns(7)), (10_000.0, 10_000.0), "all that is known");
+        cost.read(9_000, 3);
+        cost.wrote(128_000, 64, 1000);
+        let at = [1, 64, 127, 511, 512, 1 << 40].map(|dirty| cost.write_ns(dirty));
+        assert_eq!((cost.read_ns(), at), (3_000.0, [10_000.0, 10_000.0, 10_000.0, 10_000.0, 2_000.0, 2_000.0]));
+    }
+
+    #[test]
+    fn what_was_long_ago_weighs_less() {
+        let mut cost = Cost::default();
+        (0..100).for_each(|_| cost.read(1_000_000, 1000));
+        (0..100).for_each(|_| cost.read(3_000_000, 1000));
+        assert!((2_950.0..=3_000.0).contains(&cost.read_ns()), "{}", cost.read_ns());
+    }
+}

@@ -1,0 +1,375 @@
+//! Once a second, while there are requests: what tenants need now, and what follows for partitions and slices.
+
+use super::cost::Cost;
+use super::load::Load;
+use super::split::{self, Fate, Question, Split, Verdict, split};
+use super::trial::Trial;
+use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
+use crate::control::allot::{self, Claim};
+use crate::control::{CacheSpec, Refusal, TenantId, TenantSpec, bytes_of, frames_of};
+use crate::disk::Op;
+use crate::event::Action;
+use crate::server::Server;
+use crate::units::{BLOCK, Nanos, SECOND, Share};
+
+/// How often needs are looked at: often beside the seconds that a curve takes to change, seldom beside what it costs (some 20 us a
+/// tenant).
+const REVIEW_NS: Nanos = SECOND;
+/// Windows of read-ahead that a partition has to hold for each stream: two in the quarter that streams may use
+/// (`volume/prefetch.rs`).
+const WINDOWS: u64 = 8;
+/// Blocks with which a writer's runs are as long as they get: two of the largest device requests being written, as much again
+/// arriving, half the partition being dirt.
+const WRITER_FRAMES: u64 = 8 << 20 >> 12;
+
+/// What is known of the tenants.
+#[derive(Default, Debug)]
+pub(crate) struct Book {
+    tenants: Vec<Option<OfTenant>>,
+    review_at: Nanos,
+    reviews: usize,
+}
+
+impl Book {
+    /// What was decided for a tenant.
+    pub(crate) fn of(&self, tenant: TenantId) -> Option<Sizing> {
+        self.tenants[tenant.0 as usize].as_ref()?.shown
+    }
+}
+
+#[derive(Debug)]
+struct OfTenant {
+    cost: Cost,
+    trial: Trial,
+    /// Once its trial is over.
+    load: Option<Load>,
+    /// References that its curve had seen at the last look.
+    references: u64,
+    writes: bool,
+    /// Streams at a time of late.
+    streams: u32,
+    decision: Decision,
+    since: Nanos,
+    /// Frames that are its own.
+    kept: u64,
+    shown: Option<Sizing>,
+}
+
+impl OfTenant {
+    fn new(now: Nanos, cache: CacheSpec) -> OfTenant {
+        let mut fresh = OfTenant {
+            cost: Cost::default(),
+            trial: Trial::default(),
+            load: None,
+            references: 0,
+            writes: false,
+            streams: 0,
+            decision: Decision::Admitted,
+            since: now,
+            kept: 0,
+            shown: None,
+        };
+        fresh.set_cache(now, cache);
+        fresh
+    }
+
+    fn set_cache(&mut self, now: Nanos, cache: CacheSpec) {
+        let (decision, kept) = match cache {
+            CacheSpec::Trial => (Decision::Trial(Doubt::Unused), 0),
+            CacheSpec::Decided(bytes) => (Decision::Admitted, frames_of(bytes)),
+            CacheSpec::Asked(_) => (Decision::Admitted, 0),
+        };
+        (self.decision, self.kept, self.since, self.shown) = (decision, kept, now, None);
+    }
+
+    fn claim(&self, cache: CacheSpec) -> split::Claim {
+        match cache {
+            CacheSpec::Asked(bytes) => split::Claim::Asked(frames_of(bytes)),
+            _ if self.kept > 0 => split::Claim::Kept(self.kept),
+            _ if self.load.is_none() => split::Claim::Watched,
+            _ => split::Claim::Wanted { again: matches!(self.decision, Decision::BestEffort(_)) },
+        }
+    }
+
+    /// Frames a nanosecond of disk moves, and frames that are enough for what is read ahead and written together.
+    fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
+        let dirty = WRITER_FRAMES / 2;
+        let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max / BLOCK;
+        let writes = if self.writes { WRITER_FRAMES } else { 0 };
+        let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
+        let frames_ns = rate(reads > 0, self.cost.read_ns()).max(rate(self.writes, self.cost.write_ns(dirty)));
+        (frames_ns, reads + writes)
+    }
+}
+
+/// A tenant that is not there, or not as it would be.
+#[derive(Clone, Copy)]
+struct Guest {
+    tenant: Option<TenantId>,
+    share: Option<Share>,
+    cache: CacheSpec,
+    like: Option<TenantId>,
+}
+
+/// All tenants, the guest last, and what becomes of them.
+struct Survey {
+    tenants: Vec<Option<TenantId>>,
+    caches: Vec<CacheSpec>,
+    weights: Vec<f64>,
+    question: Option<Question>,
+    /// `None` under a policy that does not insulate.
+    split: Option<Split>,
+}
+
+impl Survey {
+    /// Frames that others than the last one do not give up.
+    fn others_hold(&self) -> u64 {
+        let fates = self.split.as_ref().map(|split| &split.fates);
+        let hard = |at: usize| match (fates, self.caches[at]) {
+            (Some(fates), _) => fates[at].hard,
+            (None, cache) => Claim::new(cache, 0).least(),
+        };
+        (0..self.tenants.len().saturating_sub(1)).map(hard).sum()
+    }
+
+    /// What the tenants are to have.
+    fn claims(&self) -> Vec<(TenantId, Claim)> {
+        let shrunk = planted!(AdmittedShrunk);
+        let kept = |at: usize| self.split.as_ref().filter(|_| !shrunk).map_or(0, |split| split.fates[at].kept);
+        let number = |tenant: Option<TenantId>| tenant.unwrap_or(TenantId(u32::MAX));
+        let all = self.tenants.iter().zip(&self.caches).enumerate();
+        all.map(|(at, (&tenant, &cache))| (number(tenant), Claim::new(cache, kept(at)))).collect()
+    }
+}
+
+impl Server {
+    fn of_tenant(&mut self, tenant: TenantId) -> &mut OfTenant {
+        self.sizing.tenants[tenant.0 as usize].as_mut().expect("a tenant")
+    }
+
+    /// A tenant is there, or is to have another size.
+    pub(crate) fn size_tenant(&mut self, tenant: TenantId, cache: CacheSpec, before: Option<CacheSpec>) {
+        let (now, at) = (self.now, tenant.0 as usize);
+        if self.sizing.tenants.len() <= at {
+            self.sizing.tenants.resize_with(at + 1, || None);
+        }
+        match &mut self.sizing.tenants[at] {
+            Some(known) if before != Some(cache) => known.set_cache(now, cache),
+            Some(_) => {}
+            none => *none = Some(OfTenant::new(now, cache)),
+        }
+    }
+
+    pub(crate) fn unsize_tenant(&mut self, tenant: TenantId) {
+        self.sizing.tenants[tenant.0 as usize] = None;
+    }
+
+    /// A device request for blocks of a tenant took so much of the device's time.
+    pub(crate) fn note_cost(&mut self, tenant: TenantId, op: Op, time_ns: Nanos, blocks: usize) {
+        let dirty = self.cache.partition(tenant).unwritten;
+        let cost = &mut self.of_tenant(tenant).cost;
+        match op {
+            Op::Read => cost.read(time_ns, blocks),
+            Op::Write { .. } | Op::Flush => cost.wrote(time_ns, blocks, dirty),
+            Op::Zero | Op::Punch => {}
+        }
+    }
+
+    /// Something happened: perhaps it is time.
+    pub(crate) fn review_in_time(&mut self) {
+        if self.now >= self.sizing.review_at {
+            self.look();
+            self.sizing.reviews += 1;
+            self.review();
+        }
+    }
+
+    /// What curves and streams tell now.
+    fn look(&mut self) {
+        self.sizing.review_at = self.now + REVIEW_NS.min(self.config.trial_ns_max);
+        let Server { sizing, curves, cache, config, now, .. } = self;
+        for (tenant, partition) in cache.tenants() {
+            let at = tenant.0 as usize;
+            let (Some(of), Some(curve)) = (&mut sizing.tenants[at], &curves[at]) else { continue };
+            of.streams = partition.streams.max(of.streams.saturating_sub(1));
+            let references = curve.references();
+            if references == of.references {
+                continue;
+            }
+            of.references = references;
+            of.trial.look(*now, references, || curve.view(partition.spec.eviction));
+            if of.trial.is_over(*now, config.trial_ns_max) {
+                let view = curve.view(partition.spec.eviction);
+                of.writes = view.writes > 0.0;
+                // Of a curve that has begun anew, what was known before is better than nothing.
+                of.load = Load::new(&view, &of.cost, u64::from(cache.pool().limit())).or(of.load.take());
+            }
+        }
+    }
+
+    /// Divides the disk anew: who is there, how much memory there is, or what they need has changed.
+    pub(crate) fn review(&mut self) {
+        let survey = self.survey(None);
+        let limit = u64::from(self.cache.pool().limit());
+        let Some(targets) = allot::targets(limit, &survey.claims()) else { return };
+        if targets.iter().any(|&(tenant, target)| self.cache.partition(tenant).target != target) {
+            self.set_targets(&targets);
+        }
+        for (at, &(tenant, target)) in targets.iter().enumerate() {
+            let (Some(question), Some(split)) = (survey.question, &survey.split) else {
+                self.of_tenant(tenant).shown = None;
+                continue;
+            };
+            let (fate, claim) = (split.fates[at], (survey.caches[at], survey.weights[at]));
+            let known = self.sizing.tenants[tenant.0 as usize].as_ref();
+            let sizing = self.sizing(known, split.round_ns, fate, claim, u64::from(target));
+            let load = known.and_then(|known| known.load.as_ref());
+            // What is lent counts as long as it is.
+            let cache = load.map_or(1.0, |load| load.keeps(u64::from(target)));
+            let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
+            self.device.set_keep(tenant, Some((keep * 1000.0 + 1e-6) as u32));
+            let of = self.of_tenant(tenant);
+            of.kept = if matches!(survey.caches[at], CacheSpec::Asked(_)) { 0 } else { fate.kept };
+            let is_news = std::mem::discriminant(&of.decision) != std::mem::discriminant(&sizing.decision);
+            (of.decision, of.since, of.shown) = (sizing.decision, sizing.since, Some(sizing));
+            if is_news {
+                self.actions.push_back(Action::Decided { tenant, sizing: Box::new(sizing) });
+            }
+        }
+    }
+
+    /// All tenants and the guest, in the place of the tenant that it would be.
+    fn survey(&mut self, guest: Option<Guest>) -> Survey {
+        let settings = *self.device.settings();
+        let is_other = |tenant: TenantId| guest.is_none_or(|guest| guest.tenant != Some(tenant));
+        let others: Vec<_> = self.cache.tenants().filter(|&(id, _)| is_other(id)).map(|(id, p)| (id, p.spec)).collect();
+        let mut tenants: Vec<_> = others.iter().map(|&(tenant, _)| Some(tenant)).collect();
+        let mut caches: Vec<_> = others.iter().map(|(_, spec)| spec.cache).collect();
+        let mut shares: Vec<_> = others.iter().map(|(_, spec)| spec.share).collect();
+        if let Some(guest) = guest {
+            tenants.push(guest.tenant);
+            caches.push(guest.cache);
+            shares.push(guest.share);
+        }
+        let weights = crate::disk::policy::weights(&shares);
+        let known = |at: usize| if at < others.len() { tenants[at] } else { guest.and_then(|g| g.like.or(g.tenant)) };
+        let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
+        let plans: Vec<_> =
+            (0..tenants.len()).map(|at| known(at).map(|tenant| self.device.plan(self.now, tenant))).collect();
+        let insulates = settings.insulates() && !tenants.is_empty();
+        let answer = insulates.then(|| {
+            let tenant = |at: usize| {
+                let of = known(at).and_then(|tenant| self.sizing.tenants.get(tenant.0 as usize)?.as_ref());
+                let load = of.and_then(|of| of.load.as_ref());
+                let guest_claim = || match caches[at] {
+                    CacheSpec::Asked(bytes) => split::Claim::Asked(frames_of(bytes)),
+                    CacheSpec::Decided(bytes) => split::Claim::Kept(frames_of(bytes)),
+                    CacheSpec::Trial if load.is_some() => split::Claim::Wanted { again: false },
+                    CacheSpec::Trial => split::Claim::Watched,
+                };
+                split::Tenant {
+                    claim: of.filter(|_| at < others.len()).map_or_else(guest_claim, |of| of.claim(caches[at])),
+                    weight: weights[at],
+                    loss_ns: plans[at].flatten().map_or(switch_ns, |plan| plan.loss_ns) as f64,
+                    load,
+                    transfer: of.map_or((0.0, 0), |of| of.transfer(self.config.prefetch_bytes_max)),
+                }
+            };
+            let all: Vec<_> = (0..tenants.len()).map(tenant).collect();
+            let question = Question {
+                keep: f64::from(settings.insulation_permille) / 1000.0,
+                memory: u64::from(self.cache.pool().limit()),
+                round_max_ns: settings.round_max_ns as f64,
+                turn: self.sizing.reviews % tenants.len(),
+            };
+            (question, split(&question, &all))
+        });
+        let (question, split) = answer.unzip();
+        Survey { tenants, caches, weights, question, split }
+    }
+
+    /// What is to be said of a tenant in such a round, with this cache and weight, and so many frames.
+    fn sizing(
+        &self,
+        of: Option<&OfTenant>,
+        round_ns: f64,
+        fate: Fate,
+        (cache, weight): (CacheSpec, f64),
+        target: u64,
+    ) -> Sizing {
+        let Fate { verdict, need, kept, time, .. } = fate;
+        let settings = self.device.settings();
+        let decision = match verdict {
+            Verdict::Met => Decision::Admitted,
+            Verdict::Open if matches!(cache, CacheSpec::Asked(_)) => Decision::Admitted,
+            Verdict::Open => Decision::Trial(match of.and_then(|of| of.trial.begun()) {
+                Some(begun) => Doubt::Unsettled { until: begun + self.config.trial_ns_max },
+                None => Doubt::Unused,
+            }),
+            Verdict::Memory(needs, free) => {
+                Decision::BestEffort(Bound::Memory { needs_bytes: bytes_of(needs), free_bytes: bytes_of(free) })
+            }
+            Verdict::Asked(needs) => Decision::BestEffort(Bound::Asked { needs_bytes: bytes_of(needs) }),
+            Verdict::Round(needs_ns) => Decision::BestEffort(Bound::Round { needs_ns }),
+        };
+        let before = of.map(|of| (of.decision, of.since));
+        let same = before.filter(|(before, _)| std::mem::discriminant(before) == std::mem::discriminant(&decision));
+        let keeps = of.and_then(|of| of.load.as_ref()).map(|load| load.keeps(target));
+        let permille = |part: f64| (part * 1000.0).round() as u32;
+        let round_ns = if settings.needs_slices { round_ns } else { 0.0 };
+        Sizing {
+            decision,
+            since: same.map_or(self.now, |(_, since)| since),
+            insulation_permille: settings.insulation_permille,
+            need_bytes: need.map(bytes_of),
+            kept_bytes: bytes_of(kept),
+            lent_bytes: bytes_of(target.saturating_sub(kept)),
+            time_permille: permille(time),
+            cache_permille: keeps.map(permille),
+            best_permille: keeps.map(|keeps| permille(keeps * time)),
+            round_ns: round_ns as Nanos,
+            wait_ns: (round_ns * (1.0 - weight)) as Nanos,
+        }
+    }
+
+    /// Whether a tenant can have the cache that it asks for, beside what the others have to keep.
+    pub(crate) fn check_cache(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<(), Refusal> {
+        let known = self.cache.has_tenant(tenant).then_some(tenant);
+        let guest = Guest { tenant: known, share: spec.share, cache: spec.cache, like: None };
+        let others = self.survey(Some(guest)).others_hold();
+        allot::admit(u64::from(self.cache.pool().limit()), others, spec.cache)
+    }
+
+    /// What would be decided.
+    pub(crate) fn plan(&mut self, request: PlanRequest) -> Result<Plan, Refusal> {
+        let PlanRequest { tenant, share, cache, like } = request;
+        let unknown = |tenant: TenantId| !self.cache.has_tenant(tenant);
+        if tenant.is_some_and(unknown) || like.is_some_and(unknown) {
+            return Err(Refusal::UnknownTenant);
+        }
+        let others = self.cache.tenants().filter(|&(id, _)| Some(id) != tenant);
+        let promised: u64 = others.filter_map(|(_, partition)| partition.spec.share).map(Share::ppb).sum();
+        let left_ppb = Share::ONE.ppb().saturating_sub(promised);
+        if let Some(asked) = share.filter(|share| share.ppb() > left_ppb) {
+            return Err(Refusal::ShareTooLarge { asked_ppb: asked.ppb(), left_ppb });
+        }
+        let survey = self.survey(Some(Guest { tenant, share, cache, like }));
+        let (limit, others) = (u64::from(self.cache.pool().limit()), survey.others_hold());
+        allot::admit(limit, others, cache)?;
+        let at = survey.tenants.len() - 1;
+        let targets = allot::targets(limit, &survey.claims());
+        let target = targets.map_or(0, |targets| u64::from(targets[at].1));
+        let sizing = survey.split.as_ref().map(|split| {
+            let known = like.or(tenant).and_then(|tenant| self.sizing.tenants[tenant.0 as usize].as_ref());
+            let claim = (survey.caches[at], survey.weights[at]);
+            Sizing { since: self.now, ..self.sizing(known, split.round_ns, split.fates[at], claim, target) }
+        });
+        let round_ns = sizing.map_or(0, |sizing| sizing.round_ns);
+        Ok(Plan {
+            slice_ns: round_ns - sizing.map_or(0, |sizing| sizing.wait_ns),
+            sizing,
+            free_bytes: bytes_of(limit.saturating_sub(others)),
+            share_left_ppb: left_ppb,
+        })
+    }
+}
