@@ -86,6 +86,14 @@ class Insulation(ServerCase):
             self.assertGreater(tenant["slice"]["seconds"], tenant["slice"]["loss_seconds"])
             self.assertGreater(tenant["rates"]["delay_seconds"]["slice"], 0)
             self.assertIn(name, once)
+            recent = tenant["latency"]["recent"]
+            self.assertEqual(recent["read"], recent["both"], "there were no writes")
+            self.assertNotIn("write", {op for op, of in recent.items() if of})
+            ordered = [recent["read"][f"{part}_seconds"] for part in ("p50", "p99", "p999", "max")]
+            self.assertEqual(ordered, sorted(ordered))
+            self.assertGreater(ordered[0], 0.001, "a read of such a disk")
+            self.assertGreaterEqual(tenant["latency"]["total"]["read"]["requests"], recent["read"]["requests"])
+            self.assertIn(f'aerogel_tenant_read_latency_recent_seconds{{disk="hdd",tenant="{name}",quantile="0.99"}}', metrics)
             self.assertGreater(metrics[f'aerogel_tenant_insulation_ratio{{disk="hdd",tenant="{name}"}}'], FLOOR - TOLD_OFF)
             if LONG:
                 self.assertLess(abs(tenant["insulation"]["ratio"] - 2 * together[name] / alone[name]), TOLD_OFF, told)

@@ -209,7 +209,7 @@ class Volumes(SharedServerCase):
         keys = "\n".join(samples)
         for metric in ("aerogel_volume_delay_seconds_total", "aerogel_disk_time_seconds_total", "aerogel_disk_committed_share_ratio"):
             self.assertIn(metric + "{", keys)
-        for center in ("queue", "cache", "disk"):
+        for center in ("thread", "queue", "cache", "slice", "disk"):
             self.assertIn(f'center="{center}"', keys)
 
     def test_openapi_document(self):

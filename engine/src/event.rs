@@ -6,6 +6,7 @@
 //!   handle(now, event)        ───────────►   decides
 //!   poll_action() until None  ◄───────────   Copy/Zero: at once, in order, before the next event
 //!                                            Submit/Send/Receive/Close: may be batched until the end of the pass
+//!   handed_over(at)           ───────────►   what was answered has left (optional: at once, if never said)
 //!   poll_timeout()            ◄───────────   wake me then with Event::Timer
 //! ```
 //!
@@ -18,6 +19,7 @@ use crate::control::{Command, Report, Sizing, TenantId};
 use crate::disk::{IoId, VolumeId};
 use crate::nbd::Errno;
 use crate::nbd::wire::REQUEST_BYTES;
+use crate::units::Nanos;
 
 /// A connection: the driver's slot number. Free again after [`Action::Gone`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,6 +50,9 @@ pub enum Event<'a> {
     Header {
         /// From whom.
         conn: ConnId,
+        /// When they could have been read if the driver had had nothing else to do, at most now: the request has waited for
+        /// the thread since.
+        since: Nanos,
         /// The bytes.
         header: &'a [u8; REQUEST_BYTES],
     },
@@ -81,6 +86,8 @@ pub enum Event<'a> {
     IoDone {
         /// Which.
         io: IoId,
+        /// When the device was done with it, at most now: what passed since is the thread's delay, not the device's.
+        since: Nanos,
         /// How it went.
         result: Result<(), Errno>,
     },

@@ -22,6 +22,7 @@ pub mod control;
 pub mod curve;
 pub mod disk;
 pub mod event;
+pub mod latency;
 pub mod nbd;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;

@@ -96,6 +96,16 @@ impl Rig {
     }
 
     pub(crate) fn ask_as(&mut self, conn: ConnId, cookie: u64, command: u16, flags: u16, offset: u64, len: u64) {
+        self.ask_at(self.now, conn, cookie, command, flags, offset, len);
+    }
+
+    /// A request of the first client, which was there at `since`.
+    pub(crate) fn ask_since(&mut self, since: Nanos, cookie: u64, command: u16, offset: u64, len: u64) {
+        self.ask_at(since, ConnId(0), cookie, command, 0, offset, len);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a header is as it is")]
+    fn ask_at(&mut self, since: Nanos, conn: ConnId, cookie: u64, command: u16, flags: u16, offset: u64, len: u64) {
         assert_eq!(self.server.receive(conn), Receive::Header);
         let mut header = [0; REQUEST_BYTES];
         header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -107,7 +117,7 @@ impl Rig {
         if command == command::READ {
             self.reads.insert(cookie, len as usize);
         }
-        self.handle(Event::Header { conn, header: &header });
+        self.handle(Event::Header { conn, since, header: &header });
     }
 
     /// The first client writes blocks full of `byte`.
@@ -151,6 +161,15 @@ impl Rig {
 
     /// The request at this place in the device completes.
     pub(crate) fn complete(&mut self, at: usize, result: Result<(), Errno>) {
+        self.complete_at(self.now, at, result);
+    }
+
+    /// The oldest request in the device was done at `since`.
+    pub(crate) fn complete_since(&mut self, since: Nanos) {
+        self.complete_at(since, 0, Ok(()));
+    }
+
+    fn complete_at(&mut self, since: Nanos, at: usize, result: Result<(), Errno>) {
         let io = self.device.remove(at);
         if result.is_ok() {
             let Io { op, offset, len, segments, .. } = self.server.io(io).clone();
@@ -170,7 +189,7 @@ impl Rig {
                 self.medium[offset as usize..(offset + len) as usize].fill(0);
             }
         }
-        self.handle(Event::IoDone { io, result });
+        self.handle(Event::IoDone { io, since, result });
     }
 
     /// Everything completes well, and whatever follows from it.

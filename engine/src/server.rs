@@ -15,8 +15,9 @@ use crate::control::TenantId;
 use crate::curve::Curve;
 use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
 use crate::event::{Action, ConnId, Event, Outgoing, Receive};
+use crate::latency::Recorders;
 use crate::nbd::wire::REQUEST_BYTES;
-use crate::nbd::{Connection, Header, Inbound, Kind, Parsed, parse};
+use crate::nbd::{ANSWERED_MAX, Answered, Connection, Header, Inbound, Kind, Parsed, parse};
 use crate::sizing;
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
@@ -147,9 +148,13 @@ pub struct Server {
     pub(crate) waiting: Vec<Waiting>,
     /// By tenant.
     pub(crate) curves: Vec<Option<Curve>>,
+    /// By tenant.
+    pub(crate) latencies: Vec<Option<Box<Recorders>>>,
     pub(crate) sizing: sizing::Book,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) actions: VecDeque<Action>,
+    /// Answered at `now`, and not yet known to be handed over.
+    pub(crate) answered: Vec<Answered>,
     /// The earliest time at which something may be due.
     pub(crate) timer: Option<Nanos>,
     pub(crate) last_request_at: Nanos,
@@ -190,9 +195,11 @@ impl Server {
             waiters: Slab::new(),
             waiting: Vec::new(),
             curves: Vec::new(),
+            latencies: Vec::new(),
             sizing: sizing::Book::default(),
             agenda: VecDeque::new(),
             actions: VecDeque::new(),
+            answered: Vec::with_capacity(ANSWERED_MAX),
             timer: None,
             last_request_at: 0,
             draining: None,
@@ -211,16 +218,19 @@ impl Server {
 
     /// Something happened. Time never runs backwards; a step back is taken for no step.
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
-        self.now = self.now.max(now);
+        if now > self.now {
+            self.handed_over(self.now);
+            self.now = now;
+        }
         let is_news = matches!(event, Event::Header { .. } | Event::IoDone { .. });
         match event {
             Event::Attach { conn, volume, session } => self.attached(conn, volume, session),
-            Event::Header { conn, header } => self.header_arrived(conn, header),
+            Event::Header { conn, since, header } => self.header_arrived(conn, since, header),
             Event::Payload { conn, bytes } => self.payload_arrived(conn, bytes),
             Event::Discarded { conn, bytes } => self.discarded(conn, bytes),
             Event::Sent { conn, bytes } => self.bytes_sent(conn, bytes),
             Event::Closed { conn } => self.closed(conn),
-            Event::IoDone { io, result } => self.io_done(io, result),
+            Event::IoDone { io, since, result } => self.io_done(io, since, result),
             Event::Control { token, command } => self.command(token, command),
             Event::Timer => self.timer_rang(),
         }

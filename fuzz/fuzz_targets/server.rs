@@ -122,7 +122,7 @@ fn step(world: &mut World, step: &Step) {
             header[6..8].copy_from_slice(&u16::from(command % 9).to_be_bytes());
             header[16..24].copy_from_slice(&(offset % (40 << 20)).to_be_bytes());
             header[24..28].copy_from_slice(&(len % (36 << 20)).to_be_bytes());
-            world.handle(Event::Header { conn, header: &header });
+            world.handle(Event::Header { conn, since: world.now, header: &header });
         }
         Step::Payload { conn, most } => {
             if let Some(conn) = live(world, conn) {
@@ -136,7 +136,7 @@ fn step(world: &mut World, step: &Step) {
         }
         Step::Complete { which, fails } if !world.submitted.is_empty() => {
             let io = world.submitted.swap_remove(usize::from(which) % world.submitted.len());
-            world.handle(Event::IoDone { io, result: if fails { Err(Errno::Io) } else { Ok(()) } });
+            world.handle(Event::IoDone { io, since: world.now, result: if fails { Err(Errno::Io) } else { Ok(()) } });
         }
         Step::Vanish { conn } => {
             if let Some(conn) = live(world, conn) {
@@ -157,7 +157,7 @@ fn end(world: &mut World) {
         assert!(round < 100_000, "the engine does not come to rest");
         let mut moved = !world.submitted.is_empty();
         while let Some(io) = world.submitted.pop() {
-            world.handle(Event::IoDone { io, result: Ok(()) });
+            world.handle(Event::IoDone { io, since: world.now, result: Ok(()) });
         }
         for conn in (0..3).map(ConnId) {
             if world.gone[conn.0 as usize] {
@@ -180,7 +180,7 @@ fn end(world: &mut World) {
     world.now += 10_000_000_000;
     world.handle(Event::Timer);
     while let Some(io) = world.submitted.pop() {
-        world.handle(Event::IoDone { io, result: Ok(()) });
+        world.handle(Event::IoDone { io, since: world.now, result: Ok(()) });
     }
     assert_eq!(world.gone, [true; 3], "a connection is kept for a request that was never answered");
 }

@@ -241,7 +241,7 @@ impl World {
             return Err(format!("{:?}: a header is wanted where payload comes", link.conn));
         };
         link.took(28);
-        let (conn, event) = (link.conn, Event::Header { conn: link.conn, header: &header });
+        let (conn, event) = (link.conn, Event::Header { conn: link.conn, since: self.now, header: &header });
         let Some(request) = request else {
             link.garbage = true;
             return self.give(event, Line::Garbage(conn));

@@ -330,7 +330,7 @@ impl World {
             }
             Op::Read | Op::Flush => {}
         }
-        self.give(Event::IoDone { io, result: done.result }, Line::IoDone(io, done.result))
+        self.give(Event::IoDone { io, since: self.now, result: done.result }, Line::IoDone(io, done.result))
     }
 
     /// Gives the engine an event, and does what it asks for.

@@ -7,8 +7,9 @@ use super::{
 };
 use crate::cache::FrameId;
 use crate::disk::VolumeId;
-use crate::disk::policy::Settings;
+use crate::disk::policy::{Settings, Weights};
 use crate::event::{Action, ConnId, Farewell};
+use crate::latency::Recorders;
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
@@ -86,7 +87,9 @@ impl Server {
         let at = tenant.0 as usize;
         if self.waiting.len() <= at {
             self.waiting.resize_with(at + 1, Waiting::default);
+            self.latencies.resize_with(at + 1, || None);
         }
+        self.latencies[at].get_or_insert_with(|| Recorders::new(self.now));
         self.fit_curves();
         self.review();
         Ok(Some(Report::Done))
@@ -113,6 +116,7 @@ impl Server {
         }
         self.cache.drop_tenant(tenant);
         self.device.drop_tenant(self.now, tenant);
+        self.latencies[tenant.0 as usize] = None;
         self.unsize_tenant(tenant);
         self.fit_curves();
         self.review();
@@ -334,9 +338,17 @@ impl Server {
         self.report(token, Report::Drained { failed });
     }
 
+    /// What each tenant weighs, in parts per billion: its share, or an even part of what is left. For the driver, whose
+    /// time is shared as the disk's is.
+    pub fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
+        let weights = Weights::new(self.cache.tenants().map(|(_, partition)| partition.spec.share));
+        self.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
+    }
+
     /// Everything there is to see, as [`Command::Snapshot`] reports it.
     pub fn snapshot(&mut self) -> Snapshot {
         self.device.account(self.now);
+        self.handed_over(self.now);
         let pool = self.cache.pool();
         Snapshot {
             now: self.now,
@@ -371,6 +383,7 @@ impl Server {
             hit_blocks: counters.hit_blocks,
             prefetched_blocks: counters.prefetched_blocks,
             miss_blocks: counters.miss_blocks,
+            thread_delay_ns: counters.thread_delay_ns,
             cache_delay_ns: counters.cache_delay_ns,
             queue_delay_ns: counters.queue_delay_ns,
             slice_delay_ns: counters.slice_delay_ns,
@@ -390,7 +403,7 @@ impl Server {
     }
 
     fn tenant_stats(&mut self) -> Vec<TenantStats> {
-        let Server { cache, device, curves, sizing, now, .. } = self;
+        let Server { cache, device, curves, latencies, sizing, now, .. } = self;
         let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| TenantStats {
             tenant,
             target_frames: u64::from(partition.target),
@@ -398,6 +411,7 @@ impl Server {
             dirty_frames: u64::from(partition.unwritten),
             wanting_ns: device.wanting_ns(*now, tenant),
             plan: device.plan(*now, tenant),
+            latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
             sizing: sizing.of(tenant),
             miss_ratios: {
                 let curve = curves[tenant.0 as usize].as_ref();

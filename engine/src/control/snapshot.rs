@@ -3,12 +3,14 @@
 use crate::control::{Sizing, TenantId};
 use crate::disk::VolumeId;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan};
+use crate::latency::Latencies;
 use crate::units::Nanos;
 
 /// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all others.
 pub const BUCKETS: usize = 26;
 
-/// Latencies, by powers of two of a microsecond: cheap enough for each request, exact enough for quantiles within 2x.
+/// Latencies, by powers of two of a microsecond: what is summed up over volumes and servers. Exact percentiles are those of
+/// [`TenantStats::latency`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// Counts by bucket.
@@ -52,7 +54,7 @@ pub struct OpStats {
     pub bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// From the header's arrival to the reply's being handed to the socket.
+    /// From the header's arrival to the reply's being handed to the socket; of the latest ones not yet.
     pub latency: Histogram,
 }
 
@@ -79,6 +81,8 @@ pub struct VolumeStats {
     pub prefetched_blocks: u64,
     /// Blocks of reads that had to come from the device.
     pub miss_blocks: u64,
+    /// Nanoseconds that requests, their replies and what the device had done for them waited while the thread did other work.
+    pub thread_delay_ns: u64,
     /// Nanoseconds that requests waited for frames of their partition.
     pub cache_delay_ns: u64,
     /// Nanoseconds that device requests waited before they were given to the device, while their tenant could have had it.
@@ -126,6 +130,8 @@ pub struct TenantStats {
     pub wanting_ns: Nanos,
     /// Its disk time; `None` under a policy that does not tell tenants apart.
     pub plan: Option<TenantPlan>,
+    /// How long its reads and writes took, from arrival to answer.
+    pub latency: Latencies,
     /// What was decided for it; `None` under a policy that does not tell tenants apart.
     pub sizing: Option<Sizing>,
     /// The part of block reads and writes that would go to the disk with half, as much and twice as much cache, as its

@@ -77,6 +77,8 @@ pub(crate) struct Served {
     /// While the disk was another tenant's.
     pub(crate) slice_ns: Nanos,
     pub(crate) device_ns: Nanos,
+    /// Done, and not yet seen by the thread.
+    pub(crate) thread_ns: Nanos,
     /// Of the device's time, one request after the other: since the last one came back, or this one went there.
     pub(crate) service_ns: Nanos,
 }
@@ -283,16 +285,18 @@ impl Device {
         }
     }
 
-    /// A request has come back. Its slot stays until [`Device::forget`].
-    pub(crate) fn done(&mut self, now: Nanos, io: IoId) -> Served {
+    /// A request has come back, at `since`, which is seen now. Its slot stays until [`Device::forget`].
+    pub(crate) fn done(&mut self, now: Nanos, since: Nanos, io: IoId) -> Served {
         self.account(now);
         self.in_device -= 1;
         let slot = &self.slots[io.0];
         let waited_ns = slot.submitted - slot.arrived;
         let slice_ns = slot.others_ns.min(waited_ns);
-        let service_ns = now - slot.submitted.max(self.done_at);
-        let served = Served { queued_ns: waited_ns - slice_ns, slice_ns, device_ns: now - slot.submitted, service_ns };
-        self.done_at = now;
+        let back = since.clamp(slot.submitted, now);
+        let (device_ns, thread_ns) = (back - slot.submitted, now - back);
+        let service_ns = back.saturating_sub(slot.submitted.max(self.done_at));
+        let served = Served { queued_ns: waited_ns - slice_ns, slice_ns, device_ns, thread_ns, service_ns };
+        self.done_at = back;
         let tenant = slot.tenant;
         if slot.generation == self.generation || planted!(OldRequestsReported) {
             self.policy.done(now, tenant, &slot.entry, slot.submitted);
@@ -510,15 +514,19 @@ mod tests {
         let begun = goes(&mut device, MILLISECOND);
         assert_eq!(begun.len(), 1, "the slice is one tenant's");
         for io in old {
-            device.done(2 * MILLISECOND, io);
+            device.done(2 * MILLISECOND, 2 * MILLISECOND, io);
         }
         assert!(goes(&mut device, 2 * MILLISECOND).is_empty());
-        assert_eq!(device.done(3 * MILLISECOND, begun[0]).device_ns, 2 * MILLISECOND);
+        assert_eq!(device.done(3 * MILLISECOND, 3 * MILLISECOND, begun[0]).device_ns, 2 * MILLISECOND);
         assert!(goes(&mut device, 3 * MILLISECOND).is_empty());
         let at = device.poll_timeout().expect("the slice is held for a while");
         let other = if begun[0] == new[0] { new[1] } else { new[0] };
         assert_eq!(goes(&mut device, at), [other]);
-        assert_eq!(device.done(at + MILLISECOND, other).slice_ns, at - MILLISECOND, "the disk was another's");
+        assert_eq!(
+            device.done(at + MILLISECOND, at + MILLISECOND, other).slice_ns,
+            at - MILLISECOND,
+            "the disk was another's"
+        );
     }
 
     #[test]
@@ -530,7 +538,7 @@ mod tests {
             device.set_policy(1, settings(kind, 2));
             assert_eq!(goes(&mut device, 1), ios[1..], "{kind:?}");
             for io in ios {
-                device.done(2, io);
+                device.done(2, 2, io);
             }
             assert!(device.is_idle());
         }
@@ -541,11 +549,11 @@ mod tests {
         let mut device = device(Kind::None, 8);
         let old = submit(&mut device, 0, A, false);
         goes(&mut device, 0);
-        device.done(MILLISECOND, old);
+        device.done(MILLISECOND, MILLISECOND, old);
         device.set_policy(2 * MILLISECOND, settings(Kind::Insulated, 8));
         let new = submit(&mut device, 2 * MILLISECOND, B, false);
         assert_eq!(goes(&mut device, 2 * MILLISECOND), [new]);
-        device.done(5 * MILLISECOND, new);
+        device.done(5 * MILLISECOND, 5 * MILLISECOND, new);
         let owned = |time: DiskTime| time.tenant_ns + time.switch_ns;
         assert_eq!(owned(device.time(5 * MILLISECOND)), 4 * MILLISECOND);
         device.set_policy(5 * MILLISECOND, settings(Kind::None, 8));

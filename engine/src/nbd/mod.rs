@@ -1,11 +1,13 @@
 //! The NBD protocol, without sockets: the handshake, request headers, connections, replies.
 
+mod answered;
 mod connection;
 mod handshake;
 mod request;
 mod session;
 pub mod wire;
 
+pub(crate) use answered::{ANSWERED_MAX, Answered};
 pub(crate) use connection::{Connection, Inbound};
 pub use handshake::{Export, Exports, Handshake, Outcome};
 pub use request::{Header, Kind, Parsed, parse};

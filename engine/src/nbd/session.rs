@@ -42,18 +42,18 @@ impl Server {
         self.volume_mut(volume).connections += 1;
     }
 
-    pub(crate) fn header_arrived(&mut self, conn: ConnId, bytes: &[u8; REQUEST_BYTES]) {
+    pub(crate) fn header_arrived(&mut self, conn: ConnId, since: Nanos, bytes: &[u8; REQUEST_BYTES]) {
         debug_assert_eq!(self.conn(conn).inbound, Inbound::Header);
         self.last_request_at = self.now;
         match parse(bytes) {
-            Parsed::Request(header) => self.request_arrived(conn, header),
+            Parsed::Request(header) => self.request_arrived(conn, since, header),
             Parsed::Disconnect => {
                 self.conn(conn).inbound = Inbound::Stopped;
                 self.leave(conn);
             }
             Parsed::Unknown { cookie } => {
                 let header = Header { kind: Kind::Flush, flags: 0, cookie, offset: 0, len: 0 };
-                let request = self.open_request(conn, &header);
+                let request = self.open_request(conn, since, &header);
                 self.requests[request].error = Some(Errno::Invalid);
                 self.finish(request);
             }
@@ -65,14 +65,18 @@ impl Server {
         }
     }
 
-    fn open_request(&mut self, conn: ConnId, header: &Header) -> u32 {
+    fn open_request(&mut self, conn: ConnId, since: Nanos, header: &Header) -> u32 {
+        let now = self.now;
         let connection = self.conn(conn);
         connection.in_flight += 1;
         connection.changing += u32::from(changes(header.kind));
         let volume = connection.volume;
         self.volume_mut(volume).requests += 1;
         self.device.begin_demand(self.now, self.cache.volume(volume).tenant);
-        let durable = self.volume(volume).writes_are_durable(header.has(flag::FUA));
+        let arrived = since.min(self.now);
+        let state = self.volume_mut(volume);
+        state.counters.thread_delay_ns += now - arrived;
+        let durable = state.writes_are_durable(header.has(flag::FUA));
         let id = self.requests.take();
         let request = &mut self.requests[id];
         *request = crate::volume::Request {
@@ -85,14 +89,14 @@ impl Server {
             next: header.offset,
             durable,
             unsplit: header.has(flag::DF),
-            arrived: self.now,
+            arrived,
             ..Default::default()
         };
         id
     }
 
-    fn request_arrived(&mut self, conn: ConnId, header: Header) {
-        let request = self.open_request(conn, &header);
+    fn request_arrived(&mut self, conn: ConnId, since: Nanos, header: Header) {
+        let request = self.open_request(conn, since, &header);
         let volume = self.requests[request].volume;
         let checked = self.check(conn, volume, &header);
         if let Err(error) = checked {
@@ -482,24 +486,6 @@ impl Server {
             }
             (_, error) => self.send(conn, |c| c.push_simple(cookie, error)),
         }
-    }
-
-    fn count(&mut self, request: u32) {
-        let state = &self.requests[request];
-        let (kind, failed, arrived) = (state.kind, state.error.is_some(), state.arrived);
-        let (volume, bytes) = (state.volume, state.end - state.start);
-        let latency = self.now - arrived;
-        let counters = &mut self.volume_mut(volume).counters;
-        let stats = match kind {
-            Kind::Read => &mut counters.read,
-            Kind::Write => &mut counters.write,
-            Kind::Flush => &mut counters.flush,
-            Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => &mut counters.other,
-        };
-        stats.requests += 1;
-        stats.bytes += bytes;
-        stats.errors += u64::from(failed);
-        stats.latency.record(latency);
     }
 }
 

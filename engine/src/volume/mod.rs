@@ -20,7 +20,7 @@ pub(crate) use stream::{Halted, Streams};
 
 use crate::control::{OpStats, VolumeSpec, WriteCache};
 use crate::disk::VolumeId;
-use crate::nbd::Errno;
+use crate::nbd::{Errno, Kind};
 use crate::units::Nanos;
 
 /// How a volume is being closed.
@@ -44,6 +44,7 @@ pub(crate) struct Counters {
     pub(crate) hit_blocks: u64,
     pub(crate) prefetched_blocks: u64,
     pub(crate) miss_blocks: u64,
+    pub(crate) thread_delay_ns: Nanos,
     pub(crate) cache_delay_ns: Nanos,
     pub(crate) queue_delay_ns: Nanos,
     pub(crate) slice_delay_ns: Nanos,
@@ -52,6 +53,18 @@ pub(crate) struct Counters {
     pub(crate) device_write_bytes: u64,
     pub(crate) device_errors: u64,
     pub(crate) deaf_disconnects: u64,
+}
+
+impl Counters {
+    /// Those of this kind of request.
+    pub(crate) fn of(&mut self, kind: Kind) -> &mut OpStats {
+        match kind {
+            Kind::Read => &mut self.read,
+            Kind::Write => &mut self.write,
+            Kind::Flush => &mut self.flush,
+            Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => &mut self.other,
+        }
+    }
 }
 
 /// A volume being served.

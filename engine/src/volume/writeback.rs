@@ -8,7 +8,7 @@ use crate::control::TenantId;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::Errno;
 use crate::server::{Server, Todo};
-use crate::units::{MILLISECOND, SECOND, SECTOR};
+use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough that reads find room in its queue.
 pub(super) const WRITEBACKS_MAX: u32 = 64;
@@ -122,9 +122,9 @@ impl Server {
     }
 
     /// A device request is complete.
-    pub(crate) fn io_done(&mut self, io: IoId, result: Result<(), Errno>) {
+    pub(crate) fn io_done(&mut self, io: IoId, since: Nanos, result: Result<(), Errno>) {
         let result = if planted!(ErrorAcknowledged) { Ok(()) } else { result };
-        let served = self.device.done(self.now, io);
+        let served = self.device.done(self.now, since, io);
         let slot = self.device.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let tenant = slot.tenant;
@@ -137,6 +137,7 @@ impl Server {
         let counters = &mut state.counters;
         if !matches!(purpose, Purpose::Prefetch(_)) {
             // For what is read ahead nobody waits, or not as long.
+            counters.thread_delay_ns += served.thread_ns;
             counters.queue_delay_ns += served.queued_ns;
             counters.slice_delay_ns += served.slice_ns;
             counters.disk_delay_ns += served.device_ns;

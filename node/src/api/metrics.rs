@@ -1,11 +1,12 @@
 //! Prometheus: the counters of the disks' machines under the names of the design, base units, read when scraped.
 //!
 //! Not there yet: time that others used the device (`use="foreign"`). The kernel samples a device's busy time by timer ticks, so
-//! what is left of it after ours would be an invention (docs/design/store.md). Nor the delay `center="thread"`: a request has no time of arrival before the thread parses it.
+//! what is left of it after ours would be an invention (docs/design/store.md).
 
 use std::fmt::Error;
 
 use engine::control::{BUCKETS, Histogram, OpStats, TenantStats, VolumeStats};
+use engine::latency::{ByOp, Percentiles};
 use engine::units::BLOCK;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -92,7 +93,8 @@ impl Scrape {
     }
 
     fn volume_levels(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let centers: [Labelled; 4] = [
+        let centers: [Labelled; 5] = [
+            ("thread", |v| v.thread_delay_ns),
             ("cache", |v| v.cache_delay_ns),
             ("queue", |v| v.queue_delay_ns),
             ("slice", |v| v.slice_delay_ns),
@@ -103,7 +105,7 @@ impl Scrape {
             let values = self.volumes(|v| seconds(of(v)));
             delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
         }
-        let help = "Time that requests spent, by where; slice: while the disk was another tenant's";
+        let help = "Time that requests spent, by where; thread: while the disk's thread did other work; slice: while the disk was another tenant's";
         counters(to, "aerogel_volume_delay_seconds", help, delays)?;
         let mut blocks = Vec::new();
         let reads: [Labelled; 3] =
@@ -195,7 +197,38 @@ impl Scrape {
             }
             gauges(to, name, help, values)?;
         }
+        self.latencies(to)?;
         self.slices(to)
+    }
+
+    /// Percentiles of late. What is to be summed up over tenants or servers is in the volumes' histograms.
+    fn latencies(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        type Select = fn(&ByOp) -> &Percentiles;
+        let ops: [(&str, &str, Select); 2] =
+            [("read", "Reads", |all| &all.read), ("write", "Writes", |all| &all.write)];
+        for (op, what, of) in ops {
+            let mut values = Vec::new();
+            for observed in &self.0 {
+                for (id, tenant) in &observed.tenants {
+                    let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id);
+                    let found = stats.map(|stats| *of(&stats.latency.recent)).filter(|of| of.count > 0);
+                    let Some(Percentiles { p50_ns, p99_ns, p999_ns, max_ns, .. }) = found else { continue };
+                    for (quantile, ns) in [("0.5", p50_ns), ("0.99", p99_ns), ("0.999", p999_ns), ("1", max_ns)] {
+                        let labels =
+                            vec![("disk", observed.disk.as_str()), ("tenant", tenant.as_str()), ("quantile", quantile)];
+                        values.push((labels, seconds(ns)));
+                    }
+                }
+            }
+            let name = format!("aerogel_tenant_{op}_latency_recent_seconds");
+            gauges(
+                to,
+                &name,
+                &format!("{what} of the last 10 to 15 s, time to the answer; absent without any"),
+                values,
+            )?;
+        }
+        Ok(())
     }
 
     /// What tenants get of the disk's time.
@@ -349,6 +382,7 @@ mod tests {
     use engine::control::{Snapshot, TenantId};
     use engine::disk::VolumeId;
     use engine::disk::policy::TenantPlan;
+    use engine::latency::Latencies;
 
     use super::*;
     use crate::control::live::DiskUse;
@@ -367,6 +401,7 @@ mod tests {
             hit_blocks: 1,
             prefetched_blocks: 2,
             miss_blocks: 0,
+            thread_delay_ns: 125_000_000,
             cache_delay_ns: 1_500_000_000,
             queue_delay_ns: 0,
             slice_delay_ns: 250_000_000,
@@ -385,6 +420,8 @@ mod tests {
         };
         stats.read.latency.record(3_000_000);
         let plan = TenantPlan { slice_ns: 50_000_000, round_ns: 100_000_000, ..TenantPlan::default() };
+        let percentiles =
+            Percentiles { count: 9, p50_ns: 1_000_000, p99_ns: 20_000_000, p999_ns: 30_000_000, max_ns: 50_000_000 };
         let tenant = TenantStats {
             tenant: TenantId(2),
             target_frames: 1,
@@ -394,6 +431,7 @@ mod tests {
             sizing: None,
             miss_ratios: [None; 3],
             plan: Some(plan),
+            latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
         };
         let snapshot = Snapshot { volumes: vec![stats], tenants: vec![tenant], ..Snapshot::default() };
         let name = |text: &str| text.parse::<crate::quantity::Name>().unwrap();
@@ -414,6 +452,7 @@ mod tests {
         let text = encode(vec![observed]).unwrap();
         for line in [
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
+            r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="thread"} 0.125"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="cache"} 1.5"#,
             r#"aerogel_volume_cache_read_bytes_total{disk="default",volume="db",tenant="team",result="prefetched"} 8192.0"#,
             r#"aerogel_volume_prefetch_bytes_total{disk="default",volume="db",tenant="team",result="wasted"} 12288.0"#,
@@ -426,6 +465,9 @@ mod tests {
             r#"aerogel_disk_time_seconds_total{disk="default",use="idle"} 1.25"#,
             r#"aerogel_disk_round_seconds{disk="default"} 0.1"#,
             r#"aerogel_tenant_slice_seconds{disk="default",tenant="team"} 0.05"#,
+            r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="0.5"} 0.001"#,
+            r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="0.999"} 0.03"#,
+            r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="1"} 0.05"#,
             r#"aerogel_tenant_insulation_ratio{disk="default",tenant="team"} 0.925"#,
             r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
             r#"aerogel_disk_injected_faults_total{disk="default",kind="stuck"} 3.0"#,
@@ -435,5 +477,6 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+        assert!(!text.contains("aerogel_tenant_write_latency"), "there were no writes");
     }
 }

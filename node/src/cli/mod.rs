@@ -311,7 +311,7 @@ struct StatusArgs {
 ///
 /// SLICE is a tenant's time in each round, LOST what it loses of it. KEEPS is its insulation ratio: what its work would have taken
 /// alone, by its share of the time in which it wanted something; at least R is promised. It is measured over ten rounds, and at
-/// least five seconds; throughput and latencies over two. The coloured strip shows the last slices.
+/// least five seconds; throughput over two, latencies over the last 10 to 15 seconds. The coloured strip shows the last slices.
 #[derive(Debug, Args)]
 struct TopArgs {
     /// Only this disk

@@ -1,8 +1,9 @@
 //! Tables and lists for people.
 
 use crate::control::view::{
-    Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView, PolicyView,
-    ProfileView, RatioView, SliceView, Status, TenantView, ValueSource, ValueView, VolumeView,
+    ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView,
+    PercentilesView, PolicyView, ProfileView, RatioView, SliceView, Status, TenantView, ValueSource, ValueView,
+    VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -134,6 +135,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("eviction", eviction(volume.cache.eviction)),
         ("slice", volume.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
         ("keeps", volume.insulation.as_ref().map_or_else(String::new, kept)),
+        ("latency", volume.latency.as_ref().map_or_else(String::new, latency)),
         ("write cache", write_cache(volume.write_cache)),
         ("not yet written", bytes(volume.dirty_bytes)),
         ("connections", volume.connections.to_string()),
@@ -152,6 +154,19 @@ fn kept(kept: &RatioView) -> String {
         duration(kept.window_seconds),
         kept.prediction
     )
+}
+
+/// How long requests take, of late and in all, a line each.
+fn latency(all: &LatencyView) -> String {
+    let line = |op: &str, of: Option<PercentilesView>, when: &str| {
+        of.map_or_else(String::new, |of| {
+            let [p50, p99, p999, max] = [of.p50_seconds, of.p99_seconds, of.p999_seconds, of.max_seconds].map(duration);
+            format!("{op} {when}: 50% below {p50}, 99% below {p99}, 99.9% below {p999}, longest {max}\n")
+        })
+    };
+    let lines = |of: &ByOpView, when: &str| line("reads", of.read, when) + &line("writes", of.write, when);
+    let recent = format!("in the last {}", duration(all.window_seconds));
+    lines(&all.recent, &recent) + &lines(&all.total, "in all")
 }
 
 /// A table of disks.
@@ -284,8 +299,20 @@ fn round(policy: &PolicyView) -> String {
 }
 
 /// What tenants get: the headings of a table.
-pub const TENANT_HEADINGS: [&str; 10] =
-    ["TENANT", " SHARE", " SLICE", " LOST", " KEEPS", " READS", " WRITES", " P50", " P99", "WAITS FOR"];
+pub const TENANT_HEADINGS: [&str; 12] = [
+    "TENANT",
+    " SHARE",
+    " SLICE",
+    " LOST",
+    " KEEPS",
+    " READS",
+    " WRITES",
+    " P50",
+    " P99",
+    " P99.9",
+    " MAX",
+    "WAITS FOR",
+];
 /// The column of the insulation.
 pub const KEEPS: usize = 4;
 
@@ -293,7 +320,8 @@ pub const KEEPS: usize = 4;
 pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
     let slice = |of: fn(&SliceView) -> f64| tenant.slice.as_ref().map_or("-".into(), |slice| duration(of(slice)));
     let rates = tenant.rates.clone().unwrap_or_default();
-    let latency = |of: fn(&LatencyView) -> f64| rates.latency.as_ref().map_or("-".into(), |all| duration(of(all)));
+    let recent = tenant.latency.and_then(|all| all.recent.both);
+    let latency = |of: fn(&PercentilesView) -> f64| recent.map_or("-".into(), |all| duration(of(&all)));
     vec![
         tenant.name.clone(),
         ratio(tenant.share.effective),
@@ -304,6 +332,8 @@ pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
         throughput(rates.writes, rates.write_bytes),
         latency(|latency| latency.p50_seconds),
         latency(|latency| latency.p99_seconds),
+        latency(|latency| latency.p999_seconds),
+        latency(|latency| latency.max_seconds),
         waits_for(&rates.delay_seconds),
     ]
 }
@@ -343,7 +373,13 @@ fn throughput(requests: f64, bytes_a_second: f64) -> String {
 
 /// Where the time of requests goes, as parts of it.
 fn waits_for(delays: &DelayView) -> String {
-    let all = [("cache", delays.cache), ("queue", delays.queue), ("slice", delays.slice), ("disk", delays.disk)];
+    let all = [
+        ("thread", delays.thread),
+        ("cache", delays.cache),
+        ("queue", delays.queue),
+        ("slice", delays.slice),
+        ("disk", delays.disk),
+    ];
     let sum: f64 = all.iter().map(|(_, delay)| delay).sum();
     let parts = all.iter().map(|(name, delay)| (name, (delay / sum * 100.0).round()));
     let shown: Vec<String> =

@@ -173,7 +173,9 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::control::view::{Condition, DelayView, RatesView, RatioView, ShareView};
+    use crate::control::view::{
+        ByOpView, Condition, DelayView, LatencyView, PercentilesView, RatesView, RatioView, ShareView,
+    };
 
     fn slice(tenant: &str, seconds_ago: f64, seconds: f64) -> OwnedView {
         OwnedView { tenant: Some(tenant.into()), seconds_ago, seconds }
@@ -189,6 +191,13 @@ mod tests {
 
     #[test]
     fn a_picture_shows_every_tenant_and_fits_any_screen() {
+        let percentiles = PercentilesView {
+            requests: 1000,
+            p50_seconds: 0.0123,
+            p99_seconds: 0.0456,
+            p999_seconds: 0.0789,
+            max_seconds: 0.321,
+        };
         let tenant = |name: &str| TenantView {
             name: name.into(),
             volumes: vec![name.into()],
@@ -201,6 +210,10 @@ mod tests {
                 delay_seconds: DelayView { slice: 0.75, disk: 0.25, ..DelayView::default() },
                 ..RatesView::default()
             }),
+            latency: Some(LatencyView {
+                recent: ByOpView { both: Some(percentiles), ..ByOpView::default() },
+                ..LatencyView::default()
+            }),
         };
         let disk = LiveView {
             disk: "hdd".into(),
@@ -210,14 +223,24 @@ mod tests {
             slices: vec![slice("alice", 0.2, 0.1), slice("bob", 0.1, 0.1)],
         };
         let disks = [disk.clone(), LiveView { disk: "ssd".into(), slices: Vec::new(), ..disk }];
-        for (width, height) in [(1, 1), (20, 3), (100, 30)] {
+        for (width, height) in [(1, 1), (20, 3), (120, 30)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
             terminal.draw(|frame| picture(frame, &disks)).unwrap();
             let text = terminal.backend().to_string();
-            if width == 100 {
-                for part in
-                    ["hdd", "ssd", "alice", "bob", "0.93", "120/s 480KiB/s", "slice 75% disk 25%", "████", "q quits"]
-                {
+            if width == 120 {
+                for part in [
+                    "hdd",
+                    "ssd",
+                    "alice",
+                    "bob",
+                    "0.93",
+                    "120/s 480KiB/s",
+                    "slice 75% disk 25%",
+                    "████",
+                    "q quits",
+                    "79 ms",
+                    "321 ms",
+                ] {
                     assert!(text.contains(part), "{part} is not in\n{text}");
                 }
             }

@@ -13,14 +13,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use engine::control::{BUCKETS, Histogram, Snapshot, TenantId};
+use engine::control::{Snapshot, TenantId, TenantStats};
 use engine::disk::policy::TenantPlan;
+use engine::latency::{ByOp, Latencies, Percentiles};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
 use super::show::Shares;
 use super::view::{
-    Condition, DelayView, InsulationView, LatencyView, LiveView, OwnedView, PolicyView, RatesView, RatioView,
-    SliceView, TenantView,
+    ByOpView, Condition, DelayView, InsulationView, LatencyView, LiveView, OwnedView, PercentilesView, PolicyView,
+    RatesView, RatioView, SliceView, TenantView,
 };
 use super::{Control, Error, Kind, Running};
 use crate::quantity::{Name, Time};
@@ -59,14 +60,13 @@ struct Counters {
     read_bytes: u64,
     writes: u64,
     write_bytes: u64,
-    latency: [u64; BUCKETS],
-    /// Cache, queue, slice, disk.
-    delays_ns: [Nanos; 4],
+    /// Thread, cache, queue, slice, disk.
+    delays_ns: [Nanos; 5],
 }
 
 impl Counters {
     fn of(share_ppb: u64, id: TenantId, snapshot: &Snapshot) -> Option<Counters> {
-        let stats = snapshot.tenants.iter().find(|stats| stats.tenant == id)?;
+        let stats = stats_of(snapshot, id)?;
         let mut counters = Counters {
             share_ppb,
             slices: stats.plan.map(|plan| plan.slices),
@@ -78,18 +78,20 @@ impl Counters {
             read_bytes: 0,
             writes: 0,
             write_bytes: 0,
-            latency: [0; BUCKETS],
-            delays_ns: [0; 4],
+            delays_ns: [0; 5],
         };
         for volume in snapshot.volumes.iter().filter(|volume| volume.tenant == id) {
             counters.reads += volume.read.requests;
             counters.read_bytes += volume.read.bytes;
             counters.writes += volume.write.requests;
             counters.write_bytes += volume.write.bytes;
-            for (i, count) in counters.latency.iter_mut().enumerate() {
-                *count += volume.read.latency.buckets[i] + volume.write.latency.buckets[i];
-            }
-            let delays = [volume.cache_delay_ns, volume.queue_delay_ns, volume.slice_delay_ns, volume.disk_delay_ns];
+            let delays = [
+                volume.thread_delay_ns,
+                volume.cache_delay_ns,
+                volume.queue_delay_ns,
+                volume.slice_delay_ns,
+                volume.disk_delay_ns,
+            ];
             counters.delays_ns.iter_mut().zip(delays).for_each(|(sum, delay)| *sum += delay);
         }
         Some(counters)
@@ -100,7 +102,7 @@ impl Counters {
         let counts = |counters: &Counters| {
             let Counters { slices, wanting_ns, reads, read_bytes, writes, write_bytes, .. } = *counters;
             let single = [slices.unwrap_or(0), wanting_ns, reads, read_bytes, writes, write_bytes];
-            single.into_iter().chain(counters.latency).chain(counters.delays_ns).collect::<Vec<_>>()
+            single.into_iter().chain(counters.delays_ns).collect::<Vec<_>>()
         };
         (self.share_ppb, self.slices.is_some()) == (earlier.share_ppb, earlier.slices.is_some())
             && counts(self).iter().zip(counts(earlier)).all(|(now, before)| *now >= before)
@@ -120,8 +122,6 @@ impl Counters {
     fn rates(&self, earlier: &Counters, past_ns: Nanos) -> RatesView {
         let past = seconds(past_ns);
         let rate = |now: u64, before: u64| (now - before) as f64 / past;
-        let mut latency = self.latency;
-        latency.iter_mut().zip(earlier.latency).for_each(|(count, before)| *count -= before);
         let delay = |i: usize| seconds(self.delays_ns[i] - earlier.delays_ns[i]) / past;
         RatesView {
             window_seconds: past,
@@ -129,28 +129,15 @@ impl Counters {
             read_bytes: rate(self.read_bytes, earlier.read_bytes),
             writes: rate(self.writes, earlier.writes),
             write_bytes: rate(self.write_bytes, earlier.write_bytes),
-            latency: quantile(&latency, 0.5)
-                .zip(quantile(&latency, 0.99))
-                .map(|(p50, p99)| LatencyView { p50_seconds: p50, p99_seconds: p99 }),
-            delay_seconds: DelayView { cache: delay(0), queue: delay(1), slice: delay(2), disk: delay(3) },
+            delay_seconds: DelayView {
+                thread: delay(0),
+                cache: delay(1),
+                queue: delay(2),
+                slice: delay(3),
+                disk: delay(4),
+            },
         }
     }
-}
-
-/// Where so many of the counted latencies are below, seconds: inside of a bucket as if they were even.
-fn quantile(buckets: &[u64; BUCKETS], part: f64) -> Option<f64> {
-    let wanted = buckets.iter().sum::<u64>() as f64 * part;
-    let mut below = 0.0;
-    for (i, &count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let count = count as f64;
-        if below + count >= wanted {
-            let from = if i == 0 { 0.0 } else { Histogram::bound_ns(i - 1).map_or(0.0, seconds) };
-            let to = Histogram::bound_ns(i).map_or(2.0 * from, seconds);
-            return Some(from + (to - from) * (wanted - below) / count);
-        }
-        below += count;
-    }
-    None
 }
 
 /// One look at a disk.
@@ -330,6 +317,7 @@ impl Control {
             slice: snapshot.and_then(|snapshot| slice_view(&plan_of(snapshot, tenant.id)?, chosen)),
             insulation: series.zip(now).and_then(|(series, now)| series.ratio(now, name)),
             rates: series.zip(now).and_then(|(series, now)| series.rates(now, name)),
+            latency: snapshot.and_then(|snapshot| Some(latency_view(&stats_of(snapshot, tenant.id)?.latency))),
         };
         running.tenants.iter().map(view).collect()
     }
@@ -368,8 +356,27 @@ fn seconds(ns: Nanos) -> f64 {
     ns as f64 / 1e9
 }
 
+fn stats_of(snapshot: &Snapshot, tenant: TenantId) -> Option<&TenantStats> {
+    snapshot.tenants.iter().find(|stats| stats.tenant == tenant)
+}
+
 fn plan_of(snapshot: &Snapshot, tenant: TenantId) -> Option<TenantPlan> {
-    snapshot.tenants.iter().find(|stats| stats.tenant == tenant)?.plan
+    stats_of(snapshot, tenant)?.plan
+}
+
+fn latency_view(all: &Latencies) -> LatencyView {
+    let percentiles = |of: Percentiles| {
+        (of.count > 0).then(|| PercentilesView {
+            requests: of.count,
+            p50_seconds: seconds(of.p50_ns),
+            p99_seconds: seconds(of.p99_ns),
+            p999_seconds: seconds(of.p999_ns),
+            max_seconds: seconds(of.max_ns),
+        })
+    };
+    let by_op =
+        |of: ByOp| ByOpView { read: percentiles(of.read), write: percentiles(of.write), both: percentiles(of.both) };
+    LatencyView { window_seconds: seconds(all.window_ns), recent: by_op(all.recent), total: by_op(all.total) }
 }
 
 fn slice_view(plan: &TenantPlan, chosen: &Chosen) -> Option<SliceView> {
@@ -458,8 +465,7 @@ mod tests {
             read_bytes: 4096 * (now / MILLISECOND),
             writes: 0,
             write_bytes: 0,
-            latency: [0; BUCKETS],
-            delays_ns: [0, 0, now / 2, now / 4],
+            delays_ns: [0, 0, 0, now / 2, now / 4],
         };
         Sample { now, round_ns: 100 * MILLISECOND, tenants: [(name(), counters)].into() }
     }
@@ -514,16 +520,6 @@ mod tests {
             series.add(Sample { round_ns, ..sample(i * SECOND / 2, 0, QUARTER) });
             assert!(series.samples.len() as u64 <= SAMPLES_MAX);
         }
-    }
-
-    #[test]
-    fn quantiles_lie_in_their_buckets() {
-        let mut histogram = Histogram::default();
-        (0..99).for_each(|_| histogram.record(3 * MILLISECOND));
-        histogram.record(SECOND);
-        let (p50, p99) = (quantile(&histogram.buckets, 0.5).unwrap(), quantile(&histogram.buckets, 0.995).unwrap());
-        assert!((0.002..0.0042).contains(&p50) && (0.5..1.1).contains(&p99), "{p50} {p99}");
-        assert!(quantile(&[0; BUCKETS], 0.5).is_none());
     }
 
     #[test]

@@ -224,6 +224,7 @@ fn volume_view(
         cache: cache_view(running, &tenant, snapshot),
         slice: of_tenant.and_then(|view| view.slice.clone()),
         insulation: of_tenant.and_then(|view| view.insulation.clone()),
+        latency: of_tenant.and_then(|view| view.latency),
         write_cache: spec.map_or_else(WriteCache::default, |spec| spec.write_cache),
         allocation: spec.map(|spec| spec.allocation).unwrap_or_default(),
         initialised_ratio: stats.map_or(0.0, |stats| 1.0 - stats.hole_bytes as f64 / size_bytes.max(1) as f64),

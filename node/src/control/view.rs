@@ -395,6 +395,8 @@ pub struct VolumeView {
     pub slice: Option<SliceView>,
     /// What its tenant keeps of its standalone efficiency; absent without demand, or without slices.
     pub insulation: Option<RatioView>,
+    /// How long the requests of its tenant take; absent while the disk does not answer.
+    pub latency: Option<LatencyView>,
     /// How writes are acknowledged.
     pub write_cache: WriteCache,
     /// How its file gets space.

@@ -35,6 +35,8 @@ pub struct Connection {
     pub phase: Phase,
     /// What was received and not used.
     pub input: Input,
+    /// When the latest of that was received, or could be used at last.
+    pub since: Nanos,
     /// A receive is in flight, or will be when the connection has rested.
     pub receiving: bool,
     /// How long it rests before more is received; not for peers on a network.
@@ -53,12 +55,13 @@ pub struct Connection {
 
 impl Connection {
     /// A new one, with the bytes that were read beyond its handshake.
-    pub fn new(volume: VolumeId, tenant: TenantId, received: Vec<u8>, local: bool) -> Connection {
+    pub fn new(volume: VolumeId, tenant: TenantId, received: Vec<u8>, local: bool, now: Nanos) -> Connection {
         Connection {
             volume,
             tenant,
             phase: Phase::Open,
             input: Input { stash: received, ..Input::default() },
+            since: now,
             receiving: false,
             rest: local.then(Rest::default),
             brought: 0,

@@ -1,8 +1,8 @@
 //! The loop of a disk's thread: it asks the engine and does as it is told.
 //!
-//! One pass: completions, mail and timers; then the connections with bytes, tenant by tenant, each with a budget; then
-//! everything that is to be sent; then one system call that hands it all to the kernel and waits. Copies and zeroings are
-//! executed after each event, in order, before the next. The clock is read once a pass.
+//! One pass: completions, mail and timers; then the connections with bytes, tenant by tenant, each for its part of the
+//! thread's time (`turns.rs`); then everything that is to be sent; then one system call that hands it all to the kernel and
+//! waits. Copies and zeroings are executed after each event, in order, before the next. The clock is read once a pass.
 //!
 //! The receive path, per connection:
 //!
@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use engine::control::{Command, Report, TenantId};
 use engine::disk::{Segment, VolumeId};
+use engine::nbd::wire::REQUEST_BYTES;
+use engine::nbd::{Header, Kind, Parsed, parse};
 use engine::units::{Nanos, SECOND};
 use engine::{Action, ConnId, Event, Farewell, Receive, Server};
 use tokio::sync::oneshot;
@@ -32,11 +34,6 @@ use super::turns::Turns;
 use crate::frames::Frames;
 use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor, clock};
 
-/// Requests of one tenant in one pass. At 3 µs each another tenant waits 50 µs for it, less than an SSD's own variation; and a
-/// client reads the first replies while the server works on the next requests.
-const REQUESTS_PER_TURN: usize = 16;
-/// Payload bytes copied for one tenant in one pass: about 100 µs.
-const BYTES_PER_TURN: u64 = 1024 * 1024;
 /// Messages of control in one pass.
 const MAILS_PER_PASS: usize = 64;
 /// Payloads of at least so many bytes still to come are received straight into their frames: below, the copy costs less
@@ -67,18 +64,6 @@ enum Then {
     GiveBack,
 }
 
-/// What is left of a tenant's turn.
-struct Budget {
-    requests: usize,
-    bytes: u64,
-}
-
-impl Budget {
-    fn spent(&self) -> bool {
-        self.requests == 0 || self.bytes == 0
-    }
-}
-
 /// See the module.
 pub struct Driver<R> {
     options: Options,
@@ -89,6 +74,8 @@ pub struct Driver<R> {
     /// There may be mail.
     mail: bool,
     now: Nanos,
+    /// When what is complete came.
+    seen: Nanos,
     completions: Vec<Completion>,
     connections: Vec<Option<Connection>>,
     free: Vec<u32>,
@@ -123,6 +110,7 @@ impl<R: Reactor> Driver<R> {
             mailbox,
             mail: true,
             now: clock(),
+            seen: 0,
             completions: Vec::new(),
             connections: Vec::with_capacity(connections_max),
             free: Vec::with_capacity(connections_max),
@@ -149,10 +137,14 @@ impl<R: Reactor> Driver<R> {
     fn pass(&mut self) {
         let timeout = self.timeout();
         let mut completions = std::mem::take(&mut self.completions);
-        if let Err(error) = self.reactor.turn(timeout, &mut completions) {
+        let slept = self.reactor.turn(timeout, &mut completions).unwrap_or_else(|error| {
             panic!("disk {}: no I/O is possible any more: {error}", self.options.name);
-        }
-        self.now = clock();
+        });
+        let before = std::mem::replace(&mut self.now, clock());
+        // What ended a sleep has come just now. The rest came at some time of the last pass: in the middle, on average.
+        self.seen = if slept { self.now } else { self.now - (self.now - before) / 2 };
+        // After a pass that sent something there is no sleep: its end is the beginning of this one.
+        self.server.handed_over(if slept { before } else { self.now });
         for completion in completions.drain(..) {
             self.complete(completion);
         }
@@ -191,7 +183,13 @@ impl<R: Reactor> Driver<R> {
             Action::Copy { from, to, start, len } => self.frames.copy(from, to, start, len),
             Action::Zero { frame, start, len } => self.frames.zero(frame, start, len),
             Action::Submit(io) => self.reactor.submit(io, self.server.io(io)),
-            Action::Receive(conn) => self.queue(conn),
+            Action::Receive(conn) => {
+                // What it waited for until now was not the thread.
+                if let Some(connection) = &mut self.connections[conn.0 as usize] {
+                    connection.since = self.now;
+                }
+                self.queue(conn);
+            }
             Action::Send(conn) => self.queue_send(conn),
             Action::Close(conn, why) => self.part_with(conn, why),
             Action::Gone(conn) => {
@@ -217,10 +215,12 @@ impl<R: Reactor> Driver<R> {
 
     fn complete(&mut self, completion: Completion) {
         match completion {
-            Completion::Io { io, result } => self.handle(Event::IoDone { io, result }),
+            Completion::Io { io, result } => self.handle(Event::IoDone { io, since: self.seen, result }),
             Completion::Received { conn, buffer, len } => {
+                let seen = self.seen;
                 let connection = self.connection(conn);
                 connection.receiving = false;
+                connection.since = seen;
                 if connection.phase == Phase::Open {
                     connection.input.hold(buffer, len);
                     self.queue(conn);
@@ -271,29 +271,34 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Each tenant that has work gets one turn.
+    /// Each tenant that has work gets a turn. While others are there, replies do not wait for the next one's.
     fn take_turns(&mut self) {
-        for _ in 0..self.turns.tenants() {
-            let Some(tenant) = self.turns.begin_turn() else { break };
-            let mut budget = Budget { requests: REQUESTS_PER_TURN, bytes: BYTES_PER_TURN };
-            while !budget.spent()
-                && let Some(conn) = self.turns.pop(tenant)
-            {
+        if !self.turns.begin_pass(self.now) {
+            return;
+        }
+        if self.turns.are_shared() {
+            self.send();
+        }
+        while self.turns.begin_turn().is_some() {
+            while let Some(conn) = self.turns.pop() {
                 self.connection(conn).queued = false;
-                self.work(conn, &mut budget);
+                self.work(conn);
                 if self.connections[conn.0 as usize].as_ref().is_some_and(|connection| connection.input.holds()) {
                     self.holders.push(conn);
                 }
             }
             self.turns.end_turn();
+            if self.turns.are_shared() {
+                self.send();
+            }
         }
     }
 
-    /// Gives the engine what it wants of what the connection has, until one has no more or the budget is spent.
-    fn work(&mut self, conn: ConnId, budget: &mut Budget) {
+    /// Gives the engine what it wants of what the connection has, until one has no more or the turn is spent.
+    fn work(&mut self, conn: ConnId) {
         if let (Some(connection), Receive::Header) = (&self.connections[conn.0 as usize], self.server.receive(conn)) {
             let (headers, _) = connection.input.front(&self.reactor).as_chunks();
-            self.server.look_ahead(conn, &headers[..headers.len().min(budget.requests)]);
+            self.server.look_ahead(conn, &headers[..headers.len().min(self.turns.requests_left())]);
         }
         while let Some(connection) = &mut self.connections[conn.0 as usize]
             && connection.phase == Phase::Open
@@ -305,18 +310,19 @@ impl<R: Reactor> Driver<R> {
                 Receive::Pause => return,
                 Receive::Closed => return connection.input.clear(&mut self.reactor),
                 _ if empty => return self.receive(conn, wanted),
-                _ if budget.spent() => return self.queue(conn),
+                _ if self.turns.is_spent() => return self.queue(conn),
                 Receive::Header => match connection.input.take_header(&mut self.reactor) {
                     Some(header) => {
-                        budget.requests -= 1;
                         connection.brought += 1;
-                        self.handle(Event::Header { conn, header: &header });
+                        let since = connection.since;
+                        self.turns.charge_request(reply_bytes(&header));
+                        self.handle(Event::Header { conn, since, header: &header });
                     }
                     None => return self.receive(conn, wanted),
                 },
                 Receive::Payload(bytes) => {
                     let bytes = self.fill(conn, bytes);
-                    budget.bytes = budget.bytes.saturating_sub(bytes);
+                    self.turns.charge_bytes(bytes);
                     self.handle(Event::Payload { conn, bytes });
                 }
                 Receive::Discard(bytes) => {
@@ -358,12 +364,19 @@ impl<R: Reactor> Driver<R> {
         if connection.peer_ended {
             return self.close(conn);
         }
-        connection.receiving = true;
         match wanted {
             Receive::Payload(bytes) if bytes >= DIRECT_BYTES_MIN => {
+                if self.turns.is_spent() {
+                    return self.queue(conn);
+                }
+                self.turns.charge_bytes(bytes);
+                self.connection(conn).receiving = true;
                 self.reactor.receive_into(conn, self.server.payload(conn));
             }
-            _ => self.receivers.push(conn),
+            _ => {
+                connection.receiving = true;
+                self.receivers.push(conn);
+            }
         }
     }
 
@@ -565,9 +578,13 @@ impl<R: Reactor> Driver<R> {
             }
             _ => {}
         }
+        let shares_change = matches!(command, Command::SetTenant(..) | Command::DropTenant(_));
         self.token += 1;
         self.pending.insert(self.token, Pending { reply, then });
         self.handle(Event::Control { token: self.token, command });
+        if shares_change {
+            self.turns.set_weights(self.server.weights());
+        }
     }
 
     fn answer(&mut self, token: u64, report: Report) {
@@ -618,9 +635,17 @@ impl<R: Reactor> Driver<R> {
         let (volume, session) = (client.volume, client.session);
         // An unknown volume has no tenant; its connection is closed before it has a turn.
         let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
-        self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local));
+        self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
         self.queue(conn);
+    }
+}
+
+/// Bytes that the answer will have to copy.
+fn reply_bytes(header: &[u8; REQUEST_BYTES]) -> u64 {
+    match parse(header) {
+        Parsed::Request(Header { kind: Kind::Read, len, .. }) => len.into(),
+        _ => 0,
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
@@ -42,6 +42,7 @@ on_both![
     requests_in_many_small_packets,
     large_requests_pass_through_a_small_partition,
     many_connections_take_turns,
+    a_flood_of_hits_leaves_the_thread_to_others,
     a_client_that_vanishes_in_the_middle,
     a_client_that_does_not_read_holds_up_nobody,
     too_many_clients_are_turned_away,
@@ -213,6 +214,54 @@ fn many_connections_take_turns(kind: Kind) {
         }
     });
     close(&disk);
+    disk.stop();
+}
+
+/// Server-side figures only, and in requests rather than in time: the machine may be slow, or busy with something else.
+fn a_flood_of_hits_leaves_the_thread_to_others(kind: Kind) {
+    const BATCH: usize = 8;
+    const READS: usize = 1000;
+    let (other, tenant) = (VolumeId(4), TenantId(2));
+    let disk = start(kind, 32);
+    wait(disk.command(Command::SetTenant(tenant, TenantSpec::default()))).unwrap();
+    let spec = VolumeSpec::plain(other, tenant, SIZE);
+    assert!(matches!(wait(disk.open_volume(spec, file(), Place::default())), Ok(Report::Done)));
+    let connect_to = |volume| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        disk.attach(ours.into(), Vec::new(), volume, Session::default());
+        theirs
+    };
+    let mut single = connect_to(other);
+    let mut flood: Vec<UnixStream> = (0..16).map(|_| connect_to(VOLUME)).collect();
+    let batch = header(wire::command::READ, 2, 0, 512).repeat(BATCH);
+    read(&mut single, 0, 512);
+    let over = AtomicBool::new(false);
+    let begun = clock();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            flood.iter_mut().for_each(|client| client.write_all(&batch).unwrap());
+            let mut replies = [0; (16 + 512) * BATCH];
+            while !over.load(Ordering::Relaxed) {
+                for client in &mut flood {
+                    client.read_exact(&mut replies).unwrap();
+                    client.write_all(&batch).unwrap();
+                }
+            }
+        });
+        (0..READS).for_each(|_| drop(read(&mut single, 0, 512)));
+        over.store(true, Ordering::Relaxed);
+    });
+    let passed_ns = clock() - begun;
+    let Ok(Report::Snapshot(snapshot)) = wait(disk.command(Command::Snapshot)) else { panic!("a snapshot") };
+    let of = |id| snapshot.tenants.iter().find(|stats| stats.tenant == id).unwrap().latency.total.read;
+    let (many, one) = (of(TenantId(1)), of(tenant));
+    let delays_ns: u64 = snapshot.volumes.iter().map(|volume| volume.thread_delay_ns).sum();
+    let each_ns = passed_ns / many.count;
+    eprintln!("{kind:?}: {} reads of the flood, {each_ns} ns each; one at a time {one:?}", many.count);
+    assert!(one.count as usize > READS && delays_ns > 0);
+    // Its half of a pass is eight of the flood's requests, and one may have just begun: without turns by share it waits for all of
+    // the flood's 128.
+    assert!(one.p50_ns < 48 * each_ns, "{} ns, while {each_ns} ns are a request of the others", one.p50_ns);
     disk.stop();
 }
 

@@ -149,7 +149,7 @@ impl ProbeTarget for FileTarget {
         match &mut self.reactor {
             AnyReactor::Uring(uring) => uring.turn(Some(timeout), &mut self.completions)?,
             AnyReactor::Threads(threads) => threads.turn(Some(timeout), &mut self.completions)?,
-        }
+        };
         let done = self.completions.drain(..).filter_map(|completion| match completion {
             Completion::Io { io, result } => Some((io.0, result)),
             _ => None,

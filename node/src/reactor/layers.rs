@@ -470,7 +470,7 @@ impl<R: Reactor> Reactor for Layers<R> {
         self.below.unpin(chunk)
     }
 
-    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool> {
         if !self.is_active() {
             return self.below.turn(timeout, completions);
         }

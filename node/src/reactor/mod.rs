@@ -201,8 +201,9 @@ pub trait Reactor {
     fn unpin(&mut self, chunk: &Chunk) -> bool;
 
     /// Hands over what was queued, waits until something is complete (at most `timeout`, without limit if `None`), and
-    /// appends what is complete. May return early with nothing. An error means that no I/O is possible any more.
-    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()>;
+    /// appends what is complete. May return early with nothing. Says whether it may have slept until something came; otherwise
+    /// what is complete came before. An error means that no I/O is possible any more.
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool>;
 }
 
 /// The slot of number `index`, growing the table to it.

@@ -316,7 +316,7 @@ impl Reactor for Threads {
         true
     }
 
-    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool> {
         self.workers.begin(&mut self.jobs);
         self.try_eager();
         self.collect_requests();
@@ -325,7 +325,7 @@ impl Reactor for Threads {
         self.try_eager();
         self.collect_requests();
         completions.append(&mut self.ready);
-        Ok(())
+        Ok(idle && timeout != Some(Duration::ZERO))
     }
 }
 

@@ -457,16 +457,17 @@ impl Reactor for Uring {
         self.pinned.forget(&self.ring, chunk)
     }
 
-    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
+    fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool> {
         // What is complete already may bring more to hand over: both go with the next turn, which does not put it off again.
         self.look();
         self.put_off = !self.ready.is_empty() && !self.put_off;
+        let mut slept = false;
         if !self.put_off {
             let wait = self.ready.is_empty() && self.looking.is_empty();
-            self.ring.enter(if wait { timeout } else { Some(Duration::ZERO) })?;
+            slept = self.ring.enter(if wait { timeout } else { Some(Duration::ZERO) })?;
         }
         self.collect(completions);
-        Ok(())
+        Ok(slept)
     }
 }
 

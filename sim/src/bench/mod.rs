@@ -263,7 +263,7 @@ impl Bench {
                 self.drive_busy_ns += self.now - self.drive_busy_since;
             }
             let io = engine::disk::IoId(tag as u32);
-            self.server.handle(self.now, Event::IoDone { io, result: Ok(()) });
+            self.server.handle(self.now, Event::IoDone { io, since: self.now, result: Ok(()) });
             self.act();
         }
         if self.server.poll_timeout().is_some_and(|at| at <= self.now) {
@@ -331,7 +331,7 @@ impl Bench {
             Receive::Header => {
                 let Some(request) = client.backlog.pop_front() else { return self.next_in_line() };
                 client.replies.begin(request);
-                self.server.handle(self.now, Event::Header { conn, header: &header(&request) });
+                self.server.handle(self.now, Event::Header { conn, since: self.now, header: &header(&request) });
                 self.costs.request_ns
             }
             Receive::Payload(bytes) => {

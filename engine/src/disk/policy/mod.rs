@@ -13,6 +13,7 @@ use crate::units::{BLOCK, Nanos, Share};
 pub use fair::{PACE_DEBT_NS, Prices};
 pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
 pub(crate) use queue::Entry;
+pub(crate) use weights::Weights;
 
 /// The parts of the disk's time, 0 to 1, of tenants with these shares while all are busy.
 pub(crate) fn weights(shares: &[Option<Share>]) -> Vec<f64> {

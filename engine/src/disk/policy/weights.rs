@@ -9,14 +9,14 @@ const LEAST_PPB: u64 = 10_000_000;
 
 /// How shares become weights.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Weights {
+pub(crate) struct Weights {
     /// Of a tenant without a share.
     rest_ppb: u64,
 }
 
 impl Weights {
     /// From the shares of all tenants.
-    pub(super) fn new(shares: impl Iterator<Item = Option<Share>>) -> Weights {
+    pub(crate) fn new(shares: impl Iterator<Item = Option<Share>>) -> Weights {
         let (mut promised, mut others) = (0, 0);
         for share in shares {
             promised += share.map_or(0, Share::ppb);
@@ -27,7 +27,7 @@ impl Weights {
     }
 
     /// The weight of a tenant with this share, parts per billion of the disk, at least 1.
-    pub(super) fn of(self, share: Option<Share>) -> u64 {
+    pub(crate) fn of(self, share: Option<Share>) -> u64 {
         share.map_or(self.rest_ppb, Share::ppb).max(1)
     }
 }

@@ -85,24 +85,52 @@ pub struct RatesView {
     pub writes: f64,
     /// Bytes of them.
     pub write_bytes: f64,
-    /// Reads and writes, from arrival to answer; absent if there were none.
-    pub latency: Option<LatencyView>,
     /// What its requests waited for, seconds a second.
     pub delay_seconds: DelayView,
 }
 
-/// Latencies, from a histogram by powers of two.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct LatencyView {
+/// How long requests took, from arrival to answer; percentiles within 3 %.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PercentilesView {
+    /// How many requests that were.
+    pub requests: u64,
     /// The median.
     pub p50_seconds: f64,
-    /// 99 of 100 are below it.
+    /// 99 of 100 took less.
     pub p99_seconds: f64,
+    /// 999 of 1000 took less.
+    pub p999_seconds: f64,
+    /// The longest.
+    pub max_seconds: f64,
+}
+
+/// How long reads and writes took; what there was none of is absent.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct ByOpView {
+    /// Reads.
+    pub read: Option<PercentilesView>,
+    /// Writes.
+    pub write: Option<PercentilesView>,
+    /// Both together.
+    pub both: Option<PercentilesView>,
+}
+
+/// How long a tenant's requests took.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct LatencyView {
+    /// What "recent" is: 10 to 15 seconds, or since the tenant is there.
+    pub window_seconds: f64,
+    /// Of late.
+    pub recent: ByOpView,
+    /// Since the server started, or the tenant is there.
+    pub total: ByOpView,
 }
 
 /// What requests waited for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct DelayView {
+    /// The thread of the disk, which did other work.
+    pub thread: f64,
     /// Room in their tenant's cache.
     pub cache: f64,
     /// Their turn, while their tenant could have had the disk.
@@ -128,6 +156,8 @@ pub struct TenantView {
     pub insulation: Option<RatioView>,
     /// What its volumes do; absent until the server has looked twice.
     pub rates: Option<RatesView>,
+    /// How long their requests take; absent while the disk does not answer.
+    pub latency: Option<LatencyView>,
 }
 
 /// A slice that is over.

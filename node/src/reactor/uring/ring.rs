@@ -68,8 +68,8 @@ impl Ring {
         }
     }
 
-    /// Hands over what is queued and waits for a completion, at most for `timeout`.
-    pub fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    /// Hands over what is queued and waits for a completion, at most for `timeout`. False if it did not have to wait.
+    pub fn enter(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         while !self.fill() {
             self.submit(0, None)?;
             if !self.uring.completion().is_empty() {
@@ -77,9 +77,9 @@ impl Ring {
             }
         }
         if !self.uring.completion().is_empty() || timeout == Some(Duration::ZERO) {
-            return self.submit(0, None);
+            return self.submit(0, None).map(|()| false);
         }
-        self.submit(1, timeout)
+        self.submit(1, timeout).map(|()| true)
     }
 
     /// Moves the backlog into the queue; false if it does not fit.
