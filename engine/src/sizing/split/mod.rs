@@ -29,6 +29,11 @@ const MEMORY_AGAIN: f64 = 15.0 / 16.0;
 const SHRINKS_AT: f64 = 0.75;
 const LEAST: u64 = FRAMES_MIN as u64;
 
+/// What cache is asked to keep at most.
+fn cache_most(keep: f64) -> f64 {
+    1.0 - (1.0 - keep) * CACHE_LOSS_LEAST
+}
+
 /// What is asked of the disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
@@ -106,7 +111,7 @@ impl Tenant<'_> {
         let time = self.time(round_ns);
         let (frames, keeps) = match (self.load, self.claim) {
             (Some(load), _) => {
-                let frames = load.least((keep / time).min(1.0 - (1.0 - keep) * CACHE_LOSS_LEAST));
+                let frames = load.least((keep / time).min(cache_most(keep)));
                 (frames, load.keeps(frames))
             }
             (None, Claim::Kept(frames)) => (frames, 1.0),
@@ -242,7 +247,8 @@ impl Splitter<'_> {
         let Question { keep, round_max_ns, .. } = *self.question;
         let tenant = &self.tenants[at];
         let Some(needs) = tenant.need(keep, round_max_ns) else {
-            return Verdict::Round(tenant.round_for(keep) as Nanos);
+            let cache = tenant.load.map_or(1.0, |load| load.keeps(load.least(cache_most(keep))));
+            return Verdict::Round(tenant.round_for(keep / cache) as Nanos);
         };
         let taken: u64 = self.members().map(|tenant| tenant.need(keep, round_max_ns).unwrap_or(LEAST)).sum();
         Verdict::Memory(needs, (self.memory() + self.reserved_for(at)).saturating_sub(taken))
