@@ -8,7 +8,7 @@
 //!   flush fails ─► in doubt until one succeeds: something may be lost
 //! ```
 //!
-//! The downside: what a TRIM drops may be broken for good here (it excuses, but nobody must fail for it), and whether something is lost for good (it was evicted before the
+//! The downside: what a TRIM drops, or a loss that was accepted, may be broken for good here (it excuses, but nobody must fail for it), and whether something is lost for good (it was evicted before the
 //! flush failed) only the engine knows; so a flush that fails again after a failed one is believed.
 
 use std::collections::BTreeMap;
@@ -34,8 +34,8 @@ enum What {
 #[derive(Clone, Copy, Debug)]
 struct Broken {
     since: Step,
-    /// A TRIM may have dropped what could not be written.
-    trimmed: bool,
+    /// What could not be written may have been dropped: by a TRIM, or since its loss was accepted. Nobody must fail for it.
+    dropped: bool,
 }
 
 /// The troubles of one volume since the last power cut.
@@ -64,11 +64,11 @@ impl Trouble {
             (Op::Write { .. }, false) if !zeros => {
                 self.past.push((step, What::Missing));
                 // What failed before and is tried in vain has been broken for longer.
-                let new = Broken { since: step, trimmed: false };
+                let new = Broken { since: step, dropped: false };
                 for sector in from / SECTOR..to / SECTOR {
                     self.broken
                         .entry(sector)
-                        .and_modify(|old| *old = if old.trimmed { new } else { *old })
+                        .and_modify(|old| *old = if old.dropped { new } else { *old })
                         .or_insert(new);
                 }
             }
@@ -90,7 +90,7 @@ impl Trouble {
     /// A TRIM of `len` bytes at `offset` arrived, or is over.
     pub fn trimmed(&mut self, offset: u64, len: u64) {
         let sectors = offset / SECTOR..offset.saturating_add(len).div_ceil(SECTOR);
-        self.broken.range_mut(sectors).for_each(|(_, broken)| broken.trimmed = true);
+        self.broken.range_mut(sectors).for_each(|(_, broken)| broken.dropped = true);
     }
 
     fn mend(&mut self, step: Step, sectors: &[u64]) {
@@ -109,8 +109,9 @@ impl Trouble {
         }
     }
 
-    /// The loss is accepted, but for blocks in which something is going on.
+    /// The loss is accepted. In blocks in which something is going on it may last.
     pub fn accepted(&mut self, step: Step, in_use: impl Fn(u64) -> bool) {
+        self.broken.values_mut().for_each(|broken| broken.dropped = true);
         let free: Vec<u64> = self.broken.keys().copied().filter(|sector| !in_use(sector * SECTOR / BLOCK)).collect();
         self.mend(step, &free);
         if std::mem::take(&mut self.in_doubt) {
@@ -149,7 +150,7 @@ impl Trouble {
 
     /// Sectors that have been broken since before `start`: a flush, or a durable write, must fail for them.
     pub fn broken_before(&self, start: Step) -> impl Iterator<Item = u64> {
-        let counts = move |broken: &Broken| broken.since < start && !broken.trimmed;
+        let counts = move |broken: &Broken| broken.since < start && !broken.dropped;
         self.broken.iter().filter(move |(_, broken)| counts(broken)).map(|(sector, _)| *sector)
     }
 }
@@ -202,6 +203,7 @@ mod tests {
         trouble.completed(9, &write, false);
         trouble.accepted(10, |block| block == 3);
         assert!(trouble.excuses_flush(11), "it was in use");
+        assert_eq!(trouble.broken_before(11).count(), 0, "and nobody must fail for what may have been dropped");
         trouble.accepted(12, |_| false);
         assert!(!trouble.excuses_flush(13));
     }
