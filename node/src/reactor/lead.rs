@@ -61,7 +61,8 @@ impl Lead {
         if rises != std::mem::replace(&mut usual.rises, rises) {
             usual.step_ns = (usual.step_ns / 2).max(STEP_NS_LEAST);
         }
-        let next = if rises { usual.ns + usual.step_ns } else { usual.ns.saturating_sub(usual.step_ns / EARLY_TO_LATE) };
+        let next =
+            if rises { usual.ns + usual.step_ns } else { usual.ns.saturating_sub(usual.step_ns / EARLY_TO_LATE) };
         usual.ns = next.min(LEAD_NS_MAX);
     }
 }
