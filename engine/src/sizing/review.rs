@@ -12,9 +12,10 @@ use crate::event::Action;
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 
-/// How often needs are looked at: often beside the seconds that a curve takes to change, seldom beside what it costs (some 20 us a
-/// tenant).
+/// How often needs are looked at: often beside the seconds that a curve takes to change, seldom beside what it costs.
 const REVIEW_NS: Nanos = SECOND;
+/// Tenants whose curves are looked at in one review; more take turns. 20 us each: nobody waits for more than about a millisecond.
+const LOOKS_MAX: usize = 64;
 /// Windows of read-ahead that a partition has to hold for each stream: two in the quarter that streams may use
 /// (`volume/prefetch.rs`).
 const WINDOWS: u64 = 8;
@@ -188,7 +189,9 @@ impl Server {
     fn look(&mut self) {
         self.sizing.review_at = self.now + REVIEW_NS.min(self.config.trial_ns_max);
         let Server { sizing, curves, cache, config, now, .. } = self;
-        for (tenant, partition) in cache.tenants() {
+        let turns = cache.tenants().count().div_ceil(LOOKS_MAX).max(1);
+        let in_turn = cache.tenants().skip(sizing.reviews % turns).step_by(turns);
+        for (tenant, partition) in in_turn {
             let at = tenant.0 as usize;
             let (Some(of), Some(curve)) = (&mut sizing.tenants[at], &curves[at]) else { continue };
             of.streams = partition.streams.max(of.streams.saturating_sub(1));
