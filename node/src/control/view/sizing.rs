@@ -68,7 +68,7 @@ pub struct SizingView {
     pub best_ratio: Option<f64>,
     /// The round while all tenants are busy.
     pub round_seconds: f64,
-    /// The longest that a request waits for the tenant's slice.
+    /// The longest that a request waits for the tenant's slice, as shares and losses are now.
     pub wait_seconds_max: f64,
 }
 
@@ -106,7 +106,7 @@ impl SizingView {
     /// For people.
     pub fn in_words(&self) -> String {
         format!(
-            "{}: {}; a request waits {} at most",
+            "{}: {}; as things are, a request waits {} at most",
             self.decision.name(),
             self.reason,
             duration(self.wait_seconds_max)
@@ -257,7 +257,10 @@ mod tests {
         let memory = Decision::BestEffort(Bound::Memory { needs_bytes: 3277 * MIB, free_bytes: 1126 * MIB });
         let poor = SizingView::new(&Sizing { best_permille: Some(740), ..sizing(memory) }, 12 * SECOND);
         assert_eq!(poor.reason, "needs 3.2GiB of cache for R = 0.9, 1.1GiB is free; best R = 0.74");
-        assert_eq!(poor.in_words(), format!("best-effort: {}; a request waits 500 ms at most", poor.reason));
+        assert_eq!(
+            poor.in_words(),
+            format!("best-effort: {}; as things are, a request waits 500 ms at most", poor.reason)
+        );
         let round = sizing(Decision::BestEffort(Bound::Round { needs_ns: 3 * SECOND }));
         assert!(SizingView::new(&round, SECOND).reason.contains("rounds of 3.0 s"));
         let rich = Sizing { need_bytes: Some(48 * MIB), cache_permille: Some(970), ..sizing(Decision::Admitted) };
