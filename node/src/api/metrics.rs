@@ -5,7 +5,7 @@
 
 use std::fmt::Error;
 
-use engine::control::{BUCKETS, Histogram, OpStats, TenantStats, VolumeStats};
+use engine::control::{BUCKETS, Histogram, OpStats, Sizing, TenantStats, VolumeStats};
 use engine::latency::{ByOp, Percentiles};
 use engine::units::BLOCK;
 use prometheus_client::collector::Collector;
@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use sim::fault::layer::Kind;
 
 use crate::control::Observed;
+use crate::control::view::Verdict;
 use crate::reactor::BOUNDS_NS;
 
 /// Everything as Prometheus' text.
@@ -197,8 +198,55 @@ impl Scrape {
             }
             gauges(to, name, help, values)?;
         }
+        self.sizings(to)?;
         self.latencies(to)?;
         self.slices(to)
+    }
+
+    /// What tenants need for R, what they have, and what was decided.
+    fn sizings(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let all = || {
+            self.0.iter().flat_map(|observed| {
+                observed.tenants.iter().filter_map(|(id, tenant)| {
+                    let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id)?;
+                    Some((vec![("disk", observed.disk.as_str()), ("tenant", tenant.as_str())], stats.sizing?))
+                })
+            })
+        };
+        let permille = |value: u32| f64::from(value) / 1000.0;
+        let of: [Metric<Sizing, Option<f64>>; 5] = [
+            (
+                "aerogel_tenant_cache_need_bytes",
+                "Least cache with which a tenant keeps R; absent while it is not known",
+                |s| s.need_bytes.map(|bytes| bytes as f64),
+            ),
+            ("aerogel_tenant_cache_guaranteed_bytes", "Cache that nobody takes from a tenant", |s| {
+                Some(s.kept_bytes as f64)
+            }),
+            ("aerogel_tenant_cache_lent_bytes", "Cache beyond that, lent until somebody needs it", |s| {
+                Some(s.lent_bytes as f64)
+            }),
+            (
+                "aerogel_tenant_time_insulation_ratio",
+                "R_time: the part of its slices that a tenant does not lose",
+                |s| Some(f64::from(s.time_permille) / 1000.0),
+            ),
+            (
+                "aerogel_tenant_cache_insulation_ratio",
+                "R_cache: the part of the throughput with the whole cache",
+                |s| s.cache_permille.map(|part| f64::from(part) / 1000.0),
+            ),
+        ];
+        for (name, help, of) in of {
+            gauges(to, name, help, all().filter_map(|(labels, sizing)| Some((labels, of(&sizing)?))))?;
+        }
+        let best = all().filter_map(|(labels, sizing)| Some((labels, permille(sizing.best_permille?))));
+        gauges(to, "aerogel_tenant_best_insulation_ratio", "R_time x R_cache: the R that a tenant can have now", best)?;
+        let decisions = all().flat_map(|(labels, sizing)| {
+            let stands = Verdict::from(&sizing.decision);
+            Verdict::ALL.map(|one| (with(labels.clone(), "decision", one.name()), f64::from(u8::from(one == stands))))
+        });
+        gauges(to, "aerogel_tenant_decision", "1 for what was decided for a tenant", decisions)
     }
 
     /// Percentiles of late. What is to be summed up over tenants or servers is in the volumes' histograms.

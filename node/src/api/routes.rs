@@ -15,8 +15,8 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, LiveView, ProbeView, Problem,
-    SetDisk, SetVolume, StartProbe, Status, VolumeView,
+    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, LiveView, PlanView, ProbeView,
+    Problem, SetDisk, SetVolume, StartProbe, Status, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::Name;
@@ -36,6 +36,7 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(top))
         .routes(routes!(list_volumes, create_volume))
         .routes(routes!(show_volume, set_volume, delete_volume))
+        .routes(routes!(plan_volume))
         .routes(routes!(grow_volume))
         .routes(routes!(clear_volume))
         .routes(routes!(show_curve))
@@ -137,6 +138,13 @@ async fn list_volumes(State(control): Server) -> Json<Vec<VolumeView>> {
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn create_volume(State(control): Server, Body(request): Body<CreateVolume>) -> Answer<Done> {
     to_the_end(async move { control.create_volume(request).await }).await
+}
+
+/// What would be decided for a volume, if it were made now. Nothing changes.
+#[utoipa::path(post, path = "/v1/plan", request_body = CreateVolume,
+    responses((status = 200, body = PlanView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn plan_volume(State(control): Server, Body(request): Body<CreateVolume>) -> Answer<PlanView> {
+    Ok(Json(control.plan_volume(request).await?))
 }
 
 /// One volume.

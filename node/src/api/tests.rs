@@ -80,7 +80,12 @@ async fn answers_are_what_the_document_says() {
         ("GET", "/v1/disks/default", None, 200),
         ("GET", "/v1/disks/absent", None, 404),
         ("GET", "/v1/disks/%2e%2e", None, 400),
+        ("POST", "/v1/plan", Some(volume.clone()), 200),
         ("POST", "/v1/volumes", Some(volume.clone()), 200),
+        ("POST", "/v1/plan", Some(volume.clone()), 409),
+        ("POST", "/v1/plan", Some(json!({"name": "x", "size": 512, "share": "4/5"})), 409),
+        ("POST", "/v1/plan", Some(json!({"name": "x", "size": 512, "like": "absent"})), 400),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 512, "like": "db", "cache": "1MiB"})), 400),
         ("POST", "/v1/volumes", Some(volume), 409),
         ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 513})), 400),
         ("POST", "/v1/volumes", Some(json!({"name": "x", "size": "1MB"})), 422),
@@ -131,6 +136,9 @@ async fn answers_are_what_the_document_says() {
         ("GET", "/v1/top?disk=absent", None, 404),
         ("GET", "/v1/top?disk=default", None, 200),
         ("GET", "/v1/volumes/db", None, 200),
+        ("POST", "/v1/plan", Some(json!({"name": "x", "size": 512, "like": "db"})), 200),
+        ("POST", "/v1/volumes", Some(json!({"name": "x", "size": 4096, "like": "db"})), 200),
+        ("DELETE", "/v1/volumes/x", None, 200),
         ("PATCH", "/v1/disks/default", Some(json!({"policy": "default", "insulation": "default"})), 200),
         ("GET", "/v1/disks/default", None, 200),
         ("GET", "/v1/disks/default/probe", None, 200),
@@ -151,12 +159,13 @@ async fn answers_are_what_the_document_says() {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();
-        let described = ["db", "default", "second", "absent", "%2e%2e"].iter().fold(plain, |path, name| {
-            match path.find(&format!("/{name}")) {
-                Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
-                _ => path,
-            }
-        });
+        let described =
+            ["db", "default", "second", "absent", "%2e%2e", "x"].iter().fold(plain, |path, name| {
+                match path.find(&format!("/{name}")) {
+                    Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
+                    _ => path,
+                }
+            });
         check(&document, method, &described, status, &answer);
     }
 }

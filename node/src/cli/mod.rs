@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use self::client::{ClientError, ask};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, LiveView, OrDefault, SetDisk, SetVolume, Setting,
-    StartProbe, Status, VolumeView,
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, LiveView, OrDefault, PlanView, SetDisk, SetVolume,
+    Setting, StartProbe, Status, VolumeView,
 };
 use crate::fault::FaultText;
 use crate::quantity::{Insulation, Name, ShareText, Size, Time};
@@ -92,9 +92,15 @@ enum VolumeVerb {
         /// Use the allotment of this tenant, together with its other volumes; without it, the volume has its own
         #[arg(long)]
         tenant: Option<Name>,
-        /// Cache of its tenant, such as 64MiB
+        /// Cache of its tenant, such as 64MiB; without it, what it needs for R is found out in a trial
         #[arg(long, value_name = "SIZE")]
         cache: Option<Size>,
+        /// What it needs for R is what this volume of the same disk needs: decided at once
+        #[arg(long, value_name = "VOLUME", conflicts_with = "cache")]
+        like: Option<Name>,
+        /// Only say what would be decided, and how long a request would wait at most
+        #[arg(long)]
+        dry_run: bool,
         /// How the cache of its tenant chooses what goes when it needs room
         #[arg(long, value_name = "POLICY")]
         eviction: Option<Eviction>,
@@ -468,7 +474,21 @@ fn key_and_value(text: &str) -> Result<(String, String), String> {
 fn volume_request(verb: VolumeVerb) -> Request {
     let at = |name: &Name| format!("/v1/volumes/{name}");
     match verb {
-        VolumeVerb::Create { name, size, device, force, disk, share, tenant, cache, eviction, prealloc, sparse } => {
+        VolumeVerb::Create {
+            name,
+            size,
+            device,
+            force,
+            disk,
+            share,
+            tenant,
+            cache,
+            like,
+            dry_run,
+            eviction,
+            prealloc,
+            sparse,
+        } => {
             let allocation = match (prealloc, sparse) {
                 (Some(Prealloc::Full), _) => Allocation::Full,
                 (None, true) => Allocation::Sparse,
@@ -476,7 +496,12 @@ fn volume_request(verb: VolumeVerb) -> Request {
             };
             let progress = prealloc.and(size).map(|size| (name.clone(), size.0));
             let device = device.map(|device| absolute(&device.to_string_lossy()));
-            let body = CreateVolume { name, size, device, force, disk, share, tenant, cache, eviction, allocation };
+            let body =
+                CreateVolume { name, size, device, force, disk, share, tenant, cache, like, eviction, allocation };
+            if dry_run {
+                let print = |answer| Ok(read::<PlanView>(answer)?.message + "\n");
+                return Request { print, ..Request::new(Method::POST, "/v1/plan", Some(json!(body))) };
+            }
             Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
         }
         VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),

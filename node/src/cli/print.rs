@@ -2,8 +2,8 @@
 
 use crate::control::view::{
     ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView,
-    PercentilesView, PolicyView, ProfileView, RatioView, SliceView, Status, TenantView, ValueSource, ValueView,
-    VolumeView,
+    PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status, TenantView, ValueSource,
+    ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -132,6 +132,8 @@ pub fn volume(volume: &VolumeView) -> String {
         ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
         ("cache used", bytes(volume.cache.used_bytes)),
+        ("decision", volume.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
+        ("cache for R", volume.sizing.as_ref().map_or_else(String::new, cache_for_r)),
         ("eviction", eviction(volume.cache.eviction)),
         ("slice", volume.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
         ("keeps", volume.insulation.as_ref().map_or_else(String::new, kept)),
@@ -154,6 +156,21 @@ fn kept(kept: &RatioView) -> String {
         duration(kept.window_seconds),
         kept.prediction
     )
+}
+
+/// What a tenant needs, what is its own, and what is lent to it.
+fn cache_for_r(sizing: &SizingView) -> String {
+    let need = sizing.need_bytes.map_or_else(|| "not known".into(), bytes);
+    let (own, lent) = (bytes(sizing.guaranteed_bytes), bytes(sizing.lent_bytes));
+    format!("needed: {need}; guaranteed: {own}; lent: {lent}; {}", kept_parts(sizing))
+}
+
+/// R_time, R_cache, and R.
+fn kept_parts(sizing: &SizingView) -> String {
+    match (sizing.cache_ratio, sizing.best_ratio) {
+        (Some(cache), Some(best)) => format!("R = {:.2} (time) x {cache:.2} (cache) = {best:.2}", sizing.time_ratio),
+        _ => format!("R = {:.2} (time), cache not known", sizing.time_ratio),
+    }
 }
 
 /// How long requests take, of late and in all, a line each.
@@ -299,7 +316,7 @@ fn round(policy: &PolicyView) -> String {
 }
 
 /// What tenants get: the headings of a table.
-pub const TENANT_HEADINGS: [&str; 12] = [
+pub const TENANT_HEADINGS: [&str; 15] = [
     "TENANT",
     " SHARE",
     " SLICE",
@@ -311,6 +328,9 @@ pub const TENANT_HEADINGS: [&str; 12] = [
     " P99",
     " P99.9",
     " MAX",
+    "DECISION",
+    " CACHE",
+    "R",
     "WAITS FOR",
 ];
 /// The column of the insulation.
@@ -334,8 +354,25 @@ pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
         latency(|latency| latency.p99_seconds),
         latency(|latency| latency.p999_seconds),
         latency(|latency| latency.max_seconds),
+        tenant.sizing.as_ref().map_or("-".into(), |sizing| sizing.decision.name().into()),
+        tenant.sizing.as_ref().map_or("-".into(), cache_parts),
+        tenant.sizing.as_ref().map_or("-".into(), r_parts),
         waits_for(&rates.delay_seconds),
     ]
+}
+
+/// Its own cache, and what is lent.
+fn cache_parts(sizing: &SizingView) -> String {
+    match sizing.lent_bytes {
+        0 => bytes(sizing.guaranteed_bytes),
+        lent => format!("{}+{}", bytes(sizing.guaranteed_bytes), bytes(lent)),
+    }
+}
+
+/// R_time and R_cache.
+fn r_parts(sizing: &SizingView) -> String {
+    let cache = sizing.cache_ratio.map_or("?".into(), |cache| format!("{cache:.2}"));
+    format!("{:.2}x{cache}", sizing.time_ratio)
 }
 
 /// What tenants get.
@@ -432,6 +469,9 @@ fn number(name: &str, value: Option<f64>) -> String {
     if value == 0.0 { "no".into() } else { "yes".into() }
 }
 
+/// Decisions that `status` shows; the API has more.
+const EVENTS_SHOWN: usize = 8;
+
 /// The server.
 pub fn status(status: &Status) -> String {
     let mut text = list(&[
@@ -448,6 +488,13 @@ pub fn status(status: &Status) -> String {
         text += &format!("\nwarning: {warning}");
     }
     if !status.warnings.is_empty() {
+        text += "\n";
+    }
+    for event in status.events.iter().rev().take(EVENTS_SHOWN).rev() {
+        let (at, decision) = (&event.at, event.decision.name());
+        text += &format!("\n{at} tenant '{}' of disk '{}': {decision}: {}", event.tenant, event.disk, event.reason);
+    }
+    if !status.events.is_empty() {
         text += "\n";
     }
     format!("{text}\n{}\n{}", disks(&status.disks), volumes(&status.volumes))

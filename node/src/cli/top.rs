@@ -90,27 +90,46 @@ fn show_disk(frame: &mut Frame<'_>, disk: &LiveView, area: Rect) {
     frame.render_widget(Line::from(vec![name, format!("  {}", print::live_title(disk)).into()]), title);
     frame.render_widget(strip_line(disk, strip_area.width), strip_area);
     let cells: Vec<Vec<String>> = disk.tenants.iter().map(print::tenant_cells).collect();
-    let widths: Vec<Constraint> = (0..print::TENANT_HEADINGS.len())
+    let widths: Vec<usize> = (0..print::TENANT_HEADINGS.len())
         .map(|i| {
             let longest = cells.iter().map(|row| row[i].chars().count());
-            Constraint::Length(longest.chain([print::TENANT_HEADINGS[i].trim_start().len()]).max().unwrap_or(0) as u16)
+            longest.chain([print::TENANT_HEADINGS[i].trim_start().len()]).max().unwrap_or(0)
         })
         .collect();
+    let shown = columns_that_fit(&widths, usize::from(area.width));
     let rows = disk.tenants.iter().zip(cells).enumerate().map(|(i, (tenant, cells))| {
-        let cells = cells.into_iter().enumerate().map(|(column, cell)| {
+        let cells = cells.into_iter().enumerate().filter(|(column, _)| shown.contains(column)).map(|(column, cell)| {
             let style = match column {
                 0 => Style::new().fg(colour(i)),
                 print::KEEPS => kept(disk, tenant),
                 _ => Style::new(),
             };
-            Span::styled(cell, style)
+            aligned(column, Line::from(Span::styled(cell, style)))
         });
-        Row::new(cells.map(Line::from).enumerate().map(|(column, cell)| aligned(column, cell)).collect::<Vec<_>>())
+        Row::new(cells.collect::<Vec<_>>())
     });
-    let headings = print::TENANT_HEADINGS.iter().enumerate();
-    let head = headings.map(|(column, heading)| aligned(column, Line::from(heading.trim_start())));
+    let head = shown.iter().map(|&column| aligned(column, Line::from(print::TENANT_HEADINGS[column].trim_start())));
     let head = Row::new(head.collect::<Vec<_>>()).style(Style::new().add_modifier(Modifier::DIM));
-    frame.render_widget(Table::new(rows, widths).header(head).column_spacing(2), tenants);
+    let widths: Vec<Constraint> = shown.iter().map(|&column| Constraint::Length(widths[column] as u16)).collect();
+    frame.render_widget(Table::new(rows, widths).header(head).column_spacing(SPACING as u16), tenants);
+}
+
+/// Between two columns.
+const SPACING: usize = 2;
+/// What a narrow screen goes without, the dearest last: `--once` and `volume show` have it.
+const DROPPED: [&str; 8] = [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE"];
+
+/// The columns for which there is room.
+fn columns_that_fit(widths: &[usize], room: usize) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..widths.len()).collect();
+    let needed = |shown: &[usize]| shown.iter().map(|&column| widths[column] + SPACING).sum::<usize>();
+    for dropped in DROPPED {
+        if needed(&shown) <= room + SPACING {
+            break;
+        }
+        shown.retain(|&column| print::TENANT_HEADINGS[column] != dropped);
+    }
+    shown
 }
 
 fn aligned(column: usize, cell: Line<'_>) -> Line<'_> {
@@ -203,6 +222,7 @@ mod tests {
             volumes: vec![name.into()],
             share: ShareView { requested: None, effective: 0.5 },
             slice: None,
+            sizing: None,
             insulation: Some(RatioView { ratio: 0.93, window_seconds: 5.0, prediction: String::new() }),
             rates: Some(RatesView {
                 reads: 120.0,
@@ -223,11 +243,18 @@ mod tests {
             slices: vec![slice("alice", 0.2, 0.1), slice("bob", 0.1, 0.1)],
         };
         let disks = [disk.clone(), LiveView { disk: "ssd".into(), slices: Vec::new(), ..disk }];
-        for (width, height) in [(1, 1), (20, 3), (120, 30)] {
+        for (width, height) in [(1, 1), (20, 3), (90, 30), (160, 30)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
             terminal.draw(|frame| picture(frame, &disks)).unwrap();
             let text = terminal.backend().to_string();
-            if width == 120 {
+            if width == 90 {
+                for (part, is_there) in
+                    [("120/s 480KiB/s", true), ("46 ms", true), ("P99.9", false), ("slice 75% disk 25%", true)]
+                {
+                    assert_eq!(text.contains(part), is_there, "{part} in\n{text}");
+                }
+            }
+            if width == 160 {
                 for part in [
                     "hdd",
                     "ssd",

@@ -21,7 +21,7 @@ use engine::units::{MILLISECOND, Nanos, SECOND};
 use super::show::Shares;
 use super::view::{
     ByOpView, Condition, DelayView, InsulationView, LatencyView, LiveView, OwnedView, PercentilesView, PolicyView,
-    RatesView, RatioView, SliceView, TenantView,
+    RatesView, RatioView, SizingView, SliceView, TenantView,
 };
 use super::{Control, Error, Kind, Running};
 use crate::quantity::{Name, Time};
@@ -272,6 +272,7 @@ impl Control {
             let disks = self.running().into_iter().map(|(disk, _)| disk);
             let looks = disks.map(|disk| async {
                 let snapshot = self.snapshot(&disk).await?;
+                self.note_decisions(&disk, &snapshot).await;
                 let state = self.state();
                 let sample = Sample::new(state.disk(&disk).ok()?, &snapshot);
                 Some((disk, sample))
@@ -318,6 +319,10 @@ impl Control {
             insulation: series.zip(now).and_then(|(series, now)| series.ratio(now, name)),
             rates: series.zip(now).and_then(|(series, now)| series.rates(now, name)),
             latency: snapshot.and_then(|snapshot| Some(latency_view(&stats_of(snapshot, tenant.id)?.latency))),
+            sizing: snapshot.and_then(|snapshot| {
+                let sizing = stats_of(snapshot, tenant.id)?.sizing?;
+                Some(SizingView::new(&sizing, snapshot.now))
+            }),
         };
         running.tenants.iter().map(view).collect()
     }

@@ -6,6 +6,7 @@
 //! server's directory, everything about volumes in the disks.
 
 mod curve;
+mod decisions;
 mod disks;
 mod error;
 mod faults;
@@ -61,6 +62,8 @@ pub struct Control {
     probes: probes::Probes,
     /// What the disks have done of late.
     series: live::AllSeries,
+    /// What was decided for tenants of late.
+    decisions: Mutex<decisions::Decisions>,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -171,6 +174,7 @@ impl Control {
             divisions: Arc::default(),
             probes: probes::Probes::default(),
             series: live::AllSeries::default(),
+            decisions: Mutex::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
             _lock: lock,
             config,
@@ -470,7 +474,11 @@ impl Allotment {
     fn spec(&self) -> TenantSpec {
         TenantSpec {
             share: self.share.as_ref().map(|share| share.share),
-            cache: self.cache.map_or(CacheSpec::Trial, |cache| CacheSpec::Asked(cache.0)),
+            cache: match (self.cache, self.decided) {
+                (Some(asked), _) => CacheSpec::Asked(asked.0),
+                (None, Some(decided)) => CacheSpec::Decided(decided.0),
+                (None, None) => CacheSpec::Trial,
+            },
             eviction: self.eviction.into(),
         }
     }

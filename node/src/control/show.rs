@@ -174,6 +174,7 @@ impl Control {
             http: texts(listening.http),
             connections: volumes.iter().map(|volume| volume.connections).sum(),
             warnings,
+            events: self.events(),
             disks,
             volumes,
         }
@@ -225,6 +226,7 @@ fn volume_view(
         slice: of_tenant.and_then(|view| view.slice.clone()),
         insulation: of_tenant.and_then(|view| view.insulation.clone()),
         latency: of_tenant.and_then(|view| view.latency),
+        sizing: of_tenant.and_then(|view| view.sizing.clone()),
         write_cache: spec.map_or_else(WriteCache::default, |spec| spec.write_cache),
         allocation: spec.map(|spec| spec.allocation).unwrap_or_default(),
         initialised_ratio: stats.map_or(0.0, |stats| 1.0 - stats.hole_bytes as f64 / size_bytes.max(1) as f64),

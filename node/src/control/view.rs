@@ -1,5 +1,6 @@
 //! What is asked for and what is shown, as it goes over the API. Requested and effective values stand side by side.
 
+mod sizing;
 mod tenants;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+pub use sizing::*;
 pub use tenants::*;
 
 use crate::fault::FaultText;
@@ -41,9 +43,13 @@ pub struct CreateVolume {
     /// Whose allotment it uses; its own if left out.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<Name>,
-    /// Cache of its tenant.
+    /// Cache of its tenant; what it needs for R, found out in a trial, if left out.
     #[schema(value_type = Option<String>)]
     pub cache: Option<Size>,
+    /// A volume of the same disk whose load it will have: what it needs for R is decided at once.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub like: Option<Name>,
     /// How the cache of its tenant chooses what goes when it needs room; as it is, or `lru`, if left out.
     pub eviction: Option<Eviction>,
     /// How its file gets space.
@@ -397,6 +403,8 @@ pub struct VolumeView {
     pub insulation: Option<RatioView>,
     /// How long the requests of its tenant take; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
+    /// What its tenant needs for R, and what was decided; absent if the disk's policy insulates nobody.
+    pub sizing: Option<SizingView>,
     /// How writes are acknowledged.
     pub write_cache: WriteCache,
     /// How its file gets space.
@@ -615,6 +623,8 @@ pub struct Status {
     pub connections: u32,
     /// Things to know, of all disks and volumes.
     pub warnings: Vec<String>,
+    /// What was decided for tenants since the start, oldest first; the latest 64.
+    pub events: Vec<EventView>,
     /// Its disks.
     pub disks: Vec<DiskView>,
     /// Its volumes.

@@ -142,7 +142,8 @@ impl Control {
         let turn = self.change().await?;
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         let chosen = self.choose_device(&request, &disk).await?;
-        let (spec, store, progress) = self.plan(&request, &disk, chosen.as_ref())?;
+        let decided = self.decide_like(&request, &disk).await?;
+        let (spec, store, progress) = self.plan(&request, &disk, chosen.as_ref(), decided)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
@@ -202,6 +203,7 @@ impl Control {
         request: &CreateVolume,
         disk: &Name,
         chosen: Option<&Chosen>,
+        decided: Option<Size>,
     ) -> Result<(Spec, Arc<Store>, Arc<Progress>), Error> {
         let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
         let size =
@@ -218,11 +220,13 @@ impl Control {
         let mut spec = Spec::new(size, request.tenant.clone(), request.allocation);
         spec.device = chosen.map(|chosen| chosen.device.clone());
         let tenant = spec.tenant(&request.name);
-        if request.share.is_some() || request.cache.is_some() || request.eviction.is_some() {
+        let asks = request.share.is_some() || request.cache.is_some() || request.eviction.is_some();
+        if asks || decided.is_some() {
             let now = running.allotment(&tenant);
             spec.allotment = Allotment {
                 share: request.share.clone().or(now.share),
                 cache: request.cache.or(now.cache),
+                decided: decided.or(now.decided),
                 eviction: request.eviction.unwrap_or(now.eviction),
                 sequence: running.next_sequence(),
             };
@@ -269,7 +273,9 @@ impl Control {
             let now = running.allotment(&tenant);
             spec.allotment = Allotment {
                 share: request.share.map_or(now.share, |share| share.value()),
-                cache: request.cache.map_or(now.cache, |cache| cache.value()),
+                cache: request.cache.clone().map_or(now.cache, |cache| cache.value()),
+                // Who is told what to have, or not any more, is watched anew.
+                decided: now.decided.filter(|_| request.cache.is_none()),
                 eviction: request.eviction.unwrap_or(now.eviction),
                 sequence: running.next_sequence(),
             };
@@ -307,7 +313,7 @@ impl Control {
         }
     }
 
-    fn set_spec(&self, disk: &Name, name: &Name, spec: &Spec) {
+    pub(super) fn set_spec(&self, disk: &Name, name: &Name, spec: &Spec) {
         if let Some(volume) = self.state().volume_mut(disk, name) {
             volume.spec = Some(spec.clone());
         }
@@ -442,11 +448,15 @@ impl Control {
         Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None })
     }
 
-    /// The same, with the slice that its tenant has now.
+    /// The same, with the slice that its tenant has now, and what was decided for it.
     async fn done_with_slice(&self, name: &Name, message: String) -> Result<Done, Error> {
         let mut done = self.done(name, message).await?;
-        if let Some(slice) = done.volume.as_ref().and_then(|volume| volume.slice.as_ref()) {
+        let Some(volume) = &done.volume else { return Ok(done) };
+        if let Some(slice) = &volume.slice {
             done.message += &format!("; {}", slice.in_words());
+        }
+        if let Some(sizing) = &volume.sizing {
+            done.message += &format!("\n{}", sizing.in_words());
         }
         Ok(done)
     }
@@ -493,7 +503,7 @@ fn shared(spec: &Spec) -> String {
 }
 
 /// The disk that was named, or the only one, or the one called `default`.
-fn which_disk(state: &State, named: Option<&Name>) -> Result<Name, Error> {
+pub(super) fn which_disk(state: &State, named: Option<&Name>) -> Result<Name, Error> {
     let first = "default".parse().expect("a name");
     let name = match (named, state.disks.len()) {
         (Some(name), _) => name.clone(),

@@ -202,7 +202,7 @@ impl<R: Reactor> Driver<R> {
                 self.giving = Some(Giving::new(&self.server, &self.frames, answer));
             }
             Action::Decided { tenant, sizing } => {
-                tracing::info!(disk = self.options.name, tenant = tenant.0, decision = ?sizing.decision, "decided");
+                tracing::debug!(disk = self.options.name, tenant = tenant.0, decision = ?sizing.decision, "decided");
             }
             Action::Report { token, report } => match self.pending.get(&token).map(|pending| pending.then) {
                 Some(Then::GiveBack) if !matches!(report, Report::Refused(_)) => {

@@ -89,6 +89,9 @@ pub struct Allotment {
     /// Cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<Size>,
+    /// Cache that it was admitted with, if none was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided: Option<Size>,
     /// How its cache chooses what goes.
     #[serde(default, skip_serializing_if = "Eviction::is_default")]
     pub eviction: Eviction,

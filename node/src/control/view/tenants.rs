@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Condition, ShareView};
+use super::{Condition, ShareView, SizingView};
 use crate::quantity::duration;
 use crate::store::PolicyName;
 
@@ -158,6 +158,8 @@ pub struct TenantView {
     pub rates: Option<RatesView>,
     /// How long their requests take; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
+    /// What it needs for R, and what was decided; absent if the disk's policy insulates nobody.
+    pub sizing: Option<SizingView>,
 }
 
 /// A slice that is over.

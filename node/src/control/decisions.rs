@@ -1,0 +1,230 @@
+//! What was decided for tenants: asked before they are there, told when it changes, kept over a restart.
+//!
+//! A decision is a level, not an edge: it stands in each snapshot. So it is told from two looks, and nothing is lost when one
+//! is missed but what was taken back meanwhile.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::MutexGuard;
+use std::time::SystemTime;
+
+use engine::control::{CacheSpec, Command, Decision, Plan, PlanRequest, Report, Sizing, Snapshot, TenantId};
+use engine::units::Nanos;
+use tracing::{info, warn};
+
+use super::view::{CreateVolume, EventView, PlanView, SizingView, Verdict};
+use super::volumes::which_disk;
+use super::{Control, Error, Kind, with_files};
+use crate::quantity::{Name, ShareText, Size};
+use crate::store::Spec;
+use crate::store::profile::date;
+use crate::store::spec::{Allotment, check_size};
+
+/// Decisions that are remembered, for those who look later; all of them are in the log.
+const EVENTS_MAX: usize = 64;
+
+/// What was told of decisions.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    /// By disk and tenant: the last one, and when it was made.
+    told: BTreeMap<(Name, Name), (Verdict, Nanos)>,
+    /// The latest, oldest first.
+    events: VecDeque<EventView>,
+}
+
+impl Decisions {
+    /// Whether this is news; it is not any more.
+    fn is_new(&mut self, key: (Name, Name), sizing: &Sizing) -> bool {
+        let now = (Verdict::from(&sizing.decision), sizing.since);
+        self.told.insert(key, now) != Some(now)
+    }
+
+    fn add(&mut self, event: EventView) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
+
+impl Control {
+    fn decisions(&self) -> MutexGuard<'_, Decisions> {
+        self.decisions.lock().expect("nobody panics while holding it")
+    }
+
+    /// What was decided of late, oldest first.
+    pub(super) fn events(&self) -> Vec<EventView> {
+        self.decisions().events.iter().cloned().collect()
+    }
+
+    /// Tells what was decided since the last look, and keeps with the volumes what is to outlive a restart.
+    pub(super) async fn note_decisions(&self, disk: &Name, snapshot: &Snapshot) {
+        let sizings = self.sizings(disk, snapshot);
+        self.decisions().told.retain(|(of, tenant), _| of != disk || sizings.iter().any(|(name, _)| name == tenant));
+        for (tenant, sizing) in &sizings {
+            if self.decisions().is_new((disk.clone(), tenant.clone()), sizing) {
+                self.tell(disk, tenant, &SizingView::new(sizing, snapshot.now));
+            }
+            let decided = match sizing.decision {
+                Decision::Admitted => Some(Size(sizing.kept_bytes)),
+                // The next start finds it out anew.
+                Decision::BestEffort(_) => None,
+                Decision::Trial(_) => continue,
+            };
+            if let Err(error) = self.keep(disk, tenant, decided).await {
+                warn!(%disk, %tenant, "its decided cache will be forgotten at a restart: {error}");
+            }
+        }
+    }
+
+    fn sizings(&self, disk: &Name, snapshot: &Snapshot) -> Vec<(Name, Sizing)> {
+        let state = self.state();
+        let Ok(running) = state.disk(disk) else { return Vec::new() };
+        let sizing = |id: TenantId| snapshot.tenants.iter().find(|stats| stats.tenant == id)?.sizing;
+        running.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), sizing(tenant.id)?))).collect()
+    }
+
+    fn tell(&self, disk: &Name, tenant: &Name, sizing: &SizingView) {
+        let (decision, reason) = (sizing.decision, sizing.reason.clone());
+        match decision {
+            Verdict::BestEffort => warn!(%disk, %tenant, decision = decision.name(), "{reason}"),
+            Verdict::Trial | Verdict::Admitted => info!(%disk, %tenant, decision = decision.name(), "{reason}"),
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let at = date(now.as_secs());
+        self.decisions().add(EventView { at, disk: disk.to_string(), tenant: tenant.to_string(), decision, reason });
+    }
+
+    /// Writes the cache that was decided for a tenant beside a volume of it, if that is another one than before.
+    async fn keep(&self, disk: &Name, tenant: &Name, decided: Option<Size>) -> Result<(), Error> {
+        // While something is being changed, the next look is soon enough.
+        let Ok(_turn) = self.changing.try_lock() else { return Ok(()) };
+        let (store, holder, from, to) = {
+            let state = self.state();
+            let Ok(running) = state.disk(disk) else { return Ok(()) };
+            let now = running.allotment(tenant);
+            if now.cache.is_some() || !differs(now.decided, decided) {
+                return Ok(());
+            }
+            let holder = running.members(tenant).filter(|(_, spec)| spec.allotment == now).last();
+            let Some((name, spec)) = holder else { return Ok(()) };
+            let is_serving =
+                running.volumes.get(name).is_some_and(|volume| volume.id().is_some() && volume.progress().is_none());
+            if !is_serving {
+                return Ok(());
+            }
+            let sequence = if now.sequence == 0 { running.next_sequence() } else { now.sequence };
+            let to = Spec { allotment: Allotment { decided, sequence, ..now }, ..spec.clone() };
+            (running.store.clone(), name.clone(), spec.clone(), to)
+        };
+        let new = to.clone();
+        with_files(&store, &holder, move |files| files.change(&from, &to)).await??;
+        self.set_spec(disk, &holder, &new);
+        Ok(())
+    }
+
+    /// What would be decided for a volume, if it were made now. Nothing changes.
+    pub async fn plan_volume(&self, request: CreateVolume) -> Result<PlanView, Error> {
+        let disk = which_disk(&self.state(), request.disk.as_ref())?;
+        if let Some(size) = request.size {
+            check_size(size.0).map_err(Error::Invalid)?;
+        }
+        if self.state().find(&request.name).is_ok() {
+            return Err(Error::Exists(Kind::Volume, request.name));
+        }
+        let tenant = request.tenant.clone().unwrap_or_else(|| request.name.clone());
+        let (asked, share) = {
+            let state = self.state();
+            let running = state.disk(&disk)?;
+            let now = running.allotment(&tenant);
+            let share = request.share.clone().or(now.share);
+            running.check_share(&disk, &tenant, share.as_ref().map(|share| share.share))?;
+            let others =
+                running.allotments().iter().filter(|(name, of)| **name != tenant && of.share.is_none()).count();
+            let left = engine::units::Share::ONE.ppb().saturating_sub(running.committed_ppb(Some(&tenant)));
+            let ppb = share.as_ref().map_or(left / (others as u64 + 1), |share: &ShareText| share.share.ppb());
+            let cache = match (request.cache.or(now.cache), now.decided) {
+                (Some(cache), _) => CacheSpec::Asked(cache.0),
+                (None, Some(decided)) => CacheSpec::Decided(decided.0),
+                (None, None) => CacheSpec::Trial,
+            };
+            let like = request.like.as_ref().map(|like| running.tenant_like(&disk, like)).transpose()?;
+            let known = running.tenants.get(&tenant).map(|tenant| tenant.id);
+            let asked = PlanRequest { tenant: known, share: share.map(|share| share.share), cache, like };
+            (asked, ppb as f64 / 1e9)
+        };
+        let plan = self.ask_plan(&disk, &request.name, asked).await?;
+        Ok(PlanView::new(&plan, request.name.as_str(), (disk.as_str(), tenant.as_str()), share, asked.share))
+    }
+
+    /// The cache that a volume's tenant is to have at once because it will be like another's; nothing if that one says nothing.
+    pub(super) async fn decide_like(&self, request: &CreateVolume, disk: &Name) -> Result<Option<Size>, Error> {
+        let Some(like) = &request.like else { return Ok(None) };
+        let asked = {
+            let state = self.state();
+            let running = state.disk(disk)?;
+            if request.cache.is_some() {
+                return Err(Error::Invalid("a cache of a size, or one like another volume's: not both".into()));
+            }
+            if let Some(tenant) = request.tenant.as_ref().filter(|tenant| running.has_tenant(tenant)) {
+                return Err(Error::Invalid(format!("tenant '{tenant}' is there, and has its cache")));
+            }
+            let share = request.share.as_ref().map(|share| share.share);
+            running.check_share(disk, request.tenant.as_ref().unwrap_or(&request.name), share)?;
+            let like = Some(running.tenant_like(disk, like)?);
+            PlanRequest { tenant: None, share, cache: CacheSpec::Trial, like }
+        };
+        let plan = self.ask_plan(disk, &request.name, asked).await?;
+        let admitted = plan.sizing.filter(|sizing| sizing.decision == Decision::Admitted);
+        Ok(admitted.map(|sizing| Size(sizing.kept_bytes)))
+    }
+
+    async fn ask_plan(&self, disk: &Name, name: &Name, asked: PlanRequest) -> Result<Plan, Error> {
+        let answer = self.state().disk(disk)?.thread.command(Command::Plan(asked));
+        match answer.await {
+            Ok(Report::Plan(plan)) => Ok(*plan),
+            Ok(Report::Refused(refusal)) => Err(Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }),
+            _ => Err(Error::Internal("the disk has no plan".into())),
+        }
+    }
+}
+
+impl super::Running {
+    /// The tenant of a volume of this disk.
+    fn tenant_like(&self, disk: &Name, like: &Name) -> Result<TenantId, Error> {
+        let spec = self.volumes.get(like).and_then(|volume| volume.spec.as_ref());
+        let id = spec.and_then(|spec| self.tenants.get(&spec.tenant(like))).map(|tenant| tenant.id);
+        id.ok_or_else(|| Error::Invalid(format!("disk '{disk}' serves no volume '{like}' that another could be like")))
+    }
+}
+
+/// Whether what was decided is worth writing: it is news, or an eighth larger or smaller than what was written.
+fn differs(before: Option<Size>, now: Option<Size>) -> bool {
+    match (before, now) {
+        (Some(before), Some(now)) => before.0.abs_diff(now.0) > before.0 / 8,
+        (before, now) => before != now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_steps_are_not_written() {
+        let size = |mib: u64| Some(Size(mib << 20));
+        assert!(differs(None, size(1)) && differs(size(1), None) && differs(size(64), size(73)));
+        assert!(!differs(None, None) && !differs(size(64), size(72)) && !differs(size(64), size(60)));
+    }
+
+    #[test]
+    fn events_are_bounded() {
+        let mut decisions = Decisions::default();
+        for i in 0..2 * EVENTS_MAX {
+            let (disk, tenant) = ("d".to_string(), i.to_string());
+            let reason = String::new();
+            decisions.add(EventView { at: String::new(), disk, tenant, decision: Verdict::Trial, reason });
+        }
+        assert_eq!(decisions.events.len(), EVENTS_MAX);
+        assert_eq!(decisions.events.back().unwrap().tenant, (2 * EVENTS_MAX - 1).to_string());
+    }
+}

@@ -1,0 +1,280 @@
+//! What is shown of R and the cache: what a tenant needs, what it has, and what was decided.
+
+use engine::control::{Bound, Decision, Doubt, Plan, Sizing};
+use engine::units::{Nanos, Share};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::quantity::{Size, duration, percent};
+
+/// What was decided for a tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It is being watched: what it needs is not known yet.
+    Trial,
+    /// It keeps R.
+    Admitted,
+    /// It cannot have R, and gets as much of it as there is.
+    BestEffort,
+}
+
+impl Verdict {
+    /// All of them.
+    pub const ALL: [Verdict; 3] = [Verdict::Trial, Verdict::Admitted, Verdict::BestEffort];
+
+    /// Its name, as in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Trial => "trial",
+            Verdict::Admitted => "admitted",
+            Verdict::BestEffort => "best-effort",
+        }
+    }
+}
+
+impl From<&Decision> for Verdict {
+    fn from(decision: &Decision) -> Verdict {
+        match decision {
+            Decision::Trial(_) => Verdict::Trial,
+            Decision::Admitted => Verdict::Admitted,
+            Decision::BestEffort(_) => Verdict::BestEffort,
+        }
+    }
+}
+
+/// What a tenant needs for R, what it has, and what was decided. Caches in bytes of memory, bookkeeping included.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SizingView {
+    /// The decision that stands.
+    pub decision: Verdict,
+    /// Why, in numbers.
+    pub reason: String,
+    /// For how long it has stood; of a trial, how long it has lasted.
+    pub seconds: f64,
+    /// R that was asked of the disk, 0 to 1.
+    pub requested_ratio: f64,
+    /// The least cache with which it keeps R; absent while its load is not known, and where no cache is enough.
+    pub need_bytes: Option<u64>,
+    /// Cache that nobody takes from it while the decision stands.
+    pub guaranteed_bytes: u64,
+    /// Cache beyond that, lent until somebody needs it.
+    pub lent_bytes: u64,
+    /// R_time: the part of its slices that it does not lose.
+    pub time_ratio: f64,
+    /// R_cache: the part of its throughput with the whole cache that it has with its own; absent while its load is not known.
+    pub cache_ratio: Option<f64>,
+    /// R_time x R_cache: the R that it has; the best that it can have, if it was not admitted.
+    pub best_ratio: Option<f64>,
+    /// The round while all tenants are busy.
+    pub round_seconds: f64,
+    /// The longest that a request waits for the tenant's slice, as shares and losses are now.
+    pub wait_seconds_max: f64,
+}
+
+fn seconds(ns: Nanos) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn bytes(bytes: u64) -> String {
+    Size(bytes).rounded()
+}
+
+fn part(permille: u32) -> f64 {
+    f64::from(permille) / 1000.0
+}
+
+impl SizingView {
+    /// As of `now`.
+    pub fn new(sizing: &Sizing, now: Nanos) -> SizingView {
+        SizingView {
+            decision: (&sizing.decision).into(),
+            reason: reason(sizing, now),
+            seconds: seconds(now.saturating_sub(sizing.since)),
+            requested_ratio: part(sizing.insulation_permille),
+            need_bytes: sizing.need_bytes,
+            guaranteed_bytes: sizing.kept_bytes,
+            lent_bytes: sizing.lent_bytes,
+            time_ratio: part(sizing.time_permille),
+            cache_ratio: sizing.cache_permille.map(part),
+            best_ratio: sizing.best_permille.map(part),
+            round_seconds: seconds(sizing.round_ns),
+            wait_seconds_max: seconds(sizing.wait_ns),
+        }
+    }
+
+    /// For people.
+    pub fn in_words(&self) -> String {
+        format!(
+            "{}: {}; as things are, a request waits {} at most",
+            self.decision.name(),
+            self.reason,
+            duration(self.wait_seconds_max)
+        )
+    }
+}
+
+/// Why a decision is as it is.
+fn reason(sizing: &Sizing, now: Nanos) -> String {
+    let wanted = format!("R = {}", part(sizing.insulation_permille));
+    let best = sizing.best_permille.map_or_else(String::new, |best| format!("; best R = {:.2}", part(best)));
+    match sizing.decision {
+        Decision::Trial(Doubt::Unused) => {
+            format!(
+                "nobody has asked it for anything; {} of cache meanwhile",
+                bytes(sizing.kept_bytes + sizing.lent_bytes)
+            )
+        }
+        Decision::Trial(Doubt::Unsettled { until }) => format!(
+            "what cache it needs for {wanted} is being found out, for {} more at most",
+            duration(seconds(until.saturating_sub(now)))
+        ),
+        Decision::Admitted => {
+            let parts = sizing.cache_permille.map_or_else(String::new, |cache| {
+                format!(
+                    ": {:.2} of its slices x {:.2} of what the whole cache would absorb",
+                    part(sizing.time_permille),
+                    part(cache)
+                )
+            });
+            let need = sizing
+                .need_bytes
+                .map_or_else(String::new, |need| format!("needs {} of cache for {wanted}, ", bytes(need)));
+            format!("{need}{} are its own{parts}", bytes(sizing.kept_bytes))
+        }
+        Decision::BestEffort(Bound::Memory { needs_bytes, free_bytes }) => {
+            format!("needs {} of cache for {wanted}, {} is free{best}", bytes(needs_bytes), bytes(free_bytes))
+        }
+        Decision::BestEffort(Bound::Asked { needs_bytes }) => {
+            format!(
+                "needs {} of cache for {wanted}, and was to have {}{best}",
+                bytes(needs_bytes),
+                bytes(sizing.kept_bytes)
+            )
+        }
+        Decision::BestEffort(Bound::Round { needs_ns }) => {
+            format!("needs rounds of {} for {wanted}, longer than they may be{best}", duration(seconds(needs_ns)))
+        }
+    }
+}
+
+/// What would be decided for a volume, if it were made now.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlanView {
+    /// For people.
+    pub message: String,
+    /// On which disk.
+    pub disk: String,
+    /// Whose allotment it would use.
+    pub tenant: String,
+    /// The part of the disk's time that its tenant would have, 0 to 1.
+    pub share: f64,
+    /// The part that would be left to promise to others.
+    pub share_left: f64,
+    /// Its slice in each round; absent if the disk's policy gives none.
+    pub slice_seconds: Option<f64>,
+    /// What would be decided; absent if the disk's policy insulates nobody.
+    pub sizing: Option<SizingView>,
+    /// Cache that is not promised to anybody, bytes with bookkeeping.
+    pub cache_free_bytes: u64,
+}
+
+impl PlanView {
+    /// What the engine says of a tenant that would have this share, `promised` or not.
+    pub fn new(plan: &Plan, name: &str, (disk, tenant): (&str, &str), share: f64, promised: Option<Share>) -> PlanView {
+        let sizing = plan.sizing.as_ref().map(|sizing| SizingView::new(sizing, sizing.since));
+        let slice_seconds = (plan.slice_ns > 0).then(|| seconds(plan.slice_ns));
+        let left_ppb = plan.share_left_ppb.saturating_sub(promised.map_or(0, Share::ppb));
+        let left = percent(left_ppb);
+        let mut message = format!(
+            "volume '{name}' would have {} of the time of disk '{disk}', {left} would be left",
+            percent((share * 1e9) as u64)
+        );
+        if let Some(slice) = slice_seconds {
+            message += &format!("; its slice would be {}", duration(slice));
+        }
+        match &sizing {
+            Some(sizing) => message += &format!("; {}", sizing.in_words()),
+            None => message += "; the disk's policy insulates nobody, so nothing is decided",
+        }
+        message += &format!("; {} of cache can be asked for", bytes(plan.free_bytes));
+        PlanView {
+            message,
+            disk: disk.into(),
+            tenant: tenant.into(),
+            share,
+            share_left: left_ppb as f64 / 1e9,
+            slice_seconds,
+            sizing,
+            cache_free_bytes: plan.free_bytes,
+        }
+    }
+}
+
+/// Something that was decided.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventView {
+    /// When (RFC 3339).
+    pub at: String,
+    /// On which disk.
+    pub disk: String,
+    /// For which tenant.
+    pub tenant: String,
+    /// What.
+    pub decision: Verdict,
+    /// Why, in numbers.
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::units::SECOND;
+
+    const MIB: u64 = 1 << 20;
+
+    fn sizing(decision: Decision) -> Sizing {
+        Sizing {
+            decision,
+            since: 10 * SECOND,
+            insulation_permille: 900,
+            need_bytes: None,
+            kept_bytes: 64 * MIB,
+            lent_bytes: 32 * MIB,
+            time_permille: 950,
+            cache_permille: None,
+            best_permille: None,
+            round_ns: SECOND,
+            wait_ns: SECOND / 2,
+        }
+    }
+
+    #[test]
+    fn decisions_are_told_in_numbers() {
+        let trial = SizingView::new(&sizing(Decision::Trial(Doubt::Unsettled { until: 42 * SECOND })), 12 * SECOND);
+        assert_eq!((trial.decision, trial.seconds, trial.lent_bytes), (Verdict::Trial, 2.0, 32 * MIB));
+        assert!(trial.reason.ends_with("for 30 s more at most"), "{}", trial.reason);
+        let memory = Decision::BestEffort(Bound::Memory { needs_bytes: 3277 * MIB, free_bytes: 1126 * MIB });
+        let poor = SizingView::new(&Sizing { best_permille: Some(740), ..sizing(memory) }, 12 * SECOND);
+        assert_eq!(poor.reason, "needs 3.2GiB of cache for R = 0.9, 1.1GiB is free; best R = 0.74");
+        assert_eq!(
+            poor.in_words(),
+            format!("best-effort: {}; as things are, a request waits 500 ms at most", poor.reason)
+        );
+        let round = sizing(Decision::BestEffort(Bound::Round { needs_ns: 3 * SECOND }));
+        assert!(SizingView::new(&round, SECOND).reason.contains("rounds of 3.0 s"));
+        let rich = Sizing { need_bytes: Some(48 * MIB), cache_permille: Some(970), ..sizing(Decision::Admitted) };
+        let told = SizingView::new(&rich, 12 * SECOND).reason;
+        assert!(
+            told.starts_with("needs 48MiB of cache for R = 0.9, 64MiB are its own: 0.95 of its slices x 0.97"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn names_are_those_of_the_api() {
+        for verdict in Verdict::ALL {
+            assert_eq!(serde_json::to_value(verdict).unwrap(), verdict.name());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+"""What a tenant needs for R: asked before, decided after a trial, told, and kept over a restart."""
+
+import subprocess
+
+from harness.case import ServerCase
+from harness.wait import until
+
+MIB = 1 << 20
+# A trial ends within a minute of its first request.
+TRIAL_SECONDS = 90
+
+
+class Decisions(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.server = self.serve(cache="64MiB")
+        self.server.cli("disk", "add", "hdd", "sim:cheetah-15k5")
+
+    def create(self, name, *more):
+        return self.server.cli("volume", "create", name, "1GiB", "--disk", "hdd", *more).stdout
+
+    def sizing(self, name):
+        return self.server.json("volume", "show", name)["sizing"]
+
+    def test_asking_changes_nothing(self):
+        self.create("db", "--share", "3/4", "--cache", "16MiB")
+        asked = ("volume", "create", "web", "1GiB", "--disk", "hdd", "--share", "1/8", "--dry-run")
+        said = self.server.cli(*asked).stdout
+        for part in ("12.5% of the time of disk 'hdd'", "12.5% would be left", "its slice would be", "trial", "waits", "of cache can be asked for"):
+            self.assertIn(part, said)
+        plan = self.server.json(*asked)
+        self.assertAlmostEqual(plan["share_left"], 0.125)
+        self.assertEqual((plan["disk"], plan["tenant"], plan["sizing"]["decision"]), ("hdd", "web", "trial"))
+        self.assertGreater(plan["sizing"]["wait_seconds_max"], 0)
+        self.assertGreater(plan["slice_seconds"], 0)
+        self.assertEqual([volume["name"] for volume in self.server.json("volume", "list")], ["db"])
+        # The same words as when it is made.
+        for more in ((), ("--dry-run",)):
+            said = self.server.refused("volume", "create", "web", "1GiB", "--disk", "hdd", "--share", "1/2", *more)
+            self.assertIn("25% is left", said)
+        said = self.server.refused("volume", "create", "web", "1GiB", "--disk", "hdd", "--cache", "1GiB", "--dry-run")
+        self.assertIn("does not fit", said)
+        self.assertIn("already", self.server.refused("volume", "create", "db", "1GiB", "--disk", "hdd", "--dry-run"))
+
+    def test_what_was_asked_for_is_decided_at_once(self):
+        said = self.create("db", "--share", "1/2", "--cache", "16MiB")
+        self.assertIn("admitted: ", said)
+        self.assertIn("waits", said)
+        self.assertIn("trial: ", self.create("web", "--share", "1/4"))
+        db, web = self.sizing("db"), self.sizing("web")
+        self.assertEqual((db["decision"], web["decision"]), ("admitted", "trial"))
+        self.assertLessEqual(abs(db["guaranteed_bytes"] - 16 * MIB), MIB)
+        events = until("the decisions of both", lambda: self.told(2))
+        self.assertEqual({(event["tenant"], event["decision"]) for event in events}, {("db", "admitted"), ("web", "trial")})
+        self.assertIn("tenant 'db' of disk 'hdd': admitted", self.server.cli("status").stdout)
+        metrics = self.server.metrics()
+        label = 'disk="hdd",tenant="db"'
+        self.assertEqual(metrics[f'aerogel_tenant_decision{{{label},decision="admitted"}}'], 1)
+        self.assertEqual(metrics[f'aerogel_tenant_decision{{{label},decision="trial"}}'], 0)
+        self.assertEqual(metrics[f"aerogel_tenant_cache_guaranteed_bytes{{{label}}}"], db["guaranteed_bytes"])
+        self.assertIn(f"aerogel_tenant_time_insulation_ratio{{{label}}}", metrics)
+        once = self.server.cli("top", "--disk", "hdd", "--once").stdout
+        self.assertIn("DECISION", once)
+        self.assertIn("admitted", once)
+
+    def told(self, least):
+        events = [event for event in self.server.json("status")["events"] if event["disk"] == "hdd"]
+        return events if len(events) >= least else None
+
+    def read(self, name, seconds):
+        """Random reads of a part that the cache holds."""
+        command = ["fio", "--name=read", "--ioengine=nbd", f"--uri={self.server.uri(name)}", "--rw=randread", "--bs=4k"]
+        command += ["--thread", "--iodepth=16", "--size=8M", "--time_based", f"--runtime={seconds}", "--output-format=json"]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_a_trial_ends_and_its_decision_is_kept(self):
+        self.create("db", "--share", "1/2")
+        load = self.read("db", TRIAL_SECONDS)
+        until("the end of the trial", lambda: self.sizing("db")["decision"] != "trial", TRIAL_SECONDS)
+        sizing = self.sizing("db")
+        self.assertEqual(sizing["decision"], "admitted", sizing)
+        self.assertGreaterEqual(sizing["guaranteed_bytes"], 8 * MIB * sizing["requested_ratio"] * 0.9)
+        self.assertGreaterEqual(sizing["best_ratio"], sizing["requested_ratio"] - 0.01)
+        # Like it: no trial for the next one.
+        self.assertIn("admitted: ", self.create("copy", "--share", "1/4", "--like", "db"))
+        specification = self.specification("db")
+        written = until("the decision beside the data", lambda: "decided" in specification.read_text())
+        self.assertTrue(written)
+        load.kill()
+        load.wait()
+        self.server.restart()
+        again = self.sizing("db")
+        self.assertEqual(again["decision"], "admitted", again)
+        self.assertGreaterEqual(again["guaranteed_bytes"], sizing["guaranteed_bytes"] * 0.8)
+
+    def specification(self, name):
+        [found] = self.scratch.rglob(f"{name}.toml")
+        return found
