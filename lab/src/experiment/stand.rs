@@ -160,7 +160,7 @@ impl Stand {
     pub fn play(&self, actors: &[Option<(TenantSpec, Stream)>], reserved: bool, seed: u64) -> Result<Run, String> {
         let mut config = Config::new(self.memory);
         config.seed = seed;
-        config.prefetch_bytes_max = self.prefetch;
+        config.prefetch_bytes_max = Some(self.prefetch);
         config.device_depth = self.device_depth;
         config.policy = self.policy;
         config.insulation_permille = self.insulation_permille;
