@@ -59,11 +59,11 @@ test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../share
 	else echo "test-traces: skipped, there is no directory $(TRACES) (TRACES=DIR names another)"; fi
 
 test-lab: ## quick experiments, and whether docs/claims.md still says what they find
-	cargo run $(CHECKED) -p lab --bin aerogel-lab -- run --quick --check docs/claims.md
+	cargo run $(CHECKED) -p lab --bin aerogel-lab -- run --quick --traces $(TRACES) --check docs/claims.md
 
 lab: ## all experiments in full; their figures go into docs/claims.md, their page into target/lab/report.html
-	cargo run --release -p lab --bin aerogel-lab -- run --write docs/claims.md
-	cargo run --release -p lab --bin aerogel-lab -- report
+	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims.md
+	cargo run --release -p lab --bin aerogel-lab -- report --traces $(TRACES)
 
 test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for some)
 	@scripts/setup test

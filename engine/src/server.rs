@@ -55,8 +55,11 @@ pub struct Config {
     pub idle_ns: Nanos,
     /// A tenant's trial lasts at most this long from its first request.
     pub trial_ns_max: Nanos,
-    /// Bytes of the largest window that is read ahead of a stream; 0 for none. `Command::SetPrefetch` changes it.
-    pub prefetch_bytes_max: u64,
+    /// Bytes a second that the device reads one after the other, where it is fastest: from the profile.
+    pub stream_bytes_per_s: u64,
+    /// Bytes of the largest window that is read ahead of a stream, 0 for none; `None`: as many as R and the disk ask for
+    /// ([`policy::Settings::prefetch_bytes`]). `Command::SetPrefetch` changes it.
+    pub prefetch_bytes_max: Option<u64>,
     /// Seeds hash tables.
     pub seed: u64,
 }
@@ -88,8 +91,9 @@ impl Config {
             idle_ns: 20 * MILLISECOND,
             // Some thousand requests of a disk, and no longer than somebody watches whom they have just created.
             trial_ns_max: 60 * SECOND,
-            // What Linux reads ahead of a disk.
-            prefetch_bytes_max: 128 << 10,
+            // A usual disk's, until it is measured.
+            stream_bytes_per_s: 100_000_000,
+            prefetch_bytes_max: None,
             seed: 0,
         }
     }
@@ -104,6 +108,7 @@ impl Config {
             round_max_ns: self.round_max_ns,
             needs_slices: self.needs_slices,
             prices: self.prices,
+            stream_bytes_per_s: self.stream_bytes_per_s,
         }
     }
 
@@ -136,6 +141,8 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub struct Server {
     pub(crate) config: Config,
+    /// Bytes of the largest window that is read ahead of a stream now; 0 for none.
+    pub(crate) prefetch_bytes: u64,
     pub(crate) now: Nanos,
     pub(crate) cache: Cache,
     pub(crate) device: Device,
@@ -185,6 +192,7 @@ impl Server {
         let frames = Config::frames_of(config.budget_bytes);
         let frames_max = Config::frames_of(config.budget_bytes_max);
         Server {
+            prefetch_bytes: config.prefetch_bytes_max.unwrap_or(config.policy().prefetch_bytes()),
             now: 0,
             cache: Cache::new(frames, frames_max, config.seed),
             device: Device::new(config.policy()),

@@ -135,8 +135,8 @@ impl World {
             }
             6 => self.vanish_all(volume),
             _ if self.setup.changes_policy && self.rng.one_in(2) => self.set_policy(),
-            _ if self.setup.config.prefetch_bytes_max > 0 && self.ops.is_multiple_of(3) => {
-                let bytes = [0, 64 << 10, 1 << 20][(self.ops / 3 % 3) as usize];
+            _ if self.setup.config.prefetch_bytes_max != Some(0) && self.ops.is_multiple_of(3) => {
+                let bytes = [Some(0), Some(64 << 10), None][(self.ops / 3 % 3) as usize];
                 self.ask(Command::SetPrefetch(bytes), Ask::Must)
             }
             _ if self.ops.is_multiple_of(2) => {

@@ -101,7 +101,8 @@ impl Setup {
         disk.limits.block_bytes = u64::from(device_block);
         let mut config = config(tenants, disk.limits.depth, rng);
         // Dice of its own, so that the other worlds stay as they are.
-        config.prefetch_bytes_max = Rng::new(seed ^ 0xa4ead).pick(&[0, 0, 16 << 10, 128 << 10, 8 << 20]);
+        config.prefetch_bytes_max =
+            Rng::new(seed ^ 0xa4ead).pick(&[Some(0), Some(0), Some(16 << 10), Some(128 << 10), None]);
         let dice = &mut Rng::new(seed ^ 0xfa12);
         (config.needs_slices, config.prices) = (dice.one_in(2), prices(dice));
         config.trial_ns_max = Rng::new(seed ^ 0x51_2e).pick(&[MILLISECOND, 100 * MILLISECOND, 60 * SECOND]);
@@ -209,7 +210,8 @@ fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {
         dirty_age_max_ns: rng.pick(&[MILLISECOND, 100 * MILLISECOND, 5 * SECOND]),
         idle_ns: rng.pick(&[MILLISECOND / 10, 20 * MILLISECOND]),
         trial_ns_max: 60 * SECOND,
-        prefetch_bytes_max: 0,
+        stream_bytes_per_s: 100_000_000,
+        prefetch_bytes_max: Some(0),
         seed: rng.next(),
         policy: rng.pick(&[Kind::None, Kind::Insulated]),
         insulation_permille: rng.pick(&[500, 900, 950]),

@@ -109,7 +109,7 @@ impl World {
                 link.push(Item::Header(header, None));
             } else {
                 let mut request = asker.ask(self.ops, &mut link.rng);
-                if self.setup.config.prefetch_bytes_max > 0 {
+                if self.setup.config.prefetch_bytes_max != Some(0) {
                     request.read_on(&mut link.read_to, volume.places.size);
                 }
                 link.write(request);

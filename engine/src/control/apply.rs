@@ -49,6 +49,7 @@ impl Server {
                 // What the driver has laid out cannot grow; and without any request there would be no progress.
                 let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
                 self.device.set_policy(self.now, Settings { depth, ..*settings });
+                self.prefetch_bytes = self.config.prefetch_bytes_max.unwrap_or(self.device.prefetch_bytes());
                 self.review();
                 Ok(Some(Report::Done))
             }
@@ -274,9 +275,10 @@ impl Server {
         self.cache.pool().limit()
     }
 
-    fn set_prefetch(&mut self, bytes: u64) {
+    fn set_prefetch(&mut self, bytes: Option<u64>) {
         self.config.prefetch_bytes_max = bytes;
-        if bytes == 0 {
+        self.prefetch_bytes = bytes.unwrap_or(self.device.prefetch_bytes());
+        if self.prefetch_bytes == 0 {
             let ids: Vec<_> = self.volumes.iter().flatten().map(Volume::id).collect();
             ids.into_iter().for_each(|id| self.end_streams(id, None));
         }

@@ -131,8 +131,8 @@ pub enum Command {
     SetBudget(u64),
     /// Acknowledged data was lost before the volume was opened: flushes fail until `ClearVolume`.
     DeclareLost(VolumeId),
-    /// Read at most this many bytes ahead of a stream at once; 0 for none.
-    SetPrefetch(u64),
+    /// Read at most this many bytes ahead of a stream at once, 0 for none; `None`: as many as R and the disk ask for.
+    SetPrefetch(Option<u64>),
     /// Another policy, or other settings of the same. What waits stays in its order; the depth is at most the one that the
     /// machine began with.
     SetPolicy(Box<policy::Settings>),

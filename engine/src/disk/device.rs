@@ -38,7 +38,6 @@ pub(crate) struct Slot {
     pub(crate) parts: Vec<(BlockId, SectorMask)>,
     /// As the policy sees it, and whether it begins where an earlier one of its tenant ended.
     entry: Entry,
-    follows: bool,
     arrived: Nanos,
     submitted: Nanos,
     /// Whether somebody waits for it: [`Policy::hurry`] says so later than [`Policy::arrived`].
@@ -57,8 +56,7 @@ impl Default for Slot {
             purpose: Purpose::Fill,
             tenant: TenantId(0),
             parts: Vec::new(),
-            entry: Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 0 },
-            follows: false,
+            entry: Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 0, follows: false },
             arrived: 0,
             submitted: 0,
             urgent: Cell::new(false),
@@ -133,6 +131,11 @@ impl Device {
         self.policy.set_tenant(now, tenant, share);
     }
 
+    /// Bytes to be read ahead of a stream at once.
+    pub(crate) fn prefetch_bytes(&self) -> u64 {
+        self.settings.prefetch_bytes()
+    }
+
     /// The part of its slices that a tenant may not lose: [`Policy::set_keep`].
     pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
         self.tenants[tenant.0 as usize].keep_permille = keep_permille;
@@ -181,7 +184,7 @@ impl Device {
         for io in waiting {
             let slot = &mut self.slots[io.0];
             slot.others_at = 0;
-            slot.entry.cost_ns = self.policy.cost_ns(slot.entry.op, slot.entry.len, slot.follows);
+            slot.entry.cost_ns = self.policy.cost_ns(slot.entry.op, slot.entry.len, slot.entry.follows);
             self.policy.arrived(now, slot.tenant, slot.entry, slot.urgent.get());
         }
     }
@@ -239,9 +242,8 @@ impl Device {
         let of_tenant = &mut self.tenants[tenant.0 as usize];
         let follows = of_tenant.ends.follows(&slot.io);
         of_tenant.demand.begin(now);
-        slot.follows = follows;
         let Io { op, len, .. } = slot.io;
-        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, follows) };
+        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, follows), follows };
         self.policy.arrived(now, tenant, slot.entry, urgent);
     }
 
@@ -465,6 +467,7 @@ mod tests {
             round_max_ns: SECOND,
             needs_slices: true,
             prices: policy::Prices::default(),
+            stream_bytes_per_s: 100_000_000,
         }
     }
 

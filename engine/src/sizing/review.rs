@@ -275,7 +275,7 @@ impl Server {
                     weight: weights[at],
                     loss_ns: plans[at].flatten().map_or(switch_ns, |plan| plan.loss_ns) as f64,
                     load,
-                    transfer: of.map_or((0.0, 0), |of| of.transfer(self.config.prefetch_bytes_max)),
+                    transfer: of.map_or((0.0, 0), |of| of.transfer(self.prefetch_bytes)),
                 }
             };
             let all: Vec<_> = (0..tenants.len()).map(tenant).collect();

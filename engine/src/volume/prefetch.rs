@@ -45,7 +45,7 @@ fn window(read: (u64, u64), ahead: u64, marker: u64, most: u64, room: u64, volum
 impl Server {
     /// A client reads: the place of the stream that it belongs to.
     pub(crate) fn note_read(&mut self, conn: ConnId, volume: VolumeId, start: u64, end: u64) -> Option<usize> {
-        if self.config.prefetch_bytes_max == 0 || start >= end {
+        if self.prefetch_bytes == 0 || start >= end {
             return None;
         }
         let now = self.now;
@@ -67,7 +67,7 @@ impl Server {
     pub(crate) fn read_ahead(&mut self, request: u32) {
         let Request { conn, volume, start, end, stream, .. } = self.requests[request];
         let Some(place) = stream else { return };
-        let most = self.config.prefetch_bytes_max;
+        let most = self.prefetch_bytes;
         if end - start >= most && self.conn(conn).in_flight > 1 {
             // A client with several such reads on their way keeps the device busy, and its requests whole.
             return;
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn all_streams_together_get_a_quarter_of_the_partition() {
         let mut rig = Rig::new();
-        rig.command(1, Command::SetPrefetch(64 * MIB));
+        rig.command(1, Command::SetPrefetch(Some(64 * MIB)));
         let quarter = rig.server.cache.partition(TenantId(0)).target / 4;
         let len = 64 * KIB;
         let most = (3 * len / BLOCK) as u32;
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn who_waits_for_frames_gets_those_of_what_is_not_in_the_device_yet() {
         let mut rig = Rig::with(1, |_| {});
-        rig.command(1, Command::SetPrefetch(MIB));
+        rig.command(1, Command::SetPrefetch(Some(MIB)));
         (0..3).for_each(|at| rig.read(at, at * PIECE, PIECE));
         assert!(rig.ahead().1 > 100);
         // Dirt, as much as there may be: with the three pieces that are read there is room for that, but for no more.
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!((rig.ahead(), rig.server.device.waiting()), ((0, 0), 2), "its volume closes");
 
         let mut rig = queued();
-        rig.command(1, Command::SetPrefetch(0));
+        rig.command(1, Command::SetPrefetch(Some(0)));
         assert_eq!((rig.ahead(), rig.server.device.waiting()), ((0, 0), 2), "it is switched off");
         (3..9).for_each(|at| rig.read(at, at * BLOCK, BLOCK));
         assert_eq!(rig.ahead(), (0, 0));

@@ -15,22 +15,26 @@ pub struct Effort {
     /// Short runs with one seed: a look, not a record
     #[arg(long)]
     pub quick: bool,
-    /// How many seeds (3; 1 when quick)
+    /// How many seeds (10; 1 when quick)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: Option<u64>,
     /// The first seed
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
+    /// Where real traces are; what needs them is left out where there are none
+    #[arg(long, value_name = "DIR", default_value = "../shared/data/traces")]
+    pub traces: PathBuf,
 }
 
 impl Effort {
     fn context(&self, name: &str) -> Context {
-        let count = self.seeds.unwrap_or(if self.quick { 1 } else { 3 });
+        let count = self.seeds.unwrap_or(if self.quick { 1 } else { 10 });
         let style =
             ProgressStyle::with_template("{prefix:20} {wide_bar} {pos}/{len} {elapsed}").expect("a good template");
         let progress = ProgressBar::new(0).with_style(style).with_prefix(name.to_owned());
         progress.enable_steady_tick(Duration::from_millis(500));
-        Context { quick: self.quick, seeds: (0..count).map(|i| self.seed.wrapping_add(i)).collect(), progress }
+        let seeds = (0..count).map(|i| self.seed.wrapping_add(i)).collect();
+        Context { quick: self.quick, seeds, traces: self.traces.clone(), progress }
     }
 }
 
@@ -111,6 +115,13 @@ impl Run {
         for experiment in experiments {
             let outcome = perform(experiment, &self.effort)?;
             keep(&self.out, experiment, &outcome)?;
+            if let Some(why) = &outcome.left_out {
+                if self.write.is_some() {
+                    return Err(format!("{} cannot be recorded: {why}", experiment.name));
+                }
+                eprintln!("{}: left out: {why}", experiment.name);
+                continue;
+            }
             good &= outcome.claims.iter().all(|claim| claim.holds);
             if self.json {
                 results.insert(experiment.name.into(), serde_json::to_value(&outcome).map_err(|e| e.to_string())?);

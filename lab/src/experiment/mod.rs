@@ -14,11 +14,15 @@
 pub mod chart;
 pub mod cli;
 pub mod index;
+pub mod lines;
+pub mod loads;
 pub mod page;
 pub mod stand;
 
 mod insulation;
 mod sharing;
+
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -35,6 +39,15 @@ pub const ALL: &[Experiment] = &[
     insulation::mixes::UNEQUAL,
     insulation::mixes::WRITE_STREAM,
     insulation::mixes::RANDOM_WRITES,
+    insulation::cached::ABSORBED,
+    insulation::cached::FOUR,
+    insulation::cached::DATABASE,
+    insulation::traced::CLOSED,
+    insulation::traced::OPEN,
+    insulation::limits::EXPERIMENT,
+    insulation::change::EXPERIMENT,
+    insulation::sweep::PREFETCH,
+    insulation::sweep::SLICES,
     insulation::headless::READERS,
     insulation::headless::WRITER,
     insulation::headless::STREAM_WRITER,
@@ -60,13 +73,18 @@ pub struct Context {
     pub quick: bool,
     /// The seeds to run with.
     pub seeds: Vec<u64>,
+    /// Where real traces are, if there are any.
+    pub traces: PathBuf,
     /// Shows how far it is.
     pub progress: indicatif::ProgressBar,
 }
 
 /// What an experiment found.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Outcome {
+    /// Why it was not done, if something that it needs is not here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
     /// Statements with bounds.
     pub claims: Vec<Claim>,
     /// Everything that was measured.
@@ -74,6 +92,13 @@ pub struct Outcome {
     /// SVG documents.
     #[serde(skip)]
     pub pictures: Vec<Picture>,
+}
+
+impl Outcome {
+    /// It was not done.
+    pub fn left_out(why: String) -> Outcome {
+        Outcome { left_out: Some(why), ..Outcome::default() }
+    }
 }
 
 /// A picture, with what it shows.
@@ -175,7 +200,8 @@ mod tests {
 
     #[test]
     fn results_keep_the_order_of_items() {
-        let context = Context { quick: true, seeds: vec![1], progress: indicatif::ProgressBar::hidden() };
+        let context =
+            Context { quick: true, seeds: vec![1], traces: PathBuf::new(), progress: indicatif::ProgressBar::hidden() };
         let items: Vec<u64> = (0..100).collect();
         assert_eq!(context.parallel(&items, |&n| n * n), items.iter().map(|n| n * n).collect::<Vec<_>>());
     }

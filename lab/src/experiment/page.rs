@@ -32,6 +32,9 @@ pub fn page(experiments: &[&Experiment], outcomes: &[Outcome], effort: &str) -> 
     add(format_args!("</nav>"));
     for (experiment, outcome) in experiments.iter().zip(outcomes) {
         add(format_args!("<h2 id=\"{}\">{}</h2>", experiment.name, escape(experiment.question)));
+        if let Some(why) = &outcome.left_out {
+            add(format_args!("<p>Left out: {}.</p>", escape(why)));
+        }
         for picture in &outcome.pictures {
             add(format_args!("<figure>{}<figcaption>{}</figcaption></figure>", picture.svg, escape(&picture.caption)));
         }

@@ -2,13 +2,17 @@
 
 use engine::Config;
 use engine::control::{Snapshot, TenantSpec, WriteCache};
-use engine::disk::policy::{Kind, Prices};
+use engine::disk::policy::{Kind, Prices, Settings};
+use engine::disk::profile::{BUDGET_NS, Key, Options, Profile, Quantile};
 use engine::units::{BLOCK, Nanos, SECOND};
 use hdrhistogram::Histogram;
 use sim::bench::raw::Raw;
 use sim::bench::{Bench, Costs, Done, Volume};
 use sim::disk::drive::{Drive, presets};
-use sim::load::{Spec, Stream, Workload};
+use sim::disk::probe::probe;
+use sim::load::Stream;
+
+use super::loads::Load;
 
 /// What a load did in the time that counts.
 #[derive(Clone, Debug)]
@@ -17,11 +21,13 @@ pub struct Rate {
     pub requests: u64,
     /// Bytes of them.
     pub bytes: u64,
+    /// Seconds before those that count.
+    pub warm_up_s: f64,
     /// Seconds that count.
     pub seconds: f64,
     /// Nanoseconds from intention to answer.
     pub latency: Histogram<u64>,
-    /// Bytes in each [`BIN_NS`] of the time that counts.
+    /// Bytes in each [`BIN_NS`] since the beginning, that is from before the time that counts.
     pub bins: Vec<u64>,
 }
 
@@ -29,17 +35,21 @@ pub struct Rate {
 pub const BIN_NS: Nanos = SECOND / 20;
 
 impl Rate {
-    fn new(seconds: f64) -> Rate {
+    fn new(stand: &Stand) -> Rate {
         let latency = Histogram::new(3).expect("three digits are allowed");
-        Rate { requests: 0, bytes: 0, seconds, latency, bins: Vec::new() }
+        let [warm_up_s, seconds] = [stand.warm_up_ns, stand.counted_ns].map(|ns| ns as f64 / 1e9);
+        Rate { requests: 0, bytes: 0, warm_up_s, seconds, latency, bins: Vec::new() }
     }
 
     fn count(&mut self, done: &Done, since_ns: Nanos) {
-        let bin = ((done.done_ns - since_ns) / BIN_NS) as usize;
+        let bin = (done.done_ns / BIN_NS) as usize;
         if self.bins.len() <= bin {
             self.bins.resize(bin + 1, 0);
         }
         self.bins[bin] += done.request.bytes;
+        if done.done_ns < since_ns {
+            return;
+        }
         self.requests += 1;
         self.bytes += done.request.bytes;
         self.latency.record(done.done_ns - done.request.intended_ns).expect("histograms grow");
@@ -92,8 +102,8 @@ pub struct Stand {
     pub warm_up_ns: Nanos,
     /// How long it counts.
     pub counted_ns: Nanos,
-    /// What is prefetched for a sequential stream at most, bytes; 0 for nothing.
-    pub prefetch: u64,
+    /// What is prefetched for a sequential stream at most, bytes, 0 for nothing; `None`: what R and the disk ask for.
+    pub prefetch: Option<u64>,
     /// Requests in the drive at the same time; 1 is a disk without command queueing.
     pub device_depth: u32,
     /// All volumes share one partition, as in a server without partitions.
@@ -102,6 +112,13 @@ pub struct Stand {
     pub policy: Kind,
     /// R, in thousandths.
     pub insulation_permille: u32,
+    /// The longest round.
+    pub round_max_ns: Nanos,
+    /// What a turn to another tenant costs, and what a stream reads: as a probe finds it ([`Stand::probed`]), or as a server that knows
+    /// nothing believes.
+    pub switch_ns: Nanos,
+    /// The same, bytes a second.
+    pub stream_bytes_per_s: u64,
     /// Whether the drive needs slices.
     pub needs_slices: bool,
     /// What requests cost a drive that does not.
@@ -116,13 +133,48 @@ impl Stand {
             memory: 64 << 20,
             warm_up_ns: 2 * SECOND,
             counted_ns: if quick { 8 } else { 10 } * SECOND,
-            prefetch: 0,
+            prefetch: Some(0),
             device_depth: 128,
             shared_cache: false,
             policy: Kind::None,
             insulation_permille: 900,
+            round_max_ns: 2 * SECOND,
+            switch_ns: Config::new(0).switch_ns,
+            stream_bytes_per_s: Config::new(0).stream_bytes_per_s,
             needs_slices: true,
             prices: Prices::default(),
+        }
+    }
+
+    /// The same, with what a probe finds of the drive, as users' servers have it.
+    pub fn probed(mut self) -> Result<Stand, String> {
+        let mut profile = Profile::default();
+        let options = Options { budget_ns: BUDGET_NS, seed: 1, read_only: true };
+        profile.take(&probe(&mut *self.drive()?, options).0, 0);
+        let of = |key| profile.number(key);
+        self.switch_ns = of(Key::SwitchCost(Quantile::P50)).map_or(self.switch_ns, |cost| cost as Nanos);
+        self.stream_bytes_per_s = profile.stream_bytes_per_s().unwrap_or(self.stream_bytes_per_s);
+        Ok(self)
+    }
+
+    /// What the server's policy has to know.
+    pub fn settings(&self) -> Settings {
+        self.config(0).policy()
+    }
+
+    fn config(&self, seed: u64) -> Config {
+        Config {
+            seed,
+            prefetch_bytes_max: self.prefetch,
+            device_depth: self.device_depth,
+            policy: self.policy,
+            insulation_permille: self.insulation_permille,
+            round_max_ns: self.round_max_ns,
+            switch_ns: self.switch_ns,
+            stream_bytes_per_s: self.stream_bytes_per_s,
+            needs_slices: self.needs_slices,
+            prices: self.prices,
+            ..Config::new(self.memory)
         }
     }
 
@@ -133,7 +185,7 @@ impl Stand {
     }
 
     /// Volume `number` of `of`: spread from the outer to the inner edge, each an eighth of the disk, or less where there are more.
-    fn place(&self, number: usize, of: usize) -> Result<(u64, u64), String> {
+    pub fn place(&self, number: usize, of: usize) -> Result<(u64, u64), String> {
         let disk = self.drive()?.bytes();
         let bytes = (disk / of.max(8) as u64).next_multiple_of(BLOCK) - BLOCK;
         let gap = if of > 1 { (disk - bytes) / (of as u64 - 1) } else { 0 };
@@ -143,11 +195,11 @@ impl Stand {
     /// All `loads` at once, those that are `None` absent; what each got. Areas are cut to the volume.
     pub fn run(&self, loads: &[Option<Stream>], seed: u64) -> Result<Vec<Rate>, String> {
         let plain = TenantSpec::default();
-        let actors: Vec<_> = loads.iter().map(|load| Some((plain, load.clone()?))).collect();
+        let actors: Vec<_> = loads.iter().map(|load| Some((plain, load.clone()?.into()))).collect();
         let shared = self.shared_cache || actors.iter().all(Option::is_some);
         // Who is absent has a partition nevertheless, unless all are in one: what a load loses is not cache.
         let (mut run, mut at) = (self.play(&actors, !shared, seed)?, 0);
-        let empty = || Rate::new(self.counted_ns as f64 / 1e9);
+        let empty = || Rate::new(self);
         let rates = actors.iter().map(|actor| {
             at += usize::from(actor.is_some());
             actor.as_ref().map_or_else(empty, |_| run.rates.remove(0))
@@ -157,15 +209,7 @@ impl Stand {
 
     /// These tenants, each with one volume and its load, those that are `None` absent: what happened. With `reserved`, those
     /// who are absent have their partition of the cache nevertheless.
-    pub fn play(&self, actors: &[Option<(TenantSpec, Stream)>], reserved: bool, seed: u64) -> Result<Run, String> {
-        let mut config = Config::new(self.memory);
-        config.seed = seed;
-        config.prefetch_bytes_max = self.prefetch;
-        config.device_depth = self.device_depth;
-        config.policy = self.policy;
-        config.insulation_permille = self.insulation_permille;
-        config.needs_slices = self.needs_slices;
-        config.prices = self.prices;
+    pub fn play(&self, actors: &[Option<(TenantSpec, Load)>], reserved: bool, seed: u64) -> Result<Run, String> {
         let (mut tenants, mut volumes) = (Vec::new(), Vec::new());
         for (number, actor) in actors.iter().enumerate() {
             let (start, bytes) = self.place(number, actors.len())?;
@@ -173,20 +217,18 @@ impl Stand {
             if !self.shared_cache || tenants.is_empty() {
                 tenants.push(*spec);
             }
-            let load = described(vec![cut(load, bytes)], seed, number)?;
+            let load = load.workload(bytes, mixed(seed, number))?;
             volumes.push(Volume { tenant: tenants.len() - 1, start, bytes, write_cache: WriteCache::Volatile, load });
         }
         if reserved {
             tenants.resize(actors.len(), TenantSpec::default());
         }
-        let mut rates = vec![Rate::new(self.counted_ns as f64 / 1e9); volumes.len()];
-        let mut bench = Bench::new(config, self.drive()?, Costs::default(), &tenants, volumes)?;
+        let mut rates = vec![Rate::new(self); volumes.len()];
+        let mut bench = Bench::new(self.config(seed), self.drive()?, Costs::default(), &tenants, volumes)?;
         let mut failed = None;
         let mut count = |done: Done| {
             failed = failed.or(done.failed.then_some(done));
-            if done.done_ns >= self.warm_up_ns {
-                rates[done.volume].count(&done, self.warm_up_ns);
-            }
+            rates[done.volume].count(&done, self.warm_up_ns);
         };
         bench.run(self.warm_up_ns, &mut count);
         let before = bench.snapshot()?;
@@ -201,24 +243,17 @@ impl Stand {
     /// One of `of` loads, number `number`, alone on the bare drive, where its volume would be.
     pub fn raw(&self, load: &Stream, number: usize, of: usize, seed: u64) -> Result<Rate, String> {
         let (start, bytes) = self.place(number, of)?;
-        let mut rate = Rate::new(self.counted_ns as f64 / 1e9);
-        let mut raw = Raw::new(self.drive()?, start, described(vec![cut(load, bytes)], seed, number)?);
-        raw.run(self.warm_up_ns + self.counted_ns, |done| {
-            if done.done_ns >= self.warm_up_ns {
-                rate.count(&done, self.warm_up_ns);
-            }
-        });
+        let mut rate = Rate::new(self);
+        let load = Load::from(load.clone()).workload(bytes, mixed(seed, number))?;
+        let mut raw = Raw::new(self.drive()?, start, load);
+        raw.run(self.warm_up_ns + self.counted_ns, |done| rate.count(&done, self.warm_up_ns));
         Ok(rate)
     }
 }
 
-fn cut(load: &Stream, bytes: u64) -> Stream {
-    Stream { area_bytes: load.area_bytes.min(bytes - load.area_start), ..load.clone() }
-}
-
-fn described(streams: Vec<Stream>, seed: u64, number: usize) -> Result<Workload, String> {
-    let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number as u64;
-    Workload::described(&Spec { seed, streams }, 0).map_err(|error| error.to_string())
+/// A seed of its own for each load.
+fn mixed(seed: u64, number: usize) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number as u64
 }
 
 /// One-request-after-the-other reads of 4 KiB from the beginning of the volume to its end.

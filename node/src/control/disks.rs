@@ -74,6 +74,7 @@ impl Control {
             round_max_ns: settings.round_max_ns,
             needs_slices: settings.needs_slices,
             prices: settings.prices,
+            stream_bytes_per_s: settings.stream_bytes_per_s,
             budget_bytes_max: self.memory_bytes,
             device_depth: limits.device_depth,
             requests_per_connection: limits.requests_per_connection,

@@ -115,6 +115,7 @@ impl Scheduling {
             // Of a disk of which nothing is known: slices insulate on any.
             needs_slices: needs_slices(model, profile).is_none_or(|(needed, _)| needed),
             prices: Prices::of(profile).unwrap_or(usual.prices),
+            stream_bytes_per_s: profile.stream_bytes_per_s().unwrap_or(usual.stream_bytes_per_s),
             ..usual
         };
         Chosen { name, reason, settings }
@@ -154,7 +155,7 @@ fn needs_slices(model: Option<&Model>, profile: &Profile) -> Option<(bool, &'sta
 #[cfg(test)]
 mod tests {
     use engine::Config;
-    use engine::disk::profile::Override;
+    use engine::disk::profile::{Direction, Override};
 
     use super::*;
 
@@ -209,10 +210,12 @@ mod tests {
         );
         let cost = Override { value: Some(9e6), at_s: 0 };
         measured.set_override(Key::SwitchCost(Quantile::P50), Some(cost));
+        let rate = Override { value: Some(2e8), at_s: 0 };
+        measured.set_override(Key::Sequential(Direction::Read, 0), Some(rate));
         let text = "policy = 'insulated'\ninsulation = '0.95'\nmax_round = '500ms'";
         let settings = chosen(toml::from_str(text).unwrap(), None, &measured).settings;
         assert_eq!((settings.insulation_permille, settings.switch_ns), (950, 9_000_000));
-        assert_eq!(settings.round_max_ns, 500_000_000);
+        assert_eq!((settings.round_max_ns, settings.stream_bytes_per_s), (500_000_000, 200_000_000));
         for round in ["1ms", "5m"] {
             let scheduling: Scheduling = toml::from_str(&format!("max_round = '{round}'")).unwrap();
             assert!(scheduling.check().unwrap_err().contains(round));

@@ -8,7 +8,7 @@ mod weights;
 
 use super::{IoId, Op};
 use crate::control::TenantId;
-use crate::units::{BLOCK, Nanos, Share};
+use crate::units::{BLOCK, Nanos, SECOND, Share};
 
 pub use fair::{PACE_DEBT_NS, Prices};
 pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
@@ -54,9 +54,28 @@ pub struct Settings {
     pub needs_slices: bool,
     /// What requests cost a device that needs no slices.
     pub prices: Prices,
+    /// Bytes a second that the device reads one after the other, where it is fastest.
+    pub stream_bytes_per_s: u64,
 }
 
+/// What is read ahead of a stream at once where nothing is amortised, bytes: what Linux reads ahead of a disk.
+const PREFETCH_LEAST: u64 = 128 << 10;
+/// What is read ahead of a stream at once at most, bytes: what is read in vain when a stream stops takes no longer than a slice.
+const PREFETCH_MOST: u64 = 16 << 20;
+
 impl Settings {
+    /// Bytes to be read ahead of a stream at once: so many that going there costs at most 1 - R of the time, that is, that their
+    /// transfer takes R / (1 - R) of what going there takes (Argon, sections 3.1 and 4).
+    pub fn prefetch_bytes(&self) -> u64 {
+        if self.kind != Kind::Insulated || !self.needs_slices {
+            return PREFETCH_LEAST;
+        }
+        let keep = u128::from(self.insulation_permille.min(999));
+        let transfer_ns = u128::from(self.switch_ns) * keep / (1000 - keep);
+        let bytes = transfer_ns.saturating_mul(self.stream_bytes_per_s.into()) / u128::from(SECOND);
+        bytes.clamp(PREFETCH_LEAST.into(), PREFETCH_MOST.into()) as u64 / BLOCK * BLOCK
+    }
+
     /// The policy itself, without tenants.
     pub(crate) fn build(self) -> Box<dyn Policy> {
         match self.kind {
@@ -178,5 +197,27 @@ pub(crate) trait Policy: std::fmt::Debug {
     /// The last slices, oldest first.
     fn slices(&self) -> Vec<Slice> {
         Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn what_is_read_ahead_amortises_going_there() {
+        let settings = |insulation_permille, switch_ns, stream_bytes_per_s| {
+            let usual = Config::new(0).policy();
+            Settings { kind: Kind::Insulated, insulation_permille, switch_ns, stream_bytes_per_s, ..usual }
+        };
+        let (ms, mb) = (1_000_000, 1_000_000);
+        assert_eq!(settings(900, 8 * ms, 100 * mb).prefetch_bytes(), 7_200_000 / BLOCK * BLOCK, "72 ms for 8 ms");
+        assert_eq!(settings(800, 8 * ms, 100 * mb).prefetch_bytes(), 3_200_000 / BLOCK * BLOCK, "32 ms for 8 ms");
+        assert_eq!(settings(999, 8 * ms, 100 * mb).prefetch_bytes(), PREFETCH_MOST);
+        assert_eq!(settings(900, 0, 100 * mb).prefetch_bytes(), PREFETCH_LEAST, "going there costs nothing");
+        let bare = Settings { kind: Kind::None, ..settings(900, 8 * ms, 100 * mb) };
+        let headless = Settings { needs_slices: false, ..settings(900, 8 * ms, 100 * mb) };
+        assert_eq!([bare, headless].map(|settings| settings.prefetch_bytes()), [PREFETCH_LEAST; 2]);
     }
 }

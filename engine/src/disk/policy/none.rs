@@ -107,7 +107,12 @@ mod tests {
         let mut policy = None::new(u32::MAX);
         [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Option::None));
         for (i, &(tenant, urgent)) in arrivals.iter().enumerate() {
-            policy.arrived(0, tenant, Entry { io: IoId(i as u32), op: Op::Read, len: 0, cost_ns: 0 }, urgent);
+            policy.arrived(
+                0,
+                tenant,
+                Entry { io: IoId(i as u32), op: Op::Read, len: 0, cost_ns: 0, follows: false },
+                urgent,
+            );
         }
         policy
     }

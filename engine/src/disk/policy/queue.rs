@@ -20,6 +20,15 @@ pub(crate) struct Entry {
     pub(crate) len: u64,
     /// What it costs the device, by its kind and size alone ([`super::Policy::cost_ns`]).
     pub(crate) cost_ns: Nanos,
+    /// It begins where an earlier one of its tenant ended.
+    pub(crate) follows: bool,
+}
+
+impl Entry {
+    /// It reads on where another read ends.
+    pub(super) fn reads_on(&self) -> bool {
+        self.follows && self.op == Op::Read
+    }
 }
 
 /// The requests of a tenant that wait.
@@ -44,9 +53,17 @@ impl Queue {
         self.len() == 0
     }
 
-    /// What those cost that may go at once, `count` of them.
-    pub(super) fn cost_ns(&self, count: usize) -> Nanos {
-        self.urgent.iter().chain(&self.others).take(count).map(|entry| entry.cost_ns).sum()
+    /// What those cost that may go at once: `count` of them, and so many bytes of those that read on.
+    pub(super) fn cost_ns(&self, count: usize, mut following: u64) -> Nanos {
+        let at_once = self.urgent.iter().chain(&self.others).take(count);
+        at_once
+            .take_while(|entry| {
+                let fits = !entry.reads_on() || following > 0;
+                following = following.saturating_sub(if entry.reads_on() { entry.len } else { 0 });
+                fits
+            })
+            .map(|entry| entry.cost_ns)
+            .sum()
     }
 
     fn is_urgent_next(&self) -> bool {

@@ -311,6 +311,12 @@ impl Profile {
         self.number(Key::NeedsSlices).map(|number| number != 0.0)
     }
 
+    /// Bytes a second that the device reads one after the other, where it is fastest.
+    pub fn stream_bytes_per_s(&self) -> Option<u64> {
+        let rates = POSITIONS_PERCENT.iter().filter_map(|&at| self.number(Key::Sequential(Direction::Read, at)));
+        rates.max_by(f64::total_cmp).map(|rate| rate as u64)
+    }
+
     /// Takes what a probe found: it replaces what one found before, and leaves overrides.
     pub fn take(&mut self, found: &[(Key, Finding)], at_s: u64) {
         // Only a probe that writes nothing says so; and what was found about writes before may be of another device.

@@ -27,7 +27,7 @@ pub const READERS: Experiment = Experiment {
             other, 4 at a time; 64 MiB of memory; R = 0.9. 2 s to warm up, 10 s counted.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
-        let deep = Actor { name: "64 outstanding", share: (1, 3), load: random(64) };
+        let deep = Actor::new("64 outstanding", (1, 3), random(64));
         insulate(context, &[polite(), deep, stream()])
     },
 };
@@ -39,7 +39,7 @@ pub const WRITER: Experiment = Experiment {
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let load = Stream { read_ppm: 0, ..random(64) };
-        insulate(context, &[polite(), Actor { name: "64 writes outstanding", share: (1, 3), load }, stream()])
+        insulate(context, &[polite(), Actor::new("64 writes outstanding", (1, 3), load), stream()])
     },
 };
 
@@ -49,21 +49,24 @@ pub const STREAM_WRITER: Experiment = Experiment {
     setup: "As `headless-readers`, the stream writes.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
-        let deep = Actor { name: "64 outstanding", share: (1, 3), load: random(64) };
-        let load = Stream { read_ppm: 0, ..stream().load };
-        insulate(context, &[polite(), deep, Actor { name: "1 MiB writes", load, ..stream() }])
+        let deep = Actor::new("64 outstanding", (1, 3), random(64));
+        let load = Stream { read_ppm: 0, ..long_reads() };
+        insulate(context, &[polite(), deep, Actor::new("1 MiB writes", (1, 3), load)])
     },
 };
 
 fn polite() -> Actor {
-    Actor { name: "1 outstanding", share: (1, 3), load: random(1) }
+    Actor::new("1 outstanding", (1, 3), random(1))
 }
 
 fn stream() -> Actor {
+    Actor::new("1 MiB stream", (1, 3), long_reads())
+}
+
+fn long_reads() -> Stream {
     let pace = Pace::Closed { depth: 4, think_ns: 0 };
     let sizes = vec![(1, 1 << 20)];
-    let load = Stream { place: Place::Sequential, area_bytes: u64::MAX, sizes, pace, ..Stream::default() };
-    Actor { name: "1 MiB stream", share: (1, 3), load }
+    Stream { place: Place::Sequential, area_bytes: u64::MAX, sizes, pace, ..Stream::default() }
 }
 
 /// What the probe says of a disk.
@@ -129,7 +132,7 @@ fn insulate(context: &Context, actors: &[Actor]) -> Result<Outcome, String> {
             |what: String, value: f64, bound| claims.push(Claim::new(format!("{disk}, {what}"), value, bound));
         let mut total = vec![0.0; seeds.len()];
         for (at, actor) in actors.iter().enumerate() {
-            let (share, name) = (actor.share(), actor.name);
+            let (share, name) = (actor.share(), &actor.name);
             let kept = of(&|seed| seed.kept(at));
             let bare = of(&|seed| seed.bare.rates[at].mb_s() / seed.alone[at].mb_s());
             total.iter_mut().zip(&kept).for_each(|(total, kept)| *total += kept);
@@ -161,5 +164,5 @@ fn insulate(context: &Context, actors: &[Actor]) -> Result<Outcome, String> {
     let svg = chart::bars("part of standalone", &["insulated", "none"], &groups, Some((R / 3.0, "R / 3")))?;
     let caption = "throughput together / throughput alone";
     let pictures = vec![Picture { name: "kept".into(), caption: caption.into(), svg }];
-    Ok(Outcome { claims, data: Value::Object(data), pictures })
+    Ok(Outcome { claims, data: Value::Object(data), pictures, ..Outcome::default() })
 }

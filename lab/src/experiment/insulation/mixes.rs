@@ -2,25 +2,22 @@
 
 use super::super::stand::{random, stream};
 use super::super::{Context, Experiment, Outcome};
-use super::{Actor, insulate, mix};
+use super::judge::insulate;
+use super::{Actor, KEEP, Mix};
 use sim::load::{Pace, Stream};
 
 const PAPER: &str =
     "Argon, section 5.1: with slices, prefetching and partitions each tenant keeps nearly R of its share.";
 
-fn actor(name: &'static str, share: (u64, u64), load: sim::load::Stream) -> Actor {
-    Actor { name, share, load }
-}
-
 pub const STREAMS: Experiment = Experiment {
     name: "insulated-streams",
     question: "What do two sequential readers keep of their half each?",
     setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; 4 KiB reads one after the other, one at a \
-            time; 64 MiB of memory; R = 0.9. 5 s to warm up, 60 s counted.",
+            time; 64 MiB of memory. 5 s to warm up, 60 s counted.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
-        let actors = vec![actor("outer stream", (1, 2), stream()), actor("inner stream", (1, 2), stream())];
-        insulate(context, &mix(actors), 900)
+        let actors = vec![Actor::new("outer stream", (1, 2), stream()), Actor::new("inner stream", (1, 2), stream())];
+        insulate(context, &Mix::uncached(actors))
     },
 };
 
@@ -30,8 +27,8 @@ pub const STREAM_RANDOM: Experiment = Experiment {
     setup: "As `insulated-streams`, the inner tenant reads 4 KiB uniformly at random, 4 at a time.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
-        let actors = vec![actor("stream", (1, 2), stream()), actor("random reads", (1, 2), random(4))];
-        insulate(context, &mix(actors), 900)
+        let actors = vec![Actor::new("stream", (1, 2), stream()), Actor::new("random reads", (1, 2), random(4))];
+        insulate(context, &Mix::uncached(actors))
     },
 };
 
@@ -41,8 +38,9 @@ pub const DEPTHS: Experiment = Experiment {
     setup: "As `insulated-streams`, both read 4 KiB uniformly at random, 1 and 27 at a time.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
-        let actors = vec![actor("1 outstanding", (1, 2), random(1)), actor("27 outstanding", (1, 2), random(27))];
-        insulate(context, &mix(actors), 900)
+        let actors =
+            vec![Actor::new("1 outstanding", (1, 2), random(1)), Actor::new("27 outstanding", (1, 2), random(27))];
+        insulate(context, &Mix::uncached(actors))
     },
 };
 
@@ -52,9 +50,11 @@ pub const UNEQUAL: Experiment = Experiment {
     setup: "As `insulated-depths`, shares 3/4 and 1/4.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
-        let actors =
-            vec![actor("1 outstanding, 3/4", (3, 4), random(1)), actor("27 outstanding, 1/4", (1, 4), random(27))];
-        insulate(context, &mix(actors), 900)
+        let actors = vec![
+            Actor::new("1 outstanding, 3/4", (3, 4), random(1)),
+            Actor::new("27 outstanding, 1/4", (1, 4), random(27)),
+        ];
+        insulate(context, &Mix::uncached(actors))
     },
 };
 
@@ -71,8 +71,11 @@ pub const WRITE_STREAM: Experiment = Experiment {
             a time. What counts of the writer is what reaches the medium.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
-        let actors = vec![actor("sequential writer", (1, 2), write_stream()), actor("random reads", (1, 2), random(4))];
-        insulate(context, &mix(actors), 900)
+        let actors = vec![
+            Actor::new("sequential writer", (1, 2), write_stream()),
+            Actor::new("random reads", (1, 2), random(4)),
+        ];
+        insulate(context, &Mix { keep: KEEP, ..Mix::uncached(actors) })
     },
 };
 
@@ -84,7 +87,7 @@ pub const RANDOM_WRITES: Experiment = Experiment {
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let writer = Stream { read_ppm: 0, ..random(16) };
-        let actors = vec![actor("random writer", (1, 2), writer), actor("stream", (1, 2), stream())];
-        insulate(context, &mix(actors), 900)
+        let actors = vec![Actor::new("random writer", (1, 2), writer), Actor::new("stream", (1, 2), stream())];
+        insulate(context, &Mix { keep: KEEP, ..Mix::uncached(actors) })
     },
 };

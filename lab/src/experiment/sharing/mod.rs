@@ -75,7 +75,7 @@ pub const QUEUEING: Variant = Variant { name: "command queueing", prefetch: PREF
 impl Variant {
     /// All presets, as this variant has them.
     pub fn stands(&self, quick: bool) -> Vec<Stand> {
-        let &Variant { prefetch, device_depth, .. } = self;
+        let (prefetch, device_depth) = (Some(self.prefetch), self.device_depth);
         DISKS.iter().map(|disk| Stand { prefetch, device_depth, ..Stand::new(disk, quick) }).collect()
     }
 }
@@ -98,7 +98,7 @@ pub fn compare(
         }
         pictures.push(picture(&number.to_string(), variant.name, DISKS, pair, &shared)?);
     }
-    Ok(Outcome { claims, data: data.into(), pictures })
+    Ok(Outcome { claims, data: data.into(), pictures, ..Outcome::default() })
 }
 
 /// Runs a pair on each of `stands` with every seed of the context.

@@ -65,5 +65,5 @@ fn run(context: &Context) -> Result<Outcome, String> {
     let names: Vec<_> = loads.iter().map(|(name, _)| *name).collect();
     let svg = chart::bars("ours / the bare disk", &names, &groups, Some((0.97, "what is asked")))?;
     let pictures = vec![Picture { name: "ratio".into(), caption: "A lone client, of the bare disk".into(), svg }];
-    Ok(Outcome { claims, data: data.into(), pictures })
+    Ok(Outcome { claims, data: data.into(), pictures, ..Outcome::default() })
 }

@@ -84,7 +84,7 @@ mod tests {
         let (prices, len) = (Prices::default(), 4096);
         let each = (prices.cost_ns(op, len) * factor) as Nanos;
         for at in 1..1_000_000_000 / each {
-            scale.done(at * each, &prices, &Entry { io: IoId(0), op, len, cost_ns: 0 }, load_ppm);
+            scale.done(at * each, &prices, &Entry { io: IoId(0), op, len, cost_ns: 0, follows: false }, load_ppm);
         }
     }
 

@@ -22,6 +22,7 @@ fn settings(prices: Prices) -> Settings {
         round_max_ns: SECOND,
         needs_slices: false,
         prices,
+        stream_bytes_per_s: 100_000_000,
     }
 }
 
@@ -47,7 +48,7 @@ impl Rig {
 
     fn ask(&mut self, tenant: TenantId, op: Op, len: u64) {
         let io = IoId(self.requests.len() as u32);
-        let entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, false) };
+        let entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, false), follows: false };
         self.requests.push((tenant, entry, 0));
         self.policy.arrived(self.now, tenant, entry, false);
     }

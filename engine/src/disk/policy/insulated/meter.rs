@@ -62,10 +62,9 @@ struct Mark {
     done: u32,
 }
 
-/// Requests that the steady part has at least, after the first batch; or, of slices that are too short for that, after the
-/// first request.
-const STEADY: u32 = 8;
-const STEADY_AT_LEAST: u32 = 4;
+/// Requests that the steady part has at least: after the first batch, or in slices that are too short for that after the first
+/// request. Few, since a slice has no more than some eight of the longest.
+const STEADY: u32 = 4;
 
 /// A slice being watched.
 #[derive(Debug)]
@@ -96,7 +95,8 @@ impl Watch {
             self.batch = in_device;
             self.first = self.last;
         }
-        if self.done == self.batch {
+        // And one more: what a drive took out of turn at first costs it a turn when it comes back to where it left off.
+        if self.done == self.batch + 1 {
             self.steady = self.last;
         }
     }
@@ -112,7 +112,7 @@ impl Watch {
     fn steady_part(&self) -> Option<(Mark, Mark)> {
         let to = self.drain.map(|(mark, _)| mark).or(self.last)?;
         let from = |from: Option<Mark>, least: u32| from.filter(|from| to.done >= from.done + least);
-        from(self.steady, STEADY).or(from(self.first, STEADY_AT_LEAST)).map(|from| (from, to))
+        from(self.steady, STEADY).or(from(self.first, STEADY)).map(|from| (from, to))
     }
 }
 

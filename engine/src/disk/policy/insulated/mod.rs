@@ -14,6 +14,7 @@
 //!   robin (Shreedhar and Varghese 1995). So an overrun never costs the successor.
 //! - A tenant that has nothing to do keeps its slice while its next request is expected soon; then it loses the rest, and after
 //!   three rounds without work it is not planned for. It is back at its old place as soon as it asks.
+//! - Of a stream there are two requests in the device at once: drives that reorder keep their place in it then.
 //! - While nobody else wants the disk, a slice goes on without a drain: a tenant alone loses nothing.
 //! - A request that the device does not give back holds up the others for [`STUCK_NS`] at most; then they go on beside it.
 //!
@@ -46,6 +47,11 @@ const HOLD_MIN_NS: Nanos = 10 * MILLISECOND;
 pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
 /// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
 const GAP_NS: f64 = 1e6;
+/// Of reads that go on where others end, two are in the device at once, or more if they are small, up to these bytes: the next is
+/// there when one is done. Of a whole window of a stream a drive that reorders would begin with the part that turns up first under
+/// its head, and come last to the one that the reader waits for.
+const FOLLOWERS_MAX: u32 = 2;
+const FOLLOWING_BYTES: u64 = 256 << 10;
 /// Slices that are remembered to be shown.
 pub const SLICES_KEPT: usize = 64;
 
@@ -104,6 +110,9 @@ struct Tenant {
     /// Requests in the device, and what they cost.
     in_device: u32,
     in_device_ns: Nanos,
+    /// Reads in the device that go on where others end, and their bytes.
+    followers: u32,
+    following: u64,
     /// Of those in the device, the ones that nobody waits for any more: all that were given to it until then.
     stuck: u32,
     stuck_until: Nanos,
@@ -148,6 +157,8 @@ struct Current {
     /// The owner has nothing to do, and keeps the disk until then.
     held_until: Option<Nanos>,
     issued: u32,
+    /// What is next waits for those that it follows.
+    is_following: bool,
     watch: Watch,
 }
 
@@ -253,7 +264,7 @@ impl Insulated {
             }
             let at_once = (self.settings.depth as usize).saturating_sub(tenant.in_device as usize);
             if !tenant.queue.is_empty() {
-                tenant.meter.begin(tenant.queue.cost_ns(at_once));
+                tenant.meter.begin(tenant.queue.cost_ns(at_once, FOLLOWING_BYTES));
             }
             tenant.waiting_since = None;
             self.begun += 1;
@@ -264,6 +275,7 @@ impl Insulated {
                 draining: None,
                 held_until: None,
                 issued: 0,
+                is_following: false,
                 watch: Watch::new(now),
             });
             return true;
@@ -342,6 +354,8 @@ impl Policy for Insulated {
                     queue: Queue::default(),
                     in_device: 0,
                     in_device_ns: 0,
+                    followers: 0,
+                    following: 0,
                     stuck: 0,
                     stuck_until: 0,
                     credit: 0,
@@ -423,6 +437,7 @@ impl Policy for Insulated {
                     return None;
                 } else {
                     (tenant.stuck, tenant.stuck_until) = (tenant.in_device, now);
+                    (tenant.followers, tenant.following) = (0, 0);
                     self.time.stuck += u64::from(out);
                     self.end(now, true);
                 }
@@ -468,9 +483,18 @@ impl Policy for Insulated {
                 }
                 continue;
             }
+            let are_many = tenant.followers >= FOLLOWERS_MAX && tenant.following >= FOLLOWING_BYTES;
+            current.is_following = entry.reads_on() && are_many;
+            if current.is_following {
+                return None;
+            }
             tenant.queue.pop();
             self.waiting -= 1;
             current.issued += 1;
+            if entry.reads_on() {
+                tenant.followers += 1;
+                tenant.following += entry.len;
+            }
             tenant.in_device += 1;
             tenant.in_device_ns += entry.cost_ns;
             return Some(entry.io);
@@ -486,6 +510,10 @@ impl Policy for Insulated {
         if tenant.stuck > 0 && submitted <= tenant.stuck_until {
             tenant.stuck -= 1;
             return;
+        }
+        if entry.reads_on() {
+            tenant.followers -= 1;
+            tenant.following -= entry.len;
         }
         if let Some(current) = self.current.as_mut().filter(|current| current.owner == at) {
             current.watch.done(now, cost_ns, tenant.in_device - tenant.stuck + 1);
@@ -517,7 +545,7 @@ impl Policy for Insulated {
             Some(since) => Some(since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS),
             None if current.held_until.is_some() => current.held_until,
             // In the device are only requests that may never come back, and somebody waits.
-            None => (tenant.queue.is_empty() && self.waiting > 0).then_some(current.ends),
+            None => (current.is_following || tenant.queue.is_empty() && self.waiting > 0).then_some(current.ends),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::disk::policy::Kind;
 
 const MS: Nanos = MILLISECOND;
 const COST: Nanos = 8 * MS;
-const ENTRY: Entry = Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST };
+const ENTRY: Entry = Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST, follows: false };
 
 /// A disk that works on its requests one after the other, 8 ms each, and clients that keep so many outstanding.
 struct Stage {
@@ -33,6 +33,7 @@ impl Stage {
             round_max_ns: 2 * SECOND,
             needs_slices: true,
             prices: Default::default(),
+            stream_bytes_per_s: 100_000_000,
         };
         let mut policy = Insulated::new(settings);
         for (at, &percent) in shares.iter().enumerate() {
@@ -185,6 +186,17 @@ fn a_request_that_does_not_come_back_holds_up_the_others_for_a_while_only() {
         assert!(stage.now < SECOND + 2 * STUCK_NS, "the other one still waits");
     }
     assert_eq!(stage.policy.time(stage.now).map(|time| time.stuck), Some(1));
+}
+
+#[test]
+fn a_stream_has_two_requests_in_the_device() {
+    let mut policy = Stage::new(&[50, 50], &[0, 0]).policy;
+    let entry = |io| Entry { io: IoId(io), len: 1 << 20, follows: true, ..ENTRY };
+    (0..4).for_each(|io| policy.arrived(0, TenantId(0), entry(io), false));
+    assert_eq!([0, 1, 2].map(|at| policy.next(0, at)), [Some(IoId(0)), Some(IoId(1)), None]);
+    assert!(policy.poll_timeout().is_some(), "if they do not come back");
+    policy.done(COST, TenantId(0), &entry(0), 0);
+    assert_eq!([1, 2].map(|at| policy.next(COST, at)), [Some(IoId(2)), None], "the next when one is back");
 }
 
 #[test]

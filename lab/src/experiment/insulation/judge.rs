@@ -1,0 +1,213 @@
+//! What the runs of a mix say: claims, figures of every tenant, pictures.
+
+use serde_json::{Map, Value, json};
+
+use super::super::chart::{self, Group};
+use super::super::stand::{Rate, Run};
+use super::super::{Bound, Claim, Context, Outcome, Picture};
+use super::play::{Played, Seed, in_time, kept, lost, play, windows};
+use super::{Actor, Mix, live, short, surely};
+
+/// Part of R that a window of ten rounds may miss.
+pub const WINDOW_SLACK: f64 = 0.08;
+
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The least; what is not a number is less than anything, so that it is seen.
+pub fn least(values: impl IntoIterator<Item = f64>) -> f64 {
+    values.into_iter().fold(f64::INFINITY, |least, value| if value >= least { least } else { value })
+}
+
+pub fn most(values: impl IntoIterator<Item = f64>) -> f64 {
+    -least(values.into_iter().map(|value| -value))
+}
+
+/// The part of windows of ten rounds in which a tenant keeps at least `least`.
+pub fn good_windows(actor: &Actor, alone: &Run, run: &Run, at: usize, least: f64) -> f64 {
+    let windows = windows(actor, alone, run, at, least);
+    windows.iter().filter(|(_, good)| *good).count() as f64 / windows.len() as f64
+}
+
+/// One tenant of a mix, what it did on one disk.
+struct Tenant<'a> {
+    at: usize,
+    actor: &'a Actor,
+    seeds: &'a [Seed],
+}
+
+impl Tenant<'_> {
+    /// A figure of each seed: of (alone, everything).
+    fn of(&self, what: impl Fn(&Run, &Seed) -> f64) -> Vec<f64> {
+        self.seeds.iter().map(|seed| what(&seed.alone[self.at], seed)).collect()
+    }
+
+    fn kept(&self, which: usize) -> Vec<f64> {
+        self.of(|alone, seed| kept(self.actor, alone, &seed.insulated[which], self.at))
+    }
+
+    fn kept_bare(&self) -> Vec<f64> {
+        self.of(|alone, seed| kept(self.actor, alone, &seed.bare, self.at))
+    }
+
+    fn windows(&self, which: usize, keep: f64) -> Vec<f64> {
+        let least = keep - WINDOW_SLACK;
+        self.of(|alone, seed| good_windows(self.actor, alone, &seed.insulated[which], self.at, least))
+    }
+
+    fn live(&self, which: usize) -> Vec<f64> {
+        self.of(|_, seed| live(&seed.insulated[which], self.at, self.actor.share()).0)
+    }
+
+    fn in_time(&self, which: usize, keep: f64) -> Vec<f64> {
+        self.of(|alone, seed| in_time(self.actor, alone, &seed.insulated[which], self.at, keep))
+    }
+}
+
+fn tenants<'a>(mix: &'a Mix, played: &'a Played) -> Vec<Tenant<'a>> {
+    mix.actors.iter().enumerate().map(|(at, actor)| Tenant { at, actor, seeds: &played.seeds }).collect()
+}
+
+/// R, as it is asked for.
+fn parts(mix: &Mix) -> impl Iterator<Item = (usize, f64)> {
+    mix.keep.iter().map(|&keep| f64::from(keep) / 1000.0).enumerate()
+}
+
+/// Runs a mix, and says of each tenant on each disk what it keeps.
+pub fn insulate(context: &Context, mix: &Mix) -> Result<Outcome, String> {
+    let (mut claims, mut data) = (Vec::new(), Map::new());
+    let all = play(context, mix)?;
+    for played in &all {
+        parts(mix).for_each(|(which, keep)| claims.extend(judge(mix, played, which, keep)));
+        data.insert(played.disk.into(), figures(mix, played));
+    }
+    Ok(Outcome { claims, data: Value::Object(data), pictures: pictures(mix, &all)?, ..Outcome::default() })
+}
+
+/// The claims of one disk at one R.
+fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
+    let tenants = tenants(mix, played);
+    let name = |what: &str| format!("{}, R = {keep}, {what}", played.disk);
+    let insulation = |tenant: &Tenant<'_>| {
+        let name = name(&format!("{}: insulation (95 % sure)", tenant.actor.name));
+        Claim::new(name, surely(&tenant.kept(which)), Bound::AtLeast(keep))
+    };
+    let mut claims: Vec<_> = tenants.iter().map(insulation).collect();
+    let windows = least(tenants.iter().map(|tenant| mean(&tenant.windows(which, keep))));
+    claims.push(Claim::new(name("all: windows of ten rounds that keep R - 0.08"), windows, Bound::AtLeast(0.99)));
+    let off = |tenant: &Tenant<'_>| {
+        let pairs = tenant.live(which).into_iter().zip(tenant.kept(which));
+        most(pairs.map(|(live, kept)| (live - kept).abs()))
+    };
+    let closed: Vec<_> = tenants.iter().filter(|tenant| !tenant.actor.load.is_open()).collect();
+    let whose = if closed.len() < tenants.len() { "those that wait for answers" } else { "all" };
+    let off = most(closed.iter().map(|tenant| off(tenant)));
+    claims.push(Claim::new(name(&format!("{whose}: live insulation is off by")), off, Bound::AtMost(0.05)));
+    // R = R_time x R_cache: what the partitions cost already cannot be lost in time.
+    let of_time = keep / played.partitions.as_ref().map_or(1.0, |(_, keep)| *keep);
+    let allowed = ((1.0 - of_time).max(0.0) * 1000.0).round() / 1000.0;
+    let lost = mean(&played.seeds.iter().map(|seed| lost(&seed.insulated[which])).collect::<Vec<_>>());
+    claims.push(Claim::new(name("the disk's time that is no tenant's"), lost, Bound::AtMost(allowed)));
+    let in_time = least(closed.iter().flat_map(|tenant| tenant.in_time(which, keep)));
+    let what = format!("{whose}: answered within two rounds of their own queueing");
+    claims.push(Claim::new(name(&what), in_time, Bound::AtLeast(1.0)));
+    claims
+}
+
+/// Everything of one disk.
+fn figures(mix: &Mix, played: &Played) -> Value {
+    let of_tenant = |tenant: &Tenant<'_>| {
+        let (at, seeds) = (tenant.at, tenant.seeds);
+        let insulated = parts(mix).map(|(which, keep)| {
+            let rounds = tenant.of(|_, seed| live(&seed.insulated[which], at, 1.0).1 as f64 / 1e6);
+            let figures = json!({
+                "kept": tenant.kept(which), "windows": tenant.windows(which, keep), "live": tenant.live(which),
+                "in_time": tenant.in_time(which, keep), "lost": tenant.of(|_, seed| lost(&seed.insulated[which])),
+                "round_ms": rounds, "plan": format!("{:?}", seeds[0].insulated[which].after.tenants[at].plan),
+                "rates": seeds.iter().map(|seed| seed.insulated[which].rates[at].json()).collect::<Vec<_>>(),
+            });
+            (keep.to_string(), figures)
+        });
+        let figures = json!({
+            "share": tenant.actor.share(),
+            "partition_bytes": played.partitions.as_ref().map(|(sizes, _)| sizes[at]),
+            "alone": seeds.iter().map(|seed| seed.alone[at].rates[0].json()).collect::<Vec<_>>(),
+            "insulated": insulated.collect::<Map<_, _>>(),
+            "none": {
+                "kept": tenant.kept_bare(),
+                "rates": seeds.iter().map(|seed| seed.bare.rates[at].json()).collect::<Vec<_>>(),
+            },
+        });
+        (tenant.actor.name.clone(), figures)
+    };
+    let (ours, bare) = totals(mix, played);
+    json!({
+        "tenants": tenants(mix, played).iter().map(of_tenant).collect::<Map<_, _>>(),
+        "kept_with_the_partitions": played.partitions.as_ref().map(|(_, keep)| *keep),
+        "total": { "insulated": ours, "none": bare },
+    })
+}
+
+/// What all tenants do together, in parts of what each does alone: insulated, under `none`.
+fn totals(mix: &Mix, played: &Played) -> (f64, f64) {
+    let tenants = tenants(mix, played);
+    let sum = |kept: &dyn Fn(&Tenant<'_>) -> Vec<f64>| -> f64 {
+        tenants.iter().map(|tenant| mean(&kept(tenant)) * tenant.actor.share()).sum()
+    };
+    (sum(&|tenant| tenant.kept(0)), sum(&|tenant| tenant.kept_bare()))
+}
+
+/// What each keeps, and how long answers take: one picture for all disks, or where tenants are many one for each.
+fn pictures(mix: &Mix, all: &[Played]) -> Result<Vec<Picture>, String> {
+    let few = mix.actors.len() <= 2;
+    let mut pictures = Vec::new();
+    for played in all.chunks(if few { all.len() } else { 1 }) {
+        let groups = |bars: &dyn Fn(&Tenant<'_>) -> Vec<f64>| {
+            let of_disk = |played: &Played| {
+                let group = |tenant: &Tenant<'_>| {
+                    let name = &tenant.actor.name;
+                    let label = if few { format!("{}: {name}", short(played.disk)) } else { name.clone() };
+                    Group { label, bars: bars(tenant) }
+                };
+                tenants(mix, played).iter().map(group).collect::<Vec<_>>()
+            };
+            played.iter().flat_map(of_disk).collect::<Vec<_>>()
+        };
+        let kept = groups(&|tenant| {
+            let insulated = parts(mix).map(|(which, _)| mean(&tenant.kept(which)));
+            insulated.chain([mean(&tenant.kept_bare())]).collect()
+        });
+        let waits = groups(&|tenant| {
+            let p99 = |rate: &Rate| rate.latency_ms()[1];
+            let (alone, at) = (mean(&tenant.of(|alone, _| p99(&alone.rates[0]))), tenant.at);
+            vec![
+                alone,
+                mean(&tenant.of(|_, seed| p99(&seed.insulated[0].rates[at]))),
+                mean(&tenant.of(|_, seed| p99(&seed.bare.rates[at]))),
+            ]
+        });
+        let mut series: Vec<_> = parts(mix).map(|(_, keep)| format!("R = {keep}")).collect();
+        series.push("none, 128 KiB prefetched".into());
+        let series: Vec<_> = series.iter().map(String::as_str).collect();
+        let first = f64::from(mix.keep[0]) / 1000.0;
+        let (suffix, on) = match few {
+            true => (String::new(), String::new()),
+            false => (format!("-{}", played[0].disk), format!("{}; ", played[0].disk)),
+        };
+        let totals = played.iter().map(|played| {
+            let (ours, bare) = totals(mix, played);
+            format!("{} {ours:.2} (none {bare:.2})", short(played.disk))
+        });
+        let totals = totals.collect::<Vec<_>>().join(", ");
+        let caption = format!(
+            "{on}insulation: throughput together / (share x throughput alone). Sum of all parts of standalone: {totals}."
+        );
+        let svg = chart::bars("insulation", &series, &kept, Some((first, series[0])))?;
+        pictures.push(Picture { name: format!("kept{suffix}"), caption, svg });
+        let svg = chart::bars("99th percentile of response, ms", &["alone", series[0], "none"], &waits, None)?;
+        let caption = format!("{on}99th percentile of response times");
+        pictures.push(Picture { name: format!("response{suffix}"), caption, svg });
+    }
+    Ok(pictures)
+}

@@ -1,0 +1,114 @@
+//! How much of the cache each tenant of a mix gets: sizes that are stated, found by each tenant's exact curve.
+//!
+//! With `c` blocks a tenant goes to the disk for the part `m(c)` of what it asks for, so that it keeps about `m(whole) / m(c)` of what
+//! it would do with the whole cache. The sizes are those with which all keep the same part, the largest that the memory holds, 0.99 at most.
+//!
+//! Downside: that sorted write-back gains with the number of dirty blocks is left out.
+
+use engine::cache::EvictionPolicy;
+use engine::curve::{Ack, Curve, Limits, View};
+use engine::disk::VolumeId;
+use engine::units::{BLOCK, MILLISECOND, SECOND, sectors_touched};
+use sim::load::{Op, unroll};
+
+use super::super::loads::Load;
+
+/// What a stream needs to be read ahead of for a slice, bytes; nobody gets less.
+const LEAST: u64 = 8 << 20;
+/// Requests that a curve is made of, several times the blocks of the mixes' working sets; and those before them, which fill the cache.
+const COUNTED: usize = 60_000;
+const BEFORE: usize = 30_000;
+
+/// A tenant's exact curve, up to so many blocks, once its cache is full.
+fn curve(load: &Load, volume_bytes: u64, blocks_max: u64) -> Result<View, String> {
+    let limits = Limits { places_max: 0, ..Limits::exact(blocks_max, 5 * SECOND) };
+    let (mut curve, volume) = (Curve::new(limits, 0), VolumeId(0));
+    curve.opened(volume);
+    let mut before = None;
+    for (at, record) in unroll(load.workload(volume_bytes, 1)?, MILLISECOND).take(BEFORE + COUNTED).enumerate() {
+        if at == BEFORE {
+            before = Some(curve.view(EvictionPolicy::Lru));
+        }
+        for number in record.offset / BLOCK..record.end().div_ceil(BLOCK) {
+            let base = number * BLOCK;
+            let sectors = sectors_touched(record.offset.max(base) - base, record.end().min(base + BLOCK) - base);
+            match record.op {
+                Op::Read => curve.read(record.time_ns, volume, number, sectors, false),
+                _ => curve.write(record.time_ns, volume, number, sectors, Ack::Cached),
+            }
+        }
+    }
+    let after = curve.view(EvictionPolicy::Lru);
+    Ok(before.map_or(after.clone(), |before| since(&before, after)))
+}
+
+/// What was missed between two views of one curve.
+fn since(before: &View, mut after: View) -> View {
+    let count = |view: &View| view.reads + view.writes;
+    let (first, all) = (count(before), count(&after));
+    for (early, late) in before.points.iter().zip(&mut after.points) {
+        let missed = late.all.unwrap_or(0.0) * all - early.all.unwrap_or(0.0) * first;
+        late.all = Some(missed / (all - first));
+    }
+    after
+}
+
+/// The least blocks with which `view` keeps this part.
+fn least(view: &View, whole: u64, keep: f64) -> u64 {
+    let misses = |blocks: u64| view.misses(blocks).unwrap_or(1.0).max(KEEP_LEAST);
+    let allowed = misses(whole) / keep;
+    let enough = |blocks: u64| misses(blocks) <= allowed;
+    let (mut low, mut high) = (LEAST / BLOCK - 1, whole);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if enough(middle) { high = middle } else { low = middle }
+    }
+    high
+}
+
+/// Less than this is as good as nothing.
+const KEEP_LEAST: f64 = 1e-6;
+/// More than this is not bought: what is left over is worth more to all as room for read-ahead and dirt.
+const KEEP_MAX: f64 = 0.99;
+
+/// Bytes for each, and the part that all keep.
+pub fn partitions(loads: &[&Load], volume_bytes: u64, memory: u64) -> Result<(Vec<u64>, f64), String> {
+    let whole = memory / BLOCK;
+    let views = loads.iter().map(|load| curve(load, volume_bytes, whole)).collect::<Result<Vec<_>, _>>()?;
+    let needs = |keep: f64| views.iter().map(|view| least(view, whole, keep)).collect::<Vec<_>>();
+    let fits = |keep: f64| needs(keep).iter().sum::<u64>() <= whole;
+    if !fits(KEEP_LEAST) {
+        return Err(format!("{} tenants do not fit into {memory} bytes of memory", loads.len()));
+    }
+    let (mut low, mut high) = (KEEP_LEAST, 1.0);
+    while high - low > 1e-4 {
+        let middle = (low + high) / 2.0;
+        if fits(middle) { low = middle } else { high = middle }
+    }
+    let low = low.min(KEEP_MAX);
+    let sizes = needs(low);
+    // What is left over goes to all.
+    let spare = (whole - sizes.iter().sum::<u64>()) / loads.len() as u64;
+    Ok((sizes.into_iter().map(|blocks| (blocks + spare) * BLOCK).collect(), low))
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::load::{Pace, Stream};
+
+    use super::super::super::loads::Mixture;
+    use super::*;
+
+    #[test]
+    fn who_has_a_working_set_gets_it_and_who_has_none_gets_the_least_and_what_is_left() {
+        let hot = Stream { area_bytes: 24 << 20, ..Stream::default() };
+        let pace = Pace::Closed { depth: 4, think_ns: 0 };
+        let hot = Load::Mixture(Mixture { parts: vec![(1, hot)], warm_bytes: 24 << 20, updates: false, pace });
+        let far = Load::from(Stream { area_bytes: u64::MAX, ..Stream::default() });
+        let (sizes, keep) = partitions(&[&hot, &far], 64 << 30, 48 << 20).unwrap();
+        let spare = sizes[1] - LEAST;
+        assert!(keep == KEEP_MAX && (23 << 20..25 << 20).contains(&(sizes[0] - spare)), "{sizes:?} {keep}");
+        let (sizes, keep) = partitions(&[&hot, &hot], 64 << 30, 24 << 20).unwrap();
+        assert!(keep < 0.01 && sizes[0] == sizes[1], "half of it is a miss each: {sizes:?} {keep}");
+    }
+}

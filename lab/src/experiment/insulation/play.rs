@@ -1,0 +1,194 @@
+//! Runs a mix: each tenant alone, all together at each R, all together under `none`.
+
+use engine::control::{CacheSpec, Snapshot};
+use engine::disk::policy::Kind;
+use engine::units::{Nanos, SECOND};
+
+use super::super::Context;
+use super::super::sharing::PREFETCH;
+use super::super::stand::{BIN_NS, Rate, Run, Stand};
+use super::partitions::partitions;
+use super::{Actor, DISKS, Mix, live};
+
+/// What happened on one disk.
+pub struct Played {
+    pub disk: &'static str,
+    pub seeds: Vec<Seed>,
+    /// What each was given of the cache, bytes, and the part of its standalone throughput that all keep with that.
+    pub partitions: Option<(Vec<u64>, f64)>,
+}
+
+/// What happened with one seed.
+pub struct Seed {
+    /// By tenant.
+    pub alone: Vec<Run>,
+    /// By R.
+    pub insulated: Vec<Run>,
+    /// Under `none`, with one cache for all.
+    pub bare: Run,
+}
+
+/// What a tenant's work of a while is measured by, MB/s: what its client got, or of a writer what reached the medium.
+fn rate(actor: &Actor, run: &Run, at: usize) -> f64 {
+    let written = |snapshot: &Snapshot| snapshot.volumes[at].device_write_bytes as f64;
+    let rate = &run.rates[at];
+    match actor.load.only_writes() {
+        true => (written(&run.after) - written(&run.before)) / rate.seconds / 1e6,
+        false => rate.mb_s(),
+    }
+}
+
+/// When a run had done so many bytes, in seconds since its beginning.
+fn done_at(rate: &Rate, bytes: f64) -> Option<f64> {
+    let mut sum = 0.0;
+    for (bin, &here) in rate.bins.iter().enumerate() {
+        let here = here as f64;
+        if here > 0.0 && sum + here >= bytes {
+            return Some((bin as f64 + (bytes - sum).max(0.0) / here) * BIN_NS as f64 / 1e9);
+        }
+        sum += here;
+    }
+    None
+}
+
+/// How long a tenant took alone for what it did together between two bins, seconds. Not a number if it never did it.
+fn alone_s(alone: &Rate, together: &Rate, bins: std::ops::Range<usize>) -> f64 {
+    let until = |bin: usize| together.bins.iter().take(bin).sum::<u64>() as f64;
+    let took = |from: f64, to: f64| Some(done_at(alone, to)? - done_at(alone, from)?);
+    took(until(bins.start), until(bins.end)).unwrap_or(f64::NAN)
+}
+
+/// What tenant `at` keeps in a run: of a steady load, throughput together / (share x throughput alone). Where one second is not
+/// worth another, the time that the same work takes alone / (share x the time that it took).
+pub fn kept(actor: &Actor, alone: &Run, run: &Run, at: usize) -> f64 {
+    let together = &run.rates[at];
+    if actor.load.is_steady() {
+        return rate(actor, run, at) / rate(actor, alone, 0) / actor.share();
+    }
+    let (warm, count) = counted_bins(together);
+    alone_s(&alone.rates[0], together, warm..warm + count) / together.seconds / actor.share()
+}
+
+/// Of all windows of ten rounds that begin at a bin: from which bin to which, and whether tenant `at` keeps at least `least`.
+pub fn windows(actor: &Actor, alone: &Run, run: &Run, at: usize, least: f64) -> Vec<(std::ops::Range<usize>, bool)> {
+    let (alone, together) = (&alone.rates[0], &run.rates[at]);
+    let (_, round_ns) = live(run, at, actor.share());
+    let (warm, count) = counted_bins(together);
+    let width = ((10 * round_ns).div_ceil(BIN_NS) as usize).clamp(1, count);
+    let due_s = actor.share() * least * (width as u64 * BIN_NS) as f64 / 1e9;
+    let steady = actor.load.is_steady();
+    let is_good = |window: std::ops::Range<usize>| match steady {
+        true => bytes_in(together, window) >= alone.mb_s() * 1e6 * due_s,
+        false => alone_s(alone, together, window) >= due_s,
+    };
+    let begins = warm..warm + count - width + 1;
+    begins.map(|from| from..from + width).map(|window| (window.clone(), is_good(window))).collect()
+}
+
+/// Bytes that a tenant got between two bins.
+pub fn bytes_in(rate: &Rate, bins: std::ops::Range<usize>) -> f64 {
+    rate.bins.iter().take(bins.end).skip(bins.start).sum::<u64>() as f64
+}
+
+/// The part of requests that is answered within two rounds beyond the tenant's own queueing: the longest response alone, on a
+/// disk that is as much slower as its share says.
+pub fn in_time(actor: &Actor, alone: &Run, run: &Run, at: usize, keep: f64) -> f64 {
+    let (_, round_ns) = live(run, at, actor.share());
+    let own_ns = alone.rates[0].latency.max() as f64 / (actor.share() * keep);
+    let latency = &run.rates[at].latency;
+    latency.count_between(0, own_ns as u64 + 2 * round_ns) as f64 / latency.len() as f64
+}
+
+/// The first bin that counts, and how many do.
+fn counted_bins(rate: &Rate) -> (usize, usize) {
+    let bins = |seconds: f64| (seconds * 1e9 / BIN_NS as f64).round() as usize;
+    (bins(rate.warm_up_s), bins(rate.seconds))
+}
+
+/// The part of the disk's time that was no tenant's: lost in turning and draining, or idle.
+pub fn lost(run: &Run) -> f64 {
+    let time_ns = run.after.now - run.before.now;
+    1.0 - (run.after.time.tenant_ns - run.before.time.tenant_ns) as f64 / time_ns as f64
+}
+
+/// How long a run counts.
+fn counted_ns(context: &Context, mix: &Mix) -> Nanos {
+    if context.quick { mix.counted_ns / 3 / SECOND * SECOND } else { mix.counted_ns }
+}
+
+/// Where a tenant is alone: what it does not do all the time it need only do as far as it comes together with others. Twice that is
+/// more than enough.
+fn alone(stand: &Stand, actor: &Actor) -> Stand {
+    let needed_ns = ((stand.warm_up_ns + stand.counted_ns) as f64 * actor.share() * 2.0) as Nanos;
+    match actor.load.is_steady() || actor.load.is_open() {
+        true => stand.clone(),
+        false => Stand { counted_ns: needed_ns.saturating_sub(stand.warm_up_ns).max(SECOND), ..stand.clone() },
+    }
+}
+
+/// A stand of a mix on each disk, as a probe finds it.
+pub fn stands(context: &Context, mix: &Mix) -> Result<Vec<Stand>, String> {
+    let stand = |&disk: &&'static str| {
+        let counted_ns = counted_ns(context, mix);
+        let (memory, warm_up_ns, round_max_ns) = (mix.memory, mix.warm_up_ns, mix.round_max_ns);
+        let stand = Stand { memory, warm_up_ns, counted_ns, round_max_ns, ..Stand::new(disk, false) };
+        Stand { policy: Kind::Insulated, prefetch: None, ..stand }.probed()
+    };
+    context.parallel(DISKS, stand).into_iter().collect()
+}
+
+enum Job {
+    Alone(usize),
+    Together(u32),
+    Bare,
+}
+
+/// Runs a mix on each disk with each seed.
+pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
+    let count = mix.actors.len();
+    let loads: Vec<_> = mix.actors.iter().map(|actor| &actor.load).collect();
+    let stands = stands(context, mix)?;
+    let sizes = context.parallel(&stands, |stand| {
+        let volume_bytes = stand.place(0, count)?.1;
+        mix.sized.then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()
+    });
+    let sizes = sizes.into_iter().collect::<Result<Vec<_>, String>>()?;
+    let mut jobs = Vec::new();
+    for on in stands.iter().zip(&sizes) {
+        for &seed in &context.seeds {
+            jobs.extend((0..count).map(|at| (on, seed, Job::Alone(at))));
+            jobs.extend(mix.keep.iter().map(|&keep| (on, seed, Job::Together(keep))));
+            jobs.push((on, seed, Job::Bare));
+        }
+    }
+    let results = context.parallel(&jobs, |&((stand, sizes), seed, ref job)| {
+        let mut cast: Vec<_> = mix.actors.iter().map(|actor| Some(actor.cast())).collect();
+        let stand = match *job {
+            Job::Alone(only) => {
+                cast.iter_mut().enumerate().filter(|&(at, _)| at != only).for_each(|(_, absent)| *absent = None);
+                alone(stand, &mix.actors[only])
+            }
+            Job::Together(keep) => {
+                let even = vec![mix.memory / count as u64; count];
+                let sizes = sizes.as_ref().map_or(&even, |(sizes, _)| sizes);
+                let asked = cast.iter_mut().flatten().zip(sizes);
+                asked.for_each(|((spec, _), &bytes)| spec.cache = CacheSpec::Asked(bytes));
+                Stand { insulation_permille: keep, ..stand.clone() }
+            }
+            Job::Bare => Stand { policy: Kind::None, prefetch: Some(PREFETCH), shared_cache: true, ..stand.clone() },
+        };
+        stand.play(&cast, false, seed)
+    });
+    let mut results = results.into_iter();
+    let mut take = |count: usize| results.by_ref().take(count).collect::<Result<Vec<_>, _>>();
+    let mut played = Vec::new();
+    for (disk, sizes) in DISKS.iter().zip(sizes) {
+        let mut seeds = Vec::new();
+        for _ in &context.seeds {
+            let (alone, insulated) = (take(count)?, take(mix.keep.len())?);
+            seeds.push(Seed { alone, insulated, bare: take(1)?.remove(0) });
+        }
+        played.push(Played { disk, seeds, partitions: sizes });
+    }
+    Ok(played)
+}

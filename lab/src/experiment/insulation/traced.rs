@@ -1,0 +1,59 @@
+//! Eight tenants, four of them real servers as they were traced.
+
+use sim::load::{Pace, Stream};
+
+use super::super::loads::Load;
+use super::super::stand::random;
+use super::super::{Context, Experiment, Outcome};
+use super::judge::insulate;
+use super::{Actor, KEEP, Mix, cached, traces};
+
+const PAPER: &str = "Argon has no such mix: its largest has four tenants, and none is a trace.";
+
+/// Of a disk: eight tenants.
+const SHARE: (u64, u64) = (1, 8);
+/// Traces of a mix.
+const TRACES: usize = 4;
+
+pub const CLOSED: Experiment = Experiment {
+    name: "insulated-traces",
+    question: "What do eight tenants keep, four of them real traces, 16 requests at a time?",
+    setup: "Eight volumes of an eighth of the disk, shares 1/8; 256 MiB of memory, partitions by exact curves (stated, not yet decided by \
+            the server). Four traces (places beyond the volume's end come round), 16 requests at a time; a stream of 64 KiB reads; a \
+            sequential writer of 64 KiB, 4 at a time; Zipf with a knee, 8 at a time; 4 KiB reads anywhere, 4 at a time. 10 s to warm \
+            up, 60 s counted. What a trace keeps is the time that the same work takes alone. Under none all share one cache.",
+    paper: PAPER,
+    run: |context: &Context| mix(context, Pace::Closed { depth: 16, think_ns: 0 }),
+};
+
+pub const OPEN: Experiment = Experiment {
+    name: "insulated-traces-open",
+    question: "And when the traces come at 20 times their speed, whatever becomes of them?",
+    setup: "As `insulated-traces`, requests of the traces at their own times, 20 times as fast.",
+    paper: PAPER,
+    run: |context: &Context| match context.quick {
+        // Tens of thousands of requests wait at a time: minutes for ten seeds.
+        true => Ok(Outcome::left_out("not in quick runs".into())),
+        false => mix(context, Pace::as_recorded(20_000_000)),
+    },
+};
+
+fn mix(context: &Context, pace: Pace) -> Result<Outcome, String> {
+    let Some(recorded) = traces::load(context, TRACES)? else {
+        let place = context.traces.display();
+        return Ok(Outcome::left_out(format!(
+            "there are no {TRACES} traces in {place} (--traces DIR names another place)"
+        )));
+    };
+    let traces = recorded.into_iter().map(|trace| Actor::new(trace.name, SHARE, Load::Trace(trace.records, pace)));
+    let pace = Pace::Closed { depth: 4, think_ns: 0 };
+    let writer = Stream { read_ppm: 0, pace, ..cached::scan() };
+    let others = [
+        Actor::new("stream", SHARE, cached::scan()),
+        Actor::new("sequential writer", SHARE, writer),
+        Actor::new("Zipf", SHARE, cached::skewed()),
+        Actor::new("random reads", SHARE, random(4)),
+    ];
+    let actors = traces.chain(others).collect();
+    insulate(context, &Mix { keep: KEEP, ..Mix::cached(256 << 20, actors) })
+}

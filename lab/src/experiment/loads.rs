@@ -1,0 +1,211 @@
+//! What tenants of experiments ask for: described streams, mixtures of them in one queue, records of a trace.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use engine::units::Nanos;
+use sim::load::workload::Lane;
+use sim::load::{Generator, Op, Pace, Record, Source, Spec, Stream, Workload};
+use sim::rng::Rng;
+
+/// What a tenant asks for.
+#[derive(Clone, Debug)]
+pub enum Load {
+    /// Streams side by side, each at its own pace.
+    Streams(Vec<Stream>),
+    /// Requests that go here and there.
+    Mixture(Mixture),
+    /// At first one, from a time on the other, at the pace of the first.
+    Change(Mixture, Nanos, Mixture),
+    /// Requests of a trace, until its end. Places beyond the volume's end come round.
+    Trace(Arc<Vec<Record>>, Pace),
+}
+
+/// One queue of requests that each go to one of several places, by chance: a workload with a knee in its curve.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    /// How often, and where and what. Their own paces are not used.
+    pub parts: Vec<(u64, Stream)>,
+    /// So many bytes from the volume's beginning are read first, one after the other: what would be in the cache after an hour
+    /// is there after a second.
+    pub warm_bytes: u64,
+    /// What is read is written a little later, as databases do.
+    pub updates: bool,
+    /// When requests are made.
+    pub pace: Pace,
+}
+
+/// A read is over, at the depths that are used here, when so many requests have been made after it.
+const UPDATE_LAG: usize = 32;
+/// What the cache is warmed with, bytes a request.
+const WARM_BYTES: u64 = 256 << 10;
+
+impl From<Stream> for Load {
+    fn from(stream: Stream) -> Load {
+        Load::Streams(vec![stream])
+    }
+}
+
+impl Load {
+    /// Nothing but writes: what counts of it is what reaches the medium.
+    pub fn only_writes(&self) -> bool {
+        matches!(self, Load::Streams(streams) if streams.iter().all(|stream| stream.read_ppm == 0))
+    }
+
+    /// It does the same at all times, so that a second of it is worth any other.
+    pub fn is_steady(&self) -> bool {
+        !matches!(self, Load::Trace(..) | Load::Change(..))
+    }
+
+    /// Its requests do not wait for answers.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Load::Trace(_, Pace::Open { .. }))
+    }
+
+    /// As it is on a volume of so many bytes.
+    pub fn workload(&self, bytes: u64, seed: u64) -> Result<Workload, String> {
+        let lane = |source: Lane| Workload::new(vec![source], 0);
+        match self {
+            Load::Streams(streams) => described(streams.iter().map(|stream| cut(stream, bytes)).collect(), seed),
+            Load::Mixture(mixture) => Ok(lane(Lane::of_trace(Mixed::new(mixture, bytes, seed)?, mixture.pace))),
+            Load::Change(before, at_ns, after) => {
+                let parts = [Mixed::new(before, bytes, seed)?, Mixed::new(after, bytes, seed)?];
+                Ok(lane(Lane::of_trace(Changing { at_ns: *at_ns, parts }, before.pace)))
+            }
+            Load::Trace(records, pace) => {
+                let records = records.clone();
+                let inside = (0..records.len()).map(move |at| within(records[at], bytes));
+                Ok(lane(Lane::of_trace(inside, *pace)))
+            }
+        }
+    }
+}
+
+/// Inside of a volume of so many bytes.
+fn within(record: Record, volume_bytes: u64) -> Record {
+    Record { offset: (record.offset % volume_bytes).min(volume_bytes - record.bytes), ..record }
+}
+
+fn cut(load: &Stream, bytes: u64) -> Stream {
+    Stream { area_bytes: load.area_bytes.min(bytes - load.area_start), ..load.clone() }
+}
+
+fn described(streams: Vec<Stream>, seed: u64) -> Result<Workload, String> {
+    Workload::described(&Spec { seed, streams }, 0).map_err(|error| error.to_string())
+}
+
+/// The requests of a [`Mixture`].
+struct Mixed {
+    warm: Option<Generator>,
+    weights: Vec<(u64, usize)>,
+    parts: Vec<Generator>,
+    rng: Rng,
+    updates: bool,
+    /// What was read and is to be written.
+    read: VecDeque<Record>,
+}
+
+impl Mixed {
+    fn new(mixture: &Mixture, bytes: u64, seed: u64) -> Result<Mixed, String> {
+        let streams: Vec<_> = mixture.parts.iter().map(|(_, stream)| cut(stream, bytes)).collect();
+        let spec = Spec { seed, streams };
+        spec.check().map_err(|error| error.to_string())?;
+        let mut rng = Rng::new(seed);
+        let parts =
+            spec.streams.into_iter().zip(0..).map(|(stream, n)| Generator::new(stream, n, rng.fork())).collect();
+        let warm = (mixture.warm_bytes > 0).then(|| {
+            let warm = Stream {
+                place: sim::load::Place::Sequential,
+                area_bytes: mixture.warm_bytes,
+                sizes: vec![(1, WARM_BYTES)],
+                requests: mixture.warm_bytes / WARM_BYTES,
+                ..Stream::default()
+            };
+            Generator::new(warm, 0, rng.fork())
+        });
+        let weights = mixture.parts.iter().map(|&(weight, _)| weight).zip(0..).collect();
+        Ok(Mixed { warm, weights, parts, rng, updates: mixture.updates, read: VecDeque::new() })
+    }
+}
+
+impl Source for Mixed {
+    fn next(&mut self, elapsed_ns: Nanos) -> Option<Record> {
+        if let Some(record) = self.warm.as_mut().and_then(|warm| warm.next(elapsed_ns)) {
+            return Some(record);
+        }
+        if self.read.len() > UPDATE_LAG
+            && let Some(record) = self.read.pop_front()
+        {
+            return Some(Record { op: Op::Write, ..record });
+        }
+        let part = self.rng.weighted(&self.weights);
+        let record = self.parts[part].next(elapsed_ns)?;
+        if self.updates {
+            self.read.push_back(record);
+        }
+        Some(record)
+    }
+}
+
+/// One mixture, and from a time on another.
+struct Changing {
+    at_ns: Nanos,
+    parts: [Mixed; 2],
+}
+
+impl Source for Changing {
+    fn next(&mut self, elapsed_ns: Nanos) -> Option<Record> {
+        self.parts[usize::from(elapsed_ns >= self.at_ns)].next(elapsed_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::load::unroll;
+
+    use super::*;
+
+    const CLOSED: Pace = Pace::Closed { depth: 2, think_ns: 0 };
+
+    fn records(load: &Load, bytes: u64, count: usize) -> Vec<Record> {
+        unroll(load.workload(bytes, 7).unwrap(), 1000).take(count).collect()
+    }
+
+    #[test]
+    fn a_mixture_is_warm_first_and_then_goes_by_chance_and_writes_what_it_read() {
+        let hot = Stream { area_bytes: 1 << 20, ..Stream::default() };
+        let cold = Stream { area_start: 1 << 20, area_bytes: u64::MAX, ..Stream::default() };
+        let parts = vec![(3, hot), (1, cold)];
+        let load = Load::Mixture(Mixture { parts, warm_bytes: 1 << 20, updates: true, pace: CLOSED });
+        let records = records(&load, 64 << 20, 4004);
+        let (warm, rest) = records.split_at(4);
+        assert!(
+            warm.iter().zip(0..).all(|(record, at)| (record.offset, record.bytes) == (at * WARM_BYTES, WARM_BYTES))
+        );
+        let reads: Vec<_> = rest.iter().filter(|record| record.op == Op::Read).map(|record| record.offset).collect();
+        let writes: Vec<_> = rest.iter().filter(|record| record.op == Op::Write).map(|record| record.offset).collect();
+        assert_eq!(writes, reads[..writes.len()]);
+        assert_eq!(reads.len() - writes.len(), UPDATE_LAG);
+        let hot = reads.iter().filter(|&&offset| offset < 1 << 20).count();
+        assert!((1400..1640).contains(&hot) && rest.iter().all(|record| record.end() <= 64 << 20), "{hot}");
+    }
+
+    #[test]
+    fn a_change_comes_at_its_time() {
+        let place = |area_start| Stream { area_start, area_bytes: 1 << 20, ..Stream::default() };
+        let at = |start| Mixture { parts: vec![(1, place(start))], warm_bytes: 0, updates: false, pace: CLOSED };
+        let load = Load::Change(at(0), 5000, at(1 << 20));
+        let records = records(&load, 64 << 20, 20);
+        assert!(records.iter().all(|record| (record.offset < 1 << 20) == (record.time_ns < 5000)), "{records:?}");
+    }
+
+    #[test]
+    fn a_trace_stays_inside() {
+        let record = |time_ns, offset| Record { time_ns, op: Op::Write, offset, bytes: 4096, stream: 0 };
+        let trace = Arc::new(vec![record(5, 512), record(6, (9 << 20) + 512), record(10, (1 << 20) - 512)]);
+        let load = Load::Trace(trace, CLOSED);
+        let offsets: Vec<_> = records(&load, 1 << 20, 4).iter().map(|record| record.offset).collect();
+        assert_eq!(offsets, [512, 512, (1 << 20) - 4096]);
+        assert!(!load.is_steady() && !load.only_writes() && !load.is_open());
+    }
+}
