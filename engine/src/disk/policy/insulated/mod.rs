@@ -512,8 +512,9 @@ impl Policy for Insulated {
             return;
         }
         if entry.reads_on() {
-            tenant.followers -= 1;
-            tenant.following -= entry.len;
+            // One that was sent at the very moment at which others were given up may have been taken for one of them.
+            tenant.followers = tenant.followers.saturating_sub(1);
+            tenant.following = tenant.following.saturating_sub(entry.len);
         }
         if let Some(current) = self.current.as_mut().filter(|current| current.owner == at) {
             current.watch.done(now, cost_ns, tenant.in_device - tenant.stuck + 1);
