@@ -111,7 +111,7 @@ impl Run {
 
     fn all(&self) -> Result<bool, String> {
         let (mut good, mut results) = (true, serde_json::Map::new());
-        let (experiments, mut found) = (named(&self.names)?, Vec::new());
+        let (experiments, mut found, mut looked) = (named(&self.names)?, Vec::new(), Vec::new());
         for experiment in experiments {
             let outcome = perform(experiment, &self.effort)?;
             keep(&self.out, experiment, &outcome)?;
@@ -130,12 +130,16 @@ impl Run {
                 outcome.claims.iter().for_each(|claim| println!("  {}", line(claim)));
             }
             found.push((experiment.name, outcome.claims));
+            if self.write.is_some() {
+                let quick = Effort { quick: true, seeds: None, ..self.effort.clone() };
+                looked.push((experiment.name, perform(experiment, &quick)?.claims));
+            }
         }
         if let Some(file) = &self.check {
             index::check(file, &found)?;
         }
         if let Some(file) = &self.write {
-            index::write(file, &found)?;
+            index::write(file, &found, &looked)?;
         }
         // What misses is on record then, and no news.
         good |= self.check.is_some() || self.write.is_some();
