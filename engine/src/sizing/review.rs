@@ -8,6 +8,7 @@ use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 use crate::control::allot::{self, Claim};
 use crate::control::{CacheSpec, Refusal, TenantId, TenantSpec, bytes_of, frames_of};
 use crate::disk::Op;
+use crate::disk::policy::FOLLOWING_BYTES;
 use crate::event::Action;
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
@@ -19,9 +20,6 @@ const LOOKS_MAX: usize = 64;
 /// Windows of read-ahead that a partition has to hold for each stream: two in the quarter that streams may use
 /// (`volume/prefetch.rs`).
 const WINDOWS: u64 = 8;
-/// Bytes of a window with which a stream is as fast as with longer ones while the disk is its own: of a stream two requests of
-/// this size are in the device at once (`disk/policy/insulated`).
-const WINDOW_ENOUGH: u64 = 256 << 10;
 /// Blocks with which a writer's runs are as long as they get: two of the largest device requests being written, as much again
 /// arriving, half the partition being dirt.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
@@ -98,7 +96,8 @@ impl OfTenant {
     /// Frames a nanosecond of disk moves, and frames that are enough for what is read ahead and written together.
     fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
         let dirty = WRITER_FRAMES / 2;
-        let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max.min(WINDOW_ENOUGH) / BLOCK;
+        // While the disk is its own, a stream is as fast with what it has in the device at once as with longer windows.
+        let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max.min(FOLLOWING_BYTES) / BLOCK;
         let writes = if self.writes { WRITER_FRAMES } else { 0 };
         let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
         let frames_ns = rate(reads > 0, self.cost.read_ns()).max(rate(self.writes, self.cost.write_ns(dirty)));

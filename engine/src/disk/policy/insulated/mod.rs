@@ -51,7 +51,7 @@ const GAP_NS: f64 = 1e6;
 /// there when one is done. Of a whole window of a stream a drive that reorders would begin with the part that turns up first under
 /// its head, and come last to the one that the reader waits for.
 const FOLLOWERS_MAX: u32 = 2;
-const FOLLOWING_BYTES: u64 = 256 << 10;
+pub(crate) const FOLLOWING_BYTES: u64 = 256 << 10;
 /// Slices that are remembered to be shown.
 pub const SLICES_KEPT: usize = 64;
 
