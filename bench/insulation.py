@@ -33,6 +33,7 @@ from harness.server import GIB, Server, run  # noqa: E402
 from harness.wait import until  # noqa: E402
 
 from machine import CLIENT_CORE, SERVER_CORE, pinned, warn  # noqa: E402
+from servers import move  # noqa: E402
 
 PRESET = "cheetah-15k5"
 PART = 32 * GIB
@@ -123,8 +124,7 @@ class Stack:
 def serving(directory, name, *volumes, policy):
     """A server with the simulated disk, and these volumes on it: (name, size, more options)."""
     with Server(directory, cache="16MiB", name=name) as server:
-        for thread in os.listdir(f"/proc/{server.pid}/task"):
-            os.sched_setaffinity(int(thread), {SERVER_CORE})
+        move(server.pid, SERVER_CORE)
         server.cli("disk", "add", "hdd", f"sim:{PRESET}", "--policy", policy)
         for volume, size, *more in volumes:
             server.create(volume, str(size), "--disk", "hdd", *more)

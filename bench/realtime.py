@@ -22,6 +22,7 @@ os.environ.setdefault("AEROGEL_BIN", str(TARGET / "release" / "aerogel"))
 from harness.server import GIB, Server, run  # noqa: E402
 
 from machine import CLIENT_CORE, SERVER_CORE, pinned  # noqa: E402
+from servers import move  # noqa: E402
 
 LAB = TARGET / "release" / "aerogel-lab"
 PRESET = "barracuda-7200.9"
@@ -61,8 +62,7 @@ def main():
     missed = False
     print("| outstanding | in real time, 1/s | in virtual time, 1/s | ratio | completions | later than 100 us | |\n|" + " --- |" * 7)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=TARGET) as directory, Server(directory, cache="16MiB") as server:
-        for thread in os.listdir(f"/proc/{server.pid}/task"):
-            os.sched_setaffinity(int(thread), {SERVER_CORE})
+        move(server.pid, SERVER_CORE)
         server.cli("disk", "add", "hdd", f"sim:{PRESET}", "--size", str(SIZE), "--policy", "none")
         uri = server.create("v", str(SIZE), "--disk", "hdd")
         busy = None if options.idle else subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=pinned(CLIENT_CORE))
