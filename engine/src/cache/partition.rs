@@ -175,7 +175,7 @@ impl Cache {
                 return false;
             }
         }
-        into.extend((0..count).map(|_| self.pool.take(tenant).expect("available frames")));
+        self.pool.take(tenant, count, into);
         self.partition_mut(tenant).used += count;
         true
     }

@@ -80,21 +80,24 @@ impl Pool {
         self.free.len() as u32 + (self.limit + 1).saturating_sub(self.fresh)
     }
 
-    /// Takes a frame for `tenant`, with one reference.
-    pub(crate) fn take(&mut self, tenant: TenantId) -> Option<FrameId> {
-        let frame = match self.free.pop() {
-            Some(frame) => frame,
-            None if self.fresh <= self.limit => {
-                self.fresh += 1;
-                self.fresh - 1
-            }
-            None => return None,
-        };
-        let meta = &mut self.meta[frame as usize];
-        debug_assert_eq!(meta.references, 0);
-        *meta = Meta { references: 1, tenant: tenant.0 };
-        self.used += 1;
-        Some(FrameId(frame))
+    /// Takes `count` frames for `tenant`, with one reference each. There must be as many.
+    ///
+    /// Those that were freed last, which the processor may still have in its cache, but in the order in which they were freed:
+    /// what was read together is evicted together, and the next piece lies side by side in memory again. The device then
+    /// fills one buffer instead of sixty.
+    pub(crate) fn take(&mut self, tenant: TenantId, count: u32, into: &mut Vec<FrameId>) {
+        assert!(count <= self.available());
+        let again = self.free.len() - self.free.len().min(count as usize);
+        let new = count - (self.free.len() - again) as u32;
+        let taken = into.len();
+        into.extend(self.free.drain(again..).chain(self.fresh..self.fresh + new).map(FrameId));
+        for frame in &into[taken..] {
+            let meta = &mut self.meta[frame.0 as usize];
+            debug_assert_eq!(meta.references, 0);
+            *meta = Meta { references: 1, tenant: tenant.0 };
+        }
+        self.fresh += new;
+        self.used += count;
     }
 
     /// One more reference.
@@ -171,21 +174,39 @@ mod tests {
 
     const TENANT: TenantId = TenantId(3);
 
+    fn take(pool: &mut Pool, count: u32) -> Vec<FrameId> {
+        let mut frames = Vec::new();
+        pool.take(TENANT, count, &mut frames);
+        frames
+    }
+
     #[test]
     fn a_frame_is_free_after_its_last_reference() {
         let mut pool = Pool::new(1, 1);
-        let frame = pool.take(TENANT).unwrap();
-        assert_eq!(pool.take(TENANT), None);
+        let frame = take(&mut pool, 1)[0];
+        assert_eq!(pool.available(), 0);
         pool.retain(frame);
         assert_eq!(pool.release(frame), Some((TENANT, Left::One)));
         assert_eq!(pool.release(frame), Some((TENANT, Left::Nobody)));
-        assert_eq!(pool.take(TENANT), Some(frame));
+        assert_eq!(take(&mut pool, 1), [frame]);
+    }
+
+    #[test]
+    fn frames_freed_last_are_taken_first_in_the_order_in_which_they_were_freed() {
+        let mut pool = Pool::new(5, 5);
+        let frames = take(&mut pool, 4);
+        assert_eq!(frames, [1, 2, 3, 4].map(FrameId));
+        for &frame in &frames {
+            pool.release(frame);
+        }
+        assert_eq!(take(&mut pool, 2), frames[2..]);
+        assert_eq!(take(&mut pool, 3), [1, 2, 5].map(FrameId), "the last one was never used");
     }
 
     #[test]
     fn frames_above_the_limit_retire_and_return() {
         let mut pool = Pool::new(4, 4);
-        let frames: Vec<_> = (0..4).map(|_| pool.take(TENANT).unwrap()).collect();
+        let frames = take(&mut pool, 4);
         pool.release(frames[3]);
         assert!(!pool.is_retired(frames[3]), "free, and may be taken again");
         pool.set_limit(2);

@@ -222,6 +222,7 @@ impl Server {
     fn fill_missing(&mut self, piece: u32, volume: VolumeId, frames: &mut Vec<FrameId>) {
         let mut reading: Option<IoId> = None;
         let blocks_max = self.device.request_blocks_max(self.tenant_of(volume), Op::Read);
+        let mut frames = frames.drain(..);
         for i in 0..self.pieces[piece].blocks() {
             let number = self.pieces[piece].first_block() + i as u64;
             if self.pieces[piece].frames[i] != MISSING {
@@ -232,7 +233,7 @@ impl Server {
             if self.cache.block(id).filling() {
                 self.submit_if(reading.take());
             } else {
-                let frame = frames.pop().expect("a frame for each missing block");
+                let frame = frames.next().expect("a frame for each missing block");
                 if reading.is_some_and(|io| self.device.slot(io).parts.len() as u64 >= blocks_max) {
                     self.submit_if(reading.take());
                 }
@@ -244,7 +245,7 @@ impl Server {
             self.wait_for_fill(id, piece, i);
         }
         self.submit_if(reading);
-        debug_assert!(frames.is_empty());
+        debug_assert!(frames.next().is_none());
     }
 
     fn submit_if(&mut self, io: Option<IoId>) {
