@@ -118,6 +118,8 @@ struct Tenant {
     stuck_until: Nanos,
     /// Time it may still have: what is left of earlier slices, or less than nothing.
     credit: i64,
+    /// What it keeps of its slices for a long one, in which the meter sees what it does not see in those.
+    saved: i64,
     /// Turns without work.
     idle_rounds: u32,
     /// Its last slice was used up: what it loses counts.
@@ -142,6 +144,22 @@ impl Tenant {
     fn is_expected(&self, now: Nanos) -> bool {
         let patience = self.gap.patience();
         self.idle_rounds < IDLE_ROUNDS && self.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
+    }
+
+    /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so that nobody waits
+    /// for more than two rounds. True if that is one.
+    fn save(&mut self, most_ns: Nanos, is_time: bool) -> bool {
+        let look_ns = self.meter.look_ns().map_or(0, |look| look.min(most_ns) as i64);
+        if self.credit + self.saved < look_ns {
+            let part = self.credit / 4;
+            (self.credit, self.saved) = (self.credit - part, self.saved + part);
+            return false;
+        }
+        let spends = self.saved > 0 && is_time;
+        if spends {
+            self.credit += std::mem::take(&mut self.saved);
+        }
+        spends
     }
 }
 
@@ -177,8 +195,9 @@ pub(crate) struct Insulated {
     /// Reused by the plan.
     needs: Vec<Option<Needs>>,
     waiting: usize,
-    /// Slices that have begun.
+    /// Slices that have begun, and how many had when the last long one did: one a round is enough.
     begun: u64,
+    looked: u64,
     slices: VecDeque<Slice>,
     time: DiskTime,
 }
@@ -196,6 +215,7 @@ impl Insulated {
             needs: Vec::new(),
             waiting: 0,
             begun: 0,
+            looked: 0,
             slices: VecDeque::with_capacity(SLICES_KEPT),
             time: DiskTime::default(),
         }
@@ -254,13 +274,17 @@ impl Insulated {
             let Some(tenant) = &mut self.tenants[self.turn] else { continue };
             if tenant.queue.is_empty() && !tenant.is_expected(now) {
                 // In debt it stays; what is left over it loses.
-                tenant.credit = tenant.credit.min(0);
+                (tenant.credit, tenant.saved) = (tenant.credit.min(0), 0);
                 tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
                 continue;
             }
             tenant.credit += length as i64;
             if tenant.credit <= 0 {
                 continue;
+            }
+            let is_time = self.begun >= self.looked + self.lengths.len() as u64;
+            if tenant.save(length.saturating_add(self.round_ns), is_time) {
+                self.looked = self.begun;
             }
             let at_once = (self.settings.depth as usize).saturating_sub(tenant.in_device as usize);
             if !tenant.queue.is_empty() {
@@ -359,6 +383,7 @@ impl Policy for Insulated {
                     stuck: 0,
                     stuck_until: 0,
                     credit: 0,
+                    saved: 0,
                     idle_rounds: IDLE_ROUNDS,
                     is_greedy: true,
                     meter: Meter::default(),
