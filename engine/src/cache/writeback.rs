@@ -22,6 +22,11 @@ impl Cache {
         self.volume(volume).dirty.front()
     }
 
+    /// Blocks of `volume` with dirt that can be written now.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u32 {
+        self.volume(volume).dirty.len()
+    }
+
     /// The oldest dirt of `volume` goes behind all other.
     pub(crate) fn postpone(&mut self, volume: VolumeId) {
         let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");

@@ -1,7 +1,7 @@
 //! When blocks are written to the device, and what completed device requests set in motion.
 //!
-//! Written are: everything that a flush waits for; dirt older than 5 s; the oldest dirt while more than half the partition
-//! is dirty, while pieces wait for frames, or while the partition must shrink.
+//! Written are: everything that a flush waits for; dirt older than 5 s, most of it somewhat earlier at an even pace (`pace.rs`); the
+//! oldest dirt while more than half the partition is dirty, while pieces wait for frames, or while the partition must shrink.
 
 use crate::cache::BlockId;
 use crate::control::TenantId;
@@ -12,6 +12,11 @@ use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough that reads find room in its queue.
 pub(super) const WRITEBACKS_MAX: u32 = 64;
+
+/// Parts of the age that dirt may have, eighths: nothing is written for its age alone before the first (who overwrites or trims soon, or
+/// writes little, goes to the disk once), and at an even pace it is written at the second on average.
+const REST_EIGHTHS: u64 = 6;
+const SPREAD_EIGHTHS: u64 = 7;
 
 /// After a failed write-back, the next attempt in the background.
 const RETRY_NS: u64 = SECOND;
@@ -43,6 +48,8 @@ impl Server {
 
     fn write_back(&mut self, volume: VolumeId) {
         let mut postponed = 0;
+        let (now, dirty, spread_ns) = (self.now, self.cache.dirty_blocks(volume), self.spread_ns());
+        self.volume_mut(volume).pace.pass(now, dirty, spread_ns);
         while self.volume(volume).writebacks < WRITEBACKS_MAX {
             let Some(id) = self.cache.oldest_dirty(volume) else { return };
             if !self.is_due(volume) {
@@ -60,13 +67,26 @@ impl Server {
             self.write_out(id, false);
         }
         if let Some(age_ms) = self.cache.oldest_dirt_ms(self.now, volume) {
-            let left = self.config.dirty_age_max_ns.saturating_sub(u64::from(age_ms) * MILLISECOND);
+            let age_ns = u64::from(age_ms) * MILLISECOND;
+            let paced = self.volume(volume).pace.due_in(spread_ns);
+            let left = paced.max(self.rest_ns().saturating_sub(age_ns));
+            let left = left.min(self.config.dirty_age_max_ns.saturating_sub(age_ns));
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
             // In flight, the completion brings us back here; idle, the clock does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
                 self.wake_at((self.now + left.max(MILLISECOND)).max(retry));
             }
         }
+    }
+
+    /// Dirt is left alone for its age until then.
+    fn rest_ns(&self) -> Nanos {
+        self.config.dirty_age_max_ns / 8 * REST_EIGHTHS
+    }
+
+    /// All dirt that there is, is to be written within this time.
+    fn spread_ns(&self) -> Nanos {
+        self.config.dirty_age_max_ns / 8 * SPREAD_EIGHTHS
     }
 
     /// Whether a flush waits for dirt that nobody has given to the device.
@@ -85,13 +105,14 @@ impl Server {
         let cached = self.cache.volume(volume);
         let waiting = &self.waiting[cached.tenant.0 as usize];
         let partition = self.cache.partition(cached.tenant);
-        let age_ms = self.cache.oldest_dirt_ms(self.now, volume).unwrap_or(0);
+        let age_ns = u64::from(self.cache.oldest_dirt_ms(self.now, volume).unwrap_or(0)) * MILLISECOND;
         partition.too_dirty()
             || partition.used > partition.target
             || !waiting.reads.is_empty()
             || !waiting.writes.is_empty()
             || self.cache.pool().retiring() > 0
-            || u64::from(age_ms) * MILLISECOND >= self.config.dirty_age_max_ns
+            || age_ns >= self.config.dirty_age_max_ns
+            || age_ns >= self.rest_ns() && self.volume(volume).pace.is_due()
     }
 
     /// Writes a block and its dirty neighbours to the device.
@@ -100,7 +121,7 @@ impl Server {
         let tenant = self.tenant_of(volume);
         let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
         let mut parts = std::mem::take(&mut self.parts);
-        let (device, now, mut begun) = (&mut self.device, self.now, 0);
+        let (device, now, mut begun, mut blocks) = (&mut self.device, self.now, 0, 0);
         let blocks_max = device.request_blocks_max(tenant, Op::Write { durable });
         self.cache.begin_write(id, durable, blocks_max, &mut parts, |cache, parts| {
             let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
@@ -114,9 +135,12 @@ impl Server {
             }
             device.submit(now, io, urgent);
             begun += 1;
+            blocks += parts.len();
         });
         self.parts = parts;
+        let spread_ns = self.spread_ns();
         let state = self.volume_mut(volume);
+        state.pace.wrote(blocks, spread_ns);
         state.writebacks += begun;
         state.device_requests += begun;
     }
