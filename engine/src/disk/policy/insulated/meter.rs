@@ -3,10 +3,12 @@
 //!
 //! ```text
 //!   |switch|          steady           |  drain  |      useful := cost of all its requests x steady time / steady cost
-//!   begin  ▲first batch is done        ▲last     ▲end   loss   := (end - begin) - useful
-//!          requests come back as fast  request
-//!          as they would alone         issued
+//!   begin  ▲first batch is done        ▲nothing  ▲end   loss   := (end - begin) - useful
+//!          requests come back as fast  more is
+//!          as they would alone         issued          all of them sums over the last seconds
 //! ```
+//!
+//! Short slices have little that is steady, or nothing: then long ones are asked for ([`Meter::look_ns`]).
 //!
 //! Time in which it thinks, the disk being held for it, is part of `steady`: alone it would think as well.
 //!

@@ -21,6 +21,7 @@
 //! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; DESIGN 5.1.
 //! Downside: response times are rounds, not requests; devices that work on many requests at the same time are not used well.
 
+mod gap;
 mod meter;
 mod plan;
 #[cfg(test)]
@@ -32,7 +33,9 @@ use super::queue::{Entry, Queue};
 use super::{DiskTime, Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op};
-use crate::units::{MILLISECOND, Nanos, SECOND, Share};
+use crate::units::{Nanos, SECOND, Share};
+use gap::Gap;
+pub use gap::HOLD_MAX_NS;
 use meter::{Meter, Watch};
 use plan::Needs;
 
@@ -40,13 +43,6 @@ use plan::Needs;
 const IDLE_ROUNDS: u32 = 3;
 /// How long a drain may last beyond what is expected: longer than a drive's own retries, as far as it answers at all.
 pub const STUCK_NS: Nanos = 2 * SECOND;
-/// A slice is held for at least so long: the jitter of a client that always answers at once, on a machine that has other
-/// things to do. What is held in vain is the tenant's own time; what it loses if it is given up too early is the rest of its slice.
-const HOLD_MIN_NS: Nanos = 10 * MILLISECOND;
-/// The longest that a slice is held for a tenant that has nothing to do.
-pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
-/// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
-const GAP_NS: f64 = 1e6;
 /// Of reads that go on where others end, two are in the device at once, or more if they are small, up to these bytes: the next is
 /// there when one is done. Of a whole window of a stream a drive that reorders would begin with the part that turns up first under
 /// its head, and come last to the one that the reader waits for.
@@ -66,39 +62,6 @@ pub struct Slice {
     pub ended: Nanos,
     /// What its work would have taken alone.
     pub useful_ns: Nanos,
-}
-
-/// How soon a tenant asks again.
-#[derive(Clone, Copy, Debug)]
-struct Gap {
-    /// Of the gaps that a slice can be held for.
-    mean: f64,
-    deviation: f64,
-    /// The part of its gaps that are such. One pause says little: who was away for a while asks as soon as ever when it is back.
-    soon: f64,
-}
-
-impl Gap {
-    const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS, soon: 1.0 };
-
-    fn add(&mut self, gap: Nanos) {
-        let is_soon = gap <= HOLD_MAX_NS;
-        self.soon += (f64::from(u8::from(is_soon)) - self.soon) / 8.0;
-        if is_soon {
-            // As TCP estimates round trips (RFC 6298): an eighth and a quarter.
-            let gap = gap as f64;
-            self.deviation += ((gap - self.mean).abs() - self.deviation) / 4.0;
-            self.mean += (gap - self.mean) / 8.0;
-        }
-    }
-
-    /// After so long it is not expected any more: longer than a slice can be held, if most of its gaps are.
-    fn patience(&self) -> Nanos {
-        if self.soon < 0.5 {
-            return HOLD_MAX_NS + 1;
-        }
-        (self.mean + 4.0 * self.deviation) as Nanos + HOLD_MIN_NS
-    }
 }
 
 #[derive(Debug)]
