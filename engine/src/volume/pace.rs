@@ -45,8 +45,8 @@ impl Pace {
     }
 
     /// So many blocks are being written.
-    pub(super) fn wrote(&mut self, blocks: usize, spread_ns: Nanos) {
-        self.owed -= blocks as i128 * i128::from(spread_ns);
+    pub(super) fn wrote(&mut self, blocks: u32, spread_ns: Nanos) {
+        self.owed -= i128::from(blocks) * i128::from(spread_ns);
         self.is_due &= self.owed > 0;
     }
 
@@ -122,8 +122,8 @@ mod tests {
         let paced = throughputs(|now, dirt| {
             pace.pass(now, dirt.len() as u32, 4 * SECOND);
             let count = if pace.is_due() { 9 } else { 0 };
-            pace.wrote(count.min(dirt.len()), 4 * SECOND);
-            count
+            pace.wrote(count.min(dirt.len() as u32), 4 * SECOND);
+            count as usize
         });
         assert!(spread_of(&by_age) > 1.0 && spread_of(&paced) < 0.2, "{by_age:?} {paced:?}");
     }
