@@ -61,25 +61,22 @@ class Got:
 
 
 class Client:
-    """fio on one tenant's part: by NBD, or on a region of a block device, perhaps in a cgroup."""
+    """fio on one tenant's part of `size` bytes: by NBD, or on a region of a block device, perhaps in a cgroup."""
 
     runs = 0
 
-    def __init__(self, load, target, group, seconds):
+    def __init__(self, load, target, group, seconds, size=PART):
         Client.runs += 1
+        # Streams begin where nobody has read yet, so that no cache has it.
+        start = Client.runs * 2 * GIB % size if {"--rw=read", "--rw=write"} & set(load) else 0
         if target.startswith("nbd"):
-            where = ["--ioengine=nbd", f"--uri={target}", f"--size={PART}"]
+            where = ["--ioengine=nbd", f"--uri={target}"]
         else:
             device, offset = target.split("@")
-            where = ["--ioengine=libaio", "--direct=1", f"--filename={device}", f"--offset={offset}", f"--size={PART}"]
-        if "stream" in load:
-            # Where nobody has read yet, so that no cache has it.
-            start = Client.runs * 2 * GIB % PART
-            where[-1] = f"--size={PART - start}"
-            where = [f"--offset={int(part.split('=')[1]) + start}" if part.startswith("--offset") else part for part in where]
-            if not any(part.startswith("--offset") for part in where):
-                where.append(f"--offset={start}")
-        command = ["fio", "--name=client", *where, *LOADS[load], f"--randseed={Client.runs}", "--norandommap", "--time_based"]
+            where, start = ["--ioengine=libaio", "--direct=1", f"--filename={device}"], int(offset) + start
+            size += int(offset)
+        where += [f"--offset={start}", f"--size={size - start}"]
+        command = ["fio", "--name=client", *where, *load, f"--randseed={Client.runs}", "--norandommap", "--time_based"]
         command += [f"--runtime={seconds}", f"--ramp_time={WARM_UP_SECONDS}", "--output-format=json", "--invalidate=0"]
         join = pinned(CLIENT_CORE)
 
@@ -99,8 +96,8 @@ class Client:
         if self.process.returncode or "{" not in out:
             raise SystemExit(f"`{' '.join(self.command)}` failed:\n{out}{err}")
         (job,) = json.loads(out[out.index("{") :])["jobs"]
-        read = job["read"]
-        return Got(read["bw_bytes"], read["iops"], read["clat_ns"]["percentile"]["99.000000"] / 1e6)
+        did = max(job["read"], job["write"], key=lambda did: did["total_ios"])
+        return Got(did["bw_bytes"], did["iops"], did["clat_ns"]["percentile"]["99.000000"] / 1e6)
 
 
 class Stack:
@@ -111,7 +108,7 @@ class Stack:
 
     def measure(self, mix, seconds):
         """[(alone, together)] of both."""
-        loads = MIXES[mix]
+        loads = [LOADS[name] for name in MIXES[mix]]
         of = lambda at: Client(loads[at], self.targets[at], self.groups[at], seconds)
         self.prepare(None)
         alone = [of(at).got() for at in (0, 1)]
@@ -151,8 +148,9 @@ class Exported:
         self.stack = contextlib.ExitStack()
 
     def __enter__(self):
-        raw = ("all", 2 * PART, "--write-cache", "none", "--cache", "1MiB")
+        raw = ("all", 2 * PART, "--cache", "1MiB")
         server = self.stack.enter_context(serving(self.directory, "raw", raw, policy="none"))
+        server.cli("volume", "set", "all", "--write-cache", "none")
         mount = self.directory / "mount"
         mount.mkdir()
         command = ["nbdfuse", str(mount / "disk"), server.uri("all")]

@@ -1,7 +1,8 @@
 //! Which blocks go to the device together, and what a block's mask become when they have.
 //!
-//! A run is contiguous on the device: the oldest dirty block, then its dirty neighbours on both sides. Sectors that are
-//! clean but known are written again where that joins two runs; where unknown sectors lie between, each run is a request
+//! A run is contiguous on the device: the oldest dirty block, then its dirty neighbours on both sides. What is
+//! clean but known is written again where that joins two runs: sectors of a block, and whole blocks as far as the device passes over them
+//! sooner than it goes to another place; where unknown sectors lie between, each run is a request
 //! of its own ("other sectors are read only if the device's block size demands it"). A block has one write in flight at
 //! most, so the device never has two versions of a sector to reorder.
 
@@ -16,10 +17,24 @@ const RUN_BLOCKS_MAX: u64 = 256;
 /// A part of a device write: sectors of a block, contiguous.
 pub(crate) type Part = (BlockId, SectorMask);
 
+/// What may go together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// Blocks of a device write.
+    pub(crate) blocks_max: u64,
+    /// Clean blocks in a row that are written again to join two runs.
+    pub(crate) gap_max: u64,
+}
+
 impl Cache {
     /// The oldest block of `volume` with dirt that can be written now.
     pub(crate) fn oldest_dirty(&self, volume: VolumeId) -> Option<BlockId> {
         self.volume(volume).dirty.front()
+    }
+
+    /// Blocks of `volume` with dirt that can be written now.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u32 {
+        self.volume(volume).dirty.len()
     }
 
     /// The oldest dirt of `volume` goes behind all other.
@@ -48,14 +63,15 @@ impl Cache {
         if durable { self.not_on_medium(id) } else { self.block(id).dirty }
     }
 
-    /// Starts writing the block and its neighbours, `blocks_max` together: calls `emit` with the parts of each device request, in order of offset.
+    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of offset, and with how many of
+    /// them had to be written.
     pub(crate) fn begin_write(
         &mut self,
         id: BlockId,
         durable: bool,
-        blocks_max: u64,
+        reach: Reach,
         parts: &mut Vec<Part>,
-        mut emit: impl FnMut(&mut Cache, &[Part]),
+        mut emit: impl FnMut(&mut Cache, &[Part], u32),
     ) {
         let wanted = self.wanted(id, durable);
         debug_assert!(wanted != 0 && self.block(id).writing == 0);
@@ -63,41 +79,61 @@ impl Cache {
         match span(wanted, self.block(id).valid) {
             Some(sectors) => {
                 parts.push((id, sectors));
-                self.extend_run(durable, blocks_max.min(RUN_BLOCKS_MAX) as usize, parts);
+                self.extend_run(durable, reach, parts);
+                let mut wanted = 0;
                 for &(id, sectors) in parts.iter() {
+                    wanted += u32::from(self.wanted(id, durable) != 0);
                     self.mark_writing(id, sectors);
                 }
-                emit(self, parts);
+                emit(self, parts, wanted);
             }
             None => {
                 self.mark_writing(id, wanted);
                 for (first, past) in runs(wanted) {
                     parts.clear();
                     parts.push((id, ((1u16 << past) - (1u16 << first)) as SectorMask));
-                    emit(self, parts);
+                    emit(self, parts, 1);
                 }
             }
         }
     }
 
-    /// Adds dirty neighbours, forwards and then backwards, while the run stays contiguous.
-    fn extend_run(&self, durable: bool, blocks_max: usize, parts: &mut Vec<Part>) {
+    /// Adds dirty neighbours, and clean ones between them, forwards and then backwards, while the run stays contiguous.
+    fn extend_run(&self, durable: bool, reach: Reach, parts: &mut Vec<Part>) {
+        const FIRST: SectorMask = 1;
+        const LAST: SectorMask = 1 << 7;
         let (id, first_sectors) = parts[0];
-        let Block { volume, number, .. } = *self.block(id);
+        let Block { volume, number, failing, .. } = *self.block(id);
+        let blocks_max = reach.blocks_max.min(RUN_BLOCKS_MAX) as usize;
+        // What failed is tried with nothing that need not be.
+        let gap_max = if durable || failing { 0 } else { reach.gap_max as usize };
         let neighbour = |number: u64, edge: SectorMask| {
             let id = self.lookup(volume, number)?;
             let block = self.block(id);
+            if block.writing != 0 || block.filling() {
+                return None;
+            }
+            if block.dirty == 0 {
+                return (block.valid == SectorMask::MAX).then_some((id, SectorMask::MAX));
+            }
             let sectors = span(self.wanted(id, durable), block.valid)?;
-            (block.dirty != 0 && block.writing == 0 && sectors & edge != 0).then_some((id, sectors))
+            (sectors & edge != 0).then_some((id, sectors))
         };
-        const FIRST: SectorMask = 1;
-        const LAST: SectorMask = 1 << 7;
+        let is_dirty = |part: &Part| self.block(part.0).dirty != 0;
+        // Up to the last dirty one.
+        let mut end = parts.len();
         let mut next = number + 1;
         while parts.len() < blocks_max && parts.last().is_some_and(|(_, sectors)| sectors & LAST != 0) {
             let Some(part) = neighbour(next, FIRST) else { break };
             parts.push(part);
+            if is_dirty(&part) {
+                end = parts.len();
+            } else if parts.len() - end > gap_max {
+                break;
+            }
             next += 1;
         }
+        parts.truncate(end);
         let forwards = parts.len();
         let mut edge = first_sectors;
         let mut previous = number;
@@ -106,7 +142,13 @@ impl Cache {
             let Some(part) = neighbour(previous, LAST) else { break };
             edge = part.1;
             parts.push(part);
+            if is_dirty(&part) {
+                end = parts.len();
+            } else if parts.len() - end > gap_max {
+                break;
+            }
         }
+        parts.truncate(end);
         // Backwards they came in falling order: turn them, then put them in front.
         parts[forwards..].reverse();
         parts.rotate_left(forwards);

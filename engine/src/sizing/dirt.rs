@@ -144,7 +144,7 @@ impl Dirt {
 
     /// A block is written, `now`, and at that time of the clock that it would have alone.
     pub(crate) fn write(&mut self, now: Nanos, alone: Nanos, volume: VolumeId, number: u64, durable: bool) {
-        let id = number / REGION_BLOCKS | u64::from(volume.0) << 48;
+        let id = (number / REGION_BLOCKS) | (u64::from(volume.0) << 48);
         let hash = hash(id);
         if u64::from(hash) >= self.admitted {
             return;

@@ -3,6 +3,7 @@
 mod flush;
 mod holes;
 mod order;
+mod pace;
 mod prefetch;
 mod range;
 mod read;
@@ -14,6 +15,7 @@ mod writeback;
 pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
 pub(crate) use order::{Order, Ticket, Who};
+pub(crate) use pace::Pace;
 pub(crate) use range::{RANGES_MAX, RangeOp};
 pub(crate) use request::{Piece, Request, Waiter};
 pub(crate) use stream::{Halted, Streams};
@@ -85,6 +87,8 @@ pub(crate) struct Volume {
     pub(crate) requests: u32,
     /// Write-backs in flight.
     pub(crate) writebacks: u32,
+    /// How fast dirt is written.
+    pub(crate) pace: Pace,
     /// All device requests in flight or waiting.
     pub(crate) device_requests: u32,
     /// Failed write-backs are not tried again in the background before.
@@ -119,6 +123,7 @@ impl Volume {
             connections: 0,
             requests: 0,
             writebacks: 0,
+            pace: Pace::default(),
             device_requests: 0,
             retry_at: 0,
             write_error: Errno::Io,

@@ -41,7 +41,8 @@ const APART_NS_MIN: Nanos = 100 * MILLISECOND;
 const SAMPLES_MAX: u64 = 64;
 /// How a standalone time is predicted, for those who ask.
 const PREDICTION: &str = "from the middle of the tenant's own slices, its curve and its dirt";
-const PREDICTION_BY_COST: &str = "from what its requests cost the device, how much of it they fill, its curve and its dirt";
+const PREDICTION_BY_COST: &str =
+    "from what its requests cost the device, how much of it they fill, its curve and its dirt";
 
 /// By disk.
 pub type AllSeries = Mutex<BTreeMap<Name, Series>>;

@@ -1,5 +1,6 @@
 //! What the runs of a mix say: claims, figures of every tenant, pictures.
 
+use engine::disk::policy::TenantPlan;
 use serde_json::{Map, Value, json};
 
 use super::super::chart::{self, Group};
@@ -60,6 +61,24 @@ impl Tenant<'_> {
         self.of(|_, seed| live(&seed.insulated[which], self.at, self.actor.share()).0)
     }
 
+    /// How far the R that the server names is from what is kept, if it says, with most seeds, that slices would have to be longer than
+    /// the longest round allows.
+    fn named_off(&self, which: usize, keep: f64) -> Option<f64> {
+        let plans = self.of_plans(which);
+        let is_short = |plan: &&TenantPlan| {
+            plan.need_ns.is_some_and(|need| need > plan.slice_ns + plan.slice_ns / 100)
+                && f64::from(plan.efficiency_permille) < keep * 1000.0
+        };
+        let named = |plan: &TenantPlan| f64::from(plan.efficiency_permille) / 1000.0;
+        let off = || (mean(&plans.iter().map(named).collect::<Vec<_>>()) - mean(&self.kept(which))).abs();
+        (2 * plans.iter().filter(is_short).count() > plans.len()).then(off)
+    }
+
+    fn of_plans(&self, which: usize) -> Vec<TenantPlan> {
+        let plan = |seed: &Seed| seed.insulated[which].after.tenants[self.at].plan.unwrap_or_default();
+        self.seeds.iter().map(plan).collect()
+    }
+
     fn in_time(&self, which: usize, keep: f64) -> Vec<f64> {
         self.of(|alone, seed| in_time(self.actor, alone, &seed.insulated[which], self.at, keep))
     }
@@ -106,6 +125,10 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     claims.push(Claim::new(name(&format!("{whose}: live insulation is off by")), off, Bound::AtMost(0.05)));
     if mix.sizes == Sizes::Decided {
         claims.extend(truth(&closed, which, keep, &name));
+    } else if played.partitions.is_none() {
+        let off = most(tenants.iter().filter_map(|tenant| tenant.named_off(which, keep)).chain([0.0]));
+        let what = "where the longest round is too short for that: the R that is named is off by";
+        claims.push(Claim::new(name(what), off, Bound::AtMost(0.03)));
     }
     // R = R_time x R_cache: what the partitions cost already cannot be lost in time.
     let of_time = keep / played.partitions.as_ref().map_or(1.0, |(_, keep)| *keep);

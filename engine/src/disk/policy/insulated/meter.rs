@@ -3,10 +3,12 @@
 //!
 //! ```text
 //!   |switch|          steady           |  drain  |      useful := cost of all its requests x steady time / steady cost
-//!   begin  ▲first batch is done        ▲last     ▲end   loss   := (end - begin) - useful
-//!          requests come back as fast  request
-//!          as they would alone         issued
+//!   begin  ▲first batch is done        ▲nothing  ▲end   loss   := (end - begin) - useful
+//!          requests come back as fast  more is
+//!          as they would alone         issued          all of them sums over the last seconds
 //! ```
+//!
+//! Short slices have little that is steady, or nothing: then long ones are asked for ([`Meter::look_ns`]).
 //!
 //! Time in which it thinks, the disk being held for it, is part of `steady`: alone it would think as well.
 //!
@@ -18,35 +20,31 @@
 use crate::disk::policy::BYTE_NS;
 use crate::units::Nanos;
 
-/// What a new sample weighs: a dozen slices, some seconds, until the past is forgotten.
-const WEIGHT: f64 = 1.0 / 8.0;
+/// What is remembered of a tenant: so much of its time, and at least a dozen slices. Seconds, so that many requests make one
+/// figure where slices are short; no more, so that a tenant that changes is soon known anew.
+const MEMORY_NS: f64 = 8e9;
+const FADE_LEAST: f64 = 7.0 / 8.0;
 
-/// An exponentially weighted mean that starts with its first sample.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Mean(Option<f64>);
-
-impl Mean {
-    pub(super) fn add(&mut self, sample: f64) {
-        self.0 = Some(self.0.map_or(sample, |mean| mean + WEIGHT * (sample - mean)));
-    }
-
-    pub(super) fn get(self) -> Option<f64> {
-        self.0
-    }
+/// What is left of the past after a slice that lasted so long.
+fn fade(total: Nanos) -> f64 {
+    (MEMORY_NS / (MEMORY_NS + total as f64)).max(FADE_LEAST)
 }
 
-/// A part of a slice: time, and the cost of the requests that came back in it.
+/// Sums over parts of the last slices: time, and the cost of the requests that came back in it.
 #[derive(Clone, Copy, Default, Debug)]
 struct Span {
+    slices: f64,
+    requests: f64,
     time: f64,
     cost: f64,
 }
 
 impl Span {
-    /// Keeps the last dozen slices.
-    fn add(&mut self, time: Nanos, cost: Nanos) {
-        self.time += time as f64 - WEIGHT * self.time;
-        self.cost += cost as f64 - WEIGHT * self.cost;
+    fn add(&mut self, fade: f64, requests: u32, time: Nanos, cost: Nanos) {
+        self.slices = self.slices * fade + 1.0;
+        self.requests = self.requests * fade + f64::from(requests);
+        self.time = self.time * fade + time as f64;
+        self.cost = self.cost * fade + cost as f64;
     }
 
     fn rate(self) -> Option<f64> {
@@ -62,9 +60,8 @@ struct Mark {
     done: u32,
 }
 
-/// Requests that the steady part has at least: after the first batch, or in slices that are too short for that after the first
-/// request. Few, since a slice has no more than some eight of the longest.
-const STEADY: u32 = 4;
+/// Requests in the steady parts of the last slices from which on they say more than what comes after each first request.
+const STEADY: f64 = 4.0;
 
 /// A slice being watched.
 #[derive(Debug)]
@@ -79,11 +76,14 @@ pub(super) struct Watch {
     last: Option<Mark>,
     /// When the drain began, and the cost of what was in the device.
     drain: Option<(Mark, Nanos)>,
+    /// The end of the steady part: the first request that came back when the drain had begun. The device chose it, or was at work on
+    /// it, before. To leave it out because its slice was over would leave out the long ones.
+    past: Option<Mark>,
 }
 
 impl Watch {
     pub(super) fn new(begun: Nanos) -> Watch {
-        Watch { begun, done_ns: 0, done: 0, batch: 0, first: None, steady: None, last: None, drain: None }
+        Watch { begun, done_ns: 0, done: 0, batch: 0, first: None, steady: None, last: None, drain: None, past: None }
     }
 
     /// A request came back; with it, so many were in the device.
@@ -91,6 +91,9 @@ impl Watch {
         self.done += 1;
         self.done_ns += cost_ns;
         self.last = Some(Mark { at: now, done_ns: self.done_ns, done: self.done });
+        if self.drain.is_some() && self.past.is_none() {
+            self.past = self.last;
+        }
         if self.done == 1 {
             self.batch = in_device;
             self.first = self.last;
@@ -104,15 +107,18 @@ impl Watch {
     /// Nothing more is issued; this much is in the device.
     pub(super) fn drain(&mut self, now: Nanos, in_device_ns: Nanos) {
         self.drain = Some((Mark { at: now, done_ns: self.done_ns, done: self.done }, in_device_ns));
+        self.past = self.last.filter(|_| in_device_ns == 0);
     }
 }
 
 impl Watch {
-    /// From where to where requests came back as fast as they would alone.
-    fn steady_part(&self) -> Option<(Mark, Mark)> {
-        let to = self.drain.map(|(mark, _)| mark).or(self.last)?;
-        let from = |from: Option<Mark>, least: u32| from.filter(|from| to.done >= from.done + least);
-        from(self.steady, STEADY).or(from(self.first, STEADY)).map(|from| (from, to))
+    /// Adds to `span` what came back between two marks: how long that was.
+    fn add_to(span: &mut Span, from: Option<Mark>, to: Option<Mark>, fade: f64) -> Nanos {
+        let part = from.zip(to).filter(|(from, to)| to.done > from.done && to.at > from.at);
+        part.map_or(0, |(from, to)| {
+            span.add(fade, to.done - from.done, to.at - from.at, to.done_ns - from.done_ns);
+            to.at - from.at
+        })
     }
 }
 
@@ -121,21 +127,29 @@ impl Watch {
 pub(super) struct Meter {
     /// Between the first batch and the drain.
     steady: Span,
-    /// From begin to end.
+    /// Between the first request and the drain: until there is enough of the steady part.
+    early: Span,
+    /// From the first request to the last: while nothing better is known, the fastest that it can be said to be.
+    rough: Span,
+    /// From begin to end, of slices that were used up.
     whole: Span,
-    /// How long a drain took, for each nanosecond of cost in the device.
-    drain: Mean,
-    loss: Mean,
-    /// The cost of what it has for the device when its slice begins.
-    backlog: Mean,
+    /// Drains: their time, and the cost of what was in the device.
+    drain: Span,
+    /// The cost of what it has for the device when its slice begins: a mean that follows.
+    backlog: Option<f64>,
     /// The last slice was too short to see how fast requests come back in the middle: how long it was.
     too_short_ns: Option<Nanos>,
+    /// How long it has had slices of which less than a quarter was steady.
+    dark_ns: Nanos,
+    /// What work was worth beyond the slices in which it was done, so far: requests take longer in one slice than in another.
+    carry: f64,
 }
 
 impl Meter {
     /// A slice begins, and this much may go to the device at once.
     pub(super) fn begin(&mut self, backlog_ns: Nanos) {
-        self.backlog.add(backlog_ns as f64);
+        let backlog = backlog_ns as f64;
+        self.backlog = Some(self.backlog.map_or(backlog, |mean| mean + (backlog - mean) / 8.0));
     }
 
     /// A slice is over at `now`: what its work would have taken alone. `used_up` if it ended though there was more to do.
@@ -144,48 +158,79 @@ impl Meter {
         if watch.done == 0 {
             return 0;
         }
-        self.whole.add(total, watch.done_ns);
-        let too_short = match watch.steady_part() {
-            Some((from, to)) => {
-                self.steady.add(to.at - from.at, to.done_ns - from.done_ns);
-                None
-            }
-            None => used_up.then_some(total),
-        };
+        let fade = fade(total);
+        let past = watch.past.or(watch.last);
+        let seen_ns = Watch::add_to(&mut self.steady, watch.steady, past, fade);
+        Watch::add_to(&mut self.early, watch.first, past, fade);
+        Watch::add_to(&mut self.rough, watch.first, watch.last, fade);
         if let Some((mark, in_device_ns)) = watch.drain
             && in_device_ns > 0
         {
-            self.drain.add((now - mark.at) as f64 / in_device_ns as f64);
+            self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device_ns);
         }
-        let useful = self.useful_ns(now, watch);
-        self.too_short_ns = too_short.filter(|_| self.steady.rate().is_none());
-        if used_up && self.steady.rate().is_some() {
-            self.loss.add((total - useful) as f64);
+        if used_up {
+            self.whole.add(fade, watch.done, total, watch.done_ns);
+            self.dark_ns = (self.dark_ns + total).saturating_sub(4 * seen_ns);
+            self.too_short_ns = (seen_ns == 0 && self.seen_rate().is_none()).then_some(total);
         }
+        let (useful, carry) = self.worth(now, watch);
+        self.carry = carry;
         useful
+    }
+
+    /// How long a nanosecond of cost takes where nothing is lost.
+    fn rate(&self) -> Option<f64> {
+        self.seen_rate().or(self.rough.rate())
+    }
+
+    fn seen_rate(&self) -> Option<f64> {
+        let enough = |span: Span| span.rate().filter(|_| span.requests >= STEADY);
+        enough(self.steady).or(enough(self.early))
+    }
+
+    /// What the work of a slice, so far, would have taken alone, at most as long as it took, and what it was worth beyond that: of
+    /// slices that are worth more and less than they lasted the sum is to be right.
+    fn worth(&self, now: Nanos, watch: &Watch) -> (Nanos, f64) {
+        let total = now - watch.begun;
+        let Some(rate) = self.rate() else { return (total, 0.0) };
+        let worth = watch.done_ns as f64 * rate + self.carry;
+        let useful = worth.min(total as f64);
+        (useful as Nanos, (worth - useful).min(total as f64))
     }
 
     /// What the work of a slice, so far, would have taken alone. Of a tenant of which too little is known: as long as it took.
     pub(super) fn useful_ns(&self, now: Nanos, watch: &Watch) -> Nanos {
-        let total = now - watch.begun;
-        self.steady.rate().map_or(total, |rate| ((watch.done_ns as f64 * rate) as Nanos).min(total))
+        self.worth(now, watch).0
     }
 
     /// How long requests of this cost, all in the device, take if nothing follows them.
     pub(super) fn drain_ns(&self, cost_ns: Nanos) -> Nanos {
-        let rate = self.drain.get().or(self.whole.rate()).unwrap_or(1.0);
+        let rate = self.drain.rate().or(self.whole.rate()).unwrap_or(1.0);
         (cost_ns as f64 * rate) as Nanos
+    }
+
+    /// How long all takes that it has for the device when its slice begins.
+    fn backlog_ns(&self) -> Nanos {
+        self.drain_ns(self.backlog.unwrap_or(0.0) as Nanos)
+    }
+
+    /// It should have a slice so long once, in which everything that it has is in the device at once and stays there for a while: in
+    /// those that it has that is not seen.
+    pub(super) fn look_ns(&self) -> Option<Nanos> {
+        let look_ns = 3 * self.backlog_ns();
+        (self.dark_ns > look_ns).then_some(look_ns)
     }
 
     /// Bytes that go to or from the device in so long, once it is where they are.
     pub(super) fn bytes_in(&self, time_ns: Nanos) -> u64 {
-        let rate = self.steady.rate().or(self.whole.rate()).unwrap_or(1.0);
+        let rate = self.rate().or(self.whole.rate()).unwrap_or(1.0);
         (time_ns as f64 / rate) as u64 / BYTE_NS
     }
 
     /// What it loses of a slice.
     pub(super) fn loss_ns(&self) -> Option<Nanos> {
-        self.loss.get().map(|loss| loss as Nanos)
+        let rate = self.rate().filter(|_| self.whole.slices > 0.0)?;
+        Some(((self.whole.time - self.whole.cost * rate) / self.whole.slices).max(0.0) as Nanos)
     }
 
     /// The shortest slice of which it loses at most so many thousandths, and in which all that it has for the device at once
@@ -193,12 +238,8 @@ impl Meter {
     /// formula, with what a switch costs; and twice as long as one in which it cannot be measured.
     pub(super) fn need_ns(&self, lost_permille: u32, switch_ns: Nanos) -> Nanos {
         let need = |loss: Nanos| loss * 1000 / u64::from(lost_permille.max(1));
-        let backlog = 2 * self.drain_ns(self.backlog.get().unwrap_or(0.0) as Nanos);
-        let by_loss = match (self.loss_ns(), self.too_short_ns) {
-            (Some(loss), _) => need(loss),
-            (None, Some(total)) => need(switch_ns).max(2 * total),
-            (None, None) => need(switch_ns),
-        };
+        let backlog = 2 * self.backlog_ns();
+        let by_loss = need(self.loss_ns().unwrap_or(switch_ns)).max(self.too_short_ns.map_or(0, |total| 2 * total));
         by_loss.max(backlog)
     }
 }
@@ -212,11 +253,13 @@ mod tests {
     fn slice(meter: &mut Meter) -> Nanos {
         let mut watch = Watch::new(1000);
         let mut now = 1050;
-        for _ in 0..19 {
+        for done in 1..=19 {
             now += 10;
             watch.done(now, 100, 2);
+            if done == 18 {
+                watch.drain(now + 5, 200);
+            }
         }
-        watch.drain(now, 100);
         watch.done(now + 30, 100, 1);
         meter.slice(now + 30, &watch, true)
     }
@@ -227,7 +270,7 @@ mod tests {
         assert_eq!(slice(&mut meter), 200, "20 requests of 10 each");
         assert_eq!(meter.loss_ns(), Some(50 + 20), "the switch, and what the last took longer");
         assert_eq!(meter.need_ns(100, 12), 700);
-        assert_eq!(meter.drain_ns(100), 30);
+        assert_eq!(meter.drain_ns(200), 35);
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; DESIGN 5.1.
 //! Downside: response times are rounds, not requests; devices that work on many requests at the same time are not used well.
 
+mod gap;
 mod meter;
 mod plan;
 #[cfg(test)]
@@ -32,7 +33,9 @@ use super::queue::{Entry, Queue};
 use super::{DiskTime, Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op};
-use crate::units::{MILLISECOND, Nanos, SECOND, Share};
+use crate::units::{Nanos, SECOND, Share};
+use gap::Gap;
+pub use gap::HOLD_MAX_NS;
 use meter::{Meter, Watch};
 use plan::Needs;
 
@@ -40,13 +43,6 @@ use plan::Needs;
 const IDLE_ROUNDS: u32 = 3;
 /// How long a drain may last beyond what is expected: longer than a drive's own retries, as far as it answers at all.
 pub const STUCK_NS: Nanos = 2 * SECOND;
-/// A slice is held for at least so long: the jitter of a client that always answers at once, on a machine that has other
-/// things to do. What is held in vain is the tenant's own time; what it loses if it is given up too early is the rest of its slice.
-const HOLD_MIN_NS: Nanos = 10 * MILLISECOND;
-/// The longest that a slice is held for a tenant that has nothing to do.
-pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
-/// What is expected of a tenant of which nothing is known: a client that answers at once, over a network.
-const GAP_NS: f64 = 1e6;
 /// Of reads that go on where others end, two are in the device at once, or more if they are small, up to these bytes: the next is
 /// there when one is done. Of a whole window of a stream a drive that reorders would begin with the part that turns up first under
 /// its head, and come last to the one that the reader waits for.
@@ -68,39 +64,6 @@ pub struct Slice {
     pub useful_ns: Nanos,
 }
 
-/// How soon a tenant asks again.
-#[derive(Clone, Copy, Debug)]
-struct Gap {
-    /// Of the gaps that a slice can be held for.
-    mean: f64,
-    deviation: f64,
-    /// The part of its gaps that are such. One pause says little: who was away for a while asks as soon as ever when it is back.
-    soon: f64,
-}
-
-impl Gap {
-    const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS, soon: 1.0 };
-
-    fn add(&mut self, gap: Nanos) {
-        let is_soon = gap <= HOLD_MAX_NS;
-        self.soon += (f64::from(u8::from(is_soon)) - self.soon) / 8.0;
-        if is_soon {
-            // As TCP estimates round trips (RFC 6298): an eighth and a quarter.
-            let gap = gap as f64;
-            self.deviation += ((gap - self.mean).abs() - self.deviation) / 4.0;
-            self.mean += (gap - self.mean) / 8.0;
-        }
-    }
-
-    /// After so long it is not expected any more: longer than a slice can be held, if most of its gaps are.
-    fn patience(&self) -> Nanos {
-        if self.soon < 0.5 {
-            return HOLD_MAX_NS + 1;
-        }
-        (self.mean + 4.0 * self.deviation) as Nanos + HOLD_MIN_NS
-    }
-}
-
 #[derive(Debug)]
 struct Tenant {
     share: Option<Share>,
@@ -118,6 +81,8 @@ struct Tenant {
     stuck_until: Nanos,
     /// Time it may still have: what is left of earlier slices, or less than nothing.
     credit: i64,
+    /// What it keeps of its slices for a long one, in which the meter sees what it does not see in those.
+    saved: i64,
     /// Turns without work.
     idle_rounds: u32,
     /// Its last slice was used up: what it loses counts.
@@ -142,6 +107,22 @@ impl Tenant {
     fn is_expected(&self, now: Nanos) -> bool {
         let patience = self.gap.patience();
         self.idle_rounds < IDLE_ROUNDS && self.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
+    }
+
+    /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so that nobody waits
+    /// for more than two rounds. True if that is one.
+    fn save(&mut self, most_ns: Nanos, is_time: bool) -> bool {
+        let look_ns = self.meter.look_ns().map_or(0, |look| look.min(most_ns) as i64);
+        if self.credit + self.saved < look_ns {
+            let part = self.credit / 4;
+            (self.credit, self.saved) = (self.credit - part, self.saved + part);
+            return false;
+        }
+        let spends = self.saved > 0 && is_time;
+        if spends {
+            self.credit += std::mem::take(&mut self.saved);
+        }
+        spends
     }
 }
 
@@ -177,8 +158,9 @@ pub(crate) struct Insulated {
     /// Reused by the plan.
     needs: Vec<Option<Needs>>,
     waiting: usize,
-    /// Slices that have begun.
+    /// Slices that have begun, and how many had when the last long one did: one a round is enough.
     begun: u64,
+    looked: u64,
     slices: VecDeque<Slice>,
     time: DiskTime,
 }
@@ -196,6 +178,7 @@ impl Insulated {
             needs: Vec::new(),
             waiting: 0,
             begun: 0,
+            looked: 0,
             slices: VecDeque::with_capacity(SLICES_KEPT),
             time: DiskTime::default(),
         }
@@ -254,13 +237,17 @@ impl Insulated {
             let Some(tenant) = &mut self.tenants[self.turn] else { continue };
             if tenant.queue.is_empty() && !tenant.is_expected(now) {
                 // In debt it stays; what is left over it loses.
-                tenant.credit = tenant.credit.min(0);
+                (tenant.credit, tenant.saved) = (tenant.credit.min(0), 0);
                 tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
                 continue;
             }
             tenant.credit += length as i64;
             if tenant.credit <= 0 {
                 continue;
+            }
+            let is_time = self.begun >= self.looked + self.lengths.len() as u64;
+            if tenant.save(length.saturating_add(self.round_ns), is_time) {
+                self.looked = self.begun;
             }
             let at_once = (self.settings.depth as usize).saturating_sub(tenant.in_device as usize);
             if !tenant.queue.is_empty() {
@@ -359,6 +346,7 @@ impl Policy for Insulated {
                     stuck: 0,
                     stuck_until: 0,
                     credit: 0,
+                    saved: 0,
                     idle_rounds: IDLE_ROUNDS,
                     is_greedy: true,
                     meter: Meter::default(),

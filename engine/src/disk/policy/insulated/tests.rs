@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::disk::policy::Kind;
+use crate::units::MILLISECOND;
 
 const MS: Nanos = MILLISECOND;
 const COST: Nanos = 8 * MS;
@@ -212,4 +213,20 @@ fn an_overrun_is_paid_back() {
     stage.run(now + 10 * SECOND);
     let [first, second] = [0, 1].map(|at| (stage.served[at] - before[at]) * COST);
     assert!(second > first + 400 * MS, "the second was not compensated: {first} and {second} ns");
+}
+
+#[test]
+fn a_queue_that_is_deeper_than_its_slices_saves_for_long_ones() {
+    let mut stage = Stage::new(&[50, 50], &[27, 27]);
+    let settings = Settings { round_max_ns: 200 * MS, ..stage.policy.settings };
+    stage.policy.set(settings);
+    stage.run(60 * SECOND);
+    let percent = stage.served_percent(0);
+    assert!(percent.abs_diff(50) <= 2, "{percent} % for a share of 50 %");
+    let slices: Vec<_> = stage.policy.slices();
+    let is_long = |slice: &&Slice| slice.ended - slice.begun > 216 * MS;
+    let long = slices.iter().filter(is_long).count();
+    assert!((2..=slices.len() / 8).contains(&long), "{long} of {} hold 27 requests", slices.len());
+    let in_a_row = slices.windows(2).filter(|pair| pair.iter().all(|slice| is_long(&slice))).count();
+    assert_eq!(in_a_row, 0, "nobody waits for two of them in a round");
 }

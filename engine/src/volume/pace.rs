@@ -1,0 +1,130 @@
+//! How fast dirt is written: at such a rate that all there is would be on the medium in a while.
+//!
+//! ```text
+//!   owed grows by dirt / SPREAD          owed >= a batch ─► the oldest dirt is written until nothing is owed
+//! ```
+//!
+//! Were dirt written when it has reached its age and not before, what is written now would be what was asked for 5 s ago. A client that
+//! waits for its reads asks for little while much is written, so that 5 s later there is little to write, and it asks for much: its
+//! throughput swings, twice the age from one crest to the next. What is written in proportion to how much there is follows what is
+//! asked for without delay, and cannot swing. When it is written, it is as old as `SPREAD` says on average (Little's law), a
+//! little less than it may become: so the rule of age, which swings, has nothing to do.
+//!
+//! In batches, since a drive sorts what it has: many writes at once take less time each.
+//!
+//! Downside: dirt is written an eighth of the age earlier, so that a little less of it is overwritten before.
+
+use super::writeback::WRITEBACKS_MAX;
+use crate::units::Nanos;
+
+/// Blocks that are begun together: as many as there are write-backs in flight at most, each of a block at least.
+const BATCH: i128 = WRITEBACKS_MAX as i128;
+/// Runs that a volume may be ahead: a longest one is several batches, and what a flush wrote at once must not stop it for long.
+const AHEAD: i128 = 4 * BATCH;
+
+/// What a volume owes to its disk.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Pace {
+    /// What is owed is of that moment, and so many blocks were dirty then.
+    at: Nanos,
+    dirty: u32,
+    /// Blocks, times the nanoseconds in which all dirt is to be gone; below 0 it is ahead.
+    owed: i128,
+    /// A batch is being begun.
+    is_due: bool,
+}
+
+impl Pace {
+    /// Time has passed, and so many blocks are dirty now, which are to be gone after `spread_ns`.
+    pub(super) fn pass(&mut self, now: Nanos, dirty: u32, spread_ns: Nanos) {
+        let (past, spread) = (i128::from(now - self.at), i128::from(spread_ns));
+        let owed = if dirty == 0 { 0 } else { self.owed + past * i128::from(self.dirty) };
+        (self.at, self.dirty) = (now, dirty);
+        self.owed = owed.clamp(-AHEAD * spread, BATCH * spread);
+        self.is_due = self.owed > 0 && (self.is_due || self.owed == BATCH * spread);
+    }
+
+    /// So many blocks are being written.
+    pub(super) fn wrote(&mut self, blocks: u32, spread_ns: Nanos) {
+        self.owed -= i128::from(blocks) * i128::from(spread_ns);
+        self.is_due &= self.owed > 0;
+    }
+
+    /// Whether the oldest dirt is to be written.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// How long after [`Pace::pass`] there is a batch, if dirt stays as it is.
+    pub(super) fn due_in(&self, spread_ns: Nanos) -> Nanos {
+        let missing = BATCH * i128::from(spread_ns) - self.owed;
+        (missing / i128::from(self.dirty.max(1))).clamp(0, i128::from(Nanos::MAX / 2)) as Nanos + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::SECOND;
+
+    #[test]
+    fn a_batch_is_written_when_it_is_owed() {
+        let mut pace = Pace::default();
+        pace.pass(0, 640, SECOND);
+        assert!(!pace.is_due());
+        let at = pace.due_in(SECOND);
+        assert_eq!(at, SECOND / 10 + 1, "a tenth of the dirt in a tenth of the time");
+        pace.pass(at, 640, SECOND);
+        assert!(pace.is_due());
+        pace.wrote(63, SECOND);
+        assert!(pace.is_due(), "until nothing is owed");
+        pace.wrote(1, SECOND);
+        assert!(!pace.is_due());
+        pace.pass(at + SECOND / 20, 640, SECOND);
+        assert!(!pace.is_due(), "half a batch");
+        pace.pass(9 * SECOND, 0, SECOND);
+        assert!(!pace.is_due(), "nothing to write");
+    }
+
+    #[test]
+    fn what_was_written_together_does_not_stop_it_for_long() {
+        let mut pace = Pace::default();
+        pace.pass(SECOND, 1000, SECOND);
+        pace.wrote(100_000, SECOND);
+        pace.pass(SECOND, 1000, SECOND);
+        assert_eq!(pace.due_in(SECOND), 5 * 64 * SECOND / 1000 + 1);
+    }
+
+    /// A client that makes dirt as fast as write-back leaves it time: the two share a disk.
+    fn throughputs(mut is_written: impl FnMut(Nanos, &std::collections::VecDeque<Nanos>) -> usize) -> Vec<f64> {
+        const STEP: Nanos = SECOND / 100;
+        let (mut dirt, mut rates) = (std::collections::VecDeque::new(), Vec::new());
+        for step in 0..6000 {
+            let now = step * STEP;
+            // Ten blocks a step are read and then dirtied, or written.
+            let written = is_written(now, &dirt).min(dirt.len()).min(9);
+            dirt.drain(..written);
+            dirt.extend(std::iter::repeat_n(now, 10 - written));
+            rates.push((10 - written) as f64);
+        }
+        rates[3000..].chunks(200).map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64).collect()
+    }
+
+    fn spread_of(rates: &[f64]) -> f64 {
+        let (least, most) = rates.iter().fold((f64::MAX, 0.0f64), |(l, m), &rate| (l.min(rate), m.max(rate)));
+        (most - least) / (rates.iter().sum::<f64>() / rates.len() as f64)
+    }
+
+    #[test]
+    fn a_client_that_waits_for_its_reads_does_not_swing() {
+        let by_age = throughputs(|now, dirt| dirt.iter().take_while(|&&since| now - since >= 5 * SECOND).count());
+        let mut pace = Pace::default();
+        let paced = throughputs(|now, dirt| {
+            pace.pass(now, dirt.len() as u32, 4 * SECOND);
+            let count = if pace.is_due() { 9 } else { 0 };
+            pace.wrote(count.min(dirt.len() as u32), 4 * SECOND);
+            count as usize
+        });
+        assert!(spread_of(&by_age) > 1.0 && spread_of(&paced) < 0.2, "{by_age:?} {paced:?}");
+    }
+}
