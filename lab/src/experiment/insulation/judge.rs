@@ -141,7 +141,8 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     claims
 }
 
-/// Whether what the server says of those that wait for answers is so. What it does not know when counting begins is off by 1.
+/// Whether what the server says of those that wait for answers is so. What it does not know when counting begins is off by 1; where
+/// nobody is admitted, nobody who is keeps less than all.
 fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -> String) -> [Claim; 2] {
     let (mut admitted, mut off) = (Vec::new(), Vec::new());
     for tenant in tenants {
@@ -152,8 +153,11 @@ fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -
             &pairs.iter().map(|(said, kept)| said.map_or(1.0, |(_, named)| (named - kept).abs())).collect::<Vec<_>>(),
         ));
     }
-    let kept =
-        Claim::new(name("the worst-off of those who are admitted: insulation"), least(admitted), Bound::AtLeast(keep));
+    let kept = Claim::new(
+        name("the worst-off of those who are admitted: insulation"),
+        least(admitted.into_iter().chain([1.0])),
+        Bound::AtLeast(keep),
+    );
     [kept, Claim::new(name("all: the R that is named is off by"), most(off), Bound::AtMost(0.03))]
 }
 
