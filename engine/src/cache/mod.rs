@@ -36,8 +36,12 @@ use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
 /// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 places of five bytes) and on the list of
 /// free blocks, the pool's own, and the tenants' curves.
-pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 =
-    size_of::<Block>() as u64 + 23 + 4 + POOL_BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
+pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64
+    + 23
+    + 4
+    + POOL_BYTES_PER_FRAME
+    + crate::curve::BYTES_PER_FRAME
+    + crate::sizing::BYTES_PER_FRAME;
 
 /// What the cache knows of a volume.
 #[derive(Debug)]

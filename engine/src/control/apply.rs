@@ -406,21 +406,25 @@ impl Server {
 
     fn tenant_stats(&mut self) -> Vec<TenantStats> {
         let Server { cache, device, curves, latencies, sizing, now, .. } = self;
-        let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| TenantStats {
-            tenant,
-            target_frames: u64::from(partition.target),
-            used_frames: u64::from(partition.used),
-            dirty_frames: u64::from(partition.unwritten),
-            wanting_ns: device.wanting_ns(*now, tenant),
-            plan: device.plan(*now, tenant),
-            latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
-            sizing: sizing.of(tenant),
-            miss_ratios: {
-                let curve = curves[tenant.0 as usize].as_ref();
-                let (view, frames) =
-                    (curve.map(|curve| curve.view(partition.spec.eviction)), u64::from(partition.target));
-                [frames / 2, frames, 2 * frames].map(|frames| view.as_ref()?.misses(frames))
-            },
+        let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| {
+            let plan = device.plan(*now, tenant);
+            TenantStats {
+                tenant,
+                target_frames: u64::from(partition.target),
+                used_frames: u64::from(partition.used),
+                dirty_frames: u64::from(partition.unwritten),
+                wanting_ns: device.wanting_ns(*now, tenant),
+                worth_ns: plan.map_or(0, |plan| sizing.worth_ns(tenant, plan.useful_ns)),
+                plan,
+                latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
+                sizing: sizing.of(tenant),
+                miss_ratios: {
+                    let curve = curves[tenant.0 as usize].as_ref();
+                    let (view, frames) =
+                        (curve.map(|curve| curve.view(partition.spec.eviction)), u64::from(partition.target));
+                    [frames / 2, frames, 2 * frames].map(|frames| view.as_ref()?.misses(frames))
+                },
+            }
         };
         cache.tenants().map(stats).collect()
     }

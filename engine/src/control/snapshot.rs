@@ -128,6 +128,9 @@ pub struct TenantStats {
     pub dirty_frames: u64,
     /// Nanoseconds in which it had a request outstanding, of a client or of the device.
     pub wanting_ns: Nanos,
+    /// What its work so far would have taken alone, with the whole disk and the whole cache, nanoseconds; 0 under a policy that does not
+    /// tell tenants apart. A little of it may be taken back when a slice ends.
+    pub worth_ns: Nanos,
     /// Its disk time; `None` under a policy that does not tell tenants apart.
     pub plan: Option<TenantPlan>,
     /// How long its reads and writes took, from arrival to answer.

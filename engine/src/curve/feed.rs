@@ -40,6 +40,7 @@ impl Server {
                 *curve = Some(fresh);
             }
         }
+        self.fit_dirt(&tenants);
     }
 
     pub(crate) fn curve(&mut self, tenant: TenantId) -> &mut Curve {
@@ -66,6 +67,7 @@ impl Server {
     /// A block of a write takes effect.
     pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
         let (now, tenant) = (self.now, self.tenant_of(volume));
+        self.note_dirt(tenant, volume, number, durable);
         self.curve(tenant).write(now, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 

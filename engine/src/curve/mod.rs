@@ -185,12 +185,26 @@ pub struct View {
 impl View {
     /// What would go to the disk with `size` blocks of cache, of reads and writes: between points, a straight line.
     pub fn misses(&self, size: u64) -> Option<f64> {
+        self.between(size, |point| point.all)
+    }
+
+    /// The same, of reads.
+    pub fn misses_of_reads(&self, size: u64) -> Option<f64> {
+        self.between(size, |point| point.reads)
+    }
+
+    /// The same, of writes.
+    pub fn misses_of_writes(&self, size: u64) -> Option<f64> {
+        self.between(size, |point| point.writes)
+    }
+
+    fn between(&self, size: u64, of: impl Fn(&Point) -> Option<f64>) -> Option<f64> {
         let past = self.points.partition_point(|point| point.blocks < size);
         let last = self.points.last()?;
-        let Some(after) = self.points.get(past) else { return last.all };
-        let Some(before) = past.checked_sub(1).map(|at| &self.points[at]) else { return after.all };
+        let Some(after) = self.points.get(past) else { return of(last) };
+        let Some(before) = past.checked_sub(1).map(|at| &self.points[at]) else { return of(after) };
         let part = (size - before.blocks) as f64 / (after.blocks - before.blocks) as f64;
-        Some(before.all? + (after.all? - before.all?) * part)
+        Some(of(before)? + (of(after)? - of(before)?) * part)
     }
 }
 

@@ -43,17 +43,34 @@ impl Span {
 pub(crate) struct Cost {
     reads: Span,
     writes: [Span; OCTAVES],
+    /// With any dirt.
+    all_writes: Span,
+    /// Of all reads and of all writes so far.
+    time_ns: [f64; 2],
 }
 
 impl Cost {
     /// So many blocks were read in so much disk time.
     pub(crate) fn read(&mut self, time_ns: Nanos, blocks: usize) {
         self.reads.add(time_ns, blocks);
+        self.time_ns[0] += time_ns as f64;
     }
 
     /// So many blocks were written, or (0) flushed, while `dirty` were unwritten.
     pub(crate) fn wrote(&mut self, time_ns: Nanos, blocks: usize, dirty: u32) {
         self.writes[octave(u64::from(dirty))].add(time_ns, blocks);
+        self.time_ns[1] += time_ns as f64;
+        self.all_writes.add(time_ns, blocks);
+    }
+
+    /// Disk time of all reads and of all writes so far, nanoseconds.
+    pub(super) fn time_ns(&self) -> [f64; 2] {
+        self.time_ns
+    }
+
+    /// Nanoseconds of disk for a block that is written, whatever waits to be. `None` as long as none was.
+    pub(super) fn any_write_ns(&self) -> Option<f64> {
+        self.all_writes.mean(1.0)
     }
 
     /// Nanoseconds of disk for a block that is read.

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   S(c) = reads x (m_r(c) x disk_r + (1 - m_r(c)) x hit)  +  writes x (m_w(c) x disk_w(c / 2) + (1 - m_w(c)) x hit)
-//!   R_cache(c) = S(whole cache) / S(c)
+//!   R_cache(c) = S(alone) / S(c)
 //! ```
 //!
 //! m are the parts that go to the disk by the tenant's curve; half a partition is dirt at most, and dirt is cheaper to write the more
-//! there is of it.
+//! there is of it. What it would cost with more than the tenant has, and alone, `dirt.rs` knows ([`Gain`]).
 //!
 //! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S.
 //! Downside: hits and misses are taken to follow each other, as if the client had one request at a time. With more the hits cost
@@ -20,6 +20,24 @@ use crate::curve::{Point, View};
 /// the way for one at a time, and less for several. A hundredth of a seek is near enough.
 const HIT_NS: f64 = 10_000.0;
 
+/// What writes would take, by what they take in the partition that there is: with the whole cache beside the others, and alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gain {
+    /// Frames of the partition.
+    pub(super) target: u64,
+    pub(super) roomy: f64,
+    pub(super) alone: f64,
+}
+
+impl Gain {
+    /// Of writes with so many frames, more than there are: each doubling gains as much as any other.
+    fn at(&self, frames: u64, whole: u64) -> f64 {
+        let octaves = |frames: u64| (frames as f64 / self.target as f64).log2();
+        let part = octaves(frames.min(whole)) / octaves(whole).max(f64::MIN_POSITIVE);
+        self.roomy.powf(part.clamp(0.0, 1.0))
+    }
+}
+
 /// A tenant's throughput by its partition.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
@@ -31,17 +49,24 @@ pub(super) struct Load {
 const OTHER_FRAMES: u64 = FRAMES_MIN as u64;
 
 impl Load {
-    /// From a curve and measured times; `None` without any reference. `whole` frames are the whole cache.
-    pub(super) fn new(view: &View, cost: &Cost, whole: u64) -> Option<Load> {
+    /// From a curve, measured times, and what more dirt would gain; `None` without any reference. `whole` frames are the whole cache.
+    pub(super) fn new(view: &View, cost: &Cost, gain: Gain, whole: u64) -> Option<Load> {
         let all = view.reads + view.writes;
         if all <= 0.0 {
             return None;
         }
         let read_ns = cost.read_ns();
         let part = |weight: f64, misses: f64, disk_ns: f64| weight / all * (misses * disk_ns + (1.0 - misses) * HIT_NS);
-        let service_ns = |blocks: u64, reads: f64, writes: f64| {
-            part(view.reads, reads, read_ns) + part(view.writes, writes, cost.write_ns(blocks / 2))
+        let had = gain.target.saturating_sub(OTHER_FRAMES).max(1);
+        let misses_had = view.misses_of_writes(had).unwrap_or(1.0);
+        let writes_had = part(view.writes, misses_had, cost.write_ns(had / 2));
+        // What there was is known best: from there on it is what dirt alone tells.
+        let writes_ns = |blocks: u64, misses: f64| match blocks > had {
+            true => writes_had * gain.at(blocks + OTHER_FRAMES, whole),
+            false => part(view.writes, misses, cost.write_ns(blocks / 2)),
         };
+        let service_ns =
+            |blocks: u64, reads: f64, writes: f64| part(view.reads, reads, read_ns) + writes_ns(blocks, writes);
         let nothing = (OTHER_FRAMES, service_ns(0, 1.0, 1.0));
         let known = |point: &&Point| {
             let has = |weight: f64, misses: Option<f64>| weight == 0.0 || misses.is_some();
@@ -60,8 +85,10 @@ impl Load {
             points[at].1 = points[at].1.min(points[at - 1].1);
         }
         let mut load = Load { points };
-        let whole_ns = load.at(whole);
-        load.points.iter_mut().for_each(|(_, service_ns)| *service_ns = (whole_ns / *service_ns).min(1.0));
+        // Alone writes take what they would with the whole cache, and less because all comes sooner.
+        let sooner = writes_had * (gain.roomy - gain.alone);
+        let alone_ns = (load.at(whole) - sooner).max(f64::MIN_POSITIVE);
+        load.points.iter_mut().for_each(|(_, service_ns)| *service_ns = (alone_ns / *service_ns).min(1.0));
         Some(load)
     }
 
@@ -85,6 +112,15 @@ impl Load {
     }
 }
 
+/// What reads would take with `whole` frames, by what they take with `target`.
+pub(super) fn reads_gain(view: &View, target: u64, whole: u64) -> f64 {
+    let misses = |frames: u64| view.misses_of_reads(frames.saturating_sub(OTHER_FRAMES));
+    match (misses(target), misses(whole)) {
+        (Some(now), Some(alone)) if now > 0.0 => (alone / now).min(1.0),
+        _ => 1.0,
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -104,9 +140,14 @@ pub(super) mod tests {
         cost
     }
 
+    /// Dirt gains nothing.
+    pub(in super::super) fn new(view: &View, cost: &Cost, whole: u64) -> Option<Load> {
+        Load::new(view, cost, Gain { target: whole, roomy: 1.0, alone: 1.0 }, whole)
+    }
+
     #[test]
     fn throughput_follows_what_goes_to_the_disk() {
-        let load = Load::new(&reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]), &cost(), 5000).unwrap();
+        let load = new(&reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]), &cost(), 5000).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
         near(load.keeps(OTHER_FRAMES), 0.4);
         near(load.keeps(OTHER_FRAMES + 1000), 0.5);
@@ -117,9 +158,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_stream_needs_no_cache_and_an_unused_tenant_has_no_load() {
-        let load = Load::new(&reads(&[(1000, 1.0), (4000, 1.0)]), &cost(), 5000).unwrap();
+        let load = new(&reads(&[(1000, 1.0), (4000, 1.0)]), &cost(), 5000).unwrap();
         assert_eq!((load.keeps(OTHER_FRAMES), load.least(0.999)), (1.0, OTHER_FRAMES));
-        assert!(Load::new(&View { reads: 0.0, ..reads(&[]) }, &cost(), 5000).is_none());
+        assert!(new(&View { reads: 0.0, ..reads(&[]) }, &cost(), 5000).is_none());
     }
 
     #[test]
@@ -129,13 +170,26 @@ pub(super) mod tests {
         cost.wrote(64 * 4_000_000, 64, 2000);
         let points = [1000, 4000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
-        let load = Load::new(&view, &cost, 4000 + OTHER_FRAMES).unwrap();
+        let load = new(&view, &cost, 4000 + OTHER_FRAMES).unwrap();
         assert_eq!((load.keeps(1000 + OTHER_FRAMES), load.least(0.6)), (0.5, 4000 + OTHER_FRAMES));
     }
 
     #[test]
     fn what_is_more_than_the_whole_cache_does_not_count() {
-        let load = Load::new(&reads(&[(1000, 0.5), (3000, 0.5), (4000, 0.01)]), &cost(), 3000 + OTHER_FRAMES).unwrap();
+        let load = new(&reads(&[(1000, 0.5), (3000, 0.5), (4000, 0.01)]), &cost(), 3000 + OTHER_FRAMES).unwrap();
         assert_eq!(load.least(0.99), 1000 + OTHER_FRAMES);
+    }
+
+    #[test]
+    fn what_dirt_would_gain_with_more_cache_and_what_only_alone() {
+        let mut cost = Cost::default();
+        cost.wrote(64 * 8_000_000, 64, 500);
+        let points = [1000, 16_000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
+        let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
+        let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: 0.5, alone: 0.25 };
+        let load = Load::new(&view, &cost, gain, 16_000 + OTHER_FRAMES).unwrap();
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
+        near(load.keeps(1000 + OTHER_FRAMES), 0.25);
+        near(load.keeps(16_000 + OTHER_FRAMES), 0.5);
     }
 }

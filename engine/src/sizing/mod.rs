@@ -16,15 +16,17 @@
 //! Source: Argon (Wachs et al., FAST 2007), section 3.4 of the cache; DESIGN 6.
 
 mod cost;
+mod dirt;
 mod load;
 mod review;
 mod split;
 mod trial;
+mod worth;
 
 use crate::control::{CacheSpec, TenantId};
 use crate::units::{Nanos, Share};
 
-pub(crate) use review::Book;
+pub(crate) use review::{BYTES_PER_FRAME, Book};
 
 /// What was decided for a tenant, and why. Bytes are memory with its bookkeeping, as in [`CacheSpec`].
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -97,6 +99,12 @@ pub enum Bound {
     Round {
         /// Nanoseconds of the round that R needs.
         needs_ns: Nanos,
+    },
+    /// Dirt may not wait: alone it does so much in that time that more of it is overwritten, or goes together, than any cache can give
+    /// it beside others.
+    Age {
+        /// R_cache with the whole cache, thousandths.
+        most_permille: u32,
     },
 }
 

@@ -1,13 +1,16 @@
 //! Once a second, while there are requests: what tenants need now, and what follows for partitions and slices.
 
 use super::cost::Cost;
-use super::load::Load;
+use super::dirt::{ALONE, Dirt, NOW, ROOMY};
+use super::load::{self, Gain, Load};
 use super::split::{self, Fate, Question, Split, Verdict, split};
 use super::trial::Trial;
+use super::worth::{Seen, Worth};
 use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 use crate::control::allot::{self, Claim};
 use crate::control::{CacheSpec, Refusal, TenantId, TenantSpec, bytes_of, frames_of};
 use crate::disk::Op;
+use crate::disk::VolumeId;
 use crate::disk::policy::FOLLOWING_BYTES;
 use crate::event::Action;
 use crate::server::Server;
@@ -24,6 +27,12 @@ const WINDOWS: u64 = 8;
 /// arriving, half the partition being dirt.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
+/// Bytes of tenants' dirt in miniature for each frame of a disk's memory, and of one tenant at most.
+pub(crate) const BYTES_PER_FRAME: u64 = 16;
+const DIRT_BYTES_MAX: u64 = 128 << 10;
+/// What a review leaves of the weight of what was written before: after 30 s it is half.
+const DIRT_FADES: f64 = 0.977;
+
 /// What is known of the tenants.
 #[derive(Default, Debug)]
 pub(crate) struct Book {
@@ -37,11 +46,18 @@ impl Book {
     pub(crate) fn of(&self, tenant: TenantId) -> Option<Sizing> {
         self.tenants[tenant.0 as usize].as_ref()?.shown
     }
+
+    /// What a tenant's work would have taken alone, of which the disk's took so long without turning.
+    pub(crate) fn worth_ns(&self, tenant: TenantId, useful_ns: Nanos) -> Nanos {
+        self.tenants[tenant.0 as usize].as_ref().map_or(0, |of| of.worth.at(useful_ns))
+    }
 }
 
 #[derive(Debug)]
 struct OfTenant {
     cost: Cost,
+    dirt: Dirt,
+    worth: Worth,
     trial: Trial,
     /// Once its trial is over.
     load: Option<Load>,
@@ -61,6 +77,8 @@ impl OfTenant {
     fn new(now: Nanos, cache: CacheSpec) -> OfTenant {
         let mut fresh = OfTenant {
             cost: Cost::default(),
+            dirt: Dirt::new(0, 0),
+            worth: Worth::default(),
             trial: Trial::default(),
             load: None,
             references: 0,
@@ -91,6 +109,14 @@ impl OfTenant {
             _ if self.load.is_none() => split::Claim::Watched,
             _ => split::Claim::Wanted { again: matches!(self.decision, Decision::BestEffort(_)) },
         }
+    }
+
+    /// What writes would take by what they take, with a partition of `target` frames, where a block is on its way for `transfer_ns`.
+    fn gain(&self, target: u64, transfer_ns: f64) -> Gain {
+        let [now, roomy, alone] = [NOW, ROOMY, ALONE].map(|pool| self.dirt.written(pool));
+        let mean_ns = self.cost.any_write_ns().unwrap_or(0.0);
+        let [roomy, alone] = [roomy, alone].map(|other| other.by(now, mean_ns, transfer_ns));
+        Gain { target, roomy, alone: alone.min(roomy) }
     }
 
     /// Frames a nanosecond of disk moves, and frames that are enough for what is read ahead and written together.
@@ -178,6 +204,31 @@ impl Server {
         }
     }
 
+    /// Tables of dirt are as large as there is memory for them.
+    pub(crate) fn fit_dirt(&mut self, tenants: &[TenantId]) {
+        let all = self.config.frames_max() as u64 * BYTES_PER_FRAME;
+        let bytes = (all / tenants.len().next_power_of_two() as u64).min(DIRT_BYTES_MAX);
+        let age_max_ns = self.config.dirty_age_max_ns;
+        for &tenant in tenants {
+            let Some(of) = self.sizing.tenants.get_mut(tenant.0 as usize).and_then(Option::as_mut) else { continue };
+            if !of.dirt.has_bytes(bytes) {
+                of.dirt = Dirt::new(bytes, age_max_ns);
+            }
+        }
+    }
+
+    /// A block of a write takes effect.
+    pub(crate) fn note_dirt(&mut self, tenant: TenantId, volume: VolumeId, number: u64, durable: bool) {
+        let now = self.now;
+        let OfTenant { dirt, worth, .. } = self.of_tenant(tenant);
+        dirt.write(now, worth.alone(now), volume, number, durable);
+    }
+
+    /// All dirt of a volume is going to the disk.
+    pub(crate) fn flush_dirt(&mut self, tenant: TenantId, volume: VolumeId) {
+        self.of_tenant(tenant).dirt.flush(volume);
+    }
+
     /// Something happened: perhaps it is time.
     pub(crate) fn review_in_time(&mut self) {
         if self.now >= self.sizing.review_at {
@@ -190,24 +241,35 @@ impl Server {
     /// What curves and streams tell now.
     fn look(&mut self) {
         self.sizing.review_at = self.now + REVIEW_NS.min(self.config.trial_ns_max);
-        let Server { sizing, curves, cache, config, now, .. } = self;
+        let Server { sizing, curves, cache, config, device, now, .. } = self;
+        let whole = u64::from(cache.pool().limit());
+        let transfer_ns = BLOCK as f64 * SECOND as f64 / device.settings().stream_bytes_per_s.max(1) as f64;
         let turns = cache.tenants().count().div_ceil(LOOKS_MAX).max(1);
         let in_turn = cache.tenants().skip(sizing.reviews % turns).step_by(turns);
         for (tenant, partition) in in_turn {
             let at = tenant.0 as usize;
             let (Some(of), Some(curve)) = (&mut sizing.tenants[at], &curves[at]) else { continue };
             of.streams = partition.streams.max(of.streams.saturating_sub(1));
+            let target = u64::from(partition.target);
+            of.dirt.set_room(target / 2, whole / 2);
+            of.dirt.pass(*now, of.worth.alone(*now));
             let references = curve.references();
-            if references == of.references {
+            let useful_ns = device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns);
+            if references == of.references && useful_ns == of.worth.useful_ns() {
                 continue;
             }
             of.references = references;
-            of.trial.look(*now, references, || curve.view(partition.spec.eviction));
+            let view = curve.view(partition.spec.eviction);
+            let gain = of.gain(target, transfer_ns);
+            let seen =
+                Seen { now: *now, useful_ns, wanting_ns: device.wanting_ns(*now, tenant), disk_ns: of.cost.time_ns() };
+            of.worth.look(seen, load::reads_gain(&view, target, whole), gain.alone);
+            of.dirt.fade(DIRT_FADES);
+            of.trial.look(*now, references, || view.clone());
             if of.trial.is_over(*now, config.trial_ns_max) {
-                let view = curve.view(partition.spec.eviction);
                 of.writes = view.writes > 0.0;
                 // Of a curve that has begun anew, what was known before is better than nothing.
-                of.load = Load::new(&view, &of.cost, u64::from(cache.pool().limit())).or(of.load.take());
+                of.load = Load::new(&view, &of.cost, gain, whole).or(of.load.take());
             }
         }
     }
@@ -316,6 +378,7 @@ impl Server {
             }
             Verdict::Asked(needs) => Decision::BestEffort(Bound::Asked { needs_bytes: bytes_of(needs) }),
             Verdict::Round(needs_ns) => Decision::BestEffort(Bound::Round { needs_ns }),
+            Verdict::Age(most) => Decision::BestEffort(Bound::Age { most_permille: (most * 1000.0).round() as u32 }),
         };
         let before = of.map(|of| (of.decision, of.since));
         let same = before.filter(|(before, _)| std::mem::discriminant(before) == std::mem::discriminant(&decision));

@@ -91,6 +91,7 @@ impl Server {
         }
         let tenant = self.tenant_of(volume);
         self.curve(tenant).flushed(volume);
+        self.flush_dirt(tenant, volume);
         let epoch = self.cache.volume_mut(volume).ledger.close();
         self.volume_mut(volume).flushes.waiting.push_back(Waiting { who, epoch, failed: None });
         if self.volume(volume).writebacks > 0 {

@@ -17,7 +17,7 @@ pub enum Load {
     Mixture(Mixture),
     /// At first one, from a time on the other, at the pace of the first.
     Change(Mixture, Nanos, Mixture),
-    /// Requests of a trace, until its end. Places beyond the volume's end come round.
+    /// Requests of a trace. At its own times until its end; closed, it begins again. Places beyond the volume's end come round.
     Trace(Arc<Vec<Record>>, Pace),
 }
 
@@ -74,8 +74,12 @@ impl Load {
             }
             Load::Trace(records, pace) => {
                 let records = records.clone();
-                let inside = (0..records.len()).map(move |at| within(records[at], bytes));
-                Ok(lane(Lane::of_trace(inside, *pace)))
+                let times = if self.is_open() { 1 } else { usize::MAX };
+                let all = (0..times).flat_map({
+                    let count = records.len();
+                    move |_| 0..count
+                });
+                Ok(lane(Lane::of_trace(all.map(move |at| within(records[at], bytes)), *pace)))
             }
         }
     }
@@ -205,7 +209,7 @@ mod tests {
         let trace = Arc::new(vec![record(5, 512), record(6, (9 << 20) + 512), record(10, (1 << 20) - 512)]);
         let load = Load::Trace(trace, CLOSED);
         let offsets: Vec<_> = records(&load, 1 << 20, 4).iter().map(|record| record.offset).collect();
-        assert_eq!(offsets, [512, 512, (1 << 20) - 4096]);
+        assert_eq!(offsets, [512, 512, (1 << 20) - 4096, 512], "and begins again");
         assert!(!load.is_steady() && !load.only_writes() && !load.is_open());
     }
 }

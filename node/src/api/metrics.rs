@@ -476,6 +476,7 @@ mod tests {
             used_frames: 1,
             dirty_frames: 0,
             wanting_ns: 0,
+            worth_ns: 0,
             sizing: None,
             miss_ratios: [None; 3],
             plan: Some(plan),

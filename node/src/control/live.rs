@@ -40,8 +40,9 @@ const APART_NS_MIN: Nanos = 100 * MILLISECOND;
 /// Looks at a disk that are kept.
 const SAMPLES_MAX: u64 = 64;
 /// How a standalone time is predicted, for those who ask.
-const PREDICTION: &str = "from the middle of the tenant's own slices";
-const PREDICTION_BY_COST: &str = "from what its requests cost the device, and how much of it they fill";
+const PREDICTION: &str = "from the middle of the tenant's own slices, its curve and its dirt";
+const PREDICTION_BY_COST: &str =
+    "from what its requests cost the device, how much of it they fill, its curve and its dirt";
 
 /// By disk.
 pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
@@ -72,7 +73,7 @@ impl Counters {
             slices: stats.plan.map(|plan| plan.slices),
             // Only slices have a round.
             by_cost: stats.plan.is_some_and(|plan| plan.round_ns == 0),
-            useful_ns: stats.plan.map_or(0, |plan| plan.useful_ns),
+            useful_ns: stats.worth_ns,
             wanting_ns: stats.wanting_ns,
             reads: 0,
             read_bytes: 0,

@@ -139,6 +139,8 @@ pub(super) enum Verdict {
     /// Frames needed, of one that has what it asked for.
     Asked(u64),
     Round(Nanos),
+    /// R_cache with any cache.
+    Age(f64),
 }
 
 /// What a tenant gets.
@@ -247,11 +249,20 @@ impl Splitter<'_> {
         let Question { keep, round_max_ns, .. } = *self.question;
         let tenant = &self.tenants[at];
         let Some(needs) = tenant.need(keep, round_max_ns) else {
-            let cache = tenant.load.map_or(1.0, |load| load.keeps(load.least(cache_most(keep))));
-            return Verdict::Round(tenant.round_for(keep / cache) as Nanos);
+            return self.fails_by_time(at, tenant.load.map_or(1.0, |load| load.keeps(load.least(cache_most(keep)))));
         };
         let taken: u64 = self.members().map(|tenant| tenant.need(keep, round_max_ns).unwrap_or(LEAST)).sum();
         Verdict::Memory(needs, (self.memory() + self.reserved_for(at)).saturating_sub(taken))
+    }
+
+    /// The same of one whose cache keeps so much, and for which the longest round is too short.
+    fn fails_by_time(&self, at: usize, cache: f64) -> Verdict {
+        let keep = self.question.keep;
+        let most = self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX));
+        match keep / cache {
+            time if time < 1.0 => Verdict::Round(self.tenants[at].round_for(time) as Nanos),
+            _ => Verdict::Age(most),
+        }
     }
 
     /// Of a tenant with so many frames that needs so many, and loses no more of its slices than that.
@@ -262,10 +273,7 @@ impl Splitter<'_> {
             (Claim::Watched, _) | (Claim::Asked(_), None) => Verdict::Open,
             (Claim::Asked(frames), Some(load)) if load.keeps(frames) * time < keep => {
                 let needs = tenant.need(keep, self.question.round_max_ns).filter(|&needs| needs > frames);
-                needs.map_or_else(
-                    || Verdict::Round(tenant.round_for(keep / load.keeps(frames)) as Nanos),
-                    Verdict::Asked,
-                )
+                needs.map_or_else(|| self.fails_by_time(at, load.keeps(frames)), Verdict::Asked)
             }
             (Claim::Asked(_), Some(_)) => Verdict::Met,
             (Claim::Wanted { .. } | Claim::Kept(_), _) => self.fails_by(at),

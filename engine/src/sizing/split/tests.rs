@@ -1,10 +1,10 @@
-use super::super::load::tests::{cost, reads};
+use super::super::load::tests::{cost, new, reads};
 use super::*;
 
 const MS: f64 = 1e6;
 
 fn load(misses: &[(u64, f64)]) -> Load {
-    Load::new(&reads(misses), &cost(), 1 << 20).unwrap()
+    new(&reads(misses), &cost(), 1 << 20).unwrap()
 }
 
 /// Half of its reads are absorbed by 4000 blocks, next to none by fewer.
@@ -179,7 +179,7 @@ fn promises_hold_for_all_kinds_of_tenants() {
                 Verdict::Met => 0,
                 Verdict::Open => 1,
                 Verdict::Memory(..) | Verdict::Asked(_) => 2,
-                Verdict::Round(_) => 3,
+                Verdict::Round(_) | Verdict::Age(_) => 3,
             };
             verdicts[at] += 1;
             if fate.verdict == Verdict::Met {

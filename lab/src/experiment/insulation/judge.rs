@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::super::chart::{self, Group};
 use super::super::stand::{Rate, Run};
 use super::super::{Bound, Claim, Context, Outcome, Picture};
-use super::play::{Played, Seed, in_time, kept, lost, play, windows};
-use super::{Actor, Mix, live, short, surely};
+use super::play::{Played, Seed, decided, in_time, kept, lost, play, windows};
+use super::{Actor, Mix, Sizes, live, short, surely};
 
 /// Part of R that a window of ten rounds may miss.
 pub const WINDOW_SLACK: f64 = 0.08;
@@ -123,7 +123,9 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     let whose = if closed.len() < tenants.len() { "those that wait for answers" } else { "all" };
     let off = most(closed.iter().map(|tenant| off(tenant)));
     claims.push(Claim::new(name(&format!("{whose}: live insulation is off by")), off, Bound::AtMost(0.05)));
-    if played.partitions.is_none() {
+    if mix.sizes == Sizes::Decided {
+        claims.extend(truth(&closed, which, keep, &name));
+    } else if played.partitions.is_none() {
         let off = most(tenants.iter().filter_map(|tenant| tenant.named_off(which, keep)).chain([0.0]));
         let what = "where the longest round is too short for that: the R that is named is off by";
         claims.push(Claim::new(name(what), off, Bound::AtMost(0.03)));
@@ -137,6 +139,26 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     let what = format!("{whose}: answered within two rounds of their own queueing");
     claims.push(Claim::new(name(&what), in_time, Bound::AtLeast(1.0)));
     claims
+}
+
+/// Whether what the server says of those that wait for answers is so. What it does not know when counting begins is off by 1; where
+/// nobody is admitted, nobody who is keeps less than all.
+fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -> String) -> [Claim; 2] {
+    let (mut admitted, mut off) = (Vec::new(), Vec::new());
+    for tenant in tenants {
+        let said = tenant.seeds.iter().map(|seed| decided(&seed.insulated[which], tenant.at));
+        let pairs: Vec<_> = said.zip(tenant.kept(which)).collect();
+        admitted.extend(pairs.iter().filter(|(said, _)| said.is_some_and(|(met, _)| met)).map(|&(_, kept)| kept));
+        off.push(mean(
+            &pairs.iter().map(|(said, kept)| said.map_or(1.0, |(_, named)| (named - kept).abs())).collect::<Vec<_>>(),
+        ));
+    }
+    let kept = Claim::new(
+        name("the worst-off of those who are admitted: insulation"),
+        least(admitted.into_iter().chain([1.0])),
+        Bound::AtLeast(keep),
+    );
+    [kept, Claim::new(name("all: the R that is named is off by"), most(off), Bound::AtMost(0.03))]
 }
 
 /// Everything of one disk.

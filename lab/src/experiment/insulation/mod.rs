@@ -60,6 +60,17 @@ impl Actor {
     }
 }
 
+/// Who says how large partitions are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sizes {
+    /// Nobody: they are even.
+    Even,
+    /// The experiment, by exact curves.
+    Stated,
+    /// The server, by what it learns in trials.
+    Decided,
+}
+
 /// A mix with what it needs.
 pub struct Mix {
     pub actors: Vec<Actor>,
@@ -69,8 +80,7 @@ pub struct Mix {
     pub counted_ns: Nanos,
     /// R, in thousandths.
     pub keep: &'static [u32],
-    /// Partitions are sized by curves; otherwise they are even.
-    pub sized: bool,
+    pub sizes: Sizes,
     pub round_max_ns: Nanos,
 }
 
@@ -84,7 +94,7 @@ impl Mix {
             warm_up_ns,
             counted_ns,
             keep: KEEP_UNCACHED,
-            sized: false,
+            sizes: Sizes::Even,
             round_max_ns: 2 * SECOND,
         }
     }
@@ -92,7 +102,7 @@ impl Mix {
     /// 10 s to warm up, 60 s counted, partitions by curves.
     fn cached(memory: u64, actors: Vec<Actor>) -> Mix {
         let (warm_up_ns, counted_ns) = (10 * SECOND, 60 * SECOND);
-        Mix { actors, memory, warm_up_ns, counted_ns, keep: KEEP, sized: true, round_max_ns: 2 * SECOND }
+        Mix { actors, memory, warm_up_ns, counted_ns, keep: KEEP, sizes: Sizes::Stated, round_max_ns: 2 * SECOND }
     }
 }
 
@@ -111,11 +121,10 @@ fn surely(values: &[f64]) -> f64 {
 
 /// Insulation as the server told it between two snapshots, and its round.
 fn live(run: &Run, tenant: usize, share: f64) -> (f64, Nanos) {
-    let plan = |snapshot: &engine::control::Snapshot| snapshot.tenants[tenant].plan.unwrap_or_default();
-    let (before, after) = (plan(&run.before), plan(&run.after));
-    let useful = (after.useful_ns - before.useful_ns) as f64;
-    let wanting = (run.after.tenants[tenant].wanting_ns - run.before.tenants[tenant].wanting_ns) as f64;
-    (useful / wanting / share, after.round_ns)
+    let (before, after) = (&run.before.tenants[tenant], &run.after.tenants[tenant]);
+    let worth = after.worth_ns as f64 - before.worth_ns as f64;
+    let wanting = (after.wanting_ns - before.wanting_ns) as f64;
+    (worth / wanting / share, after.plan.unwrap_or_default().round_ns)
 }
 
 fn short(disk: &str) -> &str {

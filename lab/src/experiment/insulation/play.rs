@@ -1,6 +1,6 @@
 //! Runs a mix: each tenant alone, all together at each R, all together under `none`.
 
-use engine::control::{CacheSpec, Snapshot};
+use engine::control::{CacheSpec, Decision, Sizing, Snapshot};
 use engine::disk::policy::Kind;
 use engine::units::{Nanos, SECOND};
 
@@ -8,7 +8,7 @@ use super::super::Context;
 use super::super::sharing::PREFETCH;
 use super::super::stand::{BIN_NS, Rate, Run, Stand};
 use super::partitions::partitions;
-use super::{Actor, DISKS, Mix, live};
+use super::{Actor, DISKS, Mix, Sizes, live};
 
 /// What happened on one disk.
 pub struct Played {
@@ -105,6 +105,15 @@ fn counted_bins(rate: &Rate) -> (usize, usize) {
     (bins(rate.warm_up_s), bins(rate.seconds))
 }
 
+/// What the server decided of a tenant while it counted: whether it was admitted all the while, and the R that it named on average.
+/// `None` if its trial was not over when counting began.
+pub fn decided(run: &Run, at: usize) -> Option<(bool, f64)> {
+    let looks = [&run.before, &run.after].map(|snapshot| snapshot.tenants[at].sizing);
+    let named = |sizing: Option<Sizing>| Some(f64::from(sizing?.best_permille?) / 1000.0);
+    let admitted = looks.iter().all(|sizing| sizing.is_some_and(|sizing| sizing.decision == Decision::Admitted));
+    Some((admitted, (named(looks[0])? + named(looks[1])?) / 2.0))
+}
+
 /// The part of the disk's time that was no tenant's: lost in turning and draining, or idle.
 pub fn lost(run: &Run) -> f64 {
     let time_ns = run.after.now - run.before.now;
@@ -150,7 +159,7 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
     let stands = stands(context, mix)?;
     let sizes = context.parallel(&stands, |stand| {
         let volume_bytes = stand.place(0, count)?.1;
-        mix.sized.then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()
+        (mix.sizes == Sizes::Stated).then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()
     });
     let sizes = sizes.into_iter().collect::<Result<Vec<_>, String>>()?;
     let mut jobs = Vec::new();
@@ -172,7 +181,9 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
                 let even = vec![mix.memory / count as u64; count];
                 let sizes = sizes.as_ref().map_or(&even, |(sizes, _)| sizes);
                 let asked = cast.iter_mut().flatten().zip(sizes);
-                asked.for_each(|((spec, _), &bytes)| spec.cache = CacheSpec::Asked(bytes));
+                if mix.sizes != Sizes::Decided {
+                    asked.for_each(|((spec, _), &bytes)| spec.cache = CacheSpec::Asked(bytes));
+                }
                 Stand { insulation_permille: keep, ..stand.clone() }
             }
             Job::Bare => Stand { policy: Kind::None, prefetch: Some(PREFETCH), shared_cache: true, ..stand.clone() },

@@ -155,6 +155,12 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
         Decision::BestEffort(Bound::Round { needs_ns }) => {
             format!("needs rounds of {} for {wanted}, longer than they may be{best}", duration(seconds(needs_ns)))
         }
+        Decision::BestEffort(Bound::Age { most_permille }) => {
+            format!(
+                "writes so much alone before it has to go to the disk that the whole cache would keep {:.2} of that beside others{best}",
+                part(most_permille)
+            )
+        }
     }
 }
 

@@ -1,0 +1,431 @@
+//! What writing costs a tenant, and what it would cost with the whole cache, beside the others and alone: its dirt in miniature, three
+//! times, fed with the same writes.
+//!
+//! ```text
+//!   a write ─► hash of its region < admitted? ─► NOW    its partition's half, 5 s
+//!                                              ─► ROOMY  half of the whole cache, 5 s
+//!                                              ─► ALONE  half of the whole cache, 5 s of the time that it would have taken alone
+//!              the oldest region of a pool that is too full or too old goes to the disk: so many runs, so many blocks
+//! ```
+//!
+//! More dirt absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on what is written and when: alone a
+//! tenant does in five seconds what takes it minutes beside seven others, and all that time its dirt may not wait. A curve of single blocks
+//! sees neither. What counts is the proportion of the three: what is wrong of all is wrong of none.
+//!
+//! Regions of 256 blocks, the longest write, are sampled by their number, so that neighbours are seen together: all of them as long as the table holds them,
+//! else fewer, as in SHARDS (Waldspurger et al., FAST 2015).
+//!
+//! Downside: a region goes as a whole, in its runs; of a partition only blocks around the oldest do. Trimmed dirt goes to the disk as if it had not been.
+
+use hashbrown::HashTable;
+
+use crate::disk::VolumeId;
+use crate::units::{MILLISECOND, Nanos};
+
+/// The pools.
+pub(super) const NOW: usize = 0;
+pub(super) const ROOMY: usize = 1;
+pub(super) const ALONE: usize = 2;
+const POOLS: usize = 3;
+
+/// Blocks of a region: a bit each, in words.
+const REGION_BLOCKS: u64 = 256;
+const WORDS: usize = REGION_BLOCKS as usize / 64;
+const NONE: u32 = u32::MAX;
+/// Hashes are below.
+const ALL: u64 = 1 << 32;
+
+/// Bytes of a region in the table and its index.
+const REGION_BYTES: usize = size_of::<Region>() + size_of::<u32>() + 10;
+
+#[derive(Clone, Default, Debug)]
+struct Region {
+    id: u64,
+    hash: u32,
+    /// By pool: dirty blocks, since when, and its neighbours in the order of that.
+    dirty: [Blocks; POOLS],
+    since_ms: [u32; POOLS],
+    before: [u32; POOLS],
+    after: [u32; POOLS],
+}
+
+impl Region {
+    fn is_clean(&self) -> bool {
+        self.dirty.iter().all(Blocks::is_empty)
+    }
+}
+
+/// Some of a region's blocks.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Blocks([u64; WORDS]);
+
+impl Blocks {
+    /// Adds one; true if it was not there.
+    fn insert(&mut self, at: u64) -> bool {
+        let (word, bit) = (&mut self.0[at as usize / 64], 1 << (at % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0 == [0; WORDS]
+    }
+
+    fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// How many lie behind one that is not there.
+    fn runs(&self) -> u32 {
+        let last_before = |at: usize| if at > 0 { self.0[at - 1] >> 63 } else { 0 };
+        let begins = self.0.iter().enumerate().map(|(at, &word)| word & !(word << 1 | last_before(at)));
+        begins.map(u64::count_ones).sum()
+    }
+}
+
+/// What went to the disk.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct Written {
+    pub(super) requests: f64,
+    pub(super) blocks: f64,
+}
+
+#[derive(Debug)]
+struct Pool {
+    /// Blocks that may be dirty, sampled or not.
+    blocks_max: u64,
+    /// Sampled blocks that are.
+    dirty: u32,
+    oldest: u32,
+    newest: u32,
+    written: Written,
+}
+
+/// The dirt of one tenant.
+#[derive(Debug)]
+pub(crate) struct Dirt {
+    pools: [Pool; POOLS],
+    regions: Vec<Region>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+    /// Regions with hashes below are sampled.
+    admitted: u64,
+    age_max_ms: u32,
+    /// Where the last durable write was: the next one there belongs to the same request.
+    durable: u64,
+}
+
+impl Dirt {
+    /// With a table of so many bytes.
+    pub(crate) fn new(bytes: u64, age_max_ns: Nanos) -> Dirt {
+        let room = room(bytes);
+        let pool = || Pool { blocks_max: u64::MAX, dirty: 0, oldest: NONE, newest: NONE, written: Written::default() };
+        Dirt {
+            pools: [pool(), pool(), pool()],
+            regions: vec![Region::default(); room],
+            free: (0..room as u32).collect(),
+            index: HashTable::with_capacity(2 * room),
+            admitted: ALL,
+            age_max_ms: (age_max_ns / MILLISECOND) as u32,
+            durable: u64::MAX,
+        }
+    }
+
+    /// Whether its table has so many bytes.
+    pub(crate) fn has_bytes(&self, bytes: u64) -> bool {
+        self.regions.len() == room(bytes)
+    }
+
+    /// Blocks that may be dirty: in the tenant's partition, and in the whole cache.
+    pub(super) fn set_room(&mut self, partition: u64, whole: u64) {
+        self.pools.iter_mut().zip([partition, whole, whole]).for_each(|(pool, blocks)| pool.blocks_max = blocks);
+    }
+
+    /// A block is written, `now`, and at that time of the clock that it would have alone.
+    pub(crate) fn write(&mut self, now: Nanos, alone: Nanos, volume: VolumeId, number: u64, durable: bool) {
+        let id = (number / REGION_BLOCKS) | (u64::from(volume.0) << 48);
+        let hash = hash(id);
+        if u64::from(hash) >= self.admitted {
+            return;
+        }
+        if durable {
+            let request = if self.durable == number { 0.0 } else { 1.0 };
+            self.durable = number + 1;
+            let weight = self.weight();
+            self.pools.iter_mut().for_each(|pool| pool.written.add(weight * request, weight));
+            return;
+        }
+        self.pass(now, alone);
+        let Some(at) = self.find_or_insert(id, hash) else { return };
+        let clocks = clocks(now, alone);
+        for (pool, clock) in clocks.into_iter().enumerate() {
+            let region = &mut self.regions[at as usize];
+            let was_clean = region.dirty[pool].is_empty();
+            self.pools[pool].dirty += u32::from(region.dirty[pool].insert(number % REGION_BLOCKS));
+            if was_clean {
+                region.since_ms[pool] = clock;
+                self.push(pool, at);
+            }
+        }
+        self.pass(now, alone);
+    }
+
+    /// Time has passed.
+    pub(super) fn pass(&mut self, now: Nanos, alone: Nanos) {
+        clocks(now, alone).into_iter().enumerate().for_each(|(pool, clock)| self.settle(pool, clock));
+    }
+
+    /// Everything dirty of a volume goes to the disk.
+    pub(crate) fn flush(&mut self, volume: VolumeId) {
+        for pool in 0..POOLS {
+            let mut next = self.pools[pool].oldest;
+            while next != NONE {
+                let Region { id, after, .. } = &self.regions[next as usize];
+                let (at, is_its) = (next, id >> 48 == u64::from(volume.0));
+                next = after[pool];
+                if is_its {
+                    self.write_out(pool, at);
+                }
+            }
+        }
+    }
+
+    /// What went to the disk weighs less from now on.
+    pub(super) fn fade(&mut self, factor: f64) {
+        self.pools.iter_mut().for_each(|pool| pool.written.fade(factor));
+    }
+
+    /// What went to the disk of late.
+    pub(super) fn written(&self, pool: usize) -> Written {
+        self.pools[pool].written
+    }
+
+    fn settle(&mut self, pool: usize, clock_ms: u32) {
+        let most = self.pools[pool].blocks_max as f64 * self.admitted as f64 / ALL as f64;
+        loop {
+            let Pool { oldest, dirty, .. } = self.pools[pool];
+            if oldest == NONE {
+                return;
+            }
+            let age_ms = clock_ms.wrapping_sub(self.regions[oldest as usize].since_ms[pool]);
+            if f64::from(dirty) <= most && age_ms < self.age_max_ms {
+                return;
+            }
+            self.write_out(pool, oldest);
+        }
+    }
+
+    fn write_out(&mut self, pool: usize, at: u32) {
+        let weight = self.weight();
+        let dirty = std::mem::take(&mut self.regions[at as usize].dirty[pool]);
+        self.unlink(pool, at);
+        let of = &mut self.pools[pool];
+        of.dirty -= dirty.count();
+        of.written.add(weight * f64::from(dirty.runs()), weight * f64::from(dirty.count()));
+        if self.regions[at as usize].is_clean() {
+            self.forget(at);
+        }
+    }
+
+    /// What a sampled one stands for.
+    fn weight(&self) -> f64 {
+        ALL as f64 / self.admitted as f64
+    }
+
+    /// `None` if the region is not sampled any more.
+    fn find_or_insert(&mut self, id: u64, hash: u32) -> Option<u32> {
+        if let Some(&at) = self.index.find(spread(hash), |&at| self.regions[at as usize].id == id) {
+            return Some(at);
+        }
+        while self.free.is_empty() {
+            self.admit_less();
+        }
+        if u64::from(hash) >= self.admitted {
+            return None;
+        }
+        let at = self.free.pop().expect("a free region");
+        self.regions[at as usize] = Region { id, hash, ..Region::default() };
+        let Dirt { index, regions, .. } = self;
+        index.insert_unique(spread(hash), at, |&at| spread(regions[at as usize].hash));
+        Some(at)
+    }
+
+    /// A sixteenth of the regions is not sampled any more.
+    fn admit_less(&mut self) {
+        self.admitted -= self.admitted / 16;
+        for at in 0..self.regions.len() as u32 {
+            let region = &self.regions[at as usize];
+            if u64::from(region.hash) < self.admitted || region.is_clean() {
+                continue;
+            }
+            for pool in 0..POOLS {
+                let dirty = std::mem::take(&mut self.regions[at as usize].dirty[pool]);
+                if !dirty.is_empty() {
+                    self.unlink(pool, at);
+                    self.pools[pool].dirty -= dirty.count();
+                }
+            }
+            self.forget(at);
+        }
+    }
+
+    fn forget(&mut self, at: u32) {
+        let hash = self.regions[at as usize].hash;
+        let entry = self.index.find_entry(spread(hash), |&other| other == at);
+        entry.expect("a region that is in the table").remove();
+        self.free.push(at);
+    }
+
+    fn push(&mut self, pool: usize, at: u32) {
+        let newest = std::mem::replace(&mut self.pools[pool].newest, at);
+        let region = &mut self.regions[at as usize];
+        (region.before[pool], region.after[pool]) = (newest, NONE);
+        match newest {
+            NONE => self.pools[pool].oldest = at,
+            newest => self.regions[newest as usize].after[pool] = at,
+        }
+    }
+
+    fn unlink(&mut self, pool: usize, at: u32) {
+        let Region { before, after, .. } = &self.regions[at as usize];
+        let (before, after) = (before[pool], after[pool]);
+        match before {
+            NONE => self.pools[pool].oldest = after,
+            before => self.regions[before as usize].after[pool] = after,
+        }
+        match after {
+            NONE => self.pools[pool].newest = before,
+            after => self.regions[after as usize].before[pool] = before,
+        }
+    }
+}
+
+impl Written {
+    /// What this takes by what `now` took, if there a block took `mean_ns` on average, `transfer_ns` of it on its way, and the rest is
+    /// what going to each run cost. 1 if nothing was written.
+    pub(super) fn by(self, now: Written, mean_ns: f64, transfer_ns: f64) -> f64 {
+        if now.blocks <= 0.0 || mean_ns <= 0.0 {
+            return 1.0;
+        }
+        let transfer_ns = transfer_ns.min(mean_ns);
+        let run_ns = (mean_ns - transfer_ns) * now.blocks / now.requests;
+        ((self.blocks * transfer_ns + self.requests * run_ns) / (now.blocks * mean_ns)).min(1.0)
+    }
+
+    fn add(&mut self, requests: f64, blocks: f64) {
+        (self.requests, self.blocks) = (self.requests + requests, self.blocks + blocks);
+    }
+
+    fn fade(&mut self, factor: f64) {
+        (self.requests, self.blocks) = (self.requests * factor, self.blocks * factor);
+    }
+}
+
+/// Regions of a table of so many bytes.
+fn room(bytes: u64) -> usize {
+    (bytes as usize / REGION_BYTES).max(16)
+}
+
+/// By pool, milliseconds.
+fn clocks(now: Nanos, alone: Nanos) -> [u32; POOLS] {
+    [now, now, alone].map(|clock| (clock / MILLISECOND) as u32)
+}
+
+/// The finaliser of MurmurHash3 on 64 bits.
+fn hash(id: u64) -> u32 {
+    let mut hash = (id ^ id >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    (hash >> 32) as u32
+}
+
+/// A hash for the index: the sampled ones are all small, tables want the upper bits too.
+fn spread(hash: u32) -> u64 {
+    (u64::from(hash) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::SECOND;
+
+    const VOLUME: VolumeId = VolumeId(0);
+
+    fn dirt(partition: u64, whole: u64) -> Dirt {
+        let mut dirt = Dirt::new(1 << 20, 5 * SECOND);
+        dirt.set_room(partition, whole);
+        dirt
+    }
+
+    fn all(dirt: &Dirt) -> [(f64, f64); POOLS] {
+        [NOW, ROOMY, ALONE].map(|pool| (dirt.written(pool).requests, dirt.written(pool).blocks))
+    }
+
+    #[test]
+    fn more_dirt_has_neighbours_and_absorbs_overwrites() {
+        // Every fourth block of ten regions, four times over, each time the next ones: a pool of ten regions has them together.
+        let mut dirt = dirt(8, 1000);
+        for round in 0..4 {
+            for region in 0..10 {
+                (0..8).for_each(|at| dirt.write(0, 0, VOLUME, region * 256 + 4 * at + round, false));
+            }
+        }
+        (0..80).for_each(|at| dirt.write(0, 0, VOLUME, at / 8 * 256 + at % 8 * 4, false));
+        dirt.flush(VOLUME);
+        assert_eq!(all(&dirt), [(400.0, 400.0), (10.0, 320.0), (10.0, 320.0)]);
+    }
+
+    #[test]
+    fn a_run_goes_on_from_word_to_word() {
+        let mut blocks = Blocks::default();
+        assert!([3, 62, 63, 64, 128, 129, 255].into_iter().all(|at| blocks.insert(at)) && !blocks.insert(64));
+        assert_eq!((blocks.count(), blocks.runs()), (7, 4));
+    }
+
+    #[test]
+    fn alone_the_same_overwrites_come_sooner() {
+        let mut dirt = dirt(1000, 1000);
+        // One block, once a second: alone ten times as often.
+        (0..100).for_each(|at| dirt.write(at * SECOND, at * SECOND / 10, VOLUME, 7, false));
+        dirt.pass(200 * SECOND, 20 * SECOND);
+        assert_eq!(all(&dirt), [(20.0, 20.0), (20.0, 20.0), (2.0, 2.0)]);
+    }
+
+    #[test]
+    fn fewer_runs_and_fewer_blocks_take_less() {
+        let written = |requests, blocks| Written { requests, blocks };
+        // 8 blocks in two runs took 10 each, 2 of it on their way: each run costs 32.
+        let now = written(2.0, 8.0);
+        assert_eq!(
+            [written(2.0, 8.0), written(1.0, 8.0), written(1.0, 4.0)].map(|other| other.by(now, 10.0, 2.0)),
+            [1.0, 0.6, 0.5]
+        );
+        assert_eq!(written(1.0, 4.0).by(now, 1.0, 2.0), 0.5, "all of it on their way");
+        assert_eq!(written(0.0, 0.0).by(Written::default(), 10.0, 2.0), 1.0);
+    }
+
+    #[test]
+    fn what_is_durable_costs_the_same_everywhere() {
+        let mut dirt = dirt(10, 1000);
+        [1, 2, 3, 9, 3].into_iter().for_each(|number| dirt.write(0, 0, VOLUME, number, true));
+        assert_eq!(all(&dirt), [(3.0, 5.0); POOLS]);
+    }
+
+    #[test]
+    fn a_full_table_samples_less_and_still_knows_the_proportion() {
+        let mut dirt = Dirt::new(64 << 10, 5 * SECOND);
+        dirt.set_room(2000, 20_000);
+        // Uniform over 40,000 blocks far apart: of a pool of n, n / 40,000 of the writes are to what is dirty.
+        let mut at = 1u64;
+        for step in 0..400_000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            dirt.write(0, 0, VOLUME, (at >> 33) % 40_000 * 512, false);
+            if step == 100_000 {
+                dirt.fade(0.0);
+            }
+        }
+        assert!(dirt.admitted < ALL / 4, "{}", dirt.admitted);
+        let [now, roomy, alone] = all(&dirt);
+        assert!((roomy.0 / now.0 - 0.5 / 0.95).abs() < 0.05 && roomy == alone, "{now:?} {roomy:?}");
+    }
+}
