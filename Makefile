@@ -10,7 +10,7 @@ PYTHON := /usr/bin/python3
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench bench-insulation bench-realtime readme lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench bench-headless bench-insulation bench-realtime readme lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,11 @@ bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick 
 	@scripts/setup bench
 	cargo build --release -p node
 	$(PYTHON) bench/run.py $(BENCH)
+
+bench-headless: ## three tenants on the disk of this machine, taken for an SSD (10 minutes; BENCH="--only readers")
+	@scripts/setup bench
+	cargo build --release -p node
+	$(PYTHON) bench/headless.py $(BENCH)
 
 bench-insulation: ## beside schedulers, weights and ceilings of the kernel, and qemu-nbd, on one simulated disk (root; 25 minutes)
 	@scripts/setup bench
