@@ -99,7 +99,10 @@ struct Pool {
     dirty: u32,
     oldest: u32,
     newest: u32,
+    /// What went to the disk: how many runs its blocks were.
     written: Written,
+    /// Blocks that became dirty, and so will go. What went is no measure of that while a pool fills, which a large one does for minutes.
+    entered: f64,
 }
 
 /// The dirt of one tenant.
@@ -120,7 +123,10 @@ impl Dirt {
     /// With a table of so many bytes.
     pub(crate) fn new(bytes: u64, age_max_ns: Nanos) -> Dirt {
         let room = room(bytes);
-        let pool = || Pool { blocks_max: u64::MAX, dirty: 0, oldest: NONE, newest: NONE, written: Written::default() };
+        let pool = || {
+            let written = Written::default();
+            Pool { blocks_max: u64::MAX, dirty: 0, oldest: NONE, newest: NONE, written, entered: 0.0 }
+        };
         Dirt {
             pools: [pool(), pool(), pool()],
             regions: vec![Region::default(); room],
@@ -153,7 +159,10 @@ impl Dirt {
             let request = if self.durable == number { 0.0 } else { 1.0 };
             self.durable = number + 1;
             let weight = self.weight();
-            self.pools.iter_mut().for_each(|pool| pool.written.add(weight * request, weight));
+            for pool in &mut self.pools {
+                pool.written.add(weight * request, weight);
+                pool.entered += weight;
+            }
             return;
         }
         self.pass(now, alone);
@@ -162,7 +171,10 @@ impl Dirt {
         for (pool, clock) in clocks.into_iter().enumerate() {
             let region = &mut self.regions[at as usize];
             let was_clean = region.dirty[pool].is_empty();
-            self.pools[pool].dirty += u32::from(region.dirty[pool].insert(number % REGION_BLOCKS));
+            if region.dirty[pool].insert(number % REGION_BLOCKS) {
+                self.pools[pool].dirty += 1;
+                self.pools[pool].entered += ALL as f64 / self.admitted as f64;
+            }
             if was_clean {
                 region.since_ms[pool] = clock;
                 self.push(pool, at);
@@ -193,12 +205,20 @@ impl Dirt {
 
     /// What went to the disk weighs less from now on.
     pub(super) fn fade(&mut self, factor: f64) {
-        self.pools.iter_mut().for_each(|pool| pool.written.fade(factor));
+        for pool in &mut self.pools {
+            pool.written.fade(factor);
+            pool.entered *= factor;
+        }
     }
 
-    /// What went to the disk of late.
+    /// What of late was written goes to the disk as this: of a pool that still fills, in runs as they are now.
     pub(super) fn written(&self, pool: usize) -> Written {
-        self.pools[pool].written
+        let runs = |pool: usize| {
+            let Written { requests, blocks } = self.pools[pool].written;
+            (blocks > 0.0).then_some(requests / blocks)
+        };
+        let blocks = self.pools[pool].entered;
+        Written { requests: blocks * runs(pool).or(runs(NOW)).unwrap_or(1.0), blocks }
     }
 
     fn settle(&mut self, pool: usize, clock_ms: u32) {
@@ -402,6 +422,13 @@ mod tests {
         );
         assert_eq!(written(1.0, 4.0).by(now, 1.0, 2.0), 0.5, "all of it on their way");
         assert_eq!(written(0.0, 0.0).by(Written::default(), 10.0, 2.0), 1.0);
+    }
+
+    #[test]
+    fn what_a_large_pool_has_not_written_yet_it_will() {
+        let mut dirt = dirt(10, 1000);
+        (0..500).for_each(|at| dirt.write(0, 0, VOLUME, at * 256, false));
+        assert_eq!(all(&dirt), [(500.0, 500.0); POOLS]);
     }
 
     #[test]
