@@ -156,9 +156,8 @@ impl Dirt {
             return;
         }
         if durable {
-            let request = if self.durable == number { 0.0 } else { 1.0 };
+            let (weight, request) = (self.weight(), if self.durable == number { 0.0 } else { 1.0 });
             self.durable = number + 1;
-            let weight = self.weight();
             for pool in &mut self.pools {
                 pool.written.add(weight * request, weight);
                 pool.entered += weight;
@@ -167,13 +166,13 @@ impl Dirt {
         }
         self.pass(now, alone);
         let Some(at) = self.find_or_insert(id, hash) else { return };
-        let clocks = clocks(now, alone);
+        let (weight, clocks) = (self.weight(), clocks(now, alone));
         for (pool, clock) in clocks.into_iter().enumerate() {
             let region = &mut self.regions[at as usize];
             let was_clean = region.dirty[pool].is_empty();
             if region.dirty[pool].insert(number % REGION_BLOCKS) {
                 self.pools[pool].dirty += 1;
-                self.pools[pool].entered += ALL as f64 / self.admitted as f64;
+                self.pools[pool].entered += weight;
             }
             if was_clean {
                 region.since_ms[pool] = clock;
