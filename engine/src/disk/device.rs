@@ -190,7 +190,7 @@ impl Device {
         for io in waiting {
             let slot = &mut self.slots[io.0];
             slot.others_at = 0;
-            slot.entry.cost_ns = self.policy.cost_ns(slot.entry.op, slot.entry.len, slot.entry.follows);
+            slot.entry.cost_ns = self.policy.cost_ns(slot.tenant, slot.entry.op, slot.entry.len, slot.entry.follows);
             self.policy.arrived(now, slot.tenant, slot.entry, slot.urgent.get());
         }
     }
@@ -258,7 +258,7 @@ impl Device {
         let follows = of_tenant.ends.follows(&slot.io);
         of_tenant.demand.begin(now);
         let Io { op, len, .. } = slot.io;
-        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, follows), follows };
+        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(tenant, op, len, follows), follows };
         self.policy.arrived(now, tenant, slot.entry, urgent);
     }
 
