@@ -3,7 +3,7 @@
 //! Written are: everything that a flush waits for; dirt older than 5 s of its tenant's time (`disk/own.rs`), most of it somewhat earlier at an even pace (`pace.rs`); the
 //! oldest dirt while more than half the partition is dirty, while pieces wait for frames, or while the partition must shrink.
 
-use crate::cache::{BlockId, Reach};
+use crate::cache::{BlockId, Reach, Wanted};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::Errno;
@@ -127,13 +127,15 @@ impl Server {
         let tenant = self.tenant_of(volume);
         let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
         let mut parts = std::mem::take(&mut self.parts);
-        let (device, now, mut begun, mut blocks) = (&mut self.device, self.now, 0, 0u32);
+        let own = self.own_time(volume);
+        let age_ms = u64::from(self.cache.age_ms(own, id));
+        let (device, now, mut begun, mut all) = (&mut self.device, self.now, 0, Wanted::default());
         let blocks_max = device.request_blocks_max(tenant, Op::Write { durable });
         // What is being written cannot be evicted: not too much of the partition at once.
         let partition = self.cache.partition(tenant);
         let gap_max = if partition.writing < partition.target / 8 { device.gap_blocks_max() } else { 0 };
         let reach = Reach { blocks_max, gap_max };
-        self.cache.begin_write(id, durable, reach, &mut parts, |cache, parts, wanted| {
+        self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
             let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
             device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {
@@ -143,15 +145,19 @@ impl Server {
                 device.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
                 device.slot_mut(io).parts.push((id, sectors));
             }
-            device.slot_mut(io).wanted = wanted;
+            device.slot_mut(io).wanted = wanted.blocks;
             device.submit(now, io, urgent);
             begun += 1;
-            blocks += wanted;
+            all.blocks += wanted.blocks;
+            all.ages_ms += wanted.ages_ms;
         });
         self.parts = parts;
-        let spread_ns = self.spread_ns();
+        let (spread_ns, is_for_age) = (self.spread_ns(), age_ms * MILLISECOND >= self.rest_ns());
         let state = self.volume_mut(volume);
-        state.pace.wrote(blocks, spread_ns);
+        state.pace.wrote(all.blocks, spread_ns);
+        if is_for_age && !durable {
+            state.pace.took(all, age_ms);
+        }
         state.writebacks += begun;
         state.device_requests += begun;
     }
