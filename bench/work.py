@@ -204,6 +204,35 @@ def memory_and_idle(bench):
         return [peak, idle]
 
 
+def policies(bench):
+    """What insulation costs the processor beside the policy `none`: slices, and fair queueing without heads."""
+
+    def by(server, policy, needs_slices, depth, hits):
+        run = bench.reading(server, depth, hits=hits)
+
+        def turn():
+            server.server.cli("disk", "set", "default", "--policy", policy)
+            server.server.cli("disk", "set", "default", "--profile", f"needs_slices={needs_slices}")
+            return run()
+
+        return turn
+
+    def against_none(server, work, allowed_us, hits):
+        def line(kind, at):
+            of = Line(work, f"server CPU a request, {kind}", "us", f"none + {allowed_us} us", "<=", 1.0)
+            return of, lambda *runs: (runs[at].server_cpu_us, runs[0].server_cpu_us + allowed_us)
+
+        lines = [line("slices", 1), line("no heads", 2)]
+        turns = [by(server, policy, slices, 32, hits) for policy, slices in (("none", 1), ("insulated", 1), ("insulated", 0))]
+        return bench.in_turns(lines, *turns)
+
+    with bench.taking_part(bench.ours(HOT_BYTES, HOT_BYTES * 4)) as (ours,):
+        fio(ours.uri, "read", depth=8, bs="1m", size=HOT_BYTES, amount=HOT_BYTES)
+        done = against_none(ours, "random read hits, depth 32", 0.3, hits=True)
+    with bench.taking_part(bench.ours(bench.miss_bytes, PARTITION)) as (ours,):
+        return done + against_none(ours, "random read misses, depth 32", 1.5, hits=False)
+
+
 def noise(bench):
     """The same server against itself: how far the ratios of pairs are from 1 without any reason."""
     with bench.taking_part(lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (peer,):
@@ -223,4 +252,5 @@ ALL = {
     "writes": writes,
     "sequential": sequential,
     "memory": memory_and_idle,
+    "policies": policies,
 }

@@ -126,9 +126,10 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     if mix.sizes == Sizes::Decided {
         claims.extend(truth(&closed, which, keep, &name));
     } else if played.partitions.is_none() {
-        let off = most(tenants.iter().filter_map(|tenant| tenant.named_off(which, keep)).chain([0.0]));
+        // Nothing is claimed where nobody's round is too short.
+        let off = tenants.iter().filter_map(|tenant| tenant.named_off(which, keep)).reduce(|a, b| most([a, b]));
         let what = "where the longest round is too short for that: the R that is named is off by";
-        claims.push(Claim::new(name(what), off, Bound::AtMost(0.03)));
+        claims.extend(off.map(|off| Claim::new(name(what), off, Bound::AtMost(0.03))));
     }
     // R = R_time x R_cache: what the partitions cost already cannot be lost in time.
     let of_time = keep / played.partitions.as_ref().map_or(1.0, |(_, keep)| *keep);
@@ -141,9 +142,9 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     claims
 }
 
-/// Whether what the server says of those that wait for answers is so. What it does not know when counting begins is off by 1; where
-/// nobody is admitted, nobody who is keeps less than all.
-fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -> String) -> [Claim; 2] {
+/// Whether what the server says of those that wait for answers is so. What it does not know when counting begins is off by 1. Of who
+/// is admitted nothing is claimed where nobody is.
+fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -> String) -> Vec<Claim> {
     let (mut admitted, mut off) = (Vec::new(), Vec::new());
     for tenant in tenants {
         let said = tenant.seeds.iter().map(|seed| decided(&seed.insulated[which], tenant.at));
@@ -153,12 +154,11 @@ fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -
             &pairs.iter().map(|(said, kept)| said.map_or(1.0, |(_, named)| (named - kept).abs())).collect::<Vec<_>>(),
         ));
     }
-    let kept = Claim::new(
-        name("the worst-off of those who are admitted: insulation"),
-        least(admitted.into_iter().chain([1.0])),
-        Bound::AtLeast(keep),
-    );
-    [kept, Claim::new(name("all: the R that is named is off by"), most(off), Bound::AtMost(0.03))]
+    let worst = admitted.into_iter().reduce(|a, b| least([a, b]));
+    let what = name("the worst-off of those who are admitted: insulation");
+    let kept = worst.map(|worst| Claim::new(what, worst, Bound::AtLeast(keep)));
+    let off = Claim::new(name("all: the R that is named is off by"), most(off), Bound::AtMost(0.03));
+    kept.into_iter().chain([off]).collect()
 }
 
 /// Everything of one disk.
