@@ -580,6 +580,34 @@ mod tests {
     }
 
     #[test]
+    fn own_time_goes_slower_only_while_a_read_waits_for_another() {
+        let mut device = device(Kind::Insulated, 1);
+        let mut read = |device: &mut Device, now: Nanos, tenant: TenantId| {
+            let io = device.prepare(Op::Read, VolumeId(tenant.0), tenant, Purpose::Fill);
+            device.submit(now, io, false);
+            io
+        };
+        let begun = read(&mut device, 0, A);
+        assert_eq!(goes(&mut device, 0), [begun]);
+        let waiting = [read(&mut device, 0, B), read(&mut device, 0, B)];
+        submit(&mut device, 0, B, false);
+        let at = 10 * SECOND;
+        let [a, b] = [A, B].map(|tenant| device.own_time(at, tenant));
+        assert_eq!(a, at);
+        assert!(b == at, "by the rate until then");
+        let [a, b] = [A, B].map(|tenant| device.own_time(2 * at, tenant) - at);
+        assert!(a == at && b < at / 2, "{a} {b}");
+        // Nobody waits any more, one way or another.
+        device.withdraw(2 * at, B, |slot| slot.io.op == Op::Read && slot.io.offset == 0, &mut Vec::new());
+        device.set_policy(2 * at, settings(Kind::None, 8));
+        let other = read(&mut device, 2 * at, B);
+        assert!(goes(&mut device, 2 * at).contains(&other) && !waiting.contains(&other));
+        (21..80).for_each(|second| drop(device.own_time(second * SECOND, B)));
+        let before = device.own_time(80 * SECOND, B);
+        assert!(device.own_time(81 * SECOND, B) - before > SECOND * 99 / 100);
+    }
+
+    #[test]
     fn settings_of_the_same_policy_change_live() {
         for kind in [Kind::None, Kind::Insulated] {
             let mut device = device(kind, 1);
