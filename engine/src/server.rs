@@ -49,7 +49,8 @@ pub struct Config {
     pub requests_per_connection: u32,
     /// Reply bytes per connection, being read or unsent, above which nothing more is begun for it.
     pub unsent_bytes_per_connection: u64,
-    /// Dirty data is written after at most this long.
+    /// Dirty data is written after at most this long of its tenant's own time, which goes slower, by six at most, while its reads wait and
+    /// the disk is others'.
     pub dirty_age_max_ns: Nanos,
     /// Nobody asked for anything this long: never-written ranges may be initialised.
     pub idle_ns: Nanos,

@@ -179,7 +179,9 @@ fn a_need_that_grows_is_met_from_what_was_lent_and_nobody_stalls() {
     let steady = count(&mut other, 200 * SECOND);
     let longest = [grown[1].1, steady[1].1];
     println!("the lender waits {longest:?} ns at most");
-    assert!(longest[0] <= longest[1] + longest[1] / 4, "the lender waits {longest:?} ns at most");
+    // With more dirt that can go at once its slices, and so the others', are longer as long as it has what it lends.
+    let longer = lent as f64 / stats.target_frames as f64;
+    assert!(longest[0] as f64 <= longest[1] as f64 * longer * 1.125, "the lender waits {longest:?} ns at most");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(crate) use ledger::Ledger;
 pub(crate) use list::NONE;
 pub(crate) use partition::{FRAMES_MIN, Partition};
 pub use pool::FrameId;
-pub(crate) use writeback::Reach;
+pub(crate) use writeback::{Reach, Wanted};
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;

@@ -26,6 +26,13 @@ pub(crate) struct Reach {
     pub(crate) gap_max: u64,
 }
 
+/// Blocks of a device write that had to be written, and the sum of their ages.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) blocks: u32,
+    pub(crate) ages_ms: u64,
+}
+
 impl Cache {
     /// The oldest block of `volume` with dirt that can be written now.
     pub(crate) fn oldest_dirty(&self, volume: VolumeId) -> Option<BlockId> {
@@ -48,7 +55,12 @@ impl Cache {
 
     /// Milliseconds since the oldest dirt of `volume` was written; `None` without dirt.
     pub(crate) fn oldest_dirt_ms(&self, now: Nanos, volume: VolumeId) -> Option<u32> {
-        self.oldest_dirty(volume).map(|id| age_ms(now, self.block(id).dirty_since_ms))
+        self.oldest_dirty(volume).map(|id| self.age_ms(now, id))
+    }
+
+    /// Milliseconds since a block's dirt was written.
+    pub(crate) fn age_ms(&self, now: Nanos, id: BlockId) -> u32 {
+        age_ms(now, self.block(id).dirty_since_ms)
     }
 
     /// Sectors of the block that a power cut could lose, those being written aside.
@@ -63,36 +75,42 @@ impl Cache {
         if durable { self.not_on_medium(id) } else { self.block(id).dirty }
     }
 
-    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of offset, and with how many of
-    /// them had to be written.
+    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of offset, and with those of
+    /// them that had to be written, which were dirty since then.
     pub(crate) fn begin_write(
         &mut self,
+        now: Nanos,
         id: BlockId,
         durable: bool,
         reach: Reach,
         parts: &mut Vec<Part>,
-        mut emit: impl FnMut(&mut Cache, &[Part], u32),
+        mut emit: impl FnMut(&mut Cache, &[Part], Wanted),
     ) {
         let wanted = self.wanted(id, durable);
+        let age_ms = |block: &Block| u64::from(age_ms(now, block.dirty_since_ms));
         debug_assert!(wanted != 0 && self.block(id).writing == 0);
         parts.clear();
         match span(wanted, self.block(id).valid) {
             Some(sectors) => {
                 parts.push((id, sectors));
                 self.extend_run(durable, reach, parts);
-                let mut wanted = 0;
+                let mut wanted = Wanted::default();
                 for &(id, sectors) in parts.iter() {
-                    wanted += u32::from(self.wanted(id, durable) != 0);
+                    if self.wanted(id, durable) != 0 {
+                        wanted.blocks += 1;
+                        wanted.ages_ms += age_ms(self.block(id));
+                    }
                     self.mark_writing(id, sectors);
                 }
                 emit(self, parts, wanted);
             }
             None => {
+                let once = Wanted { blocks: 1, ages_ms: age_ms(self.block(id)) };
                 self.mark_writing(id, wanted);
                 for (first, past) in runs(wanted) {
                     parts.clear();
                     parts.push((id, ((1u16 << past) - (1u16 << first)) as SectorMask));
-                    emit(self, parts, 1);
+                    emit(self, parts, once);
                 }
             }
         }

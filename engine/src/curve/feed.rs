@@ -49,7 +49,7 @@ impl Server {
 
     /// A piece of a read, whose frames are those that were found, goes on.
     pub(crate) fn curve_read(&mut self, piece: u32, volume: VolumeId) {
-        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
         let asked = self.requests[self.pieces[piece].request].kind == Kind::Read;
         let curve = self.curves[tenant.0 as usize].as_mut().expect("a tenant's curve");
         let piece = &self.pieces[piece];
@@ -57,25 +57,25 @@ impl Server {
             let number = piece.first_block() + i as u64;
             if asked {
                 let (start, end) = piece.bytes_in(i);
-                curve.read(now, volume, number, sectors_touched(start, end), frame == FrameId::ZERO);
+                curve.read(own, volume, number, sectors_touched(start, end), frame == FrameId::ZERO);
             } else {
-                curve.read_ahead(now, volume, number);
+                curve.read_ahead(own, volume, number);
             }
         }
     }
 
     /// A block of a write takes effect.
     pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
-        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
         self.note_dirt(tenant, volume, number, durable);
-        self.curve(tenant).write(now, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
+        self.curve(tenant).write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 
     /// Blocks are read ahead.
     pub(crate) fn curve_read_ahead(&mut self, volume: VolumeId, first: u64, past: u64) {
-        let (now, tenant) = (self.now, self.tenant_of(volume));
+        let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
         let curve = self.curve(tenant);
-        (first..past).for_each(|number| curve.read_ahead(now, volume, number));
+        (first..past).for_each(|number| curve.read_ahead(own, volume, number));
     }
 
     /// The bytes `start..end` were trimmed or zeroed by the device.

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use super::own::{LOOK_NS, OwnTime};
 use super::policy::{self, DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::{Io, IoId, Op, Segment, VolumeId};
 use crate::cache::BlockId;
@@ -178,19 +179,20 @@ impl Device {
         }
         self.past_time = self.time(now);
         self.past_busy_ns = self.busy_ns;
-        self.policy = settings.build();
+        let before = std::mem::replace(&mut self.policy, settings.build());
         self.generation += 1;
         for tenant in self.tenant_ids() {
-            let share = self.tenants[tenant.0 as usize].share.expect("a tenant that is there");
-            self.policy.set_tenant(now, tenant, share);
-            self.policy.set_keep(tenant, self.tenants[tenant.0 as usize].keep_permille);
+            let of_tenant = &mut self.tenants[tenant.0 as usize];
+            self.policy.set_tenant(now, tenant, of_tenant.share.expect("a tenant that is there"));
+            self.policy.set_keep(tenant, of_tenant.keep_permille);
+            of_tenant.own.restart(before.others_ns(now, tenant), self.policy.others_ns(now, tenant));
         }
         // Stable: of those that came at the same time, each tenant's stay in their order.
         waiting.sort_by_key(|io| self.slots[io.0].arrived);
         for io in waiting {
             let slot = &mut self.slots[io.0];
             slot.others_at = 0;
-            slot.entry.cost_ns = self.policy.cost_ns(slot.entry.op, slot.entry.len, slot.entry.follows);
+            slot.entry.cost_ns = self.policy.cost_ns(slot.tenant, slot.entry.op, slot.entry.len, slot.entry.follows);
             self.policy.arrived(now, slot.tenant, slot.entry, slot.urgent.get());
         }
     }
@@ -258,7 +260,10 @@ impl Device {
         let follows = of_tenant.ends.follows(&slot.io);
         of_tenant.demand.begin(now);
         let Io { op, len, .. } = slot.io;
-        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, follows), follows };
+        if op == Op::Read {
+            of_tenant.own.begin(slot.others_at);
+        }
+        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(tenant, op, len, follows), follows };
         self.policy.arrived(now, tenant, slot.entry, urgent);
     }
 
@@ -286,7 +291,14 @@ impl Device {
     ) {
         let (slots, before) = (&self.slots, dropped.len());
         self.policy.withdraw(now, tenant, &|io| unwanted(&slots[io.0]), dropped);
-        (before..dropped.len()).for_each(|_| self.end_demand(now, tenant));
+        let others_ns = self.policy.others_ns(now, tenant);
+        let of_tenant = &mut self.tenants[tenant.0 as usize];
+        for &io in &dropped[before..] {
+            of_tenant.demand.end(now);
+            if slots[io.0].io.op == Op::Read {
+                of_tenant.own.end(others_ns);
+            }
+        }
     }
 
     /// Gives to the device what the policy lets go.
@@ -297,7 +309,11 @@ impl Device {
             let slot = &mut self.slots[io.0];
             slot.submitted = now;
             slot.generation = self.generation;
-            slot.others_ns += self.policy.others_ns(now, slot.tenant) - slot.others_at;
+            let others_ns = self.policy.others_ns(now, slot.tenant);
+            slot.others_ns += others_ns - slot.others_at;
+            if slot.io.op == Op::Read {
+                self.tenants[slot.tenant.0 as usize].own.end(others_ns);
+            }
             actions.push_back(Action::Submit(io));
         }
     }
@@ -377,6 +393,21 @@ impl Device {
         self.tenants[tenant.0 as usize].demand.wanting_ns(now)
     }
 
+    /// The time by a tenant's own clock, by which its dirt ages.
+    pub(crate) fn own_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
+        let own = &mut self.tenants[tenant.0 as usize].own;
+        if own.is_time(now) {
+            own.look(now, self.policy.others_ns(now, tenant));
+        }
+        own.now(now)
+    }
+
+    /// When so much of a tenant's own time will have passed, or when it is to be asked again.
+    pub(crate) fn own_time_lasts(&self, tenant: TenantId, own_ns: Nanos) -> Nanos {
+        let lasts = self.tenants[tenant.0 as usize].own.lasts(own_ns);
+        if lasts > own_ns { lasts.min(own_ns.max(LOOK_NS)) } else { lasts }
+    }
+
     /// What the policy does for a tenant.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
         self.policy.plan(now, tenant)
@@ -407,6 +438,7 @@ struct OfTenant {
     keep_permille: Option<u32>,
     ends: Ends,
     demand: Demand,
+    own: OwnTime,
 }
 
 /// A client that asks again within this time had a request outstanding all the while: the way to it and back, 1 ms.

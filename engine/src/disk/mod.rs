@@ -2,6 +2,7 @@
 
 mod device;
 mod io;
+mod own;
 pub mod policy;
 pub mod profile;
 

@@ -219,9 +219,9 @@ impl Server {
 
     /// A block of a write takes effect.
     pub(crate) fn note_dirt(&mut self, tenant: TenantId, volume: VolumeId, number: u64, durable: bool) {
-        let now = self.now;
+        let (now, own) = (self.now, self.own_time(volume));
         let OfTenant { dirt, worth, .. } = self.of_tenant(tenant);
-        dirt.write(now, worth.alone(now), volume, number, durable);
+        dirt.write(own, worth.alone(now), volume, number, durable);
     }
 
     /// All dirt of a volume is going to the disk.
@@ -252,7 +252,7 @@ impl Server {
             of.streams = partition.streams.max(of.streams.saturating_sub(1));
             let target = u64::from(partition.target);
             of.dirt.set_room(target / 2, whole / 2);
-            of.dirt.pass(*now, of.worth.alone(*now));
+            of.dirt.pass(device.own_time(*now, tenant), of.worth.alone(*now));
             let references = curve.references();
             let useful_ns = device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns);
             if references == of.references && useful_ns == of.worth.useful_ns() {

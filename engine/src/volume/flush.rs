@@ -149,7 +149,7 @@ impl Server {
 
     /// The device flush of a volume is over.
     pub(crate) fn sync_done(&mut self, volume: VolumeId, result: Result<(), Errno>) {
-        let now = self.now;
+        let own = self.own_time(volume);
         let cached = self.cache.volume_mut(volume);
         let flushes = &mut self.volumes[volume.0 as usize].as_mut().expect("an open volume").flushes;
         flushes.in_device = false;
@@ -158,7 +158,7 @@ impl Server {
             cached.synced = flushes.generation;
         } else {
             flushes.lost |= cached.is_unsynced(cached.evicted);
-            self.cache.redirty_unsynced(now, volume);
+            self.cache.redirty_unsynced(own, volume);
             self.cover_redirtied(volume);
         }
         self.sync_answered(volume, result);

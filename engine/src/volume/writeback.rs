@@ -1,9 +1,9 @@
 //! When blocks are written to the device, and what completed device requests set in motion.
 //!
-//! Written are: everything that a flush waits for; dirt older than 5 s, most of it somewhat earlier at an even pace (`pace.rs`); the
+//! Written are: everything that a flush waits for; dirt older than 5 s of its tenant's time (`disk/own.rs`), most of it somewhat earlier at an even pace (`pace.rs`); the
 //! oldest dirt while more than half the partition is dirty, while pieces wait for frames, or while the partition must shrink.
 
-use crate::cache::{BlockId, Reach};
+use crate::cache::{BlockId, Reach, Wanted};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::Errno;
@@ -48,11 +48,11 @@ impl Server {
 
     fn write_back(&mut self, volume: VolumeId) {
         let mut postponed = 0;
-        let (now, dirty, spread_ns) = (self.now, self.cache.dirty_blocks(volume), self.spread_ns());
-        self.volume_mut(volume).pace.pass(now, dirty, spread_ns);
+        let (own, dirty, spread_ns) = (self.own_time(volume), self.cache.dirty_blocks(volume), self.spread_ns());
+        self.volume_mut(volume).pace.pass(own, dirty, spread_ns);
         while self.volume(volume).writebacks < WRITEBACKS_MAX {
             let Some(id) = self.cache.oldest_dirty(volume) else { return };
-            if !self.is_due(volume) {
+            if !self.is_due(own, volume) {
                 break;
             }
             // What has failed is left alone for a while, unless a flush wants it; what has not goes on.
@@ -66,17 +66,23 @@ impl Server {
             }
             self.write_out(id, false);
         }
-        if let Some(age_ms) = self.cache.oldest_dirt_ms(self.now, volume) {
+        if let Some(age_ms) = self.cache.oldest_dirt_ms(own, volume) {
             let age_ns = u64::from(age_ms) * MILLISECOND;
             let paced = self.volume(volume).pace.due_in(spread_ns);
             let left = paced.max(self.rest_ns().saturating_sub(age_ns));
             let left = left.min(self.config.dirty_age_max_ns.saturating_sub(age_ns));
+            let left = self.device.own_time_lasts(self.tenant_of(volume), left);
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
             // In flight, the completion brings us back here; idle, the clock does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
                 self.wake_at((self.now + left.max(MILLISECOND)).max(retry));
             }
         }
+    }
+
+    /// The time by which a volume's dirt ages: `disk/own.rs`.
+    pub(crate) fn own_time(&mut self, volume: VolumeId) -> Nanos {
+        self.device.own_time(self.now, self.tenant_of(volume))
     }
 
     /// Dirt is left alone for its age until then.
@@ -97,15 +103,15 @@ impl Server {
         wanted.is_some_and(|epoch| ledger.unissued(epoch) > 0)
     }
 
-    /// Whether the oldest dirt of a volume is to be written now.
-    fn is_due(&self, volume: VolumeId) -> bool {
+    /// Whether the oldest dirt of a volume is to be written now, at that time of its tenant's.
+    fn is_due(&self, own: Nanos, volume: VolumeId) -> bool {
         if self.is_flushing(volume) {
             return true;
         }
         let cached = self.cache.volume(volume);
         let waiting = &self.waiting[cached.tenant.0 as usize];
         let partition = self.cache.partition(cached.tenant);
-        let age_ns = u64::from(self.cache.oldest_dirt_ms(self.now, volume).unwrap_or(0)) * MILLISECOND;
+        let age_ns = u64::from(self.cache.oldest_dirt_ms(own, volume).unwrap_or(0)) * MILLISECOND;
         partition.too_dirty()
             || partition.used > partition.target
             || !waiting.reads.is_empty()
@@ -121,13 +127,15 @@ impl Server {
         let tenant = self.tenant_of(volume);
         let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
         let mut parts = std::mem::take(&mut self.parts);
-        let (device, now, mut begun, mut blocks) = (&mut self.device, self.now, 0, 0u32);
+        let own = self.own_time(volume);
+        let age_ms = u64::from(self.cache.age_ms(own, id));
+        let (device, now, mut begun, mut all) = (&mut self.device, self.now, 0, Wanted::default());
         let blocks_max = device.request_blocks_max(tenant, Op::Write { durable });
         // What is being written cannot be evicted: not too much of the partition at once.
         let partition = self.cache.partition(tenant);
         let gap_max = if partition.writing < partition.target / 8 { device.gap_blocks_max() } else { 0 };
         let reach = Reach { blocks_max, gap_max };
-        self.cache.begin_write(id, durable, reach, &mut parts, |cache, parts, wanted| {
+        self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
             let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
             device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {
@@ -137,15 +145,19 @@ impl Server {
                 device.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
                 device.slot_mut(io).parts.push((id, sectors));
             }
-            device.slot_mut(io).wanted = wanted;
+            device.slot_mut(io).wanted = wanted.blocks;
             device.submit(now, io, urgent);
             begun += 1;
-            blocks += wanted;
+            all.blocks += wanted.blocks;
+            all.ages_ms += wanted.ages_ms;
         });
         self.parts = parts;
-        let spread_ns = self.spread_ns();
+        let (spread_ns, is_for_age) = (self.spread_ns(), age_ms * MILLISECOND >= self.rest_ns());
         let state = self.volume_mut(volume);
-        state.pace.wrote(blocks, spread_ns);
+        state.pace.wrote(all.blocks, spread_ns);
+        if is_for_age && !durable {
+            state.pace.took(all, age_ms);
+        }
         state.writebacks += begun;
         state.device_requests += begun;
     }
@@ -202,6 +214,7 @@ impl Server {
             let state = self.volume_mut(volume);
             (state.retry_at, state.write_error) = (retry_at, why);
         }
+        let own = self.own_time(self.device.slot(io).io.volume);
         for &(id, sectors) in parts {
             let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
             if let Err(why) = result
@@ -209,7 +222,7 @@ impl Server {
             {
                 self.volume_mut(volume).flushes.write_failed(writing_epoch, why);
             }
-            if let Some(good) = self.cache.end_write(self.now, id, sectors, result.is_ok(), durable) {
+            if let Some(good) = self.cache.end_write(own, id, sectors, result.is_ok(), durable) {
                 self.ended.push((id, good, given_up));
             }
         }

@@ -57,6 +57,16 @@ impl Load {
         !matches!(self, Load::Trace(..) | Load::Change(..))
     }
 
+    /// It reads one thing after the other, so that the server reads ahead. What of traces does is little.
+    pub fn streams(&self) -> bool {
+        let streams = |stream: &Stream| stream.read_ppm > 0 && matches!(stream.place, sim::load::Place::Sequential);
+        match self {
+            Load::Streams(all) => all.iter().any(streams),
+            Load::Mixture(mixture) | Load::Change(mixture, ..) => mixture.parts.iter().any(|(_, part)| streams(part)),
+            Load::Trace(..) => false,
+        }
+    }
+
     /// Its requests do not wait for answers.
     pub fn is_open(&self) -> bool {
         matches!(self, Load::Trace(_, Pace::Open { .. }))

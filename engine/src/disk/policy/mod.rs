@@ -170,8 +170,8 @@ pub(crate) trait Policy: std::fmt::Debug {
     fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId>;
     /// A request has come back from the device, to which it was given at `submitted`.
     fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos);
-    /// What a request costs the device; `follows` if it begins where an earlier one of its tenant ended.
-    fn cost_ns(&self, op: Op, len: u64, follows: bool) -> Nanos {
+    /// What a request of the tenant costs the device; `follows` if it begins where an earlier one of its tenant ended.
+    fn cost_ns(&self, _tenant: TenantId, op: Op, len: u64, follows: bool) -> Nanos {
         cost_ns(op, len, follows)
     }
     /// The most bytes that a request of the tenant, a read or a write, may have, at least [`REQUEST_BYTES_LEAST`]: what is in the device

@@ -167,9 +167,19 @@ impl Findings {
         let (Some(efficiency), Some(spread)) = (median(ratios.clone()), spread(&ratios)) else { return };
         let finding = Finding { value: Some(efficiency), error_ratio: Some(spread / 2.0) };
         values.insert(Key::InterleavedEfficiency, finding);
-        let needs_slices = efficiency * (1.0 + spread / 2.0) < EFFICIENT;
+        let number = |key| values.get(&key).and_then(|finding: &Finding| finding.value);
+        let switch_ns = number(Key::SwitchCost(Quantile::P50));
+        let service_ns = number(Key::ServiceTime(Direction::Read, Quantile::P50));
+        let loses = efficiency * (1.0 + spread / 2.0) < EFFICIENT;
+        let needs_slices = loses && switching_costs(switch_ns, service_ns);
         values.insert(Key::NeedsSlices, Finding::plain(Some(f64::from(u8::from(needs_slices)))));
     }
+}
+
+/// Whether going elsewhere takes a part of a request's time that is worth anything. What two streams lose besides comes from somebody who
+/// disturbed the probe. What was not measured may be much.
+fn switching_costs(switch_ns: Option<f64>, service_ns: Option<f64>) -> bool {
+    switch_ns.zip(service_ns).is_none_or(|(switch, service)| switch > (1.0 - EFFICIENT) * service)
 }
 
 /// The rate of a phase. A deep queue is served easy ones first: as many again are not counted, if there are enough.
@@ -177,4 +187,26 @@ fn rate(began: Nanos, done: &[Nanos], depth: usize) -> Option<Rate> {
     let skip = if depth > 1 && done.len() > 4 * depth { depth } else { 0 };
     let began = if skip > 0 { done[skip] } else { began };
     steady_rate(began, &done[skip..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether slices are needed by these rates of one stream and of two, and by the medians of a switch and a small read.
+    fn needs_slices(streams: [[f64; 3]; 2], switch_ns: f64, service_ns: f64) -> bool {
+        let mut findings = Findings { streams: streams.map(Vec::from), ..Findings::default() };
+        findings.values.insert(Key::SwitchCost(Quantile::P50), Finding::plain(Some(switch_ns)));
+        findings.values.insert(Key::ServiceTime(Direction::Read, Quantile::P50), Finding::plain(Some(service_ns)));
+        let found = findings.values().into_iter().find(|(key, _)| *key == Key::NeedsSlices);
+        found.and_then(|(_, finding)| finding.value) == Some(1.0)
+    }
+
+    #[test]
+    fn a_disturbed_probe_does_not_take_a_device_for_one_with_heads() {
+        let (whole, half) = ([100.0; 3], [40.0, 44.0, 48.0]);
+        assert!(needs_slices([whole, half], 8e6, 6e6), "heads");
+        assert!(!needs_slices([whole, half], 1_700.0, 72_000.0), "nothing that turning costs explains the loss");
+        assert!(!needs_slices([whole, [95.0, 99.0, 97.0]], 1_700.0, 72_000.0));
+    }
 }

@@ -197,7 +197,9 @@ impl Key {
     /// How it is measured.
     pub fn method(self) -> &'static str {
         match self {
-            Key::NeedsSlices => "interleaved_efficiency_ratio below 0.9, by more than its spread",
+            Key::NeedsSlices => {
+                "interleaved_efficiency_ratio below 0.9 by more than its spread, and a switch takes a tenth of a read"
+            }
             Key::SwitchCost(_) => "first read of 64 KiB at a new place less the third one there, depth 1",
             Key::InterleavedEfficiency => {
                 "reads of 64 KiB, depth 8, from two streams in turns against one, median of three pairs"

@@ -122,6 +122,11 @@ impl Tenant<'_> {
         (time * keeps >= keep * (1.0 - 1e-9)).then(|| frames.max(LEAST + streams.min(self.transfer.1)))
     }
 
+    /// The least frames that keep as much as any cache does, but for what R may lose.
+    fn of_use(&self, keep: f64) -> u64 {
+        self.load.map_or(u64::MAX, |load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX))))
+    }
+
     /// The shortest round in which it loses no more than that.
     fn round_for(&self, time: f64) -> f64 {
         self.loss_ns / (self.weight * (1.0 - time))
@@ -222,14 +227,15 @@ impl Splitter<'_> {
         self.find(self.memory().saturating_sub(watched * even)).or_else(|| self.find(self.memory()))
     }
 
-    /// Whoever does not keep R though the round is the longest is no member, and holds what it had.
+    /// Whoever does not keep R though the round is the longest is no member, and holds what it had, as far as that is of use: where the
+    /// round is too short, or dirt may not wait, more cache does not help.
     fn hold(&mut self) {
         let Question { keep, round_max_ns, .. } = *self.question;
         let needs: Vec<_> = self.tenants.iter().map(|tenant| tenant.need(keep, round_max_ns)).collect();
         let given = give(self.tenants, &self.members, &needs, self.memory());
         for (at, need) in needs.into_iter().enumerate() {
             if self.members[at] && need.is_none_or(|need| need > given[at]) {
-                (self.members[at], self.held[at]) = (false, given[at].max(1));
+                (self.members[at], self.held[at]) = (false, given[at].min(self.tenants[at].of_use(keep)).max(1));
             }
         }
     }
@@ -317,7 +323,10 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
         let (tenant, time) = (&tenants[at], tenants[at].time(round_ns));
         let hard = match tenant.claim {
             Claim::Asked(frames) => frames,
-            Claim::Kept(frames) => tenant.need(question.keep, longest).unwrap_or(frames).min(frames).max(LEAST),
+            Claim::Kept(frames) => {
+                let of_use = || tenant.of_use(question.keep);
+                tenant.need(question.keep, longest).unwrap_or_else(of_use).min(frames).max(LEAST)
+            }
             Claim::Watched | Claim::Wanted { .. } => LEAST,
         };
         let kept = if this.members[at] { kept[at] } else { had(at) };

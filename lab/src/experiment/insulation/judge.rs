@@ -39,26 +39,26 @@ struct Tenant<'a> {
 }
 
 impl Tenant<'_> {
-    /// A figure of each seed: of (alone, everything).
-    fn of(&self, what: impl Fn(&Run, &Seed) -> f64) -> Vec<f64> {
-        self.seeds.iter().map(|seed| what(&seed.alone[self.at], seed)).collect()
+    /// A figure of each seed: of (alone at one R, everything).
+    fn of(&self, which: usize, what: impl Fn(&Run, &Seed) -> f64) -> Vec<f64> {
+        self.seeds.iter().map(|seed| what(&seed.alone[self.at][which], seed)).collect()
     }
 
     fn kept(&self, which: usize) -> Vec<f64> {
-        self.of(|alone, seed| kept(self.actor, alone, &seed.insulated[which], self.at))
+        self.of(which, |alone, seed| kept(self.actor, alone, &seed.insulated[which], self.at))
     }
 
     fn kept_bare(&self) -> Vec<f64> {
-        self.of(|alone, seed| kept(self.actor, alone, &seed.bare, self.at))
+        self.of(0, |alone, seed| kept(self.actor, alone, &seed.bare, self.at))
     }
 
     fn windows(&self, which: usize, keep: f64) -> Vec<f64> {
         let least = keep - WINDOW_SLACK;
-        self.of(|alone, seed| good_windows(self.actor, alone, &seed.insulated[which], self.at, least))
+        self.of(which, |alone, seed| good_windows(self.actor, alone, &seed.insulated[which], self.at, least))
     }
 
     fn live(&self, which: usize) -> Vec<f64> {
-        self.of(|_, seed| live(&seed.insulated[which], self.at, self.actor.share()).0)
+        self.of(which, |_, seed| live(&seed.insulated[which], self.at, self.actor.share()).0)
     }
 
     /// How far the R that the server names is from what is kept, if it says, with most seeds, that slices would have to be longer than
@@ -80,7 +80,7 @@ impl Tenant<'_> {
     }
 
     fn in_time(&self, which: usize, keep: f64) -> Vec<f64> {
-        self.of(|alone, seed| in_time(self.actor, alone, &seed.insulated[which], self.at, keep))
+        self.of(which, |alone, seed| in_time(self.actor, alone, &seed.insulated[which], self.at, keep))
     }
 }
 
@@ -166,10 +166,10 @@ fn figures(mix: &Mix, played: &Played) -> Value {
     let of_tenant = |tenant: &Tenant<'_>| {
         let (at, seeds) = (tenant.at, tenant.seeds);
         let insulated = parts(mix).map(|(which, keep)| {
-            let rounds = tenant.of(|_, seed| live(&seed.insulated[which], at, 1.0).1 as f64 / 1e6);
+            let rounds = tenant.of(which, |_, seed| live(&seed.insulated[which], at, 1.0).1 as f64 / 1e6);
             let figures = json!({
                 "kept": tenant.kept(which), "windows": tenant.windows(which, keep), "live": tenant.live(which),
-                "in_time": tenant.in_time(which, keep), "lost": tenant.of(|_, seed| lost(&seed.insulated[which])),
+                "in_time": tenant.in_time(which, keep), "lost": tenant.of(which, |_, seed| lost(&seed.insulated[which])),
                 "round_ms": rounds, "plan": format!("{:?}", seeds[0].insulated[which].after.tenants[at].plan),
                 "rates": seeds.iter().map(|seed| seed.insulated[which].rates[at].json()).collect::<Vec<_>>(),
             });
@@ -178,7 +178,7 @@ fn figures(mix: &Mix, played: &Played) -> Value {
         let figures = json!({
             "share": tenant.actor.share(),
             "partition_bytes": played.partitions.as_ref().map(|(sizes, _)| sizes[at]),
-            "alone": seeds.iter().map(|seed| seed.alone[at].rates[0].json()).collect::<Vec<_>>(),
+            "alone": seeds.iter().map(|seed| seed.alone[at][0].rates[0].json()).collect::<Vec<_>>(),
             "insulated": insulated.collect::<Map<_, _>>(),
             "none": {
                 "kept": tenant.kept_bare(),
@@ -226,11 +226,11 @@ fn pictures(mix: &Mix, all: &[Played]) -> Result<Vec<Picture>, String> {
         });
         let waits = groups(&|tenant| {
             let p99 = |rate: &Rate| rate.latency_ms()[1];
-            let (alone, at) = (mean(&tenant.of(|alone, _| p99(&alone.rates[0]))), tenant.at);
+            let (alone, at) = (mean(&tenant.of(0, |alone, _| p99(&alone.rates[0]))), tenant.at);
             vec![
                 alone,
-                mean(&tenant.of(|_, seed| p99(&seed.insulated[0].rates[at]))),
-                mean(&tenant.of(|_, seed| p99(&seed.bare.rates[at]))),
+                mean(&tenant.of(0, |_, seed| p99(&seed.insulated[0].rates[at]))),
+                mean(&tenant.of(0, |_, seed| p99(&seed.bare.rates[at]))),
             ]
         });
         let mut series: Vec<_> = parts(mix).map(|(_, keep)| format!("R = {keep}")).collect();

@@ -38,7 +38,7 @@ fn run(context: &Context) -> Result<Outcome, String> {
             };
             let named = mean(&runs().map(|(_, run)| of_seed(run)).collect::<Vec<_>>());
             let of_tenant = |at: usize| {
-                let kept = runs().map(|(seed, run)| kept(&mix.actors[at], &seed.alone[at], run, at));
+                let kept = runs().map(|(seed, run)| kept(&mix.actors[at], &seed.alone[at][which], run, at));
                 mean(&kept.collect::<Vec<_>>())
             };
             let measured = least((0..mix.actors.len()).map(of_tenant));

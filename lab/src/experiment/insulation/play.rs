@@ -1,4 +1,6 @@
 //! Runs a mix: each tenant alone, all together at each R, all together under `none`.
+//!
+//! Alone is the same server: its R says how far it reads ahead (Argon, section 3.1), so a tenant that streams is run alone at each R.
 
 use engine::control::{CacheSpec, Decision, Sizing, Snapshot};
 use engine::disk::policy::Kind;
@@ -20,8 +22,8 @@ pub struct Played {
 
 /// What happened with one seed.
 pub struct Seed {
-    /// By tenant.
-    pub alone: Vec<Run>,
+    /// By tenant and R.
+    pub alone: Vec<Vec<Run>>,
     /// By R.
     pub insulated: Vec<Run>,
     /// Under `none`, with one cache for all.
@@ -146,8 +148,13 @@ pub fn stands(context: &Context, mix: &Mix) -> Result<Vec<Stand>, String> {
     context.parallel(DISKS, stand).into_iter().collect()
 }
 
+/// How often a tenant is run alone.
+fn runs_alone(mix: &Mix, actor: &Actor) -> usize {
+    if actor.load.streams() { mix.keep.len() } else { 1 }
+}
+
 enum Job {
-    Alone(usize),
+    Alone(usize, u32),
     Together(u32),
     Bare,
 }
@@ -165,7 +172,9 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
     let mut jobs = Vec::new();
     for on in stands.iter().zip(&sizes) {
         for &seed in &context.seeds {
-            jobs.extend((0..count).map(|at| (on, seed, Job::Alone(at))));
+            for (at, actor) in mix.actors.iter().enumerate() {
+                jobs.extend(mix.keep[..runs_alone(mix, actor)].iter().map(|&keep| (on, seed, Job::Alone(at, keep))));
+            }
             jobs.extend(mix.keep.iter().map(|&keep| (on, seed, Job::Together(keep))));
             jobs.push((on, seed, Job::Bare));
         }
@@ -173,9 +182,9 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
     let results = context.parallel(&jobs, |&((stand, sizes), seed, ref job)| {
         let mut cast: Vec<_> = mix.actors.iter().map(|actor| Some(actor.cast())).collect();
         let stand = match *job {
-            Job::Alone(only) => {
+            Job::Alone(only, keep) => {
                 cast.iter_mut().enumerate().filter(|&(at, _)| at != only).for_each(|(_, absent)| *absent = None);
-                alone(stand, &mix.actors[only])
+                Stand { insulation_permille: keep, ..alone(stand, &mix.actors[only]) }
             }
             Job::Together(keep) => {
                 let even = vec![mix.memory / count as u64; count];
@@ -196,7 +205,12 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
     for (disk, sizes) in DISKS.iter().zip(sizes) {
         let mut seeds = Vec::new();
         for _ in &context.seeds {
-            let (alone, insulated) = (take(count)?, take(mix.keep.len())?);
+            let of_tenant = |actor: &Actor| {
+                let runs = take(runs_alone(mix, actor))?;
+                Ok((0..mix.keep.len()).map(|which| runs[which.min(runs.len() - 1)].clone()).collect())
+            };
+            let alone = mix.actors.iter().map(of_tenant).collect::<Result<_, String>>()?;
+            let insulated = take(mix.keep.len())?;
             seeds.push(Seed { alone, insulated, bare: take(1)?.remove(0) });
         }
         played.push(Played { disk, seeds, partitions: sizes });

@@ -46,7 +46,7 @@ use crate::disk::{IoId, Op};
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
 use balance::{Balance, Kept};
 use pace::Pace;
-use scale::Scale;
+use scale::{Scale, Who};
 use turns::{Lengths, Turns};
 
 pub use pace::PACE_DEBT_NS;
@@ -85,6 +85,11 @@ struct Tenant {
     alone_ns: f64,
     owned_ns: f64,
     useful_ns: f64,
+    /// The mean of the gaps between its requests, of late, and what that was when nobody else wanted anything.
+    gap_ns: f64,
+    gap_alone_ns: Option<f64>,
+    /// All its gaps.
+    gaps_ns: Nanos,
     /// How long it has wanted something, until it became what it is now, busy or idle.
     wanted_ns: Nanos,
     busy_since: Nanos,
@@ -116,6 +121,28 @@ impl Tenant {
     fn rest(&mut self, now: Nanos) {
         self.wanted_ns += now - self.busy_since;
         self.idle_since = now;
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.queue.len() as u64 + u64::from(self.in_device)
+    }
+
+    /// It asks again after a pause. A short one is a gap in which it thinks, as it would alone: there is no other way to know how long it would
+    /// be then than to have seen it. Beside others a client may have to wait for a processor too.
+    fn resume(&mut self, now: Nanos, alone: bool) {
+        self.busy_since = now;
+        let gap_ns = now - self.idle_since;
+        if gap_ns > TURNAROUND_NS {
+            return;
+        }
+        self.wanted_ns += gap_ns;
+        self.gaps_ns += gap_ns;
+        self.gap_ns += WEIGHT * (gap_ns as f64 - self.gap_ns);
+        if alone {
+            self.gap_alone_ns = Some(self.gap_ns);
+        }
+        self.useful_ns +=
+            if alone { gap_ns as f64 } else { self.gap_ns.min(self.gap_alone_ns.unwrap_or(f64::INFINITY)) };
     }
 
     fn settle(&mut self, books: &Books) {
@@ -386,6 +413,9 @@ impl Policy for Fair {
                     alone_ns: 0.0,
                     owned_ns: 0.0,
                     useful_ns: 0.0,
+                    gap_ns: 0.0,
+                    gap_alone_ns: None,
+                    gaps_ns: 0,
                     wanted_ns: 0,
                     busy_since: now,
                     kept: Kept::default(),
@@ -404,13 +434,10 @@ impl Policy for Fair {
 
     fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
         let (virtual_ns, alone_ns) = (self.virtual_ns, self.settings.prices.alone_ns(entry.op, entry.len));
+        let alone = self.active <= 1;
         let tenant = self.tenant(tenant);
         if tenant.is_idle() {
-            // While it thinks, as it would alone.
-            let gap = Some(now - tenant.idle_since).filter(|&gap| gap <= TURNAROUND_NS).unwrap_or(0);
-            tenant.useful_ns += gap as f64;
-            tenant.wanted_ns += gap;
-            tenant.busy_since = now;
+            tenant.resume(now, alone && tenant.active);
         }
         let mut is_behind = false;
         if tenant.queue.is_empty() {
@@ -505,14 +532,20 @@ impl Policy for Fair {
         }
         self.books.settle(now);
         let load_ppm = self.load_ppm(entry);
-        let Fair { settings, books, scale, tenants, .. } = self;
-        let tenant = tenants[tenant.0 as usize].as_mut().expect("a tenant");
+        let Fair { settings, books, scale, tenants, active, .. } = self;
+        let at = tenant.0 as usize;
+        let tenant = tenants[at].as_mut().expect("a tenant");
         tenant.settle(books);
-        scale.done(now, &settings.prices, entry, books.load_ppm);
+        let (outstanding, in_device_ppm) = (tenant.outstanding(), books.load_ppm);
+        let alone_ns = entry.cost_ns as f64 / settings.prices.utilisation(outstanding, load_ppm);
+        tenant.useful_ns += alone_ns;
+        let (who, expected_ns) = match *active {
+            0 | 1 => (Who::One(at, tenant.wanting_ns(now) - tenant.gaps_ns), alone_ns),
+            _ => (Who::Several, entry.cost_ns as f64 / settings.prices.utilisation(in_device_ppm, 1)),
+        };
+        scale.done(now, &settings.prices, (entry.op, entry.len, outstanding > 1), expected_ns, in_device_ppm, who);
         books.cost_ns -= entry.cost_ns;
         books.load_ppm -= load_ppm;
-        let outstanding = tenant.queue.len() as u64 + u64::from(tenant.in_device);
-        tenant.useful_ns += entry.cost_ns as f64 / settings.prices.utilisation(outstanding, load_ppm);
         tenant.in_device -= 1;
         tenant.in_device_ns -= entry.cost_ns;
         if tenant.is_idle() {
@@ -523,8 +556,9 @@ impl Policy for Fair {
         }
     }
 
-    fn cost_ns(&self, op: Op, len: u64, _follows: bool) -> Nanos {
-        ((self.settings.prices.cost_ns(op, len) * self.scale.of(op)) as Nanos).max(1)
+    fn cost_ns(&self, tenant: TenantId, op: Op, len: u64, _follows: bool) -> Nanos {
+        let beside = self.tenants[tenant.0 as usize].as_ref().is_some_and(|tenant| !tenant.is_idle());
+        ((self.settings.prices.cost_ns(op, len) * self.scale.of(op, len, beside)) as Nanos).max(1)
     }
 
     fn request_bytes_max(&self, _tenant: TenantId, op: Op) -> u64 {

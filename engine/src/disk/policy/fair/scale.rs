@@ -1,105 +1,183 @@
-//! How much slower or faster the device is than its profile says, reads and writes apart.
+//! How much slower or faster the device is than its profile says, by kind of request: what one takes when nobody else's is there.
 //!
-//! Told from windows in which the device was full all the time, with requests of one kind: then the costs of what it did add
-//! up to the time that passed. Windows of both kinds say nothing: which of them slows the other down is not to be seen, and not
+//! Told from windows in which one tenant only wanted something: then what its requests should have taken (`mod.rs`: cost by the part of
+//! the device that they fill) and the time in which it wanted something are the same. And from windows of several tenants in which the
+//! device was full with one kind of requests: there costs add up to the time that passed.
+//!
+//! ```text
+//!   found    = time / what it should have taken                    in a window of 20 ms
+//!   factor  += (found - 1) x factor x the kind's part of it / 8    reads and writes; one small one, several, large ones
+//! ```
+//!
+//! Windows of several tenants and kinds say nothing: which of them slows the other down is not to be seen, and not
 //! needed. Shares are parts of what a tenant gets alone, so the cost of reads is that of reads without writes beside them.
-//!
-//! A window in which the limits of this policy kept the device less than full says nothing either: otherwise what is held back
+//! Nor do those in which the limits of this policy kept the device less than full: otherwise what is held back
 //! would look slow, and be held back more.
+//!
+//! Source: DESIGN 5.4 ("rescaled live"); the update is that of normalised least mean squares (Widrow and Hoff 1960), each kind by its part.
+//! Downside: who is never alone is judged by the profile, or by others of its kind.
 
 use super::price::Prices;
 use crate::disk::Op;
-use crate::disk::policy::Entry;
 use crate::units::{MILLISECOND, Nanos};
 
 /// Long enough for some hundred requests of a fast device, short enough that a queue stays full.
 const WINDOW_NS: Nanos = 20 * MILLISECOND;
+/// A window in which its tenant wanted something for less says nothing: a dozen requests of a fast device.
+const WANTED_NS: Nanos = MILLISECOND;
 /// What a window weighs: an eighth of a second until the past is half forgotten.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// So much of a window's cost is of one kind, or it says nothing.
+/// So much of a window of several tenants is of one kind, or it says nothing.
 const PURE: f64 = 0.95;
 /// Factors beyond these are not believed: then the profile is of another device.
 const BELIEVED: (f64, f64) = (1.0 / 8.0, 8.0);
+/// From here on requests are large: bytes count, not requests.
+const LARGE_BYTES: u64 = 16 << 10;
+/// Kinds of reads, and of writes.
+const KINDS: usize = 3;
+
+/// What a request is, as far as factors go: `beside` others of its tenant.
+fn kind(op: Op, len: u64, beside: bool) -> usize {
+    let size = if len >= LARGE_BYTES { 2 } else { usize::from(beside) };
+    size + if op == Op::Read { 0 } else { KINDS }
+}
 
 #[derive(Debug)]
 pub(super) struct Scale {
-    read: f64,
-    write: f64,
+    factors: [f64; 2 * KINDS],
     window: Window,
+}
+
+/// Who wants something: a window is one tenant's, or of several.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) enum Who {
+    #[default]
+    Several,
+    /// A tenant, and how long it has wanted something without thinking.
+    One(usize, Nanos),
 }
 
 #[derive(Default, Debug)]
 struct Window {
     begun: Nanos,
-    read_ns: f64,
-    write_ns: f64,
+    who: Who,
+    /// What the requests should have taken, by kind.
+    expected_ns: [f64; 2 * KINDS],
     /// The least load in the device when a request came back.
-    least_ppm: u64,
+    least_ppm: Option<u64>,
 }
 
 impl Default for Scale {
     fn default() -> Scale {
-        Scale { read: 1.0, write: 1.0, window: Window::default() }
+        Scale { factors: [1.0; 2 * KINDS], window: Window::default() }
     }
 }
 
 impl Scale {
-    pub(super) fn of(&self, op: Op) -> f64 {
-        if op == Op::Read { self.read } else { self.write }
+    /// What the profile's cost is multiplied by.
+    pub(super) fn of(&self, op: Op, len: u64, beside: bool) -> f64 {
+        self.factors[kind(op, len, beside)]
     }
 
-    /// A request came back; with it, so much was in the device.
-    pub(super) fn done(&mut self, now: Nanos, prices: &Prices, entry: &Entry, load_ppm: u64) {
+    /// A request came back that should have taken so much of its tenant's time; with it, so much was in the device.
+    pub(super) fn done(
+        &mut self,
+        now: Nanos,
+        prices: &Prices,
+        request: (Op, u64, bool),
+        expected_ns: f64,
+        load_ppm: u64,
+        who: Who,
+    ) {
         let window = &mut self.window;
-        let sum = if entry.op == Op::Read { &mut window.read_ns } else { &mut window.write_ns };
-        *sum += prices.cost_ns(entry.op, entry.len);
-        window.least_ppm = window.least_ppm.min(load_ppm);
-        let past = now - window.begun;
-        if past < WINDOW_NS {
+        let past_ns = match (window.who, who) {
+            (Who::Several, Who::Several) => now - window.begun,
+            // Less than before: its place is that of another tenant now.
+            (Who::One(before, from), Who::One(after, to)) if before == after && from <= to => to - from,
+            _ => {
+                *window = Window { begun: now, who, ..Window::default() };
+                return;
+            }
+        };
+        let (op, len, beside) = request;
+        window.expected_ns[kind(op, len, beside)] += expected_ns;
+        let least_ppm = window.least_ppm.map_or(load_ppm, |least| least.min(load_ppm));
+        window.least_ppm = Some(least_ppm);
+        let lasted_ns = now - window.begun;
+        if lasted_ns < WINDOW_NS {
             return;
         }
-        let full = window.least_ppm >= prices.knee_ppm() * 3 / 4;
-        let (read, all) = (window.read_ns, window.read_ns + window.write_ns);
+        let all_ns: f64 = window.expected_ns.iter().sum();
+        let is_pure = window.expected_ns.iter().any(|&of| of >= PURE * all_ns);
+        // After a pause, too little happened.
+        let says = match who {
+            Who::One(..) => past_ns >= WANTED_NS,
+            Who::Several => is_pure && least_ppm >= prices.knee_ppm() * 3 / 4 && lasted_ns < 2 * WINDOW_NS,
+        };
         // A throttle's rate is what it is; what is faster is saved up.
-        if full && past < 2 * WINDOW_NS && !prices.is_throttled() {
-            let found = past as f64 * prices.utilisation(window.least_ppm, 1) / all;
-            let learn = |scale: &mut f64| *scale += WEIGHT * (found.clamp(BELIEVED.0, BELIEVED.1) - *scale);
-            if read >= PURE * all {
-                learn(&mut self.read);
-            } else if all - read >= PURE * all {
-                learn(&mut self.write);
+        if says && !prices.is_throttled() {
+            let found = past_ns as f64 / all_ns;
+            for (factor, expected_ns) in self.factors.iter_mut().zip(window.expected_ns) {
+                let step = WEIGHT * (found.clamp(BELIEVED.0, BELIEVED.1) - 1.0) * expected_ns / all_ns;
+                *factor = (*factor * (1.0 + step)).clamp(BELIEVED.0, BELIEVED.1);
             }
         }
-        self.window = Window { begun: now, read_ns: 0.0, write_ns: 0.0, least_ppm: u64::MAX };
+        *window = Window { begun: now, who, ..Window::default() };
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::IoId;
 
-    /// A second of reads that cost `factor` times what they should, with so much in the device.
-    fn second(scale: &mut Scale, op: Op, factor: f64, load_ppm: u64) {
+    const WRITE: Op = Op::Write { durable: false };
+
+    /// Two seconds of requests that take `factor` times what the profile says, with so much in the device.
+    fn seconds(scale: &mut Scale, op: Op, factor: f64, load_ppm: u64, alone: bool) {
         let (prices, len) = (Prices::default(), 4096);
         let each = (prices.cost_ns(op, len) * factor) as Nanos;
-        for at in 1..1_000_000_000 / each {
-            scale.done(at * each, &prices, &Entry { io: IoId(0), op, len, cost_ns: 0, follows: false }, load_ppm);
+        for at in 1..2_000_000_000 / each {
+            let who = if alone { Who::One(1, at * each) } else { Who::Several };
+            let expected_ns = prices.cost_ns(op, len) * scale.of(op, len, true);
+            scale.done(at * each, &prices, (op, len, true), expected_ns, load_ppm, who);
         }
     }
 
     #[test]
     fn a_slower_device_is_noticed_by_what_is_slower() {
-        let mut scale = Scale::default();
-        let write = Op::Write { durable: false };
-        second(&mut scale, write, 3.0, 10_000_000);
-        assert!((scale.of(write) - 3.0).abs() < 0.1 && scale.of(Op::Read) == 1.0, "{scale:?}");
+        for alone in [false, true] {
+            let mut scale = Scale::default();
+            seconds(&mut scale, WRITE, 3.0, 10_000_000, alone);
+            let [write, read, large] =
+                [(WRITE, 4096), (Op::Read, 4096), (WRITE, 1 << 20)].map(|(op, len)| scale.of(op, len, true));
+            assert!((write - 3.0).abs() < 0.1 && (read, large) == (1.0, 1.0), "{scale:?}");
+        }
     }
 
     #[test]
-    fn a_device_that_is_not_full_is_not_slow() {
+    fn a_device_that_is_not_full_is_slow_only_if_nobody_else_is_there() {
         let mut scale = Scale::default();
-        second(&mut scale, Op::Read, 3.0, 1_000_000);
-        assert_eq!(scale.of(Op::Read), 1.0);
+        seconds(&mut scale, Op::Read, 3.0, 1_000_000, false);
+        assert_eq!(scale.of(Op::Read, 4096, true), 1.0);
+        seconds(&mut scale, Op::Read, 3.0, 1_000_000, true);
+        assert!((scale.of(Op::Read, 4096, true) - 3.0).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_mixture_is_corrected_as_a_whole() {
+        let (mut scale, prices) = (Scale::default(), Prices::default());
+        let (mut now, mut expected_ns) = (0, 0.0);
+        for at in 0..100_000 {
+            let len = if at % 10 == 0 { 64 << 10 } else { 4096 };
+            expected_ns = prices.cost_ns(Op::Read, len) * scale.of(Op::Read, len, true);
+            now += (2.0 * prices.cost_ns(Op::Read, len)) as Nanos;
+            scale.done(now, &prices, (Op::Read, len, true), expected_ns, 1_000_000, Who::One(0, now));
+        }
+        let whole = |scale: &Scale| {
+            [(4096, 9.0), (64 << 10, 1.0)]
+                .map(|(len, n)| n * prices.cost_ns(Op::Read, len) * scale.of(Op::Read, len, true))
+        };
+        let found: f64 = whole(&scale).iter().sum::<f64>() / whole(&Scale::default()).iter().sum::<f64>();
+        assert!((found - 2.0).abs() < 0.1, "{found} {expected_ns}");
     }
 }

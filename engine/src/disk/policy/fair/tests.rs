@@ -48,7 +48,7 @@ impl Rig {
 
     fn ask(&mut self, tenant: TenantId, op: Op, len: u64) {
         let io = IoId(self.requests.len() as u32);
-        let entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(op, len, false), follows: false };
+        let entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(tenant, op, len, false), follows: false };
         self.requests.push((tenant, entry, 0));
         self.policy.arrived(self.now, tenant, entry, false);
     }
@@ -67,11 +67,11 @@ impl Rig {
         while self.next().is_some() {}
     }
 
-    /// The oldest one in the device is done, after the time that it costs: whose it was.
+    /// The oldest one in the device is done, after the time that it costs by the profile: whose it was.
     fn complete(&mut self) -> TenantId {
         let io = self.in_device.pop_front().expect("something is in the device");
         let (tenant, entry, submitted) = self.requests[io.0 as usize];
-        self.now += entry.cost_ns;
+        self.now += self.policy.settings.prices.cost_ns(entry.op, entry.len) as Nanos;
         self.policy.done(self.now, tenant, &entry, submitted);
         tenant
     }
@@ -207,6 +207,33 @@ fn the_devices_time_is_divided_among_those_who_have_something_in_it() {
     assert!((a.useful_ns as f64 / rig.now as f64 - 0.5).abs() < 0.02, "{a:?}");
 }
 
+#[test]
+fn a_client_that_waits_for_a_processor_is_not_taken_for_one_that_thinks() {
+    let mut rig = Rig::new(Prices::default(), &[50, 50]);
+    // One at a time, with pauses between, until so long after.
+    let one_at_a_time = |rig: &mut Rig, gap_ns: Nanos, more_ns: Nanos| {
+        let from = rig.policy.plan(rig.now, A).unwrap().useful_ns;
+        let (begun, mut answers) = (rig.now, 0);
+        while rig.now < begun + more_ns {
+            rig.ask(A, Op::Read, SMALL);
+            rig.fill();
+            while rig.complete() != A {
+                rig.ask(B, Op::Read, SMALL);
+                rig.fill();
+            }
+            answers += 1;
+            rig.now += gap_ns;
+        }
+        (rig.policy.plan(rig.now, A).unwrap().useful_ns - from) / answers
+    };
+    one_at_a_time(&mut rig, 50_000, SECOND);
+    let alone_ns = one_at_a_time(&mut rig, 50_000, SECOND);
+    assert!(alone_ns.abs_diff(60_000) < 3_000, "{alone_ns}");
+    rig.ask(B, Op::Read, SMALL);
+    let beside_ns = one_at_a_time(&mut rig, 400_000, SECOND / 2);
+    assert!(beside_ns.abs_diff(alone_ns) < alone_ns / 10, "{alone_ns} {beside_ns}");
+}
+
 /// What is done in a property test: somebody asks, or something goes to the device.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -251,7 +278,7 @@ proptest! {
                     let tenant = tenant % count as u32;
                     let op = if is_read { Op::Read } else { Op::Write { durable: false } };
                     rig.ask(TenantId(tenant), op, len);
-                    let (at, cost) = (tenant as usize, rig.policy.cost_ns(op, len, false) as f64);
+                    let (at, cost) = (tenant as usize, rig.policy.cost_ns(TenantId(tenant), op, len, false) as f64);
                     asked[at] += cost;
                     largest[at] = cost.max(largest[at]);
                 }

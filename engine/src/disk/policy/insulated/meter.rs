@@ -69,21 +69,24 @@ pub(super) struct Watch {
     begun: Nanos,
     done_ns: Nanos,
     done: u32,
-    /// Requests that make the first batch: those in the device when the first one comes back.
+    /// Requests that make the first batch: those in the device when the first one comes back, at most `depth`.
     batch: u32,
+    /// How many are there all the while.
+    depth: u32,
     first: Option<Mark>,
     steady: Option<Mark>,
     last: Option<Mark>,
-    /// When the drain began, and the cost of what was in the device.
-    drain: Option<(Mark, Nanos)>,
+    /// When the drain began, the cost of what was in the device, and how many requests that were.
+    drain: Option<(Mark, Nanos, u32)>,
     /// The end of the steady part: the first request that came back when the drain had begun. The device chose it, or was at work on
     /// it, before. To leave it out because its slice was over would leave out the long ones.
     past: Option<Mark>,
 }
 
 impl Watch {
-    pub(super) fn new(begun: Nanos) -> Watch {
-        Watch { begun, done_ns: 0, done: 0, batch: 0, first: None, steady: None, last: None, drain: None, past: None }
+    fn new(begun: Nanos, depth: u32) -> Watch {
+        let (first, steady, last, drain, past) = (None, None, None, None, None);
+        Watch { begun, done_ns: 0, done: 0, batch: 0, depth, first, steady, last, drain, past }
     }
 
     /// A request came back; with it, so many were in the device.
@@ -95,7 +98,7 @@ impl Watch {
             self.past = self.last;
         }
         if self.done == 1 {
-            self.batch = in_device;
+            self.batch = in_device.min(self.depth);
             self.first = self.last;
         }
         // And one more: what a drive took out of turn at first costs it a turn when it comes back to where it left off.
@@ -104,9 +107,9 @@ impl Watch {
         }
     }
 
-    /// Nothing more is issued; this much is in the device.
-    pub(super) fn drain(&mut self, now: Nanos, in_device_ns: Nanos) {
-        self.drain = Some((Mark { at: now, done_ns: self.done_ns, done: self.done }, in_device_ns));
+    /// Nothing more is issued; so many requests are in the device, of this cost.
+    pub(super) fn drain(&mut self, now: Nanos, in_device: u32, in_device_ns: Nanos) {
+        self.drain = Some((Mark { at: now, done_ns: self.done_ns, done: self.done }, in_device_ns, in_device));
         self.past = self.last.filter(|_| in_device_ns == 0);
     }
 }
@@ -137,6 +140,8 @@ pub(super) struct Meter {
     drain: Span,
     /// The cost of what it has for the device when its slice begins: a mean that follows.
     backlog: Option<f64>,
+    /// Requests in the device when a drain begins: what it has there all the while. A mean that follows.
+    depth: Option<f64>,
     /// The last slice was too short to see how fast requests come back in the middle: how long it was.
     too_short_ns: Option<Nanos>,
     /// How long it has had slices of which less than a quarter was steady.
@@ -145,11 +150,20 @@ pub(super) struct Meter {
     carry: f64,
 }
 
+/// Follows what comes, an eighth of the way.
+fn follow(mean: &mut Option<f64>, value: f64) {
+    *mean = Some(mean.map_or(value, |mean| mean + (value - mean) / 8.0));
+}
+
 impl Meter {
     /// A slice begins, and this much may go to the device at once.
     pub(super) fn begin(&mut self, backlog_ns: Nanos) {
-        let backlog = backlog_ns as f64;
-        self.backlog = Some(self.backlog.map_or(backlog, |mean| mean + (backlog - mean) / 8.0));
+        follow(&mut self.backlog, backlog_ns as f64);
+    }
+
+    /// Of a slice that begins now.
+    pub(super) fn watch(&self, now: Nanos) -> Watch {
+        Watch::new(now, self.depth.map_or(u32::MAX, |depth| depth.ceil() as u32 + 1))
     }
 
     /// A slice is over at `now`: what its work would have taken alone. `used_up` if it ended though there was more to do.
@@ -163,9 +177,10 @@ impl Meter {
         let seen_ns = Watch::add_to(&mut self.steady, watch.steady, past, fade);
         Watch::add_to(&mut self.early, watch.first, past, fade);
         Watch::add_to(&mut self.rough, watch.first, watch.last, fade);
-        if let Some((mark, in_device_ns)) = watch.drain
+        if let Some((mark, in_device_ns, in_device)) = watch.drain
             && in_device_ns > 0
         {
+            follow(&mut self.depth, f64::from(in_device));
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device_ns);
         }
         if used_up {
@@ -251,13 +266,13 @@ mod tests {
     /// 20 requests of cost 100: the first comes back after 50 of switch, then one every 10; two are in the device, and the
     /// last takes 30 alone.
     fn slice(meter: &mut Meter) -> Nanos {
-        let mut watch = Watch::new(1000);
+        let mut watch = meter.watch(1000);
         let mut now = 1050;
         for done in 1..=19 {
             now += 10;
             watch.done(now, 100, 2);
             if done == 18 {
-                watch.drain(now + 5, 200);
+                watch.drain(now + 5, 2, 200);
             }
         }
         watch.done(now + 30, 100, 1);
@@ -276,7 +291,7 @@ mod tests {
     #[test]
     fn a_slice_that_was_not_used_up_says_nothing_of_the_loss() {
         let mut meter = Meter::default();
-        let mut watch = Watch::new(0);
+        let mut watch = meter.watch(0);
         (1..=5).for_each(|at| watch.done(at * 10, 100, 1));
         assert_eq!(meter.slice(100, &watch, false), 50, "then the disk was held for it in vain");
         assert_eq!((meter.loss_ns(), meter.need_ns(100, 12)), (None, 120));

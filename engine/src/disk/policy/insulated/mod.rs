@@ -263,7 +263,7 @@ impl Insulated {
                 held_until: None,
                 issued: 0,
                 is_following: false,
-                watch: Watch::new(now),
+                watch: tenant.meter.watch(now),
             });
             return true;
         }
@@ -438,7 +438,7 @@ impl Policy for Insulated {
                     }
                     // Its time is over, and what it has in the device may never come back.
                     current.draining = Some(now);
-                    current.watch.drain(now, tenant.in_device_ns);
+                    current.watch.drain(now, tenant.in_device - tenant.stuck, tenant.in_device_ns);
                     continue;
                 }
                 // Idle: it keeps the disk while it is expected to ask again.
@@ -461,7 +461,7 @@ impl Policy for Insulated {
                     let current = self.current.as_mut().expect("a slice");
                     let tenant = self.tenants[owner].as_ref().expect("a tenant");
                     current.draining = Some(now);
-                    current.watch.drain(now, tenant.in_device_ns);
+                    current.watch.drain(now, tenant.in_device - tenant.stuck, tenant.in_device_ns);
                 } else {
                     // Nobody waits: the next slice is its own.
                     let current = self.current.as_mut().expect("a slice");
