@@ -17,6 +17,7 @@
 //!   alone is 1 / (time alone), so what it was promised is a response time: alone / (R x share). Its requests go at once; and
 //!   the cost that others have in flight, which is what it waits for in the device, is kept to `alone x (1 / (R x share) - 1)`.
 //!   What others lose by that is what the polite one leaves of its share. One request of the others may always be there.
+//! - **Turns** of reads and of writes, where a read suffers from acknowledged writes and a polite tenant reads (`turns.rs`).
 //! - **A tenant alone** is not held back at all.
 //! - A request that the device does not give back holds up others for [`STUCK_NS`] at most; then it is not counted any more.
 //!
@@ -26,8 +27,7 @@
 //!
 //! Source: Jin, Chase and Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004 (SFQ(D));
 //! Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`.
-//! Downside: the order inside the device is its own, and writes that it has taken may slow reads down later: neither is
-//! anybody's time for sure. Each request costs a look at every tenant.
+//! Downside: the order inside the device is its own. Each request costs a look at every tenant.
 
 mod balance;
 mod pace;
@@ -333,7 +333,9 @@ impl Fair {
         let Some(first) = self.first_greedy(direction) else { return };
         let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].as_ref().map_or(0, |tenant| tenant.start));
         for tenant in self.tenants.iter_mut().flatten() {
-            if !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some() {
+            // Who does both has its tag from both.
+            let is_of_them = (tenant.writes() > 0.5) == (direction == Direction::Write);
+            if is_of_them && !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some() {
                 tenant.start += lag_ns;
                 tenant.finish += lag_ns;
             }

@@ -13,7 +13,7 @@
 //!
 //! The loss is how long a program keeps a read waiting, from the profile: it is lost once in each turn of reads, so the turn has the
 //! length that a slice would have (`docs/design/slices.md`). Writes have credit of their part of a turn; what a large one takes
-//! too much, it owes.
+//! too much, it owes. If they take longer than they cost (each on the medium, say), their turn is over all the same.
 //!
 //! Source: Park and Shen, "FIOS: A Fair, Efficient Flash I/O Scheduler", FAST 2012 (reads and writes apart, time slices).
 //! Downside: when all is programmed is believed, by cost, not seen. A tenant that waits for a write waits for its turn.
@@ -43,11 +43,16 @@ impl Lengths {
     }
 }
 
+/// No write goes later in its turn than so many times what they all should take.
+const SLOW: Nanos = 2;
+
 /// Whose turn it is.
 #[derive(Debug)]
 pub(super) struct Turns {
     lengths: Option<Lengths>,
     whose: Direction,
+    /// Of writes: when it began.
+    began: Nanos,
     /// It is not over before: what was written is programmed by then, or those who read have had their time.
     until: Nanos,
     /// Cost that may still be written; below 0 what was too much.
@@ -56,7 +61,7 @@ pub(super) struct Turns {
 
 impl Default for Turns {
     fn default() -> Turns {
-        Turns { lengths: None, whose: Direction::Read, until: 0, credit_ns: 0 }
+        Turns { lengths: None, whose: Direction::Read, began: 0, until: 0, credit_ns: 0 }
     }
 }
 
@@ -74,7 +79,7 @@ impl Turns {
     pub(super) fn look(&mut self, now: Nanos, writes_wait: bool) -> (Direction, bool) {
         let Some(lengths) = self.lengths.filter(|_| now >= self.until) else { return (self.whose, false) };
         match self.whose {
-            Direction::Write if !(writes_wait && self.may_write()) => {
+            Direction::Write if !(writes_wait && self.may_write() && now < self.began + SLOW * lengths.write_ns) => {
                 (self.whose, self.until) = (Direction::Read, now + lengths.read_ns);
                 (self.whose, true)
             }
@@ -82,7 +87,7 @@ impl Turns {
                 let most = lengths.write_ns as i64;
                 self.credit_ns = (self.credit_ns + most).min(most);
                 if self.may_write() {
-                    self.whose = Direction::Write;
+                    (self.whose, self.began) = (Direction::Write, now);
                 } else {
                     // An earlier turn was too long by more than this one.
                     self.until = now + lengths.read_ns;
@@ -145,6 +150,20 @@ mod tests {
             }
         }
         assert_eq!([0.0, 1.0, f64::NAN].map(|part| Lengths::of(part, MILLISECOND, 0.9)), [None; 3]);
+    }
+
+    #[test]
+    fn writes_that_take_longer_than_they_cost_do_not_have_more_of_the_time() {
+        let mut turns = Turns::default();
+        turns.set(Lengths::of(0.5, MILLISECOND, 0.9));
+        assert_eq!(turns.look(0, true), (Direction::Write, true));
+        // One in 5 ms, which should take 0.1 ms.
+        let went = (0..10).filter(|at| {
+            let is_writing = turns.look(at * 5 * MILLISECOND, true).0 == Direction::Write;
+            turns.wrote(at * 5 * MILLISECOND, if is_writing { MILLISECOND / 10 } else { 0 });
+            is_writing
+        });
+        assert_eq!(went.count(), 8, "18 ms of 27");
     }
 
     #[test]
