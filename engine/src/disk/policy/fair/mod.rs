@@ -17,7 +17,7 @@
 //!   alone is 1 / (time alone), so what it was promised is a response time: alone / (R x share). Its requests go at once; and
 //!   the cost that others have in flight, which is what it waits for in the device, is kept to `alone x (1 / (R x share) - 1)`.
 //!   What others lose by that is what the polite one leaves of its share. One request of the others may always be there.
-//! - **Turns** of reads and of writes, where a read suffers from acknowledged writes and a polite tenant reads (`turns.rs`).
+//! - **Turns** of reads and of writes, where a read suffers from acknowledged writes (`turns.rs`).
 //! - **A tenant alone** is not held back at all.
 //! - A request that the device does not give back holds up others for [`STUCK_NS`] at most; then it is not counted any more.
 //!
@@ -29,7 +29,6 @@
 //! Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`.
 //! Downside: the order inside the device is its own. Each request costs a look at every tenant.
 
-mod balance;
 mod pace;
 mod price;
 mod scale;
@@ -44,7 +43,6 @@ use crate::disk::device::TURNAROUND_NS;
 use crate::disk::profile::Direction;
 use crate::disk::{IoId, Op};
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
-use balance::{Balance, Kept};
 use pace::Pace;
 use scale::{Scale, Who};
 use turns::{Lengths, Turns};
@@ -93,7 +91,6 @@ struct Tenant {
     /// How long it has wanted something, until it became what it is now, busy or idle.
     wanted_ns: Nanos,
     busy_since: Nanos,
-    kept: Kept,
     /// [`Books::per_cost`] when its cost in flight changed last.
     settled: f64,
 }
@@ -197,7 +194,6 @@ pub(crate) struct Fair {
     /// Tenants that are active, and their weights.
     active: u32,
     active_ppb: u64,
-    balance: Balance,
     turns: Turns,
     /// When it was last looked whose turn it is.
     looked_at: Nanos,
@@ -227,7 +223,6 @@ impl Fair {
             pace: Pace::default(),
             active: 0,
             active_ppb: 0,
-            balance: Balance::default(),
             turns: Turns::default(),
             looked_at: 0,
             limit_ns: Nanos::MAX,
@@ -265,32 +260,21 @@ impl Fair {
         }
         let keep = f64::from(self.settings.insulation_permille.clamp(1, 999)) / 1000.0;
         let active_ppb = self.active_ppb as f64;
-        if self.balance.is_due(now) {
-            let active = self.tenants.iter_mut().flatten().filter(|tenant| tenant.active);
-            let kept = active.map(|tenant| {
-                let part = tenant.kept.since(tenant.useful_ns, tenant.wanting_ns(now));
-                (tenant.is_polite(), part * active_ppb / tenant.weight as f64)
-            });
-            self.balance.look(now, keep, kept);
-        }
         let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
-        let polite = || active().filter(|tenant| tenant.is_polite());
         let writes = active().map(|tenant| tenant.writes() * tenant.weight as f64).sum::<f64>() / active_ppb;
-        let loss_ns = self.settings.prices.behind_writes_ns().filter(|_| polite().any(|tenant| tenant.writes() < 1.0));
+        let behind_ns = self.settings.prices.behind_writes_ns();
         if !self.turns.are_taken() {
             self.looked_at = now;
         }
-        self.turns.set(loss_ns.and_then(|loss_ns| Lengths::of(writes, loss_ns as Nanos, keep)));
+        self.turns.set(behind_ns.and_then(|behind_ns| Lengths::of(writes, behind_ns as Nanos, keep)));
         // In their turns reads find no programs; in those of writes half of one, on average.
-        let (factor, programs_ns) = match loss_ns {
-            Some(loss_ns) if self.turns.are_taken() => (1.0, writes * loss_ns / 2.0),
-            _ => (self.balance.factor(), 0.0),
-        };
+        let programs_ns =
+            behind_ns.filter(|_| self.turns.are_taken()).map_or(0.0, |behind_ns| writes * behind_ns / 2.0);
         let leaves = |tenant: &Tenant| {
             let part = keep * tenant.weight as f64 / active_ppb;
-            (factor * MARGIN * (tenant.alone_ns * (1.0 / part - 1.0) - programs_ns)) as Nanos
+            (MARGIN * (tenant.alone_ns * (1.0 / part - 1.0) - programs_ns)) as Nanos
         };
-        self.limit_ns = polite().map(leaves).min().unwrap_or(Nanos::MAX);
+        self.limit_ns = active().filter(|tenant| tenant.is_polite()).map(leaves).min().unwrap_or(Nanos::MAX);
         self.tenants.iter_mut().flatten().for_each(|tenant| tenant.asked_ns = tenant.asked_ns.map(|ns| ns * FORGETS));
         self.tick_at = now + TICK_NS;
     }
@@ -420,7 +404,6 @@ impl Policy for Fair {
                     gaps_ns: 0,
                     wanted_ns: 0,
                     busy_since: now,
-                    kept: Kept::default(),
                     settled: self.books.per_cost,
                 });
             }
