@@ -295,37 +295,6 @@ impl Fair {
         self.first(|tenant| !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some())
     }
 
-    /// Whose turn it is, and the first who wants to use it.
-    fn turn(&mut self, now: Nanos) -> (Direction, Option<usize>) {
-        let writer = self.first_greedy(Direction::Write);
-        let (direction, has_begun) = self.turns.look(now, writer.is_some());
-        let first = match direction {
-            Direction::Write => writer.filter(|_| self.turns.may_write()),
-            Direction::Read => self.first_greedy(Direction::Read),
-        };
-        if has_begun {
-            self.catch_up(direction);
-        }
-        // Few requests may go in a turn, and the time of those who are polite passes all the same.
-        self.virtual_ns += now - self.looked_at;
-        self.looked_at = now;
-        (direction, first)
-    }
-
-    /// Those whose turn begins are as far as those who had the last one: what each kind gets, turns decide, and tags only within it.
-    fn catch_up(&mut self, direction: Direction) {
-        let Some(first) = self.first_greedy(direction) else { return };
-        let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].as_ref().map_or(0, |tenant| tenant.start));
-        for tenant in self.tenants.iter_mut().flatten() {
-            // Who does both has its tag from both.
-            let is_of_them = (tenant.writes() > 0.5) == (direction == Direction::Write);
-            if is_of_them && !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some() {
-                tenant.start += lag_ns;
-                tenant.finish += lag_ns;
-            }
-        }
-    }
-
     /// Whether what is in flight leaves room for a request of somebody who is not polite; writes in their turn may come to
     /// what a read waits for them anyway.
     fn fits(&self, entry: &Entry, turn: Option<Direction>) -> bool {
