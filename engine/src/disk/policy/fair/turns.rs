@@ -20,7 +20,7 @@
 
 use super::Fair;
 use crate::disk::profile::Direction;
-use crate::units::Nanos;
+use crate::units::{MILLISECOND, Nanos};
 
 /// How long turns are.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -31,6 +31,8 @@ pub(super) struct Lengths {
 
 /// However little weight those have who read, in the long run: so that a turn of writes has an end.
 const READS_LEAST: f64 = 1.0 / 16.0;
+/// Nobody is held for longer than that by a turn, or by what was written too much before, whatever is believed of the device.
+const HELD_MOST_NS: f64 = 50.0 * MILLISECOND as f64;
 
 impl Lengths {
     /// For the part `writes` of the time for writing, what a turn loses, and R. `None` if nobody writes, or nobody reads.
@@ -40,7 +42,9 @@ impl Lengths {
         }
         let writes = writes.min(1.0 - READS_LEAST);
         let read_ns = loss_ns as f64 * keep / (1.0 - keep);
-        Some(Lengths { read_ns: read_ns as Nanos, write_ns: (read_ns * writes / (1.0 - writes)) as Nanos })
+        let write_ns = read_ns * writes / (1.0 - writes);
+        let [read_ns, write_ns] = [read_ns, write_ns].map(|ns| ns * (HELD_MOST_NS / read_ns.max(write_ns)).min(1.0));
+        Some(Lengths { read_ns: (read_ns as Nanos).max(1), write_ns: (write_ns as Nanos).max(1) })
     }
 }
 
@@ -111,7 +115,8 @@ impl Turns {
 
     /// A write goes to the device in its turn.
     pub(super) fn wrote(&mut self, now: Nanos, cost_ns: Nanos) {
-        self.credit_ns -= cost_ns as i64;
+        let owed_most = self.lengths.map_or(0.0, |of| of.write_ns as f64 * HELD_MOST_NS / of.read_ns as f64) as i64;
+        self.credit_ns = (self.credit_ns - cost_ns as i64).max(-owed_most);
         self.until = self.until.max(now) + cost_ns;
     }
 }
@@ -152,7 +157,6 @@ impl Fair {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::MILLISECOND;
 
     /// Who has had how much of ten seconds, of requests that cost so much, if somebody always wants to write: cost of writes, and time
     /// in which reads had their turn.
@@ -177,7 +181,9 @@ mod tests {
         for part in [0.1, 1.0 / 3.0, 0.5, 0.8] {
             let lengths = Lengths::of(part, MILLISECOND / 2, 0.9).unwrap();
             assert!(lengths.read_ns.abs_diff(9 * MILLISECOND / 2) <= 1);
-            for write_ns in [33_000, 2 * MILLISECOND, 20 * MILLISECOND] {
+            // For a longer one others would have to have more than nobody is held for.
+            let longest = (part * HELD_MOST_NS / 2.0) as Nanos;
+            for write_ns in [33_000, 2 * MILLISECOND, longest] {
                 let (wrote, read) = ten_seconds(lengths, write_ns);
                 let found = wrote as f64 / (wrote + read) as f64;
                 assert!((found / part - 1.0).abs() < 0.05, "{part} of writes of {write_ns} ns: {found}");
