@@ -5,7 +5,7 @@ use engine::cache::EvictionPolicy;
 use engine::control::{CacheSpec, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Prices};
-use engine::disk::profile::{Finding, Key, Profile};
+use engine::disk::profile::{Direction, Finding, Key, Profile, Quantile};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 use crate::disk::Limits;
@@ -228,6 +228,7 @@ fn prices(rng: &mut Rng) -> Prices {
         return Prices::default();
     }
     let mut profile = Profile::default();
+    let (throttled, behind_ns) = (rng.one_in(2), rng.pick(&[1e5, 1e6, 2e7]));
     let (parallel, service_ns, byte_ns) = (rng.pick(&[1.0_f64, 16.0]), rng.pick(&[2e4, 1e6]), rng.pick(&[0.1, 10.0]));
     let found = Key::all().filter_map(|key| {
         let value = match key {
@@ -235,8 +236,10 @@ fn prices(rng: &mut Rng) -> Prices {
                 let bytes_ns = f64::from(bytes) * byte_ns;
                 (1e9 / (service_ns + bytes_ns) * parallel.min(f64::from(depth))).min(1e9 / bytes_ns)
             }
-            Key::ThrottleRequests => rng.pick(&[100.0, 10_000.0]),
-            Key::ThrottleBytes => rng.pick(&[1e6, 1e8]),
+            Key::ServiceTime(Direction::Read, Quantile::P95) => service_ns,
+            Key::ReadBehindWrites(Quantile::P95) => service_ns + behind_ns,
+            Key::ThrottleRequests if throttled => rng.pick(&[100.0, 10_000.0]),
+            Key::ThrottleBytes if throttled => rng.pick(&[1e6, 1e8]),
             _ => return None,
         };
         Some((key, Finding::plain(Some(value))))
