@@ -1,7 +1,9 @@
-//! What waits of one tenant: urgent requests (a flush waits for them) ahead of the others, a few at a time.
+//! What waits of one tenant: urgent requests (a flush waits for them) ahead of the others, a few at a time. In order of arrival,
+//! or reads and writes apart.
 
 use std::collections::VecDeque;
 
+use crate::disk::profile::Direction;
 use crate::disk::{IoId, Op};
 use crate::units::Nanos;
 
@@ -29,20 +31,73 @@ impl Entry {
     pub(super) fn reads_on(&self) -> bool {
         self.follows && self.op == Op::Read
     }
+
+    /// Whether data comes from the device; what changes something there, a flush too, counts as a write.
+    pub(super) fn direction(&self) -> Direction {
+        if self.op == Op::Read { Direction::Read } else { Direction::Write }
+    }
+}
+
+/// Reads and writes, each in order of arrival, and each with its place in the order of both.
+#[derive(Default, Debug)]
+struct Line {
+    entries: [VecDeque<(u64, Entry)>; 2],
+    arrived: u64,
+}
+
+impl Line {
+    fn push(&mut self, entry: Entry) {
+        self.entries[entry.direction() as usize].push_back((self.arrived, entry));
+        self.arrived += 1;
+    }
+
+    fn len(&self) -> usize {
+        self.entries.iter().map(VecDeque::len).sum()
+    }
+
+    /// Where the first one is, of the reads, of the writes, or of both.
+    fn first(&self, only: Option<Direction>) -> Option<Direction> {
+        let place =
+            |direction: Direction| self.entries[direction as usize].front().map(|&(place, _)| (place, direction));
+        let both = [Direction::Read, Direction::Write].into_iter();
+        both.filter(|&direction| only.is_none_or(|only| only == direction)).filter_map(place).min().map(|(_, at)| at)
+    }
+
+    fn front(&self, only: Option<Direction>) -> Option<&Entry> {
+        self.first(only).and_then(|at| self.entries[at as usize].front()).map(|(_, entry)| entry)
+    }
+
+    fn pop(&mut self, only: Option<Direction>) -> Option<Entry> {
+        self.first(only).and_then(|at| self.entries[at as usize].pop_front()).map(|(_, entry)| entry)
+    }
+
+    /// All in order of arrival.
+    fn iter(&self) -> impl Iterator<Item = &Entry> {
+        let [mut reads, mut writes] = [&self.entries[0], &self.entries[1]].map(|entries| entries.iter().peekable());
+        std::iter::from_fn(move || {
+            let place = |entry: Option<&&(u64, Entry)>| entry.map_or(u64::MAX, |&&(place, _)| place);
+            let from = if place(reads.peek()) <= place(writes.peek()) { &mut reads } else { &mut writes };
+            from.next().map(|(_, entry)| entry)
+        })
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
+        self.entries.iter_mut().for_each(|entries| entries.retain(|(_, entry)| keep(entry)));
+    }
 }
 
 /// The requests of a tenant that wait.
 #[derive(Default, Debug)]
 pub(super) struct Queue {
-    urgent: VecDeque<Entry>,
-    others: VecDeque<Entry>,
+    urgent: Line,
+    others: Line,
     /// Urgent ones that have gone ahead since one of the others went.
     ahead: u32,
 }
 
 impl Queue {
     pub(super) fn push(&mut self, entry: Entry, urgent: bool) {
-        if urgent { &mut self.urgent } else { &mut self.others }.push_back(entry);
+        if urgent { &mut self.urgent } else { &mut self.others }.push(entry);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -55,7 +110,7 @@ impl Queue {
 
     /// What those cost that may go at once: `count` of them, and so many bytes of those that read on.
     pub(super) fn cost_ns(&self, count: usize, mut following: u64) -> Nanos {
-        let at_once = self.urgent.iter().chain(&self.others).take(count);
+        let at_once = self.urgent.iter().chain(self.others.iter()).take(count);
         at_once
             .take_while(|entry| {
                 let fits = !entry.reads_on() || following > 0;
@@ -66,22 +121,33 @@ impl Queue {
             .sum()
     }
 
-    fn is_urgent_next(&self) -> bool {
-        !self.urgent.is_empty() && (self.ahead < URGENT_IN_A_ROW || self.others.is_empty())
+    fn is_urgent_next(&self, only: Option<Direction>) -> bool {
+        self.urgent.first(only).is_some() && (self.ahead < URGENT_IN_A_ROW || self.others.first(only).is_none())
     }
 
     /// The one that [`Queue::pop`] would take.
     pub(super) fn peek(&self) -> Option<&Entry> {
-        if self.is_urgent_next() { self.urgent.front() } else { self.others.front() }
+        self.peek_of(None)
+    }
+
+    /// The next one; of the reads or the writes alone, if it has to be one of those.
+    pub(super) fn peek_of(&self, only: Option<Direction>) -> Option<&Entry> {
+        if self.is_urgent_next(only) { self.urgent.front(only) } else { self.others.front(only) }
     }
 
     pub(super) fn pop(&mut self) -> Option<Entry> {
-        if self.is_urgent_next() {
-            self.ahead = if self.others.is_empty() { 0 } else { self.ahead + 1 };
-            return self.urgent.pop_front();
+        self.pop_of(None)
+    }
+
+    /// Takes what [`Queue::peek_of`] says.
+    pub(super) fn pop_of(&mut self, only: Option<Direction>) -> Option<Entry> {
+        if self.is_urgent_next(only) {
+            self.ahead = if self.others.len() == 0 { 0 } else { self.ahead + 1 };
+            return self.urgent.pop(only);
         }
-        self.ahead = 0;
-        self.others.pop_front()
+        let next = self.others.pop(only);
+        self.ahead = if next.is_some() { 0 } else { self.ahead };
+        next
     }
 
     /// Those that `wanted` chooses are urgent from now on.
@@ -90,7 +156,7 @@ impl Queue {
         others.retain(|&entry| {
             let wanted = wanted(entry.io);
             if wanted {
-                urgent.push_back(entry);
+                urgent.push(entry);
             }
             !wanted
         });
@@ -98,8 +164,8 @@ impl Queue {
 
     /// Those that `unwanted` chooses are taken back: they are added to `dropped`.
     pub(super) fn withdraw(&mut self, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
-        for queue in [&mut self.urgent, &mut self.others] {
-            queue.retain(|entry| {
+        for line in [&mut self.urgent, &mut self.others] {
+            line.retain(|entry| {
                 let unwanted = unwanted(entry.io);
                 if unwanted {
                     dropped.push(entry.io);
@@ -107,5 +173,48 @@ impl Queue {
                 !unwanted
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(requests: &[(u32, Op, bool)]) -> Queue {
+        let mut queue = Queue::default();
+        for &(io, op, urgent) in requests {
+            queue.push(Entry { io: IoId(io), op, len: 0, cost_ns: 1, follows: false }, urgent);
+        }
+        queue
+    }
+
+    fn drain(queue: &mut Queue, only: Option<Direction>) -> Vec<u32> {
+        std::iter::from_fn(|| {
+            let next = queue.peek_of(only).copied();
+            assert_eq!(next, queue.pop_of(only));
+            next.map(|entry| entry.io.0)
+        })
+        .collect()
+    }
+
+    const WRITE: Op = Op::Write { durable: false };
+
+    #[test]
+    fn in_order_of_arrival_but_urgent_ones_first_a_few_at_a_time() {
+        let mut queue = queue(&[(0, Op::Read, false), (1, WRITE, false), (2, Op::Read, false)]);
+        (10..16).for_each(|io| queue.push(Entry { io: IoId(io), ..*queue.peek().unwrap() }, true));
+        assert_eq!((queue.len(), queue.cost_ns(7, 0)), (9, 7));
+        assert_eq!(drain(&mut queue, None), [10, 11, 12, 13, 0, 14, 15, 1, 2]);
+    }
+
+    #[test]
+    fn reads_and_writes_apart_in_their_order() {
+        let requests =
+            [(0, WRITE, false), (1, Op::Read, false), (2, Op::Flush, true), (3, Op::Read, false), (4, WRITE, false)];
+        let mut all = queue(&requests);
+        assert_eq!(drain(&mut all, Some(Direction::Read)), [1, 3]);
+        assert_eq!(drain(&mut all, Some(Direction::Write)), [2, 0, 4]);
+        assert!(all.is_empty());
+        assert_eq!(drain(&mut queue(&requests), None), [2, 0, 1, 3, 4]);
     }
 }

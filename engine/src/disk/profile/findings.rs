@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::plan::{ALONE, ROTATION_PLACES, STREAM_BYTES, SWITCH_RUN, Work};
+use super::plan::{ALONE, BEHIND_READS_LEAST, BEHIND_WRITES, ROTATION_PLACES, STREAM_BYTES, SWITCH_RUN, Work};
 use super::probe::{PhaseTimes, Sample};
 use super::statistics::{Rate, Throttle, median, quantile, rotation_period_ns, spread, steady_rate, throttle};
 use super::{Direction, Finding, Key, Quantile};
@@ -51,6 +51,7 @@ impl Findings {
             }
             Work::Switches => self.switches(&mut samples),
             Work::Rotation => self.rotation(&samples),
+            Work::Behind => self.behind_writes(&samples),
         }
     }
 
@@ -101,6 +102,18 @@ impl Findings {
             // Where switching costs nothing, chance makes half of the differences negative.
             let cost = quantile(&costs, q.part()).map(|cost| cost.max(0.0));
             self.values.insert(Key::SwitchCost(q), Finding::plain(cost));
+        }
+    }
+
+    fn behind_writes(&mut self, samples: &[Sample]) {
+        let reads = samples.iter().filter(|sample| sample.number % (BEHIND_WRITES + 1) == BEHIND_WRITES);
+        let mut times: Vec<f64> = reads.map(|sample| (sample.done - sample.issued) as f64).collect();
+        if times.len() < BEHIND_READS_LEAST {
+            return;
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        for q in Quantile::ALL {
+            self.values.insert(Key::ReadBehindWrites(q), Finding::plain(quantile(&times, q.part())));
         }
     }
 

@@ -91,6 +91,8 @@ pub enum Key {
     ThrottleStall,
     /// Time for a random request of 4 KiB that is alone.
     ServiceTime(Direction, Quantile),
+    /// Time for a random read of 4 KiB that comes as soon as 32 writes are acknowledged.
+    ReadBehindWrites(Quantile),
     /// Many requests one after the other, from a position on, given in hundredths of the space.
     Sequential(Direction, u8),
     /// Random requests: bytes, and how many at a time.
@@ -146,15 +148,16 @@ impl Key {
             Key::RepeatedSpread,
             Key::WritesUnknown,
         ];
-        let costs = Quantile::ALL.map(Key::SwitchCost);
-        single.into_iter().chain(costs).chain(service).chain(sequential).chain(reads).chain(writes)
+        let (costs, behind) = (Quantile::ALL.map(Key::SwitchCost), Quantile::ALL.map(Key::ReadBehindWrites));
+        single.into_iter().chain(costs).chain(behind).chain(service).chain(sequential).chain(reads).chain(writes)
     }
 
     /// What its number counts.
     pub fn unit(self) -> Unit {
         match self {
             Key::NeedsSlices | Key::WritesUnknown => Unit::YesNo,
-            Key::SwitchCost(_) | Key::RotationPeriod | Key::ThrottleStall | Key::ServiceTime(..) => Unit::Nanoseconds,
+            Key::SwitchCost(_) | Key::RotationPeriod | Key::ThrottleStall => Unit::Nanoseconds,
+            Key::ServiceTime(..) | Key::ReadBehindWrites(_) => Unit::Nanoseconds,
             Key::ThrottleBytes | Key::Sequential(..) => Unit::BytesPerSecond,
             Key::ThrottleRequests | Key::Random(..) => Unit::RequestsPerSecond,
             Key::InterleavedEfficiency => Unit::Ratio,
@@ -184,7 +187,10 @@ impl Key {
         use Key::*;
         matches!(
             self,
-            ServiceTime(Direction::Write, _) | Sequential(Direction::Write, _) | Random(Direction::Write, ..)
+            ReadBehindWrites(_)
+                | ServiceTime(Direction::Write, _)
+                | Sequential(Direction::Write, _)
+                | Random(Direction::Write, ..)
         )
     }
 
@@ -203,6 +209,7 @@ impl Key {
             Key::ThrottleBytes => "random reads of 1 MiB, depth 8, after a rest: the rate once the burst is over",
             Key::ThrottleStall => "pause between completions under the throttle into which half of the time falls",
             Key::ServiceTime(..) => "random requests of 4 KiB, depth 1",
+            Key::ReadBehindWrites(_) => "a random read of 4 KiB as soon as 32 random writes of 4 KiB are acknowledged",
             Key::Sequential(..) => "requests of 256 KiB in order, depth 8",
             Key::Random(..) => "random places, a walk with every distance",
             Key::DisturbedByOthers => "the kernel's statistics of the device less the probe's own requests",
@@ -226,6 +233,7 @@ impl std::fmt::Display for Key {
             Key::ThrottleBytes => f.write_str("throttle_bytes_per_s"),
             Key::ThrottleStall => f.write_str("throttle_stall_ns"),
             Key::ServiceTime(d, q) => write!(f, "service_{}_p{}_ns", d.name(), q.percent()),
+            Key::ReadBehindWrites(q) => write!(f, "service_read_behind_writes_p{}_ns", q.percent()),
             Key::Sequential(d, percent) => write!(f, "sequential_{}_at_{percent}_percent_bytes_per_s", d.name()),
             Key::Random(d, bytes, depth) => {
                 write!(f, "random_{}_{bytes}_bytes_depth_{depth}_requests_per_s", d.name())

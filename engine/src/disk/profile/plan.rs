@@ -29,6 +29,10 @@ pub const SWITCH_RUN: u64 = 3;
 pub const ROTATION_PLACES: u64 = 48;
 /// Pauses between those reads, at most: longer than any revolution.
 pub const ROTATION_PAUSE_NS: Nanos = 20 * MILLISECOND;
+/// Small writes that a read comes after, when it is measured what it waits for them: some for each part of a device that works on many.
+pub const BEHIND_WRITES: u64 = DEPTH_MAX as u64;
+/// Those reads at least, or nothing is said: a device that manages fewer is one with heads, and turns are of no use there.
+pub const BEHIND_READS_LEAST: usize = 64;
 /// How often each place is read.
 const ROTATION_ROUNDS: u64 = 6;
 
@@ -79,6 +83,8 @@ pub enum Work {
     Streams(u64),
     /// The same places again and again.
     Rotation,
+    /// A read as soon as some writes are acknowledged, again and again.
+    Behind,
 }
 
 /// A phase.
@@ -100,6 +106,7 @@ impl Work {
         match self {
             Work::Random(_, _, depth) => depth.into(),
             Work::Sequential(..) | Work::Streams(_) => STREAM_DEPTH.into(),
+            Work::Behind => BEHIND_WRITES as usize,
             Work::Rest | Work::Again | Work::Switches | Work::Rotation => 1,
         }
     }
@@ -110,13 +117,13 @@ impl Work {
             Work::Random(_, bytes, _) => bytes.into(),
             Work::Sequential(..) => STREAM_BYTES.into(),
             Work::Switches | Work::Streams(_) => SWITCH_BYTES.into(),
-            Work::Rest | Work::Again | Work::Rotation => BLOCK.into(),
+            Work::Rest | Work::Again | Work::Rotation | Work::Behind => BLOCK.into(),
         }
     }
 
     /// Whether it writes.
     pub fn writes(self) -> bool {
-        matches!(self, Work::Random(Write, ..) | Work::Sequential(Write, _))
+        matches!(self, Work::Random(Write, ..) | Work::Sequential(Write, _) | Work::Behind)
     }
 
     /// Cells of its walk.
@@ -136,6 +143,7 @@ impl Work {
             Work::Switches => "switching",
             Work::Streams(_) => "two streams",
             Work::Rotation => "looking for a rotation",
+            Work::Behind => "reading behind writes",
         }
     }
 
@@ -157,6 +165,7 @@ impl Work {
             Work::Switches => (6.0, 600 * MILLISECOND, SWITCH_RUN * ROUND),
             Work::Streams(_) => (1.0, 500 * MILLISECOND, 128),
             Work::Rotation => (6.0, 0, ROTATION_PLACES * ROTATION_ROUNDS),
+            Work::Behind => (0.5, 300 * MILLISECOND, ROUND * (BEHIND_WRITES + 1)),
         };
         // A deep queue takes the easy ones first: the beginning is not counted.
         Phase { work: self, weight, least_ns, requests: requests + 2 * self.depth() as u64 }
@@ -184,6 +193,6 @@ pub fn plan(read_only: bool) -> Vec<Phase> {
     works.push(Work::Rotation);
     works.extend(RANDOM_WRITES.map(|(bytes, depth)| Work::Random(Write, bytes, depth)));
     works.extend(POSITIONS_PERCENT.map(|position| Work::Sequential(Write, position)));
-    works.extend([Work::Rest, Work::Again]);
+    works.extend([Work::Rest, Work::Again, Work::Behind]);
     works.into_iter().filter(|work| !(read_only && work.writes())).map(Work::phase).collect()
 }

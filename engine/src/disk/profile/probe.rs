@@ -20,7 +20,9 @@
 
 use std::collections::VecDeque;
 
-use super::plan::{BUDGET_NS, DEPTH_MAX, Phase, ROTATION_PAUSE_NS, ROTATION_PLACES, SIZE_MAX, SWITCH_RUN, Work, plan};
+use super::plan::{
+    BEHIND_WRITES, BUDGET_NS, DEPTH_MAX, Phase, ROTATION_PAUSE_NS, ROTATION_PLACES, SIZE_MAX, SWITCH_RUN, Work, plan,
+};
 use super::walk::{Dice, Space, Walk};
 use crate::disk::Op;
 use crate::units::Nanos;
@@ -167,6 +169,10 @@ impl Probe {
         if work == Work::Rest || DEPTH_MAX - self.free.len() >= work.depth() {
             return None;
         }
+        let reads_behind = work == Work::Behind && running.issued % (BEHIND_WRITES + 1) == BEHIND_WRITES;
+        if work == Work::Behind && running.must_be_empty() && self.free.len() < DEPTH_MAX {
+            return None;
+        }
         let slot = self.free.pop()?;
         let number = running.next_number(&mut self.dice);
         let len = work.bytes();
@@ -176,7 +182,7 @@ impl Probe {
             running.pause_until = Nanos::MAX;
         }
         self.in_flight[slot as usize] = Some(Sample { number, issued: now, done: 0 });
-        let op = if work.writes() { Op::Write { durable: false } } else { Op::Read };
+        let op = if work.writes() && !reads_behind { Op::Write { durable: false } } else { Op::Read };
         Some(Request { slot, op, offset: self.space.offset(place, len), len })
     }
 
@@ -276,6 +282,12 @@ impl Running {
         enough || now >= self.ends_at || self.samples.len() >= SAMPLES_MAX
     }
 
+    /// Of a read behind writes, and of the first write after it: whatever was before them is over.
+    fn must_be_empty(&self) -> bool {
+        let at = self.issued % (BEHIND_WRITES + 1);
+        at == 0 || at == BEHIND_WRITES
+    }
+
     /// The number of the next request: how many there were before, or which place it reads again.
     fn next_number(&mut self, dice: &mut Dice) -> u64 {
         self.issued += 1;
@@ -311,7 +323,7 @@ impl Running {
                 place
             }
             Work::Rotation => bytes / ROTATION_PLACES * number + bytes / ROTATION_PLACES / 2,
-            Work::Rest | Work::Random(..) | Work::Again => self.walk.next(bytes - len, dice),
+            Work::Rest | Work::Random(..) | Work::Again | Work::Behind => self.walk.next(bytes - len, dice),
         }
     }
 }

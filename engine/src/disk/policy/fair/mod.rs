@@ -17,6 +17,7 @@
 //!   alone is 1 / (time alone), so what it was promised is a response time: alone / (R x share). Its requests go at once; and
 //!   the cost that others have in flight, which is what it waits for in the device, is kept to `alone x (1 / (R x share) - 1)`.
 //!   What others lose by that is what the polite one leaves of its share. One request of the others may always be there.
+//! - **Turns** of reads and of writes, where a read suffers from acknowledged writes and a polite tenant reads (`turns.rs`).
 //! - **A tenant alone** is not held back at all.
 //! - A request that the device does not give back holds up others for [`STUCK_NS`] at most; then it is not counted any more.
 //!
@@ -26,13 +27,13 @@
 //!
 //! Source: Jin, Chase and Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004 (SFQ(D));
 //! Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`.
-//! Downside: the order inside the device is its own, and writes that it has taken may slow reads down later: neither is
-//! anybody's time for sure. Each request costs a look at every tenant.
+//! Downside: the order inside the device is its own. Each request costs a look at every tenant.
 
 mod balance;
 mod pace;
 mod price;
 mod scale;
+mod turns;
 
 use super::insulated::STUCK_NS;
 use super::queue::{Entry, Queue};
@@ -40,11 +41,13 @@ use super::weights::Weights;
 use super::{DiskTime, Policy, Settings, TenantPlan};
 use crate::control::TenantId;
 use crate::disk::device::TURNAROUND_NS;
+use crate::disk::profile::Direction;
 use crate::disk::{IoId, Op};
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
 use balance::{Balance, Kept};
 use pace::Pace;
 use scale::{Scale, Who};
+use turns::{Lengths, Turns};
 
 pub use pace::PACE_DEBT_NS;
 pub use price::Prices;
@@ -55,6 +58,8 @@ const ACTIVE_NS: Nanos = SECOND;
 const TICK_NS: Nanos = 10 * MILLISECOND;
 /// What a request weighs when it is judged whether its tenant is polite: the last dozen.
 const WEIGHT: f64 = 1.0 / 8.0;
+/// What is left in a tick of what a tenant asked for before.
+const FORGETS: f64 = 1.0 - WEIGHT;
 /// Of what a polite tenant may wait, the part that others' costs may come to: requests also get into each other's way.
 const MARGIN: f64 = 0.75;
 
@@ -74,6 +79,8 @@ struct Tenant {
     idle_since: Nanos,
     /// The part of its requests that came when it had used less than its share.
     behind: f64,
+    /// Cost of the reads and the writes that it asked for, the last tenth of a second more than what was before.
+    asked_ns: [f64; 2],
     /// How long its requests take alone, on average.
     alone_ns: f64,
     owned_ns: f64,
@@ -98,6 +105,12 @@ impl Tenant {
 
     fn is_polite(&self) -> bool {
         self.behind > 0.5
+    }
+
+    /// The part of what it asks for that is writes.
+    fn writes(&self) -> f64 {
+        let [reads, writes] = self.asked_ns;
+        if writes > 0.0 { writes / (reads + writes) } else { 0.0 }
     }
 
     fn wanting_ns(&self, now: Nanos) -> Nanos {
@@ -185,6 +198,9 @@ pub(crate) struct Fair {
     active: u32,
     active_ppb: u64,
     balance: Balance,
+    turns: Turns,
+    /// When it was last looked whose turn it is.
+    looked_at: Nanos,
     /// Cost in flight that polite tenants leave to the others.
     limit_ns: Nanos,
     tick_at: Nanos,
@@ -212,6 +228,8 @@ impl Fair {
             active: 0,
             active_ppb: 0,
             balance: Balance::default(),
+            turns: Turns::default(),
+            looked_at: 0,
             limit_ns: Nanos::MAX,
             tick_at: 0,
             blocked_since: None,
@@ -255,30 +273,83 @@ impl Fair {
             });
             self.balance.look(now, keep, kept);
         }
-        let factor = self.balance.factor();
+        let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
+        let polite = || active().filter(|tenant| tenant.is_polite());
+        let writes = active().map(|tenant| tenant.writes() * tenant.weight as f64).sum::<f64>() / active_ppb;
+        let loss_ns = self.settings.prices.behind_writes_ns().filter(|_| polite().any(|tenant| tenant.writes() < 1.0));
+        if !self.turns.are_taken() {
+            self.looked_at = now;
+        }
+        self.turns.set(loss_ns.and_then(|loss_ns| Lengths::of(writes, loss_ns as Nanos, keep)));
+        // In their turns reads find no programs; in those of writes half of one, on average.
+        let (factor, programs_ns) = match loss_ns {
+            Some(loss_ns) if self.turns.are_taken() => (1.0, writes * loss_ns / 2.0),
+            _ => (self.balance.factor(), 0.0),
+        };
         let leaves = |tenant: &Tenant| {
             let part = keep * tenant.weight as f64 / active_ppb;
-            (factor * MARGIN * tenant.alone_ns * (1.0 / part - 1.0)) as Nanos
+            (factor * MARGIN * (tenant.alone_ns * (1.0 / part - 1.0) - programs_ns)) as Nanos
         };
-        let polite = self.tenants.iter().flatten().filter(|tenant| tenant.active && tenant.is_polite());
-        self.limit_ns = polite.map(leaves).min().unwrap_or(Nanos::MAX);
+        self.limit_ns = polite().map(leaves).min().unwrap_or(Nanos::MAX);
+        self.tenants.iter_mut().flatten().for_each(|tenant| tenant.asked_ns = tenant.asked_ns.map(|ns| ns * FORGETS));
         self.tick_at = now + TICK_NS;
     }
 
-    /// The one whose turn it is; among the polite, if only they may go.
-    fn first(&self, only_polite: bool) -> Option<usize> {
-        let waits = |tenant: &Tenant| !tenant.queue.is_empty() && (!only_polite || tenant.is_polite());
+    /// The first in order of those whom `waits` chooses.
+    fn first(&self, waits: impl Fn(&Tenant) -> bool) -> Option<usize> {
         let tenants = self.tenants.iter().enumerate();
         let waiting = tenants.filter_map(|(at, tenant)| tenant.as_ref().filter(|t| waits(t)).map(|t| (at, t)));
         waiting.min_by_key(|(at, tenant)| (tenant.start, !tenant.is_polite(), *at)).map(|(at, _)| at)
     }
 
-    /// Whether what is in flight leaves room for a request of somebody who is not polite.
-    fn fits(&self, entry: &Entry) -> bool {
+    fn first_polite(&self) -> Option<usize> {
+        self.first(|tenant| tenant.is_polite() && !tenant.queue.is_empty())
+    }
+
+    /// The first of those who are not polite and want to read, or to write.
+    fn first_greedy(&self, direction: Direction) -> Option<usize> {
+        self.first(|tenant| !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some())
+    }
+
+    /// Whose turn it is, and the first who wants to use it.
+    fn turn(&mut self, now: Nanos) -> (Direction, Option<usize>) {
+        let writer = self.first_greedy(Direction::Write);
+        let (direction, has_begun) = self.turns.look(now, writer.is_some());
+        let first = match direction {
+            Direction::Write => writer.filter(|_| self.turns.may_write()),
+            Direction::Read => self.first_greedy(Direction::Read),
+        };
+        if has_begun {
+            self.catch_up(direction);
+        }
+        // Few requests may go in a turn, and the time of those who are polite passes all the same.
+        self.virtual_ns += now - self.looked_at;
+        self.looked_at = now;
+        (direction, first)
+    }
+
+    /// Those whose turn begins are as far as those who had the last one: what each kind gets, turns decide, and tags only within it.
+    fn catch_up(&mut self, direction: Direction) {
+        let Some(first) = self.first_greedy(direction) else { return };
+        let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].as_ref().map_or(0, |tenant| tenant.start));
+        for tenant in self.tenants.iter_mut().flatten() {
+            // Who does both has its tag from both.
+            let is_of_them = (tenant.writes() > 0.5) == (direction == Direction::Write);
+            if is_of_them && !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some() {
+                tenant.start += lag_ns;
+                tenant.finish += lag_ns;
+            }
+        }
+    }
+
+    /// Whether what is in flight leaves room for a request of somebody who is not polite; writes in their turn may come to
+    /// what a read waits for them anyway.
+    fn fits(&self, entry: &Entry, turn: Option<Direction>) -> bool {
         let greedy = self.tenants.iter().flatten().filter(|tenant| !tenant.is_polite());
         let in_device_ns: Nanos = greedy.map(|tenant| tenant.in_device_ns).sum();
-        let in_limits =
-            in_device_ns.saturating_add(entry.cost_ns) <= self.limit_ns && self.books.load_ppm < self.knee_ppm;
+        let programs_ns = self.settings.prices.behind_writes_ns().filter(|_| turn == Some(Direction::Write));
+        let limit_ns = self.limit_ns.max(programs_ns.map_or(0, |ns| ns as Nanos));
+        let in_limits = in_device_ns.saturating_add(entry.cost_ns) <= limit_ns && self.books.load_ppm < self.knee_ppm;
         in_limits || in_device_ns == 0
     }
 
@@ -298,11 +369,11 @@ impl Fair {
         self.written_off_at = Some(now);
     }
 
-    fn dispatch(&mut self, now: Nanos, at: usize) -> IoId {
+    fn dispatch(&mut self, now: Nanos, at: usize, only: Option<Direction>) -> IoId {
         self.books.settle(now);
         let tenant = self.tenants[at].as_mut().expect("a tenant");
         tenant.settle(&self.books);
-        let entry = tenant.queue.pop().expect("it waits");
+        let entry = tenant.queue.pop_of(only).expect("it waits");
         self.waiting -= 1;
         self.virtual_ns = self.virtual_ns.max(tenant.start);
         // 128 bits: nanoseconds times parts per billion.
@@ -340,6 +411,7 @@ impl Policy for Fair {
                     active: false,
                     idle_since: now,
                     behind: 0.0,
+                    asked_ns: [0.0; 2],
                     alone_ns: 0.0,
                     owned_ns: 0.0,
                     useful_ns: 0.0,
@@ -376,6 +448,7 @@ impl Policy for Fair {
         }
         tenant.behind += WEIGHT * (f64::from(u8::from(is_behind)) - tenant.behind);
         tenant.alone_ns += if tenant.alone_ns == 0.0 { alone_ns } else { WEIGHT * (alone_ns - tenant.alone_ns) };
+        tenant.asked_ns[entry.direction() as usize] += entry.cost_ns as f64;
         tenant.queue.push(entry, urgent);
         let is_new = !std::mem::replace(&mut tenant.active, true);
         self.waiting += 1;
@@ -412,18 +485,27 @@ impl Policy for Fair {
             self.look_at = Some(now + 1);
             return None;
         }
-        let first = self.first(false)?;
-        let tenant = self.tenants[first].as_ref().expect("a tenant");
-        if self.active <= 1 {
+        let first = self.first(|tenant| !tenant.queue.is_empty())?;
+        let is_polite = self.tenants[first].as_ref().expect("a tenant").is_polite();
+        if self.active <= 1 || is_polite {
+            self.blocked_since = if self.active <= 1 { None } else { self.blocked_since };
+            return Some(self.dispatch(now, first, None));
+        }
+        let (turn, first) = match self.turns.are_taken() {
+            true => {
+                let (turn, first) = self.turn(now);
+                (Some(turn), first)
+            }
+            false => (None, Some(first)),
+        };
+        let Some(first) = first else {
             self.blocked_since = None;
-            return Some(self.dispatch(now, first));
-        }
-        if tenant.is_polite() {
-            return Some(self.dispatch(now, first));
-        }
-        let entry = *tenant.queue.peek().expect("it waits");
+            self.look_at = Some(self.turns.ends_at()).filter(|&at| at > now).or(Some(self.tick_at));
+            return self.first_polite().map(|polite| self.dispatch(now, polite, None));
+        };
+        let entry = *self.tenants[first].as_ref().and_then(|tenant| tenant.queue.peek_of(turn)).expect("it waits");
         let ready_at = self.pace.ready_at();
-        if !self.fits(&entry) {
+        if !self.fits(&entry, turn) {
             let since = *self.blocked_since.get_or_insert(now);
             if now >= since + STUCK_NS {
                 self.blocked_since = None;
@@ -436,11 +518,14 @@ impl Policy for Fair {
             self.look_at = Some(ready_at);
         } else {
             self.blocked_since = None;
-            return Some(self.dispatch(now, first));
+            if turn == Some(Direction::Write) {
+                self.turns.wrote(now, entry.cost_ns);
+            }
+            return Some(self.dispatch(now, first, turn));
         }
         // The next tick may find that it is alone, or another limit.
         self.look_at = self.look_at.map(|at| at.min(self.tick_at));
-        self.first(true).map(|polite| self.dispatch(now, polite))
+        self.first_polite().map(|polite| self.dispatch(now, polite, None))
     }
 
     fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {

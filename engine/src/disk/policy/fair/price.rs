@@ -14,7 +14,7 @@
 
 use crate::disk::Op;
 use crate::disk::profile::Direction::{self, Read, Write};
-use crate::disk::profile::{Key, Profile};
+use crate::disk::profile::{Key, Profile, Quantile};
 use crate::units::{BLOCK, Nanos, SECOND};
 
 /// A device filled to one, in requests that take as long as they do alone.
@@ -109,6 +109,8 @@ pub struct Prices {
     utilisation: [(f64, f64); DEPTHS.len() + DEEPER.len()],
     /// What a throttle lets pass, requests and bytes a second.
     throttle: [Option<f64>; 2],
+    /// How much longer a small read takes right after writes at most, and alone on average.
+    behind_writes_ns: Option<f64>,
 }
 
 impl Default for Prices {
@@ -119,7 +121,7 @@ impl Default for Prices {
         let write = Kind { cost_ns: [3e4, 1.5e5, 2.2e6], alone_ns: [5e4, 2e5, 2.5e6] };
         let utilisation =
             [(0.1, 0.1), (0.2, 0.2), (0.4, 0.38), (0.8, 0.6), (1.6, 0.8), (3.2, 0.95), (6.4, 0.99), (12.8, 1.0)];
-        Prices { read, write, utilisation, throttle: [None; 2] }
+        Prices { read, write, utilisation, throttle: [None; 2], behind_writes_ns: None }
     }
 }
 
@@ -134,7 +136,10 @@ impl Prices {
             (depth * read.cost_ns[0] / read.alone_ns[0], rate / rates[rates.len() - 1])
         });
         let throttle = [Key::ThrottleRequests, Key::ThrottleBytes].map(|key| profile.number(key));
-        Some(Prices { read, write, utilisation, throttle })
+        let most = |key: fn(Quantile) -> Key| profile.number(key(Quantile::P95));
+        let behind_writes_ns = most(Key::ReadBehindWrites).zip(most(|q| Key::ServiceTime(Read, q)));
+        let behind_writes_ns = behind_writes_ns.map(|(behind, alone)| behind - alone);
+        Some(Prices { read, write, utilisation, throttle, behind_writes_ns })
     }
 
     fn kind(&self, op: Op) -> (&Kind, Option<u64>) {
@@ -200,6 +205,14 @@ impl Prices {
         let (kind, _) = self.kind(op);
         let splits = op == Op::Read || self.is_throttled();
         sizes.into_iter().find(|&bytes| splits && kind.splits_well(bytes)).unwrap_or(largest)
+    }
+
+    /// How long a read waits at most for what was written before and is acknowledged, if reads suffer from that: it begins
+    /// at a random moment of it, so half as much is lost on average, and that is more than R = 0.9 leaves of its time alone. A
+    /// throttle lets so little pass that it does not matter.
+    pub(super) fn behind_writes_ns(&self) -> Option<f64> {
+        let suffers = |&ns: &f64| ns / 2.0 > (1.0 / AS_GOOD - 1.0) * self.read.alone_ns[0];
+        self.behind_writes_ns.filter(suffers).filter(|_| !self.is_throttled())
     }
 
     /// Whether there is a throttle.

@@ -6,10 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::disk::policy::Kind;
-use crate::disk::profile::{Finding, Key, Profile};
+use crate::disk::profile::{Finding, Key, Profile, Quantile};
 
 const A: TenantId = TenantId(0);
 const B: TenantId = TenantId(1);
+const C: TenantId = TenantId(2);
+const WRITE: Op = Op::Write { durable: false };
 const SMALL: u64 = 4096;
 const LARGE: u64 = 64 << 10;
 
@@ -103,6 +105,82 @@ fn throttled(requests_per_s: f64) -> Prices {
     let found: Vec<_> = found.collect();
     profile.take(&found, 0);
     Prices::of(&profile).unwrap()
+}
+
+/// A device of 10,000 small reads and as many writes a second, ten at a time; what was written keeps a read waiting for so long.
+fn programming(behind_writes_ns: f64) -> Prices {
+    let mut profile = Profile::default();
+    let found = Key::all().filter_map(|key| {
+        let value = match key {
+            Key::Random(_, bytes, depth) => (1000.0 * f64::from(depth).min(10.0)).min(4e7 / f64::from(bytes)),
+            Key::ServiceTime(Direction::Read, Quantile::P95) => 1e6,
+            Key::ReadBehindWrites(Quantile::P95) => 1e6 + behind_writes_ns,
+            _ => return None,
+        };
+        Some((key, Finding::plain(Some(value))))
+    });
+    let found: Vec<_> = found.collect();
+    profile.take(&found, 0);
+    Prices::of(&profile).unwrap()
+}
+
+impl Rig {
+    /// A client with one read at a time beside a deep reader and one that has as many requests of `op`, for three seconds after one: the directions
+    /// in which greedy requests went, with their times.
+    fn one_beside(&mut self, op: Op) -> Vec<(Nanos, Direction)> {
+        let ops = [Op::Read, op, Op::Read];
+        [(A, 1), (B, 64), (C, 64)]
+            .into_iter()
+            .for_each(|(tenant, count)| (0..count).for_each(|_| self.ask(tenant, ops[tenant.0 as usize], SMALL)));
+        let mut went = Vec::new();
+        while self.now < 4 * SECOND {
+            while let Some(tenant) = self.next() {
+                let (_, entry, _) = self.requests[self.in_device.back().unwrap().0 as usize];
+                went.extend((tenant != A && self.now >= SECOND).then_some((self.now, entry.direction())));
+            }
+            if self.in_device.is_empty() {
+                self.now = self.policy.poll_timeout().expect("somebody waits").max(self.now);
+                continue;
+            }
+            let tenant = self.complete();
+            self.ask(tenant, ops[tenant.0 as usize], SMALL);
+            if self.now < SECOND {
+                self.given_ns = vec![0; 3];
+            }
+        }
+        went
+    }
+}
+
+#[test]
+fn where_reads_suffer_from_writes_they_have_turns_and_each_its_part() {
+    let mut rig = Rig::new(programming(2e6), &[33, 33, 33]);
+    let went = rig.one_beside(WRITE);
+    let turns: Vec<_> = went.chunk_by(|a, b| a.1 == b.1).map(|turn| (turn[0].0, turn[0].1)).collect();
+    // 2 ms are lost in a turn, so one of reads is 18 ms at least, and there is another of writes of half as much.
+    let cycles = turns.iter().filter(|turn| turn.1 == Direction::Write).count();
+    assert!((80..=115).contains(&cycles), "{cycles}");
+    let part = |tenant: TenantId| rig.given_ns[tenant.0 as usize] as f64 / (3 * SECOND) as f64;
+    assert!((part(B) - 1.0 / 3.0).abs() < 0.02, "{}", part(B));
+    // One at a time has what is left of a device that does one thing after the other, and is never held back.
+    assert!(part(A) > 0.02 && part(C) >= 0.9 / 3.0, "{} {}", part(A), part(C));
+    for turn in turns.windows(2).filter(|turn| turn[1].1 == Direction::Read) {
+        let wrote =
+            went.iter().filter(|(at, direction)| (turn[0].0..turn[1].0).contains(at) && *direction == Direction::Write);
+        let programmed_at = turn[0].0 + wrote.count() as Nanos * 100_000;
+        assert!(turn[1].0 >= programmed_at, "reads went at {} ns, and it was programmed at {programmed_at}", turn[1].0);
+    }
+}
+
+#[test]
+fn there_are_no_turns_without_writes_or_where_reads_do_not_suffer() {
+    let mut readers = Rig::new(programming(2e6), &[33, 33, 33]);
+    readers.one_beside(Op::Read);
+    assert!(!readers.policy.turns.are_taken());
+    // A tenth of what it takes alone.
+    let mut mixed = Rig::new(programming(2e5), &[33, 33, 33]);
+    mixed.one_beside(WRITE);
+    assert!(!mixed.policy.turns.are_taken());
 }
 
 #[test]

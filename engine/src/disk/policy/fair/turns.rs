@@ -1,0 +1,180 @@
+//! Reads and writes in turns, where a read suffers from writes that the device has acknowledged long ago.
+//!
+//! Flash cannot interrupt a program. While writes trickle in between reads, some part of the device is always programming, and whatever
+//! has to do with that part waits: the polite tenant, and with it all that is kept back for it. Written together, as much is
+//! programmed in a part of the time, and for the rest reads find the device as if nobody wrote.
+//!
+//! ```text
+//!   writes  ▒▒▒▒▒▒▒              ▒▒▒▒▒▒▒             part of the time: what the writing tenants' weights come to
+//!   reads          ░░░░░░░░░░░░░░       ░░░░░░░░     the rest, at least loss x R / (1 - R) at a time
+//!   polite  · · · ················ · · ·········     whenever it asks
+//!                 ▲ programmed, as costs say: not before
+//! ```
+//!
+//! The loss is how long a program keeps a read waiting, from the profile: it is lost once in each turn of reads, so the turn has the
+//! length that a slice would have (`docs/design/slices.md`). Writes have credit of their part of a turn; what a large one takes
+//! too much, it owes. If they take longer than they cost (each on the medium, say), their turn is over all the same.
+//!
+//! Source: Park and Shen, "FIOS: A Fair, Efficient Flash I/O Scheduler", FAST 2012 (reads and writes apart, time slices).
+//! Downside: when all is programmed is believed, by cost, not seen. A tenant that waits for a write waits for its turn.
+
+use crate::disk::profile::Direction;
+use crate::units::Nanos;
+
+/// How long turns are.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Lengths {
+    read_ns: Nanos,
+    write_ns: Nanos,
+}
+
+/// However little weight those have who read, in the long run: so that a turn of writes has an end.
+const READS_LEAST: f64 = 1.0 / 16.0;
+
+impl Lengths {
+    /// For the part `writes` of the time for writing, what a turn loses, and R. `None` if nobody writes, or nobody reads.
+    pub(super) fn of(writes: f64, loss_ns: Nanos, keep: f64) -> Option<Lengths> {
+        if !(writes > 0.0 && writes < 1.0) {
+            return None;
+        }
+        let writes = writes.min(1.0 - READS_LEAST);
+        let read_ns = loss_ns as f64 * keep / (1.0 - keep);
+        Some(Lengths { read_ns: read_ns as Nanos, write_ns: (read_ns * writes / (1.0 - writes)) as Nanos })
+    }
+}
+
+/// No write goes later in its turn than so many times what they all should take.
+const SLOW: Nanos = 2;
+
+/// Whose turn it is.
+#[derive(Debug)]
+pub(super) struct Turns {
+    lengths: Option<Lengths>,
+    whose: Direction,
+    /// Of writes: when it began.
+    began: Nanos,
+    /// It is not over before: what was written is programmed by then, or those who read have had their time.
+    until: Nanos,
+    /// Cost that may still be written; below 0 what was too much.
+    credit_ns: i64,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns { lengths: None, whose: Direction::Read, began: 0, until: 0, credit_ns: 0 }
+    }
+}
+
+impl Turns {
+    /// From now on turns are so long; `None`: there are none.
+    pub(super) fn set(&mut self, lengths: Option<Lengths>) {
+        self.lengths = lengths;
+    }
+
+    pub(super) fn are_taken(&self) -> bool {
+        self.lengths.is_some()
+    }
+
+    /// Whose turn it is now, and whether it has just begun. It goes to writes only if some wait.
+    pub(super) fn look(&mut self, now: Nanos, writes_wait: bool) -> (Direction, bool) {
+        let Some(lengths) = self.lengths.filter(|_| now >= self.until) else { return (self.whose, false) };
+        match self.whose {
+            Direction::Write if !(writes_wait && self.may_write() && now < self.began + SLOW * lengths.write_ns) => {
+                (self.whose, self.until) = (Direction::Read, now + lengths.read_ns);
+                (self.whose, true)
+            }
+            Direction::Read if writes_wait => {
+                let most = lengths.write_ns as i64;
+                self.credit_ns = (self.credit_ns + most).min(most);
+                if self.may_write() {
+                    (self.whose, self.began) = (Direction::Write, now);
+                } else {
+                    // An earlier turn was too long by more than this one.
+                    self.until = now + lengths.read_ns;
+                }
+                (self.whose, true)
+            }
+            whose => (whose, false),
+        }
+    }
+
+    /// When it may be over.
+    pub(super) fn ends_at(&self) -> Nanos {
+        self.until
+    }
+
+    /// Whether the turn of writes has credit left.
+    pub(super) fn may_write(&self) -> bool {
+        self.credit_ns > 0
+    }
+
+    /// A write goes to the device in its turn.
+    pub(super) fn wrote(&mut self, now: Nanos, cost_ns: Nanos) {
+        self.credit_ns -= cost_ns as i64;
+        self.until = self.until.max(now) + cost_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::MILLISECOND;
+
+    /// Who has had how much of ten seconds, of requests that cost so much, if somebody always wants to write: cost of writes, and time
+    /// in which reads had their turn.
+    fn ten_seconds(lengths: Lengths, write_ns: Nanos) -> (Nanos, Nanos) {
+        let (mut turns, mut now, mut wrote, mut read) = (Turns::default(), 0, 0, 0);
+        turns.set(Some(lengths));
+        while now < 10_000 * MILLISECOND {
+            let before = now;
+            if turns.look(now, true).0 == Direction::Write && turns.may_write() {
+                turns.wrote(now, write_ns);
+                wrote += write_ns;
+            } else {
+                now = turns.ends_at().max(now + 1);
+                read += if turns.whose == Direction::Read { now - before } else { 0 };
+            }
+        }
+        (wrote, read)
+    }
+
+    #[test]
+    fn writes_have_their_part_of_the_time_whatever_their_size() {
+        for part in [0.1, 1.0 / 3.0, 0.5, 0.8] {
+            let lengths = Lengths::of(part, MILLISECOND / 2, 0.9).unwrap();
+            assert!(lengths.read_ns.abs_diff(9 * MILLISECOND / 2) <= 1);
+            for write_ns in [33_000, 2 * MILLISECOND, 20 * MILLISECOND] {
+                let (wrote, read) = ten_seconds(lengths, write_ns);
+                let found = wrote as f64 / (wrote + read) as f64;
+                assert!((found / part - 1.0).abs() < 0.05, "{part} of writes of {write_ns} ns: {found}");
+            }
+        }
+        assert_eq!([0.0, 1.0, f64::NAN].map(|part| Lengths::of(part, MILLISECOND, 0.9)), [None; 3]);
+    }
+
+    #[test]
+    fn writes_that_take_longer_than_they_cost_do_not_have_more_of_the_time() {
+        let mut turns = Turns::default();
+        turns.set(Lengths::of(0.5, MILLISECOND, 0.9));
+        assert_eq!(turns.look(0, true), (Direction::Write, true));
+        // One in 5 ms, which should take 0.1 ms.
+        let went = (0..10).filter(|at| {
+            let is_writing = turns.look(at * 5 * MILLISECOND, true).0 == Direction::Write;
+            turns.wrote(at * 5 * MILLISECOND, if is_writing { MILLISECOND / 10 } else { 0 });
+            is_writing
+        });
+        assert_eq!(went.count(), 8, "18 ms of 27");
+    }
+
+    #[test]
+    fn without_writes_it_stays_with_reads_and_a_write_need_not_wait() {
+        let mut turns = Turns::default();
+        turns.set(Lengths::of(0.5, MILLISECOND, 0.9));
+        assert_eq!(turns.look(0, false), (Direction::Read, false));
+        assert_eq!(turns.look(100 * MILLISECOND, true), (Direction::Write, true));
+        turns.wrote(100 * MILLISECOND, MILLISECOND);
+        assert_eq!(turns.look(100 * MILLISECOND, false), (Direction::Write, false), "it is not yet programmed");
+        assert_eq!(turns.look(101 * MILLISECOND, false), (Direction::Read, true));
+        assert_eq!(turns.look(102 * MILLISECOND, true), (Direction::Read, false), "reads have their time");
+    }
+}
