@@ -29,6 +29,7 @@
 //! Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`.
 //! Downside: the order inside the device is its own. Each request costs a look at every tenant.
 
+mod balance;
 mod pace;
 mod price;
 mod scale;
@@ -43,6 +44,7 @@ use crate::disk::device::TURNAROUND_NS;
 use crate::disk::profile::Direction;
 use crate::disk::{IoId, Op};
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
+use balance::{Balance, Kept};
 use pace::Pace;
 use scale::{Scale, Who};
 use turns::{Lengths, Turns};
@@ -91,6 +93,7 @@ struct Tenant {
     /// How long it has wanted something, until it became what it is now, busy or idle.
     wanted_ns: Nanos,
     busy_since: Nanos,
+    kept: Kept,
     /// [`Books::per_cost`] when its cost in flight changed last.
     settled: f64,
 }
@@ -194,6 +197,7 @@ pub(crate) struct Fair {
     /// Tenants that are active, and their weights.
     active: u32,
     active_ppb: u64,
+    balance: Balance,
     turns: Turns,
     /// When it was last looked whose turn it is.
     looked_at: Nanos,
@@ -223,6 +227,7 @@ impl Fair {
             pace: Pace::default(),
             active: 0,
             active_ppb: 0,
+            balance: Balance::default(),
             turns: Turns::default(),
             looked_at: 0,
             limit_ns: Nanos::MAX,
@@ -260,6 +265,15 @@ impl Fair {
         }
         let keep = f64::from(self.settings.insulation_permille.clamp(1, 999)) / 1000.0;
         let active_ppb = self.active_ppb as f64;
+        if self.balance.is_due(now) {
+            let active = self.tenants.iter_mut().flatten().filter(|tenant| tenant.active);
+            let kept = active.map(|tenant| {
+                let part = tenant.kept.since(tenant.useful_ns, tenant.wanting_ns(now));
+                (tenant.is_polite(), part * active_ppb / tenant.weight as f64)
+            });
+            self.balance.look(now, keep, kept);
+        }
+        let factor = self.balance.factor();
         let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
         let writes = active().map(|tenant| tenant.writes() * tenant.weight as f64).sum::<f64>() / active_ppb;
         let behind_ns = self.settings.prices.behind_writes_ns();
@@ -272,7 +286,7 @@ impl Fair {
             behind_ns.filter(|_| self.turns.are_taken()).map_or(0.0, |behind_ns| writes * behind_ns / 2.0);
         let leaves = |tenant: &Tenant| {
             let part = keep * tenant.weight as f64 / active_ppb;
-            (MARGIN * (tenant.alone_ns * (1.0 / part - 1.0) - programs_ns)) as Nanos
+            (factor * MARGIN * (tenant.alone_ns * (1.0 / part - 1.0) - programs_ns)) as Nanos
         };
         self.limit_ns = active().filter(|tenant| tenant.is_polite()).map(leaves).min().unwrap_or(Nanos::MAX);
         self.tenants.iter_mut().flatten().for_each(|tenant| tenant.asked_ns = tenant.asked_ns.map(|ns| ns * FORGETS));
@@ -373,6 +387,7 @@ impl Policy for Fair {
                     gaps_ns: 0,
                     wanted_ns: 0,
                     busy_since: now,
+                    kept: Kept::default(),
                     settled: self.books.per_cost,
                 });
             }

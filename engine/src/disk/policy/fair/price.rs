@@ -207,11 +207,11 @@ impl Prices {
         sizes.into_iter().find(|&bytes| splits && kind.splits_well(bytes)).unwrap_or(largest)
     }
 
-    /// How long a read waits at most for what was written before and is acknowledged, if reads suffer from that: it begins
-    /// at a random moment of it, so half as much is lost on average, and that is more than R = 0.9 leaves of its time alone. A
+    /// How long a read waits at most for what was written before and is acknowledged, if reads suffer from that: it takes at least
+    /// twice as long as alone then. Less is within the noise of a probe, and turns that short hold a few requests only. A
     /// throttle lets so little pass that it does not matter.
     pub(super) fn behind_writes_ns(&self) -> Option<f64> {
-        let suffers = |&ns: &f64| ns / 2.0 > (1.0 / AS_GOOD - 1.0) * self.read.alone_ns[0];
+        let suffers = |&ns: &f64| ns > self.read.alone_ns[0];
         self.behind_writes_ns.filter(suffers).filter(|_| !self.is_throttled())
     }
 
