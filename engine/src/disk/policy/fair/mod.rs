@@ -33,20 +33,21 @@ mod balance;
 mod pace;
 mod price;
 mod scale;
+mod tenant;
 mod turns;
 
 use super::insulated::STUCK_NS;
-use super::queue::{Entry, Queue};
+use super::queue::Entry;
 use super::weights::Weights;
 use super::{DiskTime, Policy, Settings, TenantPlan};
 use crate::control::TenantId;
-use crate::disk::device::TURNAROUND_NS;
 use crate::disk::profile::Direction;
 use crate::disk::{IoId, Op};
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
-use balance::{Balance, Kept};
+use balance::Balance;
 use pace::Pace;
 use scale::{Scale, Who};
+use tenant::{Books, Tenant};
 use turns::{Lengths, Turns};
 
 pub use pace::PACE_DEBT_NS;
@@ -62,123 +63,6 @@ const WEIGHT: f64 = 1.0 / 8.0;
 const FORGETS: f64 = 1.0 - WEIGHT;
 /// Of what a polite tenant may wait, the part that others' costs may come to: requests also get into each other's way.
 const MARGIN: f64 = 0.75;
-
-#[derive(Debug)]
-struct Tenant {
-    share: Option<Share>,
-    /// Parts per billion.
-    weight: u64,
-    queue: Queue,
-    in_device: u32,
-    in_device_ns: Nanos,
-    /// Virtual times of its next request, and of the end of its last one.
-    start: Nanos,
-    finish: Nanos,
-    /// It has had a request of late.
-    active: bool,
-    idle_since: Nanos,
-    /// The part of its requests that came when it had used less than its share.
-    behind: f64,
-    /// Cost of the reads and the writes that it asked for, the last tenth of a second more than what was before.
-    asked_ns: [f64; 2],
-    /// How long its requests take alone, on average.
-    alone_ns: f64,
-    owned_ns: f64,
-    useful_ns: f64,
-    /// The mean of the gaps between its requests, of late, and what that was when nobody else wanted anything.
-    gap_ns: f64,
-    gap_alone_ns: Option<f64>,
-    /// All its gaps.
-    gaps_ns: Nanos,
-    /// How long it has wanted something, until it became what it is now, busy or idle.
-    wanted_ns: Nanos,
-    busy_since: Nanos,
-    kept: Kept,
-    /// [`Books::per_cost`] when its cost in flight changed last.
-    settled: f64,
-}
-
-impl Tenant {
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.in_device == 0
-    }
-
-    fn is_polite(&self) -> bool {
-        self.behind > 0.5
-    }
-
-    /// The part of what it asks for that is writes.
-    fn writes(&self) -> f64 {
-        let [reads, writes] = self.asked_ns;
-        if writes > 0.0 { writes / (reads + writes) } else { 0.0 }
-    }
-
-    fn wanting_ns(&self, now: Nanos) -> Nanos {
-        self.wanted_ns + if self.is_idle() { 0 } else { now - self.busy_since }
-    }
-
-    /// It has nothing to do any more.
-    fn rest(&mut self, now: Nanos) {
-        self.wanted_ns += now - self.busy_since;
-        self.idle_since = now;
-    }
-
-    fn outstanding(&self) -> u64 {
-        self.queue.len() as u64 + u64::from(self.in_device)
-    }
-
-    /// It asks again after a pause. A short one is a gap in which it thinks, as it would alone: there is no other way to know how long it would
-    /// be then than to have seen it. Beside others a client may have to wait for a processor too.
-    fn resume(&mut self, now: Nanos, alone: bool) {
-        self.busy_since = now;
-        let gap_ns = now - self.idle_since;
-        if gap_ns > TURNAROUND_NS {
-            return;
-        }
-        self.wanted_ns += gap_ns;
-        self.gaps_ns += gap_ns;
-        self.gap_ns += WEIGHT * (gap_ns as f64 - self.gap_ns);
-        if alone {
-            self.gap_alone_ns = Some(self.gap_ns);
-        }
-        self.useful_ns +=
-            if alone { gap_ns as f64 } else { self.gap_ns.min(self.gap_alone_ns.unwrap_or(f64::INFINITY)) };
-    }
-
-    fn settle(&mut self, books: &Books) {
-        self.owned_ns += self.in_device_ns as f64 * (books.per_cost - self.settled);
-        self.settled = books.per_cost;
-    }
-}
-
-/// Divides the device's time by cost in flight.
-#[derive(Default, Debug)]
-struct Books {
-    /// What is in flight.
-    cost_ns: Nanos,
-    load_ppm: u64,
-    /// Time by cost in flight, summed up.
-    per_cost: f64,
-    /// Time in which something was in flight.
-    busy_ns: Nanos,
-    settled_at: Nanos,
-}
-
-impl Books {
-    fn settle(&mut self, now: Nanos) {
-        let past_ns = self.running_ns(now);
-        if past_ns > 0 {
-            self.busy_ns += past_ns;
-            self.per_cost += past_ns as f64 / self.cost_ns as f64;
-        }
-        self.settled_at = now;
-    }
-
-    /// Busy since it was settled.
-    fn running_ns(&self, now: Nanos) -> Nanos {
-        if self.cost_ns > 0 { now - self.settled_at } else { 0 }
-    }
-}
 
 /// The policy.
 #[derive(Debug)]
@@ -367,29 +251,7 @@ impl Policy for Fair {
         match &mut self.tenants[at] {
             Some(tenant) => tenant.share = share,
             none => {
-                *none = Some(Tenant {
-                    share,
-                    weight: 1,
-                    queue: Queue::default(),
-                    in_device: 0,
-                    in_device_ns: 0,
-                    start: self.virtual_ns,
-                    finish: self.virtual_ns,
-                    active: false,
-                    idle_since: now,
-                    behind: 0.0,
-                    asked_ns: [0.0; 2],
-                    alone_ns: 0.0,
-                    owned_ns: 0.0,
-                    useful_ns: 0.0,
-                    gap_ns: 0.0,
-                    gap_alone_ns: None,
-                    gaps_ns: 0,
-                    wanted_ns: 0,
-                    busy_since: now,
-                    kept: Kept::default(),
-                    settled: self.books.per_cost,
-                });
+                *none = Some(Tenant::new(now, share, self.virtual_ns, &self.books));
             }
         }
         self.weigh();
