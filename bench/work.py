@@ -207,8 +207,8 @@ def memory_and_idle(bench):
 def policies(bench):
     """What insulation costs the processor beside the policy `none`: slices, and fair queueing without heads."""
 
-    def by(server, policy, needs_slices, depth, hits):
-        run = bench.reading(server, depth, hits=hits)
+    def by(server, policy, needs_slices, hits):
+        run = bench.reading(server, 32, hits=hits)
 
         def turn():
             server.server.cli("disk", "set", "default", "--policy", policy)
@@ -223,7 +223,7 @@ def policies(bench):
             return of, lambda *runs: (runs[at].server_cpu_us, runs[0].server_cpu_us + allowed_us)
 
         lines = [line("slices", 1), line("no heads", 2)]
-        turns = [by(server, policy, slices, 32, hits) for policy, slices in (("none", 1), ("insulated", 1), ("insulated", 0))]
+        turns = [by(server, policy, slices, hits) for policy, slices in (("none", 1), ("insulated", 1), ("insulated", 0))]
         return bench.in_turns(lines, *turns)
 
     with bench.taking_part(bench.ours(HOT_BYTES, HOT_BYTES * 4)) as (ours,):

@@ -159,7 +159,7 @@ fn growing() -> Bench {
 #[test]
 fn a_need_that_grows_is_met_from_what_was_lent_and_nobody_stalls() {
     let mut bench = growing();
-    count(&mut bench, 60 * SECOND);
+    let lending = count(&mut bench, 60 * SECOND);
     let (before, lent) = (sizing(&mut bench, 0), tenant(&mut bench, 1).target_frames);
     let grown = count(&mut bench, 200 * SECOND);
     let after = sizing(&mut bench, 0);
@@ -177,11 +177,10 @@ fn a_need_that_grows_is_met_from_what_was_lent_and_nobody_stalls() {
     }
     count(&mut other, 60 * SECOND);
     let steady = count(&mut other, 200 * SECOND);
-    let longest = [grown[1].1, steady[1].1];
-    println!("the lender waits {longest:?} ns at most");
-    // With more dirt that can go at once its slices, and so the others', are longer as long as it has what it lends.
-    let longer = lent as f64 / stats.target_frames as f64;
-    assert!(longest[0] as f64 <= longest[1] as f64 * longer * 1.125, "the lender waits {longest:?} ns at most");
+    // As long as it has what it lends, more dirt goes at once: its slices, and so the others', are longer.
+    let longest = [grown[1].1, lending[1].1.max(steady[1].1)];
+    println!("the lender waits {longest:?} ns at most, {steady:?} without loans");
+    assert!(longest[0] <= longest[1] + longest[1] / 4, "the lender waits {longest:?} ns at most");
 }
 
 #[test]

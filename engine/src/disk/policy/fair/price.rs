@@ -109,7 +109,7 @@ pub struct Prices {
     utilisation: [(f64, f64); DEPTHS.len() + DEEPER.len()],
     /// What a throttle lets pass, requests and bytes a second.
     throttle: [Option<f64>; 2],
-    /// How much longer a small read takes right after writes at most, and alone on average.
+    /// How much longer a small read takes right after writes than alone, each at its 95th percentile.
     behind_writes_ns: Option<f64>,
 }
 
