@@ -10,7 +10,7 @@ PYTHON := /usr/bin/python3
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench bench-headless bench-insulation bench-realtime readme lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench bench-headless bench-insulation bench-mixes bench-realtime readme lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,11 @@ bench-insulation: ## beside schedulers, weights and ceilings of the kernel, and 
 	@scripts/setup bench
 	cargo build --release -p node
 	$(PYTHON) bench/insulation.py $(BENCH)
+
+bench-mixes: ## whether the laboratory's mixes do in real time, driven by fio, what they do in virtual time (half an hour)
+	@scripts/setup bench
+	cargo build --release -p node -p lab
+	$(PYTHON) bench/mixes.py $(BENCH)
 
 bench-realtime: ## whether a simulated disk of a running server keeps virtual time
 	@scripts/setup bench

@@ -1,13 +1,14 @@
-//! `aerogel-lab list`, `run` and `report`.
+//! `aerogel-lab list`, `run`, `report` and `stage`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use engine::units::SECOND;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{ALL, Claim, Context, Experiment, Outcome, index, page};
+use super::{ALL, Claim, Context, Experiment, Outcome, index, insulation, page};
 
 /// How thorough.
 #[derive(Args, Debug, Clone)]
@@ -34,7 +35,7 @@ impl Effort {
         let progress = ProgressBar::new(0).with_style(style).with_prefix(name.to_owned());
         progress.enable_steady_tick(Duration::from_millis(500));
         let seeds = (0..count).map(|i| self.seed.wrapping_add(i)).collect();
-        Context { quick: self.quick, seeds, traces: self.traces.clone(), progress }
+        Context { quick: self.quick, seeds, traces: self.traces.clone(), stage: None, progress }
     }
 }
 
@@ -70,6 +71,26 @@ pub struct Report {
     effort: Effort,
     /// The page: one HTML file that needs nothing else
     #[arg(long, value_name = "FILE", default_value = "target/lab/report.html")]
+    out: PathBuf,
+}
+
+/// Writes a mix of tenants down for a real server: what each client asks for (logs that fio replays), and what each tenant
+/// gets in virtual time
+#[derive(Args, Debug)]
+pub struct Stage {
+    /// Which experiment
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    effort: Effort,
+    /// The disk
+    #[arg(long, value_name = "PRESET", default_value = "cheetah-15k5")]
+    disk: String,
+    /// How long it counts, after warming up, s
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    counted: u64,
+    /// Where mix.json and the logs go
+    #[arg(long, value_name = "DIR", default_value = "target/lab/stage")]
     out: PathBuf,
 }
 
@@ -149,6 +170,33 @@ impl Run {
             println!("results and pictures: {}", self.out.display());
         }
         Ok(good)
+    }
+}
+
+impl Stage {
+    /// Exit status 2 when something could not be done.
+    pub fn run(&self) -> ExitCode {
+        finish(self.all().map(|()| true))
+    }
+
+    fn all(&self) -> Result<(), String> {
+        let mix = insulation::MIXES.iter().find(|mix| mix.name == self.name).ok_or_else(|| {
+            let known: Vec<_> = insulation::MIXES.iter().map(|mix| mix.name).collect();
+            format!("'{}' is no mix that can be written down: {}", self.name, known.join(", "))
+        })?;
+        std::fs::create_dir_all(&self.out).map_err(|error| format!("{}: {error}", self.out.display()))?;
+        let mut context = self.effort.context(&self.name);
+        let (disk, directory) = (self.disk.clone(), self.out.clone());
+        context.stage = Some(insulation::stage::Stage { disk, directory, counted_ns: self.counted * SECOND });
+        let outcome = (mix.run)(&context);
+        context.progress.finish_and_clear();
+        match outcome?.left_out {
+            Some(why) => Err(format!("{}: {why}", self.name)),
+            None => {
+                println!("{}", self.out.join("mix.json").display());
+                Ok(())
+            }
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod sharing;
 
 use std::path::PathBuf;
 
+use insulation::stage::Stage;
 use serde::Serialize;
 
 /// All experiments, in the order in which a person reads them.
@@ -75,6 +76,8 @@ pub struct Context {
     pub seeds: Vec<u64>,
     /// Where real traces are, if there are any.
     pub traces: PathBuf,
+    /// Where a mix is to be written down for a real server, instead of being judged.
+    pub stage: Option<Stage>,
     /// Shows how far it is.
     pub progress: indicatif::ProgressBar,
 }
@@ -200,8 +203,13 @@ mod tests {
 
     #[test]
     fn results_keep_the_order_of_items() {
-        let context =
-            Context { quick: true, seeds: vec![1], traces: PathBuf::new(), progress: indicatif::ProgressBar::hidden() };
+        let context = Context {
+            quick: true,
+            seeds: vec![1],
+            traces: PathBuf::new(),
+            stage: None,
+            progress: indicatif::ProgressBar::hidden(),
+        };
         let items: Vec<u64> = (0..100).collect();
         assert_eq!(context.parallel(&items, |&n| n * n), items.iter().map(|n| n * n).collect::<Vec<_>>());
     }

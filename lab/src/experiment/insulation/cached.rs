@@ -94,7 +94,7 @@ fn updates() -> Load {
 }
 
 /// Two scans, one in each half of any volume that is an eighth of a disk, and random reads.
-fn scans() -> Load {
+pub(super) fn scans() -> Load {
     let sizes = vec![(1, 128 << 10)];
     let first = Stream { sizes, align_bytes: 128 << 10, pace: closed(2), ..scan() };
     let second = Stream { area_start: 8 << 30, ..first.clone() };

@@ -7,7 +7,7 @@ use super::super::chart::{self, Group};
 use super::super::stand::{Rate, Run};
 use super::super::{Bound, Claim, Context, Outcome, Picture};
 use super::play::{Played, Seed, decided, in_time, kept, lost, play, windows};
-use super::{Actor, Mix, Sizes, live, short, surely};
+use super::{Actor, Mix, Sizes, live, short, stage, surely};
 
 /// Part of R that a window of ten rounds may miss.
 pub const WINDOW_SLACK: f64 = 0.08;
@@ -95,6 +95,9 @@ fn parts(mix: &Mix) -> impl Iterator<Item = (usize, f64)> {
 
 /// Runs a mix, and says of each tenant on each disk what it keeps.
 pub fn insulate(context: &Context, mix: &Mix) -> Result<Outcome, String> {
+    if let Some(to) = &context.stage {
+        return stage::write(context, mix, to);
+    }
     let (mut claims, mut data) = (Vec::new(), Map::new());
     let all = play(context, mix)?;
     for played in &all {

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod mixes;
 mod partitions;
 mod play;
+pub mod stage;
 pub mod sweep;
 pub mod traced;
 mod traces;
@@ -23,6 +24,7 @@ mod traces;
 use engine::control::TenantSpec;
 use engine::units::{Nanos, SECOND, Share};
 
+use super::Experiment;
 use super::loads::Load;
 use super::stand::Run;
 
@@ -32,6 +34,20 @@ const DISKS: &[&str] = &["cheetah-15k5", "barracuda-7200.9", "nearline"];
 const KEEP: &[u32] = &[900, 800];
 /// And of those in which the cache plays no part.
 const KEEP_UNCACHED: &[u32] = &[900, 800, 950];
+
+/// Experiments that are one mix, and can be written down for a real server.
+pub const MIXES: &[&Experiment] = &[
+    &mixes::STREAMS,
+    &mixes::STREAM_RANDOM,
+    &mixes::DEPTHS,
+    &mixes::UNEQUAL,
+    &mixes::WRITE_STREAM,
+    &mixes::RANDOM_WRITES,
+    &cached::ABSORBED,
+    &cached::FOUR,
+    &cached::DATABASE,
+    &traced::CLOSED,
+];
 
 /// A tenant of a mix.
 pub struct Actor {
@@ -103,6 +119,11 @@ impl Mix {
     fn cached(memory: u64, actors: Vec<Actor>) -> Mix {
         let (warm_up_ns, counted_ns) = (10 * SECOND, 60 * SECOND);
         Mix { actors, memory, warm_up_ns, counted_ns, keep: KEEP, sizes: Sizes::Stated, round_max_ns: 2 * SECOND }
+    }
+
+    /// The size of a tenant's partition, if the server does not decide it: even, or what was found for it.
+    fn cache_bytes(&self, at: usize, found: Option<&[u64]>) -> Option<u64> {
+        (self.sizes != Sizes::Decided).then(|| found.map_or(self.memory / self.actors.len() as u64, |sizes| sizes[at]))
     }
 }
 

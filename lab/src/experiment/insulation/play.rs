@@ -31,7 +31,7 @@ pub struct Seed {
 }
 
 /// What a tenant's work of a while is measured by, MB/s: what its client got, or of a writer what reached the medium.
-fn rate(actor: &Actor, run: &Run, at: usize) -> f64 {
+pub fn rate(actor: &Actor, run: &Run, at: usize) -> f64 {
     let written = |snapshot: &Snapshot| snapshot.volumes[at].device_write_bytes as f64;
     let rate = &run.rates[at];
     match actor.load.only_writes() {
@@ -154,10 +154,34 @@ fn runs_alone(mix: &Mix, actor: &Actor) -> usize {
     if actor.load.streams() { mix.keep.len() } else { 1 }
 }
 
-enum Job {
+/// A run of a mix.
+pub enum Job {
+    /// One tenant, by its place, at this R.
     Alone(usize, u32),
+    /// All, at this R.
     Together(u32),
+    /// All, under `none`.
     Bare,
+}
+
+/// Does one of a mix's runs, with the partitions that were found for it, if any were.
+pub fn perform(mix: &Mix, stand: &Stand, sizes: Option<&(Vec<u64>, f64)>, seed: u64, job: &Job) -> Result<Run, String> {
+    let mut cast: Vec<_> = mix.actors.iter().map(|actor| Some(actor.cast())).collect();
+    let stand = match *job {
+        Job::Alone(only, keep) => {
+            cast.iter_mut().enumerate().filter(|&(at, _)| at != only).for_each(|(_, absent)| *absent = None);
+            Stand { insulation_permille: keep, ..alone(stand, &mix.actors[only]) }
+        }
+        Job::Together(keep) => {
+            let sizes = sizes.map(|(sizes, _)| &sizes[..]);
+            for (at, (spec, _)) in cast.iter_mut().flatten().enumerate() {
+                spec.cache = mix.cache_bytes(at, sizes).map_or(spec.cache, CacheSpec::Asked);
+            }
+            Stand { insulation_permille: keep, ..stand.clone() }
+        }
+        Job::Bare => Stand { policy: Kind::None, prefetch: Some(PREFETCH), shared_cache: true, ..stand.clone() },
+    };
+    stand.play(&cast, false, seed)
 }
 
 /// Runs a mix on each disk with each seed.
@@ -180,26 +204,8 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
             jobs.push((on, seed, Job::Bare));
         }
     }
-    let results = context.parallel(&jobs, |&((stand, sizes), seed, ref job)| {
-        let mut cast: Vec<_> = mix.actors.iter().map(|actor| Some(actor.cast())).collect();
-        let stand = match *job {
-            Job::Alone(only, keep) => {
-                cast.iter_mut().enumerate().filter(|&(at, _)| at != only).for_each(|(_, absent)| *absent = None);
-                Stand { insulation_permille: keep, ..alone(stand, &mix.actors[only]) }
-            }
-            Job::Together(keep) => {
-                let even = vec![mix.memory / count as u64; count];
-                let sizes = sizes.as_ref().map_or(&even, |(sizes, _)| sizes);
-                let asked = cast.iter_mut().flatten().zip(sizes);
-                if mix.sizes != Sizes::Decided {
-                    asked.for_each(|((spec, _), &bytes)| spec.cache = CacheSpec::Asked(bytes));
-                }
-                Stand { insulation_permille: keep, ..stand.clone() }
-            }
-            Job::Bare => Stand { policy: Kind::None, prefetch: Some(PREFETCH), shared_cache: true, ..stand.clone() },
-        };
-        stand.play(&cast, false, seed)
-    });
+    let results =
+        context.parallel(&jobs, |&((stand, sizes), seed, ref job)| perform(mix, stand, sizes.as_ref(), seed, job));
     let mut results = results.into_iter();
     let mut take = |count: usize| results.by_ref().take(count).collect::<Result<Vec<_>, _>>();
     let mut played = Vec::new();
