@@ -6,7 +6,7 @@ use sim::load::{Pace, Place, Stream};
 use super::super::loads::{Load, Mixture};
 use super::super::{Context, Experiment, Outcome};
 use super::judge::insulate;
-use super::{Actor, Mix};
+use super::{Actor, Mix, Sizes};
 
 const PAPER: &str = "Argon, section 5.2: with partitions that keep R of the hits, slices and prefetching, each of four workloads keeps \
                      about R of its share; without, a stream takes the others' cache and one random reader the disk.";
@@ -20,7 +20,7 @@ pub const ABSORBED: Experiment = Experiment {
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let actors = vec![Actor::new("stream", (1, 2), scan()), Actor::new("a third absorbed", (1, 2), absorbed())];
-        insulate(context, &Mix::cached(96 << 20, actors))
+        insulate(context, &Mix { sizes: Sizes::Decided, warm_up_ns: 120 * SECOND, ..Mix::cached(96 << 20, actors) })
     },
 };
 
@@ -39,7 +39,7 @@ pub const FOUR: Experiment = Experiment {
             Actor::new("Zipf", (1, 4), skewed()),
             Actor::new("random reads", (1, 4), super::super::stand::random(4)),
         ];
-        insulate(context, &Mix::cached(256 << 20, actors))
+        insulate(context, &Mix { sizes: Sizes::Decided, warm_up_ns: 120 * SECOND, ..Mix::cached(256 << 20, actors) })
     },
 };
 
@@ -54,7 +54,7 @@ pub const DATABASE: Experiment = Experiment {
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let actors = vec![Actor::new("updates", (1, 2), updates()), Actor::new("scans", (1, 2), scans())];
-        insulate(context, &Mix { warm_up_ns: 30 * SECOND, ..Mix::cached(512 << 20, actors) })
+        insulate(context, &Mix { sizes: Sizes::Decided, warm_up_ns: 120 * SECOND, ..Mix::cached(512 << 20, actors) })
     },
 };
 

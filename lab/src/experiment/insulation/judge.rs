@@ -1,5 +1,6 @@
 //! What the runs of a mix say: claims, figures of every tenant, pictures.
 
+use engine::control::VolumeStats;
 use engine::disk::policy::TenantPlan;
 use serde_json::{Map, Value, json};
 
@@ -164,6 +165,16 @@ fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -
     kept.into_iter().chain([off]).collect()
 }
 
+/// The part of the blocks that were read while it counted that came from the disk because somebody waited for them.
+fn missed(run: &Run, at: usize) -> f64 {
+    let of = |blocks: &dyn Fn(&VolumeStats) -> u64| {
+        let [before, after] = [&run.before, &run.after].map(|snapshot| blocks(&snapshot.volumes[at]) as f64);
+        after - before
+    };
+    let missed = of(&|volume| volume.miss_blocks);
+    missed / (missed + of(&|volume| volume.hit_blocks) + of(&|volume| volume.prefetched_blocks))
+}
+
 /// Everything of one disk.
 fn figures(mix: &Mix, played: &Played) -> Value {
     let of_tenant = |tenant: &Tenant<'_>| {
@@ -173,7 +184,10 @@ fn figures(mix: &Mix, played: &Played) -> Value {
             let figures = json!({
                 "kept": tenant.kept(which), "windows": tenant.windows(which, keep), "live": tenant.live(which),
                 "in_time": tenant.in_time(which, keep), "lost": tenant.of(which, |_, seed| lost(&seed.insulated[which])),
-                "round_ms": rounds, "plan": format!("{:?}", seeds[0].insulated[which].after.tenants[at].plan),
+                "round_ms": rounds, "missed_alone": tenant.of(which, |alone, _| missed(alone, 0)),
+                "missed": tenant.of(which, |_, seed| missed(&seed.insulated[which], at)),
+                "sizing": seeds.iter().map(|seed| format!("{:?}", seed.insulated[which].after.tenants[at].sizing)).collect::<Vec<_>>(),
+                "plan": format!("{:?}", seeds[0].insulated[which].after.tenants[at].plan),
                 "rates": seeds.iter().map(|seed| seed.insulated[which].rates[at].json()).collect::<Vec<_>>(),
             });
             (keep.to_string(), figures)
