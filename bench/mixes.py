@@ -115,10 +115,11 @@ def measure(tenants, mix):
     return [(b - a) / (to - since) / 1e6 for (since, a), (to, b) in zip(before, after)]
 
 
-def staged(name, disk, counted, directory):
+def staged(name, options, directory):
     """What the laboratory wrote down of a mix."""
     warn(f"{name}: in virtual time, {SEEDS} seeds")
-    command = [LAB, "stage", name, "--disk", disk, "--seeds", SEEDS, "--counted", counted, "--out", directory, "--traces", TRACES]
+    command = [LAB, "stage", name, "--disk", options.disk, "--seeds", SEEDS, "--out", directory, "--traces", TRACES]
+    command += ["--warm-up", options.warm_up, "--counted", options.counted]
     run(*command, seconds=LAB_SECONDS)
     return json.loads((directory / "mix.json").read_text())
 
@@ -140,16 +141,16 @@ def placed(server, mix, directory):
     return tenants
 
 
-def play(name, disk, counted, scratch):
+def play(name, options, scratch):
     """Rows of a mix: (tenant, when, real, virtual)."""
     directory = scratch / name
-    mix = staged(name, disk, counted, directory)
+    mix = staged(name, options, directory)
     stated = all(tenant["cache_bytes"] for tenant in mix["tenants"])
     cache = mix["memory_bytes"] + (FILLERS_BYTES if stated else 0)
     rows = []
     with Server(scratch, cache=str(DISKS * cache), name=f"data-{name}") as server:
         move(server.pid, SERVER_CORE)
-        server.cli("disk", "add", "hdd", f"sim:{disk}")
+        server.cli("disk", "add", "hdd", f"sim:{options.disk}")
         tenants = placed(server, mix, directory)
         warn(f"{name}: together, {mix['warm_up_s']:.0f} s and {mix['counted_s']:.0f} s")
         real = measure(tenants, mix)
@@ -164,7 +165,8 @@ def play(name, disk, counted, scratch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--disk", default="cheetah-15k5", help="the simulated disk (cheetah-15k5)")
-    parser.add_argument("--counted", type=int, default=30, help="how long each run counts, s (30)")
+    parser.add_argument("--warm-up", type=int, default=30, help="how long each run warms up, s (30)")
+    parser.add_argument("--counted", type=int, default=30, help="how long each run counts after that, s (30)")
     parser.add_argument("--only", action="append", choices=MIXES, metavar="MIX", help=f"one mix, or several: {', '.join(MIXES)}")
     options = parser.parse_args()
     TARGET.mkdir(exist_ok=True)
@@ -172,7 +174,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="bench-", dir=TARGET) as scratch:
         print("| mix | tenant | | in real time, MB/s | in virtual time, MB/s | ratio | |\n|" + " --- |" * 7, flush=True)
         for name in options.only or MIXES:
-            for tenant, when, real, virtual in play(name, options.disk, options.counted, Path(scratch)):
+            for tenant, when, real, virtual in play(name, options, Path(scratch)):
                 holds = abs(real / virtual - 1) <= OFF_MAX
                 good &= holds
                 cells = [name, tenant, when, f"{real:.3f}", f"{virtual:.3f}", f"{real / virtual:.3f}"]

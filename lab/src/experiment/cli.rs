@@ -86,7 +86,10 @@ pub struct Stage {
     /// The disk
     #[arg(long, value_name = "PRESET", default_value = "cheetah-15k5")]
     disk: String,
-    /// How long it counts, after warming up, s
+    /// How long it warms up, s
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    warm_up: u64,
+    /// How long it counts, after that, s
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     counted: u64,
     /// Where mix.json and the logs go
@@ -187,7 +190,8 @@ impl Stage {
         std::fs::create_dir_all(&self.out).map_err(|error| format!("{}: {error}", self.out.display()))?;
         let mut context = self.effort.context(&self.name);
         let (disk, directory) = (self.disk.clone(), self.out.clone());
-        context.stage = Some(insulation::stage::Stage { disk, directory, counted_ns: self.counted * SECOND });
+        let [warm_up_ns, counted_ns] = [self.warm_up, self.counted].map(|seconds| seconds * SECOND);
+        context.stage = Some(insulation::stage::Stage { disk, directory, warm_up_ns, counted_ns });
         let outcome = (mix.run)(&context);
         context.progress.finish_and_clear();
         match outcome?.left_out {
