@@ -67,7 +67,7 @@ class Tenant:
         """Its clients begin."""
         for client in self.staged["clients"]:
             command = ["fio", "--name=client", "--ioengine=nbd", f"--uri={self.server.uri(self.volume)}"]
-            command += [f"--read_iolog={self.directory / client['log']}", "--read_iolog_chunked=1", "--replay_no_stall=1", "--thread"]
+            command += [f"--read_iolog={self.directory / client['log']}", "--replay_no_stall=1", "--thread"]
             command += [f"--iodepth={client['depth']}", "--output=/dev/null"]
             self.clients.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=pinned(SERVER_CORE)))
 
@@ -75,7 +75,7 @@ class Tenant:
         """Its clients end, and what they wrote is on the disk."""
         for client in self.clients:
             if client.poll() is not None:
-                raise SystemExit(f"a client of '{self.volume}' ended by itself with {client.returncode}")
+                raise SystemExit(f"a client of '{self.volume}' ended by itself with {client.returncode}: {' '.join(map(str, client.args))}")
             client.kill()
             client.wait()
         self.clients = []
