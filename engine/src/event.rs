@@ -197,3 +197,13 @@ pub enum Outgoing<'a> {
         len: u16,
     },
 }
+
+impl Outgoing<'_> {
+    /// How many bytes that is.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Outgoing::Bytes(bytes) => bytes.len() as u64,
+            Outgoing::Frame { len, .. } => u64::from(*len),
+        }
+    }
+}

@@ -23,7 +23,7 @@ use engine::disk::{Segment, VolumeId};
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::nbd::{Header, Kind, Parsed, parse};
 use engine::units::{Nanos, SECOND};
-use engine::{Action, ConnId, Event, Farewell, Receive, Server};
+use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Server};
 use tokio::sync::oneshot;
 
 use super::Options;
@@ -161,7 +161,7 @@ impl<R: Reactor> Driver<R> {
 
     /// How long to wait for something to happen.
     fn timeout(&self) -> Option<Duration> {
-        if self.mail || self.turns.tenants() > 0 || self.giving.is_some() {
+        if self.mail || self.turns.tenants() > 0 || self.giving.is_some() || !self.senders.is_empty() {
             return Some(Duration::ZERO);
         }
         let finish = self.finishing.front().map(|&(deadline, _)| deadline);
@@ -443,24 +443,38 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Begins to send what is outgoing; closes connections that have nothing more to send and are to be closed.
+    /// Begins to send what is outgoing, as much of it as each tenant may in this pass; closes connections that have nothing more to
+    /// send and are to be closed.
     fn send(&mut self) {
         let mut senders = std::mem::take(&mut self.senders);
-        for conn in senders.drain(..) {
-            let Some(connection) = &mut self.connections[conn.0 as usize] else { continue };
+        senders.retain(|&conn| {
+            let connection = self.connections[conn.0 as usize].as_mut().filter(|connection| connection.send_queued);
+            let Some(connection) = connection else { return false };
+            let may_send = self.turns.may_send(connection.tenant);
+            if may_send == 0 {
+                return true;
+            }
             connection.send_queued = false;
             if !matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
-                continue;
+                return false;
             }
             let mut parts = self.server.outgoing(conn).peekable();
             if parts.peek().is_some() {
+                let mut left = may_send;
+                let goes = |part: &Outgoing<'_>| {
+                    let goes = left > 0;
+                    left = left.saturating_sub(part.bytes());
+                    goes
+                };
                 connection.sending = true;
-                self.reactor.send(conn, parts);
+                self.reactor.send(conn, parts.take_while(goes));
+                self.turns.sends(connection.tenant, may_send - left);
             } else if connection.phase != Phase::Open {
                 drop(parts);
                 self.close(conn);
             }
-        }
+            false
+        });
         self.senders = senders;
     }
 

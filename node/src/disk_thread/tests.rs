@@ -43,6 +43,7 @@ on_both![
     large_requests_pass_through_a_small_partition,
     many_connections_take_turns,
     a_flood_of_hits_leaves_the_thread_to_others,
+    large_replies_in_company_arrive_in_parts_and_whole,
     a_client_that_vanishes_in_the_middle,
     a_client_that_does_not_read_holds_up_nobody,
     too_many_clients_are_turned_away,
@@ -214,6 +215,39 @@ fn many_connections_take_turns(kind: Kind) {
         }
     });
     close(&disk);
+    disk.stop();
+}
+
+/// Several connections of one tenant share what it may send in a pass.
+fn large_replies_in_company_arrive_in_parts_and_whole(kind: Kind) {
+    const LEN: usize = 1 << 20;
+    let (other, tenant) = (VolumeId(4), TenantId(2));
+    let disk = start(kind, 8);
+    wait(disk.command(Command::SetTenant(tenant, TenantSpec::default()))).unwrap();
+    let spec = VolumeSpec::plain(other, tenant, SIZE);
+    assert!(matches!(wait(disk.open_volume(spec, file(), Place::default())), Ok(Report::Done)));
+    let (ours, mut single) = UnixStream::pair().unwrap();
+    disk.attach(ours.into(), Vec::new(), other, Session::default());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let streams: Vec<_> = (0..4u64)
+            .map(|number| {
+                let mut client = connect(&disk, &[]);
+                scope.spawn(move || {
+                    let data = pattern(number, LEN);
+                    write(&mut client, number * LEN as u64, &data);
+                    (0..10).for_each(|_| assert!(read(&mut client, number * LEN as u64, LEN) == data));
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                read(&mut single, 0, 512);
+            }
+        });
+        streams.into_iter().for_each(|stream| stream.join().unwrap());
+        over.store(true, Ordering::Relaxed);
+    });
     disk.stop();
 }
 

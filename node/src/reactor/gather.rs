@@ -81,6 +81,11 @@ impl Gather {
         }
     }
 
+    /// How many they are.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The message, valid until the list is filled again or dropped.
     pub fn message(&mut self) -> *mut libc::msghdr {
         self.message.msg_iov = self.entries.as_mut_ptr();

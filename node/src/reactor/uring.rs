@@ -51,6 +51,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(60);
 /// up (30 to 50 us), so that looking never costs more than it saves.
 const LOOK_NS: Nanos = 50_000;
 
+/// A reply of so many bytes takes longer to copy (10 us) than the system call that hands over what the device is to do meanwhile.
+const COPY_BYTES: u64 = 16 << 10;
+
 /// What a completion belongs to: the upper half of its `user_data`; the lower is the slot.
 #[derive(Clone, Copy)]
 #[repr(u32)]
@@ -112,6 +115,8 @@ pub struct Uring {
     failures: FailureLog,
     /// The last turn did not enter the ring.
     put_off: bool,
+    /// Device requests that the kernel does not have yet.
+    queued: bool,
     /// Entries that the kernel has not completed, the wake-up's included.
     in_flight: usize,
 }
@@ -140,6 +145,7 @@ impl Uring {
             ready: Vec::new(),
             failures: FailureLog::new(),
             put_off: false,
+            queued: false,
             in_flight: 0,
         };
         uring.listen_for_wakes();
@@ -174,6 +180,7 @@ impl Uring {
         };
         let entry = device_entry(volume.target, request, fixed);
         self.push(entry.user_data(Tag::Io.with(io.0)));
+        self.queued = true;
     }
 
     fn push_receive(&mut self, conn: ConnId) {
@@ -402,6 +409,10 @@ impl Reactor for Uring {
     fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) {
         assert!(self.socket(conn).sending.is_none(), "one send at a time");
         let mut gather = self.gathers.outgoing(&self.memory, parts);
+        if self.queued && gather.bytes() >= COPY_BYTES {
+            // What goes wrong will go wrong again in the next turn, and is told there.
+            self.queued = self.ring.enter(Some(Duration::ZERO)).is_err();
+        }
         let completion = match transfer(&self.socket(conn).fd, gather.message(), Direction::Out) {
             Transfer::Later => return self.push_send(conn, gather),
             Transfer::Bytes(bytes) => Completion::Sent { conn, bytes },
@@ -465,6 +476,7 @@ impl Reactor for Uring {
         if !self.put_off {
             let wait = self.ready.is_empty() && self.looking.is_empty();
             slept = self.ring.enter(if wait { timeout } else { Some(Duration::ZERO) })?;
+            self.queued = false;
         }
         self.collect(completions);
         Ok(slept)

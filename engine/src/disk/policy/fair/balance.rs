@@ -9,10 +9,18 @@
 //!   factor x= 1 + GAIN x (least kept of the polite - least kept of the greedy)        each capped at R and a little
 //! ```
 //!
-//! When all keep R, the factor goes back to 1. It is bounded, and moves by a tenth in a tenth of a second at most.
+//! And among the greedy: tags know what a request costs alone, and turns how long reads and writes may go each, not what they do to
+//! each other. While one of them keeps less than R, their weights are multiplied by
+//!
+//! ```text
+//!   pull  x= 1 + (mean kept of the greedy - its own) / mean / 10          and all by what makes the sum of weights what it was
+//! ```
+//!
+//! When all keep R, factor and pulls go back to 1. They are bounded, and move by a tenth in a tenth of a second at most.
 //!
 //! Downside: where the device cannot keep the promise to both, both lose the same part of it.
 
+use super::Fair;
 use crate::units::{MILLISECOND, Nanos};
 
 /// Between looks: hundreds of requests of a fast device.
@@ -27,24 +35,61 @@ const RETURN: f64 = 0.02;
 const COMFORT: f64 = 1.1;
 /// Its bounds. Where no more than one request fits, less means nothing; the knee bounds it above.
 const FACTOR: (f64, f64) = (1.0 / 4.0, 16.0);
+/// How far a pull moves for all of the mean: slower than what is usual is forgotten, or it would swing.
+const PULL_GAIN: f64 = 0.1;
+/// Its bounds.
+const PULL: (f64, f64) = (1.0 / 4.0, 4.0);
+/// What a look weighs in what is usual: a second, in which there are some turns of reads and writes.
+const WEIGHT: f64 = 1.0 / 8.0;
 /// A tenant that wanted something for less of the time is not asked.
 const WANTED: f64 = 0.5;
 
 /// What a tenant kept since the last look.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(super) struct Kept {
     useful_ns: f64,
     wanting_ns: Nanos,
+    /// Of its share, and what is usual for it.
+    kept: f64,
+    usual: f64,
+    /// What its weight is multiplied by.
+    pull: f64,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept { useful_ns: 0.0, wanting_ns: 0, kept: f64::INFINITY, usual: f64::INFINITY, pull: 1.0 }
+    }
 }
 
 impl Kept {
     /// Useful time by wanting time since the look before; of one that hardly wanted anything, infinite.
-    pub(super) fn since(&mut self, useful_ns: f64, wanting_ns: Nanos) -> f64 {
+    fn since(&mut self, useful_ns: f64, wanting_ns: Nanos) -> f64 {
         let wanted = (wanting_ns - self.wanting_ns) as f64;
         let ratio =
             if wanted < WANTED * LOOK_NS as f64 { f64::INFINITY } else { (useful_ns - self.useful_ns) / wanted };
         (self.useful_ns, self.wanting_ns) = (useful_ns, wanting_ns);
         ratio
+    }
+
+    /// It has kept so much.
+    fn keeps(&mut self, kept: f64) {
+        self.kept = kept;
+        self.usual =
+            if self.usual.is_finite() && kept.is_finite() { self.usual + WEIGHT * (kept - self.usual) } else { kept };
+    }
+
+    /// A weight, multiplied.
+    pub(super) fn pulled(&self, weight: u64) -> u64 {
+        ((weight as f64 * self.pull) as u64).max(1)
+    }
+
+    /// Towards the `mean` of those who are to be even; without, back to 1.
+    fn pull(&mut self, mean: Option<f64>) {
+        match mean {
+            Some(mean) => self.pull *= 1.0 + (PULL_GAIN * (mean - self.usual) / mean).clamp(-STEP, STEP),
+            None => self.pull += RETURN * (1.0 - self.pull),
+        }
     }
 }
 
@@ -71,7 +116,7 @@ impl Balance {
     }
 
     /// What each tenant has kept of its share of late, the polite ones marked; `keep` is R.
-    pub(super) fn look(&mut self, now: Nanos, keep: f64, kept: impl Iterator<Item = (bool, f64)>) {
+    fn look(&mut self, now: Nanos, keep: f64, kept: impl Iterator<Item = (bool, f64)>) {
         let is_late = now >= self.looked_at + 2 * LOOK_NS;
         self.looked_at = now;
         let mut least = [COMFORT * keep; 2];
@@ -88,6 +133,38 @@ impl Balance {
             self.factor *= 1.0 + (GAIN * (polite - greedy)).clamp(-STEP, STEP);
         }
         self.factor = self.factor.clamp(FACTOR.0, FACTOR.1);
+    }
+}
+
+/// The mean of what the greedy usually keep, if one of them lacks something.
+fn to_be_even(keep: f64, usual: impl Iterator<Item = f64>) -> Option<f64> {
+    let (mut sum, mut count, mut least) = (0.0, 0.0, COMFORT * keep);
+    usual.filter(|usual| usual.is_finite()).for_each(|usual| {
+        (sum, count, least) = (sum + usual, count + 1.0, usual.min(least));
+    });
+    (least < COMFORT * keep && sum > 0.0).then(|| sum / count)
+}
+
+impl Fair {
+    /// Looks at what those who are active have kept of late.
+    pub(super) fn balance(&mut self, now: Nanos, keep: f64) {
+        let all_ppb = self.active_ppb as f64;
+        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.active) {
+            let part = tenant.kept.since(tenant.useful_ns, tenant.wanting_ns(now));
+            tenant.kept.keeps(part * all_ppb / tenant.weight as f64);
+        }
+        let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
+        self.balance.look(now, keep, active().map(|tenant| (tenant.is_polite(), tenant.kept.kept)));
+        let mean = to_be_even(keep, active().filter(|tenant| !tenant.is_polite()).map(|tenant| tenant.kept.usual));
+        let mut pulled_ppb = 0.0;
+        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.active) {
+            let is_even = !tenant.is_polite() && tenant.kept.usual.is_finite();
+            tenant.kept.pull(mean.filter(|_| is_even));
+            pulled_ppb += tenant.weight as f64 * tenant.kept.pull;
+        }
+        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.active) {
+            tenant.kept.pull = (tenant.kept.pull * all_ppb / pulled_ppb).clamp(PULL.0, PULL.1);
+        }
     }
 }
 
@@ -123,6 +200,24 @@ mod tests {
             balance.look(balance.looked_at + LOOK_NS, 0.9, [(true, kept.0), (false, kept.1)].into_iter());
         }
         assert!((kept.0 - kept.1).abs() < 0.02, "{kept:?}");
+    }
+
+    #[test]
+    fn the_greedy_are_evened_out_while_one_lacks_something() {
+        let mut tenants = [Kept::default(), Kept::default()];
+        let looks = |gets: [f64; 2], tenants: &mut [Kept; 2]| {
+            for _ in 0..500 {
+                // What each gets for its weight.
+                tenants.iter_mut().zip(gets).for_each(|(tenant, gets)| tenant.keeps(gets * tenant.pull));
+                let mean = to_be_even(0.9, tenants.iter().map(|tenant| tenant.usual));
+                tenants.iter_mut().for_each(|tenant| tenant.pull(mean));
+            }
+            tenants.each_ref().map(|tenant| tenant.kept)
+        };
+        let [a, b] = looks([0.5, 1.5], &mut tenants);
+        assert!((a / b - 1.0).abs() < 0.05 && a > 0.7, "{a} {b}");
+        let [a, b] = looks([1.2, 2.0], &mut tenants);
+        assert!((a - 1.2).abs() < 0.01 && (b - 2.0).abs() < 0.01, "nobody needs it any more: {a} {b}");
     }
 
     #[test]

@@ -150,16 +150,12 @@ impl Fair {
         let keep = f64::from(self.settings.insulation_permille.clamp(1, 999)) / 1000.0;
         let active_ppb = self.active_ppb as f64;
         if self.balance.is_due(now) {
-            let active = self.tenants.iter_mut().flatten().filter(|tenant| tenant.active);
-            let kept = active.map(|tenant| {
-                let part = tenant.kept.since(tenant.useful_ns, tenant.wanting_ns(now));
-                (tenant.is_polite(), part * active_ppb / tenant.weight as f64)
-            });
-            self.balance.look(now, keep, kept);
+            self.balance(now, keep);
         }
         let factor = self.balance.factor();
         let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
-        let writes = active().map(|tenant| tenant.writes() * tenant.weight as f64).sum::<f64>() / active_ppb;
+        let pulled = |tenant: &Tenant| tenant.kept.pulled(tenant.weight) as f64;
+        let writes = active().map(|tenant| tenant.writes() * pulled(tenant)).sum::<f64>() / active_ppb;
         let behind_ns = self.settings.prices.behind_writes_ns();
         if !self.turns.are_taken() {
             self.looked_at = now;
@@ -228,7 +224,8 @@ impl Fair {
         self.waiting -= 1;
         self.virtual_ns = self.virtual_ns.max(tenant.start);
         // 128 bits: nanoseconds times parts per billion.
-        let takes = u128::from(entry.cost_ns) * u128::from(self.active_ppb) / u128::from(tenant.weight);
+        let takes =
+            u128::from(entry.cost_ns) * u128::from(self.active_ppb) / u128::from(tenant.kept.pulled(tenant.weight));
         tenant.finish = tenant.start + takes as Nanos;
         tenant.start = tenant.finish;
         tenant.in_device += 1;
