@@ -142,24 +142,24 @@ def placed(server, mix, directory):
 
 
 def play(name, options, scratch):
-    """Rows of a mix: (tenant, when, real, virtual)."""
+    """Plays a mix, and yields (tenant, when, real, virtual)."""
     directory = scratch / name
     mix = staged(name, options, directory)
     stated = all(tenant["cache_bytes"] for tenant in mix["tenants"])
     cache = mix["memory_bytes"] + (FILLERS_BYTES if stated else 0)
-    rows = []
     with Server(scratch, cache=str(DISKS * cache), name=f"data-{name}") as server:
         move(server.pid, SERVER_CORE)
         server.cli("disk", "add", "hdd", f"sim:{options.disk}")
         tenants = placed(server, mix, directory)
         warn(f"{name}: together, {mix['warm_up_s']:.0f} s and {mix['counted_s']:.0f} s")
-        real = measure(tenants, mix)
-        rows += [(tenant, "together", rate) for tenant, rate in zip(tenants, real)]
+        for tenant, rate in zip(tenants, measure(tenants, mix)):
+            yield tenant.staged["name"], "together", rate, tenant.staged["mb_per_second"]["together"]
         for tenant in tenants:
-            if tenant.staged["mb_per_second"]["alone"]:
+            virtual = tenant.staged["mb_per_second"]["alone"]
+            # Loads that do not do the same at all times are compared together only.
+            if virtual:
                 warn(f"{name}: {tenant.staged['name']} alone")
-                rows += [(tenant, "alone", *measure([tenant], mix))]
-    return [(row[0].staged["name"], row[1], row[2], row[0].staged["mb_per_second"][row[1]]) for row in rows]
+                yield tenant.staged["name"], "alone", *measure([tenant], mix), virtual
 
 
 def main():

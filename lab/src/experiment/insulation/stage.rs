@@ -36,8 +36,8 @@ pub struct Stage {
     pub counted_ns: Nanos,
 }
 
-/// A client's log is longer than what it gets in virtual time, should the real one be faster: by half, and so many bytes.
-const MORE_BYTES: u64 = 16 << 20;
+/// A client's log is longer than what it gets in virtual time, should the real one be faster: twice as long, and so many bytes.
+const MORE_BYTES: u64 = 64 << 20;
 
 /// Writes a mix down.
 pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, String> {
@@ -50,8 +50,9 @@ pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, Str
     let volume_bytes = stand.place(0, count)?.1;
     let sizes = (mix.sizes == Sizes::Stated).then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()?;
     let keep = mix.keep[0];
-    // What a load that is not steady does alone and together is not the same work in the same time.
-    let alone = (0..count).filter(|&at| mix.actors[at].load.is_steady()).map(|at| Job::Alone(at, keep));
+    // What a load that is not steady does alone and together is not the same work in the same time: such a mix is run together only.
+    let steady = mix.actors.iter().all(|actor| actor.load.is_steady());
+    let alone = (0..count).filter(|_| steady).map(|at| Job::Alone(at, keep));
     let jobs: Vec<_> = alone.chain([Job::Together(keep)]).collect();
     let jobs: Vec<_> = context.seeds.iter().flat_map(|&seed| jobs.iter().map(move |job| (seed, job))).collect();
     let runs = context.parallel(&jobs, |&(seed, job)| play::perform(mix, &stand, sizes.as_ref(), seed, job));
@@ -72,7 +73,7 @@ pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, Str
         let most = [false, true].into_iter().flat_map(|together| of(at, together)).map(all).max().unwrap_or(0);
         let start = stand.place(at, count)?.0;
         let clients =
-            clients(actor, at, volume_bytes, most + most / 2 + MORE_BYTES, context.seeds[0], &stage.directory)?;
+            clients(actor, at, volume_bytes, 2 * most + MORE_BYTES, context.seeds[0], &stage.directory)?;
         tenants.push(json!({
             "name": actor.name, "share": format!("{}/{}", actor.share.0, actor.share.1), "start_bytes": start,
             "cache_bytes": mix.cache_bytes(at, sizes.as_ref().map(|(sizes, _)| &sizes[..])),
