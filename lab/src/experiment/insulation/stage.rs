@@ -72,8 +72,7 @@ pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, Str
         let all = |(run, place): (&Run, usize)| run.rates[place].bins.iter().sum::<u64>();
         let most = [false, true].into_iter().flat_map(|together| of(at, together)).map(all).max().unwrap_or(0);
         let start = stand.place(at, count)?.0;
-        let clients =
-            clients(actor, at, volume_bytes, 2 * most + MORE_BYTES, context.seeds[0], &stage.directory)?;
+        let clients = clients(actor, at, volume_bytes, 2 * most + MORE_BYTES, context.seeds[0], &stage.directory)?;
         tenants.push(json!({
             "name": actor.name, "share": format!("{}/{}", actor.share.0, actor.share.1), "start_bytes": start,
             "cache_bytes": mix.cache_bytes(at, sizes.as_ref().map(|(sizes, _)| &sizes[..])),
