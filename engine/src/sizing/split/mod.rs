@@ -377,7 +377,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     Split { round_ns, fates: fates.collect() }
 }
 
-/// The frames of each member out of `memory`, in which their needs fit.
+/// The frames of each member out of `memory`: their needs fit in the round that was found for them, not always in the longer one of others.
 fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
     let had = |at: usize| if let Claim::Kept(frames) = tenants[at].claim { frames } else { 0 };
     let of_members = |frames: &dyn Fn(usize) -> u64| -> Vec<u64> {
@@ -391,7 +391,23 @@ fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory:
     if steady.iter().sum::<u64>() <= memory {
         return steady;
     }
-    of_members(&|at| needs[at].unwrap_or(had(at)))
+    let needed = of_members(&|at| needs[at].unwrap_or(had(at)));
+    if needed.iter().sum::<u64>() <= memory {
+        return needed;
+    }
+    // First what each one had and still needs, cut in proportion where there is less memory than then.
+    let mut kept = of_members(&|at| needed[at].min(had(at)));
+    let sum: u64 = kept.iter().sum();
+    if sum > memory {
+        kept.iter_mut().for_each(|kept| *kept = (u128::from(*kept) * u128::from(memory) / u128::from(sum)) as u64);
+    }
+    let mut left = memory.saturating_sub(kept.iter().sum());
+    for (kept, needed) in kept.iter_mut().zip(needed) {
+        let more = needed.saturating_sub(*kept).min(left);
+        *kept += more;
+        left -= more;
+    }
+    kept
 }
 
 #[cfg(test)]
