@@ -235,7 +235,7 @@ fn finish(result: Result<bool, String>) -> ExitCode {
 
 fn line(claim: &Claim) -> String {
     let verdict = if claim.holds { "holds" } else { "FAILS" };
-    format!("{verdict}  {:.3}  {} ({})", claim.value, claim.name, claim.bound)
+    format!("{verdict}  {}  {} ({})", claim.shown(), claim.name, claim.bound)
 }
 
 fn keep(directory: &Path, experiment: &Experiment, outcome: &Outcome) -> Result<(), String> {

@@ -38,8 +38,8 @@ fn table(found: &Found, quick: &Found) -> String {
         for Claim { name, bound, .. } in claims.iter().chain(only_quick) {
             let full = by_name(claims, name);
             let verdict = full.as_ref().map_or(NONE, |full| if full.holds { "holds" } else { "**misses**" });
-            let [value, look] = [full, by_name(looked, name)]
-                .map(|claim| claim.map_or(NONE.into(), |claim| format!("{:.3}", claim.value)));
+            let [value, look] =
+                [full, by_name(looked, name)].map(|claim| claim.map_or(NONE.into(), |claim| claim.shown()));
             table += &format!("| `{experiment}` | {name} | {bound} | {value} | {verdict} | {look} |\n");
         }
     }

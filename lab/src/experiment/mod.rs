@@ -148,6 +148,23 @@ impl Claim {
     }
 }
 
+/// Digits behind the point with which a figure is shown.
+const DIGITS: usize = 3;
+/// With so many, what misses is seen to miss.
+const DIGITS_MOST: usize = 9;
+
+impl Claim {
+    /// The value, with as many digits as it takes to see whether it holds.
+    fn shown(&self) -> String {
+        let shown = |digits: usize| format!("{:.digits$}", self.value);
+        let tells = |text: &String| {
+            let rounded: f64 = text.parse().unwrap_or(f64::NAN);
+            Claim::new("", rounded, self.bound).holds == self.holds
+        };
+        (DIGITS..DIGITS_MOST).map(shown).find(tells).unwrap_or_else(|| shown(DIGITS))
+    }
+}
+
 impl std::fmt::Display for Bound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -190,6 +207,16 @@ mod tests {
         assert!(Claim::new("a", 0.9, Bound::AtLeast(0.9)).holds);
         assert!(!Claim::new("a", f64::NAN, Bound::AtLeast(0.0)).holds);
         assert!(!Claim::new("a", f64::NAN, Bound::AtMost(1.0)).holds);
+    }
+
+    #[test]
+    fn what_misses_is_seen_to_miss() {
+        let shown = |value, bound| Claim::new("a", value, bound).shown();
+        assert_eq!(shown(0.90049, Bound::AtLeast(0.9)), "0.900");
+        assert_eq!(shown(0.89996, Bound::AtLeast(0.9)), "0.89996");
+        assert_eq!(shown(0.999_999_3, Bound::AtLeast(1.0)), "0.9999993");
+        assert_eq!(shown(0.050_01, Bound::AtMost(0.05)), "0.05001");
+        assert_eq!(shown(f64::NAN, Bound::AtMost(0.05)), "NaN");
     }
 
     #[test]

@@ -41,9 +41,9 @@ pub fn page(experiments: &[&Experiment], outcomes: &[Outcome], effort: &str) -> 
         add(format_args!("<table><tr><th>claim</th><th>bound</th><th>measured</th><th></th></tr>"));
         for claim in &outcome.claims {
             let (class, word) = if claim.holds { ("holds", "holds") } else { ("fails", "fails") };
-            let (name, bound, value) = (escape(&claim.name), claim.bound, claim.value);
+            let (name, bound, value) = (escape(&claim.name), claim.bound, claim.shown());
             add(format_args!(
-                "<tr><td>{name}</td><td>{bound}</td><td class=value>{value:.3}</td><td class={class}>{word}</td></tr>"
+                "<tr><td>{name}</td><td>{bound}</td><td class=value>{value}</td><td class={class}>{word}</td></tr>"
             ));
         }
         add(format_args!(

@@ -1,7 +1,7 @@
 //! What most experiments do: put loads on a preset, alone and together, and see what each gets.
 
 use engine::Config;
-use engine::control::{Snapshot, TenantSpec, WriteCache};
+use engine::control::{Sizing, Snapshot, TenantSpec, WriteCache};
 use engine::disk::policy::{Kind, Prices, Settings};
 use engine::disk::profile::{BUDGET_NS, Key, Options, Profile, Quantile};
 use engine::units::{BLOCK, Nanos, SECOND};
@@ -87,6 +87,8 @@ pub struct Run {
     pub rates: Vec<Rate>,
     /// The server when counting began.
     pub before: Snapshot,
+    /// What it had decided of each tenant at times in between, [`Stand::looks`] of them.
+    pub decided: Vec<Vec<Option<Sizing>>>,
     /// The server at the end.
     pub after: Snapshot,
 }
@@ -102,6 +104,8 @@ pub struct Stand {
     pub warm_up_ns: Nanos,
     /// How long it counts.
     pub counted_ns: Nanos,
+    /// How often it is asked meanwhile what the server has decided.
+    pub looks: u64,
     /// What is prefetched for a sequential stream at most, bytes, 0 for nothing; `None`: what R and the disk ask for.
     pub prefetch: Option<u64>,
     /// Requests in the drive at the same time; 1 is a disk without command queueing.
@@ -133,6 +137,7 @@ impl Stand {
             memory: 64 << 20,
             warm_up_ns: 2 * SECOND,
             counted_ns: if quick { 8 } else { 10 } * SECOND,
+            looks: 0,
             prefetch: Some(0),
             device_depth: 128,
             shared_cache: false,
@@ -232,11 +237,16 @@ impl Stand {
         };
         bench.run(self.warm_up_ns, &mut count);
         let before = bench.snapshot()?;
+        let mut decided = Vec::new();
+        for look in 1..=self.looks {
+            bench.run(self.warm_up_ns + self.counted_ns * look / (self.looks + 1), &mut count);
+            decided.push(bench.snapshot()?.tenants.iter().map(|tenant| tenant.sizing).collect());
+        }
         bench.run(self.warm_up_ns + self.counted_ns, &mut count);
         let after = bench.snapshot()?;
         match failed {
             Some(done) => Err(format!("{done:?} failed on a disk without faults")),
-            None => Ok(Run { rates, before, after }),
+            None => Ok(Run { rates, before, decided, after }),
         }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! Who was admitted comes first; then, one after the other, those who wish to be: each of them is, if with it there is still such a
 //! round. Where the needs of the admitted have grown beyond the memory, each keeps what it had as far as it needs it, and what is left
-//! goes to those who need more, in their order.
+//! goes to those who keep R with it, who miss least first.
 //!
 //! Asked for is R and a quarter of what R may lose, for what is not foreseen (as `insulated` does); less of it where that cannot be had.
 
@@ -232,12 +232,41 @@ impl Splitter<'_> {
     fn hold(&mut self) {
         let Question { keep, round_max_ns, .. } = *self.question;
         let needs: Vec<_> = self.tenants.iter().map(|tenant| tenant.need(keep, round_max_ns)).collect();
-        let given = give(self.tenants, &self.members, &needs, self.memory());
+        let given = self.meet_most(&needs);
         for (at, need) in needs.into_iter().enumerate() {
             if self.members[at] && need.is_none_or(|need| need > given[at]) {
                 (self.members[at], self.held[at]) = (false, given[at].min(self.tenants[at].of_use(keep)).max(1));
             }
         }
+    }
+
+    /// Frames of the members: what each one had and still needs, cut in proportion where there is less memory than then; and what is left
+    /// is for those who keep R with it, who miss least first.
+    fn meet_most(&self, needs: &[Option<u64>]) -> Vec<u64> {
+        let had = |at: usize| if let Claim::Kept(frames) = self.tenants[at].claim { frames } else { 0 };
+        let of_members = |frames: &dyn Fn(usize) -> u64| -> Vec<u64> {
+            (0..self.tenants.len()).map(|at| if self.members[at] { frames(at) } else { 0 }).collect()
+        };
+        // Nobody has less than the least: what is said of that is not cut.
+        let mut given = of_members(&|_| LEAST);
+        let mut left = self.memory().saturating_sub(given.iter().sum());
+        let more = of_members(&|at| needs[at].map_or(had(at), |need| need.min(had(at))).saturating_sub(LEAST));
+        let sum = more.iter().sum::<u64>().max(1);
+        let part = left.min(sum);
+        for (given, more) in given.iter_mut().zip(more) {
+            let more = (u128::from(more) * u128::from(part) / u128::from(sum)) as u64;
+            (*given, left) = (*given + more, left - more);
+        }
+        let mut missing: Vec<_> = (0..given.len())
+            .filter(|&at| self.members[at])
+            .filter_map(|at| Some((needs[at]?.saturating_sub(given[at]), at)))
+            .collect();
+        missing.sort_unstable();
+        for (more, at) in missing {
+            let more = if more <= left { more } else { 0 };
+            (given[at], left) = (given[at] + more, left - more);
+        }
+        given
     }
 
     /// Who wishes to be a member is one, if then there is still a round.
@@ -348,7 +377,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     Split { round_ns, fates: fates.collect() }
 }
 
-/// The frames of each member out of `memory`.
+/// The frames of each member out of `memory`: their needs fit in the round that was found for them, not always in the longer one of others.
 fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
     let had = |at: usize| if let Claim::Kept(frames) = tenants[at].claim { frames } else { 0 };
     let of_members = |frames: &dyn Fn(usize) -> u64| -> Vec<u64> {

@@ -94,6 +94,25 @@ fn a_need_that_has_grown_beyond_what_there_is_takes_nothing_from_others() {
 }
 
 #[test]
+fn what_is_left_goes_to_who_misses_least_and_the_least_is_not_cut() {
+    let (knee, slope, stream) = (knee(), slope(), stream());
+    // The first needs some 38,000. It is not given what would be of no use, and the second has what it misses.
+    let tenants = [tenant(Claim::Kept(20_000), &slope), tenant(Claim::Kept(LEAST + 3998), &knee)];
+    let fates = split(&question(LEAST + 24_100), &tenants).fates;
+    assert!(matches!(fates[0].verdict, Verdict::Memory(..)) && fates[1].verdict == Verdict::Met, "{fates:?}");
+    assert_eq!([fates[0].kept, fates[1].kept], [20_000, LEAST + 4000]);
+    // There is less memory than there was: who needs the least has it.
+    let tenants = [tenant(Claim::Kept(30_000), &slope), tenant(Claim::Kept(LEAST), &stream)];
+    let fates = split(&question(24_000), &tenants).fates;
+    assert_eq!((fates[1].verdict, fates[1].kept), (Verdict::Met, LEAST), "{fates:?}");
+    assert_eq!(fates[0].kept, 24_000 - LEAST);
+    // Who holds next to nothing takes nothing from others.
+    let tenants = [tenant(Claim::Kept(1), &slope), tenant(Claim::Kept(LEAST + 4000), &knee)];
+    let fates = split(&question(2 * LEAST + 4000), &tenants).fates;
+    assert_eq!((fates[1].verdict, fates[1].kept), (Verdict::Met, LEAST + 4000), "{fates:?}");
+}
+
+#[test]
 fn what_was_asked_for_is_made_up_by_slices_or_is_too_little() {
     let (slope, stream) = (slope(), stream());
     let asked = |frames| split(&question(80_000), &[tenant(Claim::Asked(frames), &slope), tenant(WANTED, &stream)]);

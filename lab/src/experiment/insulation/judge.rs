@@ -80,6 +80,19 @@ impl Tenant<'_> {
         self.seeds.iter().map(plan).collect()
     }
 
+    /// Whether it was promised R: by the experiment, or by the server with most seeds.
+    fn is_promised(&self, mix: &Mix, which: usize) -> bool {
+        let admitted = |seed: &&Seed| decided(&seed.insulated[which], self.at).is_some_and(|(admitted, _)| admitted);
+        mix.sizes != Sizes::Decided || 2 * self.seeds.iter().filter(admitted).count() > self.seeds.len()
+    }
+
+    /// How far what the server named is from what is kept, on average. What it did not know when counting began is off by 1.
+    fn said_off(&self, which: usize) -> f64 {
+        let said = self.seeds.iter().map(|seed| decided(&seed.insulated[which], self.at));
+        let off = said.zip(self.kept(which)).map(|(said, kept)| said.map_or(1.0, |(_, named)| (named - kept).abs()));
+        mean(&off.collect::<Vec<_>>())
+    }
+
     fn in_time(&self, which: usize, keep: f64) -> Vec<f64> {
         self.of(which, |alone, seed| in_time(self.actor, alone, &seed.insulated[which], self.at, keep))
     }
@@ -112,13 +125,33 @@ pub fn insulate(context: &Context, mix: &Mix) -> Result<Outcome, String> {
 fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     let tenants = tenants(mix, played);
     let name = |what: &str| format!("{}, R = {keep}, {what}", played.disk);
-    let insulation = |tenant: &Tenant<'_>| {
+    let (promised, refused): (Vec<_>, Vec<_>) = tenants.iter().partition(|tenant| tenant.is_promised(mix, which));
+    let insulation = |tenant: &&Tenant<'_>| {
         let name = name(&format!("{}: insulation (95 % sure)", tenant.actor.name));
         Claim::new(name, surely(&tenant.kept(which)), Bound::AtLeast(keep))
     };
-    let mut claims: Vec<_> = tenants.iter().map(insulation).collect();
-    let windows = least(tenants.iter().map(|tenant| mean(&tenant.windows(which, keep))));
-    claims.push(Claim::new(name("all: windows of ten rounds that keep R - 0.08"), windows, Bound::AtLeast(0.99)));
+    let mut claims: Vec<_> = promised.iter().map(insulation).collect();
+    let whose_promise = if refused.is_empty() { "all" } else { "those who are admitted" };
+    if !promised.is_empty() {
+        let windows = least(promised.iter().map(|tenant| mean(&tenant.windows(which, keep))));
+        let what = format!("{whose_promise}: windows of ten rounds that keep R - 0.08");
+        claims.push(Claim::new(name(&what), windows, Bound::AtLeast(0.99)));
+    }
+    if let Some(possible) = &played.possible {
+        let off = |tenant: &&Tenant<'_>| {
+            let what =
+                format!("{}, which is told that it is best-effort: the R that is named is off by", tenant.actor.name);
+            Claim::new(name(&what), tenant.said_off(which), Bound::AtMost(0.03))
+        };
+        claims.extend(refused.iter().map(off));
+        // Nobody is refused who could be admitted.
+        let (admitted, could) = (promised.len() as f64, possible.tenants[which] as f64);
+        let what = format!("tenants that are admitted, of {}", tenants.len());
+        claims.push(Claim::new(name(&what), admitted, Bound::AtLeast(could)));
+        let why = name("the part that all would keep with the best partitions by exact curves");
+        let why = (!refused.is_empty()).then(|| Claim::new(why, possible.all, Bound::AtMost(keep)));
+        claims.extend(why);
+    }
     let off = |tenant: &Tenant<'_>| {
         let pairs = tenant.live(which).into_iter().zip(tenant.kept(which));
         most(pairs.map(|(live, kept)| (live - kept).abs()))
@@ -128,15 +161,19 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     let off = most(closed.iter().map(|tenant| off(tenant)));
     claims.push(Claim::new(name(&format!("{whose}: live insulation is off by")), off, Bound::AtMost(0.05)));
     if mix.sizes == Sizes::Decided {
-        claims.extend(truth(&closed, which, keep, &name));
+        let off = promised.iter().map(|tenant| tenant.said_off(which)).reduce(|a, b| most([a, b]));
+        let what = name(&format!("{whose_promise}: the R that is named is off by"));
+        claims.extend(off.map(|off| Claim::new(what, off, Bound::AtMost(0.03))));
     } else if played.partitions.is_none() {
         // Nothing is claimed where nobody's round is too short.
         let off = tenants.iter().filter_map(|tenant| tenant.named_off(which, keep)).reduce(|a, b| most([a, b]));
         let what = "where the longest round is too short for that: the R that is named is off by";
         claims.extend(off.map(|off| Claim::new(name(what), off, Bound::AtMost(0.03))));
     }
-    // R = R_time x R_cache: what the partitions cost already cannot be lost in time.
+    // R = R_time x R_cache: what the partitions cost already cannot be lost in time. Where they cost more than R may lose, no slices give
+    // that back, and what is asked of them is R.
     let of_time = keep / played.partitions.as_ref().map_or(1.0, |(_, keep)| *keep);
+    let of_time = if of_time < 1.0 { of_time } else { keep };
     let allowed = ((1.0 - of_time).max(0.0) * 1000.0).round() / 1000.0;
     let lost = mean(&played.seeds.iter().map(|seed| lost(&seed.insulated[which])).collect::<Vec<_>>());
     claims.push(Claim::new(name("the disk's time that is no tenant's"), lost, Bound::AtMost(allowed)));
@@ -144,25 +181,6 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     let what = format!("{whose}: answered within two rounds of their own queueing");
     claims.push(Claim::new(name(&what), in_time, Bound::AtLeast(1.0)));
     claims
-}
-
-/// Whether what the server says of those that wait for answers is so. What it does not know when counting begins is off by 1. Of who
-/// is admitted nothing is claimed where nobody is.
-fn truth(tenants: &[&Tenant<'_>], which: usize, keep: f64, name: &dyn Fn(&str) -> String) -> Vec<Claim> {
-    let (mut admitted, mut off) = (Vec::new(), Vec::new());
-    for tenant in tenants {
-        let said = tenant.seeds.iter().map(|seed| decided(&seed.insulated[which], tenant.at));
-        let pairs: Vec<_> = said.zip(tenant.kept(which)).collect();
-        admitted.extend(pairs.iter().filter(|(said, _)| said.is_some_and(|(met, _)| met)).map(|&(_, kept)| kept));
-        off.push(mean(
-            &pairs.iter().map(|(said, kept)| said.map_or(1.0, |(_, named)| (named - kept).abs())).collect::<Vec<_>>(),
-        ));
-    }
-    let worst = admitted.into_iter().reduce(|a, b| least([a, b]));
-    let what = name("the worst-off of those who are admitted: insulation");
-    let kept = worst.map(|worst| Claim::new(what, worst, Bound::AtLeast(keep)));
-    let off = Claim::new(name("all: the R that is named is off by"), most(off), Bound::AtMost(0.03));
-    kept.into_iter().chain([off]).collect()
 }
 
 /// The part of the blocks that were read while it counted that came from the disk because somebody waited for them.

@@ -13,8 +13,10 @@ use sim::load::{Op, unroll};
 
 use super::super::loads::Load;
 
-/// What a stream needs to be read ahead of for a slice, bytes; nobody gets less.
+/// What a stream needs to be read ahead of for a slice, bytes; of partitions that are stated nobody gets less.
 const LEAST: u64 = 8 << 20;
+/// What is being received and sent, bytes, and some dirt: nobody can have less.
+const WORKING: u64 = 1 << 20;
 /// Requests that a curve is made of, several times the blocks of the mixes' working sets; and those before them, which fill the cache.
 const COUNTED: usize = 60_000;
 const BEFORE: usize = 30_000;
@@ -53,12 +55,12 @@ fn since(before: &View, mut after: View) -> View {
     after
 }
 
-/// The least blocks with which `view` keeps this part.
-fn least(view: &View, whole: u64, keep: f64) -> u64 {
+/// The least blocks, of so many bytes at least, with which `view` keeps this part.
+fn least(view: &View, bytes_least: u64, whole: u64, keep: f64) -> u64 {
     let misses = |blocks: u64| view.misses(blocks).unwrap_or(1.0).max(KEEP_LEAST);
     let allowed = misses(whole) / keep;
     let enough = |blocks: u64| misses(blocks) <= allowed;
-    let (mut low, mut high) = (LEAST / BLOCK - 1, whole);
+    let (mut low, mut high) = (bytes_least / BLOCK - 1, whole);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if enough(middle) { high = middle } else { low = middle }
@@ -71,14 +73,48 @@ const KEEP_LEAST: f64 = 1e-6;
 /// More than this is not bought: what is left over is worth more to all as room for read-ahead and dirt.
 const KEEP_MAX: f64 = 0.99;
 
+fn curves(loads: &[&Load], volume_bytes: u64, whole: u64) -> Result<Vec<View>, String> {
+    loads.iter().map(|load| curve(load, volume_bytes, whole)).collect()
+}
+
+/// What exact curves say could be had.
+#[derive(Clone, Debug)]
+pub struct Possible {
+    /// The part that all keep with the partitions that are best for the worst-off.
+    pub all: f64,
+    /// By R: how many tenants keep it if those come first who need least, and half of what R may lose is left to slices.
+    pub tenants: Vec<usize>,
+}
+
+/// What could be had of so much memory at each R, thousandths.
+pub fn possible(loads: &[&Load], volume_bytes: u64, memory: u64, keep: &[u32]) -> Result<Possible, String> {
+    let whole = memory / BLOCK;
+    let views = curves(loads, volume_bytes, whole)?;
+    let ahead = |load: &Load| if load.streams() || load.only_writes() { LEAST } else { WORKING };
+    let of = |&keep: &u32| {
+        let keep = (1.0 + f64::from(keep) / 1000.0) / 2.0;
+        let need = |(view, load): (&View, &&Load)| least(view, ahead(load), whole, keep) - WORKING / BLOCK;
+        let mut needs: Vec<_> = views.iter().zip(loads).map(need).collect();
+        needs.sort_unstable();
+        // Who is refused works too.
+        let mut left = whole.saturating_sub(views.len() as u64 * WORKING / BLOCK);
+        let fits = |need: &&u64| left.checked_sub(**need).map(|rest| left = rest).is_some();
+        needs.iter().take_while(fits).count()
+    };
+    Ok(Possible { all: divided(&views, whole, memory)?.1, tenants: keep.iter().map(of).collect() })
+}
+
 /// Bytes for each, and the part that all keep.
 pub fn partitions(loads: &[&Load], volume_bytes: u64, memory: u64) -> Result<(Vec<u64>, f64), String> {
     let whole = memory / BLOCK;
-    let views = loads.iter().map(|load| curve(load, volume_bytes, whole)).collect::<Result<Vec<_>, _>>()?;
-    let needs = |keep: f64| views.iter().map(|view| least(view, whole, keep)).collect::<Vec<_>>();
+    divided(&curves(loads, volume_bytes, whole)?, whole, memory)
+}
+
+fn divided(views: &[View], whole: u64, memory: u64) -> Result<(Vec<u64>, f64), String> {
+    let needs = |keep: f64| views.iter().map(|view| least(view, LEAST, whole, keep)).collect::<Vec<_>>();
     let fits = |keep: f64| needs(keep).iter().sum::<u64>() <= whole;
     if !fits(KEEP_LEAST) {
-        return Err(format!("{} tenants do not fit into {memory} bytes of memory", loads.len()));
+        return Err(format!("{} tenants do not fit into {memory} bytes of memory", views.len()));
     }
     let (mut low, mut high) = (KEEP_LEAST, 1.0);
     while high - low > 1e-4 {
@@ -88,7 +124,7 @@ pub fn partitions(loads: &[&Load], volume_bytes: u64, memory: u64) -> Result<(Ve
     let low = low.min(KEEP_MAX);
     let sizes = needs(low);
     // What is left over goes to all.
-    let spare = (whole - sizes.iter().sum::<u64>()) / loads.len() as u64;
+    let spare = (whole - sizes.iter().sum::<u64>()) / views.len() as u64;
     Ok((sizes.into_iter().map(|blocks| (blocks + spare) * BLOCK).collect(), low))
 }
 
@@ -110,5 +146,7 @@ mod tests {
         assert!(keep == KEEP_MAX && (23 << 20..25 << 20).contains(&(sizes[0] - spare)), "{sizes:?} {keep}");
         let (sizes, keep) = partitions(&[&hot, &hot], 64 << 30, 24 << 20).unwrap();
         assert!(keep < 0.01 && sizes[0] == sizes[1], "half of it is a miss each: {sizes:?} {keep}");
+        let could = |memory| possible(&[&hot, &far, &hot], 64 << 30, memory, &[900]).unwrap().tenants[0];
+        assert_eq!([28, 52].map(|mib| could(mib << 20)), [2, 3], "who needs least comes first");
     }
 }

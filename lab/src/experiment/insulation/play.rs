@@ -9,7 +9,7 @@ use engine::units::{Nanos, SECOND};
 use super::super::Context;
 use super::super::sharing::PREFETCH;
 use super::super::stand::{BIN_NS, Rate, Run, Stand};
-use super::partitions::partitions;
+use super::partitions::{Possible, partitions, possible};
 use super::{Actor, DISKS, Mix, Sizes, live};
 
 /// What happened on one disk.
@@ -18,6 +18,8 @@ pub struct Played {
     pub seeds: Vec<Seed>,
     /// What each was given of the cache, bytes, and the part of its standalone throughput that all keep with that.
     pub partitions: Option<(Vec<u64>, f64)>,
+    /// What could be decided, by exact curves, where the server decides.
+    pub possible: Option<Possible>,
 }
 
 /// What happened with one seed.
@@ -107,13 +109,18 @@ fn counted_bins(rate: &Rate) -> (usize, usize) {
     (bins(rate.warm_up_s), bins(rate.seconds))
 }
 
-/// What the server decided of a tenant while it counted: whether it was admitted all the while, and the R that it named on average.
+/// How often it is looked what the server has decided: what it names holds for what is asked at that moment.
+const LOOKS: u64 = 19;
+
+/// What the server decided of a tenant while it counted: whether it was admitted most of the time, and the R that it named on average.
 /// `None` if its trial was not over when counting began.
 pub fn decided(run: &Run, at: usize) -> Option<(bool, f64)> {
-    let looks = [&run.before, &run.after].map(|snapshot| snapshot.tenants[at].sizing);
+    let ends = [&run.before, &run.after].map(|snapshot| snapshot.tenants[at].sizing);
+    let looks = || run.decided.iter().map(|tenants| tenants[at]).chain(ends);
     let named = |sizing: Option<Sizing>| Some(f64::from(sizing?.best_permille?) / 1000.0);
-    let admitted = looks.iter().all(|sizing| sizing.is_some_and(|sizing| sizing.decision == Decision::Admitted));
-    Some((admitted, (named(looks[0])? + named(looks[1])?) / 2.0))
+    let is_admitted = |sizing: &Option<Sizing>| sizing.is_some_and(|sizing| sizing.decision == Decision::Admitted);
+    let (count, sum) = (looks().count(), looks().map(named).sum::<Option<f64>>()?);
+    Some((2 * looks().filter(is_admitted).count() > count, sum / count as f64))
 }
 
 /// The part of the disk's time that was no tenant's: lost in turning and draining, or idle.
@@ -143,7 +150,8 @@ pub fn stands(context: &Context, mix: &Mix) -> Result<Vec<Stand>, String> {
     let stand = |&disk: &&'static str| {
         let counted_ns = counted_ns(context, mix);
         let (memory, warm_up_ns, round_max_ns) = (mix.memory, mix.warm_up_ns, mix.round_max_ns);
-        let stand = Stand { memory, warm_up_ns, counted_ns, round_max_ns, ..Stand::new(disk, false) };
+        let looks = if mix.sizes == Sizes::Decided { LOOKS } else { 0 };
+        let stand = Stand { memory, warm_up_ns, counted_ns, looks, round_max_ns, ..Stand::new(disk, false) };
         Stand { policy: Kind::Insulated, prefetch: None, ..stand }.probed()
     };
     context.parallel(DISKS, stand).into_iter().collect()
@@ -191,9 +199,11 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
     let stands = stands(context, mix)?;
     let sizes = context.parallel(&stands, |stand| {
         let volume_bytes = stand.place(0, count)?.1;
-        (mix.sizes == Sizes::Stated).then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()
+        let sizes = (mix.sizes == Sizes::Stated).then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()?;
+        let could = (mix.sizes == Sizes::Decided).then(|| possible(&loads, volume_bytes, mix.memory, mix.keep));
+        Ok((sizes, could.transpose()?))
     });
-    let sizes = sizes.into_iter().collect::<Result<Vec<_>, String>>()?;
+    let (sizes, could): (Vec<_>, Vec<_>) = sizes.into_iter().collect::<Result<Vec<_>, String>>()?.into_iter().unzip();
     let mut jobs = Vec::new();
     for on in stands.iter().zip(&sizes) {
         for &seed in &context.seeds {
@@ -209,7 +219,7 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
     let mut results = results.into_iter();
     let mut take = |count: usize| results.by_ref().take(count).collect::<Result<Vec<_>, _>>();
     let mut played = Vec::new();
-    for (disk, sizes) in DISKS.iter().zip(sizes) {
+    for ((disk, sizes), possible) in DISKS.iter().zip(sizes).zip(could) {
         let mut seeds = Vec::new();
         for _ in &context.seeds {
             let of_tenant = |actor: &Actor| {
@@ -220,7 +230,7 @@ pub fn play(context: &Context, mix: &Mix) -> Result<Vec<Played>, String> {
             let insulated = take(mix.keep.len())?;
             seeds.push(Seed { alone, insulated, bare: take(1)?.remove(0) });
         }
-        played.push(Played { disk, seeds, partitions: sizes });
+        played.push(Played { disk, seeds, partitions: sizes, possible });
     }
     Ok(played)
 }
