@@ -6,6 +6,11 @@ use crate::disk::device::TURNAROUND_NS;
 use crate::disk::policy::queue::Queue;
 use crate::units::{Nanos, Share};
 
+/// What the least gap grows by with each, so that a client that thinks longer than it did is believed after some hundred.
+const FORGETS: f64 = 1.0 / 256.0;
+/// No client asks again sooner: what grows by a part of itself must not be 0.
+const GAP_LEAST_NS: f64 = 1000.0;
+
 /// One tenant's.
 #[derive(Debug)]
 pub(super) struct Tenant {
@@ -32,6 +37,8 @@ pub(super) struct Tenant {
     /// The mean of the gaps between its requests, of late, and what that was when nobody else wanted anything.
     pub(super) gap_ns: f64,
     pub(super) gap_alone_ns: Option<f64>,
+    /// The least of them, of late.
+    pub(super) gap_least_ns: f64,
     /// All its gaps.
     pub(super) gaps_ns: Nanos,
     /// How long it has wanted something, until it became what it is now, busy or idle.
@@ -62,6 +69,7 @@ impl Tenant {
             useful_ns: 0.0,
             gap_ns: 0.0,
             gap_alone_ns: None,
+            gap_least_ns: f64::INFINITY,
             gaps_ns: 0,
             wanted_ns: 0,
             busy_since: now,
@@ -99,7 +107,9 @@ impl Tenant {
     }
 
     /// It asks again after a pause. A short one is a gap in which it thinks, as it would alone: there is no other way to know how long it would
-    /// be then than to have seen it. Beside others a client may have to wait for a processor too.
+    /// be then than to have seen it. Beside others a client may have to wait for a processor too, or for the server's thread: who was never
+    /// alone and has one request at a time is believed to think for the least that it took of late. Gaps of others are also those in
+    /// which their replies are copied.
     pub(super) fn resume(&mut self, now: Nanos, alone: bool) {
         self.busy_since = now;
         let gap_ns = now - self.idle_since;
@@ -112,8 +122,9 @@ impl Tenant {
         if alone {
             self.gap_alone_ns = Some(self.gap_ns);
         }
-        self.useful_ns +=
-            if alone { gap_ns as f64 } else { self.gap_ns.min(self.gap_alone_ns.unwrap_or(f64::INFINITY)) };
+        self.gap_least_ns = (self.gap_least_ns * (1.0 + FORGETS)).min(GAP_LEAST_NS.max(gap_ns as f64));
+        let thinks_ns = if self.is_polite() { self.gap_least_ns } else { self.gap_ns };
+        self.useful_ns += if alone { gap_ns as f64 } else { self.gap_ns.min(self.gap_alone_ns.unwrap_or(thinks_ns)) };
     }
 
     pub(super) fn settle(&mut self, books: &Books) {

@@ -312,6 +312,34 @@ fn a_client_that_waits_for_a_processor_is_not_taken_for_one_that_thinks() {
     assert!(beside_ns.abs_diff(alone_ns) < alone_ns / 10, "{alone_ns} {beside_ns}");
 }
 
+#[test]
+fn who_was_never_alone_is_believed_to_think_for_the_least_of_its_gaps() {
+    let mut rig = Rig::new(Prices::default(), &[50, 50]);
+    // The first request does not come after a gap.
+    rig.now = 2 * MILLISECOND;
+    (0..4).for_each(|_| rig.ask(B, Op::Read, SMALL));
+    rig.fill();
+    let mut answers = 0;
+    while rig.now < SECOND {
+        rig.ask(A, Op::Read, SMALL);
+        rig.fill();
+        while rig.complete() != A {
+            rig.ask(B, Op::Read, SMALL);
+            rig.fill();
+        }
+        answers += 1;
+        // Now and then the server's thread has nothing else to do.
+        let until = rig.now + if answers % 16 == 0 { 50_000 } else { 400_000 };
+        while rig.now < until {
+            let tenant = rig.complete();
+            rig.ask(tenant, Op::Read, SMALL);
+            rig.fill();
+        }
+    }
+    let each_ns = rig.policy.plan(rig.now, A).unwrap().useful_ns / answers;
+    assert!(each_ns.abs_diff(150_000) < 10_000, "100 us alone by the profile, 50 us until it asks again: {each_ns}");
+}
+
 /// What is done in a property test: somebody asks, or something goes to the device.
 #[derive(Clone, Copy, Debug)]
 enum Step {
