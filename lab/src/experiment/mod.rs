@@ -214,7 +214,7 @@ mod tests {
         let shown = |value, bound| Claim::new("a", value, bound).shown();
         assert_eq!(shown(0.90049, Bound::AtLeast(0.9)), "0.900");
         assert_eq!(shown(0.89996, Bound::AtLeast(0.9)), "0.89996");
-        assert_eq!(shown(0.999_999_3, Bound::AtLeast(1.0)), "0.9999993");
+        assert_eq!(shown(0.999_999_3, Bound::AtLeast(1.0)), "0.999999");
         assert_eq!(shown(0.050_01, Bound::AtMost(0.05)), "0.05001");
         assert_eq!(shown(f64::NAN, Bound::AtMost(0.05)), "NaN");
     }
