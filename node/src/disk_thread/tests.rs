@@ -245,8 +245,9 @@ fn large_replies_in_company_arrive_in_parts_and_whole(kind: Kind) {
                 read(&mut single, 0, 512);
             }
         });
-        streams.into_iter().for_each(|stream| stream.join().unwrap());
+        let ended: Vec<_> = streams.into_iter().map(|stream| stream.join()).collect();
         over.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|stream| stream.unwrap());
     });
     disk.stop();
 }

@@ -36,10 +36,12 @@ const QUANTUM_NS_MIN: i64 = 1_000;
 const DEBT_NS_MAX: i64 = 1_000_000;
 /// Who asks again within this time is active all the while, as for the engine: the way to a client and back.
 const ACTIVE_NS: Nanos = 1_000_000;
-/// Bytes of replies that a tenant may send in a pass while it has company: the copy into a socket cannot be interrupted, and what
-/// has just come from a device is in no processor's cache (1.5 bytes a nanosecond: 44 us).
-const SENT_BYTES: u64 = 64 << 10;
-/// For so long after others have asked too: those who wait for a device ask seldom.
+/// Bytes of replies that tenants may send in a pass, by share, while they have company: the copy into a socket cannot be interrupted,
+/// and what has just come from a device is in no processor's cache (1.5 bytes a nanosecond: 90 us).
+const SENT_BYTES: u64 = 128 << 10;
+/// Nobody's part of it is less: a frame.
+const SENT_BYTES_MIN: u64 = 4 << 10;
+/// Who has asked within this time is company: those who wait for a device ask seldom.
 const COMPANY_NS: Nanos = 1_000_000_000;
 
 #[derive(Debug, Default)]
@@ -53,7 +55,7 @@ struct Tenant {
     quantum_ns: i64,
     /// It had something to do of late: stands among the active ones.
     active: bool,
-    asked_at: Nanos,
+    asked_at: Option<Nanos>,
     /// Bytes that it sent in the pass of this number.
     sent: (u64, u64),
 }
@@ -70,9 +72,10 @@ pub struct Turns {
     /// Turns that are left in this pass.
     left: usize,
     active: Vec<TenantId>,
-    /// Who asked last, and until when others than the one who asks are reckoned with.
-    asked: Option<TenantId>,
-    company_until: Nanos,
+    /// Those who asked of late: how many, their weights, and when that was looked up.
+    company: usize,
+    company_weight: u64,
+    company_at: Nanos,
     /// Passes so far.
     pass: u64,
     now: Nanos,
@@ -97,16 +100,13 @@ impl Turns {
         let (now, turn) = (self.now, self.turn);
         let state = self.tenant(tenant);
         let was_active = std::mem::replace(&mut state.active, true);
-        state.asked_at = now;
+        state.asked_at = Some(now);
         state.queue.push_back(conn);
         if state.queue.len() == 1 && turn != Some(tenant) {
             self.newcomers.push_back(tenant);
         }
         if !was_active {
             self.active.push(tenant);
-        }
-        if self.asked.replace(tenant).is_some_and(|before| before != tenant) {
-            self.company_until = now + COMPANY_NS;
         }
     }
 
@@ -124,10 +124,11 @@ impl Turns {
     pub fn begin_pass(&mut self, now: Nanos) -> bool {
         self.now = now;
         self.pass += 1;
+        self.look_for_company();
         let tenants = &mut self.tenants;
         self.active.retain(|&id| {
             let tenant = &mut tenants[id.0 as usize];
-            tenant.active = !tenant.queue.is_empty() || now < tenant.asked_at + ACTIVE_NS;
+            tenant.active = !tenant.queue.is_empty() || tenant.asked_at.is_some_and(|at| now < at + ACTIVE_NS);
             if !tenant.active {
                 tenant.credit_ns = 0;
             }
@@ -141,6 +142,17 @@ impl Turns {
             self.give_quanta();
         }
         self.left > 0
+    }
+
+    /// Who asked of late, looked up once in a while.
+    fn look_for_company(&mut self) {
+        if self.now < self.company_at + ACTIVE_NS {
+            return;
+        }
+        self.company_at = self.now;
+        let asked = |tenant: &&Tenant| tenant.asked_at.is_some_and(|at| self.now < at + COMPANY_NS);
+        let company = || self.tenants.iter().filter(asked);
+        (self.company, self.company_weight) = (company().count(), company().map(|tenant| tenant.weight.max(1)).sum());
     }
 
     fn give_quanta(&mut self) {
@@ -205,11 +217,14 @@ impl Turns {
 
     /// Bytes of replies that a tenant may still send in this pass.
     pub fn may_send(&mut self, tenant: TenantId) -> u64 {
-        if self.now >= self.company_until {
+        if self.company < 2 {
             return u64::MAX;
         }
-        let (pass, sent) = self.tenant(tenant).sent;
-        if pass == self.pass { SENT_BYTES.saturating_sub(sent) } else { SENT_BYTES }
+        let (pass, weights) = (self.pass, u128::from(self.company_weight));
+        let tenant = self.tenant(tenant);
+        let part = u128::from(SENT_BYTES) * u128::from(tenant.weight.max(1)) / weights;
+        let part = (part as u64).clamp(SENT_BYTES_MIN, SENT_BYTES);
+        if tenant.sent.0 == pass { part.saturating_sub(tenant.sent.1) } else { part }
     }
 
     /// A tenant sends so many bytes.
@@ -357,19 +372,28 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_sent_in_parts_in_company() {
-        let mut turns = with_weights(50, 50);
-        turns.begin_pass(0);
+    fn replies_are_sent_in_parts_by_share_in_company() {
+        let mut turns = with_weights(75, 25);
+        let mut later = 0;
+        let mut pass = |turns: &mut Turns, ns: Nanos| {
+            later += ns;
+            turns.begin_pass(later);
+        };
         turns.push(A, ConnId(0));
+        pass(&mut turns, ACTIVE_NS);
         assert_eq!(turns.may_send(A), u64::MAX, "nobody else has asked");
         turns.push(B, ConnId(1));
-        turns.sends(A, SENT_BYTES - 1);
-        assert_eq!([A, B].map(|tenant| turns.may_send(tenant)), [1, SENT_BYTES]);
+        pass(&mut turns, ACTIVE_NS);
+        assert_eq!([A, B].map(|tenant| turns.may_send(tenant)), [SENT_BYTES / 4 * 3, SENT_BYTES / 4]);
+        turns.sends(A, SENT_BYTES / 4 * 3 - 1);
+        assert_eq!([A, B].map(|tenant| turns.may_send(tenant)), [1, SENT_BYTES / 4]);
         turns.sends(A, 4096);
         assert_eq!(turns.may_send(A), 0);
-        turns.begin_pass(1);
-        assert_eq!(turns.may_send(A), SENT_BYTES);
-        turns.begin_pass(COMPANY_NS);
+        pass(&mut turns, 1);
+        assert_eq!(turns.may_send(A), SENT_BYTES / 4 * 3);
+        pass(&mut turns, COMPANY_NS);
+        turns.push(A, ConnId(0));
+        pass(&mut turns, ACTIVE_NS);
         assert_eq!(turns.may_send(A), u64::MAX, "the other has not come back");
     }
 

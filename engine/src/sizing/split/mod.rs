@@ -279,15 +279,17 @@ impl Splitter<'_> {
         found.or(before)
     }
 
-    /// Why one that is no member cannot be one.
+    /// Why one cannot be a member, or does not have enough as one.
     fn fails_by(&self, at: usize) -> Verdict {
         let Question { keep, round_max_ns, .. } = *self.question;
         let tenant = &self.tenants[at];
         let Some(needs) = tenant.need(keep, round_max_ns) else {
             return self.fails_by_time(at, tenant.load.map_or(1.0, |load| load.keeps(load.least(cache_most(keep)))));
         };
-        let taken: u64 = self.members().map(|tenant| tenant.need(keep, round_max_ns).unwrap_or(LEAST)).sum();
-        Verdict::Memory(needs, (self.memory() + self.reserved_for(at)).saturating_sub(taken))
+        let others = (0..self.tenants.len()).filter(|&other| other != at && self.members[other]);
+        let taken: u64 = others.map(|other| self.tenants[other].need(keep, round_max_ns).unwrap_or(LEAST)).sum();
+        let own = if self.members[at] { 0 } else { self.reserved_for(at) };
+        Verdict::Memory(needs, (self.memory() + own).saturating_sub(taken))
     }
 
     /// The same of one whose cache keeps so much, and for which the longest round is too short.

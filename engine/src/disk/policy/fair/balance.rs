@@ -13,7 +13,7 @@
 //! each other. While one of them keeps less than R, their weights are multiplied by
 //!
 //! ```text
-//!   pull  x= 1 + (mean kept of the greedy - its own) / mean / 10          and all by what makes the sum of weights what it was
+//!   pull  x= 1 + (mean kept of the greedy - its own) / mean / 10          and all of theirs by what makes the sum of their weights what it was
 //! ```
 //!
 //! When all keep R, factor and pulls go back to 1. They are bounded, and move by a tenth in a tenth of a second at most.
@@ -21,6 +21,7 @@
 //! Downside: where the device cannot keep the promise to both, both lose the same part of it.
 
 use super::Fair;
+use super::tenant::Tenant;
 use crate::units::{MILLISECOND, Nanos};
 
 /// Between looks: hundreds of requests of a fast device.
@@ -53,7 +54,7 @@ pub(super) struct Kept {
     kept: f64,
     usual: f64,
     /// What its weight is multiplied by.
-    pull: f64,
+    pub(super) pull: f64,
 }
 
 impl Default for Kept {
@@ -115,8 +116,8 @@ impl Balance {
         now >= self.looked_at + LOOK_NS
     }
 
-    /// What each tenant has kept of its share of late, the polite ones marked; `keep` is R.
-    fn look(&mut self, now: Nanos, keep: f64, kept: impl Iterator<Item = (bool, f64)>) {
+    /// What each tenant has kept of its share of late, the polite ones marked; `keep` is R. True after a pause, which says nothing.
+    fn look(&mut self, now: Nanos, keep: f64, kept: impl Iterator<Item = (bool, f64)>) -> bool {
         let is_late = now >= self.looked_at + 2 * LOOK_NS;
         self.looked_at = now;
         let mut least = [COMFORT * keep; 2];
@@ -133,6 +134,7 @@ impl Balance {
             self.factor *= 1.0 + (GAIN * (polite - greedy)).clamp(-STEP, STEP);
         }
         self.factor = self.factor.clamp(FACTOR.0, FACTOR.1);
+        is_late
     }
 }
 
@@ -154,16 +156,24 @@ impl Fair {
             tenant.kept.keeps(part * all_ppb / tenant.weight as f64);
         }
         let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
-        self.balance.look(now, keep, active().map(|tenant| (tenant.is_polite(), tenant.kept.kept)));
+        let is_late = self.balance.look(now, keep, active().map(|tenant| (tenant.is_polite(), tenant.kept.kept)));
         let mean = to_be_even(keep, active().filter(|tenant| !tenant.is_polite()).map(|tenant| tenant.kept.usual));
-        let mut pulled_ppb = 0.0;
-        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.active) {
-            let is_even = !tenant.is_polite() && tenant.kept.usual.is_finite();
-            tenant.kept.pull(mean.filter(|_| is_even));
-            pulled_ppb += tenant.weight as f64 * tenant.kept.pull;
+        let is_even = |tenant: &Tenant| tenant.active && !tenant.is_polite() && tenant.kept.usual.is_finite();
+        let (mut weights, mut pulled) = (0.0, 0.0);
+        for tenant in self.tenants.iter_mut().flatten() {
+            if !is_even(tenant) {
+                // The polite ones keep the weight that they were promised, and who comes back begins with it.
+                tenant.kept.pull = 1.0;
+                continue;
+            }
+            if !is_late {
+                tenant.kept.pull(mean);
+            }
+            weights += tenant.weight as f64;
+            pulled += tenant.weight as f64 * tenant.kept.pull;
         }
-        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.active) {
-            tenant.kept.pull = (tenant.kept.pull * all_ppb / pulled_ppb).clamp(PULL.0, PULL.1);
+        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| is_even(tenant)) {
+            tenant.kept.pull = (tenant.kept.pull * weights / pulled).clamp(PULL.0, PULL.1);
         }
     }
 }

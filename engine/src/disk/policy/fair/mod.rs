@@ -155,7 +155,8 @@ impl Fair {
         let factor = self.balance.factor();
         let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
         let pulled = |tenant: &Tenant| tenant.kept.pulled(tenant.weight) as f64;
-        let writes = active().map(|tenant| tenant.writes() * pulled(tenant)).sum::<f64>() / active_ppb;
+        let all = active().map(pulled).sum::<f64>().max(1.0);
+        let writes = active().map(|tenant| tenant.writes() * pulled(tenant)).sum::<f64>() / all;
         let behind_ns = self.settings.prices.behind_writes_ns();
         if !self.turns.are_taken() {
             self.looked_at = now;

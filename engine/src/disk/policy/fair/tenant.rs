@@ -108,8 +108,8 @@ impl Tenant {
 
     /// It asks again after a pause. A short one is a gap in which it thinks, as it would alone: there is no other way to know how long it would
     /// be then than to have seen it. Beside others a client may have to wait for a processor too, or for the server's thread: who was never
-    /// alone and has one request at a time is believed to think for the least that it took of late. Gaps of others are also those in
-    /// which their replies are copied.
+    /// alone and has one request at a time is believed to think for the least that it took of late: too little for one that thinks now longer, now
+    /// shorter. Gaps of others are also those in which their replies are copied.
     pub(super) fn resume(&mut self, now: Nanos, alone: bool) {
         self.busy_since = now;
         let gap_ns = now - self.idle_since;

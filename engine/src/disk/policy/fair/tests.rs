@@ -276,6 +276,34 @@ fn what_the_device_keeps_is_written_off_and_may_still_come_back() {
 }
 
 #[test]
+fn weights_move_among_the_greedy_only() {
+    const LOOK_NS: Nanos = 100 * MILLISECOND;
+    let mut fair = Rig::new(programming(0.0), &[30, 30, 30]).policy;
+    // The last one is polite. Whatever weights do here, the first one keeps half of its share.
+    let kept = [0.5, 1.5, 1.0];
+    let mut now = 0;
+    let mut look = |fair: &mut Fair, looks: u64| {
+        for _ in 0..looks {
+            now += LOOK_NS;
+            for (tenant, kept) in fair.tenants.iter_mut().flatten().zip(kept) {
+                (tenant.active, tenant.behind) = (true, if kept == 1.0 { 1.0 } else { 0.0 });
+                tenant.wanted_ns += LOOK_NS;
+                tenant.useful_ns += LOOK_NS as f64 * kept / 3.0;
+            }
+            fair.active_ppb = fair.tenants.iter().flatten().map(|tenant| tenant.weight).sum();
+            fair.balance(now, 0.9);
+        }
+        [0, 1, 2].map(|at| fair.tenants[at].as_ref().unwrap().kept.pull)
+    };
+    let [slow, fast, polite] = look(&mut fair, 50);
+    assert!(slow > 1.5 && fast < 0.5 && polite == 1.0, "{slow} {fast} {polite}");
+    assert!((slow + fast - 2.0).abs() < 1e-6, "their weights together are what they were: {slow} {fast}");
+    fair.tenants[0].as_mut().unwrap().active = false;
+    fair.balance(now + LOOK_NS, 0.9);
+    assert_eq!(fair.tenants[0].as_ref().unwrap().kept.pull, 1.0, "who comes back begins anew");
+}
+
+#[test]
 fn the_devices_time_is_divided_among_those_who_have_something_in_it() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
     rig.greedy([SMALL, LARGE], SECOND / 2);
