@@ -92,8 +92,8 @@ class Simulated(ServerCase):
         probes = {}
         for name, preset in presets.items():
             server.cli("disk", "add", name, f"sim:{preset}")
-            # Just long enough for a rotation to be seen.
-            words = (places.binary(), "disk", "probe", name, "--seconds", "25", "--json", "--data", server.data)
+            # A rotation is seen in 25 s, mostly: with what else runs here the last rounds may be too late for it.
+            words = (places.binary(), "disk", "probe", name, "--seconds", "40", "--json", "--data", server.data)
             probes[name] = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True)
             self.addCleanup(probes[name].stdout.close)
             self.addCleanup(probes[name].wait)
