@@ -86,9 +86,9 @@ pub struct Stage {
     /// The disk
     #[arg(long, value_name = "PRESET", default_value = "cheetah-15k5")]
     disk: String,
-    /// How long it warms up, s
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    warm_up: u64,
+    /// How long it warms up, s (as the experiment does)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    warm_up: Option<u64>,
     /// How long it counts, after that, s
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     counted: u64,
@@ -190,7 +190,7 @@ impl Stage {
         std::fs::create_dir_all(&self.out).map_err(|error| format!("{}: {error}", self.out.display()))?;
         let mut context = self.effort.context(&self.name);
         let (disk, directory) = (self.disk.clone(), self.out.clone());
-        let [warm_up_ns, counted_ns] = [self.warm_up, self.counted].map(|seconds| seconds * SECOND);
+        let (warm_up_ns, counted_ns) = (self.warm_up.map(|seconds| seconds * SECOND), self.counted * SECOND);
         context.stage = Some(insulation::stage::Stage { disk, directory, warm_up_ns, counted_ns });
         let outcome = (mix.run)(&context);
         context.progress.finish_and_clear();

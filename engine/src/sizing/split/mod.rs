@@ -232,41 +232,12 @@ impl Splitter<'_> {
     fn hold(&mut self) {
         let Question { keep, round_max_ns, .. } = *self.question;
         let needs: Vec<_> = self.tenants.iter().map(|tenant| tenant.need(keep, round_max_ns)).collect();
-        let given = self.meet_most(&needs);
+        let given = meet_most(self.tenants, &self.members, &needs, self.memory());
         for (at, need) in needs.into_iter().enumerate() {
             if self.members[at] && need.is_none_or(|need| need > given[at]) {
                 (self.members[at], self.held[at]) = (false, given[at].min(self.tenants[at].of_use(keep)).max(1));
             }
         }
-    }
-
-    /// Frames of the members: what each one had and still needs, cut in proportion where there is less memory than then; and what is left
-    /// is for those who keep R with it, who miss least first.
-    fn meet_most(&self, needs: &[Option<u64>]) -> Vec<u64> {
-        let had = |at: usize| if let Claim::Kept(frames) = self.tenants[at].claim { frames } else { 0 };
-        let of_members = |frames: &dyn Fn(usize) -> u64| -> Vec<u64> {
-            (0..self.tenants.len()).map(|at| if self.members[at] { frames(at) } else { 0 }).collect()
-        };
-        // Nobody has less than the least: what is said of that is not cut.
-        let mut given = of_members(&|_| LEAST);
-        let mut left = self.memory().saturating_sub(given.iter().sum());
-        let more = of_members(&|at| needs[at].map_or(had(at), |need| need.min(had(at))).saturating_sub(LEAST));
-        let sum = more.iter().sum::<u64>().max(1);
-        let part = left.min(sum);
-        for (given, more) in given.iter_mut().zip(more) {
-            let more = (u128::from(more) * u128::from(part) / u128::from(sum)) as u64;
-            (*given, left) = (*given + more, left - more);
-        }
-        let mut missing: Vec<_> = (0..given.len())
-            .filter(|&at| self.members[at])
-            .filter_map(|at| Some((needs[at]?.saturating_sub(given[at]), at)))
-            .collect();
-        missing.sort_unstable();
-        for (more, at) in missing {
-            let more = if more <= left { more } else { 0 };
-            (given[at], left) = (given[at] + more, left - more);
-        }
-        given
     }
 
     /// Who wishes to be a member is one, if then there is still a round.
@@ -379,37 +350,54 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     Split { round_ns, fates: fates.collect() }
 }
 
+/// `frames` of each member, nothing of others.
+fn of_members(members: &[bool], frames: impl Fn(usize) -> u64) -> Vec<u64> {
+    members.iter().enumerate().map(|(at, &is_member)| if is_member { frames(at) } else { 0 }).collect()
+}
+
+/// The frames that a tenant had.
+fn had(tenant: &Tenant<'_>) -> u64 {
+    if let Claim::Kept(frames) = tenant.claim { frames } else { 0 }
+}
+
 /// The frames of each member out of `memory`: their needs fit in the round that was found for them, not always in the longer one of others.
 fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
-    let had = |at: usize| if let Claim::Kept(frames) = tenants[at].claim { frames } else { 0 };
-    let of_members = |frames: &dyn Fn(usize) -> u64| -> Vec<u64> {
-        (0..tenants.len()).map(|at| if members[at] { frames(at) } else { 0 }).collect()
-    };
+    let needed = of_members(members, |at| needs[at].unwrap_or(had(&tenants[at])));
     // What has become a little smaller stays.
-    let steady = of_members(&|at| {
-        let need = needs[at].unwrap_or(had(at));
-        if need as f64 >= SHRINKS_AT * had(at) as f64 { need.max(had(at)) } else { need }
+    let steady = of_members(members, |at| {
+        let had = had(&tenants[at]);
+        if needed[at] as f64 >= SHRINKS_AT * had as f64 { needed[at].max(had) } else { needed[at] }
     });
-    if steady.iter().sum::<u64>() <= memory {
-        return steady;
+    let fits = |frames: &Vec<u64>| frames.iter().sum::<u64>() <= memory;
+    [steady, needed].into_iter().find(fits).unwrap_or_else(|| meet_most(tenants, members, needs, memory))
+}
+
+/// Frames of the members out of `memory` that is not enough: what each one had and still needs, cut in proportion where there is less
+/// than then; and what is left is for those who keep R with it, who miss least first.
+fn meet_most(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
+    // Nobody has less than the least: what is said of that is not cut.
+    let mut given = of_members(members, |_| LEAST);
+    let mut left = memory.saturating_sub(given.iter().sum());
+    let more = of_members(members, |at| {
+        let had = had(&tenants[at]);
+        needs[at].map_or(had, |need| need.min(had)).saturating_sub(LEAST)
+    });
+    let sum = more.iter().sum::<u64>().max(1);
+    let part = left.min(sum);
+    for (given, more) in given.iter_mut().zip(more) {
+        let more = (u128::from(more) * u128::from(part) / u128::from(sum)) as u64;
+        (*given, left) = (*given + more, left - more);
     }
-    let needed = of_members(&|at| needs[at].unwrap_or(had(at)));
-    if needed.iter().sum::<u64>() <= memory {
-        return needed;
+    let mut missing: Vec<_> = (0..given.len())
+        .filter(|&at| members[at])
+        .filter_map(|at| Some((needs[at]?.saturating_sub(given[at]), at)))
+        .collect();
+    missing.sort_unstable();
+    for (more, at) in missing {
+        let more = if more <= left { more } else { 0 };
+        (given[at], left) = (given[at] + more, left - more);
     }
-    // First what each one had and still needs, cut in proportion where there is less memory than then.
-    let mut kept = of_members(&|at| needed[at].min(had(at)));
-    let sum: u64 = kept.iter().sum();
-    if sum > memory {
-        kept.iter_mut().for_each(|kept| *kept = (u128::from(*kept) * u128::from(memory) / u128::from(sum)) as u64);
-    }
-    let mut left = memory.saturating_sub(kept.iter().sum());
-    for (kept, needed) in kept.iter_mut().zip(needed) {
-        let more = needed.saturating_sub(*kept).min(left);
-        *kept += more;
-        left -= more;
-    }
-    kept
+    given
 }
 
 #[cfg(test)]

@@ -82,8 +82,14 @@ impl Tenant<'_> {
 
     /// Whether it was promised R: by the experiment, or by the server with most seeds.
     fn is_promised(&self, mix: &Mix, which: usize) -> bool {
-        let admitted = |seed: &&Seed| decided(&seed.insulated[which], self.at).is_some_and(|(admitted, _)| admitted);
-        mix.sizes != Sizes::Decided || 2 * self.seeds.iter().filter(admitted).count() > self.seeds.len()
+        mix.sizes != Sizes::Decided || 2 * self.kept_if_admitted(which).count() > self.seeds.len()
+    }
+
+    /// What it keeps with those seeds with which the server admitted it.
+    fn kept_if_admitted(&self, which: usize) -> impl Iterator<Item = f64> {
+        let is_admitted =
+            move |seed: &Seed| decided(&seed.insulated[which], self.at).is_some_and(|(admitted, _)| admitted);
+        self.seeds.iter().zip(self.kept(which)).filter(move |(seed, _)| is_admitted(seed)).map(|(_, kept)| kept)
     }
 
     /// How far what the server named is from what is kept, on average. What it did not know when counting began is off by 1.
@@ -145,9 +151,10 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
         };
         claims.extend(refused.iter().map(off));
         // Nobody is refused who could be admitted.
-        let (admitted, could) = (promised.len() as f64, possible.tenants[which] as f64);
-        let what = format!("tenants that are admitted, of {}", tenants.len());
-        claims.push(Claim::new(name(&what), admitted, Bound::AtLeast(could)));
+        let could = &possible.tenants[which];
+        let admitted = promised.iter().filter(|tenant| could.contains(&tenant.at)).count();
+        let what = format!("admitted of those, of {}, whose needs fit by exact curves", tenants.len());
+        claims.push(Claim::new(name(&what), admitted as f64, Bound::AtLeast(could.len() as f64)));
         let why = name("the part that all would keep with the best partitions by exact curves");
         let why = (!refused.is_empty()).then(|| Claim::new(why, possible.all, Bound::AtMost(keep)));
         claims.extend(why);
@@ -164,16 +171,17 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
         let off = promised.iter().map(|tenant| tenant.said_off(which)).reduce(|a, b| most([a, b]));
         let what = name(&format!("{whose_promise}: the R that is named is off by"));
         claims.extend(off.map(|off| Claim::new(what, off, Bound::AtMost(0.03))));
+        let what = name("the worst-off of those who are admitted, of any seed: insulation");
+        let worst = tenants.iter().flat_map(|tenant| tenant.kept_if_admitted(which)).reduce(|a, b| least([a, b]));
+        claims.extend(worst.map(|worst| Claim::new(what, worst, Bound::AtLeast(keep))));
     } else if played.partitions.is_none() {
         // Nothing is claimed where nobody's round is too short.
         let off = tenants.iter().filter_map(|tenant| tenant.named_off(which, keep)).reduce(|a, b| most([a, b]));
         let what = "where the longest round is too short for that: the R that is named is off by";
         claims.extend(off.map(|off| Claim::new(name(what), off, Bound::AtMost(0.03))));
     }
-    // R = R_time x R_cache: what the partitions cost already cannot be lost in time. Where they cost more than R may lose, no slices give
-    // that back, and what is asked of them is R.
+    // R = R_time x R_cache: what the partitions cost already cannot be lost in time.
     let of_time = keep / played.partitions.as_ref().map_or(1.0, |(_, keep)| *keep);
-    let of_time = if of_time < 1.0 { of_time } else { keep };
     let allowed = ((1.0 - of_time).max(0.0) * 1000.0).round() / 1000.0;
     let lost = mean(&played.seeds.iter().map(|seed| lost(&seed.insulated[which])).collect::<Vec<_>>());
     claims.push(Claim::new(name("the disk's time that is no tenant's"), lost, Bound::AtMost(allowed)));

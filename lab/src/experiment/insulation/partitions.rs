@@ -82,36 +82,40 @@ fn curves(loads: &[&Load], volume_bytes: u64, whole: u64) -> Result<Vec<View>, S
 pub struct Possible {
     /// The part that all keep with the partitions that are best for the worst-off.
     pub all: f64,
-    /// By R: how many tenants keep it if those come first who need least, and half of what R may lose is left to slices.
-    pub tenants: Vec<usize>,
+    /// By R: which tenants keep it, by their places, if those come first who need least, and half of what R may lose is left to slices.
+    pub tenants: Vec<Vec<usize>>,
 }
 
 /// What could be had of so much memory at each R, thousandths.
 pub fn possible(loads: &[&Load], volume_bytes: u64, memory: u64, keep: &[u32]) -> Result<Possible, String> {
     let whole = memory / BLOCK;
     let views = curves(loads, volume_bytes, whole)?;
-    let ahead = |load: &Load| if load.streams() || load.only_writes() { LEAST } else { WORKING };
+    let leasts: Vec<_> =
+        loads.iter().map(|load| if load.streams() || load.only_writes() { LEAST } else { WORKING }).collect();
     let of = |&keep: &u32| {
         let keep = (1.0 + f64::from(keep) / 1000.0) / 2.0;
-        let need = |(view, load): (&View, &&Load)| least(view, ahead(load), whole, keep) - WORKING / BLOCK;
-        let mut needs: Vec<_> = views.iter().zip(loads).map(need).collect();
+        let need = |at: usize| least(&views[at], leasts[at], whole, keep) - WORKING / BLOCK;
+        let mut needs: Vec<_> = (0..views.len()).map(|at| (need(at), at)).collect();
         needs.sort_unstable();
         // Who is refused works too.
         let mut left = whole.saturating_sub(views.len() as u64 * WORKING / BLOCK);
-        let fits = |need: &&u64| left.checked_sub(**need).map(|rest| left = rest).is_some();
-        needs.iter().take_while(fits).count()
+        let fits = |(need, _): &&(u64, usize)| left.checked_sub(*need).map(|rest| left = rest).is_some();
+        needs.iter().take_while(fits).map(|&(_, at)| at).collect()
     };
-    Ok(Possible { all: divided(&views, whole, memory)?.1, tenants: keep.iter().map(of).collect() })
+    Ok(Possible { all: divided(&views, &leasts, memory)?.1, tenants: keep.iter().map(of).collect() })
 }
 
 /// Bytes for each, and the part that all keep.
 pub fn partitions(loads: &[&Load], volume_bytes: u64, memory: u64) -> Result<(Vec<u64>, f64), String> {
     let whole = memory / BLOCK;
-    divided(&curves(loads, volume_bytes, whole)?, whole, memory)
+    divided(&curves(loads, volume_bytes, whole)?, &vec![LEAST; loads.len()], memory)
 }
 
-fn divided(views: &[View], whole: u64, memory: u64) -> Result<(Vec<u64>, f64), String> {
-    let needs = |keep: f64| views.iter().map(|view| least(view, LEAST, whole, keep)).collect::<Vec<_>>();
+/// The same from curves, each with the least bytes that it is given.
+fn divided(views: &[View], leasts: &[u64], memory: u64) -> Result<(Vec<u64>, f64), String> {
+    let whole = memory / BLOCK;
+    let need = |(view, &bytes): (&View, &u64), keep: f64| least(view, bytes, whole, keep);
+    let needs = |keep: f64| views.iter().zip(leasts).map(|pair| need(pair, keep)).collect::<Vec<_>>();
     let fits = |keep: f64| needs(keep).iter().sum::<u64>() <= whole;
     if !fits(KEEP_LEAST) {
         return Err(format!("{} tenants do not fit into {memory} bytes of memory", views.len()));
@@ -146,7 +150,8 @@ mod tests {
         assert!(keep == KEEP_MAX && (23 << 20..25 << 20).contains(&(sizes[0] - spare)), "{sizes:?} {keep}");
         let (sizes, keep) = partitions(&[&hot, &hot], 64 << 30, 24 << 20).unwrap();
         assert!(keep < 0.01 && sizes[0] == sizes[1], "half of it is a miss each: {sizes:?} {keep}");
-        let could = |memory| possible(&[&hot, &far, &hot], 64 << 30, memory, &[900]).unwrap().tenants[0];
-        assert_eq!([28, 52].map(|mib| could(mib << 20)), [2, 3], "who needs least comes first");
+        let could = |memory| possible(&[&hot, &far, &hot], 64 << 30, memory, &[900]).unwrap().tenants.remove(0);
+        assert_eq!(could(28 << 20), [1, 0], "who needs least comes first");
+        assert_eq!(could(52 << 20), [1, 0, 2]);
     }
 }

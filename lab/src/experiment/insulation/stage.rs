@@ -31,8 +31,9 @@ pub struct Stage {
     pub disk: String,
     /// Where it is written, an existing directory.
     pub directory: PathBuf,
-    /// How long it warms up, and how long it counts after that.
-    pub warm_up_ns: Nanos,
+    /// How long it warms up, if not as the experiment does.
+    pub warm_up_ns: Option<Nanos>,
+    /// How long it counts after that.
     pub counted_ns: Nanos,
 }
 
@@ -45,7 +46,11 @@ pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, Str
     let stands = play::stands(context, mix)?;
     let stand = stands.iter().find(|stand| stand.preset == stage.disk);
     let stand = stand.ok_or_else(|| format!("the mixes are not run on '{}': {}", stage.disk, DISKS.join(", ")))?;
-    let stand = Stand { warm_up_ns: stage.warm_up_ns, counted_ns: stage.counted_ns, ..stand.clone() };
+    let stand = Stand {
+        warm_up_ns: stage.warm_up_ns.unwrap_or(stand.warm_up_ns),
+        counted_ns: stage.counted_ns,
+        ..stand.clone()
+    };
     let loads: Vec<_> = mix.actors.iter().map(|actor| &actor.load).collect();
     let volume_bytes = stand.place(0, count)?.1;
     let sizes = (mix.sizes == Sizes::Stated).then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()?;

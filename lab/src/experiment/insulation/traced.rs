@@ -31,8 +31,8 @@ pub const CLOSED: Experiment = Experiment {
             the time that the same work takes alone. Alone the whole cache is theirs: up to three quarters of it are dirty, so that overwrites \
             meet and what goes to the disk goes in longer runs. An eighth of \
             64 MiB cannot do that; no slice gives it back. So not all can have R here: who is told so is to get what the server names \
-            (on average over twenty looks, since it names what holds for what is asked at the moment), and as many are to be \
-            admitted as exact curves say that the memory is enough for. Under none all share one cache.",
+            (on average over twenty looks, since it names what holds for what is asked at the moment), and those are to be \
+            admitted for whom the memory is enough by exact curves, who need least first. Under none all share one cache.",
     paper: PAPER,
     run: |context: &Context| {
         let cast = |actors| Mix {

@@ -78,6 +78,16 @@ impl Rig {
         tenant
     }
 
+    /// A asks for one thing and has it; whenever something of B is done before, B asks again.
+    fn answer_one(&mut self) {
+        self.ask(A, Op::Read, SMALL);
+        self.fill();
+        while self.complete() != A {
+            self.ask(B, Op::Read, SMALL);
+            self.fill();
+        }
+    }
+
     /// Two greedy tenants, each with so many requests of its size, until `until`.
     fn greedy(&mut self, lens: [u64; 2], until: Nanos) {
         for (tenant, len) in [A, B].into_iter().zip(lens) {
@@ -321,12 +331,7 @@ fn a_client_that_waits_for_a_processor_is_not_taken_for_one_that_thinks() {
         let from = rig.policy.plan(rig.now, A).unwrap().useful_ns;
         let (begun, mut answers) = (rig.now, 0);
         while rig.now < begun + more_ns {
-            rig.ask(A, Op::Read, SMALL);
-            rig.fill();
-            while rig.complete() != A {
-                rig.ask(B, Op::Read, SMALL);
-                rig.fill();
-            }
+            rig.answer_one();
             answers += 1;
             rig.now += gap_ns;
         }
@@ -349,12 +354,7 @@ fn who_was_never_alone_is_believed_to_think_for_the_least_of_its_gaps() {
     rig.fill();
     let mut answers = 0;
     while rig.now < SECOND {
-        rig.ask(A, Op::Read, SMALL);
-        rig.fill();
-        while rig.complete() != A {
-            rig.ask(B, Op::Read, SMALL);
-            rig.fill();
-        }
+        rig.answer_one();
         answers += 1;
         // Now and then the server's thread has nothing else to do.
         let until = rig.now + if answers % 16 == 0 { 50_000 } else { 400_000 };
