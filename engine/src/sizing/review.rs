@@ -338,6 +338,7 @@ impl Server {
                     claim: of.filter(|_| at < others.len()).map_or_else(guest_claim, |of| of.claim(caches[at])),
                     weight: weights[at],
                     loss_ns: plans[at].flatten().map_or(switch_ns, |plan| plan.loss_ns) as f64,
+                    slice_least_ns: plans[at].flatten().map_or(0, |plan| plan.burst_ns) as f64,
                     load,
                     transfer: of.map_or((0.0, 0), |of| of.transfer(self.prefetch_bytes)),
                 }

@@ -124,6 +124,9 @@ pub struct TenantPlan {
     /// The shortest slice with which it keeps R: longer than its slice where the longest round forbids it. `None` if it does
     /// not use its slices up.
     pub need_ns: Option<Nanos>,
+    /// The shortest slice of which all that it has for the device at once takes half, whatever it loses; 0 if it does not use its
+    /// slices up.
+    pub burst_ns: Nanos,
 }
 
 /// Whose the time of a disk was. What is not here was idle. Where tenants are not told apart, the time in which it had something

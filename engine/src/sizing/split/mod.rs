@@ -94,6 +94,8 @@ pub(super) struct Tenant<'a> {
     pub(super) weight: f64,
     /// What it loses of each slice.
     pub(super) loss_ns: f64,
+    /// Its slices are not shorter, whatever it loses.
+    pub(super) slice_least_ns: f64,
     /// `None` while it is not known.
     pub(super) load: Option<&'a Load>,
     /// Frames of what it transfers in a nanosecond of disk time, and frames that are enough for its streams in any slice.
@@ -187,6 +189,8 @@ struct Splitter<'a> {
     members: Vec<bool>,
     /// Frames of those who have some and do not keep R with what there is; 0 for the others.
     held: Vec<u64>,
+    /// Slices are as long as somebody needs them for what it has at once.
+    round_least_ns: f64,
 }
 
 impl Splitter<'_> {
@@ -210,13 +214,15 @@ impl Splitter<'_> {
 
     /// The shortest round for the members within so many frames.
     fn find(&self, memory: u64) -> Option<Found> {
-        let rounds = self.question.rounds();
+        let least_ns = self.round_least_ns;
+        let longer = || self.question.rounds().into_iter().filter(|&round_ns| round_ns > least_ns);
+        let rounds = || (least_ns > 0.0).then_some(least_ns).into_iter().chain(longer());
         self.question.aims().into_iter().find_map(|target| {
             let fits = |found: &Found| {
                 let needs = self.members().map(|tenant| tenant.need(found.target, found.round_ns));
                 needs.sum::<Option<u64>>().is_some_and(|sum| sum <= memory)
             };
-            rounds.map(|round_ns| Found { round_ns, target }).into_iter().find(fits)
+            rounds().map(|round_ns| Found { round_ns, target }).find(fits)
         })
     }
 
@@ -293,7 +299,9 @@ impl Splitter<'_> {
 pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     let longest = question.round_max_ns;
     let members = tenants.iter().map(|tenant| matches!(tenant.claim, Claim::Kept(_))).collect();
-    let mut this = Splitter { question, tenants, members, held: vec![0; tenants.len()] };
+    let bursts = tenants.iter().map(|tenant| tenant.slice_least_ns / tenant.weight);
+    let round_least_ns = bursts.fold(0.0, f64::max).min(longest);
+    let mut this = Splitter { question, tenants, members, held: vec![0; tenants.len()], round_least_ns };
     let mut found = this.find_kindly();
     if found.is_none() {
         this.hold();

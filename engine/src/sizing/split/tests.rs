@@ -22,7 +22,7 @@ fn stream() -> Load {
 }
 
 fn tenant(claim: Claim, load: &Load) -> Tenant<'_> {
-    Tenant { claim, weight: 0.5, loss_ns: 10.0 * MS, load: Some(load), transfer: (0.0, 0) }
+    Tenant { claim, weight: 0.5, loss_ns: 10.0 * MS, slice_least_ns: 0.0, load: Some(load), transfer: (0.0, 0) }
 }
 
 const WANTED: Claim = Claim::Wanted { again: false };
@@ -46,6 +46,20 @@ fn the_knee_is_kept_and_the_round_is_short() {
     assert!(split.fates.iter().all(|fate| fate.verdict == Verdict::Met), "{split:?}");
     // 10 ms of loss, half of the round each, 7.5 % to lose: 267 ms.
     assert!((260.0 * MS..330.0 * MS).contains(&split.round_ns), "{split:?}");
+}
+
+#[test]
+fn where_slices_have_to_hold_a_burst_rounds_are_longer_and_less_cache_is_needed() {
+    let slope = slope();
+    let of = |slice_least_ns| {
+        let tenants = [Tenant { slice_least_ns, ..tenant(WANTED, &slope) }, tenant(WANTED, &slope)];
+        let split = split(&question(100_000), &tenants);
+        (split.round_ns, split.fates[1].kept)
+    };
+    let (free, bound) = (of(0.0), of(700.0 * MS));
+    assert!(free.0 < 700.0 * MS && bound.0 == 1400.0 * MS, "{free:?} {bound:?}");
+    assert!(bound.1 < free.1, "{free:?} {bound:?}");
+    assert_eq!(of(5000.0 * MS).0, 2000.0 * MS, "no longer than the longest");
 }
 
 #[test]
@@ -191,6 +205,7 @@ fn promises_hold_for_all_kinds_of_tenants() {
                     claim,
                     weight: 1.0 / count as f64,
                     loss_ns: below(60) as f64 * MS,
+                    slice_least_ns: below(100) as f64 * MS,
                     load: (claim != Claim::Watched && below(8) > 0).then_some(load),
                     transfer: (0.001, below(1000)),
                 }

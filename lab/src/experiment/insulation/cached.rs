@@ -40,7 +40,7 @@ pub const FOUR: Experiment = Experiment {
             Actor::new("Zipf", (1, 4), skewed()),
             Actor::new("random reads", (1, 4), super::super::stand::random(4)),
         ];
-        insulate(context, &Mix { sizes: Sizes::Decided, warm_up_ns: 600 * SECOND, ..Mix::cached(256 << 20, actors) })
+        insulate(context, &Mix { sizes: Sizes::Decided, warm_up_ns: 1800 * SECOND, ..Mix::cached(256 << 20, actors) })
     },
 };
 

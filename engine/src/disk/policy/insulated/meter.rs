@@ -248,14 +248,18 @@ impl Meter {
         Some(((self.whole.time - self.whole.cost * rate) / self.whole.slices).max(0.0) as Nanos)
     }
 
-    /// The shortest slice of which it loses at most so many thousandths, and in which all that it has for the device at once
-    /// takes no more than half: otherwise it would never have there what it has alone. Until the loss is measured: by the
+    /// The shortest slice in which all that it has for the device at once takes no more than half: otherwise it would never have there
+    /// what it has alone.
+    pub(super) fn burst_ns(&self) -> Nanos {
+        2 * self.backlog_ns()
+    }
+
+    /// The shortest slice of which it loses at most so many thousandths, and in which there is room for a burst. Until the loss is measured: by the
     /// formula, with what a switch costs; and twice as long as one in which it cannot be measured.
     pub(super) fn need_ns(&self, lost_permille: u32, switch_ns: Nanos) -> Nanos {
         let need = |loss: Nanos| loss * 1000 / u64::from(lost_permille.max(1));
-        let backlog = 2 * self.backlog_ns();
         let by_loss = need(self.loss_ns().unwrap_or(switch_ns)).max(self.too_short_ns.map_or(0, |total| 2 * total));
-        by_loss.max(backlog)
+        by_loss.max(self.burst_ns())
     }
 }
 

@@ -560,6 +560,7 @@ impl Policy for Insulated {
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: self.needs[at].filter(|needs| needs.active).and_then(|needs| needs.slice_ns),
+            burst_ns: if tenant.is_greedy { tenant.meter.burst_ns() } else { 0 },
         })
     }
 
