@@ -7,6 +7,8 @@
 //!                └─ refused: zeros are written to the device, 1 MiB at a time; the place is kept meanwhile
 //! ```
 //!
+//! Zeros that the device is to make go in parts beside other tenants: some devices write each of them, gigabytes in one request.
+//!
 //! Dirty blocks are written before they are dropped, unless they are trimmed. Zeros that the device does not make are
 //! written past the cache: pieces that wait for them hold frames already, and could keep the zeros from getting any.
 
@@ -176,7 +178,12 @@ impl Server {
                 self.device.add_segment(io, Segment::whole(FrameId::ZERO));
             }
         } else {
-            self.device.slot_mut(io).io.len = end - start;
+            // A device may write them, at the pace of any data: beside others they go in parts. What gives space back moves none.
+            let most = match op {
+                Op::Zero => (self.device.request_blocks_max(tenant, op) * BLOCK).max(ZEROS_BYTES),
+                _ => u64::MAX,
+            };
+            self.device.slot_mut(io).io.len = (end - start).min(most);
         }
         self.submit(io, false);
     }

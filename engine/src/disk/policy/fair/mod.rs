@@ -39,7 +39,7 @@ mod turns;
 use super::insulated::STUCK_NS;
 use super::queue::Entry;
 use super::weights::Weights;
-use super::{DiskTime, Policy, Settings, TenantPlan};
+use super::{DiskTime, Policy, Settings, TenantPlan, depth_of_one};
 use crate::control::TenantId;
 use crate::disk::profile::Direction;
 use crate::disk::{IoId, Op};
@@ -95,6 +95,8 @@ pub(crate) struct Fair {
     /// What was in the device then is not counted any more.
     written_off_at: Option<Nanos>,
     stuck: u64,
+    /// What of that has not come back.
+    stuck_now: u32,
 }
 
 impl Fair {
@@ -120,6 +122,7 @@ impl Fair {
             look_at: None,
             written_off_at: None,
             stuck: 0,
+            stuck_now: 0,
         }
     }
 
@@ -174,10 +177,12 @@ impl Fair {
         self.tick_at = now + TICK_NS;
     }
 
-    /// The first in order of those whom `waits` chooses.
+    /// The first in order of those whom `waits` chooses, and who may have more in the device.
     fn first(&self, waits: impl Fn(&Tenant) -> bool) -> Option<usize> {
+        let most = |tenant: &Tenant| depth_of_one(self.settings.depth, self.stuck_now - tenant.stuck);
+        let goes = |tenant: &&Tenant| tenant.in_device + tenant.stuck < most(tenant) && waits(tenant);
         let tenants = self.tenants.iter().enumerate();
-        let waiting = tenants.filter_map(|(at, tenant)| tenant.as_ref().filter(|t| waits(t)).map(|t| (at, t)));
+        let waiting = tenants.filter_map(|(at, tenant)| tenant.as_ref().filter(goes).map(|t| (at, t)));
         waiting.min_by_key(|(at, tenant)| (tenant.start, !tenant.is_polite(), *at)).map(|(at, _)| at)
     }
 
@@ -208,6 +213,7 @@ impl Fair {
             tenant.settle(&self.books);
             let was_idle = tenant.is_idle();
             self.stuck += u64::from(tenant.in_device);
+            (tenant.stuck, self.stuck_now) = (tenant.stuck + tenant.in_device, self.stuck_now + tenant.in_device);
             (tenant.in_device, tenant.in_device_ns) = (0, 0);
             if tenant.is_idle() && !was_idle {
                 tenant.rest(now);
@@ -257,7 +263,8 @@ impl Policy for Fair {
 
     fn drop_tenant(&mut self, _now: Nanos, tenant: TenantId) {
         let gone = self.tenants[tenant.0 as usize].take();
-        debug_assert!(gone.is_none_or(|tenant| tenant.is_idle()), "it has volumes");
+        debug_assert!(gone.as_ref().is_none_or(|tenant| tenant.is_idle()), "it has volumes");
+        self.stuck_now -= gone.map_or(0, |tenant| tenant.stuck);
         self.weigh();
     }
 
@@ -357,6 +364,9 @@ impl Policy for Fair {
 
     fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
         if self.written_off_at.is_some_and(|at| submitted <= at) {
+            if let Some(tenant) = self.tenants[tenant.0 as usize].as_mut().filter(|tenant| tenant.stuck > 0) {
+                (tenant.stuck, self.stuck_now) = (tenant.stuck - 1, self.stuck_now - 1);
+            }
             return;
         }
         self.books.settle(now);

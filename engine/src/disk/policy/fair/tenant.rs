@@ -20,6 +20,8 @@ pub(super) struct Tenant {
     pub(super) queue: Queue,
     pub(super) in_device: u32,
     pub(super) in_device_ns: Nanos,
+    /// Requests that were written off and have not come back.
+    pub(super) stuck: u32,
     /// Virtual times of its next request, and of the end of its last one.
     pub(super) start: Nanos,
     pub(super) finish: Nanos,
@@ -58,6 +60,7 @@ impl Tenant {
             queue: Queue::default(),
             in_device: 0,
             in_device_ns: 0,
+            stuck: 0,
             start: virtual_ns,
             finish: virtual_ns,
             active: false,

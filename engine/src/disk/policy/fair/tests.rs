@@ -218,7 +218,7 @@ fn a_tenant_alone_is_not_held_back() {
     let mut rig = Rig::new(throttled(100.0), &[1]);
     (0..200).for_each(|_| rig.ask(A, Op::Read, 1 << 20));
     rig.fill();
-    assert_eq!((rig.in_device.len(), rig.policy.request_bytes_max(A, Op::Read)), (128, u64::MAX));
+    assert_eq!((rig.in_device.len(), rig.policy.request_bytes_max(A, Op::Read)), (96, u64::MAX));
 }
 
 #[test]
@@ -283,6 +283,33 @@ fn what_the_device_keeps_is_written_off_and_may_still_come_back() {
     }
     assert_eq!((rig.policy.books.cost_ns, rig.policy.books.load_ppm), (0, 0));
     assert!(rig.policy.tenants.iter().flatten().all(|tenant| tenant.in_device == 0));
+}
+
+#[test]
+fn however_many_requests_do_not_come_back_others_are_served() {
+    let mut rig = Rig::new(Prices::default(), &[40, 40, 10]);
+    [B, C].into_iter().for_each(|tenant| (0..300).for_each(|_| rig.ask(tenant, Op::Read, SMALL)));
+    rig.ask(A, Op::Read, SMALL);
+    let mut served = 0;
+    while rig.now < 60 * SECOND {
+        // What the others ask for never comes back.
+        while rig.now < 60 * SECOND
+            && let Some(tenant) = rig.next()
+        {
+            if tenant != A {
+                continue;
+            }
+            let io = rig.in_device.pop_back().expect("it went");
+            let (_, entry, submitted) = rig.requests[io.0 as usize];
+            rig.now += MILLISECOND;
+            rig.policy.done(rig.now, A, &entry, submitted);
+            (served, rig.given_ns[0]) = (served + 1, 0);
+            rig.ask(A, Op::Read, SMALL);
+        }
+        rig.now = rig.policy.poll_timeout().unwrap_or(0).max(rig.now + 1);
+    }
+    assert!(rig.in_device.len() < 128, "{}", rig.in_device.len());
+    assert!(served > 40_000, "{served}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use super::queue::{Entry, Queue};
-use super::{DiskTime, Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan};
+use super::{DiskTime, Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan, depth_of_one};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op};
 use crate::units::{Nanos, SECOND, Share};
@@ -103,6 +103,16 @@ impl Tenant {
         self.queue.is_empty() && self.in_device == self.stuck
     }
 
+    /// How many of its requests may be in a device of such a depth in which so many are stuck.
+    fn depth(&self, depth: u32, stuck: u32) -> u32 {
+        depth_of_one(depth, stuck - self.stuck)
+    }
+
+    /// Something of it could go, had it the disk: it waits, and not all that there may be of it in the device is stuck.
+    fn wants_disk(&self, depth: u32, stuck: u32) -> bool {
+        !self.queue.is_empty() && self.stuck < self.depth(depth, stuck)
+    }
+
     /// It has nothing to do, and will ask again so soon that the disk is better held for it.
     fn is_expected(&self, now: Nanos) -> bool {
         let patience = self.gap.patience();
@@ -138,8 +148,8 @@ struct Current {
     /// The owner has nothing to do, and keeps the disk until then.
     held_until: Option<Nanos>,
     issued: u32,
-    /// What is next waits for those that it follows.
-    is_following: bool,
+    /// What is next waits for some that are in the device: those that it follows, or as many as there may be.
+    is_held_up: bool,
     watch: Watch,
 }
 
@@ -158,6 +168,8 @@ pub(crate) struct Insulated {
     /// Reused by the plan.
     needs: Vec<Option<Needs>>,
     waiting: usize,
+    /// Requests in the device that nobody waits for any more, of all tenants.
+    stuck: u32,
     /// Slices that have begun, and how many had when the last long one did: one a round is enough.
     begun: u64,
     looked: u64,
@@ -177,6 +189,7 @@ impl Insulated {
             is_planned: false,
             needs: Vec::new(),
             waiting: 0,
+            stuck: 0,
             begun: 0,
             looked: 0,
             slices: VecDeque::with_capacity(SLICES_KEPT),
@@ -210,14 +223,13 @@ impl Insulated {
 
     /// Gives the disk to the next one in turn. False if nobody wants it.
     fn begin(&mut self, now: Nanos) -> bool {
-        if self.waiting == 0 {
+        let (depth, stuck) = (self.settings.depth, self.stuck);
+        if self.waiting == 0 || !self.tenants.iter().flatten().any(|tenant| tenant.wants_disk(depth, stuck)) {
             return false;
         }
-        // All who wait may be in debt: then as many rounds pass as the least of the debts takes.
-        if !self.pass(now) {
+        // All who wait may be in debt: then as many rounds pass as the least of the debts takes; more if the plan has changed meanwhile.
+        while !self.pass(now) {
             self.skip_rounds();
-            let found = self.pass(now);
-            assert!(found, "somebody waits, and has no debt any more");
         }
         true
     }
@@ -235,7 +247,8 @@ impl Insulated {
             }
             let length = self.lengths[self.turn];
             let Some(tenant) = &mut self.tenants[self.turn] else { continue };
-            if tenant.queue.is_empty() && !tenant.is_expected(now) {
+            let depth = tenant.depth(self.settings.depth, self.stuck);
+            if !tenant.wants_disk(self.settings.depth, self.stuck) && !tenant.is_expected(now) {
                 // In debt it stays; what is left over it loses.
                 (tenant.credit, tenant.saved) = (tenant.credit.min(0), 0);
                 tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
@@ -249,7 +262,7 @@ impl Insulated {
             if tenant.save(length.saturating_add(self.round_ns), is_time) {
                 self.looked = self.begun;
             }
-            let at_once = (self.settings.depth as usize).saturating_sub(tenant.in_device as usize);
+            let at_once = (depth as usize).saturating_sub(tenant.in_device as usize);
             if !tenant.queue.is_empty() {
                 tenant.meter.begin(tenant.queue.cost_ns(at_once, FOLLOWING_BYTES));
             }
@@ -262,7 +275,7 @@ impl Insulated {
                 draining: None,
                 held_until: None,
                 issued: 0,
-                is_following: false,
+                is_held_up: false,
                 watch: tenant.meter.watch(now),
             });
             return true;
@@ -272,7 +285,8 @@ impl Insulated {
 
     /// Rounds in which nobody may take the disk, all at once.
     fn skip_rounds(&mut self) {
-        let waiting = |tenant: &Option<Tenant>| tenant.as_ref().is_some_and(|tenant| !tenant.queue.is_empty());
+        let (depth, stuck) = (self.settings.depth, self.stuck);
+        let waiting = |tenant: &Option<Tenant>| tenant.as_ref().is_some_and(|tenant| tenant.wants_disk(depth, stuck));
         let owing = self.tenants.iter().zip(&self.lengths).filter(|(tenant, _)| waiting(tenant));
         let rounds = owing.map(|(tenant, &length)| {
             let debt = tenant.as_ref().map_or(0, |tenant| tenant.credit.min(0).unsigned_abs());
@@ -424,6 +438,7 @@ impl Policy for Insulated {
                 } else if now < since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS {
                     return None;
                 } else {
+                    self.stuck += out;
                     (tenant.stuck, tenant.stuck_until) = (tenant.in_device, now);
                     (tenant.followers, tenant.following) = (0, 0);
                     self.time.stuck += u64::from(out);
@@ -431,7 +446,13 @@ impl Policy for Insulated {
                 }
                 continue;
             }
-            let Some(entry) = tenant.queue.peek().copied() else {
+            let depth = tenant.depth(self.settings.depth, self.stuck);
+            if in_device >= self.settings.depth && out == 0 {
+                return None;
+            }
+            let is_full = in_device >= self.settings.depth || tenant.in_device >= depth;
+            current.is_held_up = is_full && others;
+            let Some(entry) = tenant.queue.peek().copied().filter(|_| !is_full) else {
                 if out > 0 {
                     if now < current.ends || !others {
                         return None;
@@ -451,9 +472,6 @@ impl Policy for Insulated {
                 continue;
             };
             current.held_until = None;
-            if in_device >= self.settings.depth {
-                return None;
-            }
             let left = current.ends.saturating_sub(now);
             let fits = tenant.meter.drain_ns(tenant.in_device_ns + entry.cost_ns) <= left;
             if !fits && current.issued > 0 {
@@ -472,8 +490,8 @@ impl Policy for Insulated {
                 continue;
             }
             let are_many = tenant.followers >= FOLLOWERS_MAX && tenant.following >= FOLLOWING_BYTES;
-            current.is_following = entry.reads_on() && are_many;
-            if current.is_following {
+            current.is_held_up = entry.reads_on() && are_many;
+            if current.is_held_up {
                 return None;
             }
             tenant.queue.pop();
@@ -496,7 +514,7 @@ impl Policy for Insulated {
         tenant.in_device -= 1;
         tenant.in_device_ns -= cost_ns;
         if tenant.stuck > 0 && submitted <= tenant.stuck_until {
-            tenant.stuck -= 1;
+            (tenant.stuck, self.stuck) = (tenant.stuck - 1, self.stuck - 1);
             return;
         }
         if entry.reads_on() {
@@ -534,7 +552,7 @@ impl Policy for Insulated {
             Some(since) => Some(since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS),
             None if current.held_until.is_some() => current.held_until,
             // In the device are only requests that may never come back, and somebody waits.
-            None => (current.is_following || tenant.queue.is_empty() && self.waiting > 0).then_some(current.ends),
+            None => (current.is_held_up || tenant.queue.is_empty() && self.waiting > 0).then_some(current.ends),
         }
     }
 

@@ -190,6 +190,48 @@ fn a_request_that_does_not_come_back_holds_up_the_others_for_a_while_only() {
 }
 
 #[test]
+fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
+    let mut stage = Stage::new(&[50, 50], &[1, 0]);
+    stage.now = SECOND;
+    stage.ask();
+    // The other one has just gone: in this round it is planned for, and in the next it is not, so that slices become shorter.
+    let policy = &mut stage.policy;
+    policy.turn = 1;
+    let [first, second] = [0, 1].map(|at| std::mem::replace(&mut policy.tenants[at], None).unwrap());
+    policy.tenants[0] = Some(Tenant { credit: -530 * MS as i64, is_greedy: false, ..first });
+    policy.tenants[1] = Some(Tenant { idle_rounds: IDLE_ROUNDS - 1, ..second });
+    stage.run(stage.now + 100 * MS);
+    assert!(stage.served[0] > 0, "it is alone");
+}
+
+#[test]
+fn however_many_requests_do_not_come_back_others_are_served() {
+    let mut stage = Stage::new(&[40, 40, 10], &[1, 300, 300]);
+    // What the last two ask for never comes back.
+    let (mut stuck, mut served) = ([0, 0], 0);
+    stage.ask();
+    while stage.now < 100 * SECOND {
+        while stage.now < 100 * SECOND
+            && let Some(io) = stage.policy.next(stage.now, stuck[0] + stuck[1])
+        {
+            match stage.owners[io.0 as usize].0 {
+                0 => {
+                    let since = stage.now;
+                    stage.now += COST;
+                    stage.policy.done(stage.now, TenantId(0), &ENTRY, since);
+                    (stage.depths[0].0, served) = (0, served + 1);
+                    stage.ask();
+                }
+                other => stuck[other as usize - 1] += 1,
+            }
+        }
+        stage.now = stage.policy.poll_timeout().unwrap_or(0).max(stage.now + 1);
+    }
+    assert!(stuck[0] <= 96 && stuck[0] + stuck[1] < 128, "{stuck:?}");
+    assert!(served > 60 * SECOND / COST, "{served}");
+}
+
+#[test]
 fn a_stream_has_two_requests_in_the_device() {
     let mut policy = Stage::new(&[50, 50], &[0, 0]).policy;
     let entry = |io| Entry { io: IoId(io), len: 1 << 20, follows: true, ..ENTRY };
