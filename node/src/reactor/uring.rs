@@ -21,6 +21,8 @@ mod files;
 mod pinned;
 mod provided;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io;
