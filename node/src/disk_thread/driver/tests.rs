@@ -183,6 +183,24 @@ impl Rig {
 }
 
 #[test]
+fn large_replies_in_company_go_in_parts_and_hold_up_nobody() {
+    let mut rig = Rig::new();
+    let part = rig.driver.turns.may_send(TenantId(GREEDY as u32));
+    assert!(part <= u64::from(LARGE) / 16, "each has half of what goes in a pass: {part}");
+    rig.ask(GREEDY, LARGE);
+    let (mut sent, mut passes) = (0, 0);
+    while sent < HEAD + u64::from(LARGE) {
+        rig.ask(POLITE, SMALL);
+        let [large, small] = rig.pass();
+        assert!((1..part + 4096).contains(&large), "{large} bytes, of {part}");
+        assert_eq!(small, HEAD + u64::from(SMALL), "answered in the pass in which it comes");
+        sent += large;
+        passes += 1;
+    }
+    assert_eq!(passes, 16);
+}
+
+#[test]
 fn the_rest_of_a_reply_waits_for_the_thread() {
     let mut rig = Rig::new();
     let before = [GREEDY, POLITE].map(|who| rig.stats(who));
