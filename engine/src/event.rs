@@ -6,7 +6,7 @@
 //!   handle(now, event)        ───────────►   decides
 //!   poll_action() until None  ◄───────────   Copy/Zero: at once, in order, before the next event
 //!                                            Submit/Send/Receive/Close: may be batched until the end of the pass
-//!   handed_over(at)           ───────────►   what was answered has left (optional: at once, if never said)
+//!   handed_over(at, given)    ───────────►   what was answered has left, as far as given (optional: at once, if never said)
 //!   poll_timeout()            ◄───────────   wake me then with Event::Timer
 //! ```
 //!

@@ -161,8 +161,9 @@ pub struct Server {
     pub(crate) sizing: sizing::Book,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) actions: VecDeque<Action>,
-    /// Answered at `now`, and not yet known to be handed over.
+    /// Answered, and not yet known to be handed over. Of the first `kept` it is known that they are not.
     pub(crate) answered: Vec<Answered>,
+    pub(crate) kept: usize,
     /// The earliest time at which something may be due.
     pub(crate) timer: Option<Nanos>,
     pub(crate) last_request_at: Nanos,
@@ -209,6 +210,7 @@ impl Server {
             agenda: VecDeque::new(),
             actions: VecDeque::new(),
             answered: Vec::with_capacity(ANSWERED_MAX),
+            kept: 0,
             timer: None,
             last_request_at: 0,
             draining: None,
@@ -228,7 +230,7 @@ impl Server {
     /// Something happened. Time never runs backwards; a step back is taken for no step.
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
         if now > self.now {
-            self.handed_over(self.now);
+            self.leave_at_once();
             self.now = now;
         }
         let is_news = matches!(event, Event::Header { .. } | Event::IoDone { .. });

@@ -350,7 +350,7 @@ impl Server {
     /// Everything there is to see, as [`Command::Snapshot`] reports it.
     pub fn snapshot(&mut self) -> Snapshot {
         self.device.account(self.now);
-        self.handed_over(self.now);
+        self.leave_at_once();
         let pool = self.cache.pool();
         Snapshot {
             now: self.now,

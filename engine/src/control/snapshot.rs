@@ -81,7 +81,8 @@ pub struct VolumeStats {
     pub prefetched_blocks: u64,
     /// Blocks of reads that had to come from the device.
     pub miss_blocks: u64,
-    /// Nanoseconds that requests, their replies and what the device had done for them waited while the thread did other work.
+    /// Nanoseconds that requests, their replies up to the last byte, and what the device had done for them waited while the thread did other
+    /// work.
     pub thread_delay_ns: u64,
     /// Nanoseconds that requests waited for frames of their partition.
     pub cache_delay_ns: u64,

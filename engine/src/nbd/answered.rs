@@ -8,9 +8,11 @@
 //!
 //! A driver reads its clock once in many events, so to the engine what it does in between takes no time. A driver that says
 //! when replies have left ([`Server::handed_over`]) has that time counted as the delay of the thread; for one that does not, they leave at once.
+//! A reply that a driver sends in parts has left when its last byte has: where that is among all the bytes of its connection is noted.
 
 use super::Kind;
 use crate::disk::VolumeId;
+use crate::event::ConnId;
 use crate::server::Server;
 use crate::units::Nanos;
 
@@ -23,6 +25,11 @@ pub(crate) struct Answered {
     volume: VolumeId,
     kind: Kind,
     arrived: Nanos,
+    /// When it was answered.
+    at: Nanos,
+    conn: ConnId,
+    /// Bytes of its connection up to the end of its reply.
+    end: u64,
 }
 
 impl Server {
@@ -30,38 +37,59 @@ impl Server {
     pub(super) fn count(&mut self, request: u32) {
         let state = &self.requests[request];
         let (volume, kind, arrived, bytes) = (state.volume, state.kind, state.arrived, state.end - state.start);
-        let failed = state.error.is_some();
+        let (conn, failed) = (state.conn, state.error.is_some());
         let stats = self.volume_mut(volume).counters.of(kind);
         stats.requests += 1;
         stats.bytes += bytes;
         stats.errors += u64::from(failed);
         if self.answered.len() == ANSWERED_MAX {
-            self.handed_over(self.now);
+            self.handed_over(self.now, |_| None);
         }
-        self.answered.push(Answered { volume, kind, arrived });
+        let connection = self.conn(conn);
+        let end = connection.taken + connection.unsent;
+        self.answered.push(Answered { volume, kind, arrived, at: self.now, conn, end });
     }
 
-    /// Everything that was answered so far left at `at`: it was given to the sockets, as far as they took it. Said before the
-    /// next event, or not at all.
-    pub fn handed_over(&mut self, at: Nanos) {
-        if self.answered.is_empty() {
-            return;
-        }
+    /// What was answered so far left at `at`: it was given to the sockets, as far as they took it. Said before the next event, or
+    /// not at all. `given(conn)`: only so many of its outgoing bytes, and what is beyond them waits for the thread: a reply that
+    /// ends there has not left yet.
+    pub fn handed_over(&mut self, at: Nanos, given: impl Fn(ConnId) -> Option<u64>) {
         let mut answered = std::mem::take(&mut self.answered);
-        let late_ns = at.saturating_sub(self.now);
-        for Answered { volume, kind, arrived } in answered.drain(..) {
-            let Some(Some(state)) = self.volumes.get_mut(volume.0 as usize) else { continue };
-            let latency_ns = self.now + late_ns - arrived;
-            state.counters.thread_delay_ns += late_ns;
-            state.counters.of(kind).latency.record(latency_ns);
-            let recorders = self.latencies[state.spec.tenant.0 as usize].as_mut().expect("the tenant of a volume");
-            match kind {
-                Kind::Read => recorders.read(self.now, latency_ns),
-                Kind::Write => recorders.write(self.now, latency_ns),
-                Kind::Flush | Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => {}
+        answered.retain(|answer| {
+            let connection = self.connections.get(answer.conn.0 as usize).and_then(|connection| connection.as_ref());
+            let kept =
+                connection.zip(given(answer.conn)).is_some_and(|(state, bytes)| answer.end > state.taken + bytes);
+            if !kept {
+                self.left(answer, at);
             }
-        }
+            kept
+        });
+        self.kept = answered.len();
         self.answered = answered;
+    }
+
+    /// What nobody said anything about has left at once.
+    pub(crate) fn leave_at_once(&mut self) {
+        if self.answered.len() > self.kept {
+            let mut answered = std::mem::take(&mut self.answered);
+            answered.drain(self.kept..).for_each(|answer| self.left(&answer, answer.at));
+            self.answered = answered;
+        }
+    }
+
+    /// How long it took is counted.
+    fn left(&mut self, answer: &Answered, at: Nanos) {
+        let Some(Some(state)) = self.volumes.get_mut(answer.volume.0 as usize) else { return };
+        let late_ns = at.saturating_sub(answer.at);
+        let latency_ns = answer.at + late_ns - answer.arrived;
+        state.counters.thread_delay_ns += late_ns;
+        state.counters.of(answer.kind).latency.record(latency_ns);
+        let recorders = self.latencies[state.spec.tenant.0 as usize].as_mut().expect("the tenant of a volume");
+        match answer.kind {
+            Kind::Read => recorders.read(self.now, latency_ns),
+            Kind::Write => recorders.write(self.now, latency_ns),
+            Kind::Flush | Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => {}
+        }
     }
 }
 
@@ -81,11 +109,11 @@ mod tests {
         rig.now = 100 * US;
         rig.server.handle(rig.now, Event::Timer);
         rig.ask_since(60 * US, 1, command::READ, 0, BLOCK);
-        rig.server.handed_over(110 * US);
+        rig.server.handed_over(110 * US, |_| None);
         assert_eq!(rig.server.volume(VOLUME).counters.thread_delay_ns, 40 * US, "nothing was answered");
         rig.now = 400 * US;
         rig.complete_since(250 * US);
-        rig.server.handed_over(430 * US);
+        rig.server.handed_over(430 * US, |_| None);
         let counters = rig.server.volume(VOLUME).counters;
         assert_eq!(rig.answer(1), Some(0));
         assert_eq!(counters.thread_delay_ns, (40 + 150 + 30) * US);
@@ -93,6 +121,39 @@ mod tests {
         assert_eq!(counters.read.latency.sum_ns, (430 - 60) * US);
         let recorders = rig.server.latencies[0].as_mut().unwrap();
         assert_eq!(recorders.summary(rig.now).total.read.max_ns, 370 * US);
+    }
+
+    #[test]
+    fn a_reply_in_parts_has_left_with_its_last_byte() {
+        let mut rig = Rig::new();
+        rig.deaf = vec![ConnId(0), ConnId(1)];
+        rig.now = 100 * US;
+        rig.ask_as(ConnId(1), 1, command::READ, 0, 0, 2 * BLOCK);
+        rig.ask_as(ConnId(1), 2, command::READ, 0, 4 * BLOCK, BLOCK);
+        rig.ask_as(ConnId(0), 3, command::READ, 0, 6 * BLOCK, BLOCK);
+        rig.now = 300 * US;
+        rig.finish_reads();
+        let counted = |rig: &Rig| {
+            let counters = rig.server.volume(VOLUME).counters;
+            (counters.read.latency.count(), counters.thread_delay_ns / US)
+        };
+        let given = |bytes| move |conn| (conn == ConnId(1)).then_some(bytes);
+        rig.server.handed_over(310 * US, given(BLOCK));
+        assert_eq!(counted(&rig), (1, 10), "the other connection's");
+        rig.now = 311 * US;
+        rig.handle(Event::Sent { conn: ConnId(1), bytes: BLOCK });
+        assert_eq!(counted(&rig), (1, 10));
+        rig.server.handed_over(320 * US, given(BLOCK + 15));
+        assert_eq!(counted(&rig), (1, 10), "all but a byte of the first one's");
+        rig.now = 321 * US;
+        rig.handle(Event::Sent { conn: ConnId(1), bytes: BLOCK + 15 });
+        rig.server.handed_over(330 * US, given(1));
+        assert_eq!(counted(&rig), (2, 40));
+        rig.now = 331 * US;
+        rig.server.handed_over(340 * US, |_| None);
+        assert_eq!(counted(&rig), (3, 80), "what the socket does not take does not wait for the thread");
+        let longest = rig.server.latencies[0].as_mut().unwrap().summary(rig.now).total.read.max_ns;
+        assert_eq!(longest, 240 * US);
     }
 
     #[test]

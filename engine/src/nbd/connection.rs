@@ -76,6 +76,8 @@ pub(crate) struct Connection {
     out: VecDeque<Out>,
     /// Bytes of the first part that are already sent.
     sent: u64,
+    /// Bytes that were sent in all.
+    pub(crate) taken: u64,
     /// Bytes that wait to be sent.
     pub(crate) unsent: u64,
     /// Frames that wait to be sent.
@@ -106,6 +108,7 @@ impl Connection {
             paused: false,
             out: VecDeque::new(),
             sent: 0,
+            taken: 0,
             unsent: 0,
             held: 0,
             reading: 0,
@@ -207,6 +210,7 @@ impl Connection {
     pub(crate) fn sent(&mut self, bytes: u64, mut free: impl FnMut(FrameId)) {
         self.unsent -= bytes;
         self.sent += bytes;
+        self.taken += bytes;
         while let Some(&front) = self.out.front() {
             if self.sent < front.len() {
                 break;

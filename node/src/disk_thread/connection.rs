@@ -45,6 +45,8 @@ pub struct Connection {
     pub brought: u32,
     /// A send is in flight.
     pub sending: bool,
+    /// In the pass that began then, so many of its outgoing bytes went to its socket: none if its tenant might send no more.
+    pub given: (Nanos, u64),
     /// Waits for its turn.
     pub queued: bool,
     /// Will be looked at when the pass sends.
@@ -66,6 +68,7 @@ impl Connection {
             rest: local.then(Rest::default),
             brought: 0,
             sending: false,
+            given: (0, 0),
             queued: false,
             send_queued: false,
             peer_ended: false,

@@ -32,7 +32,7 @@ use super::giving::Giving;
 use super::mailbox::{Client, Mail, Mailbox};
 use super::turns::Turns;
 use crate::frames::Frames;
-use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor, clock};
+use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor};
 
 /// Messages of control in one pass.
 const MAILS_PER_PASS: usize = 64;
@@ -45,6 +45,9 @@ const BUFFERS_HELD_MAX: usize = BUFFERS / 2;
 const FINISH_PATIENCE: Nanos = 5 * SECOND;
 /// Socket buffers of local clients, bytes: a reply of this size leaves in one call.
 const SOCKET_BUFFER: libc::c_int = 1024 * 1024;
+
+#[cfg(test)]
+mod tests;
 
 /// A command without its answer.
 struct Pending {
@@ -101,7 +104,7 @@ pub struct Driver<R> {
 impl<R: Reactor> Driver<R> {
     /// A driver without volumes.
     pub fn new(options: Options, server: Server, frames: Frames, reactor: Layers<R>, mailbox: Mailbox) -> Driver<R> {
-        let connections_max = options.connections_max as usize;
+        let (connections_max, now) = (options.connections_max as usize, reactor.now());
         Driver {
             options,
             server,
@@ -109,7 +112,7 @@ impl<R: Reactor> Driver<R> {
             frames,
             mailbox,
             mail: true,
-            now: clock(),
+            now,
             seen: 0,
             completions: Vec::new(),
             connections: Vec::with_capacity(connections_max),
@@ -140,11 +143,16 @@ impl<R: Reactor> Driver<R> {
         let slept = self.reactor.turn(timeout, &mut completions).unwrap_or_else(|error| {
             panic!("disk {}: no I/O is possible any more: {error}", self.options.name);
         });
-        let before = std::mem::replace(&mut self.now, clock());
+        let before = std::mem::replace(&mut self.now, self.reactor.now());
         // What ended a sleep has come just now. The rest came at some time of the last pass: in the middle, on average.
         self.seen = if slept { self.now } else { self.now - (self.now - before) / 2 };
         // After a pass that sent something there is no sleep: its end is the beginning of this one.
-        self.server.handed_over(if slept { before } else { self.now });
+        let connections = &self.connections;
+        self.server.handed_over(if slept { before } else { self.now }, |conn| {
+            // If its socket was given nothing in the last pass, or all sockets let us sleep, what is left waits for the client.
+            let connection = connections[conn.0 as usize].as_ref()?;
+            (!slept && connection.given.0 == before).then_some(connection.given.1)
+        });
         for completion in completions.drain(..) {
             self.complete(completion);
         }
@@ -452,6 +460,7 @@ impl<R: Reactor> Driver<R> {
             let Some(connection) = connection else { return false };
             let may_send = self.turns.may_send(connection.tenant);
             if may_send == 0 {
+                connection.given = (self.now, 0);
                 return true;
             }
             connection.send_queued = false;
@@ -467,8 +476,9 @@ impl<R: Reactor> Driver<R> {
                     goes
                 };
                 connection.sending = true;
-                self.reactor.send(conn, parts.take_while(goes));
-                self.turns.sends(connection.tenant, may_send - left);
+                let given = self.reactor.send(conn, parts.take_while(goes));
+                connection.given = (self.now, given);
+                self.turns.sends(connection.tenant, given);
             } else if connection.phase != Phase::Open {
                 drop(parts);
                 self.close(conn);

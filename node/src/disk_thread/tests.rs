@@ -43,7 +43,7 @@ on_both![
     large_requests_pass_through_a_small_partition,
     many_connections_take_turns,
     a_flood_of_hits_leaves_the_thread_to_others,
-    large_replies_in_company_arrive_in_parts_and_whole,
+    large_replies_in_company_arrive_whole,
     a_client_that_vanishes_in_the_middle,
     a_client_that_does_not_read_holds_up_nobody,
     too_many_clients_are_turned_away,
@@ -218,8 +218,8 @@ fn many_connections_take_turns(kind: Kind) {
     disk.stop();
 }
 
-/// Several connections of one tenant share what it may send in a pass.
-fn large_replies_in_company_arrive_in_parts_and_whole(kind: Kind) {
+/// Several connections of one tenant share what it may send in a pass. That they go in parts is seen in `driver/tests.rs`.
+fn large_replies_in_company_arrive_whole(kind: Kind) {
     const LEN: usize = 1 << 20;
     let (other, tenant) = (VolumeId(4), TenantId(2));
     let disk = start(kind, 8);

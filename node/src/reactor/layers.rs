@@ -160,6 +160,12 @@ pub struct Layers<R> {
 }
 
 impl<R: Reactor> Layers<R> {
+    /// What they stand on.
+    #[cfg(test)]
+    pub fn below(&mut self) -> &mut R {
+        &mut self.below
+    }
+
     /// This stack on a reactor.
     pub fn new(below: R, stack: Stack) -> Layers<R> {
         let mut layers = Layers {
@@ -405,6 +411,10 @@ impl<R: Reactor> Reactor for Layers<R> {
         self.below.waker()
     }
 
+    fn now(&self) -> Nanos {
+        self.below.now()
+    }
+
     fn open_volume(&mut self, volume: VolumeId, file: File) -> io::Result<()> {
         self.below.open_volume(volume, file)
     }
@@ -445,8 +455,8 @@ impl<R: Reactor> Reactor for Layers<R> {
         self.below.receive_into(conn, segments);
     }
 
-    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) {
-        self.below.send(conn, parts);
+    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) -> u64 {
+        self.below.send(conn, parts)
     }
 
     fn unread(&self, conn: ConnId) -> u32 {

@@ -128,7 +128,7 @@ pub struct Waker {
 
 impl Waker {
     /// A new event, not yet set.
-    fn new() -> io::Result<Waker> {
+    pub fn new() -> io::Result<Waker> {
         // SAFETY: creates a descriptor, touches no memory.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if fd < 0 {
@@ -164,6 +164,11 @@ pub trait Reactor {
     /// A handle to wake it with.
     fn waker(&self) -> Waker;
 
+    /// The time that its user lives in.
+    fn now(&self) -> Nanos {
+        clock()
+    }
+
     /// Requests of `volume` go to `file` from now on.
     fn open_volume(&mut self, volume: VolumeId, file: File) -> io::Result<()>;
 
@@ -182,8 +187,8 @@ pub trait Reactor {
     /// Receives what comes next straight into these segments; preferably all of them are filled at once.
     fn receive_into(&mut self, conn: ConnId, segments: impl Iterator<Item = Segment>);
 
-    /// Sends these parts, or as many as fit into one system call.
-    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>);
+    /// Sends these parts, or as many as fit into one system call: how many bytes that is.
+    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) -> u64;
 
     /// Bytes that were sent and that the peer of a Unix socket has not read, as the kernel accounts them.
     fn unread(&self, conn: ConnId) -> u32;

@@ -275,11 +275,13 @@ impl Reactor for Threads {
         self.try_soon(conn);
     }
 
-    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) {
+    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) -> u64 {
         let gather = self.gathers.outgoing(&self.memory, parts);
+        let bytes = gather.bytes();
         let old = self.socket(conn).sending.replace(gather);
         assert!(old.is_none(), "one send at a time");
         self.try_soon(conn);
+        bytes
     }
 
     fn unread(&self, conn: ConnId) -> u32 {

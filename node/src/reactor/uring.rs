@@ -21,6 +21,8 @@ mod files;
 mod pinned;
 mod provided;
 mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io;
@@ -406,20 +408,25 @@ impl Reactor for Uring {
         self.looking.push((conn, clock() + LOOK_NS));
     }
 
-    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) {
+    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) -> u64 {
         assert!(self.socket(conn).sending.is_none(), "one send at a time");
         let mut gather = self.gathers.outgoing(&self.memory, parts);
-        if self.queued && gather.bytes() >= COPY_BYTES {
+        let all = gather.bytes();
+        if self.queued && all >= COPY_BYTES {
             // What goes wrong will go wrong again in the next turn, and is told there.
             self.queued = self.ring.enter(Some(Duration::ZERO)).is_err();
         }
         let completion = match transfer(&self.socket(conn).fd, gather.message(), Direction::Out) {
-            Transfer::Later => return self.push_send(conn, gather),
+            Transfer::Later => {
+                self.push_send(conn, gather);
+                return all;
+            }
             Transfer::Bytes(bytes) => Completion::Sent { conn, bytes },
             Transfer::Ended => Completion::SendFailed { conn },
         };
         self.gathers.give_back(gather);
         self.ready.push(completion);
+        all
     }
 
     fn unread(&self, conn: ConnId) -> u32 {

@@ -1,0 +1,245 @@
+//! Passes in virtual time, over a reactor of the test's own: what is sent in which pass, and what is counted.
+
+use std::os::unix::net::UnixStream;
+
+use engine::control::{TenantSpec, VolumeSpec, VolumeStats};
+use engine::disk::{Io, IoId};
+use engine::nbd::wire;
+use engine::{Config, Outgoing, Session};
+
+use super::*;
+use crate::disk_thread::mailbox;
+use crate::frames::Chunk;
+use crate::reactor::{BufferId, Stack, Waker};
+
+/// Connections, volumes and tenants have the same numbers. One reads a megabyte at a time, the other a sector.
+const GREEDY: usize = 0;
+const POLITE: usize = 1;
+const LARGE: u32 = 1 << 20;
+const SMALL: u32 = 512;
+/// The head of a reply.
+const HEAD: u64 = 16;
+/// How long a pass takes.
+const PASS_NS: Nanos = 100_000;
+
+/// Sockets take what they are given at once, except those that are full; requests of the device are done in the next pass.
+struct Script {
+    now: Nanos,
+    /// How long the next turn sleeps.
+    sleep_ns: Nanos,
+    ready: Vec<Completion>,
+    /// By receive buffer, one for each connection: what its client has written, all of it headers.
+    written: [Vec<u8>; 2],
+    /// Its receive waits for that.
+    receiving: [bool; 2],
+    full: [bool; 2],
+    /// What each was given in this pass.
+    given: [u64; 2],
+}
+
+impl Script {
+    fn new() -> Script {
+        Script {
+            now: 1_000 * SECOND,
+            sleep_ns: 0,
+            ready: Vec::new(),
+            written: [const { Vec::new() }; 2],
+            receiving: [false; 2],
+            full: [false; 2],
+            given: [0; 2],
+        }
+    }
+
+    fn deliver(&mut self, at: usize) {
+        let len = self.written[at].len();
+        if len > 0 && std::mem::take(&mut self.receiving[at]) {
+            self.ready.push(Completion::Received { conn: ConnId(at as u32), buffer: BufferId(at as u16), len });
+        }
+    }
+}
+
+impl Reactor for Script {
+    fn waker(&self) -> Waker {
+        unreachable!("nobody sleeps")
+    }
+
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn open_volume(&mut self, _: VolumeId, _: File) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn close_volume(&mut self, _: VolumeId) {}
+
+    fn submit(&mut self, io: IoId, _: &Io) {
+        self.ready.push(Completion::Io { io, result: Ok(()) });
+    }
+
+    fn open_socket(&mut self, _: ConnId, _: OwnedFd) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn receive(&mut self, conn: ConnId) {
+        self.receiving[conn.0 as usize] = true;
+        self.deliver(conn.0 as usize);
+    }
+
+    fn receive_into(&mut self, _: ConnId, _: impl Iterator<Item = Segment>) {
+        unreachable!("nobody writes")
+    }
+
+    fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) -> u64 {
+        let bytes = parts.map(|part| part.bytes()).sum();
+        if !self.full[conn.0 as usize] {
+            self.ready.push(Completion::Sent { conn, bytes });
+        }
+        self.given[conn.0 as usize] += bytes;
+        bytes
+    }
+
+    fn unread(&self, _: ConnId) -> u32 {
+        0
+    }
+
+    fn close_socket(&mut self, _: ConnId) {}
+
+    fn buffer(&self, buffer: BufferId) -> &[u8] {
+        &self.written[usize::from(buffer.0)]
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        self.written[usize::from(buffer.0)].clear();
+    }
+
+    fn unpin(&mut self, _: &Chunk) -> bool {
+        true
+    }
+
+    fn turn(&mut self, _: Option<Duration>, completions: &mut Vec<Completion>) -> std::io::Result<bool> {
+        let sleep_ns = std::mem::take(&mut self.sleep_ns);
+        self.now += PASS_NS + sleep_ns;
+        self.given = [0; 2];
+        completions.append(&mut self.ready);
+        Ok(sleep_ns > 0)
+    }
+}
+
+struct Rig {
+    driver: Driver<Script>,
+}
+
+impl Rig {
+    /// Both have their first bytes in the cache, and have asked of late.
+    fn new() -> Rig {
+        let options = Options::new("test", Config::new(16 << 20));
+        let server = Server::new(options.engine.clone());
+        let frames = Frames::new(options.engine.frames_max()).unwrap();
+        let (_, mailbox) = mailbox::new(Waker::new().unwrap(), &options.name);
+        let reactor = Layers::new(Script::new(), Stack::default());
+        let mut driver = Driver::new(options, server, frames, reactor, mailbox);
+        for number in 0..2 {
+            let (tenant, volume) = (TenantId(number), VolumeId(number));
+            let file = File::open("/dev/null").unwrap();
+            let spec = VolumeSpec::plain(volume, tenant, 64 << 20);
+            driver.command(Command::SetTenant(tenant, TenantSpec::default()), None, oneshot::channel().0);
+            driver.command(Command::OpenVolume(spec), Some((file, Place::default())), oneshot::channel().0);
+            let socket = UnixStream::pair().unwrap().0.into();
+            driver.attach(Client { socket, received: Vec::new(), volume, session: Session::default() });
+        }
+        let mut rig = Rig { driver };
+        rig.pass();
+        rig.ask(GREEDY, LARGE);
+        rig.ask(POLITE, SMALL);
+        for _ in 0..30 {
+            rig.pass();
+        }
+        assert_eq!([GREEDY, POLITE].map(|who| rig.stats(who).read.requests), [1, 1]);
+        rig
+    }
+
+    fn script(&mut self) -> &mut Script {
+        self.driver.reactor.below()
+    }
+
+    /// The first bytes of its volume.
+    fn ask(&mut self, who: usize, len: u32) {
+        let mut header = wire::REQUEST_MAGIC.to_be_bytes().to_vec();
+        header.extend([0, 0]);
+        header.extend(wire::command::READ.to_be_bytes());
+        header.extend([0; 16]);
+        header.extend(len.to_be_bytes());
+        let script = self.script();
+        script.written[who].extend(header);
+        script.deliver(who);
+    }
+
+    /// What each is given in it.
+    fn pass(&mut self) -> [u64; 2] {
+        self.driver.pass();
+        self.script().given
+    }
+
+    fn stats(&mut self, who: usize) -> VolumeStats {
+        self.driver.server.snapshot().volumes.swap_remove(who)
+    }
+}
+
+#[test]
+fn large_replies_in_company_go_in_parts_and_hold_up_nobody() {
+    let mut rig = Rig::new();
+    let part = rig.driver.turns.may_send(TenantId(GREEDY as u32));
+    assert!(part <= u64::from(LARGE) / 16, "each has half of what goes in a pass: {part}");
+    rig.ask(GREEDY, LARGE);
+    let (mut sent, mut passes) = (0, 0);
+    while sent < HEAD + u64::from(LARGE) {
+        rig.ask(POLITE, SMALL);
+        let [large, small] = rig.pass();
+        assert!((1..part + 4096).contains(&large), "{large} bytes, of {part}");
+        assert_eq!(small, HEAD + u64::from(SMALL), "answered in the pass in which it comes");
+        sent += large;
+        passes += 1;
+    }
+    assert_eq!(passes, 16);
+}
+
+#[test]
+fn the_rest_of_a_reply_waits_for_the_thread() {
+    let mut rig = Rig::new();
+    let before = [GREEDY, POLITE].map(|who| rig.stats(who));
+    rig.ask(GREEDY, LARGE);
+    rig.ask(POLITE, SMALL);
+    let mut passes = 0;
+    while rig.pass()[GREEDY] > 0 {
+        passes += 1;
+    }
+    let after = [GREEDY, POLITE].map(|who| rig.stats(who));
+    for (who, passes) in [(GREEDY, passes), (POLITE, 1)] {
+        let (before, after) = (&before[who], &after[who]);
+        assert_eq!(after.read.latency.count() - before.read.latency.count(), 1);
+        let latency_ns = after.read.latency.sum_ns - before.read.latency.sum_ns;
+        // It came in the middle of a pass, for all that is known.
+        assert_eq!(latency_ns, PASS_NS / 2 + passes * PASS_NS, "of {who}");
+        assert_eq!(after.thread_delay_ns - before.thread_delay_ns, latency_ns, "hits wait for nothing else");
+    }
+}
+
+#[test]
+fn what_a_client_does_not_take_does_not_wait_for_the_thread() {
+    for sleep_ns in [0, SECOND / 2] {
+        let mut rig = Rig::new();
+        let before = rig.stats(GREEDY);
+        rig.script().full[GREEDY] = true;
+        rig.ask(GREEDY, LARGE);
+        assert!(rig.pass()[GREEDY] > 0);
+        rig.script().sleep_ns = sleep_ns;
+        for _ in 0..100 {
+            assert_eq!(rig.pass()[GREEDY], 0, "one send at a time");
+        }
+        let after = rig.stats(GREEDY);
+        assert_eq!(after.read.latency.count() - before.read.latency.count(), 1);
+        let delay_ns = after.thread_delay_ns - before.thread_delay_ns;
+        assert!(delay_ns <= 3 * PASS_NS, "{delay_ns}");
+    }
+}
