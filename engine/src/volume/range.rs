@@ -400,7 +400,9 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{ConnId, Receive};
+    use crate::control::{Command, TenantId, TenantSpec, VolumeSpec};
+    use crate::disk::policy::{self, Settings};
+    use crate::event::{ConnId, Event, Receive, Session};
     use crate::nbd::wire::{command, command_flag as flag};
     use crate::rig::Rig;
 
@@ -425,6 +427,35 @@ mod tests {
         // What the device cannot do is not asked for again.
         rig.ask(3, command::WRITE_ZEROES, 0, 0, 2 * MIB);
         assert_eq!((rig.answer(3), rig.device.len()), (Some(0), 0));
+    }
+
+    #[test]
+    fn zeros_that_the_device_makes_go_in_parts_beside_others() {
+        let mut rig = Rig::new();
+        let settings = Settings { kind: policy::Kind::Insulated, ..*rig.server.device.settings() };
+        let other = VolumeSpec::plain(VolumeId(1), TenantId(1), MIB);
+        rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
+        rig.command(11, Command::OpenVolume(other));
+        rig.command(12, Command::SetPolicy(Box::new(settings)));
+        assert!([10, 11, 12].iter().all(|&token| rig.is_done(token)));
+        rig.handle(Event::Attach { conn: ConnId(2), volume: VolumeId(1), session: Session::default() });
+        let mut parts = |rig: &mut Rig, cookie: u64| {
+            rig.ask(cookie, command::WRITE_ZEROES, 0, 0, 8 * MIB);
+            let mut lens = Vec::new();
+            while rig.answer(cookie).is_none() {
+                assert_eq!(rig.ops(), [Op::Zero]);
+                lens.push(rig.io(0).len);
+                rig.complete(0, Ok(()));
+            }
+            lens
+        };
+        assert_eq!(parts(&mut rig, 1), [8 * MIB], "nobody is there");
+        rig.ask_as(ConnId(2), 2, command::READ, 0, 0, BLOCK);
+        rig.complete_all();
+        let lens = parts(&mut rig, 3);
+        assert_eq!(lens.iter().sum::<u64>(), 8 * MIB);
+        assert!(lens.iter().all(|len| (MIB..4 * MIB).contains(len)), "{lens:?}");
+        assert!(rig.medium.iter().all(|&byte| byte == 0));
     }
 
     /// A raw device holds anything behind the end of a volume; a sparse file holds zeros.
