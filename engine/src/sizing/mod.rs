@@ -53,7 +53,8 @@ pub struct Sizing {
     pub best_permille: Option<u32>,
     /// The round, while all tenants are busy.
     pub round_ns: Nanos,
-    /// How long a request waits for the next slice of its tenant at most, while all are busy.
+    /// How long a request waits for the next slice of its tenant at most, while all are busy; a round more beside a long slice, in which
+    /// losses are measured.
     pub wait_ns: Nanos,
 }
 

@@ -439,7 +439,7 @@ mod tests {
         rig.command(12, Command::SetPolicy(Box::new(settings)));
         assert!([10, 11, 12].iter().all(|&token| rig.is_done(token)));
         rig.handle(Event::Attach { conn: ConnId(2), volume: VolumeId(1), session: Session::default() });
-        let mut parts = |rig: &mut Rig, cookie: u64| {
+        let parts = |rig: &mut Rig, cookie: u64| {
             rig.ask(cookie, command::WRITE_ZEROES, 0, 0, 8 * MIB);
             let mut lens = Vec::new();
             while rig.answer(cookie).is_none() {

@@ -308,7 +308,10 @@ fn round(policy: &PolicyView) -> String {
     let longest = format!("at most {}", duration(policy.round_seconds_max));
     match policy.round_seconds {
         Some(round) => {
-            format!("{} at present, {longest}: the longest that a tenant waits for its slice", duration(round))
+            format!(
+                "{} at present, {longest}: so long a tenant waits for its slice, seldom twice that",
+                duration(round)
+            )
         }
         None if policy.insulation.effective.is_some() => longest,
         None => String::new(),

@@ -68,7 +68,8 @@ pub struct SizingView {
     pub best_ratio: Option<f64>,
     /// The round while all tenants are busy.
     pub round_seconds: f64,
-    /// The longest that a request waits for the tenant's slice, as shares and losses are now.
+    /// The longest that a request waits for the tenant's slice, as shares and losses are now; a round more beside a long slice, in which the
+    /// losses of a deep queue are measured.
     pub wait_seconds_max: f64,
 }
 
@@ -106,7 +107,7 @@ impl SizingView {
     /// For people.
     pub fn in_words(&self) -> String {
         format!(
-            "{}: {}; as things are, a request waits {} at most",
+            "{}: {}; as things are, a request waits up to {} for its slice, seldom a round more",
             self.decision.name(),
             self.reason,
             duration(self.wait_seconds_max)
@@ -265,7 +266,10 @@ mod tests {
         assert_eq!(poor.reason, "needs 3.2GiB of cache for R = 0.9, 1.1GiB is free; best R = 0.74");
         assert_eq!(
             poor.in_words(),
-            format!("best-effort: {}; as things are, a request waits 500 ms at most", poor.reason)
+            format!(
+                "best-effort: {}; as things are, a request waits up to 500 ms for its slice, seldom a round more",
+                poor.reason
+            )
         );
         let round = sizing(Decision::BestEffort(Bound::Round { needs_ns: 3 * SECOND }));
         assert!(SizingView::new(&round, SECOND).reason.contains("rounds of 3.0 s"));

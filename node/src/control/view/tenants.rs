@@ -44,7 +44,7 @@ pub struct SliceView {
     pub loss_seconds: f64,
     /// The round at present: how long it takes from the beginning of a slice to that of the next one.
     pub round_seconds: f64,
-    /// The longest that the tenant waits for its slice.
+    /// The longest that the tenant waits for its slice; twice that beside a long slice, in which losses are measured.
     pub wait_seconds_max: f64,
 }
 
@@ -52,7 +52,7 @@ impl SliceView {
     /// For people.
     pub fn in_words(&self) -> String {
         format!(
-            "its slice is {} of a round of {} at present, and it waits for it {} at most",
+            "its slice is {} of a round of {} at present, and it waits for it {} at most, seldom twice that",
             duration(self.seconds),
             duration(self.round_seconds),
             duration(self.wait_seconds_max)

@@ -197,7 +197,7 @@ fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
     // The other one has just gone: in this round it is planned for, and in the next it is not, so that slices become shorter.
     let policy = &mut stage.policy;
     policy.turn = 1;
-    let [first, second] = [0, 1].map(|at| std::mem::replace(&mut policy.tenants[at], None).unwrap());
+    let [first, second] = [0, 1].map(|at| policy.tenants[at].take().unwrap());
     policy.tenants[0] = Some(Tenant { credit: -530 * MS as i64, is_greedy: false, ..first });
     policy.tenants[1] = Some(Tenant { idle_rounds: IDLE_ROUNDS - 1, ..second });
     stage.run(stage.now + 100 * MS);
