@@ -405,6 +405,7 @@ mod tests {
     use crate::event::{ConnId, Event, Receive, Session};
     use crate::nbd::wire::{command, command_flag as flag};
     use crate::rig::Rig;
+    use crate::units::SECOND;
 
     const MIB: u64 = 1 << 20;
     const REFUSED: Result<(), Errno> = Err(Errno::NotSupported);
@@ -443,6 +444,10 @@ mod tests {
             rig.ask(cookie, command::WRITE_ZEROES, 0, 0, 8 * MIB);
             let mut lens = Vec::new();
             while rig.answer(cookie).is_none() {
+                if rig.ops().is_empty() {
+                    // The disk is held for the one that was served last.
+                    rig.wait(SECOND);
+                }
                 assert_eq!(rig.ops(), [Op::Zero]);
                 lens.push(rig.io(0).len);
                 rig.complete(0, Ok(()));
@@ -451,10 +456,11 @@ mod tests {
         };
         assert_eq!(parts(&mut rig, 1), [8 * MIB], "nobody is there");
         rig.ask_as(ConnId(2), 2, command::READ, 0, 0, BLOCK);
+        rig.wait(SECOND);
         rig.complete_all();
         let lens = parts(&mut rig, 3);
         assert_eq!(lens.iter().sum::<u64>(), 8 * MIB);
-        assert!(lens.iter().all(|len| (MIB..4 * MIB).contains(len)), "{lens:?}");
+        assert!(lens.len() > 2 && lens.iter().all(|&len| len < 4 * MIB), "{lens:?}");
         assert!(rig.medium.iter().all(|&byte| byte == 0));
     }
 

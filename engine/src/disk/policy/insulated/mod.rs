@@ -534,11 +534,9 @@ impl Policy for Insulated {
     /// alone is not slowed.
     fn request_bytes_max(&self, tenant: TenantId, _op: Op) -> u64 {
         let at = tenant.0 as usize;
-        let one_is_active = self.needs.iter().flatten().filter(|needs| needs.active).count() < 2;
-        // One that has just come is in no plan.
-        let alone = |tenant: &Tenant| one_is_active && tenant.queue.len() == self.waiting;
+        let alone = self.needs.iter().flatten().filter(|needs| needs.active).count() < 2;
         match &self.tenants[at] {
-            Some(tenant) if !alone(tenant) => tenant.meter.bytes_in(self.lengths[at] / 8).max(REQUEST_BYTES_LEAST),
+            Some(tenant) if !alone => tenant.meter.bytes_in(self.lengths[at] / 8).max(REQUEST_BYTES_LEAST),
             _ => u64::MAX,
         }
     }
