@@ -42,6 +42,15 @@ class Decisions(ServerCase):
         self.assertIn("does not fit", said)
         self.assertIn("already", self.server.refused("volume", "create", "db", "1GiB", "--disk", "hdd", "--dry-run"))
 
+    def test_a_share_that_orders_nothing_is_told(self):
+        said = self.server.cli("volume", "create", "plain", "64MiB", "--disk", "default", "--share", "1/2").stdout
+        for part in ("its share orders nothing", "not probed, run `aerogel disk probe default`"):
+            self.assertIn(part, said)
+        self.assertIn("orders nothing", self.server.cli("volume", "set", "plain", "--share", "1/4").stdout)
+        self.server.cli("disk", "set", "default", "--policy", "insulated")
+        self.assertNotIn("orders nothing", self.server.cli("volume", "set", "plain", "--share", "1/3").stdout)
+        self.assertNotIn("orders nothing", self.create("db", "--share", "1/2"))
+
     def test_what_was_asked_for_is_decided_at_once(self):
         said = self.create("db", "--share", "1/2", "--cache", "16MiB")
         self.assertIn("admitted: ", said)

@@ -13,6 +13,7 @@ use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, bloc
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
+use crate::store::PolicyName;
 use crate::store::raw::PATIENCE;
 use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
 use crate::store::steps::{DISCARD, UNPUBLISH};
@@ -175,7 +176,9 @@ impl Control {
         if let Some(device) = &spec.device {
             message += &format!("; its data is {}, with what is on it", device.path.display());
         }
-        self.done_with_slice(&name, message + &shared(&spec)).await
+        message += &shared(&spec);
+        message += &self.unheeded(&disk, &spec);
+        self.done_with_slice(&name, message).await
     }
 
     async fn give_up(&self, disk: &Name, name: &Name, error: Error) -> Result<Done, Error> {
@@ -286,7 +289,8 @@ impl Control {
             return Err(error);
         }
         info!(disk = %volume.disk, volume = %name, "changed");
-        self.done_with_slice(name, format!("volume '{name}' is changed{}", shared(&spec))).await
+        let unheeded = self.unheeded(&volume.disk, &spec);
+        self.done_with_slice(name, format!("volume '{name}' is changed{}{unheeded}", shared(&spec))).await
     }
 
     /// State, then machine, then file.
@@ -449,6 +453,19 @@ impl Control {
     }
 
     /// The same, with the slice that its tenant has now, and what was decided for it.
+    /// A share that was asked for where nobody is insulated: that, and why.
+    fn unheeded(&self, disk: &Name, spec: &Spec) -> String {
+        let state = self.state();
+        let (Some(_), Ok(running)) = (&spec.allotment.share, state.disk(disk)) else { return String::new() };
+        let chosen = self.chosen(disk, &running.store);
+        match chosen.name {
+            PolicyName::None => {
+                format!("\nits share orders nothing: nobody is insulated on disk '{disk}' ({})", chosen.reason)
+            }
+            PolicyName::Insulated => String::new(),
+        }
+    }
+
     async fn done_with_slice(&self, name: &Name, message: String) -> Result<Done, Error> {
         let mut done = self.done(name, message).await?;
         let Some(volume) = &done.volume else { return Ok(done) };
