@@ -13,11 +13,10 @@ use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, bloc
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
-use crate::store::PolicyName;
 use crate::store::raw::PATIENCE;
 use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
 use crate::store::steps::{DISCARD, UNPUBLISH};
-use crate::store::{Data, DataId, Files, Kernel, Progress, Raw, Spec, Store};
+use crate::store::{Data, DataId, Files, Kernel, PolicyName, Progress, Raw, Spec, Store};
 
 impl Control {
     /// Opens the volumes found on a disk. One that cannot be used is offline; the others go on.
@@ -176,9 +175,7 @@ impl Control {
         if let Some(device) = &spec.device {
             message += &format!("; its data is {}, with what is on it", device.path.display());
         }
-        message += &shared(&spec);
-        message += &self.unheeded(&disk, &spec);
-        self.done_with_slice(&name, message).await
+        self.done_with_slice(&name, &disk, &spec, message).await
     }
 
     async fn give_up(&self, disk: &Name, name: &Name, error: Error) -> Result<Done, Error> {
@@ -289,8 +286,7 @@ impl Control {
             return Err(error);
         }
         info!(disk = %volume.disk, volume = %name, "changed");
-        let unheeded = self.unheeded(&volume.disk, &spec);
-        self.done_with_slice(name, format!("volume '{name}' is changed{}{unheeded}", shared(&spec))).await
+        self.done_with_slice(name, &volume.disk, &spec, format!("volume '{name}' is changed")).await
     }
 
     /// State, then machine, then file.
@@ -452,7 +448,6 @@ impl Control {
         Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None })
     }
 
-    /// The same, with the slice that its tenant has now, and what was decided for it.
     /// A share that was asked for where nobody is insulated: that, and why.
     fn unheeded(&self, disk: &Name, spec: &Spec) -> String {
         let state = self.state();
@@ -466,8 +461,9 @@ impl Control {
         }
     }
 
-    async fn done_with_slice(&self, name: &Name, message: String) -> Result<Done, Error> {
-        let mut done = self.done(name, message).await?;
+    /// The same, with whom its allotment is shared, the slice that its tenant has now, and what was decided for it.
+    async fn done_with_slice(&self, name: &Name, disk: &Name, spec: &Spec, message: String) -> Result<Done, Error> {
+        let mut done = self.done(name, message + &shared(spec) + &self.unheeded(disk, spec)).await?;
         let Some(volume) = &done.volume else { return Ok(done) };
         if let Some(slice) = &volume.slice {
             done.message += &format!("; {}", slice.in_words());

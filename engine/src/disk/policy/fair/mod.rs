@@ -417,7 +417,6 @@ impl Policy for Fair {
         let tenant = self.tenants[tenant.0 as usize].as_mut()?;
         tenant.settle(&self.books);
         Some(TenantPlan {
-            burst_ns: 0,
             efficiency_permille: 1000,
             owned_ns: tenant.owned_ns as Nanos,
             useful_ns: tenant.useful_ns as Nanos,
