@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use crate::address::Listener;
 use crate::control::{Control, Target};
+use crate::peer::Peer;
 
 /// A client that takes longer to say what it wants is disconnected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,22 +26,27 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A client that has come.
 enum Accepted {
-    Unix(UnixStream),
-    Tcp(TcpStream),
+    Unix(UnixStream, Peer),
+    Tcp(TcpStream, Peer),
 }
 
 /// Accepts clients until the process ends.
 pub async fn accept(listener: Listener, control: Arc<Control>, handshakes: Arc<Semaphore>) {
     loop {
         let accepted = match &listener {
-            Listener::Unix(listener) => listener.accept().await.map(|(socket, _)| Accepted::Unix(socket)),
-            Listener::Tcp(listener) => listener.accept().await.map(|(socket, _)| Accepted::Tcp(socket)),
+            Listener::Unix(listener) => listener.accept().await.and_then(|(socket, _)| {
+                let peer = Peer::local(socket.peer_cred()?.uid());
+                Ok(Accepted::Unix(socket, peer))
+            }),
+            Listener::Tcp(listener) => {
+                listener.accept().await.map(|(socket, address)| Accepted::Tcp(socket, Peer::remote(address)))
+            }
         };
         // Only then: a listener without clients takes no place from the others.
         let permit = handshakes.clone().acquire_owned().await.expect("it is never closed");
         let accepted = accepted.map(|accepted| match accepted {
-            Accepted::Unix(socket) => drop(tokio::spawn(greet_unix(socket, control.clone(), permit))),
-            Accepted::Tcp(socket) => drop(tokio::spawn(greet_tcp(socket, control.clone(), permit))),
+            Accepted::Unix(socket, peer) => drop(tokio::spawn(greet_unix(socket, peer, control.clone(), permit))),
+            Accepted::Tcp(socket, peer) => drop(tokio::spawn(greet_tcp(socket, peer, control.clone(), permit))),
         });
         if let Err(error) = accepted {
             warn!("a client cannot be accepted: {error}");
@@ -49,16 +55,16 @@ pub async fn accept(listener: Listener, control: Arc<Control>, handshakes: Arc<S
     }
 }
 
-async fn greet_unix(mut socket: UnixStream, control: Arc<Control>, _permit: OwnedSemaphorePermit) {
-    if let Some(client) = greet(&mut socket, &control).await {
+async fn greet_unix(mut socket: UnixStream, peer: Peer, control: Arc<Control>, _permit: OwnedSemaphorePermit) {
+    if let Some(client) = greet(&mut socket, &peer, &control).await {
         client.hand_over(socket.into_std().map(OwnedFd::from));
     }
 }
 
-async fn greet_tcp(mut socket: TcpStream, control: Arc<Control>, _permit: OwnedSemaphorePermit) {
+async fn greet_tcp(mut socket: TcpStream, peer: Peer, control: Arc<Control>, _permit: OwnedSemaphorePermit) {
     // Answers are sent whole: waiting for more to send would only delay them.
     let _ = socket.set_nodelay(true);
-    if let Some(client) = greet(&mut socket, &control).await {
+    if let Some(client) = greet(&mut socket, &peer, &control).await {
         client.hand_over(socket.into_std().map(OwnedFd::from));
     }
 }
@@ -79,15 +85,15 @@ impl Client {
     }
 }
 
-async fn greet(socket: &mut (impl AsyncRead + AsyncWrite + Unpin), control: &Control) -> Option<Client> {
-    match tokio::time::timeout(HANDSHAKE_TIMEOUT, negotiate(socket, control)).await {
+async fn greet(socket: &mut (impl AsyncRead + AsyncWrite + Unpin), peer: &Peer, control: &Control) -> Option<Client> {
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, negotiate(socket, peer, control)).await {
         Ok(Ok(client)) => client,
         Ok(Err(error)) => {
-            debug!("a handshake ended: {error}");
+            debug!(%peer, "a handshake ended: {error}");
             None
         }
         Err(_) => {
-            debug!("a handshake took too long");
+            debug!(%peer, "a handshake took too long");
             None
         }
     }
@@ -96,6 +102,7 @@ async fn greet(socket: &mut (impl AsyncRead + AsyncWrite + Unpin), control: &Con
 /// The handshake; nothing if it ended without a session.
 async fn negotiate(
     socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    peer: &Peer,
     control: &Control,
 ) -> io::Result<Option<Client>> {
     let mut handshake = Handshake::new();
@@ -107,7 +114,7 @@ async fn negotiate(
         if (&mut *socket).take(room as u64).read_buf(&mut received).await? == 0 {
             return Ok(None);
         }
-        let mut offer = control.offer();
+        let mut offer = control.offer(peer);
         let consumed = handshake.handle(&received, offer.exports());
         received.drain(..consumed);
         socket.write_all(&handshake.take_outgoing()).await?;
@@ -136,7 +143,7 @@ mod tests {
         let config = Config { data: dir.path().join("data"), cache, ..Config::default() };
         let control = Control::open(config).await.unwrap();
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
-        let server = tokio::spawn(async move { greet(&mut theirs, &control).await.is_none() });
+        let server = tokio::spawn(async move { greet(&mut theirs, &Peer::local(0), &control).await.is_none() });
         let mut greeting = [0; 18];
         ours.read_exact(&mut greeting).await.unwrap();
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");

@@ -9,6 +9,7 @@ mod disk_thread;
 mod fault;
 mod frames;
 mod listen;
+mod peer;
 mod probe;
 mod quantity;
 mod reactor;

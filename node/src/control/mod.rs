@@ -40,6 +40,7 @@ pub use view::Done;
 
 use crate::config::Config;
 use crate::disk_thread::{DiskHandle, Stopped};
+use crate::peer::Peer;
 use crate::quantity::Name;
 use crate::store::spec::Allotment;
 use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
@@ -199,8 +200,8 @@ impl Control {
         *self.listening.lock().expect("no one panics while holding it") = listening;
     }
 
-    /// What clients can open.
-    pub fn offer(&self) -> Offer {
+    /// What a client can open.
+    pub fn offer(&self, _peer: &Peer) -> Offer {
         let state = self.state();
         let mut offer = Offer { volumes: Vec::new(), targets: Vec::new(), shutting_down: self.is_shutting_down() };
         for running in state.disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
