@@ -23,7 +23,7 @@ fn run(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, V
 
 fuzz_target!(|input: (u8, bool, Vec<u8>)| {
     let (portion, several, bytes) = input;
-    let export = |name: &str| Export { name: name.into(), size: 1 << 30, rotational: several, description: "d".into() };
+    let export = |name: &str| Export { name: name.into(), size: 1 << 30, rotational: several, description: "d".into(), read_only: several };
     let volumes: Vec<_> = if several { vec![export("a"), export("db")] } else { vec![export("a")] };
     let exports = Exports { volumes: &volumes, shutting_down: false };
     let whole = run(&bytes, usize::MAX / 2, exports);

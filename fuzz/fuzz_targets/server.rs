@@ -94,11 +94,12 @@ fn begin(input: &Input) -> World {
         device_block: if input.whole_blocks { 4096 } else { 512 },
         can_zero: input.mode & 4 == 0,
         can_punch: input.mode & 8 == 0,
+        read_only: false,
     };
     world.handle(Event::Control { token: 0, command: Command::SetTenant(tenant, TenantSpec::default()) });
     world.handle(Event::Control { token: 1, command: Command::OpenVolume(spec) });
     for (at, structured) in input.structured.into_iter().enumerate() {
-        let session = Session { structured, base_allocation: structured };
+        let session = Session { structured, base_allocation: structured, read_only: false };
         world.handle(Event::Attach { conn: ConnId(at as u32), volume: VolumeId(0), session });
     }
     world

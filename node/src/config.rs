@@ -25,7 +25,7 @@ pub struct Config {
     pub data: PathBuf,
     /// Where NBD clients connect; `None` is `DIR/nbd.sock` and `tcp:127.0.0.1:10809`.
     pub nbd: Option<Vec<Address>>,
-    /// Where the API is besides `DIR/api.sock`; `None` is `tcp:127.0.0.1:8809`.
+    /// Where the API is besides `DIR/api.sock`; `None` is nowhere.
     pub http: Option<Vec<Address>>,
     /// A file with the token that changes over TCP need; without one the TCP listener is read-only.
     pub http_token_file: Option<PathBuf>,
@@ -124,6 +124,8 @@ impl From<ReactorKind> for reactor::Kind {
 pub struct Limits {
     /// Handshakes going on at once; more wait to be accepted.
     pub handshakes: usize,
+    /// HTTP connections per listener, that of `DIR/api.sock` included; more wait to be accepted.
+    pub http_connections: usize,
     /// Connections to the volumes of a disk.
     pub connections: u32,
     /// Requests received and unanswered per connection.
@@ -142,6 +144,7 @@ impl Limits {
     fn check(&self) -> anyhow::Result<()> {
         let counts = [
             ("handshakes", self.handshakes as u64),
+            ("http_connections", self.http_connections as u64),
             ("connections", self.connections.into()),
             ("requests_per_connection", self.requests_per_connection.into()),
             ("device_depth", self.device_depth.into()),
@@ -157,6 +160,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             handshakes: 64,
+            http_connections: 64,
             connections: 1024,
             requests_per_connection: 128,
             unsent_per_connection: Size(8 << 20),
@@ -258,7 +262,7 @@ impl Config {
 
     /// Where the API is besides its own socket.
     pub fn http(&self) -> Vec<Address> {
-        self.http.clone().unwrap_or_else(|| vec![Address::Tcp("127.0.0.1".into(), 8809)])
+        self.http.clone().unwrap_or_default()
     }
 
     /// The API's own socket.
@@ -309,7 +313,7 @@ mod tests {
             example.lines().map(|line| line.strip_prefix('#').filter(is_key).unwrap_or(line)).collect();
         let full = Config::parse(&uncommented.join("\n")).unwrap();
         assert_eq!(full.nbd, Some(Config::default().nbd()));
-        assert_eq!(full.http, Some(Config::default().http()));
+        assert_eq!(full.http, Some(vec!["tcp:127.0.0.1:8809".parse().unwrap()]));
         let shown = toml::Table::try_from(full).unwrap();
         let has = |table: &toml::Table| {
             table.keys().all(|key| example.contains(&format!("{key} = ")) || example.contains(&format!("[{key}]")))

@@ -33,7 +33,9 @@ use engine::{Config, Server, Session};
 
 use self::driver::Driver;
 use self::mailbox::{Client, Sender};
+use crate::access::Access;
 use crate::frames::Frames;
+use crate::peer::Peer;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
 
 /// Clients of a disk at the same time, unless set otherwise.
@@ -151,8 +153,18 @@ impl DiskHandle {
 
     /// Hands over a client whose handshake is done, with the bytes that were read beyond it. If the disk has too many,
     /// the connection is closed and the log says so.
-    pub fn attach(&self, socket: OwnedFd, received: Vec<u8>, volume: VolumeId, session: Session) {
-        self.sender.attach(Client { socket, received, volume, session });
+    pub fn attach(&self, socket: OwnedFd, received: Vec<u8>, volume: VolumeId, session: Session, peer: Peer) {
+        self.sender.attach(Client { socket, received, volume, session, peer });
+    }
+
+    /// Disconnects the clients of a volume that may not use it, or not in this way; see [`Command::Restrict`] for the answer.
+    pub fn restrict(
+        &self,
+        volume: VolumeId,
+        access: Access,
+        read_only: bool,
+    ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        self.sender.restrict(volume, access, read_only)
     }
 
     /// Ends the thread, whatever it was doing: connections are closed, what was not flushed (see [`Command::Drain`]) is

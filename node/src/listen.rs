@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 
 use crate::address::Listener;
 use crate::control::{Control, Target};
+use crate::descriptors;
 use crate::peer::Peer;
 
 /// A client that takes longer to say what it wants is disconnected.
@@ -23,6 +24,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const RECEIVED_BYTES_MAX: usize = (64 << 10) + 4096;
 /// After a failure to accept (out of descriptors), until the next attempt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a client is turned away when the process has hardly any descriptors left.
+const SCARCE: &str = "a client is turned away: file descriptors are scarce, and the last ones are kept for api.sock";
 
 /// A client that has come.
 enum Accepted {
@@ -45,6 +49,8 @@ pub async fn accept(listener: Listener, control: Arc<Control>, handshakes: Arc<S
         // Only then: a listener without clients takes no place from the others.
         let permit = handshakes.clone().acquire_owned().await.expect("it is never closed");
         let accepted = accepted.map(|accepted| match accepted {
+            Accepted::Unix(socket, _) if descriptors::are_scarce(&socket) => debug!("{SCARCE}"),
+            Accepted::Tcp(socket, _) if descriptors::are_scarce(&socket) => debug!("{SCARCE}"),
             Accepted::Unix(socket, peer) => drop(tokio::spawn(greet_unix(socket, peer, control.clone(), permit))),
             Accepted::Tcp(socket, peer) => drop(tokio::spawn(greet_tcp(socket, peer, control.clone(), permit))),
         });
@@ -57,7 +63,7 @@ pub async fn accept(listener: Listener, control: Arc<Control>, handshakes: Arc<S
 
 async fn greet_unix(mut socket: UnixStream, peer: Peer, control: Arc<Control>, _permit: OwnedSemaphorePermit) {
     if let Some(client) = greet(&mut socket, &peer, &control).await {
-        client.hand_over(socket.into_std().map(OwnedFd::from));
+        client.hand_over(&control, peer, socket.into_std().map(OwnedFd::from));
     }
 }
 
@@ -65,7 +71,7 @@ async fn greet_tcp(mut socket: TcpStream, peer: Peer, control: Arc<Control>, _pe
     // Answers are sent whole: waiting for more to send would only delay them.
     let _ = socket.set_nodelay(true);
     if let Some(client) = greet(&mut socket, &peer, &control).await {
-        client.hand_over(socket.into_std().map(OwnedFd::from));
+        client.hand_over(&control, peer, socket.into_std().map(OwnedFd::from));
     }
 }
 
@@ -77,9 +83,13 @@ struct Client {
 }
 
 impl Client {
-    fn hand_over(self, socket: io::Result<OwnedFd>) {
+    fn hand_over(self, control: &Control, peer: Peer, socket: io::Result<OwnedFd>) {
         match socket {
-            Ok(socket) => self.target.thread.attach(socket, self.received, self.target.volume, self.session),
+            Ok(socket) => {
+                if !control.hand_over(self.target, socket, self.received, self.session, peer.clone()) {
+                    debug!(%peer, "the volume was taken from it during its handshake: disconnected");
+                }
+            }
             Err(error) => warn!("a client is lost: {error}"),
         }
     }

@@ -18,7 +18,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::address::{Address, Listener, listen_unix};
-use crate::api::{self, Guard};
+use crate::api::{self, Guard, Purpose};
 use crate::config::{Config, Log, LogFormat, Memory, ReactorKind, data_by_environment};
 use crate::control::{Control, Listening};
 use crate::listen;
@@ -44,8 +44,7 @@ pub struct Serve {
     /// tcp:127.0.0.1:10809]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<Address>,
-    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
-    /// tcp:127.0.0.1:8809]
+    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default: nowhere]
     #[arg(long, value_name = "ADDR")]
     http: Vec<Address>,
     /// Allow listeners that other hosts can reach: neither NBD nor HTTP is encrypted yet
@@ -131,13 +130,14 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     for listener in nbd {
         tokio::spawn(listen::accept(listener, control.clone(), handshakes.clone()));
     }
-    tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone())));
+    let connections_max = config.limits.http_connections;
+    tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone()), connections_max, Purpose::Own));
     for listener in http {
         let router = match listener {
             Listener::Unix(_) => api::router(control.clone()),
             Listener::Tcp(_) => api::guarded(control.clone(), guard.clone()),
         };
-        tokio::spawn(api::serve(listener, router));
+        tokio::spawn(api::serve(listener, router, connections_max, Purpose::Other));
     }
     if announce {
         print_welcome(&control).await;

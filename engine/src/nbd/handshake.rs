@@ -19,7 +19,7 @@ const OUTGOING_BYTES_MAX: usize = 4 << 20;
 const OPTIONS_MAX: u32 = 1024;
 
 /// A volume as the handshake offers it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Export {
     /// Its name.
     pub name: String,
@@ -29,14 +29,20 @@ pub struct Export {
     pub rotational: bool,
     /// For people.
     pub description: String,
+    /// The client may read the volume and not change it.
+    pub read_only: bool,
 }
 
 impl Export {
     fn flags(&self, structured: bool) -> u16 {
         use export_flag::*;
-        let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | CAN_MULTI_CONN | SEND_CACHE;
-        // What cannot be fast is refused at once: that is worth announcing on every export.
-        flags |= SEND_FAST_ZERO;
+        let mut flags = HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE;
+        if self.read_only {
+            flags |= READ_ONLY;
+        } else {
+            // What cannot be fast is refused at once: that is worth announcing on every export.
+            flags |= SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+        }
         if structured {
             flags |= SEND_DF;
         }
@@ -249,9 +255,9 @@ impl Handshake {
         self.reply(option, kind, &why.as_bytes()[..why.len().min(wire::STRING_BYTES_MAX)]);
     }
 
-    fn begin(&mut self, export: usize, name: &[u8]) {
+    fn begin(&mut self, export: usize, name: &[u8], read_only: bool) {
         let base_allocation = self.context_for.as_deref() == Some(name);
-        let session = Session { structured: self.structured, base_allocation };
+        let session = Session { structured: self.structured, base_allocation, read_only };
         self.outcome = Outcome::Transmission { export, session };
     }
 
@@ -266,7 +272,7 @@ impl Handshake {
         if !self.no_zeroes {
             self.outgoing.extend([0; 124]);
         }
-        self.begin(at, name);
+        self.begin(at, name, export.read_only);
     }
 
     fn list(&mut self, data: &[u8], exports: Exports<'_>) {
@@ -312,7 +318,7 @@ impl Handshake {
         self.reply(option, reply::INFO, &data);
         self.reply(option, reply::ACK, &[]);
         if option == option::GO {
-            self.begin(at, name);
+            self.begin(at, name, export.read_only);
         }
     }
 
@@ -383,12 +389,7 @@ mod tests {
     use super::*;
 
     fn exports(names: &[&str]) -> Vec<Export> {
-        let export = |name: &&str| Export {
-            name: (*name).to_owned(),
-            size: 1 << 20,
-            rotational: false,
-            description: String::new(),
-        };
+        let export = |name: &&str| Export { name: (*name).to_owned(), size: 1 << 20, ..Export::default() };
         names.iter().map(export).collect()
     }
 
@@ -443,11 +444,24 @@ mod tests {
             pending.drain(..consumed);
         }
         assert_eq!((at, pending.len()), (bytes.len(), 0));
-        let session = Session { structured: true, base_allocation: true };
+        let session = Session { structured: true, base_allocation: true, read_only: false };
         assert_eq!(handshake.outcome(), Outcome::Transmission { export: 1, session });
         let kinds = reply_kinds(&handshake.take_outgoing());
         use reply::*;
         assert_eq!(kinds, [ACK, META_CONTEXT, ACK, INFO, INFO, ACK]);
+    }
+
+    #[test]
+    fn a_read_only_export_says_so_and_offers_no_writes() {
+        let volumes = [Export { read_only: true, ..exports(&["a"]).remove(0) }];
+        let mut handshake = started();
+        handshake.handle(&option_bytes(option::EXPORT_NAME, b"a"), Exports { volumes: &volumes, shutting_down: false });
+        let Outcome::Transmission { session, .. } = handshake.outcome() else { panic!("{:?}", handshake.outcome()) };
+        assert!(session.read_only);
+        let sent = handshake.take_outgoing();
+        let flags = u16::from_be_bytes([sent[8], sent[9]]);
+        use export_flag::*;
+        assert_eq!(flags, HAS_FLAGS | READ_ONLY | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE);
     }
 
     #[test]

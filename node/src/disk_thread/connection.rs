@@ -6,6 +6,7 @@ use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 
 use super::rest::Rest;
+use crate::peer::Peer;
 use crate::reactor::{BufferId, Reactor};
 
 /// Stashes larger than this give their memory back when they are empty, bytes: more than any part of a header.
@@ -29,6 +30,10 @@ pub enum Phase {
 pub struct Connection {
     /// What it uses.
     pub volume: VolumeId,
+    /// Who it is.
+    pub peer: Peer,
+    /// It may not change the volume.
+    pub read_only: bool,
     /// Whose turn it takes.
     pub tenant: TenantId,
     /// How far it is.
@@ -55,11 +60,27 @@ pub struct Connection {
     pub peer_ended: bool,
 }
 
+/// What is known of a client when it comes.
+#[derive(Debug)]
+pub struct Arrival {
+    /// What it opened.
+    pub volume: VolumeId,
+    /// Who it is.
+    pub peer: Peer,
+    /// It may not change the volume.
+    pub read_only: bool,
+    /// Bytes that were read beyond its handshake.
+    pub received: Vec<u8>,
+}
+
 impl Connection {
-    /// A new one, with the bytes that were read beyond its handshake.
-    pub fn new(volume: VolumeId, tenant: TenantId, received: Vec<u8>, local: bool, now: Nanos) -> Connection {
+    /// A new one.
+    pub fn new(client: Arrival, tenant: TenantId, local: bool, now: Nanos) -> Connection {
+        let Arrival { volume, peer, read_only, received } = client;
         Connection {
             volume,
+            peer,
+            read_only,
             tenant,
             phase: Phase::Open,
             input: Input { stash: received, ..Input::default() },

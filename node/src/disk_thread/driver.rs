@@ -27,10 +27,11 @@ use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Server};
 use tokio::sync::oneshot;
 
 use super::Options;
-use super::connection::{Connection, Phase};
+use super::connection::{Arrival, Connection, Phase};
 use super::giving::Giving;
 use super::mailbox::{Client, Mail, Mailbox};
 use super::turns::Turns;
+use crate::access::{Access, Grant};
 use crate::frames::Frames;
 use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor};
 
@@ -501,6 +502,14 @@ impl<R: Reactor> Driver<R> {
     fn part_with(&mut self, conn: ConnId, why: Farewell) {
         let said = match why {
             Farewell::Over => None,
+            Farewell::Revoked => {
+                if let Some(connection) = &self.connections[conn.0 as usize] {
+                    let volume = self.reactor.name_of(connection.volume);
+                    let peer = connection.peer.to_string();
+                    tracing::info!(disk = self.options.name, volume, peer, "its access was revoked: disconnected");
+                }
+                None
+            }
             Farewell::Garbage => Some("a client sent what is no request: disconnected"),
             Farewell::Torn => Some("a read failed after the first part of its reply: its client is disconnected"),
             Farewell::Deaf => {
@@ -574,6 +583,10 @@ impl<R: Reactor> Driver<R> {
                 Some(Mail::Command { command, file, reply }) => self.command(command, file, reply),
                 Some(Mail::Layers { command, reply }) => drop(reply.send(self.reactor.command(command))),
                 Some(Mail::Attach(client)) => self.attach(client),
+                Some(Mail::Restrict { volume, access, read_only, reply }) => {
+                    let expelled = self.expelled(volume, &access);
+                    self.command(Command::Restrict { volume, read_only, expelled }, None, reply);
+                }
                 None => {
                     self.mail = false;
                     return;
@@ -638,6 +651,17 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
+    /// Clients of a volume that use it in a way that they may not.
+    fn expelled(&self, volume: VolumeId, access: &Access) -> Vec<ConnId> {
+        let is_expelled = |connection: &Connection| {
+            let grant = access.grants(&connection.peer);
+            connection.volume == volume && grant < Some(if connection.read_only { Grant::Read } else { Grant::Write })
+        };
+        let connections = self.connections.iter().enumerate();
+        let expelled = connections.filter(|(_, connection)| connection.as_ref().is_some_and(is_expelled));
+        expelled.map(|(at, _)| ConnId(at as u32)).collect()
+    }
+
     fn attach(&mut self, client: Client) {
         let disk = &self.options.name;
         if self.free.is_empty() && self.connections.len() >= self.options.connections_max as usize {
@@ -656,10 +680,11 @@ impl<R: Reactor> Driver<R> {
             self.free.push(index);
             return;
         }
-        let (volume, session) = (client.volume, client.session);
+        let Client { volume, session, peer, received, .. } = client;
         // An unknown volume has no tenant; its connection is closed before it has a turn.
         let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
-        self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local, self.now));
+        let arrival = Arrival { volume, peer, read_only: session.read_only, received };
+        self.connections[index as usize] = Some(Connection::new(arrival, tenant, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
         self.queue(conn);
     }

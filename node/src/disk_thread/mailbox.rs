@@ -11,6 +11,8 @@ use engine::disk::VolumeId;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Stopped;
+use crate::access::Access;
+use crate::peer::Peer;
 use crate::reactor::{LayerCommand, LayerReport, Place, Waker};
 
 /// Messages that wait. Commands beyond wait on their sender's side; clients beyond are refused.
@@ -26,6 +28,8 @@ pub struct Client {
     pub volume: VolumeId,
     /// What was agreed on.
     pub session: Session,
+    /// Who it is.
+    pub peer: Peer,
 }
 
 /// A message.
@@ -45,6 +49,17 @@ pub enum Mail {
         command: LayerCommand,
         /// Where the answer goes.
         reply: oneshot::Sender<LayerReport>,
+    },
+    /// Clients of a volume that may not use it any more, or not in this way, are to be disconnected.
+    Restrict {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which clients may.
+        access: Access,
+        /// Whether no client may write.
+        read_only: bool,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Report>,
     },
     /// Somebody to serve.
     Attach(Client),
@@ -98,6 +113,16 @@ impl Sender {
     /// The same for the layers.
     pub fn ask_layers(&self, command: LayerCommand) -> impl Future<Output = Result<LayerReport, Stopped>> + use<> {
         self.post(|reply| Mail::Layers { command, reply })
+    }
+
+    /// Disconnects the clients of a volume that may not use it, or not in this way.
+    pub fn restrict(
+        &self,
+        volume: VolumeId,
+        access: Access,
+        read_only: bool,
+    ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        self.post(move |reply| Mail::Restrict { volume, access, read_only, reply })
     }
 
     fn post<T, F>(&self, mail: F) -> impl Future<Output = Result<T, Stopped>> + use<T, F>

@@ -146,7 +146,13 @@ impl Rig {
             driver.command(Command::SetTenant(tenant, TenantSpec::default()), None, oneshot::channel().0);
             driver.command(Command::OpenVolume(spec), Some((file, Place::default())), oneshot::channel().0);
             let socket = UnixStream::pair().unwrap().0.into();
-            driver.attach(Client { socket, received: Vec::new(), volume, session: Session::default() });
+            driver.attach(Client {
+                socket,
+                received: Vec::new(),
+                volume,
+                session: Session::default(),
+                peer: crate::peer::Peer::local(0),
+            });
         }
         let mut rig = Rig { driver };
         rig.pass();
