@@ -44,8 +44,9 @@ def run(*command, check=True, seconds=COMMAND_SECONDS, **more):
 class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
-    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data"):
+    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data", binary=None):
         self.directory = Path(directory)
+        self.binary = binary or places.binary()
         self.data = self.directory / name
         self.socket = self.data / "nbd.sock"
         self.http_socket = self.data / "http.sock"
@@ -76,7 +77,7 @@ class Server:
     def spawn(self, **more):
         """Starts it without waiting."""
         assert self.process is None or self.process.poll() is not None, "the server is running already"
-        command = [places.binary(), "serve", "--config", self.config, "--data", self.data]
+        command = [self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
         for address in self.http:
             command += ["--http", address]
@@ -138,7 +139,7 @@ class Server:
     def cli(self, *words, check=True, **more):
         """A subcommand, for this server."""
         first, *rest = words
-        return run(places.binary(), first, "--data", self.data, *rest, check=check, **more)
+        return run(self.binary, first, "--data", self.data, *rest, check=check, **more)
 
     def json(self, *words):
         """What a subcommand says with --json."""
