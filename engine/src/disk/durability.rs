@@ -15,8 +15,9 @@
 //! - A good flush settles the generations of its own volume that it covers.
 //! - A failure condemns every unsettled generation of every volume on the target: what is cached is written again; what
 //!   was evicted is lost.
-//! - A flush or a write that was in the device when a failure was reported proves nothing when it completes well: the
-//!   device may have taken its data before the failure and dropped it then.
+//! - A write that was in the device when a failure was reported proves nothing when it completes well: the device may
+//!   have taken its data before the failure and dropped it then. Nor does a flush that had begun, even if it still
+//!   waited in our queue: what it was to cover is condemned.
 //! - A durable write that completes well belongs to no generation.
 //!
 //! Downside: a bad sector under a durable write looks like a failed flush, so it costs every volume of the target a
@@ -46,13 +47,14 @@ struct Volume {
     evicted: Generation,
     /// The newest generation that something was written in.
     written: Generation,
-    /// What the flush in the device covers.
+    /// What the flush under way covers, and the failures of the target when it began.
     covered: Generation,
+    flush_failures: Failures,
 }
 
 impl Default for Volume {
     fn default() -> Self {
-        Volume { open: 1, settled: 0, evicted: 0, written: 0, covered: 0 }
+        Volume { open: 1, settled: 0, evicted: 0, written: 0, covered: 0, flush_failures: 0 }
     }
 }
 
@@ -84,12 +86,12 @@ impl Durability {
         self.volumes[at] = Volume::default();
     }
 
-    /// What a request that goes to the device now is to remember for [`Durability::trusts`].
+    /// What a write that goes to the device now is to remember for [`Durability::trusts`].
     pub(crate) fn failures(&self) -> Failures {
         self.failures
     }
 
-    /// Whether no failure was reported since a request went to the device.
+    /// Whether no failure was reported since a write went to the device.
     pub(crate) fn trusts(&self, failures: Failures) -> bool {
         self.failures == failures
     }
@@ -115,11 +117,16 @@ impl Durability {
         }
     }
 
-    /// A flush of the volume goes to the device: it covers what has completed.
+    /// A flush of the volume begins: it covers what has completed.
     pub(crate) fn flush_begun(&mut self, volume: VolumeId) {
         let volume = &mut self.volumes[volume.0 as usize];
-        volume.covered = volume.open;
+        (volume.covered, volume.flush_failures) = (volume.open, self.failures);
         volume.open = volume.open.wrapping_add(1);
+    }
+
+    /// Whether no failure was reported since that flush began.
+    pub(crate) fn trusts_flush(&self, volume: VolumeId) -> bool {
+        self.trusts(self.volumes[volume.0 as usize].flush_failures)
     }
 
     /// That flush succeeded, and is trusted.
@@ -216,7 +223,7 @@ mod tests {
         book.flush_begun(B);
         book.failed();
         book.condemn(B);
-        assert!(!book.trusts(before) && book.trusts(book.failures()));
+        assert!(!book.trusts(before) && book.trusts(book.failures()) && !book.trusts_flush(B));
         let after = book.written(B);
         book.flushed(B);
         assert!(book.is_unsettled(B, after), "an old flush covers nothing that was written after the failure");

@@ -148,9 +148,10 @@ impl Server {
         self.submit(io, true);
     }
 
-    /// The device flush of a volume is over. It is not `trusted` if a failure was reported while it was in the device:
-    /// then those who wait for it wait for the rewriting and another flush.
-    pub(crate) fn sync_done(&mut self, volume: VolumeId, mut result: Result<(), Errno>, trusted: bool) {
+    /// The device flush of a volume is over. If a failure was reported since it began, its success proves nothing: the
+    /// requests that wait for it wait for the rewriting and another flush.
+    pub(crate) fn sync_done(&mut self, volume: VolumeId, mut result: Result<(), Errno>) {
+        let trusted = self.cache.durability.trusts_flush(volume);
         let flushes = &mut self.volume_mut(volume).flushes;
         flushes.in_device = false;
         if result.is_ok() && !trusted && !planted!(InFlightFlushTrusted) {
@@ -242,6 +243,7 @@ impl Server {
 mod tests {
     use super::*;
     use crate::control::{Command, TenantId, TenantSpec, VolumeSpec};
+    use crate::disk::policy;
     use crate::event::{ConnId, Event, Session};
     use crate::nbd::wire::{command, command_flag as flag};
     use crate::rig::{Rig, VOLUME};
@@ -378,6 +380,24 @@ mod tests {
         assert_eq!((rig.answer(3), rig.ops()), (None, vec![Op::Flush]));
         rig.complete(0, Ok(()));
         assert_eq!(rig.answer(3), Some(0));
+    }
+
+    #[test]
+    fn a_flush_in_the_queue_when_anothers_fails_is_repeated_after_a_rewrite() {
+        let mut rig = with_neighbour();
+        neighbour_wrote(&mut rig);
+        let settings = policy::Settings { depth: 1, ..*rig.server.device.settings() };
+        rig.command(12, Command::SetPolicy(Box::new(settings)));
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
+        assert_eq!(rig.ops(), [Op::Flush], "the other one waits for it");
+        rig.complete(0, BAD);
+        let mut ops = Vec::new();
+        while rig.answer(3).is_none() {
+            ops.push(rig.ops()[0]);
+            rig.complete(0, Ok(()));
+        }
+        assert_eq!(ops[ops.len() - 2..], [WRITE, Op::Flush]);
     }
 
     #[test]
