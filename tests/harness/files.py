@@ -37,6 +37,17 @@ def mounted(directory, kind, size):
             when_unused("umount", at)
 
 
+@contextlib.contextmanager
+def mounted_image(path, at):
+    """A file system that is there already, on a device or in a file."""
+    as_root()
+    run("mount", "-t", "ext4", "-o", "loop" if Path(path).is_file() else "rw", path, at)
+    try:
+        yield at
+    finally:
+        when_unused("umount", at)
+
+
 def when_unused(*command):
     """Runs mount or umount once nothing holds the file system: a ring's files are closed a little after its process ended."""
     until(f"`{' '.join(map(str, command))}` to succeed", lambda: run(*command, check=False).returncode == 0, 20)
