@@ -41,7 +41,15 @@ def mounted(directory, kind, size):
 def mounted_image(path, at):
     """A file system that is there already, on a device or in a file."""
     as_root()
-    run("mount", "-t", "ext4", "-o", "loop" if Path(path).is_file() else "rw", path, at)
+    options = "loop" if Path(path).is_file() else "rw"
+
+    def mounted():
+        done = run("mount", "-t", "ext4", "-o", options, path, at, check=False)
+        # Between finding a free loop device and taking it another process may take it.
+        assert done.returncode == 0 or "loop device" in done.stderr, f"{path} cannot be mounted: {done.stderr}"
+        return done.returncode == 0
+
+    until("a free loop device", mounted)
     try:
         yield at
     finally:
