@@ -45,7 +45,7 @@ class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
     def __init__(
-        self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data", data=None, binary=None
+        self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data", data=None, binary=None
     ):
         self.directory = Path(directory)
         self.binary = binary or places.binary()
@@ -55,6 +55,7 @@ class Server:
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
         self.http = list(http)
+        self.nbd = list(nbd)
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
         lines = [f'cache = "{cache}"', f'reactor = "{reactor}"' if reactor else "", config]
@@ -81,6 +82,8 @@ class Server:
         assert self.process is None or self.process.poll() is not None, "the server is running already"
         command = [self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
+        for address in self.nbd:
+            command += ["--nbd", address]
         for address in self.http:
             command += ["--http", address]
         with open(self.log_path, "ab") as log:
