@@ -127,6 +127,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
     tokio::spawn(control.clone().watch());
+    tokio::spawn(control.clone().open_later());
     let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
     for listener in nbd {
         tokio::spawn(listen::accept(listener, control.clone(), handshakes.clone()));
