@@ -44,10 +44,12 @@ def run(*command, check=True, seconds=COMMAND_SECONDS, **more):
 class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
-    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data", binary=None):
+    def __init__(
+        self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data", data=None, binary=None
+    ):
         self.directory = Path(directory)
         self.binary = binary or places.binary()
-        self.data = self.directory / name
+        self.data = Path(data) if data else self.directory / name
         self.socket = self.data / "nbd.sock"
         self.http_socket = self.data / "http.sock"
         self.config = self.directory / f"{name}.toml"
@@ -90,13 +92,17 @@ class Server:
 
     def ready(self):
         """Whether it answers on all its sockets."""
+        return self.connects() and self.cli("status", check=False).returncode == 0
+
+    def connects(self):
+        """Whether its sockets accept connections."""
         for path in (self.socket, self.data / "api.sock"):
             with socket.socket(socket.AF_UNIX) as probe:
                 try:
                     probe.connect(str(path))
                 except OSError:
                     return False
-        return self.cli("status", check=False).returncode == 0
+        return True
 
     def ended(self):
         """Why it is gone, if it is."""
