@@ -14,6 +14,7 @@ mod probe;
 mod quantity;
 mod reactor;
 mod serve;
+mod signals;
 mod store;
 
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! The life of a server: start, say that it is ready, serve, drain, end.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
@@ -10,7 +10,6 @@ use std::sync::Arc;
 use anyhow::Context;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
@@ -23,15 +22,17 @@ use crate::config::{Config, Log, LogFormat, Memory, ReactorKind, data_by_environ
 use crate::control::{Control, Listening};
 use crate::listen;
 use crate::quantity::Time;
+use crate::signals::Endings;
 
 /// Threads of the control side, which is never on the path of data.
 const CONTROL_THREADS: usize = 2;
 
 /// Run a server.
 ///
-/// It serves the volumes of its disks over NBD, and its HTTP API at DIR/api.sock, until SIGTERM or SIGINT. Then requests
-/// received are finished and everything is flushed; the exit status is 1 if that took longer than --shutdown-timeout.
-/// A second signal ends it at once.
+/// It serves the volumes of its disks over NBD, and its HTTP API at DIR/api.sock, until SIGTERM, SIGINT, SIGHUP or any
+/// other signal that ends a process. Then requests received are finished and everything is flushed; the exit status is
+/// 1 if that took longer than --shutdown-timeout. A second SIGTERM, SIGINT or SIGQUIT, more than a second after the
+/// first signal, ends it at once.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
     /// Configuration file; flags override it
@@ -110,7 +111,7 @@ impl Serve {
 }
 
 async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut endings = Endings::listen()?;
     let token = config.http_token_file.as_ref().map(|path| {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the token in {}", path.display()))?;
@@ -127,6 +128,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
     tokio::spawn(control.clone().watch());
+    tokio::spawn(control.clone().open_later());
     let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
     for listener in nbd {
         tokio::spawn(listen::accept(listener, control.clone(), handshakes.clone()));
@@ -145,12 +147,12 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     info!(data = %config.data.display(), "ready");
     notify("READY=1");
 
-    either(&mut terminate, &mut interrupt).await;
-    info!("shutting down: finishing requests and flushing");
+    let signal = endings.next().await;
+    info!(signal, "shutting down: finishing requests and flushing");
     notify("STOPPING=1");
     let failed = tokio::select! {
         failed = control.drain() => failed,
-        () = either(&mut terminate, &mut interrupt) => {
+        () = endings.at_once() => {
             error!("told to end at once: what was not flushed is lost");
             return Ok(ExitCode::FAILURE);
         }
@@ -162,13 +164,6 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     }
     error!(volumes = failed.join(" "), "not everything is flushed: acknowledged data of these volumes may be lost");
     Ok(ExitCode::FAILURE)
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }
 
 /// Listens at all addresses, and says at which (a port of 0 is chosen by the kernel).
@@ -228,17 +223,33 @@ fn start_log(log: &Log) -> anyhow::Result<()> {
         format!("'{}' is not a log level: error, warn, info, debug, trace, or MODULE=LEVEL,…", log.level)
     })?;
     let registry = tracing_subscriber::registry().with(level);
-    let writer = std::io::stderr;
+    let writer = || Unfailing(io::stderr());
     match log.format {
         LogFormat::Json => {
             registry.with(tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(writer)).init()
         }
         LogFormat::Text => {
-            let layer = tracing_subscriber::fmt::layer().with_target(false).with_ansi(writer().is_terminal());
+            let layer = tracing_subscriber::fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
             registry.with(layer.with_writer(writer)).init();
         }
     }
     Ok(())
+}
+
+/// Standard error, which may have no reader any more: a terminal that was closed, a pipe to a program that has ended.
+/// What cannot be written is dropped; it must not end a server.
+struct Unfailing(io::Stderr);
+
+impl Write for Unfailing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.0.write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
 }
 
 /// Every connection is a descriptor, and the usual soft limit is only there for programs that use select().
