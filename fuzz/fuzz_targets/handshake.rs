@@ -6,7 +6,7 @@ use engine::nbd::{Export, Exports, Handshake, Outcome};
 use libfuzzer_sys::fuzz_target;
 
 /// The most that a handshake may ask to see at once: the longest option that is looked at, and its header.
-const WANTED_MAX: usize = (64 << 10) + 16;
+const WANTED_MAX: usize = (16 << 10) + 16;
 
 fn run(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, Vec<u8>) {
     let mut handshake = Handshake::new();
@@ -14,8 +14,15 @@ fn run(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, V
     let (mut start, mut end) = (0, 0);
     while end < bytes.len() && handshake.outcome() == Outcome::Negotiating {
         end = bytes.len().min(end + portion);
-        start += handshake.handle(&bytes[start..end], exports);
-        outgoing.extend(handshake.take_outgoing());
+        // It pauses until its answers are sent.
+        loop {
+            let consumed = handshake.handle(&bytes[start..end], exports);
+            start += consumed;
+            outgoing.extend(handshake.take_outgoing());
+            if consumed == 0 {
+                break;
+            }
+        }
         assert!(end - start <= WANTED_MAX);
     }
     (start, handshake.outcome(), outgoing)

@@ -8,6 +8,8 @@ mod control;
 mod disk_thread;
 mod fault;
 mod frames;
+mod handshakes;
+mod incidents;
 mod listen;
 mod peer;
 mod probe;
@@ -15,6 +17,7 @@ mod quantity;
 mod reactor;
 mod serve;
 mod store;
+mod tls;
 
 use std::process::ExitCode;
 

@@ -44,14 +44,14 @@ def run(*command, check=True, seconds=COMMAND_SECONDS, **more):
 class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
-    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data"):
+    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data"):
         self.directory = Path(directory)
         self.data = self.directory / name
         self.socket = self.data / "nbd.sock"
         self.http_socket = self.data / "http.sock"
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
-        self.http = list(http)
+        self.http, self.nbd = list(http), list(nbd)
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
         lines = [f'cache = "{cache}"', f'reactor = "{reactor}"' if reactor else "", config]
@@ -80,6 +80,8 @@ class Server:
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
         for address in self.http:
             command += ["--http", address]
+        for address in self.nbd:
+            command += ["--nbd", address]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more
@@ -158,6 +160,12 @@ class Server:
     def uri(self, name):
         """What a client opens."""
         return f"nbd+unix:///{name}?socket={self.socket}"
+
+    def tcp(self):
+        """(host, port) of its first TCP listener for NBD."""
+        address = next(at for at in self.json("status")["nbd"] if at.startswith("tcp:"))
+        host, port = address.split(",")[0].removeprefix("tcp:").rsplit(":", 1)
+        return host, int(port)
 
     def open(self, name, prepare=lambda handle: None):
         """A libnbd handle. Checks of its own are off: the server is what is being tested."""
