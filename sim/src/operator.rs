@@ -27,8 +27,8 @@ pub enum Ask {
     Must,
     /// Something that may be refused.
     May,
-    /// A change of a write cache, since when.
-    WriteCache(VolumeId, WriteCache, Step),
+    /// A change of a write cache, since when, and whether that brings what is there to another promise.
+    WriteCache(VolumeId, WriteCache, Step, bool),
     /// A volume grows.
     Grow(VolumeId, u64),
     /// A loss is accepted.
@@ -181,13 +181,14 @@ impl World {
         }
         let mode = self.rng.pick(&[WriteCache::Volatile, WriteCache::Volatile, WriteCache::None, WriteCache::Unsafe]);
         let state = &mut self.volumes[at];
+        let flushes = mode != state.mode && mode != WriteCache::Unsafe;
         (state.through_since, state.mode_asked) = (NEVER, mode);
         if mode == WriteCache::Unsafe {
             state.unsafe_until = NEVER;
             state.promptness.forget();
         }
         let start = self.step + 1;
-        self.ask(Command::SetWriteCache(volume, mode), Ask::WriteCache(volume, mode, start))
+        self.ask(Command::SetWriteCache(volume, mode), Ask::WriteCache(volume, mode, start, flushes))
     }
 
     fn grow(&mut self, at: usize) -> Verdict {
@@ -249,7 +250,9 @@ impl World {
                 Ok(())
             }
             (Ask::Drop(tenant), Report::Refused(Refusal::InUse)) if self.has_volumes(tenant) => Ok(()),
-            (Ask::WriteCache(volume, mode, start), Report::Done) => self.write_cache_set(volume, mode, start),
+            (Ask::WriteCache(volume, mode, start, flushes), Report::Done) => {
+                self.write_cache_set(volume, mode, start, flushes)
+            }
             (Ask::WriteCache(volume, ..), Report::Refused(_)) => {
                 let state = self.volume(volume);
                 // What it does now is not known: a mode that promises nothing.
@@ -281,9 +284,13 @@ impl World {
         }
     }
 
-    fn write_cache_set(&mut self, volume: VolumeId, mode: WriteCache, start: Step) -> Verdict {
-        let step = self.step;
-        let state = self.volume(volume);
+    fn write_cache_set(&mut self, volume: VolumeId, mode: WriteCache, start: Step, flushes: bool) -> Verdict {
+        let (step, horizon) = (self.step, self.horizon(volume));
+        let state = &mut self.volumes[volume.0 as usize];
+        if flushes {
+            // What was acknowledged under the old promise is on the medium, whatever that was.
+            state.history.flushed(self.disk.medium(volume), start, horizon)?;
+        }
         state.mode = mode;
         if mode == WriteCache::None {
             state.through_since = step;

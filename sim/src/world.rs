@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use engine::control::WriteCache;
 use engine::disk::policy::{HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
 use engine::disk::{Io, IoId, Op, VolumeId};
+use engine::nbd::Errno;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Outgoing, Server};
 
@@ -319,6 +320,14 @@ impl World {
         self.idle_since = (self.disk.in_flight() == 0).then_some(self.now);
         let (good, next) = (done.result.is_ok(), self.step + 1);
         self.stats.faults += u64::from(!good);
+        // The volumes share the device's cache: what failed for one of them may be lost to any.
+        if matches!((done.io.op, done.result), (Op::Flush | Op::Write { durable: true }, Err(why)) if why != Errno::NoSpace)
+        {
+            for volume in &mut self.volumes {
+                volume.trouble.device_failed(next);
+                volume.promptness.forget();
+            }
+        }
         let volume = &mut self.volumes[done.io.volume.0 as usize];
         volume.trouble.completed(next, &done.io, good);
         let blocks = done.io.offset / BLOCK..(done.io.offset + done.io.len).div_ceil(BLOCK);

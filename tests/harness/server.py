@@ -44,9 +44,12 @@ def run(*command, check=True, seconds=COMMAND_SECONDS, **more):
 class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
-    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data"):
+    def __init__(
+        self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data", data=None, binary=None
+    ):
         self.directory = Path(directory)
-        self.data = self.directory / name
+        self.binary = binary or places.binary()
+        self.data = Path(data) if data else self.directory / name
         self.socket = self.data / "nbd.sock"
         self.http_socket = self.data / "http.sock"
         self.config = self.directory / f"{name}.toml"
@@ -76,7 +79,7 @@ class Server:
     def spawn(self, **more):
         """Starts it without waiting."""
         assert self.process is None or self.process.poll() is not None, "the server is running already"
-        command = [places.binary(), "serve", "--config", self.config, "--data", self.data]
+        command = [self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
         for address in self.http:
             command += ["--http", address]
@@ -89,13 +92,17 @@ class Server:
 
     def ready(self):
         """Whether it answers on all its sockets."""
+        return self.connects() and self.cli("status", check=False).returncode == 0
+
+    def connects(self):
+        """Whether its sockets accept connections."""
         for path in (self.socket, self.data / "api.sock"):
             with socket.socket(socket.AF_UNIX) as probe:
                 try:
                     probe.connect(str(path))
                 except OSError:
                     return False
-        return self.cli("status", check=False).returncode == 0
+        return True
 
     def ended(self):
         """Why it is gone, if it is."""
@@ -140,7 +147,7 @@ class Server:
     def cli(self, *words, check=True, **more):
         """A subcommand, for this server."""
         first, *rest = words
-        return run(places.binary(), first, "--data", self.data, *rest, check=check, **more)
+        return run(self.binary, first, "--data", self.data, *rest, check=check, **more)
 
     def json(self, *words):
         """What a subcommand says with --json."""

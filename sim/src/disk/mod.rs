@@ -2,6 +2,10 @@
 //! is a [`drive`]'s subject: any of them will do.
 //!
 //! Requests take effect when they complete, in any order: whoever has overlapping ones in flight gets what the dice say.
+//!
+//! All volumes share the device's volatile cache. A failed flush, reported to one of them, may drop any of what all of
+//! them have there, data of requests whose completion nobody has seen included. A durable write that fails may be such
+//! a failed flush. A flush that succeeds is relied on for its own volume only.
 
 pub mod drive;
 pub mod probe;
@@ -43,6 +47,8 @@ struct InFlight {
     submitted: Turn,
     submitted_at: Nanos,
     error: Option<Errno>,
+    /// A failed flush dropped its data from the device's cache, though it will complete well.
+    dropped: bool,
 }
 
 /// How a request went.
@@ -152,7 +158,8 @@ impl Disk {
         }
         let error = self.faults.error(io.op, &mut self.rng);
         let (data, submitted) = (Rc::new(data), self.turn);
-        self.in_flight.insert(id, InFlight { io: io.clone(), data, submitted, submitted_at: now, error });
+        self.in_flight
+            .insert(id, InFlight { io: io.clone(), data, submitted, submitted_at: now, error, dropped: false });
         let (offset, len) = self.place(io);
         self.drive.submit(now, Tag::from(id.0), io.op, offset, len);
         Ok(())
@@ -213,6 +220,7 @@ impl Disk {
         let request = self.in_flight.remove(&id).expect("a request in flight");
         let io = &request.io;
         self.turn += 1;
+        let fate = |fate| if request.dropped { Fate::Doomed } else { fate };
         let medium = &mut self.volumes.get_mut(&io.volume).expect("its volume").medium;
         match (io.op, request.error) {
             (Op::Read, None) => {
@@ -225,10 +233,10 @@ impl Disk {
                 self.flushes += 1;
                 medium.flush(request.submitted + 1);
             }
-            (Op::Flush, Some(_)) => medium.doom(),
-            (Op::Write { durable: true }, None) => apply(medium, &request, Fate::Durable, self.turn, |_| true),
+            (Op::Flush, Some(_)) => {}
+            (Op::Write { durable: true }, None) => apply(medium, &request, fate(Fate::Durable), self.turn, |_| true),
             (Op::Write { .. } | Op::Zero | Op::Punch, None) => {
-                apply(medium, &request, Fate::Volatile, self.turn, |_| true);
+                apply(medium, &request, fate(Fate::Volatile), self.turn, |_| true);
             }
             (_, Some(Errno::NoSpace | Errno::NotSupported)) => {}
             (_, Some(_)) => apply(medium, &request, Fate::Doomed, self.turn, |_| self.rng.one_in(2)),
@@ -236,7 +244,27 @@ impl Disk {
         if matches!(io.op, Op::Write { .. }) {
             frames.end_device_write(&io.segments);
         }
+        let flush_failed = match (io.op, request.error) {
+            (Op::Flush, Some(_)) => true,
+            (Op::Write { durable: true }, Some(Errno::Io)) => self.rng.one_in(2),
+            _ => false,
+        };
+        if flush_failed {
+            self.drop_cached();
+        }
         Completion { result: request.error.map_or(Ok(()), Err), io: request.io }
+    }
+
+    /// A flush fails: all of what is in the device's cache is dropped, or any part of it.
+    fn drop_cached(&mut self) {
+        let rng = &mut self.rng;
+        let all = rng.one_in(2);
+        for volume in self.volumes.values_mut() {
+            volume.medium.doom(|| all || rng.one_in(2));
+        }
+        for request in self.in_flight.values_mut() {
+            request.dropped |= rng.one_in(2);
+        }
     }
 
     /// The power fails: what was in flight may have happened in part, what was volatile may survive in part.
