@@ -54,8 +54,7 @@ class Server:
         self.http_socket = self.data / "http.sock"
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
-        self.http = list(http)
-        self.nbd = list(nbd)
+        self.http, self.nbd = list(http), list(nbd)
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
         lines = [f'cache = "{cache}"', f'reactor = "{reactor}"' if reactor else "", config]
@@ -170,6 +169,12 @@ class Server:
     def uri(self, name):
         """What a client opens."""
         return f"nbd+unix:///{name}?socket={self.socket}"
+
+    def tcp(self):
+        """(host, port) of its first TCP listener for NBD."""
+        address = next(at for at in self.json("status")["nbd"] if at.startswith("tcp:"))
+        host, port = address.split(",")[0].removeprefix("tcp:").rsplit(":", 1)
+        return host, int(port)
 
     def open(self, name, prepare=lambda handle: None):
         """A libnbd handle. Checks of its own are off: the server is what is being tested."""
