@@ -56,6 +56,7 @@ impl Control {
                 self.open_volumes(&name).await;
             }
         }
+        self.settle(None).await;
     }
 
     pub(super) async fn make_first_disk(&self) -> anyhow::Result<()> {
@@ -95,7 +96,7 @@ impl Control {
         }
         let options = Options {
             reactor: self.config.reactor.into(),
-            connections_max: limits.connections,
+            limits: limits.places(),
             stack,
             ..Options::new(name.as_str(), engine)
         };
@@ -192,6 +193,7 @@ impl Control {
         }
         drop(_division);
         self.open_volumes(name).await;
+        self.settle(Some(name)).await;
         Ok(held_bytes)
     }
 
@@ -286,15 +288,16 @@ impl Control {
     async fn check_device(&self, path: &Path) -> Result<(), Error> {
         // A directory that is to be made will be on the device of its parent.
         let looked = path.to_owned();
-        let find = move || looked.ancestors().find_map(|ancestor| std::fs::metadata(ancestor).ok());
-        let existing = blocking(find).await?;
-        existing.map_or(Ok(()), |found| self.check_drives(found.dev(), &path.display().to_string(), None))
+        match blocking(move || device_of(&looked)).await?? {
+            Some(device) => self.check_drives(device, &path.display().to_string(), None),
+            None => Ok(()),
+        }
     }
 
     fn volume_counts(&self, disk: &Name) -> (usize, usize) {
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return (0, 0) };
-        let offline = running.volumes.values().filter(|volume| matches!(volume.state, VolumeState::Offline(_)));
+        let offline = running.volumes.values().filter(|volume| volume.reason().is_some());
         (running.volumes.len(), offline.count())
     }
 
@@ -341,11 +344,14 @@ impl Control {
         if self.state().disk(name)?.volumes.values().any(|volume| volume.progress().is_some()) {
             return Err(Error::Busy(Kind::Disk, name.clone()));
         }
-        let connections = self.snapshot(name).await.map_or(0, |snapshot| snapshot.connections.len());
-        if connections > 0 && !force {
-            return Err(Error::InUse(Kind::Disk, name.clone(), connections as u32));
+        match self.snapshot(name).await.map(|snapshot| snapshot.connections.len()) {
+            _ if force => Ok(()),
+            Some(0) => Ok(()),
+            Some(connections) => Err(Error::InUse(Kind::Disk, name.clone(), connections as u32)),
+            None => Err(Error::Unusable(format!(
+                "whether clients use disk '{name}' is not known, since its thread does not answer: --force detaches it"
+            ))),
         }
-        Ok(())
     }
 
     /// Flushes and closes all volumes of a disk; if one cannot be, opens those again that were closed.
@@ -378,10 +384,28 @@ fn usable(path: PathBuf) -> Result<(PathBuf, bool), Error> {
             path.display()
         ))),
         _ => {
-            let exists = Identity::exists(&path);
+            let exists = Identity::exists(&path).map_err(Error::Unusable)?;
             Ok((path, exists))
         }
     }
+}
+
+/// The device that a directory is on, or will be on.
+fn device_of(path: &Path) -> Result<Option<u64>, Error> {
+    for ancestor in path.ancestors() {
+        match std::fs::metadata(ancestor) {
+            Ok(found) => return Ok(Some(found.dev())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(Error::Unusable(format!(
+                    "which device {} is on cannot be found out: {} cannot be read: {error}",
+                    path.display(),
+                    ancestor.display()
+                )));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// What a new disk is to pretend to be.
@@ -408,7 +432,7 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
     if request.path.starts_with(SIM) && !is_known {
         return is("name its directory to take it over, or another one with --directory");
     }
-    Ok(Identity::read(path).ok().and_then(|identity| identity.simulated))
+    Ok(Identity::read(path).map_err(Error::Unusable)?.simulated)
 }
 
 async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {

@@ -11,6 +11,7 @@ mod disks;
 mod error;
 mod faults;
 pub mod live;
+mod losses;
 mod places;
 mod probes;
 mod raw;
@@ -20,15 +21,14 @@ mod show;
 mod turn;
 pub mod view;
 mod volumes;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use engine::Session;
 use engine::control::{CacheSpec, Command, Refusal, Report, TenantId, TenantSpec};
 use engine::disk::VolumeId;
 use engine::nbd::{Export, Exports};
@@ -43,14 +43,11 @@ pub use view::Done;
 
 use crate::access::Grant;
 use crate::config::Config;
-use crate::disk_thread::{DiskHandle, Stopped};
+use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::Name;
 use crate::store::spec::Allotment;
 use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
-
-/// How long the end waits for a note that data was lost to be on the medium.
-const MARK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The manager.
 #[derive(Debug)]
@@ -69,6 +66,8 @@ pub struct Control {
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
+    /// Told when there are volumes whose data is busy.
+    waiting: tokio::sync::Notify,
     /// What the disks have done of late.
     series: live::AllSeries,
     /// What was decided for tenants of late.
@@ -81,7 +80,7 @@ pub struct Control {
 #[derive(Clone, Debug, Default)]
 pub struct Listening {
     /// For NBD.
-    pub nbd: Vec<crate::address::Address>,
+    pub nbd: Vec<crate::address::NbdAddress>,
     /// For HTTP, besides the API's own socket.
     pub http: Vec<crate::address::Address>,
 }
@@ -124,6 +123,8 @@ struct Volume {
     state: VolumeState,
     /// Its file is being extended.
     growing: Option<Arc<Progress>>,
+    /// That acknowledged data of it was lost, and is not accepted, is on the medium.
+    loss_noted: bool,
 }
 
 #[derive(Debug)]
@@ -136,6 +137,8 @@ enum VolumeState {
         block: u32,
     },
     Creating(Arc<Progress>),
+    /// Its data is busy: tried again until it is not (`waiting.rs`).
+    Waiting(String),
     Offline(String),
 }
 
@@ -148,6 +151,10 @@ pub struct Target {
     pub volume: VolumeId,
     /// Which volume it is: numbers are given again.
     uuid: Uuid,
+    /// Its tenant's.
+    pub tenant: TenantId,
+    /// How many tenants the disk has.
+    pub tenants: usize,
 }
 
 /// What can be opened at this moment.
@@ -175,8 +182,12 @@ impl Control {
         let lock = Lock::take(data).map_err(anyhow::Error::msg)?;
         let found = Registry::read(data)?;
         let is_new = found.is_none();
+        if is_new {
+            let cannot = |error| anyhow::anyhow!("cannot put the directory {} on its medium: {error}", data.display());
+            crate::store::identity::sync_parent(data).map_err(cannot)?;
+        }
         let registry = found.unwrap_or_else(Registry::new);
-        let memory_bytes = config.cache.bytes();
+        let memory_bytes = config.cache.bytes()?;
         let control = Arc::new(Control {
             memory_bytes,
             listening: Mutex::default(),
@@ -187,6 +198,7 @@ impl Control {
             registry: Arc::new(tokio::sync::Mutex::new(registry)),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
+            waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
             state: Mutex::new(State { disks: BTreeMap::new() }),
@@ -228,17 +240,19 @@ impl Control {
                     description: spec.description.to_string(),
                     read_only: grant == Grant::Read,
                 });
-                offer.targets.push(Target { thread: running.thread.clone(), volume: *id, uuid: spec.uuid });
+                let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
+                let (thread, tenants, uuid) = (running.thread.clone(), running.tenants.len(), spec.uuid);
+                offer.targets.push(Target { thread, volume: *id, uuid, tenant, tenants });
             }
         }
         offer
     }
 
-    /// Hands a client whose handshake is done to the thread of its disk; or closes its connection, if by now it may not open the
-    /// volume any more, or not in the way that was agreed on. No change of access comes between the check and the hand-over:
-    /// the thread is told of each after it stands in the state.
-    pub fn hand_over(&self, target: Target, socket: OwnedFd, received: Vec<u8>, session: Session, peer: Peer) -> bool {
-        let needed = if session.read_only { Grant::Read } else { Grant::Write };
+    /// Hands a client whose handshake is done to the thread of its disk, which has room for it; or closes its connection, if by
+    /// now it may not open the volume any more, or not in the way that was agreed on. No change of access comes between the
+    /// check and the hand-over: the thread is told of each after it stands in the state.
+    pub fn hand_over(&self, target: &Target, room: Room, client: Client) -> bool {
+        let needed = if client.session.read_only { Grant::Read } else { Grant::Write };
         let state = self.state();
         let disks = state.disks.values().filter_map(|disk| disk.state.as_ref().ok());
         let mut volumes =
@@ -247,9 +261,9 @@ impl Control {
             let uuid = volume.spec.as_ref().map(|spec| spec.uuid);
             volume.id() == Some(target.volume) && uuid == Some(target.uuid)
         };
-        let is_allowed = volumes.find(is_it).is_some_and(|volume| volume.grants(&peer) >= Some(needed));
+        let is_allowed = volumes.find(is_it).is_some_and(|volume| volume.grants(&client.peer) >= Some(needed));
         if is_allowed {
-            target.thread.attach(socket, received, target.volume, session, peer);
+            room.take(client);
         }
         is_allowed
     }
@@ -328,22 +342,6 @@ impl Control {
         running.map(|(name, running)| (name.clone(), running.thread.clone())).collect()
     }
 
-    /// Notes beside the data of these volumes that acknowledged data was lost: it is told again after a restart.
-    async fn remember_lost(&self, disk: &Name, volumes: &[Name]) {
-        let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
-        for name in volumes {
-            let marked = with_files(&store, name, |files| files.mark_lost());
-            // A device that hangs must not keep the server from ending.
-            let why = match tokio::time::timeout(MARK_TIMEOUT, marked).await {
-                Ok(Ok(Ok(()))) => continue,
-                Ok(Ok(Err(error))) => error.to_string(),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "its disk does not answer".into(),
-            };
-            tracing::error!(%disk, volume = %name, "its loss will be forgotten at a restart: {why}");
-        }
-    }
-
     fn names(&self, disk: &Name, which: impl Fn(VolumeId) -> bool) -> Vec<Name> {
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return Vec::new() };
@@ -415,7 +413,7 @@ impl State {
     fn find(&self, volume: &Name) -> Result<(Name, &Volume), Error> {
         let all =
             self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?.volumes.get(volume)?)));
-        let found = all.min_by_key(|(_, volume)| matches!(volume.state, VolumeState::Offline(_)));
+        let found = all.min_by_key(|(_, volume)| volume.reason().is_some());
         found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| Error::Unknown(Kind::Volume, volume.clone()))
     }
 
@@ -512,6 +510,14 @@ impl Volume {
         match self.state {
             VolumeState::Serving { id, .. } => Some(id),
             _ => None,
+        }
+    }
+
+    /// Why it is not served, if it is not.
+    fn reason(&self) -> Option<&String> {
+        match &self.state {
+            VolumeState::Waiting(reason) | VolumeState::Offline(reason) => Some(reason),
+            VolumeState::Serving { .. } | VolumeState::Creating(_) => None,
         }
     }
 

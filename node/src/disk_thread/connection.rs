@@ -1,10 +1,13 @@
 //! A connection as the disk's thread sees it: how far it is, and the bytes that arrived and were not yet wanted.
 
+use std::sync::Arc;
+
 use engine::control::TenantId;
 use engine::disk::VolumeId;
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 
+use super::places::Place;
 use super::rest::Rest;
 use crate::peer::Peer;
 use crate::reactor::{BufferId, Reactor};
@@ -25,13 +28,25 @@ pub enum Phase {
     Closed,
 }
 
+/// What a connection keeps of its client.
+pub struct Handed {
+    /// What it opened.
+    pub volume: VolumeId,
+    /// Bytes read beyond the handshake.
+    pub received: Vec<u8>,
+    /// It may not change the volume.
+    pub read_only: bool,
+    /// Who it is.
+    pub peer: Peer,
+    /// Its seat.
+    pub seat: Option<Arc<Place>>,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
     /// What it uses.
     pub volume: VolumeId,
-    /// Who it is.
-    pub peer: Peer,
     /// It may not change the volume.
     pub read_only: bool,
     /// Whose turn it takes.
@@ -58,28 +73,18 @@ pub struct Connection {
     pub send_queued: bool,
     /// The peer sends no more.
     pub peer_ended: bool,
-}
-
-/// What is known of a client when it comes.
-#[derive(Debug)]
-pub struct Arrival {
-    /// What it opened.
-    pub volume: VolumeId,
-    /// Who it is.
+    /// Who it is, for the log.
     pub peer: Peer,
-    /// It may not change the volume.
-    pub read_only: bool,
-    /// Bytes that were read beyond its handshake.
-    pub received: Vec<u8>,
+    /// Given back when this connection is forgotten.
+    _seat: Option<Arc<Place>>,
 }
 
 impl Connection {
     /// A new one.
-    pub fn new(client: Arrival, tenant: TenantId, local: bool, now: Nanos) -> Connection {
-        let Arrival { volume, peer, read_only, received } = client;
+    pub fn new(client: Handed, tenant: TenantId, local: bool, now: Nanos) -> Connection {
+        let Handed { volume, received, read_only, peer, seat } = client;
         Connection {
             volume,
-            peer,
             read_only,
             tenant,
             phase: Phase::Open,
@@ -93,6 +98,8 @@ impl Connection {
             queued: false,
             send_queued: false,
             peer_ended: false,
+            peer,
+            _seat: seat,
         }
     }
 }

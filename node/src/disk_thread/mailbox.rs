@@ -11,14 +11,16 @@ use engine::disk::VolumeId;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Stopped;
+use super::places;
 use crate::access::Access;
 use crate::peer::Peer;
 use crate::reactor::{LayerCommand, LayerReport, Place, Waker};
 
-/// Messages that wait. Commands beyond wait on their sender's side; clients beyond are refused.
+/// Messages that wait. Those beyond wait on their sender's side.
 const MAILS_MAX: usize = 256;
 
 /// A client whose handshake is done.
+#[derive(Debug)]
 pub struct Client {
     /// Its connection.
     pub socket: OwnedFd,
@@ -28,8 +30,10 @@ pub struct Client {
     pub volume: VolumeId,
     /// What was agreed on.
     pub session: Session,
-    /// Who it is.
+    /// Who it is, for the log.
     pub peer: Peer,
+    /// Its seat; it is given back when the connection is forgotten.
+    pub seat: Option<Arc<places::Place>>,
 }
 
 /// A message.
@@ -89,14 +93,28 @@ pub struct Sender {
     mails: mpsc::Sender<Mail>,
     stopping: Arc<AtomicBool>,
     waker: Waker,
-    disk: String,
+}
+
+/// Room for a client.
+#[derive(Debug)]
+pub struct Room {
+    permit: mpsc::OwnedPermit<Mail>,
+    waker: Waker,
+}
+
+impl Room {
+    /// The client is sent. If the thread has been stopped meanwhile, its connection is closed.
+    pub fn take(self, client: Client) {
+        self.permit.send(Mail::Attach(client));
+        self.waker.wake();
+    }
 }
 
 /// Both ends of a mailbox, for the thread that `waker` wakes.
-pub fn new(waker: Waker, disk: &str) -> (Sender, Mailbox) {
+pub fn new(waker: Waker) -> (Sender, Mailbox) {
     let (mails, mailbox) = mpsc::channel(MAILS_MAX);
     let stopping = Arc::new(AtomicBool::new(false));
-    let sender = Sender { mails, stopping: Arc::clone(&stopping), waker, disk: disk.to_owned() };
+    let sender = Sender { mails, stopping: Arc::clone(&stopping), waker };
     (sender, Mailbox { mails: mailbox, stopping })
 }
 
@@ -138,12 +156,10 @@ impl Sender {
         }
     }
 
-    /// Sends a client, or closes its connection.
-    pub fn attach(&self, client: Client) {
-        match self.mails.try_send(Mail::Attach(client)) {
-            Ok(()) => self.waker.wake(),
-            Err(error) => tracing::warn!(disk = self.disk, %error, "a client is turned away"),
-        }
+    /// Waits until there is room for a client.
+    pub fn room(&self) -> impl Future<Output = Result<Room, Stopped>> + use<> {
+        let (mails, waker) = (self.mails.clone(), self.waker.clone());
+        async move { Ok(Room { permit: mails.reserve_owned().await.map_err(|_| Stopped)?, waker }) }
     }
 
     /// Ends the thread, before any mail that waits.

@@ -18,7 +18,7 @@ use sim::disk::drive::presets;
 use sim::disk::drive::replay::closed_loop;
 use sim::rng::Rng;
 
-use super::{DiskHandle, DiskThread, Options, Stopped};
+use super::{DiskHandle, DiskThread, Limits, Options, Stopped};
 use crate::reactor::{Kind, LayerCommand, Place, Stack, clock};
 
 const VOLUME: VolumeId = VolumeId(3);
@@ -89,7 +89,8 @@ fn spec() -> VolumeSpec {
 }
 
 fn start(kind: Kind, connections_max: u32) -> DiskHandle {
-    let options = Options { reactor: kind, connections_max, ..Options::new("test", Config::new(16 << 20)) };
+    let limits = Limits { disk: connections_max, ..Limits::default() };
+    let options = Options { reactor: kind, limits, ..Options::new("test", Config::new(16 << 20)) };
     let disk = DiskThread::start(options).unwrap();
     let tenant = TenantSpec::default();
     assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));
@@ -99,7 +100,7 @@ fn start(kind: Kind, connections_max: u32) -> DiskHandle {
 
 fn connect(disk: &DiskHandle, received: &[u8]) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    disk.attach(ours.into(), received.to_vec(), VOLUME, Session::default(), crate::peer::Peer::local(0));
+    disk.attach(ours.into(), received.to_vec(), VOLUME, Session::default());
     theirs
 }
 
@@ -227,7 +228,7 @@ fn large_replies_in_company_arrive_whole(kind: Kind) {
     let spec = VolumeSpec::plain(other, tenant, SIZE);
     assert!(matches!(wait(disk.open_volume(spec, file(), Place::default())), Ok(Report::Done)));
     let (ours, mut single) = UnixStream::pair().unwrap();
-    disk.attach(ours.into(), Vec::new(), other, Session::default(), crate::peer::Peer::local(0));
+    disk.attach(ours.into(), Vec::new(), other, Session::default());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let streams: Vec<_> = (0..4u64)
@@ -263,7 +264,7 @@ fn a_flood_of_hits_leaves_the_thread_to_others(kind: Kind) {
     assert!(matches!(wait(disk.open_volume(spec, file(), Place::default())), Ok(Report::Done)));
     let connect_to = |volume| {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        disk.attach(ours.into(), Vec::new(), volume, Session::default(), crate::peer::Peer::local(0));
+        disk.attach(ours.into(), Vec::new(), volume, Session::default());
         theirs
     };
     let mut single = connect_to(other);
@@ -380,7 +381,7 @@ fn numbers_that_are_taken_are_refused(kind: Kind) {
 fn an_unknown_volume_closes_the_connection(kind: Kind) {
     let disk = start(kind, 8);
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    disk.attach(ours.into(), vec![1; 100], VolumeId(77), Session::default(), crate::peer::Peer::local(0));
+    disk.attach(ours.into(), vec![1; 100], VolumeId(77), Session::default());
     assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "closed");
     disk.stop();
 }
