@@ -9,8 +9,8 @@
 //!   RULE,ro                    the same, for reading only
 //! ```
 //!
-//! A client to which several rules apply may do what any of them permits. One to which none applies cannot tell the volume
-//! from one that does not exist.
+//! A client to which several rules apply may do what any of them permits. One to which none applies cannot tell the
+//! volume from one that does not exist.
 
 use std::fmt;
 use std::str::FromStr;
@@ -130,7 +130,7 @@ impl FromStr for Rule {
         let wrong = |why: &str| {
             let shown: String = text.chars().take(80).collect();
             Err(format!(
-                "'{}' is not an access rule: {why}; write any, nobody, user:UID, cert:SUBJECT or name:NAME, each with ,ro \
+                "'{}' is not an access rule: {why}; write any, nobody, user:UID, cert:SUBJECT or name:NAME, with ,ro \
                  behind it for reading only",
                 shown.escape_debug()
             ))

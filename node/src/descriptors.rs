@@ -4,13 +4,14 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Descriptors that clients of other listeners cannot take: connections of `api.sock`, and files that their requests open.
+/// Descriptors that clients of other listeners cannot take: connections of `api.sock`, and files that their requests
+/// open.
 const RESERVED: u64 = 64;
 /// Of a small limit, so many of its descriptors are reserved at most: one in four.
 const RESERVED_PART: u64 = 4;
 
-/// Whether a connection that was just accepted has one of the reserved descriptors, and is to be closed at once. The kernel
-/// gives the lowest free number: a high one means that all below it are in use.
+/// Whether a connection that was just accepted has one of the reserved descriptors, and is to be closed at once. The
+/// kernel gives the lowest free number: a high one means that all below it are in use.
 pub fn are_scarce(accepted: &impl AsRawFd) -> bool {
     getrlimit(Resource::Nofile).current.is_some_and(|limit| is_reserved(accepted.as_raw_fd(), limit))
 }

@@ -151,7 +151,8 @@ impl DiskHandle {
         self.sender.ask(command, None)
     }
 
-    /// Disconnects the clients of a volume that may not use it, or not in this way; see [`Command::Restrict`] for the answer.
+    /// Disconnects the clients of a volume that may not use it, or not in this way; see [`Command::Restrict`] for the
+    /// answer.
     pub fn restrict(
         &self,
         volume: VolumeId,

@@ -117,9 +117,9 @@ pub enum Command {
     OpenVolume(VolumeSpec),
     /// Change how writes are acknowledged; from `Unsafe` or `Volatile` to `None` this flushes first.
     SetWriteCache(VolumeId, WriteCache),
-    /// Make a volume read-only, or writable again; and disconnect these clients of it, with those that may write if it becomes
-    /// read-only. Requests received from them are finished. A volume that becomes read-only is flushed when they have gone, and
-    /// only then is this answered: nothing of it is dirty from then on.
+    /// Make a volume read-only, or writable again; and disconnect these clients of it, with those that may write if
+    /// it becomes read-only. Requests received from them are finished. A volume that becomes read-only is flushed
+    /// when they have gone, and only then is this answered: nothing of it is dirty from then on.
     Restrict {
         /// Which.
         volume: VolumeId,

@@ -85,7 +85,8 @@ impl IntoResponse for Failure {
 
 /// A client has so long for the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A change is answered after this long at the latest, and goes on. Dirty data of a slow disk takes seconds to be flushed.
+/// A change is answered after this long at the latest, and goes on. Dirty data of a slow disk takes seconds to be
+/// flushed.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A body in JSON; what is wrong with it is told like everything else.

@@ -7,8 +7,8 @@
 //!                  └────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! At the bound, connections wait in the kernel until one ends, at most a few seconds: clients of one listener never take
-//! the places of another's.
+//! At the bound, connections wait in the kernel until one ends, at most a few seconds: clients of one listener never
+//! take the places of another's.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -32,8 +32,8 @@ use tracing::{debug, warn};
 use crate::address::Listener;
 use crate::descriptors;
 
-/// A client has so long for the head of a request, from its connect or from the answer before. Commands and scrapers send theirs
-/// at once; who reuses a connection after a longer pause connects again.
+/// A client has so long for the head of a request, from its connect or from the answer before. Commands and scrapers
+/// send theirs at once; who reuses a connection after a longer pause connects again.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head. Ours have a few hundred.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -119,7 +119,8 @@ impl Complaints {
 /// A connection whose writes end after [`RESPONSE_TIMEOUT`] if its client does not take them.
 struct Taken<S> {
     socket: S,
-    /// Running since the socket was full, until everything is flushed: a client that takes a byte now and then gains nothing.
+    /// Running since the socket was full, until everything is flushed: a client that takes a byte now and then gains
+    /// nothing.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 

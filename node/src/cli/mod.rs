@@ -121,7 +121,8 @@ enum VolumeVerb {
         /// Which
         name: Name,
     },
-    /// Change the allotment of a volume's tenant, how the volume's writes are acknowledged, or which clients may open it
+    /// Change the allotment of a volume's tenant, how the volume's writes are acknowledged, or which clients may open
+    /// it
     Set {
         /// Which
         name: Name,
@@ -179,8 +180,8 @@ enum VolumeVerb {
 /// Which clients may open a new volume, and how.
 #[derive(Debug, Args)]
 struct CreateAccess {
-    /// Only these clients may open it: user:UID (over a Unix socket), cert:SUBJECT or name:NAME (of a client certificate), any
-    /// or nobody; with ,ro behind it, for reading only. May be repeated [default: any]
+    /// Only these clients may open it: user:UID (over a Unix socket), cert:SUBJECT or name:NAME (of a client
+    /// certificate), any or nobody; with ,ro behind it, for reading only. May be repeated [default: any]
     #[arg(long, value_name = "CLIENT")]
     allow: Vec<Rule>,
     /// Whether no client may change it [default: off]
@@ -194,11 +195,13 @@ struct CreateAccess {
 /// The same, changed live.
 #[derive(Debug, Args)]
 struct SetAccess {
-    /// Only these clients may open it, in place of those so far: user:UID (over a Unix socket), cert:SUBJECT or name:NAME (of a
-    /// client certificate), any or nobody; with ,ro behind it, for reading only. May be repeated. The others are disconnected
+    /// Only these clients may open it, in place of those so far: user:UID (over a Unix socket), cert:SUBJECT or
+    /// name:NAME (of a client certificate), any or nobody; with ,ro behind it, for reading only. May be repeated. The
+    /// others are disconnected
     #[arg(long, value_name = "CLIENT")]
     allow: Vec<Rule>,
-    /// Whether no client may change it; 'on' disconnects clients that opened it for writing, and flushes what they wrote
+    /// Whether no client may change it; 'on' disconnects clients that opened it for writing, and flushes what they
+    /// wrote
     #[arg(long, value_name = "on|off")]
     read_only: Option<Switch>,
     /// What clients are told of it; '' for nothing

@@ -92,8 +92,8 @@ impl Control {
         self.decisions().add(EventView { at, disk: disk.to_string(), tenant: tenant.to_string(), decision, reason });
     }
 
-    /// Writes the cache that was decided for a tenant beside a volume of it, if that is another one than before. Nothing waits
-    /// for that: the file system of this disk may hang, and the other disks are looked at all the same.
+    /// Writes the cache that was decided for a tenant beside a volume of it, if that is another one than before.
+    /// Nothing waits for that: the file system of this disk may hang, and the other disks are looked at all the same.
     fn keep(self: &Arc<Control>, disk: &Name, tenant: &Name, decided: Option<Size>) {
         // While something is being changed, the next look is soon enough.
         let Some(turn) = self.turns.take(disk) else { return };
@@ -109,8 +109,8 @@ impl Control {
         });
     }
 
-    /// The volume that keeps what is decided for its tenant, with its specification as it is and as it is to be; `None` if there
-    /// is nothing to be kept.
+    /// The volume that keeps what is decided for its tenant, with its specification as it is and as it is to be;
+    /// `None` if there is nothing to be kept.
     fn holder(&self, disk: &Name, tenant: &Name, decided: Option<Size>) -> Option<(Arc<Store>, Name, Spec, Spec)> {
         let state = self.state();
         let running = state.disk(disk).ok()?;

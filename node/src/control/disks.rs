@@ -23,8 +23,8 @@ pub const SIM: &str = "sim:";
 const FIRST: &str = "default";
 /// A new disk starts with at least one in so many of the bytes that are its part, or not at all.
 const LEAST_PART: u64 = 4;
-/// How long a machine may take to free memory, beyond the age at which dirty data is written anyway: 5 s longer than it takes to
-/// tell what it holds. One that does not answer then holds all of it.
+/// How long a machine may take to free memory, beyond the age at which dirty data is written anyway: 5 s longer than
+/// it takes to tell what it holds. One that does not answer then holds all of it.
 const BUDGET_PATIENCE: Duration = Duration::from_secs(10);
 /// Questions to the file system of a disk at a time. Each holds a thread of a pool of 512 if the file system hangs.
 const QUESTIONS_MAX: usize = 4;

@@ -1,9 +1,9 @@
 //! The manager of disks, tenants and volumes.
 //!
-//! Changes of a disk happen one at a time (`turn.rs`); each applies to the state first, then to the disk's machine and to its
-//! files, and is taken back as a whole if either refuses. The state itself is behind a lock that is never held while
-//! waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of disks in the
-//! server's directory, everything about volumes in the disks.
+//! Changes of a disk happen one at a time (`turn.rs`); each applies to the state first, then to the disk's machine
+//! and to its files, and is taken back as a whole if either refuses. The state itself is behind a lock that is never
+//! held while waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of
+//! disks in the server's directory, everything about volumes in the disks.
 
 mod curve;
 mod decisions;
@@ -248,9 +248,9 @@ impl Control {
         offer
     }
 
-    /// Hands a client whose handshake is done to the thread of its disk, which has room for it; or closes its connection, if by
-    /// now it may not open the volume any more, or not in the way that was agreed on. No change of access comes between the
-    /// check and the hand-over: the thread is told of each after it stands in the state.
+    /// Hands a client whose handshake is done to the thread of its disk, which has room for it; or closes its
+    /// connection, if by now it may not open the volume any more, or not in the way that was agreed on. No change of
+    /// access comes between the check and the hand-over: the thread is told of each after it stands in the state.
     pub fn hand_over(&self, target: &Target, room: Room, client: Client) -> bool {
         let needed = if client.session.read_only { Grant::Read } else { Grant::Write };
         let state = self.state();

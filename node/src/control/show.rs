@@ -59,7 +59,8 @@ impl Control {
         }
     }
 
-    /// Asks the file system of a disk, in bounded time; nothing if it does not answer, or has not answered too many others.
+    /// Asks the file system of a disk, in bounded time; nothing if it does not answer, or has not answered too many
+    /// others.
     async fn ask_files<T: Send + 'static>(&self, disk: &Name, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let questions = self.state().disk(disk).ok()?.questions.clone();
         let answer = async {

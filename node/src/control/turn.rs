@@ -1,9 +1,10 @@
-//! Changes take turns, disk by disk: two changes of one disk never overlap, and a change of another disk does not wait for them,
-//! even if they hang.
+//! Changes take turns, disk by disk: two changes of one disk never overlap, and a change of another disk does not
+//! wait for them, even if they hang.
 //!
-//! A change holds the turn of its disk until it has ended, even if the client that asked for it is answered before. Three things
-//! concern several disks, each with a lock of its own that is held for a bounded time: the state (never while waiting), the
-//! division of memory (machines answer in bounded time, or count as holding theirs), and the registry (one file).
+//! A change holds the turn of its disk until it has ended, even if the client that asked for it is answered before.
+//! Three things concern several disks, each with a lock of its own that is held for a bounded time: the state (never
+//! while waiting), the division of memory (machines answer in bounded time, or count as holding theirs), and the
+//! registry (one file).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,8 +15,8 @@ use tokio::sync::{Mutex as Lock, OwnedMutexGuard};
 use super::{Control, Error, Kind};
 use crate::quantity::Name;
 
-/// How long a change waits for the one before it: longer than any takes on a disk that answers, but for those that write zeros,
-/// which do not keep the turn meanwhile.
+/// How long a change waits for the one before it: longer than any takes on a disk that answers, but for those that
+/// write zeros, which do not keep the turn meanwhile.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The right to change a disk and what is on it, until it is dropped.

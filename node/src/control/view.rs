@@ -56,8 +56,8 @@ pub struct CreateVolume {
     /// How its file gets space.
     #[serde(default)]
     pub allocation: Allocation,
-    /// Which clients may open it: rules such as "any", "nobody", "user:1000", "cert:CN=db1,O=Example", "name:db1.example", each
-    /// with ",ro" behind it for reading only. Any client if left out.
+    /// Which clients may open it: rules such as "any", "nobody", "user:1000", "cert:CN=db1,O=Example",
+    /// "name:db1.example", each with ",ro" behind it for reading only. Any client if left out.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub allow: Access,
@@ -176,12 +176,12 @@ pub struct SetVolume {
     pub write_cache: Option<WriteCache>,
     /// Needed for `unsafe`: acknowledged data may be lost.
     pub accept_data_loss: bool,
-    /// Which clients may open it, in place of the whole list; `["any"]` is every client. Clients that may not any more are
-    /// disconnected.
+    /// Which clients may open it, in place of the whole list; `["any"]` is every client. Clients that may not any
+    /// more are disconnected.
     #[schema(value_type = Option<Vec<String>>)]
     pub allow: Option<Access>,
-    /// Whether no client may change it. Clients that opened it for writing are disconnected, and what they wrote is flushed,
-    /// before this is answered.
+    /// Whether no client may change it. Clients that opened it for writing are disconnected, and what they wrote is
+    /// flushed, before this is answered.
     pub read_only: Option<bool>,
     /// What clients are told of it; "" for nothing.
     #[schema(value_type = Option<String>)]

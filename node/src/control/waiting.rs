@@ -52,7 +52,8 @@ impl Control {
         }
     }
 
-    /// Tries the volumes that are busy once more, those of each disk by itself: a disk that hangs does not hold up the others.
+    /// Tries the volumes that are busy once more, those of each disk by itself: a disk that hangs does not hold up
+    /// the others.
     fn try_waiting(self: &Arc<Control>) {
         let disks: BTreeSet<Name> = self.waiting(None).into_iter().map(|(disk, ..)| disk).collect();
         for disk in disks {
