@@ -8,6 +8,8 @@ mod control;
 mod disk_thread;
 mod fault;
 mod frames;
+mod handshakes;
+mod incidents;
 mod listen;
 mod peer;
 mod probe;
@@ -16,6 +18,7 @@ mod reactor;
 mod serve;
 mod signals;
 mod store;
+mod tls;
 
 use std::process::ExitCode;
 

@@ -6,26 +6,33 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
-use tokio::sync::Semaphore;
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::address::{Address, Listener, listen_unix};
+use crate::address::{Address, Listener, NbdAddress, TlsMode, listen_unix};
 use crate::api::{self, Guard};
-use crate::config::{Config, Log, LogFormat, Memory, ReactorKind, data_by_environment};
+use crate::config::{Config, Limits, Log, LogFormat, Memory, ReactorKind, data_by_environment};
 use crate::control::{Control, Listening};
-use crate::listen;
+use crate::handshakes::Handshakes;
+use crate::incidents;
+use crate::listen::{self, Door};
 use crate::quantity::Time;
 use crate::signals::Endings;
+use crate::tls::Tls;
 
 /// Threads of the control side, which is never on the path of data.
 const CONTROL_THREADS: usize = 2;
+/// Handshakes of one kind of listener (Unix sockets, TCP) use at most this part of the descriptors.
+const HANDSHAKE_DESCRIPTORS: usize = 8;
+/// How long the end waits for clients over TLS to take their last replies.
+const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Run a server.
 ///
@@ -41,17 +48,17 @@ pub struct Serve {
     /// The server's directory [default: what the configuration says, else $AEROGEL_DATA, else ./aerogel-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; may be repeated [default: unix:DIR/nbd.sock and
-    /// tcp:127.0.0.1:10809]
+    /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; append ,tls=on or ,tls=require for TLS with the
+    /// certificates of the configuration; may be repeated [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
-    nbd: Vec<Address>,
+    nbd: Vec<NbdAddress>,
     /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
     /// tcp:127.0.0.1:8809]
     #[arg(long, value_name = "ADDR")]
     http: Vec<Address>,
-    /// Allow listeners that other hosts can reach: neither NBD nor HTTP is encrypted yet
-    #[arg(long)]
-    allow_remote: bool,
+    /// Allow listeners without TLS that other hosts can reach
+    #[arg(long, alias = "allow-remote")]
+    allow_insecure_remote: bool,
     /// Memory for caches and their bookkeeping, such as 4GiB or 50% [default: 25%]
     #[arg(long, value_name = "SIZE")]
     cache: Option<Memory>,
@@ -82,7 +89,7 @@ impl Serve {
         config.data = self.data.clone().unwrap_or(config.data);
         config.nbd = Some(self.nbd.clone()).filter(|given| !given.is_empty()).or(config.nbd);
         config.http = Some(self.http.clone()).filter(|given| !given.is_empty()).or(config.http);
-        config.allow_remote |= self.allow_remote;
+        config.allow_insecure_remote |= self.allow_insecure_remote;
         config.cache = self.cache.unwrap_or(config.cache);
         config.reactor = self.reactor.unwrap_or(config.reactor);
         config.shutdown_timeout = self.shutdown_timeout.unwrap_or(config.shutdown_timeout);
@@ -122,16 +129,32 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let control = Control::open(config).await?;
     let config = &control.config;
     let api = listen_unix(&config.api_socket(), 0o600)?;
-    let (nbd_addresses, nbd) = listen_at(&config.nbd(), config.allow_remote).await?;
-    let (http_addresses, http) = listen_at(&config.http(), config.allow_remote).await?;
+    let (mut nbd_addresses, mut nbd) = (Vec::new(), Vec::new());
+    for NbdAddress { address, tls } in config.nbd() {
+        let (address, listener) = listen_at(&address, config, tls == TlsMode::Require).await?;
+        nbd_addresses.push(NbdAddress { address, tls });
+        nbd.push((listener, tls));
+    }
+    let (mut http_addresses, mut http) = (Vec::new(), Vec::new());
+    for address in config.http() {
+        let (address, listener) = listen_at(&address, config, false).await?;
+        http_addresses.push(address);
+        http.push(listener);
+    }
+    let needs_tls = nbd.iter().any(|(_, tls)| *tls != TlsMode::Off);
+    let tls = if needs_tls { Some(Tls::start(&config.tls)?) } else { None };
     let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
     tokio::spawn(control.clone().watch());
     tokio::spawn(control.clone().open_later());
-    let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
-    for listener in nbd {
-        tokio::spawn(listen::accept(listener, control.clone(), handshakes.clone()));
+    tokio::spawn(incidents::watch());
+    let [local, remote] = [(); 2].map(|()| handshakes(&config.limits));
+    for (listener, mode) in nbd {
+        let handshakes = if matches!(listener, Listener::Unix(_)) { &local } else { &remote };
+        let (control, handshakes) = (control.clone(), handshakes.clone());
+        let tls = tls.clone().filter(|_| mode != TlsMode::Off);
+        tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls }));
     }
     tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone())));
     for listener in http {
@@ -157,6 +180,10 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
+    if let Some(tls) = tls {
+        // What the disks' threads have answered last.
+        let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, tls.finish()).await;
+    }
     let _ = std::fs::remove_file(config.api_socket());
     if failed.is_empty() {
         info!("everything is flushed");
@@ -166,20 +193,21 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Listens at all addresses, and says at which (a port of 0 is chosen by the kernel).
-async fn listen_at(addresses: &[Address], allow_remote: bool) -> anyhow::Result<(Vec<Address>, Vec<Listener>)> {
-    let (mut actual, mut listeners) = (Vec::new(), Vec::new());
-    for address in addresses {
-        let listener = address.listen(allow_remote).await?;
-        actual.push(match (address, &listener) {
-            (Address::Tcp(host, _), Listener::Tcp(listener)) => {
-                Address::Tcp(host.clone(), listener.local_addr()?.port())
-            }
-            _ => address.clone(),
-        });
-        listeners.push(listener);
-    }
-    Ok((actual, listeners))
+/// Listens, and says where (a port of 0 is chosen by the kernel).
+async fn listen_at(address: &Address, config: &Config, is_secure: bool) -> anyhow::Result<(Address, Listener)> {
+    let listener = address.listen(is_secure || config.allow_insecure_remote, &config.tcp).await?;
+    let actual = match (address, &listener) {
+        (Address::Tcp(host, _), Listener::Tcp(listener)) => Address::Tcp(host.clone(), listener.local_addr()?.port()),
+        _ => address.clone(),
+    };
+    Ok((actual, listener))
+}
+
+/// Bounds on handshakes. Most of the descriptors that the process may have are for those that are done.
+fn handshakes(limits: &Limits) -> Arc<Handshakes> {
+    let descriptors = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
+    let total = limits.handshakes.min(descriptors / HANDSHAKE_DESCRIPTORS).max(1);
+    Handshakes::new(total, limits.handshakes_per_source)
 }
 
 async fn print_welcome(control: &Control) {
@@ -202,9 +230,9 @@ async fn print_welcome(control: &Control) {
     match uri {
         Some(uri) => text += &format!("  {program} status{data}\n  nbdinfo '{uri}'\n"),
         None => {
-            let at = control.config.nbd().into_iter().find_map(|address| match address {
-                Address::Unix(path) => std::path::absolute(path).ok(),
-                Address::Tcp(..) => None,
+            let at = control.config.nbd().into_iter().find_map(|NbdAddress { address, tls }| match address {
+                Address::Unix(path) if tls == TlsMode::Off => std::path::absolute(path).ok(),
+                _ => None,
             });
             text += &format!("  {program} volume create db 1GiB{data}\n");
             text += &match at {

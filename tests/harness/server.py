@@ -45,7 +45,7 @@ class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
     def __init__(
-        self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data", data=None, binary=None
+        self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data", data=None, binary=None
     ):
         self.directory = Path(directory)
         self.binary = binary or places.binary()
@@ -54,7 +54,7 @@ class Server:
         self.http_socket = self.data / "http.sock"
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
-        self.http = list(http)
+        self.http, self.nbd = list(http), list(nbd)
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
         lines = [f'cache = "{cache}"', f'reactor = "{reactor}"' if reactor else "", config]
@@ -86,6 +86,8 @@ class Server:
         """Its command line."""
         command = [self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
+        for address in self.nbd:
+            command += ["--nbd", address]
         for address in self.http:
             command += ["--http", address]
         return [str(part) for part in command]
@@ -167,6 +169,12 @@ class Server:
     def uri(self, name):
         """What a client opens."""
         return f"nbd+unix:///{name}?socket={self.socket}"
+
+    def tcp(self):
+        """(host, port) of its first TCP listener for NBD."""
+        address = next(at for at in self.json("status")["nbd"] if at.startswith("tcp:"))
+        host, port = address.split(",")[0].removeprefix("tcp:").rsplit(":", 1)
+        return host, int(port)
 
     def open(self, name, prepare=lambda handle: None):
         """A libnbd handle. Checks of its own are off: the server is what is being tested."""

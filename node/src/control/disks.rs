@@ -91,7 +91,7 @@ impl Control {
         }
         let options = Options {
             reactor: self.config.reactor.into(),
-            connections_max: limits.connections,
+            limits: limits.places(),
             stack,
             ..Options::new(name.as_str(), engine)
         };

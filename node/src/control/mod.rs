@@ -74,7 +74,7 @@ pub struct Control {
 #[derive(Clone, Debug, Default)]
 pub struct Listening {
     /// For NBD.
-    pub nbd: Vec<crate::address::Address>,
+    pub nbd: Vec<crate::address::NbdAddress>,
     /// For HTTP, besides the API's own socket.
     pub http: Vec<crate::address::Address>,
 }
@@ -142,6 +142,10 @@ pub struct Target {
     pub thread: Arc<DiskHandle>,
     /// Its number there.
     pub volume: VolumeId,
+    /// Its tenant's.
+    pub tenant: TenantId,
+    /// How many tenants the disk has.
+    pub tenants: usize,
 }
 
 /// What can be opened at this moment.
@@ -223,7 +227,9 @@ impl Control {
                     rotational: running.store.is_rotational(),
                     description: String::new(),
                 });
-                offer.targets.push(Target { thread: running.thread.clone(), volume: *id });
+                let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
+                let (thread, tenants) = (running.thread.clone(), running.tenants.len());
+                offer.targets.push(Target { thread, volume: *id, tenant, tenants });
             }
         }
         offer

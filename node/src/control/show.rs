@@ -16,7 +16,7 @@ use super::view::{
     ValueSource, ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
-use crate::address::Address;
+use crate::address::{Address, NbdAddress, TlsMode};
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
@@ -151,7 +151,6 @@ impl Control {
     pub async fn status(&self) -> Status {
         let (disks, volumes) = futures::future::join(self.list_disks(), self.list_volumes()).await;
         let listening = self.listening();
-        let texts = |addresses: Vec<Address>| addresses.iter().map(Address::to_string).collect();
         let mut warnings = Vec::new();
         for disk in &disks {
             let reasons = disk.reason.iter().map(|reason| format!("offline: {reason}"));
@@ -170,8 +169,8 @@ impl Control {
             uptime_seconds: self.started.elapsed().as_secs(),
             shutting_down: self.is_shutting_down(),
             memory_bytes: self.memory_bytes,
-            nbd: texts(listening.nbd),
-            http: texts(listening.http),
+            nbd: listening.nbd.iter().map(NbdAddress::to_string).collect(),
+            http: listening.http.iter().map(Address::to_string).collect(),
             connections: volumes.iter().map(|volume| volume.connections).sum(),
             warnings,
             events: self.events(),
@@ -196,7 +195,7 @@ fn volume_view(
     volume: &Volume,
     snapshot: Option<&Snapshot>,
     tenants: &[TenantView],
-    listening: &[Address],
+    listening: &[NbdAddress],
 ) -> VolumeView {
     let stats = volume.id().and_then(|id| snapshot?.volumes.iter().find(|stats| stats.volume == id));
     let (condition, reason) = match &volume.state {
@@ -331,11 +330,14 @@ fn traffic(stats: &VolumeStats) -> Traffic {
 }
 
 /// Where clients open a volume, in the notation of the NBD project.
-fn uris(listening: &[Address], name: &Name) -> Vec<String> {
-    let uri = |address: &Address| match address {
-        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", absolute(path)),
-        Address::Tcp(host, port) if host.contains(':') => format!("nbd://[{host}]:{port}/{name}"),
-        Address::Tcp(host, port) => format!("nbd://{host}:{port}/{name}"),
+fn uris(listening: &[NbdAddress], name: &Name) -> Vec<String> {
+    let uri = |NbdAddress { address, tls }: &NbdAddress| {
+        let scheme = if *tls == TlsMode::Off { "nbd" } else { "nbds" };
+        match address {
+            Address::Unix(path) => format!("{scheme}+unix:///{name}?socket={}", absolute(path)),
+            Address::Tcp(host, port) if host.contains(':') => format!("{scheme}://[{host}]:{port}/{name}"),
+            Address::Tcp(host, port) => format!("{scheme}://{host}:{port}/{name}"),
+        }
     };
     listening.iter().map(uri).collect()
 }
