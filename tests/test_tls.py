@@ -1,4 +1,4 @@
-"""NBD over TLS: certificates good, wrong, expired and missing; clients of all kinds; what an attacker in the path tries."""
+"""NBD over TLS: certificates good, wrong, expired and missing; all kinds of clients; attackers in the path."""
 
 import os
 import selectors
