@@ -60,6 +60,8 @@ bugs! {
     WriteCacheChangedUnflushed,
     /// Who waited behind a range goes on though it overlaps another one.
     OrderWaitsOnce,
+    /// A server's successor opens volumes while requests of its predecessor can still reach the device.
+    SuccessorDoesNotWait,
     /// TRIM drops dirty blocks that a flush is waiting for.
     TrimDropsFlushing,
     /// A zeroed range does not wait for device requests that overlap it.
@@ -119,6 +121,7 @@ pub(crate) fn seen(now: u64) -> bool {
     SEEN.replace(now) == now
 }
 
-pub(crate) fn is(bug: Bug) -> bool {
+/// Whether this bug is planted in this thread. A simulated driver plants its own ones here too.
+pub fn is(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }

@@ -250,12 +250,21 @@ pub fn check_unix_path(path: &Path) -> anyhow::Result<()> {
 /// Listens at a Unix socket with these permissions. A socket file that nobody answers at is replaced.
 pub fn listen_unix(path: &Path, mode: u32) -> anyhow::Result<UnixListener> {
     check_unix_path(path)?;
-    if let Ok(found) = std::fs::symlink_metadata(path) {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        found => Some(found.with_context(|| format!("cannot look at {}", path.display()))?),
+    };
+    if let Some(found) = found {
         if !found.file_type().is_socket() {
             bail!("{} exists and is not a socket: move it away or name another path", path.display());
         }
-        if UnixStream::connect(path).is_ok() {
-            bail!("another process listens at {}: stop it or name another path", path.display());
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+            Ok(_) => bail!("another process listens at {}: stop it or name another path", path.display()),
+            Err(error) => bail!(
+                "whether another process listens at {} cannot be found out ({error}): remove it or name another path",
+                path.display()
+            ),
         }
         std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {}", path.display()))?;
     }

@@ -265,25 +265,41 @@ impl<'de> Deserialize<'de> for Memory {
 
 impl Memory {
     /// In bytes, on this machine.
-    pub fn bytes(self) -> u64 {
+    pub fn bytes(self) -> anyhow::Result<u64> {
         match self {
-            Memory::Bytes(size) => size.0,
-            Memory::Part(part) => (memory_of_this_process() as f64 * part) as u64,
+            Memory::Bytes(size) => Ok(size.0),
+            Memory::Part(part) => Ok((memory_of_this_process()? as f64 * part) as u64),
         }
     }
 }
 
 /// The machine's memory, or the least limit of the control groups that this process is in.
-fn memory_of_this_process() -> u64 {
+fn memory_of_this_process() -> anyhow::Result<u64> {
     let machine = rustix::system::sysinfo();
-    let machine_bytes = machine.totalram * u64::from(machine.mem_unit);
-    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut bytes = machine.totalram * u64::from(machine.mem_unit);
+    let group = if_there(Path::new("/proc/self/cgroup"))?.unwrap_or_default();
     let path = group.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
-    Path::new(path)
-        .ancestors()
-        .filter_map(|group| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.max")).ok())
-        .filter_map(|limit| limit.trim().parse().ok())
-        .fold(machine_bytes, u64::min)
+    for group in Path::new(path).ancestors() {
+        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        match if_there(&file)?.as_deref().map(str::trim) {
+            None | Some("max") => {}
+            Some(limit) => {
+                let limit = limit.parse().with_context(|| format!("{} says '{limit}'", file.display()))?;
+                bytes = bytes.min(limit);
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// A file of the kernel that older ones do not have. One that cannot be read is not absent: a limit that is not seen is
+/// one that the process is killed for.
+fn if_there(path: &Path) -> anyhow::Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("the memory limit in {} cannot be read", path.display())),
+    }
 }
 
 impl Config {
@@ -390,7 +406,7 @@ mod tests {
         assert_eq!("4GiB".parse(), Ok(Memory::Bytes(Size(4 << 30))));
         assert_eq!("25%".parse(), Ok(Memory::Part(0.25)));
         assert!("0%".parse::<Memory>().is_err() && "100%".parse::<Memory>().is_err());
-        assert!(Memory::Part(0.25).bytes() > 1 << 20);
+        assert!(Memory::Part(0.25).bytes().unwrap() > 1 << 20);
     }
 
     #[test]

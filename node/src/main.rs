@@ -16,6 +16,7 @@ mod probe;
 mod quantity;
 mod reactor;
 mod serve;
+mod signals;
 mod store;
 mod tls;
 

@@ -1,6 +1,6 @@
 //! The life of a server: start, say that it is ready, serve, drain, end.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -25,6 +24,7 @@ use crate::handshakes::Handshakes;
 use crate::incidents;
 use crate::listen::{self, Door};
 use crate::quantity::Time;
+use crate::signals::Endings;
 use crate::tls::Tls;
 
 /// Threads of the control side, which is never on the path of data.
@@ -36,9 +36,10 @@ const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Run a server.
 ///
-/// It serves the volumes of its disks over NBD, and its HTTP API at DIR/api.sock, until SIGTERM or SIGINT. Then requests
-/// received are finished and everything is flushed; the exit status is 1 if that took longer than --shutdown-timeout.
-/// A second signal ends it at once.
+/// It serves the volumes of its disks over NBD, and its HTTP API at DIR/api.sock, until SIGTERM, SIGINT, SIGHUP or any
+/// other signal that ends a process. Then requests received are finished and everything is flushed; the exit status is
+/// 1 if that took longer than --shutdown-timeout. A second SIGTERM, SIGINT or SIGQUIT, more than a second after the
+/// first signal, ends it at once.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
     /// Configuration file; flags override it
@@ -117,7 +118,7 @@ impl Serve {
 }
 
 async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut endings = Endings::listen()?;
     let token = config.http_token_file.as_ref().map(|path| {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the token in {}", path.display()))?;
@@ -146,6 +147,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
     tokio::spawn(control.clone().watch());
+    tokio::spawn(control.clone().open_later());
     tokio::spawn(incidents::watch());
     let [local, remote] = [(); 2].map(|()| handshakes(&config.limits));
     for (listener, mode) in nbd {
@@ -168,12 +170,12 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     info!(data = %config.data.display(), "ready");
     notify("READY=1");
 
-    either(&mut terminate, &mut interrupt).await;
-    info!("shutting down: finishing requests and flushing");
+    let signal = endings.next().await;
+    info!(signal, "shutting down: finishing requests and flushing");
     notify("STOPPING=1");
     let failed = tokio::select! {
         failed = control.drain() => failed,
-        () = either(&mut terminate, &mut interrupt) => {
+        () = endings.at_once() => {
             error!("told to end at once: what was not flushed is lost");
             return Ok(ExitCode::FAILURE);
         }
@@ -189,13 +191,6 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     }
     error!(volumes = failed.join(" "), "not everything is flushed: acknowledged data of these volumes may be lost");
     Ok(ExitCode::FAILURE)
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }
 
 /// Listens, and says where (a port of 0 is chosen by the kernel).
@@ -256,17 +251,33 @@ fn start_log(log: &Log) -> anyhow::Result<()> {
         format!("'{}' is not a log level: error, warn, info, debug, trace, or MODULE=LEVEL,…", log.level)
     })?;
     let registry = tracing_subscriber::registry().with(level);
-    let writer = std::io::stderr;
+    let writer = || Unfailing(io::stderr());
     match log.format {
         LogFormat::Json => {
             registry.with(tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(writer)).init()
         }
         LogFormat::Text => {
-            let layer = tracing_subscriber::fmt::layer().with_target(false).with_ansi(writer().is_terminal());
+            let layer = tracing_subscriber::fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
             registry.with(layer.with_writer(writer)).init();
         }
     }
     Ok(())
+}
+
+/// Standard error, which may have no reader any more: a terminal that was closed, a pipe to a program that has ended.
+/// What cannot be written is dropped; it must not end a server.
+struct Unfailing(io::Stderr);
+
+impl Write for Unfailing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.0.write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
 }
 
 /// Every connection is a descriptor, and the usual soft limit is only there for programs that use select().

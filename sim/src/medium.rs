@@ -162,6 +162,17 @@ impl Medium {
         }
     }
 
+    /// The process that was told of failed flushes is gone. What they doomed is dropped now, or it is as good as any other:
+    /// that it stays readable to the next process and is lost later is not pretended.
+    pub fn decide_doomed(&mut self, rng: &mut Rng) {
+        for number in &self.unstable {
+            let block = self.blocks.get_mut(number).expect("an unstable block");
+            for sector in block {
+                sector.volatile.retain_mut(|version| !std::mem::take(&mut version.doomed) || rng.one_in(2));
+            }
+        }
+    }
+
     /// A power cut: any one version of each sector survives.
     pub fn power_cut(&mut self, rng: &mut Rng) {
         for number in std::mem::take(&mut self.unstable) {

@@ -10,10 +10,9 @@ use engine::curve::{Point, View};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Settings, Slice};
 use engine::units::{BLOCK, MILLISECOND, SECOND, VOLUME_BYTES_MAX};
-use engine::{Action, Event, Server};
+use engine::{Action, Event};
 
 use crate::Verdict;
-use crate::frames::Frames;
 use crate::history::{History, OpId, Step};
 use crate::link::State;
 use crate::request::Request;
@@ -72,6 +71,9 @@ impl World {
 
     /// A volume is served (again), unless there is no room for its tenant.
     pub(crate) fn open(&mut self, volume: usize) -> Verdict {
+        if self.is_fenced(volume) {
+            return Ok(());
+        }
         let tenant = self.volumes[volume].setup.spec.tenant;
         if !self.tenants[tenant.0 as usize] {
             let spec = TenantSpec::default();
@@ -83,6 +85,7 @@ impl World {
         let state = &self.volumes[volume];
         let (id, size) = (state.setup.spec.volume, state.size);
         self.disk.set_size(id, size);
+        self.fence_is_over(volume);
         // Holes may be too few.
         let mut holes = self.disk.medium(id).holes(size);
         holes.retain(|_| !self.rng.one_in(4));
@@ -102,6 +105,9 @@ impl World {
             let start = self.step + 1;
             return self.ask(Command::Drain, Ask::Drain(start));
         }
+        if self.rng.chance(self.setup.kills) {
+            return self.kill();
+        }
         if self.rng.chance(self.setup.operations) {
             return self.command();
         }
@@ -114,13 +120,15 @@ impl World {
         if !self.volumes[at].open {
             return if self.draining { Ok(()) } else { self.open(at) };
         }
-        match self.rng.below(8) {
+        let choice = if self.setup.clears { self.rng.pick(&[3, 3, 3, 7]) } else { self.rng.below(8) };
+        match choice {
             0 => {
                 let tenant = TenantId(self.rng.below(self.setup.tenants.len() as u64) as u32);
                 let asked = |times| CacheSpec::Asked(times * LEAST_BYTES);
                 let cache = self.rng.pick(&[CacheSpec::Trial, asked(1), asked(2), asked(4)]);
                 let eviction = self.rng.pick(&EvictionPolicy::ALL);
-                self.ask(Command::SetTenant(tenant, TenantSpec { share: None, cache, eviction }), Ask::Tenant(tenant))
+                let share = if self.ops.is_multiple_of(2) { crate::setup::share(&mut self.rng, 1) } else { None };
+                self.ask(Command::SetTenant(tenant, TenantSpec { share, cache, eviction }), Ask::Tenant(tenant))
             }
             1 => self.set_write_cache(at),
             2 => self.grow(at),
@@ -244,7 +252,7 @@ impl World {
                 self.tenants[tenant.0 as usize] = true;
                 Ok(())
             }
-            (Ask::Tenant(_), Report::Refused(Refusal::CacheTooLarge { .. })) => Ok(()),
+            (Ask::Tenant(_), Report::Refused(Refusal::CacheTooLarge { .. } | Refusal::ShareTooLarge { .. })) => Ok(()),
             (Ask::Drop(tenant), Report::Done) if !self.has_volumes(tenant) => {
                 self.tenants[tenant.0 as usize] = false;
                 Ok(())
@@ -430,31 +438,6 @@ impl World {
         } else {
             None
         }
-    }
-
-    /// The power fails, and comes back: what survived is checked, a new server begins with it.
-    pub(crate) fn power_cut(&mut self) -> Verdict {
-        self.log(Line::Note("the power is cut".into()));
-        self.stats.restarts += 1;
-        self.life += 1;
-        self.disk.power_cut(self.now);
-        self.links.clear();
-        self.by_conn.clear();
-        self.asks.clear();
-        (self.draining, self.drained) = (false, false);
-        self.batch.clear();
-        self.server = Server::new(self.setup.config.clone());
-        self.policy = self.setup.config.policy();
-        self.frames = Frames::new(self.setup.config.frames_max());
-        for volume in &mut self.volumes {
-            let medium = self.disk.medium(volume.setup.spec.volume);
-            volume.history.power_cut(medium).map_err(|what| format!("{:?}: {what}", volume.setup.spec.volume))?;
-            (volume.trouble, volume.promptness) = Default::default();
-            (volume.closing, volume.open) = (false, false);
-            volume.through_since = if volume.mode == WriteCache::None { self.step } else { NEVER };
-            volume.unsafe_until = if volume.mode == WriteCache::Unsafe { NEVER } else { self.step };
-        }
-        self.boot()
     }
 }
 

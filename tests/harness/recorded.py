@@ -13,6 +13,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from pathlib import Path
@@ -40,12 +41,14 @@ class Fused:
     def __init__(self, case, uri, name):
         needed()
         self.case, self.name = case, name
-        self.at = case.scratch / f"{name}.fuse"
-        self.at.mkdir(exist_ok=True)
+        # A new one each time: one whose nbdfuse ended cannot be used again.
+        self.at = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=case.scratch))
         self.file = self.at / "disk"
         self.path = None
-        case.addCleanup(self.detach)
-        self.fuse = subprocess.Popen(["nbdfuse", str(self.file), str(uri)], stdin=subprocess.DEVNULL)
+        case.addCleanup(self.discard)
+        # One line per request that fails: of use for a look, not for a report.
+        with open(case.scratch / f"{name}.fuse.log", "ab") as log:
+            self.fuse = subprocess.Popen(["nbdfuse", str(self.file), str(uri)], stdin=subprocess.DEVNULL, stderr=log)
         until(f"nbdfuse to show {self.file}", self.file.exists, 30, gone=self.ended)
         self.path = run(loops.LOSETUP, "--find", "--show", self.file).stdout.strip()
 
@@ -60,15 +63,24 @@ class Fused:
             loops.detach(self.path)
             until(f"{self.path} to be detached", lambda: loops.attached().get(self.path) != str(self.file), 20)
         self.path = None
+        # It may have ended by itself when its connection did.
+        run("fusermount3", "-u", "-z", self.at, check=False)
+        try:
+            self.fuse.wait(20)
+        except subprocess.TimeoutExpired:
+            self.fuse.kill()
+            self.fuse.wait()
+
+
+    def discard(self):
+        """The end of a test that may have left anything on it."""
+        if self.path and loops.attached().get(self.path) == str(self.file):
+            run("umount", "--lazy", "--all-targets", self.path, check=False)
+            loops.detach(self.path)
+        run("fusermount3", "-u", "-z", self.at, check=False)
         if self.fuse.poll() is None:
-            run("fusermount3", "-u", "-z", self.at, check=False)
-            try:
-                self.fuse.wait(20)
-            except subprocess.TimeoutExpired:
-                self.fuse.kill()
-                self.fuse.wait()
-        if os.path.ismount(self.at):
-            run("fusermount3", "-u", "-z", self.at, check=False)
+            self.fuse.kill()
+            self.fuse.wait()
 
 
 class Recorded:

@@ -79,16 +79,18 @@ class Server:
     def spawn(self, **more):
         """Starts it without waiting."""
         assert self.process is None or self.process.poll() is not None, "the server is running already"
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more)
+
+    def command(self):
+        """Its command line."""
         command = [self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
-        for address in self.http:
-            command += ["--http", address]
         for address in self.nbd:
             command += ["--nbd", address]
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more
-            )
+        for address in self.http:
+            command += ["--http", address]
+        return [str(part) for part in command]
 
     def ready(self):
         """Whether it answers on all its sockets."""

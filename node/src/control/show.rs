@@ -201,7 +201,7 @@ fn volume_view(
     let (condition, reason) = match &volume.state {
         VolumeState::Serving { .. } => (Condition::Online, None),
         VolumeState::Creating(_) => (Condition::Creating, None),
-        VolumeState::Offline(reason) => (Condition::Offline, Some(reason.clone())),
+        VolumeState::Waiting(reason) | VolumeState::Offline(reason) => (Condition::Offline, Some(reason.clone())),
     };
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
@@ -245,7 +245,15 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     if let VolumeState::Serving { data, .. } = volume.state {
         let directory = running.store.volumes();
         let path = Files { directory: &directory, name }.data_of(volume.spec.as_ref());
-        if DataId::at(&path).ok() != Some(data) {
+        let gone = match DataId::at(&path) {
+            Ok(found) => found != data,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+            Err(error) => {
+                warnings.push(format!("{} cannot be looked at: {error}", path.display()));
+                false
+            }
+        };
+        if gone {
             let (what, fix) = match data {
                 DataId::File { .. } => ("data file", "copy its data elsewhere before the server stops"),
                 DataId::Device(_) => ("device", "bring it back before the server stops, or it will be offline"),
@@ -450,14 +458,17 @@ fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
         (name, number) => format!("{number} ({name})"),
     };
     let device = devices.iter().map(named).collect::<Vec<_>>().join(", ");
-    let caches: Vec<DriveCache> = devices
-        .iter()
-        .filter_map(|device| kernel.queue(*device, "write_cache").map(|text| DriveCache::told(&text)))
-        .collect();
-    // The least safe of several.
-    let drive_cache = caches.iter().find(|cache| **cache == DriveCache::WriteBack).or(caches.first()).copied();
+    let drive_cache = least_safe(devices.iter().map(|device| kernel.queue(*device, "write_cache")));
     let (file_system, journal) = file::file_system(store.directory());
     Looked { free_bytes, device, drive_cache, scheduler, file_system, journal, unclaimed, warnings }
+}
+
+/// The least safe cache of several drives, as sysfs tells them; none if of one nothing is known, and none is known to
+/// be unsafe.
+fn least_safe(told: impl Iterator<Item = Option<String>>) -> Option<DriveCache> {
+    let caches: Vec<_> = told.map(|text| text.map(|text| DriveCache::told(&text))).collect();
+    let unsafe_one = caches.iter().find(|cache| **cache == Some(DriveCache::WriteBack));
+    unsafe_one.or(caches.iter().find(|cache| cache.is_none())).or(caches.first()).copied().flatten()
 }
 
 /// The one in brackets; a list without brackets is a single name.
@@ -476,5 +487,11 @@ mod tests {
         assert_eq!(active_scheduler("none"), "none");
         assert_eq!(DriveCache::told("write back"), DriveCache::WriteBack);
         assert_eq!(DriveCache::told("write through"), DriveCache::WriteThrough);
+        let least = |told: &[Option<&str>]| least_safe(told.iter().map(|text| text.map(str::to_owned)));
+        let (back, through) = (Some("write back"), Some("write through"));
+        assert_eq!(least(&[]), None);
+        assert_eq!(least(&[through, through]), Some(DriveCache::WriteThrough));
+        assert_eq!(least(&[through, None, back]), Some(DriveCache::WriteBack));
+        assert_eq!(least(&[through, None]), None, "what is not known is not safe");
     }
 }
