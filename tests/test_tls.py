@@ -464,8 +464,8 @@ class Fairness(TlsCase):
             rate = (flood.bytes() - before) / (time.monotonic() - started) / MIB
             medians, tails = ([1000 * of[int(len(of) * part)] for of in (alone, together)] for part in (0.5, 0.99))
             found.append("median {:.2f} -> {:.2f} ms, p99 {:.2f} -> {:.2f} ms".format(*medians, *tails))
-            # 64 connections in turn would take 64 turns of some 0.1 ms. The least that is measured of a tail is one turn
-            # of the kernel's scheduler, as victim, flood and server have few processors together.
+            # 64 connections in turn would take 64 turns of some 0.1 ms. The least measurable tail is one turn of
+            # the kernel's scheduler, as victim, flood and server have few processors together.
             if rate > 1 and medians[1] < 3 * medians[0] and tails[1] < max(3 * tails[0], 4):
                 print(f"    {found[-1]} beside {rate:.0f} MiB/s", flush=True)
                 return
