@@ -4,7 +4,7 @@
 use engine::nbd::{Export, Exports, Handshake, Outcome};
 
 /// The most that a handshake may ask to see at once: the longest option that is looked at, and its header.
-const WANTED_MAX: usize = (64 << 10) + 16;
+const WANTED_MAX: usize = (16 << 10) + 16;
 
 fn feed(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, Vec<u8>) {
     let mut handshake = Handshake::new();
@@ -12,9 +12,16 @@ fn feed(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, 
     let (mut start, mut end) = (0, 0);
     while end < bytes.len() && handshake.outcome() == Outcome::Negotiating {
         end = bytes.len().min(end + portion);
-        start += handshake.handle(&bytes[start..end], exports);
-        outgoing.extend(handshake.take_outgoing());
-        assert!(end - start <= WANTED_MAX);
+        // It pauses until its answers are sent.
+        loop {
+            let consumed = handshake.handle(&bytes[start..end], exports);
+            start += consumed;
+            outgoing.extend(handshake.take_outgoing());
+            if consumed == 0 {
+                break;
+            }
+        }
+        assert!(end - start <= WANTED_MAX || handshake.outcome() != Outcome::Negotiating);
     }
     (start, handshake.outcome(), outgoing)
 }
