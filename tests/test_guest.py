@@ -39,7 +39,7 @@ while [ "$(cat /sys/block/nbd0/size)" = 0 ]; do sleep 1; done
 mkfs.ext4 -q /dev/nbd0
 mount -t ext4 /dev/nbd0 /mnt
 echo GUEST: writes
-{FIO} --do_verify=1 --time_based=0 --loops=6 > /tmp/fio || {{ cat /tmp/fio; false; }}
+{FIO} --do_verify=1 --time_based=0 --loops=2 > /tmp/fio || {{ cat /tmp/fio; false; }}
 echo GUEST: written
 sync
 grep -q ' /mnt ext4 rw' /proc/mounts

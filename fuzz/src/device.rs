@@ -93,11 +93,13 @@ impl Device {
                         continue;
                     }
                     let from = i * SECTOR as usize;
-                    let bytes = bytes
-                        .get(from..from + SECTOR as usize)
-                        .map_or_else(|| vec![0; SECTOR as usize], <[u8]>::to_vec);
+                    let bytes = bytes.get(from..from + SECTOR as usize).unwrap_or(&[0; SECTOR as usize]);
+                    if bytes.iter().all(|&byte| byte == 0) && !self.sectors.contains_key(&(at / SECTOR)) {
+                        // Zeros over zeros: a volume is initialised whole.
+                        continue;
+                    }
                     let sector = self.sectors.entry(at / SECTOR).or_default();
-                    sector.volatile.push(Version { bytes, completed: self.completions, doomed: fails });
+                    sector.volatile.push(Version { bytes: bytes.to_vec(), completed: self.completions, doomed: fails });
                     if durable {
                         sector.settle(sector.volatile.len() - 1);
                     }

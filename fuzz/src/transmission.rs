@@ -21,6 +21,8 @@ use crate::model::{Leaves, Model, Step};
 const CLIENTS: usize = 3;
 /// The least cache that serves a tenant, and a fraction of the largest volume: evictions happen early, bytes.
 const CACHE_BYTES: u64 = 2 << 20;
+/// The largest volume, in sectors: twice the cache.
+const SECTORS_MAX: u64 = 2 * CACHE_BYTES / SECTOR;
 /// Requests of a kind that a client can make are at most this long, bytes: twice a piece.
 const LEN_MAX: u64 = 512 << 10;
 
@@ -134,9 +136,9 @@ impl World {
     fn new(input: &Input) -> World {
         let config = Config { requests_per_connection: 8, ..Config::new(CACHE_BYTES) };
         let device = Device::new(config.frames_max());
-        // Up to 32 MiB; mostly small, so that requests meet.
-        let size = (u64::from(input.size_sectors) + 1) * SECTOR >> ((input.mode >> 4) % 8);
-        let size = size.max(SECTOR) / SECTOR * SECTOR;
+        // Up to twice the cache; mostly small, so that requests meet.
+        let sectors = (u64::from(input.size_sectors) % SECTORS_MAX + 1) >> ((input.mode >> 4) % 8);
+        let size = sectors.max(1) * SECTOR;
         let mode = [WriteCache::Volatile, WriteCache::None, WriteCache::Unsafe][usize::from(input.mode % 3)];
         let clients = input.structured.map(|structured| Client { structured, ..Client::default() });
         let mut world = World {
@@ -236,7 +238,7 @@ impl World {
             Move::Header { conn, magic, flags, command, offset, len } => {
                 if let Some(conn) = live(self, conn) {
                     let magic = if magic { REQUEST_MAGIC } else { 7 };
-                    let (offset, len) = (offset % (40 << 20), u64::from(len) % (36 << 20));
+                    let (offset, len) = (offset % (2 * SECTORS_MAX * SECTOR), u64::from(len) % (36 << 20));
                     self.request(conn, magic, flags & 0x1f, u16::from(command % 9), offset, len);
                 }
             }

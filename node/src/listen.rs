@@ -129,7 +129,8 @@ fn describe(ending: Ending) -> &'static str {
     match ending {
         Ending::Abort => "the client aborted the handshake",
         Ending::Oldstyle => {
-            "the client speaks the old style of the NBD protocol, which is not served: use a client that speaks fixed newstyle"
+            "the client speaks the old style of the NBD protocol, which is not served: use a client that speaks fixed \
+             newstyle"
         }
         Ending::UnknownFlags => "the client sent handshake flags that do not exist",
         Ending::Garbage => "the client sent bytes that are no NBD handshake",

@@ -3,6 +3,7 @@
 Each database has its own directory, socket and processes; no cluster of the system is touched.
 """
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -95,12 +96,12 @@ class Database:
         """The processes of the database go at once, as in a crash; its load with them."""
         for process in (self.load, self.process):
             if process and process.poll() is None:
+                # PostgreSQL's processes have groups of their own, and may wait for the disk.
+                children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 process.kill()
-        if self.process:
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+                for child in children:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(child), signal.SIGKILL)
         for process in (self.load, self.process):
             if process:
                 process.wait()

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The caller runs TLS: after [`Outcome::StartTls`] it sends what is outgoing in clear, performs the TLS handshake and
-//! calls [`Handshake::tls_started`]. Bytes that the client sent in clear behind STARTTLS end the handshake: otherwise an
-//! attacker in the path could prepend options to the encrypted session.
+//! calls [`Handshake::tls_started`]. Bytes that the client sent in clear behind STARTTLS end the handshake: otherwise
+//! an attacker in the path could prepend options to the encrypted session.
 //!
 //! [`Outcome::Transmission`] can still be refused, as long as its answer was not sent: see [`Handshake::refuse`].
 
@@ -18,8 +18,8 @@ use crate::event::Session;
 
 /// Bytes of an option's header: magic, option, length.
 const OPTION_HEADER_BYTES: usize = 16;
-/// The longest option data that is looked at; longer ones are read past and answered with ERR_TOO_BIG. Four strings of the
-/// longest kind, as in nbdkit: it bounds the memory of a handshake.
+/// The longest option data that is looked at; longer ones are read past and answered with ERR_TOO_BIG. Four strings of
+/// the longest kind, as in nbdkit: it bounds the memory of a handshake.
 const OPTION_BYTES_MAX: usize = 4 * wire::STRING_BYTES_MAX;
 /// Longer than any sane option: reading past it would let a client keep us busy for free.
 const OPTION_BYTES_ABSURD: usize = 32 << 20;
@@ -204,9 +204,9 @@ impl Handshake {
         }
     }
 
-    /// Consumes a prefix of `input` and says how many bytes. If it consumed some and `input` has more, call it again once
-    /// the outgoing bytes are sent; if it consumed none, once more bytes have come. May need as many bytes as an option
-    /// can have (16 KiB and 16) at once.
+    /// Consumes a prefix of `input` and says how many bytes. If it consumed some and `input` has more, call it again
+    /// once the outgoing bytes are sent; if it consumed none, once more bytes have come. May need as many bytes as an
+    /// option can have (16 KiB and 16) at once.
     pub fn handle(&mut self, input: &[u8], exports: Exports<'_>) -> usize {
         let mut consumed = 0;
         while self.outcome == Outcome::Negotiating && self.outgoing.len() < OUTGOING_BYTES_PAUSE {

@@ -16,7 +16,7 @@ use crate::quantity::Name;
 /// How long a start, or `disk add`, waits for volumes that are busy before it goes on without them. On a device that
 /// works, the kernel is done with a killed server's requests and files after milliseconds, and clients that come back
 /// at once find their volumes.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(1);
 /// How soon busy data is tried again at first,
 const RETRY: Duration = Duration::from_millis(10);
 /// and how seldom at last: a volume is served at most so long after its data is free.
