@@ -2,6 +2,7 @@
 
 import os
 import struct
+import threading
 
 import nbd
 from harness import wire
@@ -36,7 +37,8 @@ class Access(ServerCase):
 
     def listed(self):
         replies = self.wire().option(wire.LIST)
-        return [body[4 : 4 + struct.unpack(">I", body[:4])[0]].decode() for kind, body in replies if kind == wire.REP_SERVER]
+        named = [body for kind, body in replies if kind == wire.REP_SERVER]
+        return [body[4 : 4 + struct.unpack(">I", body[:4])[0]].decode() for body in named]
 
     def allow(self, name, *rules):
         words = [word for rule in rules for word in ("--allow", rule)]
@@ -175,3 +177,34 @@ class Access(ServerCase):
         shown = self.server.json("volume", "set", "db", "--read-only", "on")["volume"]
         self.assertTrue(shown["read_only"])
         self.assertTrue(writer.closed())
+
+    def test_no_client_slips_in_while_access_changes(self):
+        self.server.create("db", "1MiB")
+        held, opened, done = [], [], threading.Event()
+
+        def open_all_the_time():
+            while not done.is_set():
+                try:
+                    connection = Wire(self.server.socket)
+                    held.append(connection)
+                    opened.append(isinstance(connection.go("db"), dict))
+                except (Closed, OSError):
+                    pass
+                while len(held) > 40:
+                    held.pop(0).socket.close()
+
+        clients = [threading.Thread(target=open_all_the_time) for _ in range(3)]
+        for client in clients:
+            client.start()
+        try:
+            for _ in range(10):
+                self.allow("db", "any")
+                self.allow("db", "nobody")
+                until("all to be gone", lambda: not self.server.json("volume", "show", "db")["connections"], 10)
+        finally:
+            done.set()
+            for client in clients:
+                client.join()
+            for connection in held:
+                connection.socket.close()
+        self.assertTrue(any(opened), "nobody got in while everybody might")
