@@ -70,7 +70,11 @@ impl Device {
     /// Takes a request.
     pub fn submit(&self, io: &Io) -> InFlight {
         let is_write = matches!(io.op, Op::Write { .. });
-        let bytes = if is_write { io.segments.iter().flat_map(|s| &self.frames[place(s)]).copied().collect() } else { Vec::new() };
+        let bytes = if is_write {
+            io.segments.iter().flat_map(|s| &self.frames[place(s)]).copied().collect()
+        } else {
+            Vec::new()
+        };
         InFlight { io: io.clone(), bytes, submitted: self.completions }
     }
 
@@ -118,7 +122,10 @@ impl Device {
     /// Everything that a power cut could leave of a sector.
     pub fn survivors(&self, sector: u64) -> Vec<&[u8]> {
         let Some(sector) = self.sectors.get(&sector) else { return vec![&[0; SECTOR as usize]] };
-        std::iter::once(&sector.stable).chain(sector.volatile.iter().map(|version| &version.bytes)).map(|b| &b[..]).collect()
+        std::iter::once(&sector.stable)
+            .chain(sector.volatile.iter().map(|version| &version.bytes))
+            .map(|b| &b[..])
+            .collect()
     }
 }
 

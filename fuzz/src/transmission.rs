@@ -1,6 +1,6 @@
-//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more payload
-//! than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when nothing that
-//! it covers can be lost any more.
+//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more
+//! payload than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when
+//! nothing that it covers can be lost any more.
 
 use std::collections::BTreeMap;
 
@@ -29,14 +29,40 @@ const LEN_MAX: u64 = 512 << 10;
 #[derive(Arbitrary, Debug)]
 enum Move {
     /// A request as a client would make it: in whole cells, inside of the volume.
-    Request { conn: u8, kind: u8, flags: u8, place: u16, cells: u16 },
+    Request {
+        conn: u8,
+        kind: u8,
+        flags: u8,
+        place: u16,
+        cells: u16,
+    },
     /// Any header.
-    Header { conn: u8, magic: bool, flags: u16, command: u8, offset: u64, len: u32 },
-    Payload { conn: u8, most: u32 },
-    Send { conn: u8, most: u16 },
-    Complete { which: u8, fails: bool },
-    Vanish { conn: u8 },
-    Wait { ms: u16 },
+    Header {
+        conn: u8,
+        magic: bool,
+        flags: u16,
+        command: u8,
+        offset: u64,
+        len: u32,
+    },
+    Payload {
+        conn: u8,
+        most: u32,
+    },
+    Send {
+        conn: u8,
+        most: u16,
+    },
+    Complete {
+        which: u8,
+        fails: bool,
+    },
+    Vanish {
+        conn: u8,
+    },
+    Wait {
+        ms: u16,
+    },
 }
 
 /// One input.
@@ -434,7 +460,10 @@ impl World {
         while !self.in_device.is_empty() {
             self.complete(0, false);
         }
-        assert!(self.clients.iter().all(|client| client.gone), "a connection is kept for a request that was never answered");
+        assert!(
+            self.clients.iter().all(|client| client.gone),
+            "a connection is kept for a request that was never answered"
+        );
     }
 
     fn drain(&mut self) {
