@@ -1,6 +1,6 @@
-//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more payload
-//! than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when nothing that
-//! it covers can be lost any more.
+//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more
+//! payload than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when
+//! nothing that it covers can be lost any more.
 
 use std::collections::BTreeMap;
 
