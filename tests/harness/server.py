@@ -44,7 +44,7 @@ def run(*command, check=True, seconds=COMMAND_SECONDS, **more):
 class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
-    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data"):
+    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data", probe=False):
         self.directory = Path(directory)
         self.data = self.directory / name
         self.socket = self.data / "nbd.sock"
@@ -52,6 +52,8 @@ class Server:
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
         self.http = list(http)
+        # By itself only where that is tested: it would take time of the disk that others measure.
+        self.probe = probe
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
         lines = [f'cache = "{cache}"', f'reactor = "{reactor}"' if reactor else "", config]
@@ -78,6 +80,7 @@ class Server:
         assert self.process is None or self.process.poll() is not None, "the server is running already"
         command = [places.binary(), "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
+        command += [] if self.probe else ["--no-probe"]
         for address in self.http:
             command += ["--http", address]
         with open(self.log_path, "ab") as log:

@@ -166,12 +166,24 @@ async fn set_volume(
     to_the_end(async move { control.set_volume(&name, request).await }).await
 }
 
-/// Delete a volume with its data; its clients are disconnected.
-#[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path)),
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct DeleteVolume {
+    /// Even if clients are connected: they are disconnected.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Delete a volume with its data. Refused while clients are connected, unless it is forced.
+#[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path), DeleteVolume),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn delete_volume(State(control): Server, Path(volume): Path<String>) -> Answer<Done> {
+async fn delete_volume(
+    State(control): Server,
+    Path(volume): Path<String>,
+    Query(how): Query<DeleteVolume>,
+) -> Answer<Done> {
     let name = name(&volume)?;
-    to_the_end(async move { control.delete_volume(&name).await }).await
+    to_the_end(async move { control.delete_volume(&name, how.force).await }).await
 }
 
 /// Make a volume larger.

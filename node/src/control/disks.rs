@@ -161,7 +161,7 @@ impl Control {
 
     /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they do not
     /// free in time, bytes, is not the new disk's until they have.
-    async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
+    pub(super) async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
         let others = self.running();
         let part = self.memory_bytes / (others.len() as u64 + 1);
         let before = self.memory_bytes / (others.len() as u64).max(1);
@@ -177,7 +177,8 @@ impl Control {
             let stored = path.strip_prefix(std::path::absolute(&self.config.data).unwrap_or_default()).unwrap_or(path);
             let mut state = self.state();
             let mut registry = state.registry.clone();
-            registry.disks.insert(name.clone(), Entry { path: stored.to_owned(), uuid });
+            let volumes = registry.disks.remove(name).map(|entry| entry.volumes).unwrap_or_default();
+            registry.disks.insert(name.clone(), Entry { path: stored.to_owned(), uuid, volumes });
             registry.write(&self.config.data).map_err(Error::Registry)?;
             state.registry = registry;
             state.disks.insert(name.clone(), Disk { path: path.to_owned(), uuid, state: Ok(running) });
@@ -373,7 +374,7 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
         return is("leave out --size and --fault; `aerogel disk fault add` adds faults to it");
     }
     if !request.scheduling().is_default() {
-        return is("leave out --policy, --insulation and --max-round; `aerogel disk set` changes them");
+        return is("leave out --policy, --insulation, --max-round and --no-probe; `aerogel disk set` changes them");
     }
     if request.path.starts_with(SIM) && !is_known {
         return is("name its directory to take it over, or another one with --directory");
@@ -381,7 +382,7 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
     Ok(Identity::read(path).ok().and_then(|identity| identity.simulated))
 }
 
-async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {
+pub(super) async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {
     let path = path.to_owned();
     blocking(move || Store::open(&path, expected)).await.unwrap_or_else(|error| Err(error.to_string()))
 }

@@ -5,6 +5,7 @@
 //! waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of disks in the
 //! server's directory, everything about volumes in the disks.
 
+mod automatic;
 mod curve;
 mod decisions;
 mod disks;
@@ -15,6 +16,7 @@ mod places;
 mod probes;
 mod raw;
 mod registry;
+mod reopen;
 mod scheduling;
 mod show;
 pub mod view;
@@ -61,6 +63,8 @@ pub struct Control {
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
+    /// Disks of which nothing is known, and when they are probed.
+    automatic: automatic::Waiting,
     /// What the disks have done of late.
     series: live::AllSeries,
     /// What was decided for tenants of late.
@@ -174,6 +178,7 @@ impl Control {
             changing: Arc::default(),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
+            automatic: automatic::Waiting::default(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
@@ -370,7 +375,19 @@ impl State {
         let all =
             self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?.volumes.get(volume)?)));
         let found = all.min_by_key(|(_, volume)| matches!(volume.state, VolumeState::Offline(_)));
-        found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| Error::Unknown(Kind::Volume, volume.clone()))
+        found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| self.unserved(volume))
+    }
+
+    /// Why no disk that is online has a volume.
+    fn unserved(&self, volume: &Name) -> Error {
+        let offline = self.registry.disks.iter().find_map(|(name, entry)| {
+            let reason = self.disks.get(name)?.state.as_ref().err()?;
+            entry.volumes.contains_key(volume).then(|| of_offline_disk(name, reason))
+        });
+        match offline {
+            Some(reason) => Error::Offline(Kind::Volume, volume.clone(), reason),
+            None => Error::Unknown(Kind::Volume, volume.clone()),
+        }
     }
 
     fn volume_mut(&mut self, disk: &Name, volume: &Name) -> Option<&mut Volume> {
@@ -483,6 +500,11 @@ impl Allotment {
             eviction: self.eviction.into(),
         }
     }
+}
+
+/// Why a volume of an offline disk is offline.
+fn of_offline_disk(disk: &Name, reason: &str) -> String {
+    format!("its disk '{disk}' is offline: {reason}")
 }
 
 /// Works on the files of a volume where waiting is allowed.

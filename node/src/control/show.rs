@@ -11,16 +11,17 @@ use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
 use super::live::{DiskUse, policy_view};
+use super::registry::Remembered;
 use super::view::{
     CacheView, Condition, DataKind, DiskView, DriveCache, ProfileView, ShareView, Status, TenantView, Traffic,
     ValueSource, ValueView, VolumeView,
 };
-use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
+use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking, of_offline_disk};
 use crate::address::Address;
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
-use crate::store::spec::{Allotment, WriteCache};
+use crate::store::spec::{Allocation, Allotment, Eviction, WriteCache};
 use crate::store::{DataId, Files, Journal, Kernel, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
@@ -81,8 +82,12 @@ impl Control {
 
     /// One volume.
     pub async fn show_volume(&self, name: &Name) -> Result<VolumeView, Error> {
-        let (disk, _) = self.state().find(name).map(|(disk, volume)| (disk, volume.id()))?;
-        let all = self.list_volumes_of(&disk).await;
+        let found = self.state().find(name).map(|(disk, _)| disk);
+        let all = match found {
+            Ok(disk) => self.list_volumes_of(&disk).await,
+            Err(Error::Offline(..)) => self.list_volumes().await,
+            Err(error) => return Err(error),
+        };
         let unknown = || Error::Unknown(Kind::Volume, name.clone());
         all.into_iter().find(|volume| volume.name == name.as_str()).ok_or_else(unknown)
     }
@@ -98,7 +103,11 @@ impl Control {
         let snapshot = self.snapshot(disk).await;
         let listening = self.listening().nbd;
         let state = self.state();
-        let Ok(running) = state.disk(disk) else { return Vec::new() };
+        let running = match state.disk(disk) {
+            Ok(running) => running,
+            Err(Error::Offline(_, _, reason)) => return remembered_views(&state, disk, &reason),
+            Err(_) => return Vec::new(),
+        };
         let chosen = self.chosen(disk, &running.store);
         let tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
         let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_ref(), &tenants, &listening);
@@ -238,6 +247,36 @@ fn volume_view(
     }
 }
 
+/// The volumes of an offline disk, as they were when it was online.
+fn remembered_views(state: &State, disk: &Name, reason: &str) -> Vec<VolumeView> {
+    let view = |(name, known): (&Name, &Remembered)| VolumeView {
+        name: name.to_string(),
+        disk: disk.to_string(),
+        tenant: known.tenant.as_ref().unwrap_or(name).to_string(),
+        condition: Condition::Offline,
+        reason: Some(of_offline_disk(disk, reason)),
+        warnings: Vec::new(),
+        size_bytes: known.size,
+        path: known.device.as_ref().map(|device| device.display().to_string()).unwrap_or_default(),
+        raw: known.device.is_some(),
+        uris: Vec::new(),
+        share: ShareView { requested: None, effective: 0.0 },
+        cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
+        slice: None,
+        insulation: None,
+        latency: None,
+        sizing: None,
+        write_cache: WriteCache::default(),
+        allocation: Allocation::default(),
+        initialised_ratio: 0.0,
+        prepared_bytes: 0,
+        connections: 0,
+        dirty_bytes: 0,
+        traffic: Traffic::default(),
+    };
+    state.registry.disks.get(disk).map(|entry| entry.volumes.iter().map(view).collect()).unwrap_or_default()
+}
+
 fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Option<&VolumeStats>) -> Vec<String> {
     let mut warnings = Vec::new();
     if volume.spec.as_ref().is_some_and(|spec| spec.write_cache == WriteCache::Unsafe) {
@@ -356,7 +395,12 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
             ));
         }
     }
-    let volumes = running.map(|running| running.volumes.keys().map(Name::to_string).collect()).unwrap_or_default();
+    let volumes = match running {
+        Some(running) => running.volumes.keys().map(Name::to_string).collect(),
+        None => {
+            state.registry.disks.get(name).iter().flat_map(|entry| entry.volumes.keys()).map(Name::to_string).collect()
+        }
+    };
     let time = snapshot.map_or(0, |snapshot| snapshot.busy_ns + snapshot.idle_ns);
     DiskView {
         name: name.to_string(),
@@ -392,6 +436,7 @@ fn profile_view(profile: &Profile) -> ProfileView {
     let view = |(key, value): (&Key, &Value)| {
         let (source, at_s) = match (&value.overridden, &value.measured) {
             (Some(set), _) => (ValueSource::Override, set.at_s),
+            (None, Some(measured)) if measured.automatic => (ValueSource::AutomaticQuick, measured.at_s),
             (None, Some(measured)) => (ValueSource::Measured, measured.at_s),
             (None, None) => return None,
         };

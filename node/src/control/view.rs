@@ -165,6 +165,13 @@ pub struct SetVolume {
     pub accept_data_loss: bool,
 }
 
+impl SetVolume {
+    /// Whether everything stays as it is.
+    pub fn changes_nothing(&self) -> bool {
+        self.share.is_none() && self.cache.is_none() && self.eviction.is_none() && self.write_cache.is_none()
+    }
+}
+
 /// One size of cache, and what goes to the disk with it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CurvePoint {
@@ -250,18 +257,37 @@ pub struct AddDisk {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub max_round: Option<Time>,
+    /// Whether it is not probed by itself when it is idle.
+    #[serde(default)]
+    pub no_probe: bool,
 }
 
 impl AddDisk {
     /// As usual.
     pub fn new(name: Name, path: String) -> AddDisk {
         let (force, size, directory, faults) = (false, None, None, Vec::new());
-        AddDisk { name, path, force, size, directory, faults, policy: None, insulation: None, max_round: None }
+        AddDisk {
+            name,
+            path,
+            force,
+            size,
+            directory,
+            faults,
+            policy: None,
+            insulation: None,
+            max_round: None,
+            no_probe: false,
+        }
     }
 
     /// What was asked for of its time.
     pub fn scheduling(&self) -> Scheduling {
-        Scheduling { policy: self.policy, insulation: self.insulation, max_round: self.max_round }
+        Scheduling {
+            policy: self.policy,
+            insulation: self.insulation,
+            max_round: self.max_round,
+            no_probe: self.no_probe,
+        }
     }
 }
 
@@ -517,8 +543,11 @@ pub struct ProfileView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueSource {
-    /// A probe.
+    /// A probe that somebody asked for.
     Measured,
+    /// A quick probe that the server began by itself.
+    #[serde(rename = "automatic quick")]
+    AutomaticQuick,
     /// An operator.
     Override,
 }
