@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{FromRequest, Path, Query, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -330,12 +330,17 @@ async fn cancel_probe(State(control): Server, Path(disk): Path<String>) -> Answe
     Ok(Json(control.cancel_probe(&name(&disk)?)?))
 }
 
-/// Counters and levels for Prometheus.
+/// Counters and levels for Prometheus, as OpenMetrics; in the older format for those who ask for text/plain.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn show_metrics(State(control): Server) -> Result<Response, Failure> {
+async fn show_metrics(State(control): Server, headers: HeaderMap) -> Result<Response, Failure> {
+    let (observed, standing) = futures::future::join(control.observe(), control.standing()).await;
     let text =
-        metrics::encode(control.observe().await).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        metrics::encode(observed, standing).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let (kind, text) = match metrics::plain_is_wanted(accept) {
+        true => ("text/plain; version=0.0.4; charset=utf-8", metrics::plain(&text)),
+        false => ("application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+    };
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hyper::{Method, StatusCode};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
@@ -46,6 +46,26 @@ enum Command {
     Disk(DiskArgs),
     Status(StatusArgs),
     Top(TopArgs),
+    Completion(CompletionArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
+}
+
+/// Print what a shell needs to complete commands and options
+///
+/// For bash: aerogel completion bash > /usr/share/bash-completion/completions/aerogel
+#[derive(Debug, Args)]
+struct CompletionArgs {
+    /// For which shell
+    #[arg(value_enum)]
+    shell: clap_complete::Shell,
+}
+
+/// Write a man page for each command
+#[derive(Debug, Args)]
+struct ManArgs {
+    /// The directory, which must be there
+    directory: PathBuf,
 }
 
 /// Which server, and how to show its answer.
@@ -359,6 +379,18 @@ impl Cli {
         let (reach, request) = match self.command {
             Command::Serve(serve) => {
                 return serve.run().unwrap_or_else(|(error, code)| fail(&format!("{error:#}"), None, code));
+            }
+            Command::Completion(CompletionArgs { shell }) => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "aerogel", &mut script);
+                print_out(&String::from_utf8_lossy(&script));
+                return ExitCode::SUCCESS;
+            }
+            Command::Man(ManArgs { directory }) => {
+                return match clap_mangen::generate_to(Cli::command(), &directory) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => fail(&format!("cannot write man pages to {}: {error}", directory.display()), None, 1),
+                };
             }
             Command::Volume(VolumeArgs { verb, reach }) => (reach, volume_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => (reach, disk_request(verb)),

@@ -19,6 +19,7 @@ mod registry;
 mod reopen;
 mod scheduling;
 mod show;
+mod standing;
 pub mod view;
 mod volumes;
 
@@ -38,6 +39,9 @@ pub use disks::SIM;
 pub use error::{Error, Kind};
 use registry::Registry;
 pub use show::Observed;
+#[cfg(test)]
+pub use standing::DiskStanding;
+pub use standing::Standing;
 pub use view::Done;
 
 use crate::config::Config;

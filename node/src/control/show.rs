@@ -13,8 +13,8 @@ use super::faults::{fault_views, fault_warnings};
 use super::live::{DiskUse, policy_view};
 use super::registry::Remembered;
 use super::view::{
-    CacheView, Condition, DataKind, DiskView, DriveCache, ProfileView, ShareView, Status, TenantView, Traffic,
-    ValueSource, ValueView, VolumeView,
+    AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, ProfileView, ShareView, Status,
+    TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking, of_offline_disk};
 use crate::address::Address;
@@ -22,7 +22,7 @@ use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
 use crate::store::spec::{Allocation, Allotment, Eviction, WriteCache};
-use crate::store::{DataId, Files, Journal, Kernel, Store, file};
+use crate::store::{DataId, Files, Journal, Kernel, Spec, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -225,6 +225,7 @@ fn volume_view(
         disk: disk.to_string(),
         condition,
         reason,
+        spec: spec.map(|spec| request_of(disk, name, spec, &running.allotment(&tenant))),
         warnings: volume_warnings(running, name, volume, stats),
         size_bytes,
         path: absolute(&path),
@@ -255,6 +256,7 @@ fn remembered_views(state: &State, disk: &Name, reason: &str) -> Vec<VolumeView>
         tenant: known.tenant.as_ref().unwrap_or(name).to_string(),
         condition: Condition::Offline,
         reason: Some(of_offline_disk(disk, reason)),
+        spec: None,
         warnings: Vec::new(),
         size_bytes: known.size,
         path: known.device.as_ref().map(|device| device.display().to_string()).unwrap_or_default(),
@@ -275,6 +277,40 @@ fn remembered_views(state: &State, disk: &Name, reason: &str) -> Vec<VolumeView>
         traffic: Traffic::default(),
     };
     state.registry.disks.get(disk).map(|entry| entry.volumes.iter().map(view).collect()).unwrap_or_default()
+}
+
+/// What a volume was made by, with what its tenant was promised since.
+fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &Allotment) -> CreateVolume {
+    CreateVolume {
+        name: name.clone(),
+        size: Some(Size(spec.size)),
+        device: spec.device.as_ref().map(|device| device.path.display().to_string()),
+        force: false,
+        disk: Some(disk.clone()),
+        share: allotment.share.clone(),
+        tenant: spec.tenant.clone(),
+        cache: allotment.cache,
+        like: None,
+        eviction: Some(allotment.eviction),
+        allocation: spec.allocation,
+    }
+}
+
+fn disk_request_of(name: &Name, disk: &Disk, running: &Running) -> AddDisk {
+    let (identity, scheduling) = (&running.store.identity, running.store.known().scheduling);
+    let simulated = running.simulated_view();
+    AddDisk {
+        name: name.clone(),
+        path: simulated.as_ref().map_or_else(|| absolute(&disk.path), |drive| drive.description.clone()),
+        force: false,
+        size: simulated.as_ref().map(|drive| Size(drive.size_bytes)),
+        directory: simulated.map(|_| absolute(&disk.path)),
+        faults: identity.faults.clone(),
+        policy: scheduling.policy,
+        insulation: scheduling.insulation,
+        max_round: scheduling.max_round,
+        no_probe: scheduling.no_probe,
+    }
 }
 
 fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Option<&VolumeStats>) -> Vec<String> {
@@ -328,6 +364,11 @@ impl Shares {
     pub(super) fn view(&self, tenant: &Name) -> ShareView {
         let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
         ShareView { requested: requested.map(ToString::to_string), effective: ratio(self.effective_ppb(tenant)) }
+    }
+
+    /// The part of the disk's time, 0 to 1.
+    pub(super) fn effective(&self, tenant: &Name) -> f64 {
+        ratio(self.effective_ppb(tenant))
     }
 
     pub(super) fn effective_ppb(&self, tenant: &Name) -> u64 {
@@ -408,6 +449,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         uuid: disk.uuid,
         condition: if running.is_some() { Condition::Online } else { Condition::Offline },
         reason: disk.state.as_ref().err().cloned(),
+        spec: running.map(|running| disk_request_of(name, disk, running)),
         warnings,
         data: running.map_or(DataKind::Files, Running::data_kind),
         device: None,

@@ -93,9 +93,20 @@ impl<T: Serialize> Serialize for Setting<T> {
     }
 }
 
+/// A number is what its digits are, as where a plain value is taken.
 impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a text or a whole number")]
+        enum Either {
+            Number(u64),
+            Text(String),
+        }
+        let text = match Either::deserialize(from)? {
+            Either::Number(number) => number.to_string(),
+            Either::Text(text) => text,
+        };
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -409,6 +420,8 @@ pub struct VolumeView {
     pub condition: Condition,
     /// Why it cannot be used.
     pub reason: Option<String>,
+    /// The request that makes one like it; absent if its specification cannot be read, or its disk is offline.
+    pub spec: Option<CreateVolume>,
     /// Things to know.
     pub warnings: Vec<String>,
     /// Bytes.
@@ -585,6 +598,8 @@ pub struct DiskView {
     pub condition: Condition,
     /// Why it cannot be used.
     pub reason: Option<String>,
+    /// The request that makes one like it; absent while it is offline.
+    pub spec: Option<AddDisk>,
     /// Things to know.
     pub warnings: Vec<String>,
     /// Whether its volumes are files or raw devices.

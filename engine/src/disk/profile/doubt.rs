@@ -89,7 +89,10 @@ mod tests {
         assert!(doubted(found(1.0, (0.8, 0.02), 10e3, 80e3)).contains("has heads"), "a little dear");
         assert!(doubted(found(1.0, (0.5, 0.02), 80e3, 80e3)).contains("has heads"), "too quick for a seek");
         assert!(doubted(found(0.0, (0.91, 0.1), 30e3, 80e3)).contains("has no heads"));
-        assert!(doubted(found(0.0, (0.94, 0.0), 15e6, 15e6)).contains("has no heads"), "an old drive, by chance efficient");
+        assert!(
+            doubted(found(0.0, (0.94, 0.0), 15e6, 15e6)).contains("has no heads"),
+            "an old drive, by chance efficient"
+        );
         let mut turning = found(0.0, (0.98, 0.02), 10e3, 80e3);
         turning.push((Key::RotationPeriod, Finding::plain(Some(8.3e6))));
         assert!(doubted(turning).contains("turns"));
