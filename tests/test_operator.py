@@ -2,15 +2,17 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import unittest
 from pathlib import Path
 
 import nbd
 from harness import places
 from harness.case import ServerCase, SharedServerCase
-from harness.server import MIB, run
+from harness.server import MIB, Server, UnixHTTP, run
 from harness.wait import until
 
 USAGE = 2
@@ -239,3 +241,97 @@ class ProbesItself(ServerCase):
         self.assertNotIn("by itself", self.policy(server)["reason"])
         plain = self.serve(name="plain")
         self.assertNotIn("by itself", self.policy(plain, "default")["reason"])
+
+
+class Tools(SharedServerCase):
+    """Metrics, JSON, `top` without a screen, and what is installed."""
+
+    def plain_metrics(self):
+        connection = UnixHTTP(self.server.http_socket)
+        self.addCleanup(connection.close)
+        connection.request("GET", "/metrics", headers={"Host": "localhost", "Accept": "text/plain"})
+        answer = connection.getresponse()
+        return answer.getheader("Content-Type"), answer.read().decode()
+
+    def test_metrics_to_be_woken_by(self):
+        name = self.volume("4MiB", "--share", "1/4")
+        handle = self.server.open(name)
+        handle.pread(512, 0)
+        samples = self.server.metrics()
+        volume = f'{{disk="default",volume="{name}",tenant="{name}"}}'
+        self.assertEqual(samples[f"aerogel_volume_online{volume}"], 1)
+        self.assertEqual(samples[f"aerogel_volume_connections{volume}"], 1)
+        self.assertEqual(samples['aerogel_disk_online{disk="default"}'], 1)
+        size, free = (samples[f'aerogel_disk_{what}_bytes{{disk="default"}}'] for what in ("size", "free"))
+        self.assertTrue(0 < free < size, (free, size))
+        self.assertEqual(samples[f'aerogel_tenant_share_ratio{{disk="default",tenant="{name}"}}'], 0.25)
+        self.assertEqual(samples['aerogel_disk_insulation_requested_ratio{disk="default"}'], 0.9)
+        started = samples["process_start_time_seconds"]
+        self.assertLess(abs(started - os.stat(f"/proc/{self.server.pid}").st_mtime), 60)
+        kind, text = self.plain_metrics()
+        self.assertIn("text/plain; version=0.0.4", kind)
+        self.assertNotIn("# EOF", text)
+        self.assertIn("# TYPE aerogel_volume_read_requests_total counter", text)
+        if shutil.which("promtool") is None:
+            self.skipTest("promtool is not installed (Debian: prometheus)")
+        run("promtool", "check", "metrics", stdin=None, input=text)
+
+    def test_what_is_shown_can_be_asked_for(self):
+        name = self.volume("4MiB", "--share", "1/4", "--cache", "8MiB", "--sparse")
+        spec = self.server.json("volume", "show", name)["spec"]
+        self.server.cli("volume", "delete", name, "--yes")
+        connection = UnixHTTP(self.server.http_socket)
+        self.addCleanup(connection.close)
+        headers = {"Host": "localhost", "Content-Type": "application/json"}
+        connection.request("POST", "/v1/volumes", json.dumps(spec), headers)
+        answer = connection.getresponse()
+        self.assertEqual(answer.status, 200, answer.read())
+        self.assertEqual(self.server.json("volume", "show", name)["spec"], spec)
+
+    def test_top_prints_again_and_again_and_survives_a_restart(self):
+        binary = [str(places.binary()), "top", "--data", str(self.server.data)]
+        done = self.server.cli("top", "--batch", "--interval", "0.1", "--count", "2")
+        self.assertEqual(len(re.findall(r"^20\d\d-\d\d-\d\dT", done.stdout, re.MULTILINE)), 2, done.stdout)
+        lines = self.server.cli("top", "--batch", "--interval", "0.1", "--count", "3", "--json").stdout.splitlines()
+        self.assertEqual([json.loads(line)[0]["disk"] for line in lines], ["default"] * 3)
+        watching = subprocess.Popen([*binary, "--batch", "--interval", "0.1"], stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, text=True)
+        self.addCleanup(watching.communicate)
+        self.addCleanup(watching.kill)
+        self.assertRegex(watching.stdout.readline(), "^20")
+        self.server.stop()
+        self.assertIn("trying again", watching.stderr.readline())
+        self.server.start()
+        until("a look at the new server", lambda: re.match("20", watching.stdout.readline()))
+        self.assertIsNone(watching.poll())
+
+    def test_completions_and_man_pages(self):
+        for shell in ("bash", "zsh", "fish"):
+            self.assertIn("i-accept-data-loss", run(places.binary(), "completion", shell).stdout)
+        pages = self.scratch / "man"
+        pages.mkdir()
+        run(places.binary(), "man", pages)
+        page = (pages / "aerogel-volume-delete.1").read_text()
+        self.assertIn("force", page)
+        self.assertTrue((pages / "aerogel.1").exists())
+
+    @unittest.skipUnless(os.environ.get("AEROGEL_TEST_LONG"), "a long test: stripping and packing take a minute")
+    def test_package_installs_and_runs(self):
+        if shutil.which("dpkg-shlibdeps") is None:
+            self.skipTest("dpkg-dev is not installed")
+        said = run(places.ROOT / "scripts/deb", places.binary(), self.scratch, seconds=280)
+        package = Path(said.stdout.strip())
+        where = self.scratch / "installed"
+        run("dpkg-deb", "--extract", package, where)
+        installed = where / "usr/bin/aerogel"
+        self.assertLess(installed.stat().st_size, os.stat(places.binary()).st_size / 2, "debug information is installed")
+        self.assertIn("aerogel", run(installed, "--version").stdout)
+        run(installed, "status", "--data", self.server.data)
+        unit = (where / "usr/lib/systemd/system/aerogel.service").read_text()
+        self.assertIn("ExecStart=/usr/bin/aerogel serve", unit)
+        self.assertIn("SystemCallFilter=", unit)
+        config = where / "etc/aerogel/aerogel.toml"
+        with Server(self.scratch, name="packaged", binary=installed, config=config.read_text().replace(
+                'cache = "25%"', "").replace('reactor = "auto"', "").replace("automatic_probe = true", "")
+                .replace('data = "./aerogel-data"', "")) as server:
+            server.create("v", "1MiB")

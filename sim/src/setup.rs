@@ -6,7 +6,7 @@ use engine::control::{CacheSpec, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec, 
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{Direction, Finding, Key, Profile, Quantile};
-use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
 
 use crate::disk::Limits;
 use crate::disk::drive::lanes::{Lanes, LanesSpec};
@@ -82,6 +82,10 @@ pub struct Setup {
     pub restarts: u64,
     /// The operator sets other policies now and then.
     pub changes_policy: bool,
+    /// How often the server's process dies, but not the machine, parts per million of events.
+    pub kills: u64,
+    /// The operator accepts losses again and again.
+    pub clears: bool,
     /// Clients go everywhere rather than to a few places.
     pub scattered: bool,
     /// The driver works in passes, and is up to so many nanoseconds late: what is due comes together, and what the
@@ -118,6 +122,8 @@ impl Setup {
             operations: rng.pick(&[0, 300, 2000]),
             restarts: rng.pick(&[0, 100, 400, 1200]),
             changes_policy: Rng::new(seed ^ 0x90_11c7).one_in(3),
+            kills: Rng::new(seed ^ 0x1_9).pick(&[0, 0, 100, 600]),
+            clears: false,
             scattered: false,
             late_ns: rng.pick(&[0, 0, 100_000, 3 * MILLISECOND]),
         };
@@ -127,7 +133,55 @@ impl Setup {
         if rng.one_in(6) {
             setup.scatter();
         }
+        // Dice of their own again.
+        let dice = &mut Rng::new(seed ^ 0x5_4a2e);
+        if dice.one_in(2) {
+            setup.tenants.iter_mut().for_each(|tenant| tenant.share = share(dice, 2));
+        }
+        if dice.one_in(10) {
+            setup.faults.hung = 1000;
+        }
+        match dice.below(16) {
+            0 if !setup.scattered => setup.overlap(dice),
+            1 if !setup.scattered => setup.fail(dice),
+            _ => {}
+        }
         setup
+    }
+
+    /// Range operations and large writes over each other, on a device whose requests take very different times.
+    fn overlap(&mut self, rng: &mut Rng) {
+        self.requests = 1500;
+        self.mix = Mix::overlapping();
+        self.faults.slow = 200_000;
+        self.disk.drive = DriveSetup::Lanes(LanesSpec {
+            parallel: 16,
+            service_ns: MILLISECOND / 10,
+            block_ns: 1000,
+            flush_ns: MILLISECOND / 10,
+        });
+        (self.disk.limits.depth, self.config.device_depth) = (128, 128);
+        self.config.policy = Kind::None;
+        self.config.dirty_age_max_ns = MILLISECOND;
+        for volume in &mut self.volumes {
+            volume.spec.size = rng.between(1, 3) << 20;
+            (volume.spec.sparse, volume.spec.grows_empty, volume.spec.can_punch) = (true, true, true);
+            (volume.spec.initialise, volume.clients) = (false, 4);
+        }
+    }
+
+    /// Small writes to few blocks on a failing device, and an operator who accepts each loss.
+    fn fail(&mut self, rng: &mut Rng) {
+        self.requests = 1500;
+        self.mix = Mix::few_blocks();
+        self.faults = Faults { write: 150_000, flush: 300_000, ..Faults::NONE };
+        self.config.dirty_age_max_ns = MILLISECOND;
+        (self.clears, self.operations, self.restarts, self.kills) = (true, 20_000, 0, 0);
+        for volume in &mut self.volumes {
+            volume.spec.size = BLOCK * rng.between(4, 16);
+            volume.spec.write_cache = WriteCache::Volatile;
+            (volume.clients, volume.deaf) = (4, 0);
+        }
     }
 
     /// Many small writes far from each other and few flushes: more dirt than the device takes at once.
@@ -144,6 +198,12 @@ impl Setup {
             volume.clients = 4;
         }
     }
+}
+
+/// A share, or none; of `tenants` with such shares all fit on a disk.
+pub(crate) fn share(rng: &mut Rng, tenants: u64) -> Option<Share> {
+    let percent = rng.pick(&[0, 1, 10, 30, 60, 100]) / tenants;
+    Share::from_ppb(percent * 10_000_000)
 }
 
 fn tenant(rng: &mut Rng) -> TenantSpec {
@@ -261,5 +321,6 @@ fn faults(rng: &mut Rng) -> Faults {
         slow: rng.pick(&[0, 20_000]),
         stuck: rng.pick(&[0, 500]),
         refused: rng.pick(&[0, 0, 100_000]),
+        hung: 0,
     }
 }

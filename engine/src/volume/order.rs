@@ -98,7 +98,7 @@ impl Order {
         for behind in gone.behind {
             // It conflicts with nothing between the one that left and itself, or it would have waited for that.
             let place = self.places.remove(&behind).expect("a waiting place");
-            if !self.wait(ticket, behind, &place) {
+            if planted!(OrderWaitsOnce) || !self.wait(ticket, behind, &place) {
                 freed.push_back((behind, place.who));
             }
             self.places.insert(behind, place);

@@ -15,6 +15,7 @@
 use super::order::{Ticket, Who};
 use super::writeback::WRITEBACKS_MAX;
 use crate::cache::{BlockId, FrameId};
+use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, Segment, VolumeId};
 use crate::nbd::{Errno, Kind};
 use crate::server::Server;
@@ -54,6 +55,8 @@ pub(crate) struct RangeOp {
     /// The device is done before this byte.
     zeroed: u64,
     in_device: bool,
+    /// How often in a row a part of it succeeded and was distrusted.
+    distrusted: u8,
     /// Looks at blocks.
     #[cfg(test)]
     looks: u64,
@@ -146,6 +149,7 @@ impl Server {
             cleaned: start,
             zeroed: start,
             in_device: false,
+            distrusted: 0,
             #[cfg(test)]
             looks: 0,
         });
@@ -261,19 +265,35 @@ impl Server {
     }
 
     /// The device is done with the next `bytes` of a range.
-    pub(crate) fn range_done(&mut self, volume: VolumeId, ticket: Ticket, bytes: u64, result: Result<(), Errno>) {
+    pub(crate) fn range_done(
+        &mut self,
+        volume: VolumeId,
+        ticket: Ticket,
+        bytes: u64,
+        mut result: Result<(), Errno>,
+        trusted: bool,
+    ) {
         let ranges = &mut self.volume_mut(volume).ranges;
         let at = ranges.iter().position(|range| range.ticket == ticket).expect("a range in the device");
         let range = &mut ranges[at];
         range.in_device = false;
+        if result.is_ok() && !trusted && !planted!(InFlightWriteTrusted) {
+            // A flush of the device failed meanwhile: what it did may be undone, so it is done again.
+            range.distrusted += 1;
+            if range.distrusted <= DISTRUST_MAX {
+                return;
+            }
+            result = Err(Errno::Io);
+        }
+        range.distrusted = 0;
         match result {
             Ok(()) => {
                 range.zeroed += bytes;
                 let (over, asked) = (range.zeroed == range.end, range.request.is_some());
                 if asked {
                     // If a later device flush fails, this cannot be done again: it counts as evicted.
-                    let cached = self.cache.volume_mut(volume);
-                    cached.evicted = cached.generation;
+                    let generation = self.cache.durability.written(volume);
+                    self.cache.durability.evicted(volume, generation);
                 }
                 if !over {
                     return;

@@ -5,6 +5,7 @@
 
 use crate::cache::{BlockId, Reach, Wanted};
 use crate::control::TenantId;
+use crate::disk::durability::is_failed_flush;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::Errno;
 use crate::server::{Server, Todo};
@@ -169,6 +170,7 @@ impl Server {
         let slot = self.device.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let (tenant, wanted) = (slot.tenant, slot.wanted as usize);
+        let trusted = self.cache.durability.trusts(slot.failures);
         let parts = std::mem::take(&mut slot.parts);
         if result.is_ok() {
             let blocks = if purpose == Purpose::WriteBack { wanted } else { parts.len() };
@@ -190,41 +192,53 @@ impl Server {
             Op::Write { .. } => counters.device_write_bytes += bytes,
             Op::Flush | Op::Zero | Op::Punch => {}
         }
+        if is_failed_flush(op, result) {
+            self.device_flush_failed(volume);
+        }
         match purpose {
             Purpose::Fill => self.fill_done(&parts, result.is_ok()),
             Purpose::Prefetch(_) => self.prefetch_done(volume, &parts, result.is_ok()),
-            Purpose::WriteBack => self.written(io, &parts, result, op == Op::Write { durable: true }),
+            Purpose::WriteBack => self.written(io, &parts, result, trusted),
             Purpose::Sync => self.sync_done(volume, result),
-            Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result),
+            Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
         }
         self.device.slot_mut(io).parts = parts;
         self.device.forget(io);
         self.poke(volume);
     }
 
-    fn written(&mut self, io: IoId, parts: &[(BlockId, u8)], result: Result<(), Errno>, durable: bool) {
+    fn written(&mut self, io: IoId, parts: &[(BlockId, u8)], result: Result<(), Errno>, trusted: bool) {
         let slot = self.device.slot(io);
         let volume = slot.io.volume;
+        let durable = slot.io.op == Op::Write { durable: true };
+        let distrusted = result.is_ok() && !trusted && !planted!(InFlightWriteTrusted);
         for segment in &slot.io.segments {
             self.cache.release(segment.frame);
         }
         self.volume_mut(volume).writebacks -= 1;
-        if let Err(why) = result {
-            let retry_at = self.now + RETRY_NS;
-            let state = self.volume_mut(volume);
-            (state.retry_at, state.write_error) = (retry_at, why);
-        }
+        let retry_at = self.now + RETRY_NS;
         let own = self.own_time(self.device.slot(io).io.volume);
         for &(id, sectors) in parts {
             let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
-            if let Err(why) = result
-                && !given_up
-            {
-                self.volume_mut(volume).flushes.write_failed(writing_epoch, why);
+            let result = if distrusted {
+                self.cache.distrust(own, id, sectors)
+            } else {
+                self.cache.block_mut(id).distrusted = 0;
+                result
+            };
+            if let Err(why) = result {
+                let state = self.volume_mut(volume);
+                (state.retry_at, state.write_error) = (retry_at, why);
+                if !given_up {
+                    state.flushes.write_failed(writing_epoch, why);
+                }
             }
             if let Some(good) = self.cache.end_write(own, id, sectors, result.is_ok(), durable) {
                 self.ended.push((id, good, given_up));
             }
+        }
+        if distrusted {
+            self.cover_redirtied(volume);
         }
         // Only now, so that what is to be written again goes together again.
         let mut ended = std::mem::take(&mut self.ended);

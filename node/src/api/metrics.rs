@@ -16,6 +16,7 @@ use sim::fault::layer::Kind;
 
 use crate::control::view::Verdict;
 use crate::control::{Observed, Standing};
+use crate::incidents::{self, Incident};
 use crate::reactor::BOUNDS_NS;
 
 mod plain;
@@ -51,8 +52,20 @@ impl Collector for Scrape {
         self.volume_levels(&mut to)?;
         self.tenants(&mut to)?;
         self.disks(&mut to)?;
-        self.layers(&mut to)
+        self.layers(&mut to)?;
+        clients(&mut to)
     }
+}
+
+/// What went wrong with clients.
+fn clients(to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    for family in &incidents::FAMILIES {
+        let count = |(value, incident): &(&'static str, Incident)| {
+            (vec![(family.label, *value)], incidents::count(*incident) as f64)
+        };
+        counters(to, family.name, family.help, family.kinds.iter().map(count))?;
+    }
+    Ok(())
 }
 
 impl Scrape {
@@ -433,7 +446,12 @@ fn family<'a, T>(
     }
     let mut metric = to.encode_descriptor(name, help, None, kind)?;
     for (labels, value) in values {
-        encode(&mut metric.encode_family(&labels.as_slice())?, value)?;
+        // Without labels there are no braces either.
+        if labels.is_empty() {
+            encode(&mut metric, value)?;
+        } else {
+            encode(&mut metric.encode_family(&labels.as_slice())?, value)?;
+        }
     }
     Ok(())
 }

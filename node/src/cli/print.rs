@@ -393,16 +393,22 @@ pub fn live_title(disk: &LiveView) -> String {
         policy(about),
         insulation(about),
         about.round_seconds.map_or(String::new(), |s| format!("round {}", duration(s))),
-        disk.busy_ratio.map_or(String::new(), |busy| format!("busy {:.0}%", busy * 100.0)),
     ];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// How busy a disk is.
+pub fn busy(disk: &LiveView) -> String {
+    disk.busy_ratio.map_or(String::new(), |busy| format!("busy {:.0}%", busy * 100.0))
 }
 
 /// Disks and their tenants, once.
 pub fn top(disks: &[LiveView]) -> String {
     let disk = |disk: &LiveView| {
         let tenants = if disk.tenants.is_empty() { "no tenants\n".into() } else { tenants(&disk.tenants) };
-        format!("{}  {}\n{tenants}", disk.disk, live_title(disk))
+        let (title, busy) = (live_title(disk), busy(disk));
+        let gap = if busy.is_empty() { "" } else { "; " };
+        format!("{}  {title}{gap}{busy}\n{tenants}", disk.disk)
     };
     disks.iter().map(disk).collect::<Vec<_>>().join("\n")
 }

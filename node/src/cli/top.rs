@@ -103,7 +103,7 @@ async fn show(
                     Ok(disks) => (state.disks, state.lost, lost_at) = (disks, None, None),
                     Err(error) => {
                         let since: Instant = *lost_at.get_or_insert_with(Instant::now);
-                        state.lost = Some(format!("{error}; trying again for {} s", since.elapsed().as_secs()));
+                        state.lost = Some(format!("server lost, trying again for {} s: {error}", since.elapsed().as_secs()));
                     }
                 }
             }

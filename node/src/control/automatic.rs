@@ -63,7 +63,7 @@ impl Activity {
     fn of(snapshot: &Snapshot) -> Activity {
         let requests = |ops: [&engine::control::OpStats; 4]| ops.iter().map(|op| op.requests).sum::<u64>();
         let volumes = snapshot.volumes.iter();
-        let in_device = snapshot.in_flight as u64 + snapshot.queued as u64;
+        let in_device = snapshot.in_flight + snapshot.queued;
         Activity {
             requests: volumes.clone().map(|v| requests([&v.read, &v.write, &v.flush, &v.other])).sum(),
             busy_ns: snapshot.busy_ns,
@@ -99,7 +99,7 @@ impl Wait {
 }
 
 impl Control {
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<Name, Wait>> {
+    fn waits(&self) -> MutexGuard<'_, BTreeMap<Name, Wait>> {
         self.automatic.lock().expect("nobody panics while holding it")
     }
 
@@ -111,11 +111,11 @@ impl Control {
         while !self.is_shutting_down() {
             tokio::time::sleep(LOOK).await;
             let unknown = self.unknown_disks();
-            self.waiting().retain(|disk, _| unknown.contains(disk));
+            self.waits().retain(|disk, _| unknown.contains(disk));
             for disk in unknown {
                 let Some(snapshot) = self.snapshot(&disk).await else { continue };
                 let (now, activity) = (Instant::now(), Activity::of(&snapshot));
-                let is_due = self.waiting().entry(disk.clone()).or_insert_with(|| Wait::new(now)).look(activity, now);
+                let is_due = self.waits().entry(disk.clone()).or_insert_with(|| Wait::new(now)).look(activity, now);
                 if is_due {
                     self.probe_by_itself(&disk, activity).await;
                 }
@@ -148,7 +148,7 @@ impl Control {
         };
         let (least, note) = match ended {
             Ok(said) => {
-                self.waiting().remove(disk);
+                self.waits().remove(disk);
                 let store = self.state().disk(disk).map(|running| running.store.clone());
                 let policy = store.map_or_else(
                     |_| String::new(),
@@ -164,7 +164,7 @@ impl Control {
             Err(Ended::Failed(why)) => (BACKOFF_DOUBT, format!("failed: {why}")),
         };
         self.tell_disk(disk, format!("the automatic quick probe {note}"));
-        if let Some(wait) = self.waiting().get_mut(disk) {
+        if let Some(wait) = self.waits().get_mut(disk) {
             wait.again_later(least, note, Instant::now());
         }
     }
@@ -175,7 +175,7 @@ impl Control {
         if scheduling.no_probe || !self.config.automatic_probe {
             return format!("not probed, run {by_hand}");
         }
-        match self.waiting().get(disk).and_then(|wait| Some((wait.note.clone()?, wait.not_before))) {
+        match self.waits().get(disk).and_then(|wait| Some((wait.note.clone()?, wait.not_before))) {
             Some((note, not_before)) => {
                 let left = not_before.saturating_duration_since(Instant::now());
                 let left = Time(Duration::from_secs(left.as_secs().max(1)));

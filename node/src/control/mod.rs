@@ -12,6 +12,7 @@ mod disks;
 mod error;
 mod faults;
 pub mod live;
+mod losses;
 mod places;
 mod probes;
 mod raw;
@@ -22,12 +23,13 @@ mod show;
 mod standing;
 pub mod view;
 mod volumes;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engine::control::{CacheSpec, Command, Refusal, Report, TenantId, TenantSpec};
 use engine::disk::VolumeId;
@@ -51,9 +53,6 @@ use crate::quantity::Name;
 use crate::store::spec::Allotment;
 use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
 
-/// How long the end waits for a note that data was lost to be on the medium.
-const MARK_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// The manager.
 #[derive(Debug)]
 pub struct Control {
@@ -69,6 +68,8 @@ pub struct Control {
     probes: probes::Probes,
     /// Disks of which nothing is known, and when they are probed.
     automatic: automatic::Waiting,
+    /// Told when there are volumes whose data is busy.
+    waiting: tokio::sync::Notify,
     /// What the disks have done of late.
     series: live::AllSeries,
     /// What was decided for tenants of late.
@@ -81,7 +82,7 @@ pub struct Control {
 #[derive(Clone, Debug, Default)]
 pub struct Listening {
     /// For NBD.
-    pub nbd: Vec<crate::address::Address>,
+    pub nbd: Vec<crate::address::NbdAddress>,
     /// For HTTP, besides the API's own socket.
     pub http: Vec<crate::address::Address>,
 }
@@ -123,6 +124,8 @@ struct Volume {
     state: VolumeState,
     /// Its file is being extended.
     growing: Option<Arc<Progress>>,
+    /// That acknowledged data of it was lost, and is not accepted, is on the medium.
+    loss_noted: bool,
 }
 
 #[derive(Debug)]
@@ -135,6 +138,8 @@ enum VolumeState {
         block: u32,
     },
     Creating(Arc<Progress>),
+    /// Its data is busy: tried again until it is not (`waiting.rs`).
+    Waiting(String),
     Offline(String),
 }
 
@@ -145,6 +150,10 @@ pub struct Target {
     pub thread: Arc<DiskHandle>,
     /// Its number there.
     pub volume: VolumeId,
+    /// Its tenant's.
+    pub tenant: TenantId,
+    /// How many tenants the disk has.
+    pub tenants: usize,
 }
 
 /// What can be opened at this moment.
@@ -172,8 +181,12 @@ impl Control {
         let lock = Lock::take(data).map_err(anyhow::Error::msg)?;
         let found = Registry::read(data)?;
         let is_new = found.is_none();
+        if is_new {
+            let cannot = |error| anyhow::anyhow!("cannot put the directory {} on its medium: {error}", data.display());
+            crate::store::identity::sync_parent(data).map_err(cannot)?;
+        }
         let registry = found.unwrap_or_else(Registry::new);
-        let memory_bytes = config.cache.bytes();
+        let memory_bytes = config.cache.bytes()?;
         let control = Arc::new(Control {
             memory_bytes,
             listening: Mutex::default(),
@@ -183,6 +196,7 @@ impl Control {
             divisions: Arc::default(),
             probes: probes::Probes::default(),
             automatic: automatic::Waiting::default(),
+            waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
@@ -222,7 +236,9 @@ impl Control {
                     rotational: running.store.is_rotational(),
                     description: String::new(),
                 });
-                offer.targets.push(Target { thread: running.thread.clone(), volume: *id });
+                let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
+                let (thread, tenants) = (running.thread.clone(), running.tenants.len());
+                offer.targets.push(Target { thread, volume: *id, tenant, tenants });
             }
         }
         offer
@@ -289,22 +305,6 @@ impl Control {
         let state = self.state();
         let running = state.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?)));
         running.map(|(name, running)| (name.clone(), running.thread.clone())).collect()
-    }
-
-    /// Notes beside the data of these volumes that acknowledged data was lost: it is told again after a restart.
-    async fn remember_lost(&self, disk: &Name, volumes: &[Name]) {
-        let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
-        for name in volumes {
-            let marked = with_files(&store, name, |files| files.mark_lost());
-            // A device that hangs must not keep the server from ending.
-            let why = match tokio::time::timeout(MARK_TIMEOUT, marked).await {
-                Ok(Ok(Ok(()))) => continue,
-                Ok(Ok(Err(error))) => error.to_string(),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "its disk does not answer".into(),
-            };
-            tracing::error!(%disk, volume = %name, "its loss will be forgotten at a restart: {why}");
-        }
     }
 
     fn names(&self, disk: &Name, which: impl Fn(VolumeId) -> bool) -> Vec<Name> {
@@ -378,15 +378,18 @@ impl State {
     fn find(&self, volume: &Name) -> Result<(Name, &Volume), Error> {
         let all =
             self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?.volumes.get(volume)?)));
-        let found = all.min_by_key(|(_, volume)| matches!(volume.state, VolumeState::Offline(_)));
+        let found = all.min_by_key(|(_, volume)| volume.reason().is_some());
         found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| self.unserved(volume))
     }
 
     /// Why no disk that is online has a volume.
     fn unserved(&self, volume: &Name) -> Error {
         let offline = self.registry.disks.iter().find_map(|(name, entry)| {
-            let reason = self.disks.get(name)?.state.as_ref().err()?;
-            entry.volumes.contains_key(volume).then(|| of_offline_disk(name, reason))
+            let disk = self.disks.get(name).filter(|_| entry.volumes.contains_key(volume))?;
+            Some(match &disk.state {
+                Err(reason) => of_offline_disk(name, reason),
+                Ok(_) => BEING_OPENED.into(),
+            })
         });
         match offline {
             Some(reason) => Error::Offline(Kind::Volume, volume.clone(), reason),
@@ -483,6 +486,14 @@ impl Volume {
         }
     }
 
+    /// Why it is not served, if it is not.
+    fn reason(&self) -> Option<&String> {
+        match &self.state {
+            VolumeState::Waiting(reason) | VolumeState::Offline(reason) => Some(reason),
+            VolumeState::Serving { .. } | VolumeState::Creating(_) => None,
+        }
+    }
+
     /// How far its making or growing is, while it is under way.
     fn progress(&self) -> Option<&Arc<Progress>> {
         match &self.state {
@@ -505,6 +516,9 @@ impl Allotment {
         }
     }
 }
+
+/// Why a volume that a disk had is not there yet while the disk comes up.
+const BEING_OPENED: &str = "it is being opened";
 
 /// Why a volume of an offline disk is offline.
 fn of_offline_disk(disk: &Name, reason: &str) -> String {

@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::{info, warn};
 
 use super::disks::open_store;
 use super::registry::Remembered;
+use super::volumes::OpenError;
 use super::{Control, Error, Volume, VolumeState};
 use crate::quantity::Name;
 use crate::store::{Identity, Spec, Store};
@@ -119,10 +120,14 @@ impl Control {
             return None;
         }
         self.state().volume_mut(disk, name).filter(|volume| volume.is_offline())?.spec = Some(spec);
-        match self.open_volume(disk, name, None, Instant::now()).await {
+        match self.open_volume(disk, name, None).await {
             Ok(()) => info!(%disk, volume = %name, "it is back: online"),
-            Err(Error::Offline(_, _, reason)) => return Some(reason),
-            Err(error) => return Some(error.to_string()),
+            Err(OpenError::Busy(reason)) => {
+                self.state().volume_mut(disk, name)?.state = VolumeState::Waiting(reason);
+                self.waiting.notify_one();
+            }
+            Err(OpenError::Failed(Error::Offline(_, _, reason))) => return Some(reason),
+            Err(OpenError::Failed(error)) => return Some(error.to_string()),
         }
         self.remember_volumes(disk);
         None
@@ -156,10 +161,10 @@ impl Control {
         if registry == state.registry {
             return;
         }
-        match registry.write(&self.config.data) {
-            Ok(()) => state.registry = registry,
-            Err(error) => warn!(%disk, "if it is offline at the next start, its volumes will not be listed: {error}"),
+        if let Err(error) = registry.write(&self.config.data) {
+            warn!(%disk, "if it is offline at the next start, its volumes will not be listed: {error}");
         }
+        state.registry = registry;
     }
 }
 

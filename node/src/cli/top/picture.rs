@@ -132,8 +132,8 @@ fn foot_line(state: &State, total: usize) -> Line<'static> {
 
 fn disk_lines(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let title =
-        Line::from(vec![Span::styled(disk.disk.clone(), bold), format!("  {}", print::live_title(disk)).into()]);
+    let about = format!("  {}  {}", print::busy(disk), print::live_title(disk));
+    let title = Line::from(vec![Span::styled(disk.disk.clone(), bold), about.into()]);
     let mut lines = vec![title];
     if disk.policy.is_some() {
         lines.push(strip_line(disk, width));
