@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{FromRequest, Path, Query, Request, State};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -90,6 +91,20 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> 
             .await
             .map_err(|error: JsonRejection| Failure::new(error.status(), error.body_text(), None))?;
         Ok(Body(value))
+    }
+}
+
+/// A query string, with the same form of errors.
+pub struct Query<T>(T);
+
+impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let axum::extract::Query(value) = axum::extract::Query::from_request_parts(parts, state)
+            .await
+            .map_err(|error: QueryRejection| Failure::new(error.status(), error.body_text(), None))?;
+        Ok(Query(value))
     }
 }
 
@@ -207,10 +222,8 @@ struct ShowCurve {
 async fn show_curve(
     State(control): Server,
     Path(volume): Path<String>,
-    query: Result<Query<ShowCurve>, QueryRejection>,
+    Query(ShowCurve { policy }): Query<ShowCurve>,
 ) -> Answer<CurveView> {
-    let wrong = |error: QueryRejection| Failure::new(error.status(), error.body_text(), None);
-    let Query(ShowCurve { policy }) = query.map_err(wrong)?;
     Ok(Json(control.show_curve(&name(&volume)?, policy).await?))
 }
 
