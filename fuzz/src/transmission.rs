@@ -168,7 +168,7 @@ impl World {
         world.handle(Event::Control { token: 0, command: Command::SetTenant(TenantId(0), TenantSpec::default()) });
         world.handle(Event::Control { token: 1, command: Command::OpenVolume(spec) });
         for (at, structured) in input.structured.into_iter().enumerate() {
-            let session = Session { structured, base_allocation: structured };
+            let session = Session { structured, base_allocation: structured, read_only: false };
             world.handle(Event::Attach { conn: ConnId(at as u32), volume: VolumeId(0), session });
         }
         world

@@ -86,6 +86,8 @@ pub struct Setup {
     pub kills: u64,
     /// The operator accepts losses again and again.
     pub clears: bool,
+    /// Requests that each client has unanswered, and the longest time that it thinks; random if `None`.
+    pub pace: Option<(u32, Nanos)>,
     /// Clients go everywhere rather than to a few places.
     pub scattered: bool,
     /// The driver works in passes, and is up to so many nanoseconds late: what is due comes together, and what the
@@ -124,6 +126,7 @@ impl Setup {
             changes_policy: Rng::new(seed ^ 0x90_11c7).one_in(3),
             kills: Rng::new(seed ^ 0x1_9).pick(&[0, 0, 100, 600]),
             clears: false,
+            pace: None,
             scattered: false,
             late_ns: rng.pick(&[0, 0, 100_000, 3 * MILLISECOND]),
         };
@@ -144,6 +147,7 @@ impl Setup {
         match dice.below(16) {
             0 if !setup.scattered => setup.overlap(dice),
             1 if !setup.scattered => setup.fail(dice),
+            2 if !setup.scattered => setup.overlap(dice),
             _ => {}
         }
         setup
@@ -151,22 +155,21 @@ impl Setup {
 
     /// Range operations and large writes over each other, on a device whose requests take very different times.
     fn overlap(&mut self, rng: &mut Rng) {
-        self.requests = 1500;
+        self.requests = 1000;
         self.mix = Mix::overlapping();
+        (self.scattered, self.pace) = (true, Some((40, 0)));
         self.faults.slow = 200_000;
-        self.disk.drive = DriveSetup::Lanes(LanesSpec {
-            parallel: 16,
-            service_ns: MILLISECOND / 10,
-            block_ns: 1000,
-            flush_ns: MILLISECOND / 10,
-        });
+        let service_ns = 2 * MILLISECOND;
+        self.disk.drive =
+            DriveSetup::Lanes(LanesSpec { parallel: 16, service_ns, block_ns: 1000, flush_ns: service_ns });
         (self.disk.limits.depth, self.config.device_depth) = (128, 128);
         self.config.policy = Kind::None;
         self.config.dirty_age_max_ns = MILLISECOND;
+        (self.operations, self.restarts, self.kills) = (0, 0, 0);
         for volume in &mut self.volumes {
-            volume.spec.size = rng.between(1, 3) << 20;
+            volume.spec.size = rng.between(2, 4) << 20;
             (volume.spec.sparse, volume.spec.grows_empty, volume.spec.can_punch) = (true, true, true);
-            (volume.spec.initialise, volume.clients) = (false, 4);
+            (volume.spec.initialise, volume.clients, volume.deaf) = (false, 4, 0);
         }
     }
 
@@ -174,11 +177,12 @@ impl Setup {
     fn fail(&mut self, rng: &mut Rng) {
         self.requests = 1500;
         self.mix = Mix::few_blocks();
-        self.faults = Faults { write: 150_000, flush: 300_000, ..Faults::NONE };
+        self.faults = Faults { write: 200_000, flush: 400_000, ..Faults::NONE };
+        (self.scattered, self.pace) = (true, Some((2, 2 * MILLISECOND)));
         self.config.dirty_age_max_ns = MILLISECOND;
-        (self.clears, self.operations, self.restarts, self.kills) = (true, 20_000, 0, 0);
+        (self.clears, self.operations, self.restarts, self.kills) = (true, 8_000, 0, 0);
         for volume in &mut self.volumes {
-            volume.spec.size = BLOCK * rng.between(4, 16);
+            volume.spec.size = BLOCK * rng.between(3, 8);
             volume.spec.write_cache = WriteCache::Volatile;
             (volume.clients, volume.deaf) = (4, 0);
         }
@@ -238,6 +242,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         device_block,
         can_zero: rng.one_in(2),
         can_punch: sparse && rng.chance(700_000),
+        read_only: false,
     };
     VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0 }
 }

@@ -168,11 +168,11 @@ impl Mix {
     /// Operations on ranges, and writes that overlap several of them.
     pub fn overlapping() -> Mix {
         let commands = vec![
-            (20, command::READ),
-            (40, command::WRITE),
-            (2, command::FLUSH),
-            (25, command::TRIM),
-            (25, command::WRITE_ZEROES),
+            (30, command::READ),
+            (30, command::WRITE),
+            (15, command::FLUSH),
+            (20, command::TRIM),
+            (20, command::WRITE_ZEROES),
         ];
         let lengths = vec![(1, Length::Small), (1, Length::Medium), (10, Length::Large)];
         Mix { commands, fua: 0, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 }
@@ -180,7 +180,7 @@ impl Mix {
 
     /// Small reads and writes, and flushes.
     pub fn few_blocks() -> Mix {
-        let commands = vec![(45, command::READ), (45, command::WRITE), (8, command::FLUSH)];
+        let commands = vec![(60, command::READ), (33, command::WRITE), (7, command::FLUSH)];
         let lengths = vec![(1, Length::Small)];
         Mix { commands, fua: 20_000, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 }
     }
@@ -333,7 +333,7 @@ mod tests {
             mix.wrong = 0;
             let size = rng.pick(&[512, 4096 + 512, 1 << 20, 1 << 60]);
             let places = Places::random(size, &mut rng);
-            let session = Session { structured: true, base_allocation: true };
+            let session = Session { structured: true, base_allocation: true, read_only: false };
             let request = Asker { mix: &mix, places: &places, session, zeroes_fast: true }.ask(1, &mut rng);
             if request.command != OTHER {
                 assert_eq!(request.verdict(size, true, true), Expected::Ordinary, "{request:?} of {size}");
