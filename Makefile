@@ -10,7 +10,7 @@ PYTHON := /usr/bin/python3
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench bench-headless bench-insulation bench-mixes bench-release bench-realtime readme lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz fuzz-minimise bench bench-headless bench-insulation bench-mixes bench-release bench-realtime readme lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,8 +70,8 @@ test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for so
 	cargo build $(CHECKED) -p node -p lab
 	$(PYTHON) tests/run.py $(addprefix -k ,$(ONLY))
 
-test-clients-long:
-	@scripts/setup test
+test-clients-long: ## the same with more rounds, databases, an emulated machine, crash images by the thousand
+	@scripts/setup long
 	cargo build $(CHECKED) -p node -p lab
 	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
 
@@ -110,12 +110,20 @@ bench-realtime: ## whether a simulated disk of a running server keeps virtual ti
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/realtime.py $(BENCH)
 
-fuzz: ## everything that parses bytes, FUZZ_SECONDS each (60)
+# The stable compiler takes the fuzzer's flags when it is told so; without a sanitizer, because there is no `unsafe` here.
+CARGO_FUZZ := RUSTC_BOOTSTRAP=1 CARGO_PROFILE_RELEASE_LTO=off cargo fuzz
+FUZZ_FLAGS := --sanitizer none --features libfuzzer
+
+fuzz: ## everything that parses bytes, FUZZ_SECONDS each (60); what is new is added to fuzz/corpus
 	@scripts/setup fuzz
-	@set -e; cd fuzz; for target in $$(cargo +nightly fuzz list); do \
+	@set -e; for target in $$($(CARGO_FUZZ) list); do \
 		echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10; \
+		$(CARGO_FUZZ) run $(FUZZ_FLAGS) $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=10 -max_len=4096; \
 	done
+
+fuzz-minimise: ## keep only inputs in fuzz/corpus that reach what no other one reaches
+	@scripts/setup fuzz
+	@set -e; for target in $$($(CARGO_FUZZ) list); do $(CARGO_FUZZ) cmin $(FUZZ_FLAGS) $$target; done
 
 deny: ## licences and advisories of the dependencies, where cargo-deny is installed
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \

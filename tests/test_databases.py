@@ -1,4 +1,4 @@
-"""Databases on ext4 on a volume: what they acknowledged is there after kill -9 of the server, and after its disk failed.
+"""Databases on ext4 on a volume: what they acknowledged is there after kill -9 of the server or a failure of its disk.
 
     ledger, pgbench or sysbench -> database -> ext4 -> loop device -> nbdfuse -> server
 """
@@ -93,7 +93,8 @@ class Databases:
         table = "ledger" if self.kind is PostgreSQL else "test.ledger"
         found = {int(line) for line in self.database.sql(f"SELECT id FROM {table}").stdout.split()}
         lost = self.ledger.acknowledged - found
-        self.assertEqual(sorted(lost)[:20], [], f"{len(lost)} of {len(self.ledger.acknowledged)} acknowledged commits are lost")
+        noted = len(self.ledger.acknowledged)
+        self.assertEqual(sorted(lost)[:20], [], f"{len(lost)} of {noted} acknowledged commits are lost")
         self.assertLessEqual(max(found, default=0), self.ledger.last, "there is a commit that nobody made")
         self.assertEqual(self.database.problems(), [])
 

@@ -10,7 +10,7 @@ import nbd
 from harness import wire
 from harness.case import ServerCase
 from harness.files import as_root, diskstats, mounted, when_unused
-from harness.server import MIB, run
+from harness.server import MIB, Server, run
 from harness.wait import until
 from harness.wire import Wire
 
@@ -147,6 +147,24 @@ class Disks(ServerCase):
         self.assertEqual(server.json("volume", "show", "v")["warnings"], [])
         self.assertEqual(server.open("v").pread(MIB, 0), b"c" * MIB)
         self.assertEqual(os.listdir(server.data / "lost"), [])
+
+    def test_a_loss_that_can_be_noted_nowhere_is_in_the_log_and_the_exit_status(self):
+        """The server's directory is on the file system that failed, too."""
+        as_root()
+        context = mounted(self.scratch, "ext4", 64 * MIB)
+        path = context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+        server = Server(self.scratch, name="ext4/data", config='shutdown_timeout = "2s"')
+        server.log_path = self.scratch / "data.log"
+        self.servers.append(server)
+        self.addCleanup(server.kill)
+        server.start()
+        server.create("v", "8MiB", "--prealloc", "full")
+        handle = server.open("v")
+        run("mount", "-o", "remount,abort", path, check=False)
+        handle.pwrite(b"b" * MIB, 0)
+        self.assertEqual(server.stop(), 1)
+        self.assertIn("forgotten at a restart", server.log())
 
     def test_create_on_a_full_disk(self):
         server, _ = self.with_disk("ext4", 64 * MIB)

@@ -1,7 +1,7 @@
 """Crash images: what a power cut would leave of a recorded device, with the real server started on it.
 
-`harness/recorded.py` says what an image is. The recording is made once per test; the images of it are checked until the time
-is over, in `make test-long` until thousands are.
+`harness/recorded.py` says what an image is. The recording is made once per test. Its images are checked until the time
+is over; `make test-long` checks thousands.
 """
 
 import json
@@ -194,7 +194,8 @@ class Restarts(ServerCase):
 
     def restart(self, number, _point, image, expected):
         """Problems of one image, in words."""
-        path, at, directory = self.images / f"{number}.img", self.scratch / f"fs{number}", self.scratch / f"server{number}"
+        path, at = self.images / f"{number}.img", self.scratch / f"fs{number}"
+        directory = self.scratch / f"server{number}"
         path.write_bytes(image)
         at.mkdir(exist_ok=True)
         directory.mkdir(exist_ok=True)
@@ -255,7 +256,7 @@ class Restarts(ServerCase):
         state = lambda: self.expected(story, load, tape)
         number, seconds = (RESTARTS_LONG, None) if LONG else (RESTARTS_LONG, SECONDS)
         count, problems = passes(log, points, state, self.restart, number, seconds, seed=1)
-        print(f"        {count} restarts from images of {len(log.writes)} writes, {len(log.flushes)} flushes", flush=True)
+        print(f"        {count} restarts, images of {len(log.writes)} writes, {len(log.flushes)} flushes", flush=True)
         self.assertEqual(problems, {})
         # A disk that does not flush must be found out, or the above proves nothing.
         lying = Log(device, loses=lambda number: True)

@@ -1,4 +1,4 @@
-"""Clients that take what others need: half-open handshakes, idle connections, garbage. Others still open their volumes."""
+"""Clients that take what others need: half-open handshakes, idle connections, garbage. Others open their volumes."""
 
 import socket
 import struct

@@ -1,5 +1,7 @@
-"""NBD over TLS: certificates good, wrong, expired and missing; clients of all kinds; what an attacker in the path tries."""
+"""NBD over TLS: certificates good, wrong, expired and missing; all kinds of clients; attackers in the path."""
 
+import importlib.machinery
+import importlib.util
 import os
 import selectors
 import signal
@@ -152,6 +154,28 @@ class Certificates(TlsCase):
         self.connect(server, self.good)
         self.assertIn("previous ones stay", server.log())
         self.assertEqual(first.pread(512, 0), bytes(512), "open connections are not concerned")
+
+    def test_the_commands_of_the_manual_make_certificates_that_work(self):
+        """Those of docs/manual/security.md, as they stand there."""
+        loader = importlib.machinery.SourceFileLoader("readme_check", str(places.ROOT / "scripts" / "readme-check"))
+        reader = importlib.util.module_from_spec(importlib.util.spec_from_loader("readme_check", loader))
+        loader.exec_module(reader)
+        found = reader.commands((places.ROOT / "docs" / "manual" / "security.md").read_text())
+        self.assertEqual(len(found), 5)
+        for _, command in found:
+            run("bash", "-c", command, cwd=self.scratch)
+        config = "\n".join(
+            f'{key} = "{self.scratch / name}"'
+            for key, name in (
+                ("certificate", "server-cert.pem"),
+                ("key", "server-key.pem"),
+                ("clients", "ca-cert.pem"),
+            )
+        )
+        server = self.serve(config=f"[tls]\n{config}", nbd=[REQUIRE])
+        server.create("db")
+        uri = f"nbds://localhost:{server.tcp()[1]}/db?tls-certificates={self.scratch}"
+        self.assertEqual(run("nbdinfo", "--size", uri).stdout.strip(), str(64 * MIB))
 
     def test_a_certificate_of_the_server_that_has_expired_is_told(self):
         files = self.authority.sign(self.scratch / "late", "server", "/CN=storage1", NAMES, days="-1")
@@ -405,13 +429,13 @@ class Fairness(TlsCase):
     """A tenant's flood over TLS does not hold up another tenant's connection over TLS."""
 
     FLOODERS = 64
-    SAMPLES = 400
+    SECONDS = 2
 
     def latencies(self, connection):
-        found = []
-        for i in range(self.SAMPLES):
+        found, end = [], time.perf_counter() + self.SECONDS
+        while not found or started < end:
             started = time.perf_counter()
-            connection.request(wire.READ, i % 64 * 4096, 4096)
+            connection.request(wire.READ, len(found) % 64 * 4096, 4096)
             connection.simple(4096)
             found.append(time.perf_counter() - started)
         return sorted(found)
@@ -433,13 +457,16 @@ class Fairness(TlsCase):
             flood.pause()
             alone = self.latencies(victim)
             flood.resume()
+            paused_at = flood.bytes()
+            until("the flood to go on", lambda: flood.bytes() > paused_at + 64 * MIB, 60)  # noqa: B023
             before, started = flood.bytes(), time.monotonic()
             together = self.latencies(victim)
             rate = (flood.bytes() - before) / (time.monotonic() - started) / MIB
             medians, tails = ([1000 * of[int(len(of) * part)] for of in (alone, together)] for part in (0.5, 0.99))
             found.append("median {:.2f} -> {:.2f} ms, p99 {:.2f} -> {:.2f} ms".format(*medians, *tails))
-            # 64 connections in turn would take 64 turns of some 0.1 ms. The clients need processors as well.
-            if rate > 1 and medians[1] < max(2, 10 * medians[0]):
+            # 64 connections in turn would take 64 turns of some 0.1 ms. The least measurable tail is one turn of
+            # the kernel's scheduler, as victim, flood and server have few processors together.
+            if rate > 1 and medians[1] < 3 * medians[0] and tails[1] < max(3 * tails[0], 4):
                 print(f"    {found[-1]} beside {rate:.0f} MiB/s", flush=True)
                 return
         self.fail("; ".join(found))
@@ -449,7 +476,8 @@ class Flood:
     """Connections over TLS that read as much as they can, in a process of their own."""
 
     def __init__(self, at, count, authority):
-        self.command = [sys.executable, __file__, at[0], str(at[1]), str(count), authority]
+        # What its clients compute is not the server's doing: the victim's client gets the processor first.
+        self.command = ["nice", "-n", "10", sys.executable, __file__, at[0], str(at[1]), str(count), authority]
         self.process = None
         self.done = 0
 

@@ -32,6 +32,8 @@ pub struct Session {
     pub structured: bool,
     /// `base:allocation` was selected.
     pub base_allocation: bool,
+    /// Requests that change data are answered with EPERM.
+    pub read_only: bool,
 }
 
 /// Everything that can happen to a disk machine.
@@ -163,6 +165,8 @@ pub enum Farewell {
     Garbage,
     /// A read failed after a first part of its reply, which has no room to say so, was sent.
     Torn,
+    /// Its client may not use the volume any more, or not in this way.
+    Revoked,
     /// It has not read its replies, while others waited for the memory that they take.
     Deaf,
 }

@@ -70,7 +70,11 @@ impl Device {
     /// Takes a request.
     pub fn submit(&self, io: &Io) -> InFlight {
         let is_write = matches!(io.op, Op::Write { .. });
-        let bytes = if is_write { io.segments.iter().flat_map(|s| &self.frames[place(s)]).copied().collect() } else { Vec::new() };
+        let bytes = if is_write {
+            io.segments.iter().flat_map(|s| &self.frames[place(s)]).copied().collect()
+        } else {
+            Vec::new()
+        };
         InFlight { io: io.clone(), bytes, submitted: self.completions }
     }
 
@@ -89,9 +93,13 @@ impl Device {
                         continue;
                     }
                     let from = i * SECTOR as usize;
-                    let bytes = bytes.get(from..from + SECTOR as usize).map_or_else(|| vec![0; SECTOR as usize], <[u8]>::to_vec);
+                    let bytes = bytes.get(from..from + SECTOR as usize).unwrap_or(&[0; SECTOR as usize]);
+                    if bytes.iter().all(|&byte| byte == 0) && !self.sectors.contains_key(&(at / SECTOR)) {
+                        // Zeros over zeros: a volume is initialised whole.
+                        continue;
+                    }
                     let sector = self.sectors.entry(at / SECTOR).or_default();
-                    sector.volatile.push(Version { bytes, completed: self.completions, doomed: fails });
+                    sector.volatile.push(Version { bytes: bytes.to_vec(), completed: self.completions, doomed: fails });
                     if durable {
                         sector.settle(sector.volatile.len() - 1);
                     }
@@ -114,7 +122,10 @@ impl Device {
     /// Everything that a power cut could leave of a sector.
     pub fn survivors(&self, sector: u64) -> Vec<&[u8]> {
         let Some(sector) = self.sectors.get(&sector) else { return vec![&[0; SECTOR as usize]] };
-        std::iter::once(&sector.stable).chain(sector.volatile.iter().map(|version| &version.bytes)).map(|b| &b[..]).collect()
+        std::iter::once(&sector.stable)
+            .chain(sector.volatile.iter().map(|version| &version.bytes))
+            .map(|b| &b[..])
+            .collect()
     }
 }
 

@@ -29,7 +29,13 @@ fn feed(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, 
 /// One input.
 pub fn run(input: (u8, bool, Vec<u8>)) {
     let (portion, several, bytes) = input;
-    let export = |name: &str| Export { name: name.into(), size: 1 << 30, rotational: several, description: "d".into() };
+    let export = |name: &str| Export {
+        name: name.into(),
+        size: 1 << 30,
+        rotational: several,
+        description: "d".into(),
+        read_only: several,
+    };
     let volumes: Vec<_> = if several { vec![export("a"), export("db")] } else { vec![export("a")] };
     let exports = Exports { volumes: &volumes, shutting_down: false };
     let whole = feed(&bytes, usize::MAX / 2, exports);

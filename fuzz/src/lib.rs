@@ -1,5 +1,5 @@
-//! What parses bytes from outside, fed with any bytes. One function per fuzzer (`fuzz_targets/`), so that a test can replay
-//! the inputs that the fuzzers found (`corpus/`) without them.
+//! What parses bytes from outside, fed with any bytes. One function per fuzzer (`fuzz_targets/`), so that a test can
+//! replay the inputs that the fuzzers found (`corpus/`) without them.
 
 mod device;
 mod handshake;

@@ -1,8 +1,8 @@
 //! A naive model of a volume's content: every write that a cell of 128 bytes ever saw, and a look at all of them.
 //!
-//! A read that begins at `from` may return what a write brought that had begun, unless another one was acknowledged before
-//! `from` that began only after the first one was over. What is durable after a flush that begins at `from` is the same. TRIM
-//! leaves a cell undefined until it is written: everything that it ever held may be there.
+//! A read that begins at `from` may return what a write brought that had begun, unless another one was acknowledged
+//! before `from` that began only after the first one was over. What is durable after a flush that begins at `from` is
+//! the same. TRIM leaves a cell undefined until it is written: everything that it ever held may be there.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! Any bytes as a trace of any format: an end, no panic, records that can be, a true account; and what was read is written and
-//! read again as many times.
+//! Any bytes as a trace of any format: an end, no panic, records that can be, a true account; and what was read is
+//! written and read again as many times.
 
 use std::io::Cursor;
 

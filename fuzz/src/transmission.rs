@@ -1,6 +1,6 @@
-//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more payload
-//! than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when nothing that
-//! it covers can be lost any more.
+//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more
+//! payload than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when
+//! nothing that it covers can be lost any more.
 
 use std::collections::BTreeMap;
 
@@ -21,20 +21,48 @@ use crate::model::{Leaves, Model, Step};
 const CLIENTS: usize = 3;
 /// The least cache that serves a tenant, and a fraction of the largest volume: evictions happen early, bytes.
 const CACHE_BYTES: u64 = 2 << 20;
+/// The largest volume, in sectors: twice the cache.
+const SECTORS_MAX: u64 = 2 * CACHE_BYTES / SECTOR;
 /// Requests of a kind that a client can make are at most this long, bytes: twice a piece.
 const LEN_MAX: u64 = 512 << 10;
 
 #[derive(Arbitrary, Debug)]
 enum Move {
     /// A request as a client would make it: in whole cells, inside of the volume.
-    Request { conn: u8, kind: u8, flags: u8, place: u16, cells: u16 },
+    Request {
+        conn: u8,
+        kind: u8,
+        flags: u8,
+        place: u16,
+        cells: u16,
+    },
     /// Any header.
-    Header { conn: u8, magic: bool, flags: u16, command: u8, offset: u64, len: u32 },
-    Payload { conn: u8, most: u32 },
-    Send { conn: u8, most: u16 },
-    Complete { which: u8, fails: bool },
-    Vanish { conn: u8 },
-    Wait { ms: u16 },
+    Header {
+        conn: u8,
+        magic: bool,
+        flags: u16,
+        command: u8,
+        offset: u64,
+        len: u32,
+    },
+    Payload {
+        conn: u8,
+        most: u32,
+    },
+    Send {
+        conn: u8,
+        most: u16,
+    },
+    Complete {
+        which: u8,
+        fails: bool,
+    },
+    Vanish {
+        conn: u8,
+    },
+    Wait {
+        ms: u16,
+    },
 }
 
 /// One input.
@@ -108,9 +136,9 @@ impl World {
     fn new(input: &Input) -> World {
         let config = Config { requests_per_connection: 8, ..Config::new(CACHE_BYTES) };
         let device = Device::new(config.frames_max());
-        // Up to 32 MiB; mostly small, so that requests meet.
-        let size = (u64::from(input.size_sectors) + 1) * SECTOR >> ((input.mode >> 4) % 8);
-        let size = size.max(SECTOR) / SECTOR * SECTOR;
+        // Up to twice the cache; mostly small, so that requests meet.
+        let sectors = (u64::from(input.size_sectors) % SECTORS_MAX + 1) >> ((input.mode >> 4) % 8);
+        let size = sectors.max(1) * SECTOR;
         let mode = [WriteCache::Volatile, WriteCache::None, WriteCache::Unsafe][usize::from(input.mode % 3)];
         let clients = input.structured.map(|structured| Client { structured, ..Client::default() });
         let mut world = World {
@@ -140,7 +168,7 @@ impl World {
         world.handle(Event::Control { token: 0, command: Command::SetTenant(TenantId(0), TenantSpec::default()) });
         world.handle(Event::Control { token: 1, command: Command::OpenVolume(spec) });
         for (at, structured) in input.structured.into_iter().enumerate() {
-            let session = Session { structured, base_allocation: structured };
+            let session = Session { structured, base_allocation: structured, read_only: false };
             world.handle(Event::Attach { conn: ConnId(at as u32), volume: VolumeId(0), session });
         }
         world
@@ -210,7 +238,7 @@ impl World {
             Move::Header { conn, magic, flags, command, offset, len } => {
                 if let Some(conn) = live(self, conn) {
                     let magic = if magic { REQUEST_MAGIC } else { 7 };
-                    let (offset, len) = (offset % (40 << 20), u64::from(len) % (36 << 20));
+                    let (offset, len) = (offset % (2 * SECTORS_MAX * SECTOR), u64::from(len) % (36 << 20));
                     self.request(conn, magic, flags & 0x1f, u16::from(command % 9), offset, len);
                 }
             }
@@ -432,7 +460,10 @@ impl World {
         while !self.in_device.is_empty() {
             self.complete(0, false);
         }
-        assert!(self.clients.iter().all(|client| client.gone), "a connection is kept for a request that was never answered");
+        assert!(
+            self.clients.iter().all(|client| client.gone),
+            "a connection is kept for a request that was never answered"
+        );
     }
 
     fn drain(&mut self) {

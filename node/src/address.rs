@@ -1,5 +1,5 @@
-//! Where to listen: `unix:PATH` or `tcp:HOST:PORT`, for NBD with `,tls=…`; and listening there, with stale sockets replaced
-//! and live ones not.
+//! Where to listen: `unix:PATH` or `tcp:HOST:PORT`, for NBD with `,tls=…`; and listening there, with stale sockets
+//! replaced and live ones not.
 
 use std::fmt;
 use std::net::ToSocketAddrs;
@@ -17,7 +17,8 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::quantity::Time;
 
-/// Between probes of a peer that was silent for [`Tcp::keepalive`]; it ends with [`Tcp::user_timeout`], not with a count.
+/// Between probes of a peer that was silent for [`Tcp::keepalive`]; it ends with [`Tcp::user_timeout`], not with a
+/// count.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes of a Unix socket's path that the kernel takes, without the final zero.
 const UNIX_PATH_BYTES_MAX: usize = 107;

@@ -26,7 +26,7 @@ pub struct Config {
     pub data: PathBuf,
     /// Where NBD clients connect; `None` is `DIR/nbd.sock`.
     pub nbd: Option<Vec<NbdAddress>>,
-    /// Where the API is besides `DIR/api.sock`; `None` is `tcp:127.0.0.1:8809`.
+    /// Where the API is besides `DIR/api.sock`; `None` is nowhere.
     pub http: Option<Vec<Address>>,
     /// A file with the token that changes over TCP need; without one the TCP listener is read-only.
     pub http_token_file: Option<PathBuf>,
@@ -159,6 +159,8 @@ pub struct Limits {
     pub handshakes: usize,
     /// The same for one source: a user on Unix sockets, an IP address (of IPv6 a /64 network) on TCP.
     pub handshakes_per_source: usize,
+    /// HTTP connections per listener, that of `DIR/api.sock` included; more wait to be accepted.
+    pub http_connections: usize,
     /// Connections to the volumes of a disk.
     pub connections: u32,
     /// Connections to the volumes of one tenant.
@@ -190,6 +192,7 @@ impl Limits {
     fn check(&self) -> anyhow::Result<()> {
         let counts = [
             ("handshakes", self.handshakes as u64),
+            ("http_connections", self.http_connections as u64),
             ("handshakes_per_source", self.handshakes_per_source as u64),
             ("connections", self.connections.into()),
             ("connections_per_tenant", self.connections_per_tenant.into()),
@@ -210,6 +213,7 @@ impl Default for Limits {
         Limits {
             handshakes: 1024,
             handshakes_per_source: 256,
+            http_connections: 64,
             connections: places.disk,
             connections_per_tenant: places.tenant,
             connections_per_volume: places.volume,
@@ -327,7 +331,7 @@ impl Config {
 
     /// Where the API is besides its own socket.
     pub fn http(&self) -> Vec<Address> {
-        self.http.clone().unwrap_or_else(|| vec![Address::Tcp("127.0.0.1".into(), 8809)])
+        self.http.clone().unwrap_or_default()
     }
 
     /// The API's own socket.
@@ -382,7 +386,8 @@ mod tests {
             matches!(&Config::default().nbd()[..], [NbdAddress { address: Address::Unix(_), .. }]),
             "TCP is asked for"
         );
-        assert_eq!(full.http, Some(Config::default().http()));
+        assert_eq!(Config::default().http(), [], "TCP is asked for");
+        assert_eq!(full.http, Some(vec!["tcp:127.0.0.1:8809".parse().unwrap()]));
         let shown = toml::Table::try_from(full).unwrap();
         let has = |table: &toml::Table| {
             table.keys().all(|key| example.contains(&format!("{key} = ")) || example.contains(&format!("[{key}]")))

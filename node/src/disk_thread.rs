@@ -32,10 +32,11 @@ use engine::disk::VolumeId;
 use engine::{Config, Server};
 
 use self::driver::Driver;
-pub use self::mailbox::Client;
 use self::mailbox::Sender;
+pub use self::mailbox::{Client, Room};
 use self::places::Places;
 pub use self::places::{Full, Limits, Place as Seat};
+use crate::access::Access;
 use crate::frames::Frames;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
 
@@ -150,23 +151,35 @@ impl DiskHandle {
         self.sender.ask(command, None)
     }
 
+    /// Disconnects the clients of a volume that may not use it, or not in this way; see [`Command::Restrict`] for the
+    /// answer.
+    pub fn restrict(
+        &self,
+        volume: VolumeId,
+        access: Access,
+        read_only: bool,
+    ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        self.sender.restrict(volume, access, read_only)
+    }
+
     /// A seat for one more client of a volume, to be taken before its handshake is told that it may begin. `tenants` is how
     /// many the disk has.
     pub fn reserve(&self, volume: VolumeId, tenant: TenantId, tenants: usize) -> Result<Seat, Full> {
         self.places.reserve(volume, tenant, tenants)
     }
 
-    /// Hands over a client whose handshake is done, when the thread's mailbox has room.
-    pub fn serve(&self, client: Client) -> impl Future<Output = Result<(), Stopped>> + use<> {
-        self.sender.attach(client)
+    /// Waits until the thread's mailbox has room for a client.
+    pub fn room(&self) -> impl Future<Output = Result<Room, Stopped>> + use<> {
+        self.sender.room()
     }
 
     /// A client of a test: it needs no seat.
     #[cfg(test)]
     pub fn attach(&self, socket: std::os::fd::OwnedFd, received: Vec<u8>, volume: VolumeId, session: engine::Session) {
         let peer = crate::peer::Peer::local(0);
-        let serve = self.serve(Client { socket, received, volume, session, peer, seat: None });
-        futures::FutureExt::now_or_never(serve).expect("the mailbox has room").expect("it was not stopped");
+        let room = futures::FutureExt::now_or_never(self.room());
+        let room = room.expect("the mailbox has room").expect("it was not stopped");
+        room.take(Client { socket, received, volume, session, peer, seat: None });
     }
 
     /// Ends the thread, whatever it was doing: connections are closed, what was not flushed (see [`Command::Drain`]) is

@@ -1,9 +1,10 @@
 //! How many handshakes go on at once: bounded for each source and in total, without anybody having to wait.
 //!
 //! At a bound the oldest handshake goes: that of the same source, or of the source that has most. So half-open
-//! connections cannot lock others out, and those of another source not even while they are being opened. Clients of Unix
-//! sockets are counted apart from those on a network, so that no network can keep out local clients. Compare `MaxStartups`
-//! of sshd, which refuses at random instead: there is no telling apart the clients then, and honest ones are refused too.
+//! connections cannot lock others out, and those of another source not even while they are being opened. Clients of
+//! Unix sockets are counted apart from those on a network, so that no network can keep out local clients. Compare
+//! `MaxStartups` of sshd, which refuses at random instead: there is no telling apart the clients then, and honest ones
+//! are refused too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};

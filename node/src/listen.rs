@@ -2,7 +2,7 @@
 //! thread of the disk whose volume they opened, together with what they sent ahead.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as Pair;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::address::{Listener, TlsMode};
 use crate::control::{Control, Target};
+use crate::descriptors;
 use crate::disk_thread::{Client, Full, Seat};
 use crate::handshakes::{Handshakes, Ticket};
 use crate::incidents::{self, Incident};
@@ -73,14 +74,17 @@ pub async fn accept(listener: Listener, door: Door) {
     loop {
         let accepted = match &listener {
             Listener::Unix(listener) => listener.accept().await.and_then(|(socket, _)| {
+                refuse_if_scarce(&socket)?;
                 let peer = Peer::local(socket.peer_cred()?.uid());
                 tokio::spawn(Greeting::new(peer, &door).greet(socket));
                 Ok(())
             }),
-            Listener::Tcp(listener) => listener.accept().await.map(|(socket, address)| {
+            Listener::Tcp(listener) => listener.accept().await.and_then(|(socket, address)| {
+                refuse_if_scarce(&socket)?;
                 // Answers are sent whole: waiting for more to send would only delay them.
                 let _ = socket.set_nodelay(true);
                 tokio::spawn(Greeting::new(Peer::remote(address), &door).greet(socket));
+                Ok(())
             }),
         };
         if let Err(error) = accepted {
@@ -90,6 +94,14 @@ pub async fn accept(listener: Listener, door: Door) {
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
     }
+}
+
+/// The last descriptors are kept for the API's own socket.
+fn refuse_if_scarce(socket: &impl AsRawFd) -> io::Result<()> {
+    if descriptors::are_scarce(socket) {
+        return Err(io::Error::other("file descriptors are scarce, and the last ones are kept for api.sock"));
+    }
+    Ok(())
 }
 
 /// Why a handshake ended without a session.
@@ -117,7 +129,8 @@ fn describe(ending: Ending) -> &'static str {
     match ending {
         Ending::Abort => "the client aborted the handshake",
         Ending::Oldstyle => {
-            "the client speaks the old style of the NBD protocol, which is not served: use a client that speaks fixed newstyle"
+            "the client speaks the old style of the NBD protocol, which is not served: use a client that speaks fixed \
+             newstyle"
         }
         Ending::UnknownFlags => "the client sent handshake flags that do not exist",
         Ending::Garbage => "the client sent bytes that are no NBD handshake",
@@ -254,10 +267,14 @@ impl Greeting {
 
     async fn hand_over(self, opened: Opened, socket: OwnedFd) {
         let Opened { target, session, seat, .. } = opened;
-        let Greeting { received, peer, .. } = self;
-        let client = Client { socket, received, volume: target.volume, session, peer, seat: Some(seat) };
+        let Greeting { received, peer, door, .. } = self;
         // A disk that has been stopped meanwhile closes its clients' connections.
-        let _ = target.thread.serve(client).await;
+        let Ok(room) = target.thread.room().await else { return };
+        let shown = peer.clone();
+        let client = Client { socket, received, volume: target.volume, session, peer, seat: Some(seat) };
+        if !door.control.hand_over(&target, room, client) {
+            debug!(client = %shown, "its access was revoked during the handshake: disconnected");
+        }
     }
 
     /// Something of this handshake, unless it takes too long or has to make room.

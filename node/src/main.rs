@@ -1,10 +1,12 @@
 //! `aerogel`: the server and its command line.
 
+mod access;
 mod address;
 mod api;
 mod cli;
 mod config;
 mod control;
+mod descriptors;
 mod disk_thread;
 mod fault;
 mod frames;

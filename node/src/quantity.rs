@@ -225,6 +225,41 @@ impl fmt::Display for Name {
     }
 }
 
+/// What clients are told of a volume, besides its name: text for people, possibly empty.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Description(String);
+
+/// Bytes of a description: one line on a screen. The protocol allows 4096.
+const DESCRIPTION_BYTES_MAX: usize = 255;
+
+impl FromStr for Description {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Description, String> {
+        let bytes = text.len();
+        if bytes > DESCRIPTION_BYTES_MAX {
+            return Err(format!("the description has {bytes} bytes: write at most {DESCRIPTION_BYTES_MAX}"));
+        }
+        if text.chars().any(char::is_control) {
+            return Err("the description has control characters: write one line of text".into());
+        }
+        Ok(Description(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Description {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// Text in files and in the API for a type that parses and prints.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
@@ -240,7 +275,7 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(ShareText, Time, Name, Insulation);
+as_text!(ShareText, Time, Name, Insulation, Description);
 
 impl Serialize for Size {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {

@@ -17,7 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::address::{Address, Listener, NbdAddress, TlsMode, listen_unix};
-use crate::api::{self, Guard};
+use crate::api::{self, Guard, Purpose};
 use crate::config::{Config, Limits, Log, LogFormat, Memory, ReactorKind, data_by_environment};
 use crate::control::{Control, Listening};
 use crate::handshakes::Handshakes;
@@ -52,8 +52,7 @@ pub struct Serve {
     /// certificates of the configuration; may be repeated [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<NbdAddress>,
-    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
-    /// tcp:127.0.0.1:8809]
+    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default: nowhere]
     #[arg(long, value_name = "ADDR")]
     http: Vec<Address>,
     /// Allow listeners without TLS that other hosts can reach
@@ -156,13 +155,14 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
         let tls = tls.clone().filter(|_| mode != TlsMode::Off);
         tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls }));
     }
-    tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone())));
+    let connections_max = config.limits.http_connections;
+    tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone()), connections_max, Purpose::Own));
     for listener in http {
         let router = match listener {
             Listener::Unix(_) => api::router(control.clone()),
             Listener::Tcp(_) => api::guarded(control.clone(), guard.clone()),
         };
-        tokio::spawn(api::serve(listener, router));
+        tokio::spawn(api::serve(listener, router, connections_max, Purpose::Other));
     }
     if announce {
         print_welcome(&control).await;

@@ -83,7 +83,7 @@ impl World {
 
     /// One client asks for all this, in order.
     fn follow(&mut self, at: usize, script: VecDeque<Request>) -> Verdict {
-        let session = Session { structured: true, base_allocation: true };
+        let session = Session { structured: true, base_allocation: true, read_only: false };
         let id = self.attach(at, session, Manners::calm())?;
         self.links.get_mut(&id).expect("just attached").script = script;
         self.until("a script", 100 * SECOND, |world| {

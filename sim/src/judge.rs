@@ -169,7 +169,7 @@ mod tests {
     ) -> Judge<'a> {
         let request = Request { op: 1, cookie: 7, command, flags, offset: 0, len };
         pending.insert(7, Pending::new(request, 3, 1 << 20, 0));
-        let session = Session { structured: true, base_allocation: true };
+        let session = Session { structured: true, base_allocation: true, read_only: false };
         Judge { pending, session, history, step: 4 }
     }
 

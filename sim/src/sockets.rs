@@ -26,9 +26,9 @@ impl World {
             return Ok(());
         }
         let session = self.rng.pick(&[
-            Session { structured: false, base_allocation: false },
-            Session { structured: true, base_allocation: false },
-            Session { structured: true, base_allocation: true },
+            Session { structured: false, ..Session::default() },
+            Session { structured: true, ..Session::default() },
+            Session { structured: true, base_allocation: true, ..Session::default() },
         ]);
         let id = self.volumes[volume].setup.spec.volume;
         let deaf = self.links.values().filter(|link| link.volume == id && link.manners.deaf).count() as u64;
@@ -271,7 +271,7 @@ impl World {
         {
             volume.promptness.flush_arrived(&volume.history, self.disk.medium(link.volume), start);
         }
-        let Session { structured, base_allocation } = link.session;
+        let Session { structured, base_allocation, .. } = link.session;
         if !matches!(request.verdict(volume.size, structured, base_allocation), Expected::Refused(_)) {
             let cells = cell::covered(request.offset, u64::from(request.len));
             match request.command {
@@ -436,6 +436,8 @@ impl World {
         let reason = link.garbage || volume.closing || torn || in_the_way;
         let is_true = match why {
             Farewell::Over => volume.closing || link.state == State::Leaving,
+            // No world changes who may open a volume.
+            Farewell::Revoked => false,
             Farewell::Garbage => link.garbage,
             Farewell::Torn => torn,
             Farewell::Deaf => in_the_way,

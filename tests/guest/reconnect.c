@@ -1,9 +1,10 @@
-/* Attaches /dev/nbd0 to an export with several connections through the kernel's netlink interface, and gives the kernel a
- * new socket for each one that is disconnected: what nbd-client 3.24 cannot do.
+/* Attaches /dev/nbd0 to an export with several connections through the kernel's netlink interface, and gives the kernel
+ * a new socket for each one that is disconnected: what nbd-client 3.24 cannot do.
  *
  *     reconnect HOST PORT EXPORT CONNECTIONS
  *
- * Requests wait while there is no connection, for at most DEAD_SECONDS. Built statically for the guest of test_guest.py. */
+ * Requests wait while there is no connection, for at most DEAD_SECONDS. Built statically for the guest of
+ * test_guest.py. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -37,7 +38,8 @@ static void stop(const char *what) {
 
 static int all(int socket, void *data, size_t length, int writes) {
     for (size_t done = 0; done < length;) {
-        ssize_t n = writes ? write(socket, (char *)data + done, length - done) : read(socket, (char *)data + done, length - done);
+        char *at = (char *)data + done;
+        ssize_t n = writes ? write(socket, at, length - done) : read(socket, at, length - done);
         if (n <= 0)
             return -1;
         done += n;
@@ -79,7 +81,9 @@ static void end(struct message *message, struct nlattr *nested) {
 
 static struct message start(int family, int command) {
     return (struct message){
-        .header = {.nlmsg_len = NLMSG_LENGTH(GENL_HDRLEN), .nlmsg_type = family, .nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK},
+        .header.nlmsg_len = NLMSG_LENGTH(GENL_HDRLEN),
+        .header.nlmsg_type = family,
+        .header.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK,
         .generic = {.cmd = command, .version = 1},
     };
 }
@@ -113,7 +117,8 @@ static int tell(int family, int command, const int *sockets, int count) {
     int netlink = socket(AF_NETLINK, SOCK_RAW, NETLINK_GENERIC);
     struct message message = start(family, command);
     uint32_t index = 0;
-    uint64_t bytes = be64toh(size), block = BLOCK_BYTES, timeout = TIMEOUT_SECONDS, dead = DEAD_SECONDS, server = ntohs(flags);
+    uint64_t bytes = be64toh(size), block = BLOCK_BYTES, timeout = TIMEOUT_SECONDS, dead = DEAD_SECONDS;
+    uint64_t server = ntohs(flags);
     begin(&message, NBD_ATTR_INDEX, &index, 4);
     if (command == NBD_CMD_CONNECT) {
         begin(&message, NBD_ATTR_SIZE_BYTES, &bytes, 8);

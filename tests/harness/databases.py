@@ -3,6 +3,7 @@
 Each database has its own directory, socket and processes; no cluster of the system is touched.
 """
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -81,7 +82,8 @@ class Database:
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         ended = lambda: self.process.poll() is not None and f"it ended:\n{self.tail()}"
-        until("the database to be ready", lambda: self.sql("SELECT 1", check=False).returncode == 0, START_SECONDS, gone=ended)
+        answers = lambda: self.sql("SELECT 1", check=False).returncode == 0
+        until("the database to be ready", answers, START_SECONDS, gone=ended)
 
     def begin(self, ledger):
         """Load, and the ledger beside it."""
@@ -95,12 +97,12 @@ class Database:
         """The processes of the database go at once, as in a crash; its load with them."""
         for process in (self.load, self.process):
             if process and process.poll() is None:
+                # PostgreSQL's processes have groups of their own, and may wait for the disk.
+                children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 process.kill()
-        if self.process:
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+                for child in children:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(child), signal.SIGKILL)
         for process in (self.load, self.process):
             if process:
                 process.wait()
@@ -126,7 +128,8 @@ class PostgreSQL(Database):
 
     def own(self, tool, *options):
         """A command as its user."""
-        return ["setpriv", f"--reuid={self.user.pw_uid}", f"--regid={self.user.pw_gid}", "--clear-groups", self.bin / tool, *options]
+        user = [f"--reuid={self.user.pw_uid}", f"--regid={self.user.pw_gid}", "--clear-groups"]
+        return ["setpriv", *user, self.bin / tool, *options]
 
     def initialise(self):
         """An empty database with checksums, a ledger, and what pgbench needs."""
@@ -138,7 +141,8 @@ class PostgreSQL(Database):
         run(self.bin / "pgbench", "-i", "-q", "-s", "2", *self.connect, seconds=300)
 
     def command(self):
-        return [str(part) for part in self.own("postgres", "-D", self.data, "-k", self.place, "-h", "", "-c", "max_wal_size=64MB")]
+        options = ["-D", self.data, "-k", self.place, "-h", "", "-c", "max_wal_size=64MB"]
+        return [str(part) for part in self.own("postgres", *options)]
 
     def sql(self, text, check=True):
         return run(self.bin / "psql", *self.connect, "-qAtX", "-c", text, check=check, seconds=120)
@@ -171,12 +175,14 @@ class MariaDB(Database):
             if not shutil.which(tool):
                 raise unittest.SkipTest(f"needs {tool}: run `scripts/setup long`")
         self.socket = self.place / "m.sock"
-        self.bench = ["sysbench", "oltp_write_only", "--db-driver=mysql", f"--mysql-socket={self.socket}", "--mysql-user=root"]
-        self.bench += ["--mysql-db=test", "--tables=2", "--table-size=10000", "--threads=4", "--time=3600"]
+        self.bench = ["sysbench", "oltp_write_only", "--db-driver=mysql", f"--mysql-socket={self.socket}"]
+        self.bench += ["--mysql-user=root", "--mysql-db=test", "--tables=2", "--table-size=10000"]
+        self.bench += ["--threads=4", "--time=3600"]
 
     def initialise(self):
         """An empty database, a ledger, and what sysbench needs."""
-        run("mariadb-install-db", "--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal", "--user=root", seconds=300)
+        options = ["--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal", "--user=root"]
+        run("mariadb-install-db", *options, seconds=300)
         self.start()
         self.sql("CREATE DATABASE IF NOT EXISTS test; CREATE TABLE test.ledger (id BIGINT PRIMARY KEY) ENGINE=InnoDB")
         run(*self.bench, "prepare", seconds=300)
@@ -196,7 +202,8 @@ class MariaDB(Database):
         ]
 
     def sql(self, text, check=True):
-        return run("mariadb", "--no-defaults", f"--socket={self.socket}", "-uroot", "-NB", "-e", text, check=check, seconds=120)
+        options = ["--no-defaults", f"--socket={self.socket}", "-uroot", "-NB"]
+        return run("mariadb", *options, "-e", text, check=check, seconds=120)
 
     def client(self):
         return ["mariadb", "--no-defaults", f"--socket={self.socket}", "-uroot", "-NB", "-n", "test"]

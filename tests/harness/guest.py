@@ -1,6 +1,6 @@
 """A machine with Debian's kernel, emulated (TCG), that reaches servers of this one at 10.0.2.2.
 
-Its file system is in memory: busybox, the tools that a test names with their libraries, and the kernel modules that it needs.
+Its file system is in memory: busybox, the tools that a test names with their libraries, and kernel modules.
 """
 
 import re
@@ -40,7 +40,8 @@ class Guest:
         archive = case.scratch / "guest.cpio"
         with open(archive, "wb") as out:
             names = "\n".join(str(path.relative_to(root)) for path in sorted(root.rglob("*")))
-            subprocess.run(["busybox", "cpio", "-o", "-H", "newc"], input=names.encode(), cwd=root, stdout=out, stderr=subprocess.DEVNULL, check=True)
+            more = {"input": names.encode(), "cwd": root, "stdout": out, "stderr": subprocess.DEVNULL}
+            subprocess.run(["busybox", "cpio", "-o", "-H", "newc"], check=True, **more)
         command = [qemu, "-accel", "tcg", "-cpu", "max", "-m", "1024", "-smp", "2", "-nographic", "-no-reboot"]
         command += ["-kernel", kernels[-1], "-initrd", archive, "-append", "console=ttyS0 quiet panic=-1"]
         command += ["-netdev", "user,id=n", "-device", "virtio-net-pci,netdev=n,romfile="]

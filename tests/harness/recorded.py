@@ -228,7 +228,7 @@ class Log:
 
 
 def survival(rng):
-    """Which unflushed writes survive: of each write all (True), nothing (False) or every other sector by chance (None)."""
+    """Which unflushed writes survive: of each write all (True), nothing (False) or some sectors by chance (None)."""
     kind = rng.randrange(6)
     if kind == 0:
         return lambda: False

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """A disk that records: an NBD server whose every write and flush goes into a log before it is answered.
 
-`recorder.py SOCKET IMAGE LOG` serves the file IMAGE on a Unix socket, one client at a time, one request at a time. So the
-order of the log is the order in which the device did things, and whatever a client knows to be done is in the log.
+`recorder.py SOCKET IMAGE LOG` serves the file IMAGE on a Unix socket, one client and one request at a time. So the
+order of the log is the order in which the device worked, and what a client knows to be done is in the log.
 `recorded.py` makes crash images of it. Offers FLUSH only: what else the kernel wants it makes of writes and flushes.
 """
 
@@ -42,8 +42,9 @@ def handshake(client, size):
     no_zeroes = struct.unpack(">I", receive(client, 4))[0] & 2
     while head := receive(client, 16):
         _, option, length = struct.unpack(">QII", head)
-        body = receive(client, length)
-        reply = lambda kind, data=b"": client.sendall(struct.pack(">QIII", OPTION_REPLY, option, kind, len(data)) + data)
+        receive(client, length)
+        header = lambda kind, length: struct.pack(">QIII", OPTION_REPLY, option, kind, length)
+        reply = lambda kind, data=b"": client.sendall(header(kind, len(data)) + data)
         if option == EXPORT_NAME:
             client.sendall(struct.pack(">QH", size, HAS_FLAGS | SEND_FLUSH) + (b"" if no_zeroes else bytes(124)))
             return True
@@ -54,7 +55,6 @@ def handshake(client, size):
                 return True
         else:
             reply(ACK if option == ABORT else UNSUPPORTED)
-        del body
     return False
 
 

@@ -8,12 +8,12 @@ use super::{
 use crate::cache::FrameId;
 use crate::disk::VolumeId;
 use crate::disk::policy::{Settings, Weights};
-use crate::event::{Action, ConnId, Farewell};
+use crate::event::{Action, ConnId, Farewell, Session};
 use crate::latency::Recorders;
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
-use crate::volume::{Closing, FlushFor, Volume};
+use crate::volume::{Closing, FlushFor, Restricting, Volume};
 
 /// Frames that a shrinking partition gives back in one event: the others do not wait for more than about 0.1 ms.
 const SHED_FRAMES: u32 = 512;
@@ -30,6 +30,7 @@ impl Server {
             Command::DropTenant(tenant) => self.drop_tenant(tenant),
             Command::OpenVolume(spec) => self.open_volume(spec),
             Command::SetWriteCache(volume, mode) => self.set_write_cache(token, volume, mode),
+            Command::Restrict { volume, read_only, expelled } => self.restrict(token, volume, read_only, &expelled),
             Command::GrowVolume(volume, size) => self.grow(volume, size),
             Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard),
             Command::ClearVolume(volume) => self.found(volume).map(|()| {
@@ -149,7 +150,7 @@ impl Server {
     fn set_write_cache(&mut self, token: u64, volume: VolumeId, mode: WriteCache) -> Result<Option<Report>, Refusal> {
         self.found(volume)?;
         let state = self.volume_mut(volume);
-        if state.changing.is_some() || state.closing.is_some() {
+        if state.changing.is_some() || state.closing.is_some() || state.restricting.is_some() {
             return Err(Refusal::InUse);
         }
         let before = std::mem::replace(&mut state.spec.write_cache, mode);
@@ -160,6 +161,58 @@ impl Server {
         state.changing = Some((token, before));
         self.flush_arrived(volume, FlushFor::Control);
         Ok(None)
+    }
+
+    fn restrict(
+        &mut self,
+        token: u64,
+        volume: VolumeId,
+        read_only: bool,
+        expelled: &[ConnId],
+    ) -> Result<Option<Report>, Refusal> {
+        self.found(volume)?;
+        let state = self.volume_mut(volume);
+        if state.changing.is_some() || state.closing.is_some() || state.restricting.is_some() {
+            return Err(Refusal::InUse);
+        }
+        state.spec.read_only = read_only;
+        let is_expelled = |conn: ConnId, session: Session| expelled.contains(&conn) || read_only && !session.read_only;
+        for (at, connection) in self.connections.iter_mut().enumerate() {
+            let conn = ConnId(at as u32);
+            if let Some(connection) = connection
+                && connection.volume == volume
+                && !connection.closing
+                && is_expelled(conn, connection.session)
+            {
+                connection.closing = true;
+                self.actions.push_back(Action::Close(conn, Farewell::Revoked));
+            }
+        }
+        if !read_only {
+            return Ok(Some(Report::Done));
+        }
+        self.volume_mut(volume).restricting = Some(Restricting { token, flushing: false });
+        self.poke(volume);
+        Ok(None)
+    }
+
+    /// Making a volume read-only goes on: when the last client that could write has gone, what it wrote is flushed.
+    fn restrict_on(&mut self, volume: VolumeId) {
+        let Some(restricting) = self.volume(volume).restricting else { return };
+        if !restricting.flushing {
+            let mut connections = self.connections.iter().flatten();
+            if connections.all(|connection| connection.volume != volume || connection.session.read_only) {
+                self.volume_mut(volume).restricting = Some(Restricting { flushing: true, ..restricting });
+                self.flush_arrived(volume, FlushFor::Control);
+            }
+            return;
+        }
+        let state = self.volume_mut(volume);
+        let Some(result) = state.flushes.for_control else { return };
+        state.restricting = None;
+        state.spec.read_only = result.is_ok();
+        let report = result.map_or(Report::Refused(Refusal::FlushFailed), |()| Report::Done);
+        self.report(restricting.token, report);
     }
 
     fn grow(&mut self, volume: VolumeId, size: u64) -> Result<Option<Report>, Refusal> {
@@ -180,7 +233,7 @@ impl Server {
     fn close_volume(&mut self, token: u64, volume: VolumeId, discard: bool) -> Result<Option<Report>, Refusal> {
         self.found(volume)?;
         let state = self.volume_mut(volume);
-        if state.closing.is_some() || state.changing.is_some() {
+        if state.closing.is_some() || state.changing.is_some() || state.restricting.is_some() {
             return Err(Refusal::InUse);
         }
         state.closing = Some(Closing { token, discard, flushing: false });
@@ -211,6 +264,7 @@ impl Server {
             let report = result.map_or(Report::Refused(Refusal::FlushFailed), |()| Report::Done);
             self.report(token, report);
         }
+        self.restrict_on(volume);
         let state = self.volume_mut(volume);
         let Some(mut closing) = state.closing else { return };
         if state.connections > 0 || state.requests > 0 || !state.ranges.is_empty() {
@@ -434,9 +488,10 @@ impl Server {
 mod tests {
     use super::*;
     use crate::control::LEAST_BYTES;
-    use crate::event::Receive;
+    use crate::event::{Event, Receive};
+    use crate::nbd::Errno;
     use crate::nbd::wire::command;
-    use crate::rig::Rig;
+    use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;
 
     /// A client that reads nothing, and has asked for as much as it may; then memory is to be given up.
@@ -490,5 +545,72 @@ mod tests {
         rig.wait(MILLISECOND);
         assert!(rig.is_done(50), "{:?}", rig.report(50));
         assert_eq!((held_bytes(&mut rig), rig.retired), (0, 0));
+    }
+
+    const DONE: u64 = 70;
+
+    fn restrict(rig: &mut Rig, read_only: bool, expelled: &[ConnId]) {
+        rig.command(DONE, Command::Restrict { volume: VOLUME, read_only, expelled: expelled.to_vec() });
+    }
+
+    #[test]
+    fn a_volume_is_read_only_when_its_writers_have_gone_and_what_they_wrote_is_flushed() {
+        let mut rig = Rig::new();
+        rig.write(1, 0, 0, BLOCK, 7);
+        restrict(&mut rig, true, &[]);
+        assert_eq!(rig.closed, [(ConnId(0), Farewell::Revoked), (ConnId(1), Farewell::Revoked)]);
+        rig.complete_all();
+        assert!(rig.report(DONE).is_none(), "the clients have not gone");
+        rig.handle(Event::Closed { conn: ConnId(0) });
+        rig.handle(Event::Closed { conn: ConnId(1) });
+        assert!(rig.report(DONE).is_none(), "it is not flushed");
+        rig.complete_all();
+        assert!(rig.is_done(DONE), "{:?}", rig.report(DONE));
+        assert_eq!(rig.medium[0], 7);
+        // A session that was agreed on before is read-only all the same.
+        rig.handle(Event::Attach { conn: ConnId(0), volume: VOLUME, session: Session::default() });
+        let perm = Errno::Perm as u32;
+        for (cookie, command) in [(2, command::WRITE_ZEROES), (3, command::TRIM)] {
+            rig.ask(cookie, command, 0, 0, BLOCK);
+            assert_eq!(rig.answer(cookie), Some(perm));
+        }
+        rig.ask(4, command::WRITE, 0, 0, BLOCK);
+        assert_eq!(rig.server.receive(ConnId(0)), Receive::Discard(BLOCK));
+        rig.handle(Event::Discarded { conn: ConnId(0), bytes: BLOCK });
+        assert_eq!(rig.answer(4), Some(perm));
+        rig.ask(5, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        assert_eq!((rig.answer(5), rig.content(0)), (Some(0), 7));
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_flushed_does_not_become_read_only() {
+        let mut rig = Rig::new();
+        rig.write(1, 0, 0, BLOCK, 7);
+        restrict(&mut rig, true, &[]);
+        rig.handle(Event::Closed { conn: ConnId(0) });
+        rig.handle(Event::Closed { conn: ConnId(1) });
+        while !rig.device.is_empty() {
+            rig.complete(0, Err(Errno::Io));
+        }
+        assert!(matches!(rig.report(DONE), Some(Report::Refused(Refusal::FlushFailed))), "{:?}", rig.report(DONE));
+        rig.handle(Event::Attach { conn: ConnId(0), volume: VOLUME, session: Session::default() });
+        rig.write(2, 0, 0, BLOCK, 8);
+        assert_eq!(rig.answer(2), Some(0));
+    }
+
+    #[test]
+    fn only_the_expelled_are_disconnected_and_what_they_sent_is_finished() {
+        let mut rig = Rig::new();
+        rig.ask(1, command::READ, 0, 0, BLOCK);
+        restrict(&mut rig, false, &[ConnId(0)]);
+        assert!(rig.is_done(DONE), "{:?}", rig.report(DONE));
+        assert_eq!(rig.closed, [(ConnId(0), Farewell::Revoked)]);
+        assert_eq!(rig.server.receive(ConnId(0)), Receive::Closed);
+        rig.complete_all();
+        assert_eq!(rig.answer(1), Some(0));
+        rig.ask_as(ConnId(1), 2, command::READ, 0, 0, BLOCK);
+        rig.complete_all();
+        assert_eq!(rig.answer(2), Some(0));
     }
 }

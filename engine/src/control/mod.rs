@@ -12,6 +12,7 @@ pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, Tenan
 use crate::cache::EvictionPolicy;
 use crate::curve::View;
 use crate::disk::{VolumeId, policy};
+use crate::event::ConnId;
 use crate::units::Share;
 
 /// A tenant of this disk: a small number that control chose.
@@ -56,6 +57,8 @@ pub struct VolumeSpec {
     pub can_zero: bool,
     /// Whether the device can give space back (`Op::Punch`).
     pub can_punch: bool,
+    /// Every session is read-only, whatever its handshake agreed on.
+    pub read_only: bool,
 }
 
 impl VolumeSpec {
@@ -74,6 +77,7 @@ impl VolumeSpec {
             device_block: 512,
             can_zero: true,
             can_punch: true,
+            read_only: false,
         }
     }
 }
@@ -113,6 +117,17 @@ pub enum Command {
     OpenVolume(VolumeSpec),
     /// Change how writes are acknowledged; from `Unsafe` or `Volatile` to `None` this flushes first.
     SetWriteCache(VolumeId, WriteCache),
+    /// Make a volume read-only, or writable again; and disconnect these clients of it, with those that may write if
+    /// it becomes read-only. Requests received from them are finished. A volume that becomes read-only is flushed
+    /// when they have gone, and only then is this answered: nothing of it is dirty from then on.
+    Restrict {
+        /// Which.
+        volume: VolumeId,
+        /// Whether sessions are read-only from now on. Sessions that were read-only stay so.
+        read_only: bool,
+        /// Connections of this volume that are closed.
+        expelled: Vec<ConnId>,
+    },
     /// The file has grown: serve `size` bytes; what was added reads as zero.
     GrowVolume(VolumeId, u64),
     /// Close its connections and forget it; with `discard`, dirty data too, otherwise it is flushed first.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The caller runs TLS: after [`Outcome::StartTls`] it sends what is outgoing in clear, performs the TLS handshake and
-//! calls [`Handshake::tls_started`]. Bytes that the client sent in clear behind STARTTLS end the handshake: otherwise an
-//! attacker in the path could prepend options to the encrypted session.
+//! calls [`Handshake::tls_started`]. Bytes that the client sent in clear behind STARTTLS end the handshake: otherwise
+//! an attacker in the path could prepend options to the encrypted session.
 //!
 //! [`Outcome::Transmission`] can still be refused, as long as its answer was not sent: see [`Handshake::refuse`].
 
@@ -18,8 +18,8 @@ use crate::event::Session;
 
 /// Bytes of an option's header: magic, option, length.
 const OPTION_HEADER_BYTES: usize = 16;
-/// The longest option data that is looked at; longer ones are read past and answered with ERR_TOO_BIG. Four strings of the
-/// longest kind, as in nbdkit: it bounds the memory of a handshake.
+/// The longest option data that is looked at; longer ones are read past and answered with ERR_TOO_BIG. Four strings of
+/// the longest kind, as in nbdkit: it bounds the memory of a handshake.
 const OPTION_BYTES_MAX: usize = 4 * wire::STRING_BYTES_MAX;
 /// Longer than any sane option: reading past it would let a client keep us busy for free.
 const OPTION_BYTES_ABSURD: usize = 32 << 20;
@@ -32,7 +32,7 @@ const OUTGOING_BYTES_MAX: usize = 4 << 20;
 const OPTIONS_MAX: u32 = 1024;
 
 /// A volume as the handshake offers it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Export {
     /// Its name.
     pub name: String,
@@ -42,14 +42,20 @@ pub struct Export {
     pub rotational: bool,
     /// For people.
     pub description: String,
+    /// The client may read the volume and not change it.
+    pub read_only: bool,
 }
 
 impl Export {
     fn flags(&self, structured: bool) -> u16 {
         use export_flag::*;
-        let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | CAN_MULTI_CONN | SEND_CACHE;
-        // What cannot be fast is refused at once: that is worth announcing on every export.
-        flags |= SEND_FAST_ZERO;
+        let mut flags = HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE;
+        if self.read_only {
+            flags |= READ_ONLY;
+        } else {
+            // What cannot be fast is refused at once: that is worth announcing on every export.
+            flags |= SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+        }
         if structured {
             flags |= SEND_DF;
         }
@@ -198,9 +204,9 @@ impl Handshake {
         }
     }
 
-    /// Consumes a prefix of `input` and says how many bytes. If it consumed some and `input` has more, call it again once
-    /// the outgoing bytes are sent; if it consumed none, once more bytes have come. May need as many bytes as an option
-    /// can have (16 KiB and 16) at once.
+    /// Consumes a prefix of `input` and says how many bytes. If it consumed some and `input` has more, call it again
+    /// once the outgoing bytes are sent; if it consumed none, once more bytes have come. May need as many bytes as an
+    /// option can have (16 KiB and 16) at once.
     pub fn handle(&mut self, input: &[u8], exports: Exports<'_>) -> usize {
         let mut consumed = 0;
         while self.outcome == Outcome::Negotiating && self.outgoing.len() < OUTGOING_BYTES_PAUSE {
@@ -393,10 +399,10 @@ impl Handshake {
     }
 
     /// Transmission begins: its answer is what is outgoing beyond `start` bytes.
-    fn begin(&mut self, option: u32, start: usize, export: usize, name: &[u8]) {
+    fn begin(&mut self, option: u32, start: usize, export: usize, name: &[u8], read_only: bool) {
         self.begun = Some((option, start));
         let base_allocation = self.context_for.as_deref() == Some(name);
-        let session = Session { structured: self.structured, base_allocation };
+        let session = Session { structured: self.structured, base_allocation, read_only };
         self.outcome = Outcome::Transmission { export, session };
     }
 
@@ -410,7 +416,7 @@ impl Handshake {
         if !self.no_zeroes {
             self.outgoing.extend([0; 124]);
         }
-        self.begin(option::EXPORT_NAME, start, at, name);
+        self.begin(option::EXPORT_NAME, start, at, name, export.read_only);
     }
 
     fn list(&mut self, data: &[u8], exports: Exports<'_>) {
@@ -456,7 +462,7 @@ impl Handshake {
         self.reply(option, reply::INFO, &data);
         self.reply(option, reply::ACK, &[]);
         if option == option::GO {
-            self.begin(option, start, at, name);
+            self.begin(option, start, at, name, export.read_only);
         }
     }
 
@@ -527,12 +533,7 @@ mod tests {
     use super::*;
 
     fn exports(names: &[&str]) -> Vec<Export> {
-        let export = |name: &&str| Export {
-            name: (*name).to_owned(),
-            size: 1 << 20,
-            rotational: false,
-            description: String::new(),
-        };
+        let export = |name: &&str| Export { name: (*name).to_owned(), size: 1 << 20, ..Export::default() };
         names.iter().map(export).collect()
     }
 
@@ -599,11 +600,24 @@ mod tests {
             pending.drain(..consumed);
         }
         assert_eq!((at, pending.len()), (bytes.len(), 0));
-        let session = Session { structured: true, base_allocation: true };
+        let session = Session { structured: true, base_allocation: true, read_only: false };
         assert_eq!(handshake.outcome(), Outcome::Transmission { export: 1, session });
         let kinds = reply_kinds(&handshake.take_outgoing());
         use reply::*;
         assert_eq!(kinds, [ACK, META_CONTEXT, ACK, INFO, INFO, ACK]);
+    }
+
+    #[test]
+    fn a_read_only_export_says_so_and_offers_no_writes() {
+        let volumes = [Export { read_only: true, ..exports(&["a"]).remove(0) }];
+        let mut handshake = started();
+        handshake.handle(&option_bytes(option::EXPORT_NAME, b"a"), Exports { volumes: &volumes, shutting_down: false });
+        let Outcome::Transmission { session, .. } = handshake.outcome() else { panic!("{:?}", handshake.outcome()) };
+        assert!(session.read_only);
+        let sent = handshake.take_outgoing();
+        let flags = u16::from_be_bytes([sent[8], sent[9]]);
+        use export_flag::*;
+        assert_eq!(flags, HAS_FLAGS | READ_ONLY | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE);
     }
 
     #[test]

@@ -19,12 +19,14 @@ pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
 /// Extents in one answer to BLOCK_STATUS: clients ask again for the rest.
 const EXTENTS_MAX: usize = 128;
 
+/// Whether a request changes data.
+fn writes(kind: Kind) -> bool {
+    matches!(kind, Kind::Write | Kind::Zeroes | Kind::Trim)
+}
+
 /// Whether a request changes something, or makes it durable.
 fn changes(kind: Kind) -> bool {
-    match kind {
-        Kind::Write | Kind::Zeroes | Kind::Trim | Kind::Flush => true,
-        Kind::Read | Kind::Cache | Kind::Status => false,
-    }
+    writes(kind) || kind == Kind::Flush
 }
 
 impl Server {
@@ -38,8 +40,10 @@ impl Server {
             self.connections.resize_with(at + 1, || None);
         }
         assert!(self.connections[at].is_none(), "connection slot {at} is used twice");
+        let state = self.volume_mut(volume);
+        state.connections += 1;
+        let session = Session { read_only: session.read_only || state.spec.read_only, ..session };
         self.connections[at] = Some(Connection::new(volume, session));
-        self.volume_mut(volume).connections += 1;
     }
 
     pub(crate) fn header_arrived(&mut self, conn: ConnId, since: Nanos, bytes: &[u8; REQUEST_BYTES]) {
@@ -127,6 +131,9 @@ impl Server {
         let state = self.volume(volume);
         if self.draining.is_some() || state.closing.is_some() {
             return Err(Errno::Shutdown);
+        }
+        if session.read_only && writes(header.kind) {
+            return Err(Errno::Perm);
         }
         header.check(state.spec.size)?;
         if header.kind == Kind::Status && !session.base_allocation {

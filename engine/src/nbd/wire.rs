@@ -63,7 +63,7 @@ pub mod info {
 pub mod export_flag {
     #![allow(missing_docs, reason = "the protocol's own names")]
     pub const HAS_FLAGS: u16 = 1 << 0;
-    /// Writes are refused. Never said by us; clients look for it.
+    /// Writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
     pub const SEND_FLUSH: u16 = 1 << 2;
     pub const SEND_FUA: u16 = 1 << 3;

@@ -69,6 +69,14 @@ impl Counters {
     }
 }
 
+/// A volume becomes read-only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Restricting {
+    pub(crate) token: u64,
+    /// Every client that could write has gone; what they wrote is being flushed.
+    pub(crate) flushing: bool,
+}
+
 /// A volume being served.
 #[derive(Debug)]
 pub(crate) struct Volume {
@@ -100,6 +108,8 @@ pub(crate) struct Volume {
     pub(crate) closing: Option<Closing>,
     /// Its write cache is being changed: whom to tell, and what it was.
     pub(crate) changing: Option<(u64, WriteCache)>,
+    /// It is becoming read-only: whom to tell.
+    pub(crate) restricting: Option<Restricting>,
     /// Whom to tell when everything that was given up is out of the device.
     pub(crate) clearing: Vec<u64>,
     /// Its last flush, before the server stops, was begun.
@@ -129,6 +139,7 @@ impl Volume {
             write_error: Errno::Io,
             closing: None,
             changing: None,
+            restricting: None,
             clearing: Vec::new(),
             draining: false,
             poked: false,

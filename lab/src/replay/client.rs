@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn it_opens_what_our_server_exports() {
         use engine::nbd::{Export as Offered, Exports, Handshake};
-        let volumes = [Offered { name: "db".into(), size: 1 << 30, rotational: false, description: String::new() }];
+        let volumes = [Offered { name: "db".into(), size: 1 << 30, ..Offered::default() }];
         let exports = Exports { volumes: &volumes, shutting_down: false };
         let ask = |name: &str| {
             // Once to learn what the client says, once more with the server's answer to it.

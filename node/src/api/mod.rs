@@ -3,20 +3,27 @@
 mod guard;
 mod metrics;
 mod routes;
+mod serve;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::middleware::{self, Next};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 
 pub use guard::Guard;
 use routes::{Failure, routes};
+pub use serve::{Purpose, serve};
 
-use crate::address::Listener;
-use crate::control::Control;
+use crate::control::{Control, Error};
+
+/// Bytes of a request's body. The largest that makes sense, an access list of 64 long rules, has about 66,000.
+const BODY_BYTES_MAX: usize = 128 << 10;
+/// A look takes a second or two at most where a disk does not answer.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The API, with everything allowed.
 pub fn router(control: Arc<Control>) -> Router {
@@ -27,7 +34,20 @@ pub fn router(control: Arc<Control>) -> Router {
             |request: Request| async move { unknown(StatusCode::METHOD_NOT_ALLOWED, &request) },
         )
         .layer(Extension(Arc::new(document)))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn(bound))
         .with_state(control)
+}
+
+/// Looks end in bounded time, whatever they look at. Changes go on, and bound their own answers.
+async fn bound(request: Request, next: Next) -> Response {
+    if !request.method().is_safe() {
+        return next.run(request).await;
+    }
+    match tokio::time::timeout(LOOK_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Failure::from(Error::Unanswered("the request", LOOK_TIMEOUT.as_secs())).into_response(),
+    }
 }
 
 fn unknown(status: StatusCode, request: &Request) -> Failure {
@@ -47,14 +67,6 @@ pub fn guarded(control: Arc<Control>, guard: Guard) -> Router {
         }
     };
     router(control).layer(middleware::from_fn(check))
-}
-
-/// Serves until the process ends.
-pub async fn serve(listener: Listener, router: Router) -> std::io::Result<()> {
-    match listener {
-        Listener::Unix(listener) => axum::serve(listener, router).await,
-        Listener::Tcp(listener) => axum::serve(listener, router).await,
-    }
 }
 
 #[cfg(test)]

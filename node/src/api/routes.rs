@@ -1,9 +1,11 @@
 //! Every route, with its description: the OpenAPI document is made of these and nothing else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{FromRequest, Path, Query, Request, State};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -15,12 +17,12 @@ use utoipa_axum::routes;
 
 use super::metrics;
 use crate::control::view::{
-    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, LiveView, PlanView, ProbeView,
-    Problem, SetDisk, SetVolume, StartProbe, Status, VolumeView,
+    AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, Health, LiveView, PlanView,
+    ProbeView, Problem, SetDisk, SetVolume, StartProbe, Status, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::Name;
-use crate::store::spec::Eviction;
+use crate::store::spec::{Allocation, Eviction};
 
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
@@ -46,6 +48,8 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(show_probe, start_probe, cancel_probe))
         .routes(routes!(show_metrics))
         .routes(routes!(document))
+        .routes(routes!(healthz))
+        .routes(routes!(readyz))
         .split_for_parts()
 }
 
@@ -79,6 +83,12 @@ impl IntoResponse for Failure {
     }
 }
 
+/// A client has so long for the body of a request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A change is answered after this long at the latest, and goes on. Dirty data of a slow disk takes seconds to be
+/// flushed.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A body in JSON; what is wrong with it is told like everything else.
 pub struct Body<T>(T);
 
@@ -86,10 +96,39 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> 
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let Json(value) = Json::from_request(request, state)
-            .await
-            .map_err(|error: JsonRejection| Failure::new(error.status(), error.body_text(), None))?;
+        let read = tokio::time::timeout(BODY_TIMEOUT, Json::from_request(request, state));
+        let late = || Failure::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time", None);
+        let Json(value) = read.await.map_err(|_| late())?.map_err(|error: JsonRejection| {
+            let hint = "GET /openapi.json describes every body";
+            Failure::new(error.status(), error.body_text(), Some(hint.into()))
+        })?;
         Ok(Body(value))
+    }
+}
+
+/// A parameter of the path, as text. What is wrong with it is told like everything else.
+pub struct Named(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let wrong = |error: PathRejection| Failure::new(error.status(), error.body_text(), None);
+        let Path(text) = Path::from_request_parts(parts, state).await.map_err(wrong)?;
+        Ok(Named(text))
+    }
+}
+
+/// Parameters behind the path, likewise.
+pub struct Asked<T>(T);
+
+impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let wrong = |error: QueryRejection| Failure::new(error.status(), error.body_text(), None);
+        let Query(value) = Query::from_request_parts(parts, state).await.map_err(wrong)?;
+        Ok(Asked(value))
     }
 }
 
@@ -97,8 +136,18 @@ fn name(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|error: String| Failure::new(StatusCode::BAD_REQUEST, error, None))
 }
 
-/// Finishes a change even if the client who asked for it goes away.
+/// Finishes a change even if the client that asked for it goes away, or is answered before because a disk hangs.
 async fn to_the_end<F>(work: F) -> Answer<Done>
+where
+    F: Future<Output = Result<Done, Error>> + Send + 'static,
+{
+    let done = tokio::time::timeout(CHANGE_TIMEOUT, tokio::spawn(work)).await;
+    let done = done.map_err(|_| Error::Unanswered("the change", CHANGE_TIMEOUT.as_secs()))?;
+    Ok(Json(done.map_err(|error| Error::Internal(error.to_string()))??))
+}
+
+/// The same for changes that write zeros first: that takes as long as it takes.
+async fn to_the_end_of_zeros<F>(work: F) -> Answer<Done>
 where
     F: Future<Output = Result<Done, Error>> + Send + 'static,
 {
@@ -122,7 +171,7 @@ struct Top {
 /// Disks and their tenants at this moment: what each gets, keeps and waits for, and the last slices.
 #[utoipa::path(get, path = "/v1/top", params(Top),
     responses((status = 200, body = Vec<LiveView>), (status = "4XX", body = Problem)))]
-async fn top(State(control): Server, Query(which): Query<Top>) -> Answer<Vec<LiveView>> {
+async fn top(State(control): Server, Asked(which): Asked<Top>) -> Answer<Vec<LiveView>> {
     let only = which.disk.as_deref().map(name).transpose()?;
     Ok(Json(control.live(only.as_ref()).await?))
 }
@@ -137,7 +186,9 @@ async fn list_volumes(State(control): Server) -> Json<Vec<VolumeView>> {
 #[utoipa::path(post, path = "/v1/volumes", request_body = CreateVolume,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn create_volume(State(control): Server, Body(request): Body<CreateVolume>) -> Answer<Done> {
-    to_the_end(async move { control.create_volume(request).await }).await
+    let writes_zeros = request.allocation == Allocation::Full;
+    let work = async move { control.create_volume(request).await };
+    if writes_zeros { to_the_end_of_zeros(work).await } else { to_the_end(work).await }
 }
 
 /// What would be decided for a volume, if it were made now. Nothing changes.
@@ -150,18 +201,14 @@ async fn plan_volume(State(control): Server, Body(request): Body<CreateVolume>) 
 /// One volume.
 #[utoipa::path(get, path = "/v1/volumes/{name}", params(("name" = String, Path)),
     responses((status = 200, body = VolumeView), (status = "4XX", body = Problem)))]
-async fn show_volume(State(control): Server, Path(volume): Path<String>) -> Answer<VolumeView> {
+async fn show_volume(State(control): Server, Named(volume): Named) -> Answer<VolumeView> {
     Ok(Json(control.show_volume(&name(&volume)?).await?))
 }
 
 /// Change a volume.
 #[utoipa::path(patch, path = "/v1/volumes/{name}", params(("name" = String, Path)), request_body = SetVolume,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn set_volume(
-    State(control): Server,
-    Path(volume): Path<String>,
-    Body(request): Body<SetVolume>,
-) -> Answer<Done> {
+async fn set_volume(State(control): Server, Named(volume): Named, Body(request): Body<SetVolume>) -> Answer<Done> {
     let name = name(&volume)?;
     to_the_end(async move { control.set_volume(&name, request).await }).await
 }
@@ -169,7 +216,7 @@ async fn set_volume(
 /// Delete a volume with its data; its clients are disconnected.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path)),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn delete_volume(State(control): Server, Path(volume): Path<String>) -> Answer<Done> {
+async fn delete_volume(State(control): Server, Named(volume): Named) -> Answer<Done> {
     let name = name(&volume)?;
     to_the_end(async move { control.delete_volume(&name).await }).await
 }
@@ -177,19 +224,15 @@ async fn delete_volume(State(control): Server, Path(volume): Path<String>) -> An
 /// Make a volume larger.
 #[utoipa::path(post, path = "/v1/volumes/{name}/grow", params(("name" = String, Path)), request_body = GrowVolume,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn grow_volume(
-    State(control): Server,
-    Path(volume): Path<String>,
-    Body(request): Body<GrowVolume>,
-) -> Answer<Done> {
+async fn grow_volume(State(control): Server, Named(volume): Named, Body(request): Body<GrowVolume>) -> Answer<Done> {
     let name = name(&volume)?;
-    to_the_end(async move { control.grow_volume(&name, request).await }).await
+    to_the_end_of_zeros(async move { control.grow_volume(&name, request).await }).await
 }
 
 /// Give up blocks that could not be written, so that flushes succeed again.
 #[utoipa::path(post, path = "/v1/volumes/{name}/clear", params(("name" = String, Path)),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn clear_volume(State(control): Server, Path(volume): Path<String>) -> Answer<Done> {
+async fn clear_volume(State(control): Server, Named(volume): Named) -> Answer<Done> {
     let name = name(&volume)?;
     to_the_end(async move { control.clear_volume(&name).await }).await
 }
@@ -206,11 +249,9 @@ struct ShowCurve {
     responses((status = 200, body = CurveView), (status = "4XX", body = Problem)))]
 async fn show_curve(
     State(control): Server,
-    Path(volume): Path<String>,
-    query: Result<Query<ShowCurve>, QueryRejection>,
+    Named(volume): Named,
+    Asked(ShowCurve { policy }): Asked<ShowCurve>,
 ) -> Answer<CurveView> {
-    let wrong = |error: QueryRejection| Failure::new(error.status(), error.body_text(), None);
-    let Query(ShowCurve { policy }) = query.map_err(wrong)?;
     Ok(Json(control.show_curve(&name(&volume)?, policy).await?))
 }
 
@@ -230,7 +271,7 @@ async fn add_disk(State(control): Server, Body(request): Body<AddDisk>) -> Answe
 /// One disk.
 #[utoipa::path(get, path = "/v1/disks/{name}", params(("name" = String, Path)),
     responses((status = 200, body = DiskView), (status = "4XX", body = Problem)))]
-async fn show_disk(State(control): Server, Path(disk): Path<String>) -> Answer<DiskView> {
+async fn show_disk(State(control): Server, Named(disk): Named) -> Answer<DiskView> {
     Ok(Json(control.show_disk(&name(&disk)?).await?))
 }
 
@@ -245,7 +286,7 @@ struct RemoveDisk {
 /// Detach a disk: flushed, closed, forgotten. Its data stays.
 #[utoipa::path(delete, path = "/v1/disks/{name}", params(("name" = String, Path), RemoveDisk),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn remove_disk(State(control): Server, Path(disk): Path<String>, Query(how): Query<RemoveDisk>) -> Answer<Done> {
+async fn remove_disk(State(control): Server, Named(disk): Named, Asked(how): Asked<RemoveDisk>) -> Answer<Done> {
     let name = name(&disk)?;
     to_the_end(async move { control.remove_disk(&name, how.force).await }).await
 }
@@ -253,14 +294,14 @@ async fn remove_disk(State(control): Server, Path(disk): Path<String>, Query(how
 /// The faults stacked on a disk's device.
 #[utoipa::path(get, path = "/v1/disks/{name}/faults", params(("name" = String, Path)),
     responses((status = 200, body = Vec<FaultView>), (status = "4XX", body = Problem)))]
-async fn list_faults(State(control): Server, Path(disk): Path<String>) -> Answer<Vec<FaultView>> {
+async fn list_faults(State(control): Server, Named(disk): Named) -> Answer<Vec<FaultView>> {
     Ok(Json(control.list_faults(&name(&disk)?).await?))
 }
 
 /// Stack a fault on a disk's device, until it is cleared or the server ends.
 #[utoipa::path(post, path = "/v1/disks/{name}/faults", params(("name" = String, Path)), request_body = AddFault,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn add_fault(State(control): Server, Path(disk): Path<String>, Body(request): Body<AddFault>) -> Answer<Done> {
+async fn add_fault(State(control): Server, Named(disk): Named, Body(request): Body<AddFault>) -> Answer<Done> {
     let name = name(&disk)?;
     to_the_end(async move { control.add_fault(&name, request).await }).await
 }
@@ -275,11 +316,7 @@ struct ClearFaults {
 /// Take faults away: all, or one. What hangs because of them goes on.
 #[utoipa::path(delete, path = "/v1/disks/{name}/faults", params(("name" = String, Path), ClearFaults),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn clear_faults(
-    State(control): Server,
-    Path(disk): Path<String>,
-    Query(which): Query<ClearFaults>,
-) -> Answer<Done> {
+async fn clear_faults(State(control): Server, Named(disk): Named, Asked(which): Asked<ClearFaults>) -> Answer<Done> {
     let name = name(&disk)?;
     to_the_end(async move { control.clear_faults(&name, which.id).await }).await
 }
@@ -287,7 +324,7 @@ async fn clear_faults(
 /// Change how a disk is shared, live, or set values of its profile by hand; or take that back.
 #[utoipa::path(patch, path = "/v1/disks/{name}", params(("name" = String, Path)), request_body = SetDisk,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn set_disk(State(control): Server, Path(disk): Path<String>, Body(request): Body<SetDisk>) -> Answer<Done> {
+async fn set_disk(State(control): Server, Named(disk): Named, Body(request): Body<SetDisk>) -> Answer<Done> {
     let name = name(&disk)?;
     to_the_end(async move { control.set_disk(&name, request).await }).await
 }
@@ -295,18 +332,14 @@ async fn set_disk(State(control): Server, Path(disk): Path<String>, Body(request
 /// How far the probe of a disk is, or how the last one ended.
 #[utoipa::path(get, path = "/v1/disks/{name}/probe", params(("name" = String, Path)),
     responses((status = 200, body = ProbeView), (status = "4XX", body = Problem)))]
-async fn show_probe(State(control): Server, Path(disk): Path<String>) -> Answer<ProbeView> {
+async fn show_probe(State(control): Server, Named(disk): Named) -> Answer<ProbeView> {
     Ok(Json(control.show_probe(&name(&disk)?)?))
 }
 
 /// Begin to measure what a disk's device can do. Answered at once; its volumes are slower meanwhile.
 #[utoipa::path(post, path = "/v1/disks/{name}/probe", params(("name" = String, Path)), request_body = StartProbe,
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn start_probe(
-    State(control): Server,
-    Path(disk): Path<String>,
-    Body(request): Body<StartProbe>,
-) -> Answer<Done> {
+async fn start_probe(State(control): Server, Named(disk): Named, Body(request): Body<StartProbe>) -> Answer<Done> {
     let name = name(&disk)?;
     to_the_end(async move { control.start_probe(&name, request).await }).await
 }
@@ -314,7 +347,7 @@ async fn start_probe(
 /// End the probe of a disk; what it found is not kept.
 #[utoipa::path(delete, path = "/v1/disks/{name}/probe", params(("name" = String, Path)),
     responses((status = 200, body = Done), (status = "4XX", body = Problem)))]
-async fn cancel_probe(State(control): Server, Path(disk): Path<String>) -> Answer<Done> {
+async fn cancel_probe(State(control): Server, Named(disk): Named) -> Answer<Done> {
     Ok(Json(control.cancel_probe(&name(&disk)?)?))
 }
 
@@ -325,6 +358,25 @@ async fn show_metrics(State(control): Server) -> Result<Response, Failure> {
         metrics::encode(control.observe().await).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// Whether the process is alive: it answers, and its state can be read.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = Health)))]
+async fn healthz(State(control): Server) -> Json<Health> {
+    Json(control.health())
+}
+
+/// Whether the server serves: it is not shutting down, and every disk is open. 503 with the reason otherwise.
+#[utoipa::path(get, path = "/readyz", responses((status = 200, body = Health), (status = 503, body = Problem)))]
+async fn readyz(State(control): Server) -> Result<Json<Health>, Failure> {
+    let reason = control.unready();
+    match reason {
+        None => Ok(Json(control.health())),
+        Some(reason) => {
+            let hint = "`aerogel status` shows the server and its disks".to_owned();
+            Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, reason, Some(hint)))
+        }
+    }
 }
 
 /// This document.

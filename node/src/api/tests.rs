@@ -153,6 +153,8 @@ async fn answers_are_what_the_document_says() {
         ("DELETE", "/v1/disks/second", None, 200),
         ("DELETE", "/v1/volumes/db", None, 200),
         ("DELETE", "/v1/volumes/db", None, 404),
+        ("GET", "/healthz", None, 200),
+        ("GET", "/readyz", None, 200),
         ("GET", "/openapi.json", None, 200),
     ];
     for (method, path, body, expected) in story {

@@ -10,20 +10,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use self::client::{ClientError, ask};
+use crate::access::{Access, Rule};
 use crate::control::SIM;
 use crate::control::view::{
     AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, LiveView, OrDefault, PlanView, SetDisk, SetVolume,
     Setting, StartProbe, Status, VolumeView,
 };
 use crate::fault::FaultText;
-use crate::quantity::{Insulation, Name, ShareText, Size, Time};
+use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
 use crate::serve::Serve;
 use crate::store::PolicyName;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
@@ -110,6 +111,8 @@ enum VolumeVerb {
         /// Allocate space only as it is written, and give it back when it is trimmed; with --device, only the latter
         #[arg(long, conflicts_with = "prealloc")]
         sparse: bool,
+        #[command(flatten)]
+        access: CreateAccess,
     },
     /// List all volumes
     List,
@@ -118,7 +121,8 @@ enum VolumeVerb {
         /// Which
         name: Name,
     },
-    /// Change the allotment of a volume's tenant, or how the volume's writes are acknowledged
+    /// Change the allotment of a volume's tenant, how the volume's writes are acknowledged, or which clients may open
+    /// it
     Set {
         /// Which
         name: Name,
@@ -137,6 +141,8 @@ enum VolumeVerb {
         /// With --write-cache unsafe: flushed data may be lost when the server stops unexpectedly
         #[arg(long)]
         i_accept_data_loss: bool,
+        #[command(flatten)]
+        access: SetAccess,
     },
     /// Draw what its tenant's cache would absorb at other sizes: the miss ratio against the size
     Curve {
@@ -169,6 +175,61 @@ enum VolumeVerb {
         /// Which
         name: Name,
     },
+}
+
+/// Which clients may open a new volume, and how.
+#[derive(Debug, Args)]
+struct CreateAccess {
+    /// Only these clients may open it: user:UID (over a Unix socket), cert:SUBJECT or name:NAME (of a client
+    /// certificate), any or nobody; with ,ro behind it, for reading only. May be repeated [default: any]
+    #[arg(long, value_name = "CLIENT")]
+    allow: Vec<Rule>,
+    /// Whether no client may change it [default: off]
+    #[arg(long, value_name = "on|off")]
+    read_only: Option<Switch>,
+    /// What clients are told of it
+    #[arg(long, value_name = "TEXT")]
+    description: Option<Description>,
+}
+
+/// The same, changed live.
+#[derive(Debug, Args)]
+struct SetAccess {
+    /// Only these clients may open it, in place of those so far: user:UID (over a Unix socket), cert:SUBJECT or
+    /// name:NAME (of a client certificate), any or nobody; with ,ro behind it, for reading only. May be repeated. The
+    /// others are disconnected
+    #[arg(long, value_name = "CLIENT")]
+    allow: Vec<Rule>,
+    /// Whether no client may change it; 'on' disconnects clients that opened it for writing, and flushes what they
+    /// wrote
+    #[arg(long, value_name = "on|off")]
+    read_only: Option<Switch>,
+    /// What clients are told of it; '' for nothing
+    #[arg(long, value_name = "TEXT")]
+    description: Option<Description>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}
+
+/// The rules of one command; nothing if it has none.
+fn access_list(rules: Vec<Rule>) -> Option<Access> {
+    if rules.is_empty() {
+        return None;
+    }
+    let list = Access::new(rules);
+    Some(list.unwrap_or_else(|why| {
+        Cli::command().error(clap::error::ErrorKind::ValueValidation, format!("--allow: {why}")).exit()
+    }))
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -488,6 +549,7 @@ fn volume_request(verb: VolumeVerb) -> Request {
             eviction,
             prealloc,
             sparse,
+            access,
         } => {
             let allocation = match (prealloc, sparse) {
                 (Some(Prealloc::Full), _) => Allocation::Full,
@@ -496,8 +558,24 @@ fn volume_request(verb: VolumeVerb) -> Request {
             };
             let progress = prealloc.and(size).map(|size| (name.clone(), size.0));
             let device = device.map(|device| absolute(&device.to_string_lossy()));
-            let body =
-                CreateVolume { name, size, device, force, disk, share, tenant, cache, like, eviction, allocation };
+            let CreateAccess { allow, read_only, description } = access;
+            let (allow, description) = (access_list(allow).unwrap_or_default(), description.unwrap_or_default());
+            let body = CreateVolume {
+                name,
+                size,
+                device,
+                force,
+                disk,
+                share,
+                tenant,
+                cache,
+                like,
+                eviction,
+                allocation,
+                allow,
+                read_only: read_only.is_some_and(Switch::is_on),
+                description,
+            };
             if dry_run {
                 let print = |answer| Ok(read::<PlanView>(answer)?.message + "\n");
                 return Request { print, ..Request::new(Method::POST, "/v1/plan", Some(json!(body))) };
@@ -506,8 +584,18 @@ fn volume_request(verb: VolumeVerb) -> Request {
         }
         VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),
         VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
-        VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss } => {
-            let body = SetVolume { share, cache, eviction, write_cache, accept_data_loss: i_accept_data_loss };
+        VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss, access } => {
+            let SetAccess { allow, read_only, description } = access;
+            let body = SetVolume {
+                share,
+                cache,
+                eviction,
+                write_cache,
+                accept_data_loss: i_accept_data_loss,
+                allow: access_list(allow),
+                read_only: read_only.map(Switch::is_on),
+                description,
+            };
             Request::new(Method::PATCH, at(&name), Some(json!(body)))
         }
         VolumeVerb::Curve { name, policy, svg } => {

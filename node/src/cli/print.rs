@@ -9,6 +9,9 @@ use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
+/// Letters of a rule that is shown in a list; longer ones are counted.
+const ACCESS_LETTERS_MAX: usize = 24;
+
 /// Columns as wide as they have to be; numbers are told by their heading's leading space and stand to the right.
 fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let width = |i: usize| {
@@ -90,7 +93,7 @@ pub fn volumes(volumes: &[VolumeView]) -> String {
     if volumes.is_empty() {
         return "no volumes: `aerogel volume create NAME SIZE` makes one\n".into();
     }
-    let headings = ["VOLUME", "DISK", "TENANT", " SIZE", " SHARE", " CACHE", "WRITES", " CLIENTS", "STATE"];
+    let headings = ["VOLUME", "DISK", "TENANT", " SIZE", " SHARE", " CACHE", "WRITES", "ACCESS", " CLIENTS", "STATE"];
     let row = |volume: &VolumeView| {
         vec![
             volume.name.clone(),
@@ -100,11 +103,23 @@ pub fn volumes(volumes: &[VolumeView]) -> String {
             ratio(volume.share.effective),
             bytes(volume.cache.effective_bytes),
             write_cache(volume.write_cache),
+            access(volume),
             volume.connections.to_string(),
             condition(volume.condition),
         ]
     };
     table(&headings, volumes.iter().map(row).collect())
+}
+
+/// Who may open a volume, in a word or two.
+fn access(volume: &VolumeView) -> String {
+    let rules = match &volume.allow[..] {
+        [] => "-".into(),
+        [rule] if rule.len() <= ACCESS_LETTERS_MAX => rule.clone(),
+        rules if rules.len() == 1 => "1 rule".into(),
+        rules => format!("{} rules", rules.len()),
+    };
+    if volume.read_only { format!("{rules}, read-only") } else { rules }
 }
 
 /// All about a volume.
@@ -124,6 +139,9 @@ pub fn volume(volume: &VolumeView) -> String {
         ("reason", volume.reason.clone().unwrap_or_default()),
         ("warnings", volume.warnings.join("\n")),
         ("open it at", volume.uris.join("\n")),
+        ("description", volume.description.clone()),
+        ("allow", volume.allow.join("\n")),
+        ("read-only", if volume.read_only { "yes".into() } else { String::new() }),
         ("size", bytes(volume.size_bytes)),
         ("disk", volume.disk.clone()),
         ("data", volume.path.clone()),

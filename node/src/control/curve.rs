@@ -3,6 +3,7 @@
 use engine::control::{Command, Report};
 use engine::units::BLOCK;
 
+use super::show::SNAPSHOT_TIMEOUT;
 use super::view::{CurvePoint, CurveView};
 use super::{Control, Error, Kind};
 use crate::quantity::Name;
@@ -17,7 +18,8 @@ impl Control {
         let volume = self.changeable(name)?;
         let gone = || Error::Offline(Kind::Volume, name.clone(), "its disk does not answer".into());
         let command = Command::Curve(volume.id, policy.map(Eviction::into));
-        let Ok(Report::Curve(curve)) = volume.thread.command(command).await else { return Err(gone()) };
+        let answer = tokio::time::timeout(SNAPSHOT_TIMEOUT, volume.thread.command(command)).await;
+        let Ok(Ok(Report::Curve(curve))) = answer else { return Err(gone()) };
         let shown = self.show_volume(name).await?;
         let point = |point: &engine::curve::Point| {
             Some(CurvePoint {

@@ -4,7 +4,7 @@
 //! is missed but what was taken back meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
 use engine::control::{CacheSpec, Command, Decision, Plan, PlanRequest, Report, Sizing, Snapshot, TenantId};
@@ -15,9 +15,9 @@ use super::view::{CreateVolume, EventView, PlanView, SizingView, Verdict};
 use super::volumes::which_disk;
 use super::{Control, Error, Kind, with_files};
 use crate::quantity::{Name, ShareText, Size};
-use crate::store::Spec;
 use crate::store::profile::date;
 use crate::store::spec::{Allotment, check_size};
+use crate::store::{Spec, Store};
 
 /// Decisions that are remembered, for those who look later; all of them are in the log.
 const EVENTS_MAX: usize = 64;
@@ -57,7 +57,7 @@ impl Control {
     }
 
     /// Tells what was decided since the last look, and keeps with the volumes what is to outlive a restart.
-    pub(super) async fn note_decisions(&self, disk: &Name, snapshot: &Snapshot) {
+    pub(super) async fn note_decisions(self: &Arc<Control>, disk: &Name, snapshot: &Snapshot) {
         let sizings = self.sizings(disk, snapshot);
         self.decisions().told.retain(|(of, tenant), _| of != disk || sizings.iter().any(|(name, _)| name == tenant));
         for (tenant, sizing) in &sizings {
@@ -70,9 +70,7 @@ impl Control {
                 Decision::BestEffort(_) => None,
                 Decision::Trial(_) => continue,
             };
-            if let Err(error) = self.keep(disk, tenant, decided).await {
-                warn!(%disk, %tenant, "its decided cache will be forgotten at a restart: {error}");
-            }
+            self.keep(disk, tenant, decided);
         }
     }
 
@@ -95,31 +93,39 @@ impl Control {
     }
 
     /// Writes the cache that was decided for a tenant beside a volume of it, if that is another one than before.
-    async fn keep(&self, disk: &Name, tenant: &Name, decided: Option<Size>) -> Result<(), Error> {
+    /// Nothing waits for that: the file system of this disk may hang, and the other disks are looked at all the same.
+    fn keep(self: &Arc<Control>, disk: &Name, tenant: &Name, decided: Option<Size>) {
         // While something is being changed, the next look is soon enough.
-        let Ok(_turn) = self.changing.try_lock() else { return Ok(()) };
-        let (store, holder, from, to) = {
-            let state = self.state();
-            let Ok(running) = state.disk(disk) else { return Ok(()) };
-            let now = running.allotment(tenant);
-            if now.cache.is_some() || !differs(now.decided, decided) {
-                return Ok(());
+        let Some(turn) = self.turns.take(disk) else { return };
+        let Some((store, holder, from, to)) = self.holder(disk, tenant, decided) else { return };
+        let (control, disk, tenant, new) = (self.clone(), disk.clone(), tenant.clone(), to.clone());
+        tokio::spawn(async move {
+            let _turn = turn;
+            let kept = with_files(&store, &holder, move |files| files.change(&from, &to)).await;
+            match kept.and_then(|kept| kept.map_err(Error::from)) {
+                Ok(()) => control.set_spec(&disk, &holder, &new),
+                Err(error) => warn!(%disk, %tenant, "its decided cache will be forgotten at a restart: {error}"),
             }
-            let holder = running.members(tenant).filter(|(_, spec)| spec.allotment == now).last();
-            let Some((name, spec)) = holder else { return Ok(()) };
-            let is_serving =
-                running.volumes.get(name).is_some_and(|volume| volume.id().is_some() && volume.progress().is_none());
-            if !is_serving {
-                return Ok(());
-            }
-            let sequence = if now.sequence == 0 { running.next_sequence() } else { now.sequence };
-            let to = Spec { allotment: Allotment { decided, sequence, ..now }, ..spec.clone() };
-            (running.store.clone(), name.clone(), spec.clone(), to)
-        };
-        let new = to.clone();
-        with_files(&store, &holder, move |files| files.change(&from, &to)).await??;
-        self.set_spec(disk, &holder, &new);
-        Ok(())
+        });
+    }
+
+    /// The volume that keeps what is decided for its tenant, with its specification as it is and as it is to be;
+    /// `None` if there is nothing to be kept.
+    fn holder(&self, disk: &Name, tenant: &Name, decided: Option<Size>) -> Option<(Arc<Store>, Name, Spec, Spec)> {
+        let state = self.state();
+        let running = state.disk(disk).ok()?;
+        let now = running.allotment(tenant);
+        if now.cache.is_some() || !differs(now.decided, decided) {
+            return None;
+        }
+        let (name, spec) = running.members(tenant).filter(|(_, spec)| spec.allotment == now).last()?;
+        let volume = running.volumes.get(name)?;
+        if volume.id().is_none() || volume.progress().is_some() {
+            return None;
+        }
+        let sequence = if now.sequence == 0 { running.next_sequence() } else { now.sequence };
+        let to = Spec { allotment: Allotment { decided, sequence, ..now }, ..spec.clone() };
+        Some((running.store.clone(), name.clone(), spec.clone(), to))
     }
 
     /// What would be decided for a volume, if it were made now. Nothing changes.

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::registry::Entry;
 use super::view::AddDisk;
-use super::{Control, Disk, Done, Error, Kind, Running, State, VolumeState, blocking, refusal, resolve, stop};
+use super::{Control, Disk, Done, Error, Kind, Running, VolumeState, blocking, refusal, resolve, stop};
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
 use crate::quantity::{Name, Size};
 use crate::reactor::Stack;
@@ -23,13 +23,18 @@ pub const SIM: &str = "sim:";
 const FIRST: &str = "default";
 /// A new disk starts with at least one in so many of the bytes that are its part, or not at all.
 const LEAST_PART: u64 = 4;
+/// How long a machine may take to free memory, beyond the age at which dirty data is written anyway: 5 s longer than
+/// it takes to tell what it holds. One that does not answer then holds all of it.
+const BUDGET_PATIENCE: Duration = Duration::from_secs(10);
+/// Questions to the file system of a disk at a time. Each holds a thread of a pool of 512 if the file system hangs.
+const QUESTIONS_MAX: usize = 4;
 /// How often is looked whether memory that was held is free.
 const HELD_POLL: Duration = Duration::from_secs(1);
 
 impl Control {
     /// Opens every disk of the registry. One that cannot be used is offline; the others go on.
     pub(super) async fn open_known_disks(&self) {
-        let known = self.state().registry.disks.clone();
+        let known = self.registry.lock().await.disks.clone();
         let mut opened = Vec::new();
         for (name, entry) in known {
             let path = resolve(&self.config.data, &entry.path);
@@ -51,7 +56,7 @@ impl Control {
                 self.open_volumes(&name).await;
             }
         }
-        self.settle().await;
+        self.settle(None).await;
     }
 
     pub(super) async fn make_first_disk(&self) -> anyhow::Result<()> {
@@ -105,13 +110,14 @@ impl Control {
             thread: Arc::new(thread),
             volumes: Default::default(),
             tenants: Default::default(),
+            questions: Arc::new(tokio::sync::Semaphore::new(QUESTIONS_MAX)),
         })
     }
 
     /// Adds a disk, or tries an offline one again.
     pub async fn add_disk(&self, request: AddDisk) -> Result<Done, Error> {
-        let _turn = self.change().await?;
         let name = request.name.clone();
+        let _turn = self.change(&name).await?;
         let expected = {
             let state = self.state();
             match state.disks.get(&name) {
@@ -121,14 +127,18 @@ impl Control {
             }
         };
         request.scheduling().check().map_err(Error::Invalid)?;
-        let path = self.usable_path(&request)?;
-        let made = expected.is_none() && !Identity::exists(&path).map_err(Error::Unusable)?;
+        let path = self.path_of(&request)?;
+        let (path, exists) = blocking(move || usable(path)).await??;
+        let made = expected.is_none() && !exists;
         let simulated = match made {
             true => pretence(&request).await?,
-            false => found_pretence(&request, &path, expected.is_some())?,
+            false => {
+                let (request, path, is_known) = (request.clone(), path.clone(), expected.is_some());
+                blocking(move || found_pretence(&request, &path, is_known)).await??
+            }
         };
         if !request.force && simulated.is_none() {
-            self.check_device(&path)?;
+            self.check_device(&path).await?;
         }
         if made {
             let (path, faults, scheduling) = (path.clone(), request.faults.clone(), request.scheduling());
@@ -163,51 +173,65 @@ impl Control {
     /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they do not
     /// free in time, bytes, is not the new disk's until they have.
     async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
+        let _division = self.dividing.lock().await;
         let others = self.running();
         let part = self.memory_bytes / (others.len() as u64 + 1);
         let before = self.memory_bytes / (others.len() as u64).max(1);
-        let held_bytes = self.set_budgets(&others, part).await?;
+        let held_bytes = self.set_budgets(&others, part, before).await?;
         let budget = part.saturating_sub(held_bytes);
         if budget < part / LEAST_PART {
-            self.set_budgets(&others, before).await?;
+            self.set_budgets(&others, before, before).await?;
             return Err(Error::MemoryHeld(Size(held_bytes)));
         }
         let uuid = store.identity.uuid;
-        let started = self.start(name, store, budget);
-        let result = started.map_err(Error::Unusable).and_then(|running| {
-            let stored = path.strip_prefix(std::path::absolute(&self.config.data).unwrap_or_default()).unwrap_or(path);
-            let mut state = self.state();
-            let mut registry = state.registry.clone();
-            registry.disks.insert(name.clone(), Entry { path: stored.to_owned(), uuid });
-            registry.write(&self.config.data).map_err(Error::Registry)?;
-            state.registry = registry;
-            state.disks.insert(name.clone(), Disk { path: path.to_owned(), uuid, state: Ok(running) });
-            Ok(())
-        });
-        if let Err(error) = result {
-            self.set_budgets(&others, before).await?;
+        if let Err(error) = self.enter(name, path, uuid, self.start(name, store, budget)).await {
+            self.set_budgets(&others, before, before).await?;
             return Err(error);
         }
         if held_bytes > 0 {
             self.follow_up(name, &others, part);
         }
+        drop(_division);
         self.open_volumes(name).await;
-        self.settle().await;
+        self.settle(Some(name)).await;
         Ok(held_bytes)
     }
 
+    /// Enters a disk into the registry and the state, if it was started.
+    async fn enter(
+        &self,
+        name: &Name,
+        path: &Path,
+        uuid: uuid::Uuid,
+        started: Result<Running, String>,
+    ) -> Result<(), Error> {
+        let running = started.map_err(Error::Unusable)?;
+        let data = std::path::absolute(&self.config.data).unwrap_or_default();
+        let entry = Entry { path: path.strip_prefix(data).unwrap_or(path).to_owned(), uuid };
+        let key = name.clone();
+        self.change_registry(move |registry| drop(registry.disks.insert(key, entry))).await?;
+        let disk = Disk { path: path.to_owned(), uuid, state: Ok(running) };
+        self.state().disks.insert(name.clone(), disk);
+        Ok(())
+    }
+
     /// Gives every one of these disks this much memory, waiting until those that shrink have, in bounded time; or leaves all as
-    /// they are. Bytes that are still held then.
-    async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64) -> Result<u64, Error> {
+    /// they are. Bytes that are still held then; a disk that does not answer holds all that it had `before`.
+    async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64, before: u64) -> Result<u64, Error> {
         self.divisions.fetch_add(1, Ordering::Relaxed);
+        let patience = self.config.limits.dirty_age.0 + BUDGET_PATIENCE;
         let set = |bytes| {
-            futures::future::join_all(disks.iter().map(move |(_, disk)| disk.command(Command::SetBudget(bytes))))
+            let set = move |(_, disk): &(Name, Arc<DiskHandle>)| {
+                tokio::time::timeout(patience, disk.command(Command::SetBudget(bytes)))
+            };
+            futures::future::join_all(disks.iter().map(set))
         };
         let mut held_bytes = 0;
         for ((name, _), report) in disks.iter().zip(set(bytes).await) {
             match report {
-                Ok(Report::Held { bytes }) => held_bytes += bytes,
-                Ok(Report::Refused(refusal)) => {
+                Err(_) => held_bytes += before.saturating_sub(bytes),
+                Ok(Ok(Report::Held { bytes })) => held_bytes += bytes,
+                Ok(Ok(Report::Refused(refusal))) => {
                     set(self.memory_bytes / disks.len() as u64).await;
                     return Err(Error::Refused { kind: Kind::Disk, name: name.clone(), refusal });
                 }
@@ -221,12 +245,12 @@ impl Control {
     fn follow_up(&self, name: &Name, lenders: &[(Name, Arc<DiskHandle>)], part: u64) {
         let Ok(newcomer) = self.state().disk(name).map(|running| Arc::downgrade(&running.thread)) else { return };
         let lenders: Vec<_> = lenders.iter().map(|(_, thread)| Arc::downgrade(thread)).collect();
-        let (changing, divisions) = (self.changing.clone(), self.divisions.clone());
+        let (dividing, divisions) = (self.dividing.clone(), self.divisions.clone());
         let division = divisions.load(Ordering::Relaxed);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(HELD_POLL).await;
-                let _turn = changing.lock().await;
+                let _division = dividing.lock().await;
                 let current = divisions.load(Ordering::Relaxed) == division;
                 let Some(newcomer) = newcomer.upgrade().filter(|_| current) else { return };
                 let mut held = false;
@@ -237,7 +261,7 @@ impl Control {
                     };
                 }
                 if !held {
-                    let _ = newcomer.command(Command::SetBudget(part)).await;
+                    let _ = tokio::time::timeout(HELD_POLL, newcomer.command(Command::SetBudget(part))).await;
                     return;
                 }
             }
@@ -245,7 +269,7 @@ impl Control {
     }
 
     /// Where a disk is, or will be.
-    fn usable_path(&self, request: &AddDisk) -> Result<PathBuf, Error> {
+    fn path_of(&self, request: &AddDisk) -> Result<PathBuf, Error> {
         let known = self.state().disks.get(&request.name).map(|disk| disk.path.clone());
         let directory = match (request.path.starts_with(SIM), &request.directory, known) {
             (true, Some(directory), _) => directory.into(),
@@ -256,34 +280,18 @@ impl Control {
                 return Err(Error::Invalid("only a simulated disk has a directory besides its path".into()));
             }
         };
-        let path = std::path::absolute(&directory)
-            .map_err(|error| Error::Invalid(format!("'{}' is not a path: {error}", request.path)))?;
-        match std::fs::metadata(&path) {
-            Ok(found) if !found.is_dir() => Err(Error::Invalid(format!(
-                "{} is not a directory: a disk has one, and `aerogel volume create NAME --device PATH` puts a volume on a raw device",
-                path.display()
-            ))),
-            _ => Ok(path),
-        }
+        std::path::absolute(&directory)
+            .map_err(|error| Error::Invalid(format!("'{}' is not a path: {error}", request.path)))
     }
 
     /// Refuses a directory on the device of another disk.
-    fn check_device(&self, path: &Path) -> Result<(), Error> {
+    async fn check_device(&self, path: &Path) -> Result<(), Error> {
         // A directory that is to be made will be on the device of its parent.
-        for ancestor in path.ancestors() {
-            match std::fs::metadata(ancestor) {
-                Ok(found) => return self.check_drives(found.dev(), &path.display().to_string(), None),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    return Err(Error::Unusable(format!(
-                        "which device {} is on cannot be found out: {} cannot be read: {error}",
-                        path.display(),
-                        ancestor.display()
-                    )));
-                }
-            }
+        let looked = path.to_owned();
+        match blocking(move || device_of(&looked)).await?? {
+            Some(device) => self.check_drives(device, &path.display().to_string(), None),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn volume_counts(&self, disk: &Name) -> (usize, usize) {
@@ -295,7 +303,7 @@ impl Control {
 
     /// Detaches a disk: flushed, closed, forgotten. Everything on it stays, to be added again here or elsewhere.
     pub async fn remove_disk(&self, name: &Name, force: bool) -> Result<Done, Error> {
-        let _turn = self.change().await?;
+        let _turn = self.change(name).await?;
         let online = {
             let state = self.state();
             match state.disk(name) {
@@ -308,30 +316,27 @@ impl Control {
             self.check_unused(name, force).await?;
             self.end_probes(Some(name));
             self.close_volumes(name).await?;
-            if let Err(error) = self.forget(name) {
+            if let Err(error) = self.forget(name).await {
                 self.open_volumes(name).await;
                 return Err(error);
             }
             stop(thread).await;
             self.forget_series(name);
+            let _division = self.dividing.lock().await;
             let others = self.running();
-            self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1)).await?;
+            self.set_budgets(&others, self.memory_bytes / (others.len() as u64).max(1), 0).await?;
         } else {
-            self.forget(name)?;
+            self.forget(name).await?;
         }
         info!(disk = %name, "removed");
         let message = format!("disk '{name}' is detached; its data is untouched, `aerogel disk add` brings it back");
         Ok(Done { message, disk: None, volume: None })
     }
 
-    fn forget(&self, name: &Name) -> Result<(), Error> {
-        let mut state = self.state();
-        let mut registry = state.registry.clone();
-        registry.disks.remove(name);
-        registry.write(&self.config.data).map_err(Error::Registry)?;
-        let State { disks, registry: current } = &mut *state;
-        *current = registry;
-        disks.remove(name);
+    async fn forget(&self, name: &Name) -> Result<(), Error> {
+        let key = name.clone();
+        self.change_registry(move |registry| drop(registry.disks.remove(&key))).await?;
+        self.state().disks.remove(name);
         Ok(())
     }
 
@@ -369,6 +374,38 @@ impl Control {
         }
         Ok(())
     }
+}
+
+/// A path that is, or can become, the directory of a disk; and whether it is one already.
+fn usable(path: PathBuf) -> Result<(PathBuf, bool), Error> {
+    match std::fs::metadata(&path) {
+        Ok(found) if !found.is_dir() => Err(Error::Invalid(format!(
+            "{} is not a directory: a disk has one, and `aerogel volume create NAME --device PATH` puts a volume on a raw device",
+            path.display()
+        ))),
+        _ => {
+            let exists = Identity::exists(&path).map_err(Error::Unusable)?;
+            Ok((path, exists))
+        }
+    }
+}
+
+/// The device that a directory is on, or will be on.
+fn device_of(path: &Path) -> Result<Option<u64>, Error> {
+    for ancestor in path.ancestors() {
+        match std::fs::metadata(ancestor) {
+            Ok(found) => return Ok(Some(found.dev())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(Error::Unusable(format!(
+                    "which device {} is on cannot be found out: {} cannot be read: {error}",
+                    path.display(),
+                    ancestor.display()
+                )));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// What a new disk is to pretend to be.

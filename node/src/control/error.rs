@@ -48,6 +48,12 @@ pub enum Error {
     /// Another operation on it is under way.
     #[error("{0} '{1}' is still being created or changed")]
     Busy(Kind, Name),
+    /// An earlier change has not ended.
+    #[error("disk '{0}' is still being changed by an earlier request")]
+    Changing(Name),
+    /// The disk has not answered for a long time, and what was begun may still happen.
+    #[error("{0} has no answer after {1} s, and goes on: a device or a file system does not answer")]
+    Unanswered(&'static str, u64),
     /// One probe at a time.
     #[error("disk '{0}' is being probed already")]
     Probing(Name),
@@ -158,7 +164,8 @@ impl Error {
             Error::Raw(RawError::Open { .. }) => 500,
             Error::Store(StoreError::TooLarge { .. }) => 400,
             Error::Store(StoreError::NoSpace { .. }) | Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
-            Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
+            Error::ShuttingDown | Error::Changing(_) | Error::Store(StoreError::Cancelled) => 503,
+            Error::Unanswered(..) => 504,
             Error::Store(StoreError::Step { .. } | StoreError::NotUndone { .. } | StoreError::NotRemoved { .. })
             | Error::Registry(_)
             | Error::Internal(_) => 500,
@@ -180,6 +187,10 @@ impl Error {
             Error::Waiting(..) => "`aerogel volume show` says when it is served".into(),
             Error::Offline(Kind::Volume, ..) => "when the reason is gone, restart the server".into(),
             Error::Busy(kind, name) => format!("wait for it: `aerogel {kind} show {name}`"),
+            Error::Changing(name) => {
+                format!("wait for it; `aerogel disk show {name}` tells whether its device answers")
+            }
+            Error::Unanswered(..) => "`aerogel status` shows which disk does not answer, and what became of it".into(),
             Error::Probing(name) => format!("wait for it, or end it: `aerogel disk probe {name} --cancel`"),
             Error::NotProbing(name) => format!("`aerogel disk probe {name}` begins a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),

@@ -55,10 +55,11 @@ impl Control {
         if self.unnoted(disk, snapshot).is_empty() {
             return;
         }
+        // With the turn, since an operator may accept the loss at this moment; else the next look is soon enough.
+        let Some(turn) = self.turns.take(disk) else { return };
         let (control, disk) = (self.clone(), disk.clone());
         tokio::spawn(async move {
-            // With the turn, since an operator may accept the loss at this moment.
-            let Ok(_turn) = control.change().await else { return };
+            let _turn = turn;
             let Some(snapshot) = control.snapshot(&disk).await else { return };
             let lost = control.unnoted(&disk, &snapshot);
             control.remember_lost(&disk, &lost).await;

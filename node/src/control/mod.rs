@@ -1,9 +1,9 @@
 //! The manager of disks, tenants and volumes.
 //!
-//! Changes happen one at a time, under `changing`; each applies to the state first, then to the disk's machine and to its
-//! files, and is taken back as a whole if either refuses. The state itself is behind a lock that is never held while
-//! waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of disks in the
-//! server's directory, everything about volumes in the disks.
+//! Changes of a disk happen one at a time (`turn.rs`); each applies to the state first, then to the disk's machine
+//! and to its files, and is taken back as a whole if either refuses. The state itself is behind a lock that is never
+//! held while waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of
+//! disks in the server's directory, everything about volumes in the disks.
 
 mod curve;
 mod decisions;
@@ -18,6 +18,7 @@ mod raw;
 mod registry;
 mod scheduling;
 mod show;
+mod turn;
 pub mod view;
 mod volumes;
 mod waiting;
@@ -40,8 +41,9 @@ use registry::Registry;
 pub use show::Observed;
 pub use view::Done;
 
+use crate::access::Grant;
 use crate::config::Config;
-use crate::disk_thread::{DiskHandle, Stopped};
+use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::Name;
 use crate::store::spec::Allotment;
@@ -56,7 +58,11 @@ pub struct Control {
     memory_bytes: u64,
     started: Instant,
     shutting_down: AtomicBool,
-    changing: Arc<tokio::sync::Mutex<()>>,
+    turns: turn::Turns,
+    /// Memory is divided among the disks by one change at a time.
+    dividing: Arc<tokio::sync::Mutex<()>>,
+    /// The list of disks, as it stands in the server's directory.
+    registry: Arc<tokio::sync::Mutex<Registry>>,
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
@@ -81,7 +87,6 @@ pub struct Listening {
 
 #[derive(Debug)]
 struct State {
-    registry: Registry,
     disks: BTreeMap<Name, Disk>,
 }
 
@@ -100,6 +105,8 @@ struct Running {
     thread: Arc<DiskHandle>,
     volumes: BTreeMap<Name, Volume>,
     tenants: BTreeMap<Name, Tenant>,
+    /// Questions to its file system that may be under way: each holds a thread until it is answered.
+    questions: Arc<tokio::sync::Semaphore>,
 }
 
 #[derive(Debug)]
@@ -142,6 +149,8 @@ pub struct Target {
     pub thread: Arc<DiskHandle>,
     /// Its number there.
     pub volume: VolumeId,
+    /// Which volume it is: numbers are given again.
+    uuid: Uuid,
     /// Its tenant's.
     pub tenant: TenantId,
     /// How many tenants the disk has.
@@ -184,13 +193,15 @@ impl Control {
             listening: Mutex::default(),
             started: Instant::now(),
             shutting_down: AtomicBool::new(false),
-            changing: Arc::default(),
+            turns: turn::Turns::default(),
+            dividing: Arc::default(),
+            registry: Arc::new(tokio::sync::Mutex::new(registry)),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
-            state: Mutex::new(State { registry, disks: BTreeMap::new() }),
+            state: Mutex::new(State { disks: BTreeMap::new() }),
             _lock: lock,
             config,
         });
@@ -214,25 +225,47 @@ impl Control {
         *self.listening.lock().expect("no one panics while holding it") = listening;
     }
 
-    /// What a client can open.
-    pub fn offer(&self, _peer: &Peer) -> Offer {
+    /// What a client can open; the other volumes do not exist for it.
+    pub fn offer(&self, peer: &Peer) -> Offer {
         let state = self.state();
         let mut offer = Offer { volumes: Vec::new(), targets: Vec::new(), shutting_down: self.is_shutting_down() };
         for running in state.disks.values().filter_map(|disk| disk.state.as_ref().ok()) {
             for (name, volume) in &running.volumes {
                 let (Some(spec), VolumeState::Serving { id, .. }) = (&volume.spec, &volume.state) else { continue };
+                let Some(grant) = volume.grants(peer) else { continue };
                 offer.volumes.push(Export {
                     name: name.to_string(),
                     size: spec.size,
                     rotational: running.store.is_rotational(),
-                    description: String::new(),
+                    description: spec.description.to_string(),
+                    read_only: grant == Grant::Read,
                 });
                 let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
-                let (thread, tenants) = (running.thread.clone(), running.tenants.len());
-                offer.targets.push(Target { thread, volume: *id, tenant, tenants });
+                let (thread, tenants, uuid) = (running.thread.clone(), running.tenants.len(), spec.uuid);
+                offer.targets.push(Target { thread, volume: *id, uuid, tenant, tenants });
             }
         }
         offer
+    }
+
+    /// Hands a client whose handshake is done to the thread of its disk, which has room for it; or closes its
+    /// connection, if by now it may not open the volume any more, or not in the way that was agreed on. No change of
+    /// access comes between the check and the hand-over: the thread is told of each after it stands in the state.
+    pub fn hand_over(&self, target: &Target, room: Room, client: Client) -> bool {
+        let needed = if client.session.read_only { Grant::Read } else { Grant::Write };
+        let state = self.state();
+        let disks = state.disks.values().filter_map(|disk| disk.state.as_ref().ok());
+        let mut volumes =
+            disks.filter(|disk| Arc::ptr_eq(&disk.thread, &target.thread)).flat_map(|d| d.volumes.values());
+        let is_it = |volume: &&Volume| {
+            let uuid = volume.spec.as_ref().map(|spec| spec.uuid);
+            volume.id() == Some(target.volume) && uuid == Some(target.uuid)
+        };
+        let is_allowed = volumes.find(is_it).is_some_and(|volume| volume.grants(&client.peer) >= Some(needed));
+        if is_allowed {
+            room.take(client);
+        }
+        is_allowed
     }
 
     /// Whether the server is draining.
@@ -240,10 +273,19 @@ impl Control {
         self.shutting_down.load(Ordering::Relaxed)
     }
 
-    /// Waits for its turn to change something.
-    async fn change(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Error> {
-        let turn = self.changing.lock().await;
-        if self.is_shutting_down() { Err(Error::ShuttingDown) } else { Ok(turn) }
+    /// Changes the list of disks, in the server's directory and here; or neither. The state is not held meanwhile: that
+    /// directory may hang, too.
+    async fn change_registry(&self, change: impl FnOnce(&mut Registry) + Send + 'static) -> Result<(), Error> {
+        let mut registry = self.registry.clone().lock_owned().await;
+        let data = self.config.data.clone();
+        let written = blocking(move || {
+            let mut next = registry.clone();
+            change(&mut next);
+            next.write(&data)?;
+            *registry = next;
+            Ok(())
+        });
+        written.await?.map_err(Error::Registry)
     }
 
     /// Refuses new requests, finishes those received, flushes everything. Names the volumes whose data is not on the
@@ -259,8 +301,9 @@ impl Control {
             }
         }
         let deadline = tokio::time::Instant::now() + self.config.shutdown_timeout.0;
-        // Whoever is changing something may take long: the data of the others must not wait for that.
-        let threads: Vec<_> = self.running().into_iter().collect();
+        // A change under way may take long: the data of other volumes does not wait for that.
+        let threads = self.running();
+        let names: Vec<Name> = threads.iter().map(|(disk, _)| disk.clone()).collect();
         let drains = threads.into_iter().map(|(disk, thread)| async move {
             let drained = tokio::time::timeout_at(deadline, thread.command(Command::Drain)).await;
             let (failed, lost) = match drained {
@@ -282,7 +325,8 @@ impl Control {
             failed.iter().map(Name::to_string).collect::<Vec<_>>()
         });
         let failed = futures::future::join_all(drains).await.concat();
-        let _turn = tokio::time::timeout_at(deadline, self.changing.lock()).await;
+        let turns = names.iter().map(|disk| tokio::time::timeout_at(deadline, self.turns.wait(disk)));
+        let _turns = futures::future::join_all(turns).await;
         let disks = std::mem::take(&mut self.state().disks);
         for running in disks.into_values().filter_map(|disk| disk.state.ok()) {
             if failed.is_empty() {
@@ -455,6 +499,13 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 }
 
 impl Volume {
+    /// What a client may do with it.
+    fn grants(&self, peer: &Peer) -> Option<Grant> {
+        let spec = self.spec.as_ref()?;
+        let grant = spec.allow.grants(peer)?;
+        Some(if spec.read_only { Grant::Read } else { grant })
+    }
+
     fn id(&self) -> Option<VolumeId> {
         match self.state {
             VolumeState::Serving { id, .. } => Some(id),

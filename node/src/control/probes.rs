@@ -49,7 +49,7 @@ impl Control {
                 probe::SECONDS_MOST
             )));
         }
-        let turn = self.change().await?;
+        let turn = self.change(disk).await?;
         let (store, devices) = {
             let state = self.state();
             let running = state.disk(disk)?;
@@ -116,7 +116,7 @@ impl Control {
             found.push((Key::DisturbedByVolumes, Finding::plain(Some(ratio.min(1.0)))));
         }
         let said = summary(&store.known().profile, &found);
-        let _turn = self.changing.lock().await;
+        let _turn = self.turns.wait(disk).await;
         let keep = blocking(move || store.change(|known| known.profile.take(&found, now_s()))).await;
         match keep {
             Ok(Ok(())) => {

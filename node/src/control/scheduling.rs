@@ -34,7 +34,7 @@ impl Control {
 
     /// Changes how a disk is shared, or values of its profile; or nothing.
     pub async fn set_disk(&self, name: &Name, request: SetDisk) -> Result<Done, Error> {
-        let _turn = self.change().await?;
+        let _turn = self.change(name).await?;
         let overrides = request.profile.iter().map(|(key, to)| parse(name, key, to));
         let overrides: Vec<(Key, Option<Override>)> = overrides.collect::<Result<_, _>>()?;
         let store = self.state().disk(name)?.store.clone();

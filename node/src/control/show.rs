@@ -1,6 +1,7 @@
 //! What is there to see: the state, joined with a snapshot of each disk's machine.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use engine::units::{BLOCK, Share};
 use super::faults::{fault_views, fault_warnings};
 use super::live::{DiskUse, policy_view};
 use super::view::{
-    CacheView, Condition, DataKind, DiskView, DriveCache, ProfileView, ShareView, Status, TenantView, Traffic,
+    CacheView, Condition, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView, Status, TenantView, Traffic,
     ValueSource, ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
@@ -24,7 +25,7 @@ use crate::store::spec::{Allotment, WriteCache};
 use crate::store::{DataId, Files, Journal, Kernel, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
-pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A disk's counters with the names that they belong to.
 #[derive(Debug)]
@@ -58,11 +59,48 @@ impl Control {
         }
     }
 
+    /// Asks the file system of a disk, in bounded time; nothing if it does not answer, or has not answered too many
+    /// others.
+    async fn ask_files<T: Send + 'static>(&self, disk: &Name, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let questions = self.state().disk(disk).ok()?.questions.clone();
+        let answer = async {
+            let permit = questions.acquire_owned().await.ok()?;
+            let asked = blocking(move || {
+                let _permit = permit;
+                work()
+            });
+            asked.await.ok()
+        };
+        tokio::time::timeout(SNAPSHOT_TIMEOUT, answer).await.ok()?
+    }
+
+    /// What is wrong with the data of volumes that are served; nothing if the file system does not answer.
+    async fn replaced(&self, disk: &Name) -> Option<BTreeMap<Name, String>> {
+        let served: Vec<(Name, PathBuf, DataId)> = {
+            let state = self.state();
+            let running = state.disk(disk).ok()?;
+            let directory = running.store.volumes();
+            let served = running.volumes.iter().filter_map(|(name, volume)| match volume.state {
+                VolumeState::Serving { data, .. } => {
+                    let path = Files { directory: &directory, name }.data_of(volume.spec.as_ref());
+                    Some((name.clone(), path, data))
+                }
+                _ => None,
+            });
+            served.collect()
+        };
+        let look = move || {
+            let warnings = served.into_iter().map(|(name, path, data)| Some((name, replaced_warning(&path, data)?)));
+            warnings.flatten().collect()
+        };
+        self.ask_files(disk, look).await
+    }
+
     /// The counters of all disks that answer.
     pub async fn observe(&self) -> Vec<Observed> {
         let disks = self.running().into_iter().map(|(disk, _)| async move {
-            let snapshot = self.snapshot(&disk).await?;
-            let layers = self.layers(&disk).await?;
+            let (snapshot, layers) = futures::future::join(self.snapshot(&disk), self.layers(&disk)).await;
+            let (snapshot, layers) = (snapshot?, layers?);
             let state = self.state();
             let running = state.disk(&disk).ok()?;
             let served = running
@@ -77,6 +115,25 @@ impl Control {
             Some(Observed { disk: disk.clone(), snapshot, volumes, tenants, insulation, time, committed_share, layers })
         });
         futures::future::join_all(disks).await.into_iter().flatten().collect()
+    }
+
+    /// What can be told without asking anything else.
+    pub fn health(&self) -> Health {
+        let disks_online = self.state().disks.values().filter(|disk| disk.state.is_ok()).count();
+        Health { uptime_seconds: self.started.elapsed().as_secs(), disks_online }
+    }
+
+    /// Why the server does not serve all that it should.
+    pub fn unready(&self) -> Option<String> {
+        if self.is_shutting_down() {
+            return Some("the server is shutting down".into());
+        }
+        let state = self.state();
+        let reason = |(name, disk): (&Name, &Disk)| {
+            disk.state.as_ref().err().map(|reason| format!("disk '{name}' is offline: {reason}"))
+        };
+        let reasons: Vec<String> = state.disks.iter().filter_map(reason).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
     }
 
     /// One volume.
@@ -95,47 +152,59 @@ impl Control {
     }
 
     async fn list_volumes_of(&self, disk: &Name) -> Vec<VolumeView> {
-        let snapshot = self.snapshot(disk).await;
+        let (snapshot, replaced) = futures::future::join(self.snapshot(disk), self.replaced(disk)).await;
         let listening = self.listening().nbd;
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return Vec::new() };
         let chosen = self.chosen(disk, &running.store);
         let tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
         let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_ref(), &tenants, &listening);
-        running.volumes.iter().map(view).collect()
+        let mut views: Vec<VolumeView> = running.volumes.iter().map(view).collect();
+        for (view, name) in views.iter_mut().zip(running.volumes.keys()) {
+            match &replaced {
+                Some(replaced) => view.warnings.extend(replaced.get(name).cloned()),
+                None => view.warnings.push("the file system of its disk does not answer".into()),
+            }
+        }
+        views
     }
 
     /// One disk.
     pub async fn show_disk(&self, name: &Name) -> Result<DiskView, Error> {
-        let snapshot = self.snapshot(name).await;
-        let (mut view, running) = {
+        let question = {
             let state = self.state();
             let disk = state.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
-            let running = disk.state.as_ref().ok().map(|running| (running.store.clone(), running.devices()));
+            disk.state.as_ref().ok().map(|running| (running.store.clone(), running.devices()))
+        };
+        let look = async {
+            let (store, devices) = question?;
+            self.ask_files(name, move || look(&store, &devices)).await
+        };
+        let (snapshot, layers, looked) = futures::future::join3(self.snapshot(name), self.layers(name), look).await;
+        let mut view = {
+            let state = self.state();
+            let disk = state.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
             let mut view = disk_view(&state, name, disk, snapshot.as_ref());
             if let Ok(running) = &disk.state {
                 let chosen = self.chosen(name, &running.store);
                 view.policy = Some(policy_view(running, &chosen, snapshot.as_ref()));
                 view.tenants = self.tenant_views(name, running, &chosen, snapshot.as_ref());
             }
-            (view, running)
+            view
         };
-        let Some((store, devices)) = running else { return Ok(view) };
-        let looked = blocking(move || look(&store, &devices)).await?;
-        view.free_bytes = looked.free_bytes;
-        view.device = Some(looked.device);
-        view.drive_cache = looked.drive_cache;
-        view.scheduler = looked.scheduler;
-        view.file_system = Some(looked.file_system);
-        view.journal = if view.data == DataKind::Raw { Journal::None } else { looked.journal };
-        view.unclaimed = looked.unclaimed;
-        view.warnings.extend(looked.warnings);
-        if let Some(layers) = self.layers(name).await {
+        if view.condition == Condition::Offline {
+            return Ok(view);
+        }
+        match looked {
+            Some(looked) => add(&mut view, looked),
+            None => view.warnings.push("its file system does not answer: is the device hung?".into()),
+        }
+        if let Some(layers) = layers {
             view.warnings.extend(fault_warnings(&layers));
             view.faults = fault_views(&layers);
         }
         if snapshot.is_none() {
-            view.warnings.push("its thread does not answer: is the device stuck?".into());
+            view.warnings.push("its thread does not answer: is the device hung?".into());
         }
         Ok(view)
     }
@@ -220,6 +289,9 @@ fn volume_view(
         path: absolute(&path),
         raw: spec.is_some_and(|spec| spec.device.is_some()),
         uris: if condition == Condition::Online { uris(listening, name) } else { Vec::new() },
+        allow: spec.map(|spec| spec.allow.texts()).unwrap_or_default(),
+        read_only: spec.is_some_and(|spec| spec.read_only),
+        description: spec.map(|spec| spec.description.to_string()).unwrap_or_default(),
         share: of_tenant.map_or_else(|| Shares::of(running).view(&tenant), |view| view.share.clone()),
         cache: cache_view(running, &tenant, snapshot),
         slice: of_tenant.and_then(|view| view.slice.clone()),
@@ -242,25 +314,6 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     if volume.spec.as_ref().is_some_and(|spec| spec.write_cache == WriteCache::Unsafe) {
         warnings.push("write_cache=unsafe: flushed data may be lost when the server stops unexpectedly".into());
     }
-    if let VolumeState::Serving { data, .. } = volume.state {
-        let directory = running.store.volumes();
-        let path = Files { directory: &directory, name }.data_of(volume.spec.as_ref());
-        let gone = match DataId::at(&path) {
-            Ok(found) => found != data,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-            Err(error) => {
-                warnings.push(format!("{} cannot be looked at: {error}", path.display()));
-                false
-            }
-        };
-        if gone {
-            let (what, fix) = match data {
-                DataId::File { .. } => ("data file", "copy its data elsewhere before the server stops"),
-                DataId::Device(_) => ("device", "bring it back before the server stops, or it will be offline"),
-            };
-            warnings.push(format!("its {what} {} was removed or replaced while it is served: {fix}", path.display()));
-        }
-    }
     let device = volume.spec.as_ref().and_then(|spec| spec.device.as_ref());
     if device.is_some_and(|device| device.facts.is_empty()) {
         warnings.push("its device has no serial number nor anything else to be known by, only its size".into());
@@ -276,6 +329,22 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
         warnings.push(format!("it runs without the cache that was asked for: {why}"));
     }
     warnings
+}
+
+/// What to say of a volume that is served if its data is not at `path` any more.
+fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
+    match DataId::at(path) {
+        Ok(found) if found == data => return None,
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Some(format!("{} cannot be looked at: {error}", path.display()));
+        }
+        _ => {}
+    }
+    let (what, fix) = match data {
+        DataId::File { .. } => ("data file", "copy its data elsewhere before the server stops"),
+        DataId::Device(_) => ("device", "bring it back before the server stops, or it will be offline"),
+    };
+    Some(format!("its {what} {} was removed or replaced while it is served: {fix}", path.display()))
 }
 
 /// What the tenants of a disk asked for, and an even part of what nobody asked for.
@@ -429,6 +498,18 @@ struct Looked {
     journal: Journal,
     unclaimed: Vec<String>,
     warnings: Vec<String>,
+}
+
+/// Adds to a disk what its file system told.
+fn add(view: &mut DiskView, looked: Looked) {
+    view.free_bytes = looked.free_bytes;
+    view.device = Some(looked.device);
+    view.drive_cache = looked.drive_cache;
+    view.scheduler = looked.scheduler;
+    view.file_system = Some(looked.file_system);
+    view.journal = if view.data == DataKind::Raw { Journal::None } else { looked.journal };
+    view.unclaimed = looked.unclaimed;
+    view.warnings.extend(looked.warnings);
 }
 
 fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {

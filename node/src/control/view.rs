@@ -12,8 +12,9 @@ use uuid::Uuid;
 pub use sizing::*;
 pub use tenants::*;
 
+use crate::access::Access;
 use crate::fault::FaultText;
-use crate::quantity::{Insulation, Name, ShareText, Size, Time};
+use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 use crate::store::{Journal, PolicyName, Scheduling};
 
@@ -55,6 +56,18 @@ pub struct CreateVolume {
     /// How its file gets space.
     #[serde(default)]
     pub allocation: Allocation,
+    /// Which clients may open it: rules such as "any", "nobody", "user:1000", "cert:CN=db1,O=Example",
+    /// "name:db1.example", each with ",ro" behind it for reading only. Any client if left out.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub allow: Access,
+    /// No client may change it.
+    #[serde(default)]
+    pub read_only: bool,
+    /// What clients are told of it: at most 255 bytes of text.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub description: Description,
 }
 
 /// A value, or `"none"` to take it back.
@@ -163,6 +176,16 @@ pub struct SetVolume {
     pub write_cache: Option<WriteCache>,
     /// Needed for `unsafe`: acknowledged data may be lost.
     pub accept_data_loss: bool,
+    /// Which clients may open it, in place of the whole list; `["any"]` is every client. Clients that may not any
+    /// more are disconnected.
+    #[schema(value_type = Option<Vec<String>>)]
+    pub allow: Option<Access>,
+    /// Whether no client may change it. Clients that opened it for writing are disconnected, and what they wrote is
+    /// flushed, before this is answered.
+    pub read_only: Option<bool>,
+    /// What clients are told of it; "" for nothing.
+    #[schema(value_type = Option<String>)]
+    pub description: Option<Description>,
 }
 
 /// One size of cache, and what goes to the disk with it.
@@ -393,6 +416,12 @@ pub struct VolumeView {
     pub raw: bool,
     /// Where clients open it.
     pub uris: Vec<String>,
+    /// Which clients may open it: rules, `["any"]` is every client.
+    pub allow: Vec<String>,
+    /// Whether no client may change it.
+    pub read_only: bool,
+    /// What clients are told of it.
+    pub description: String,
     /// The share of its tenant.
     pub share: ShareView,
     /// The cache of its tenant.
@@ -629,6 +658,15 @@ pub struct Status {
     pub disks: Vec<DiskView>,
     /// Its volumes.
     pub volumes: Vec<VolumeView>,
+}
+
+/// A sign of life.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// Seconds since its start.
+    pub uptime_seconds: u64,
+    /// Disks that are open.
+    pub disks_online: usize,
 }
 
 /// Done, and what should be known about it.

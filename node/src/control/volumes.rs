@@ -132,6 +132,7 @@ impl Control {
             device_block: block,
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,
+            read_only: spec.read_only,
         };
         let place = Place { volume: name.to_string(), start, block: block.into() };
         refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
@@ -168,8 +169,8 @@ impl Control {
 
     /// Creates a volume, or nothing.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
-        let turn = self.change().await?;
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
+        let turn = self.change(&disk).await?;
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
         let (spec, store, progress) = self.plan(&request, &disk, chosen.as_ref(), decided)?;
@@ -185,7 +186,7 @@ impl Control {
         let created = with_files(&store, &name, move |files| files.create(&written, &progress)).await;
         let _turn = match turn {
             Some(turn) => turn,
-            None => self.changing.lock().await,
+            None => self.turns.wait(&disk).await,
         };
         let opened = match created {
             Ok(Ok(())) => self.open_volume(&disk, &name, chosen.map(|chosen| chosen.claim.into())).await,
@@ -250,6 +251,9 @@ impl Control {
         let running = state.disk_mut(disk)?;
         let mut spec = Spec::new(size, request.tenant.clone(), request.allocation);
         spec.device = chosen.map(|chosen| chosen.device.clone());
+        spec.allow = request.allow.clone();
+        spec.read_only = request.read_only;
+        spec.description = request.description.clone();
         let tenant = spec.tenant(&request.name);
         let asks = request.share.is_some() || request.cache.is_some() || request.eviction.is_some();
         if asks || decided.is_some() {
@@ -291,7 +295,7 @@ impl Control {
 
     /// Changes the allotment of a volume's tenant, or how its writes are acknowledged; or nothing.
     pub async fn set_volume(&self, name: &Name, request: SetVolume) -> Result<Done, Error> {
-        let _turn = self.change().await?;
+        let (_turn, _) = self.change_volume(name).await?;
         if request.write_cache == Some(WriteCache::Unsafe) && !request.accept_data_loss {
             return Err(Error::NotAccepted);
         }
@@ -299,6 +303,9 @@ impl Control {
         let tenant = volume.spec.tenant(name);
         let mut spec = volume.spec.clone();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
+        spec.allow = request.allow.unwrap_or(spec.allow);
+        spec.read_only = request.read_only.unwrap_or(spec.read_only);
+        spec.description = request.description.unwrap_or(spec.description);
         if request.share.is_some() || request.cache.is_some() || request.eviction.is_some() {
             let state = self.state();
             let running = state.disk(&volume.disk)?;
@@ -332,6 +339,10 @@ impl Control {
             let command = Command::SetWriteCache(volume.id, spec.write_cache.into());
             refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
         }
+        if (&spec.allow, spec.read_only) != (&volume.spec.allow, volume.spec.read_only) {
+            let restricted = volume.thread.restrict(volume.id, spec.allow.clone(), spec.read_only).await;
+            refusal(restricted).map_err(|refusal| refused(name, refusal))?;
+        }
         let (from, to) = (volume.spec.clone(), spec.clone());
         Ok(with_files(&volume.store, name, move |files| files.change(&from, &to)).await??)
     }
@@ -340,7 +351,8 @@ impl Control {
         self.set_spec(&volume.disk, name, &volume.spec);
         let synced = self.sync_tenant(&volume.disk, &volume.spec.tenant(name)).await;
         let mode = Command::SetWriteCache(volume.id, volume.spec.write_cache.into());
-        if let Err(refusal) = synced.and(refusal(volume.thread.command(mode).await)) {
+        let restricted = volume.thread.restrict(volume.id, volume.spec.allow.clone(), volume.spec.read_only).await;
+        if let Err(refusal) = synced.and(refusal(volume.thread.command(mode).await)).and(refusal(restricted)) {
             warn!(volume = %name, "{refusal}");
         }
     }
@@ -353,7 +365,7 @@ impl Control {
 
     /// Grows a volume: file first, then specification, then what clients see when they open it next.
     pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
-        let turn = self.change().await?;
+        let (turn, disk) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
         let device = volume.device_now().await?;
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
@@ -381,7 +393,7 @@ impl Control {
         let grown = with_files(&volume.store, name, move |files| files.grow(&from, &to, &progress)).await;
         let _turn = match turn {
             Some(turn) => turn,
-            None => self.changing.lock().await,
+            None => self.turns.wait(&disk).await,
         };
         if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
             growing.growing = None;
@@ -396,7 +408,7 @@ impl Control {
 
     /// Deletes a volume with its data. Its clients are disconnected.
     pub async fn delete_volume(&self, name: &Name) -> Result<Done, Error> {
-        let _turn = self.change().await?;
+        let (_turn, _) = self.change_volume(name).await?;
         let (disk, id, spec, store, thread) = {
             let state = self.state();
             let (disk, volume) = state.find(name)?;
@@ -470,7 +482,7 @@ impl Control {
 
     /// Accepts the loss that a volume reports, so that flushes succeed again.
     pub async fn clear_volume(&self, name: &Name) -> Result<Done, Error> {
-        let _turn = self.change().await?;
+        let (_turn, _) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
         let note = LossNote::new(&self.config.data, &volume.store, name, &volume.spec);
         blocking(move || note.remove()).await??;

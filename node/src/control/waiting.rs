@@ -4,6 +4,7 @@
 //! Trying is an open and a lock that do not wait, at most each [`RETRY_MAX`]; so nothing has to be cancelled at the
 //! end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::quantity::Name;
 /// How long a start, or `disk add`, waits for volumes that are busy before it goes on without them. On a device that
 /// works, the kernel is done with a killed server's requests and files after milliseconds, and clients that come back
 /// at once find their volumes.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(1);
 /// How soon busy data is tried again at first,
 const RETRY: Duration = Duration::from_millis(10);
 /// and how seldom at last: a volume is served at most so long after its data is free.
@@ -23,12 +24,13 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 
 impl Control {
     /// Waits a moment for volumes that are busy; those that still are then are left to [`Control::open_later`].
-    pub(super) async fn settle(&self) {
+    /// Only those of one disk, if it is named: the caller has the turn to change it.
+    pub(super) async fn settle(&self, only: Option<&Name>) {
         let deadline = Instant::now() + GRACE;
-        while self.open_waiting().await && Instant::now() < deadline {
+        while self.open_waiting(only).await && Instant::now() < deadline {
             tokio::time::sleep(RETRY).await;
         }
-        for (disk, name, reason) in self.waiting() {
+        for (disk, name, reason) in self.waiting(only) {
             warn!(%disk, volume = %name, "not served yet: {reason}");
         }
         self.waiting.notify_one();
@@ -39,31 +41,49 @@ impl Control {
         loop {
             self.waiting.notified().await;
             let mut pause = RETRY;
-            while !self.waiting().is_empty() {
+            while !self.waiting(None).is_empty() {
                 tokio::time::sleep(pause).await;
                 pause = (2 * pause).min(RETRY_MAX);
-                let Ok(_turn) = self.change().await else { return };
-                self.open_waiting().await;
+                if self.is_shutting_down() {
+                    return;
+                }
+                self.try_waiting();
             }
         }
     }
 
-    /// Tries each volume that is busy once more. Whether any still is.
-    async fn open_waiting(&self) -> bool {
-        for (disk, name, _) in self.waiting() {
+    /// Tries the volumes that are busy once more, those of each disk by itself: a disk that hangs does not hold up
+    /// the others.
+    fn try_waiting(self: &Arc<Control>) {
+        let disks: BTreeSet<Name> = self.waiting(None).into_iter().map(|(disk, ..)| disk).collect();
+        for disk in disks {
+            // While it is being changed, the next time is soon enough.
+            let Some(turn) = self.turns.take(&disk) else { continue };
+            let control = self.clone();
+            tokio::spawn(async move {
+                let _turn = turn;
+                control.open_waiting(Some(&disk)).await;
+            });
+        }
+    }
+
+    /// Tries each volume that is busy once more, of all disks or of one. Whether any still is.
+    async fn open_waiting(&self, only: Option<&Name>) -> bool {
+        for (disk, name, _) in self.waiting(only) {
             self.try_open(&disk, &name).await;
             if self.state().volume_mut(&disk, &name).is_some_and(|volume| volume.id().is_some()) {
                 info!(%disk, volume = %name, "its data is free: it is served");
             }
         }
-        !self.waiting().is_empty()
+        !self.waiting(only).is_empty()
     }
 
     /// Volumes that are busy: disk, name, reason.
-    fn waiting(&self) -> Vec<(Name, Name, String)> {
+    fn waiting(&self, only: Option<&Name>) -> Vec<(Name, Name, String)> {
         let mut waiting = Vec::new();
         let state = self.state();
-        for (disk, running) in state.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?))) {
+        let running = state.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?)));
+        for (disk, running) in running.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
             for (name, volume) in &running.volumes {
                 if let VolumeState::Waiting(reason) = &volume.state {
                     waiting.push((disk.clone(), name.clone(), reason.clone()));

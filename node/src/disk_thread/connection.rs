@@ -34,6 +34,8 @@ pub struct Handed {
     pub volume: VolumeId,
     /// Bytes read beyond the handshake.
     pub received: Vec<u8>,
+    /// It may not change the volume.
+    pub read_only: bool,
     /// Who it is.
     pub peer: Peer,
     /// Its seat.
@@ -45,6 +47,8 @@ pub struct Handed {
 pub struct Connection {
     /// What it uses.
     pub volume: VolumeId,
+    /// It may not change the volume.
+    pub read_only: bool,
     /// Whose turn it takes.
     pub tenant: TenantId,
     /// How far it is.
@@ -78,9 +82,10 @@ pub struct Connection {
 impl Connection {
     /// A new one.
     pub fn new(client: Handed, tenant: TenantId, local: bool, now: Nanos) -> Connection {
-        let Handed { volume, received, peer, seat } = client;
+        let Handed { volume, received, read_only, peer, seat } = client;
         Connection {
             volume,
+            read_only,
             tenant,
             phase: Phase::Open,
             input: Input { stash: received, ..Input::default() },

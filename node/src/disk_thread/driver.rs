@@ -31,6 +31,7 @@ use super::connection::{Connection, Handed, Phase};
 use super::giving::Giving;
 use super::mailbox::{Client, Mail, Mailbox};
 use super::turns::Turns;
+use crate::access::{Access, Grant};
 use crate::frames::Frames;
 use crate::incidents::{self, Incident};
 use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor};
@@ -502,6 +503,14 @@ impl<R: Reactor> Driver<R> {
     fn part_with(&mut self, conn: ConnId, why: Farewell) {
         let told = match why {
             Farewell::Over => None,
+            Farewell::Revoked => {
+                if let Some(connection) = &self.connections[conn.0 as usize] {
+                    let volume = self.reactor.name_of(connection.volume);
+                    let client = &connection.peer;
+                    tracing::info!(disk = self.options.name, volume, %client, "its access was revoked: disconnected");
+                }
+                None
+            }
             Farewell::Garbage => Some((Incident::Garbage, "the client sent bytes that are no request: disconnected")),
             Farewell::Torn => Some((Incident::Torn, "a read failed after the first part of its reply: disconnected")),
             Farewell::Deaf => Some((
@@ -581,6 +590,10 @@ impl<R: Reactor> Driver<R> {
                 Some(Mail::Command { command, file, reply }) => self.command(command, file, reply),
                 Some(Mail::Layers { command, reply }) => drop(reply.send(self.reactor.command(command))),
                 Some(Mail::Attach(client)) => self.attach(client),
+                Some(Mail::Restrict { volume, access, read_only, reply }) => {
+                    let expelled = self.expelled(volume, &access);
+                    self.command(Command::Restrict { volume, read_only, expelled }, None, reply);
+                }
                 None => {
                     self.mail = false;
                     return;
@@ -645,6 +658,17 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
+    /// Clients of a volume that use it in a way that they may not.
+    fn expelled(&self, volume: VolumeId, access: &Access) -> Vec<ConnId> {
+        let is_expelled = |connection: &Connection| {
+            let grant = access.grants(&connection.peer);
+            connection.volume == volume && grant < Some(if connection.read_only { Grant::Read } else { Grant::Write })
+        };
+        let connections = self.connections.iter().enumerate();
+        let expelled = connections.filter(|(_, connection)| connection.as_ref().is_some_and(is_expelled));
+        expelled.map(|(at, _)| ConnId(at as u32)).collect()
+    }
+
     fn attach(&mut self, client: Client) {
         let disk = &self.options.name;
         if self.free.is_empty() && self.connections.len() >= self.options.limits.disk as usize {
@@ -666,7 +690,7 @@ impl<R: Reactor> Driver<R> {
         let Client { volume, session, received, peer, seat, .. } = client;
         // An unknown volume has no tenant; its connection is closed before it has a turn.
         let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
-        let handed = Handed { volume, received, peer, seat };
+        let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
         self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
         self.queue(conn);

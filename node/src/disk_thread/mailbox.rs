@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Stopped;
 use super::places;
+use crate::access::Access;
 use crate::peer::Peer;
 use crate::reactor::{LayerCommand, LayerReport, Place, Waker};
 
@@ -53,6 +54,17 @@ pub enum Mail {
         /// Where the answer goes.
         reply: oneshot::Sender<LayerReport>,
     },
+    /// Clients of a volume that may not use it any more, or not in this way, are to be disconnected.
+    Restrict {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which clients may.
+        access: Access,
+        /// Whether no client may write.
+        read_only: bool,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Report>,
+    },
     /// Somebody to serve.
     Attach(Client),
 }
@@ -83,6 +95,21 @@ pub struct Sender {
     waker: Waker,
 }
 
+/// Room for a client.
+#[derive(Debug)]
+pub struct Room {
+    permit: mpsc::OwnedPermit<Mail>,
+    waker: Waker,
+}
+
+impl Room {
+    /// The client is sent. If the thread has been stopped meanwhile, its connection is closed.
+    pub fn take(self, client: Client) {
+        self.permit.send(Mail::Attach(client));
+        self.waker.wake();
+    }
+}
+
 /// Both ends of a mailbox, for the thread that `waker` wakes.
 pub fn new(waker: Waker) -> (Sender, Mailbox) {
     let (mails, mailbox) = mpsc::channel(MAILS_MAX);
@@ -106,6 +133,16 @@ impl Sender {
         self.post(|reply| Mail::Layers { command, reply })
     }
 
+    /// Disconnects the clients of a volume that may not use it, or not in this way.
+    pub fn restrict(
+        &self,
+        volume: VolumeId,
+        access: Access,
+        read_only: bool,
+    ) -> impl Future<Output = Result<Report, Stopped>> + use<> {
+        self.post(move |reply| Mail::Restrict { volume, access, read_only, reply })
+    }
+
     fn post<T, F>(&self, mail: F) -> impl Future<Output = Result<T, Stopped>> + use<T, F>
     where
         F: FnOnce(oneshot::Sender<T>) -> Mail,
@@ -119,14 +156,10 @@ impl Sender {
         }
     }
 
-    /// Sends a client when there is room.
-    pub fn attach(&self, client: Client) -> impl Future<Output = Result<(), Stopped>> + use<> {
-        let sender = self.clone();
-        async move {
-            sender.mails.send(Mail::Attach(client)).await.map_err(|_| Stopped)?;
-            sender.waker.wake();
-            Ok(())
-        }
+    /// Waits until there is room for a client.
+    pub fn room(&self) -> impl Future<Output = Result<Room, Stopped>> + use<> {
+        let (mails, waker) = (self.mails.clone(), self.waker.clone());
+        async move { Ok(Room { permit: mails.reserve_owned().await.map_err(|_| Stopped)?, waker }) }
     }
 
     /// Ends the thread, before any mail that waits.

@@ -1,8 +1,10 @@
-//! Connections to a disk's volumes: how many each volume, each tenant and the disk may have, and that no tenant can take all.
+//! Connections to a disk's volumes: how many each volume, each tenant and the disk may have, and that no tenant can
+//! take all.
 //!
-//! A place is reserved before the handshake answers GO, so that a refusal is an answer, and given back when the thread has
-//! forgotten the connection. Beyond the plain limits each tenant has some places of its own: others get what is left when
-//! those are set aside. The downside: with n tenants up to `n x TENANT_PLACES`, but at most half of all, stay unused.
+//! A place is reserved before the handshake answers GO, so that a refusal is an answer, and given back when the thread
+//! has forgotten the connection. Beyond the plain limits each tenant has some places of its own: others get what is
+//! left when those are set aside. The downside: with n tenants up to `n x TENANT_PLACES`, but at most half of all, stay
+//! unused.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,8 +50,8 @@ pub enum Full {
     Tenant(u32),
     /// See [`Limits::disk`].
     #[error(
-        "the disk has {0} connections, and limits.connections leaves no more than each other tenant's own: close some or \
-         raise it"
+        "the disk has {0} connections, and limits.connections leaves no more than each other tenant's own: close some \
+         or raise it"
     )]
     Disk(u32),
 }

@@ -79,6 +79,8 @@ pub struct Store {
     /// What it pretends to be, if it is simulated.
     pub model: Option<Model>,
     known: Mutex<Known>,
+    /// One change of `disk.toml` at a time.
+    writing: Mutex<()>,
     _lock: Lock,
 }
 
@@ -124,7 +126,16 @@ impl Store {
             tracing::warn!(disk = %directory.display(), values, "its profile has values that this server does not know");
         }
         let known = Mutex::new(Known { profile, scheduling: identity.scheduling });
-        Ok(Store { directory: directory.to_owned(), identity, abilities, device, model, known, _lock: lock })
+        Ok(Store {
+            directory: directory.to_owned(),
+            identity,
+            abilities,
+            device,
+            model,
+            known,
+            writing: Mutex::default(),
+            _lock: lock,
+        })
     }
 
     /// Where it is.
@@ -168,16 +179,17 @@ impl Store {
 
     /// Changes that, here and in `disk.toml`, or not at all.
     pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), String> {
-        let mut current = self.known.lock().expect("nobody panics while holding it");
+        // What is known can be read meanwhile: the file system may hang.
+        let _writing = self.writing.lock().expect("nobody panics while holding it");
         self.check()?;
         let mut identity = Identity::read(&self.directory)?;
-        let mut next = current.clone();
+        let mut next = self.known();
         change(&mut next);
         profile::write(&next.profile, &mut identity.profile);
         identity.scheduling = next.scheduling;
         let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
         identity.write(&self.directory).map_err(cannot)?;
-        *current = next;
+        *self.known.lock().expect("nobody panics while holding it") = next;
         Ok(())
     }
 

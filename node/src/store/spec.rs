@@ -6,7 +6,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::raw::Raw;
-use crate::quantity::{Name, ShareText, Size};
+use crate::access::Access;
+use crate::quantity::{Description, Name, ShareText, Size};
 
 /// How the file of a volume gets its space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -122,6 +123,15 @@ pub struct Spec {
     /// The device that is its data, if that is no file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Raw>,
+    /// Which clients may open it.
+    #[serde(default, skip_serializing_if = "Access::is_default")]
+    pub allow: Access,
+    /// No client may change it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+    /// What clients are told of it.
+    #[serde(default, skip_serializing_if = "Description::is_empty")]
+    pub description: Description,
     /// What was asked for its tenant when this volume was created or changed.
     pub allotment: Allotment,
 }
@@ -142,6 +152,9 @@ impl Spec {
             allocation,
             write_cache: WriteCache::default(),
             device: None,
+            allow: Access::default(),
+            read_only: false,
+            description: Description::default(),
             allotment: Allotment::default(),
         }
     }

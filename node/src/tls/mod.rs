@@ -5,10 +5,11 @@
 //! ```
 //!
 //! A connection's handshakes run on a thread of their own: public-key operations delay neither the API nor the data of
-//! other connections. Then a task (`pump.rs`) on the TLS threads copies between the TLS stream and one end of a socket pair;
-//! the disk's thread has the other end, and does not know about TLS. The downside: two more copies, two more descriptors,
-//! and CPU time that is not part of the tenant's budget on the disk's thread. Instead at most [`threads_per_tenant`] tasks of a
-//! tenant run at the same time, so that its connections wait for each other, and not those of other tenants for them.
+//! other connections. Then a task (`pump.rs`) on the TLS threads copies between the TLS stream and one end of a socket
+//! pair; the disk's thread has the other end, and does not know about TLS. The downside: two more copies, two more
+//! descriptors, and CPU time that is not part of the tenant's budget on the disk's thread. Instead at most
+//! [`threads_per_tenant`] tasks of a tenant run at the same time, so that its connections wait for each other, and not
+//! those of other tenants for them.
 
 mod certificates;
 mod identity;
@@ -29,8 +30,8 @@ use crate::config;
 
 /// Threads that encrypt, at most: each does 1 to 2 GB/s, and the disks' threads need processors too.
 const THREADS_MAX: usize = 4;
-/// Tasks that a thread runs before it looks at sockets again. With tokio's usual 61 tasks of some 50 µs each, a request of a
-/// quiet tenant would be noticed after 3 ms.
+/// Tasks that a thread runs before it looks at sockets again. With tokio's usual 61 tasks of some 50 µs each, a request
+/// of a quiet tenant would be noticed after 3 ms.
 const EVENT_INTERVAL: u32 = 4;
 
 fn threads() -> usize {

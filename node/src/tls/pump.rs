@@ -1,12 +1,14 @@
 //! Copies between a client's TLS stream and the disk's thread, both ways, until both have nothing more to say.
 //!
-//! Work is done in turns of bounded length, each under a permit of the tenant (see `mod.rs`). Nothing waits in a turn: a turn
-//! that finds nothing to do leaves its waker with the sockets. Memory for a connection: what its client has sent and the
-//! disk's thread does not take yet, and what is encrypted and the client does not take yet, at most a turn's bytes of each.
+//! Work is done in turns of bounded length, each under a permit of the tenant (see `mod.rs`). Nothing waits in a turn:
+//! a turn that finds nothing to do leaves its waker with the sockets. Memory for a connection: what its client has sent
+//! and the disk's thread does not take yet, and what is encrypted and the client does not take yet, at most a turn's
+//! bytes of each.
 //!
-//! Ends: a client that ends its side (TLS close_notify, or FIN) ends the requests; the disk's thread answers as it would any
-//! other client and closes. What it has sent is then encrypted and sent whole, followed by close_notify and FIN; the
-//! client has a moment to read them before the socket is closed. A client that breaks off is disconnected at once.
+//! Ends: a client that ends its side (TLS close_notify, or FIN) ends the requests; the disk's thread answers as it
+//! would any other client and closes. What it has sent is then encrypted and sent whole, followed by close_notify and
+//! FIN; the client has a moment to read them before the socket is closed. A client that breaks off is disconnected at
+//! once.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -89,8 +91,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(pump)
     }
 
-    /// Pumps to the end. `sent` is dropped when everything that the client is to get is sent. An error says that the client
-    /// broke the TLS protocol.
+    /// Pumps to the end. `sent` is dropped when everything that the client is to get is sent. An error says that the
+    /// client broke the TLS protocol.
     pub async fn run<T>(mut self, gate: Arc<Semaphore>, sent: T) -> io::Result<()> {
         let result = self.pump(&gate).await;
         if let Err(error) = &result {
@@ -115,6 +117,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                 let _permit = gate.acquire().await.expect("it is never closed");
                 poll_fn(|cx| Poll::Ready(SCRATCH.with_borrow_mut(|scratch| self.turn(cx, scratch)))).await?
             };
+            if turn == Turn::Blocked && self.requests.is_empty() {
+                // An idle connection keeps no memory.
+                self.requests = Vec::new();
+            }
             match turn {
                 Turn::Over => return Ok(()),
                 Turn::Moved => tokio::task::yield_now().await,

@@ -175,6 +175,7 @@ impl Bench {
             device_block: 512,
             can_zero: false,
             can_punch: false,
+            read_only: false,
         }))?;
         self.server.handle(0, Event::Attach { conn, volume, session: Session::default() });
         self.starts.push(on.start);

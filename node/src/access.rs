@@ -1,0 +1,298 @@
+//! Which clients may open a volume, and how: a list of rules, written alike in specifications, the API and commands.
+//!
+//! ```text
+//!   any                        every client that reaches a listener; the default
+//!   nobody                     no client
+//!   user:1000                  a process of this user id, over a Unix socket
+//!   cert:CN=db1,O=Example      a client certificate with this subject (RFC 4514)
+//!   name:db1.example           a client certificate with this subject alternative name
+//!   RULE,ro                    the same, for reading only
+//! ```
+//!
+//! A client to which several rules apply may do what any of them permits. One to which none applies cannot tell the
+//! volume from one that does not exist.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::peer::{Identity, Peer};
+
+/// Rules of one volume: a handshake compares its client with every rule of every volume.
+const RULES_MAX: usize = 64;
+/// Bytes of a rule: more than any subject that a certificate authority signs.
+const RULE_BYTES_MAX: usize = 1024;
+/// Behind a rule: for reading only. No subject ends like this: each of its parts has a '='.
+const READ_ONLY: &str = ",ro";
+
+/// What a client may do with a volume.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Grant {
+    /// Read it.
+    Read,
+    /// Read and write it.
+    Write,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Who {
+    Any,
+    Nobody,
+    User(u32),
+    Certificate(String),
+    Name(String),
+}
+
+/// One rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    who: Who,
+    read_only: bool,
+}
+
+/// The rules of a volume: at least one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Access(Vec<Rule>);
+
+impl Default for Access {
+    fn default() -> Access {
+        Access(vec![Rule { who: Who::Any, read_only: false }])
+    }
+}
+
+impl Access {
+    /// Checks a list of rules.
+    pub fn new(rules: Vec<Rule>) -> Result<Access, String> {
+        let nobody = rules.iter().any(|rule| rule.who == Who::Nobody);
+        match rules.len() {
+            0 => Err("an access list has at least one rule: write 'any' or 'nobody'".into()),
+            1..=RULES_MAX if nobody && rules.len() > 1 => {
+                Err("'nobody' and other rules exclude each other: write either".into())
+            }
+            1..=RULES_MAX => Ok(Access(rules)),
+            many => Err(format!("an access list has at most {RULES_MAX} rules, not {many}: use fewer certificates")),
+        }
+    }
+
+    /// Whether every client may do everything.
+    pub fn is_default(&self) -> bool {
+        *self == Access::default()
+    }
+
+    /// What a client may do; `None` if it may not even know that the volume exists.
+    pub fn grants(&self, peer: &Peer) -> Option<Grant> {
+        let matching = self.0.iter().filter(|rule| rule.who.is(&peer.identity));
+        matching.map(|rule| if rule.read_only { Grant::Read } else { Grant::Write }).max()
+    }
+
+    /// Each rule as it is written.
+    pub fn texts(&self) -> Vec<String> {
+        self.0.iter().map(Rule::to_string).collect()
+    }
+}
+
+impl TryFrom<Vec<String>> for Access {
+    type Error = String;
+
+    fn try_from(texts: Vec<String>) -> Result<Access, String> {
+        Access::new(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
+    }
+}
+
+impl From<Access> for Vec<String> {
+    fn from(access: Access) -> Vec<String> {
+        access.texts()
+    }
+}
+
+impl Who {
+    fn is(&self, identity: &Identity) -> bool {
+        match (self, identity) {
+            (Who::Any, _) => true,
+            (Who::User(wanted), Identity::User(user)) => wanted == user,
+            (Who::Certificate(wanted), Identity::Certificate { subject, .. }) => {
+                normalised(subject).is_some_and(|subject| subject == *wanted)
+            }
+            (Who::Name(wanted), Identity::Certificate { names, .. }) => {
+                names.iter().any(|name| name.eq_ignore_ascii_case(wanted))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rule, String> {
+        let wrong = |why: &str| {
+            let shown: String = text.chars().take(80).collect();
+            Err(format!(
+                "'{}' is not an access rule: {why}; write any, nobody, user:UID, cert:SUBJECT or name:NAME, with ,ro \
+                 behind it for reading only",
+                shown.escape_debug()
+            ))
+        };
+        if text.len() > RULE_BYTES_MAX {
+            return wrong("it is too long");
+        }
+        if text.chars().any(char::is_control) {
+            return wrong("it has control characters");
+        }
+        let unescaped = |rest: &str| !rest.ends_with('\\');
+        let (rule, read_only) = match text.strip_suffix(READ_ONLY) {
+            Some(rest) if unescaped(rest) => (rest, true),
+            _ => (text, false),
+        };
+        let who = match rule.split_once(':') {
+            None if rule == "any" => Who::Any,
+            None if rule == "nobody" && !read_only => Who::Nobody,
+            None if rule == "none" => return wrong("'any' admits every client, 'nobody' none"),
+            Some(("user", id)) => match id.parse::<u32>() {
+                Ok(id) if id != u32::MAX && id.to_string() == rule[5..] => Who::User(id),
+                _ => return wrong("a user is named by its number, as `id -u NAME` prints it"),
+            },
+            Some(("cert", subject)) => match normalised(subject) {
+                Some(subject) => Who::Certificate(subject),
+                None => return wrong("a subject is a list such as CN=db1,O=Example"),
+            },
+            Some(("name", name)) if name.is_empty() || name.contains(char::is_whitespace) => {
+                return wrong("a name has letters and no spaces");
+            }
+            Some(("name", name)) => Who::Name(name.into()),
+            _ => return wrong("there is no such kind"),
+        };
+        Ok(Rule { who, read_only })
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.who {
+            Who::Any => f.write_str("any"),
+            Who::Nobody => f.write_str("nobody"),
+            Who::User(id) => write!(f, "user:{id}"),
+            Who::Certificate(subject) => write!(f, "cert:{subject}"),
+            Who::Name(name) => write!(f, "name:{name}"),
+        }?;
+        f.write_str(if self.read_only { READ_ONLY } else { "" })
+    }
+}
+
+/// A subject without spaces around its parts, and with their types in capitals: `cn=db1, o=Example` and
+/// `CN=db1,O=Example` are one. `None` if it is none.
+fn normalised(subject: &str) -> Option<String> {
+    let part = |part: &str| {
+        let (kind, value) = part.split_once('=')?;
+        let (kind, value) = (kind.trim().to_ascii_uppercase(), value.trim());
+        (!kind.is_empty() && !value.is_empty()).then(|| format!("{kind}={value}"))
+    };
+    let parts: Option<Vec<String>> = parts(subject).into_iter().map(part).collect();
+    Some(parts?.join(","))
+}
+
+/// Splits at commas that are not escaped.
+fn parts(subject: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut escaped) = (Vec::new(), 0, false);
+    for (at, byte) in subject.bytes().enumerate() {
+        match byte {
+            b',' if !escaped => {
+                parts.push(&subject[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+        escaped = byte == b'\\' && !escaped;
+    }
+    parts.push(&subject[start..]);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(rules: &[&str]) -> Result<Access, String> {
+        Access::try_from(rules.iter().map(|rule| (*rule).to_owned()).collect::<Vec<_>>())
+    }
+
+    fn db1() -> Peer {
+        let (subject, names) = ("CN=db1,O=Ex\\, ample".into(), vec!["db1.example".into(), "10.0.0.1".into()]);
+        Peer { identity: Identity::Certificate { subject, names }, ..Peer::local(0) }
+    }
+
+    fn stranger() -> Peer {
+        Peer::remote("127.0.0.1:1".parse().unwrap())
+    }
+
+    #[test]
+    fn a_client_may_do_what_its_best_rule_permits() {
+        let grants = |rules: &[&str], peer: &Peer| access(rules).unwrap().grants(peer);
+        assert_eq!(Access::default().grants(&stranger()), Some(Grant::Write));
+        assert_eq!(grants(&["nobody"], &Peer::local(0)), None);
+        assert_eq!(grants(&["user:7"], &Peer::local(7)), Some(Grant::Write));
+        for peer in [Peer::local(8), Peer::local(0), stranger(), db1()] {
+            assert_eq!(grants(&["user:7"], &peer), None);
+            assert_eq!(grants(&["any,ro", "user:7"], &peer), Some(Grant::Read));
+        }
+        assert_eq!(grants(&["user:7,ro", "user:7"], &Peer::local(7)), Some(Grant::Write));
+        assert_eq!(grants(&["cert: cn=db1 , O=Ex\\, ample"], &db1()), Some(Grant::Write));
+        assert_eq!(grants(&["cert:CN=db1,O=Ex\\, ample,ro"], &db1()), Some(Grant::Read));
+        assert_eq!(grants(&["name:DB1.example"], &db1()), Some(Grant::Write));
+        for other in ["cert:CN=db1", "cert:CN=db1,O=Ex\\", "cert:O=Ex\\, ample,CN=db1", "name:*.example", "name:db1"] {
+            assert_eq!(grants(&[other], &db1()), None, "{other}");
+        }
+        assert_eq!(grants(&["cert:CN=db1", "name:db1.example"], &stranger()), None);
+    }
+
+    #[test]
+    fn rules_print_what_parses_to_them() {
+        for rule in ["any", "any,ro", "nobody", "user:0", "user:1000,ro", "cert:CN=a\\,ro", "cert:CN=a,ro", "name:x,ro"]
+        {
+            assert_eq!(rule.parse::<Rule>().unwrap().to_string(), rule);
+        }
+        assert_eq!("cert:cn=a, o = b".parse::<Rule>().unwrap().to_string(), "cert:CN=a,O=b");
+    }
+
+    #[test]
+    fn what_is_no_rule_is_refused_with_the_forms() {
+        let long = format!("name:{}", "x".repeat(2000));
+        for wrong in [
+            "",
+            "none",
+            "Any",
+            "user:",
+            "user:-1",
+            "user:+1",
+            "user:01",
+            "user:root",
+            "user:4294967295",
+            "user:99999999999",
+            "cert:",
+            "cert:db1",
+            "cert:CN=",
+            "cert:CN=a,",
+            "name:",
+            "name:a b",
+            "nobody,ro",
+            "ip:10.0.0.1",
+            "any\n",
+            &long,
+        ] {
+            let said = wrong.parse::<Rule>().unwrap_err();
+            assert!(said.contains("user:UID") && said.len() < 400, "{said}");
+        }
+        assert!(access(&[]).is_err() && access(&["nobody", "any"]).is_err() && access(&["any"; 65]).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_panics(text: String) {
+            if let Ok(rule) = text.parse::<Rule>() {
+                proptest::prop_assert_eq!(rule.to_string().parse::<Rule>(), Ok(rule));
+            }
+        }
+    }
+}

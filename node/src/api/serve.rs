@@ -1,0 +1,243 @@
+//! HTTP connections: bounded in number per listener, and in time whatever a client does or does not do.
+//!
+//! ```text
+//!   accepted ──► request's head ──► body ──► handler ──► response taken
+//!                HEAD_TIMEOUT       (routes.rs)          RESPONSE_TIMEOUT
+//!                  ▲    also while a connection that is kept alive is idle      │
+//!                  └────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! At the bound, connections wait in the kernel until one ends, at most a few seconds: clients of one listener never
+//! take the places of another's.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
+use tower::ServiceExt;
+use tracing::{debug, warn};
+
+use crate::address::Listener;
+use crate::descriptors;
+
+/// A client has so long for the head of a request, from its connect or from the answer before. Commands and scrapers
+/// send theirs at once; who reuses a connection after a longer pause connects again.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a request's head. Ours have a few hundred.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// A client has so long to take a response, from the moment at which its socket is full: the largest has about 1 MB.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+/// After a failure to accept, or when descriptors are scarce: until the next attempt.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A failure to accept is logged at most so often: it comes back until its cause is gone.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+
+/// What a listener is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// `DIR/api.sock`: it may use the descriptors that are reserved.
+    Own,
+    /// Any other.
+    Other,
+}
+
+/// Serves until the process ends.
+pub async fn serve(listener: Listener, router: Router, connections_max: usize, purpose: Purpose) {
+    let places = Arc::new(Semaphore::new(connections_max));
+    let mut complaints = Complaints::default();
+    loop {
+        // First a place: beyond them, clients wait in the kernel.
+        let place = places.clone().acquire_owned().await.expect("it is never closed");
+        let accepted = match &listener {
+            Listener::Unix(listener) => {
+                listener.accept().await.and_then(|(socket, _)| begin(socket, &router, place, purpose))
+            }
+            Listener::Tcp(listener) => {
+                listener.accept().await.and_then(|(socket, _)| begin(socket, &router, place, purpose))
+            }
+        };
+        if let Err(error) = accepted {
+            complaints.add(&error);
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+    }
+}
+
+fn begin<S>(socket: S, router: &Router, place: OwnedSemaphorePermit, purpose: Purpose) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + AsRawFd + Unpin + Send + 'static,
+{
+    if purpose == Purpose::Other && descriptors::are_scarce(&socket) {
+        return Err(io::Error::other("file descriptors are scarce, and the last ones are kept for api.sock"));
+    }
+    tokio::spawn(converse(socket, router.clone(), place));
+    Ok(())
+}
+
+async fn converse<S>(socket: S, router: Router, _place: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = service_fn(move |request: hyper::Request<Incoming>| router.clone().oneshot(request.map(Body::new)));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    if let Err(error) = builder.serve_connection(TokioIo::new(Taken::new(socket)), answer).await {
+        debug!("an HTTP connection ended: {error}");
+    }
+}
+
+/// Failures to accept, logged now and then.
+#[derive(Default)]
+struct Complaints {
+    logged: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Complaints {
+    fn add(&mut self, error: &io::Error) {
+        if self.logged.is_some_and(|at| at.elapsed() < LOG_PAUSE) {
+            self.unsaid += 1;
+            return;
+        }
+        warn!(before = std::mem::take(&mut self.unsaid), "an HTTP client cannot be accepted: {error}");
+        self.logged = Some(Instant::now());
+    }
+}
+
+/// A connection whose writes end after [`RESPONSE_TIMEOUT`] if its client does not take them.
+struct Taken<S> {
+    socket: S,
+    /// Running since the socket was full, until everything is flushed: a client that takes a byte now and then gains
+    /// nothing.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Taken<S> {
+    fn new(socket: S) -> Taken<S> {
+        Taken { socket, deadline: None }
+    }
+
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_pending() {
+            let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(RESPONSE_TIMEOUT)));
+            ready!(deadline.as_mut().poll(cx));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.in_time(cx, polled)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
+        self.in_time(cx, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.socket).poll_flush(cx);
+        if polled.is_ready() {
+            self.deadline = None;
+        }
+        self.in_time(cx, polled)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.socket).poll_shutdown(cx);
+        self.in_time(cx, polled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    /// A connection to a server whose one page has `bytes`, and its place.
+    fn connect(bytes: usize) -> (UnixStream, Arc<Semaphore>) {
+        let router = Router::new().fallback(move || async move { "x".repeat(bytes) });
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let places = Arc::new(Semaphore::new(1));
+        let place = places.clone().try_acquire_owned().unwrap();
+        tokio::spawn(converse(theirs, router, place));
+        (ours, places)
+    }
+
+    async fn freed(places: &Semaphore) -> Duration {
+        let begun = Instant::now();
+        drop(places.acquire().await.unwrap());
+        begun.elapsed()
+    }
+
+    const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_and_slow_heads_end() {
+        let (_ours, places) = connect(1);
+        assert!(freed(&places).await <= HEAD_TIMEOUT + Duration::from_secs(1), "silent");
+        let (mut ours, places) = connect(1);
+        ours.write_all(&HEAD[..20]).await.unwrap();
+        assert!(freed(&places).await <= HEAD_TIMEOUT + Duration::from_secs(1), "half a head");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_kept_alive_may_be_idle_for_as_long_and_no_longer() {
+        let (mut ours, places) = connect(1);
+        let mut answer = [0; 512];
+        for _ in 0..2 {
+            ours.write_all(HEAD).await.unwrap();
+            assert!(ours.read(&mut answer).await.unwrap() > 0);
+            tokio::time::advance(HEAD_TIMEOUT / 2).await;
+        }
+        assert!(freed(&places).await <= HEAD_TIMEOUT + Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_is_not_taken_ends() {
+        let (mut ours, places) = connect(16 << 20);
+        ours.write_all(HEAD).await.unwrap();
+        assert!(freed(&places).await <= RESPONSE_TIMEOUT + HEAD_TIMEOUT, "not a byte taken");
+        let (mut ours, places) = connect(16 << 20);
+        ours.write_all(HEAD).await.unwrap();
+        let trickle = tokio::spawn(async move {
+            let mut some = [0; 512];
+            while ours.read(&mut some).await.is_ok_and(|bytes| bytes > 0) {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        assert!(freed(&places).await <= RESPONSE_TIMEOUT + HEAD_TIMEOUT, "a little a second");
+        trickle.abort();
+    }
+}

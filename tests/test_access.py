@@ -1,0 +1,210 @@
+"""Which clients may open a volume, and how: access lists, read-only volumes, descriptions."""
+
+import os
+import struct
+import threading
+
+import nbd
+from harness import wire
+from harness.case import ServerCase
+from harness.server import MIB
+from harness.wait import until
+from harness.wire import Closed, Wire
+
+FLAG_READ_ONLY, FLAG_FUA, FLAG_TRIM, FLAG_ZEROES = (1 << bit for bit in (1, 3, 5, 6))
+OWN = f"user:{os.getuid()}"
+OTHER = f"user:{os.getuid() + 1}"
+
+
+class Access(ServerCase):
+    """Clients are told apart by their user id; all of them come from this process."""
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.serve()
+
+    def wire(self):
+        connection = Wire(self.server.socket)
+        self.addCleanup(connection.socket.close)
+        return connection
+
+    def opened(self, name):
+        """A connection in the transmission phase, and its flags."""
+        connection = self.wire()
+        infos = connection.go(name)
+        self.assertIsInstance(infos, dict, f"{name} cannot be opened: {infos}")
+        return connection, struct.unpack(">QH", infos[wire.INFO_EXPORT])[1]
+
+    def listed(self):
+        replies = self.wire().option(wire.LIST)
+        named = [body for kind, body in replies if kind == wire.REP_SERVER]
+        return [body[4 : 4 + struct.unpack(">I", body[:4])[0]].decode() for body in named]
+
+    def allow(self, name, *rules):
+        words = [word for rule in rules for word in ("--allow", rule)]
+        self.server.cli("volume", "set", name, *words)
+
+    def test_a_hidden_volume_is_like_none(self):
+        self.server.create("mine", "1MiB", "--allow", OWN)
+        self.server.create("theirs", "1MiB", "--allow", OTHER)
+        self.assertEqual(self.listed(), ["mine"])
+        for option in (wire.GO, wire.INFO):
+            said = []
+            for name in ("theirs", "absent"):
+                connection = self.wire()
+                data = struct.pack(">I", len(name)) + name.encode() + b"\0\0"
+                replies = connection.option(option, data)
+                said.append([(kind, body.replace(name.encode(), b"NAME")) for kind, body in replies])
+            self.assertEqual(said[0], said[1])
+            self.assertEqual(said[0][0][0], wire.ERR_UNKNOWN)
+        connection = self.wire()
+        connection.negotiate_structured()
+        self.assertEqual(connection.meta(wire.SET_META, "theirs", "base:allocation"), wire.ERR_UNKNOWN)
+        with self.assertRaises(Closed):
+            self.wire().export_name("theirs")
+        # The empty name is the only volume that this client sees.
+        size, _ = self.wire().export_name("")
+        self.assertEqual(size, MIB)
+
+    def test_the_list_is_the_same_everywhere_and_survives(self):
+        rules = ["any,ro", OWN, "cert:CN=db1,O=Example", "name:db1.example,ro"]
+        words = [word for rule in rules for word in ("--allow", rule)]
+        self.server.create("db", "1MiB", "--description", "main database", "--read-only", "on", *words)
+        for _ in range(2):
+            shown = self.server.json("volume", "show", "db")
+            found = (shown["allow"], shown["read_only"], shown["description"])
+            self.assertEqual(found, (rules, True, "main database"))
+            text = self.server.cli("volume", "show", "db").stdout
+            self.assertTrue(all(rule in text for rule in rules) and "main database" in text, text)
+            infos = self.wire().go("db", infos=[wire.INFO_DESCRIPTION])
+            self.assertEqual(infos[wire.INFO_DESCRIPTION], b"main database")
+            self.server.restart()
+        self.server.cli("volume", "set", "db", "--allow", "any", "--description", "", "--read-only", "off")
+        shown = self.server.json("volume", "show", "db")
+        self.assertEqual((shown["allow"], shown["read_only"], shown["description"]), (["any"], False, ""))
+
+    def test_what_is_no_rule_is_refused(self):
+        self.server.create("db", "1MiB")
+        for rule in ("none", "user:root", "cert:db1", "user:-1", "nobody,ro"):
+            self.assertIn("user:UID", self.server.refused("volume", "set", "db", "--allow", rule))
+        self.assertIn("exclude", self.server.refused("volume", "set", "db", "--allow", "nobody", "--allow", "any"))
+        self.assertEqual(self.server.json("volume", "show", "db")["allow"], ["any"])
+
+    def test_revoking_disconnects_and_spares_the_others(self):
+        self.server.create("db", "1MiB", "--allow", OWN)
+        self.server.create("other", "1MiB")
+        connection, _ = self.opened("db")
+        bystander, _ = self.opened("other")
+        self.assertEqual(connection.ask(wire.WRITE, 0, 5, payload=b"hello"), 0)
+        self.allow("db", OWN, OTHER)
+        self.assertEqual(connection.ask(wire.FLUSH), 0, "it may still use the volume")
+        self.allow("db", OTHER)
+        self.assertTrue(connection.closed())
+        self.assertEqual(bystander.ask(wire.FLUSH), 0)
+        self.assertEqual(self.wire().go("db"), wire.ERR_UNKNOWN)
+        self.allow("db", f"{OWN},ro")
+        reader, flags = self.opened("db")
+        self.assertTrue(flags & FLAG_READ_ONLY)
+        reader.request(wire.READ, 0, 5)
+        self.assertEqual(reader.simple(5)[1:], (0, b"hello"))
+        self.allow("db", "nobody")
+        self.assertTrue(reader.closed())
+
+    def test_a_writer_that_may_only_read_from_now_on_is_disconnected(self):
+        self.server.create("db", "1MiB")
+        writer, _ = self.opened("db")
+        self.allow("db", "any,ro")
+        self.assertTrue(writer.closed())
+        reader, flags = self.opened("db")
+        self.assertTrue(flags & FLAG_READ_ONLY)
+        self.allow("db", "any")
+        self.assertEqual(reader.ask(wire.WRITE, 0, 512, payload=bytes(512)), wire.EPERM, "it agreed to read only")
+
+    def test_a_revoked_client_in_its_handshake_does_not_get_in(self):
+        self.server.create("db", "1MiB")
+        connection = self.wire()
+        self.assertIsInstance(connection.go("db", option=wire.INFO), dict)
+        self.allow("db", "nobody")
+        self.assertEqual(connection.go("db"), wire.ERR_UNKNOWN)
+
+    def test_read_only_openings_and_volumes(self):
+        for name, words in (("opening", ["--allow", "any,ro"]), ("volume", ["--read-only", "on"])):
+            with self.subTest(name):
+                self.server.create(name, "1MiB", *words)
+                connection, flags = self.opened(name)
+                self.assertTrue(flags & FLAG_READ_ONLY)
+                self.assertFalse(flags & (FLAG_FUA | FLAG_TRIM | FLAG_ZEROES))
+                self.assertEqual(connection.ask(wire.WRITE, 0, 4096, payload=bytes(4096)), wire.EPERM)
+                self.assertEqual(connection.ask(wire.TRIM, 0, 4096), wire.EPERM)
+                self.assertEqual(connection.ask(wire.WRITE_ZEROES, 0, 4096), wire.EPERM)
+                self.assertEqual(connection.ask(wire.FLUSH), 0)
+                self.assertEqual(connection.ask(wire.CACHE, 0, 4096), 0)
+                connection.request(wire.READ, 0, 4096)
+                self.assertEqual(connection.simple(4096)[1:], (0, bytes(4096)))
+                self.assertEqual(self.server.json("volume", "show", name)["dirty_bytes"], 0)
+                handle = self.server.open(name)
+                self.assertTrue(handle.is_read_only())
+                with self.assertRaises(nbd.Error):
+                    handle.pwrite(b"x" * 512, 0)
+
+    def test_read_only_on_disconnects_writers_and_leaves_nothing_dirty(self):
+        self.server.create("db", "1MiB")
+        writer, flags = self.opened("db")
+        self.assertFalse(flags & FLAG_READ_ONLY)
+        self.assertEqual(writer.ask(wire.WRITE, 0, 4096, payload=b"a" * 4096), 0)
+        self.assertGreater(self.server.json("volume", "show", "db")["dirty_bytes"], 0)
+        shown = self.server.json("volume", "set", "db", "--read-only", "on")["volume"]
+        self.assertEqual((shown["read_only"], shown["dirty_bytes"]), (True, 0))
+        self.assertTrue(writer.closed())
+        reader, flags = self.opened("db")
+        self.assertTrue(flags & FLAG_READ_ONLY)
+        self.server.kill()
+        self.server.start()
+        reader, flags = self.opened("db")
+        self.assertTrue(flags & FLAG_READ_ONLY)
+        reader.request(wire.READ, 0, 4096)
+        self.assertEqual(reader.simple(4096)[1:], (0, b"a" * 4096))
+        self.server.cli("volume", "set", "db", "--read-only", "off")
+        self.assertEqual(reader.ask(wire.WRITE, 0, 512, payload=bytes(512)), wire.EPERM, "it agreed to read only")
+        writer, flags = self.opened("db")
+        self.assertEqual(writer.ask(wire.WRITE, 0, 512, payload=bytes(512)), 0)
+
+    def test_a_writer_that_stalls_in_its_payload_does_not_keep_a_volume_writable(self):
+        self.server.create("db", "1MiB")
+        writer, _ = self.opened("db")
+        writer.request(wire.WRITE, 0, 65536, payload=b"half of it")
+        until("the request", lambda: self.server.json("volume", "show", "db")["connections"] == 1, 10)
+        shown = self.server.json("volume", "set", "db", "--read-only", "on")["volume"]
+        self.assertTrue(shown["read_only"])
+        self.assertTrue(writer.closed())
+
+    def test_no_client_slips_in_while_access_changes(self):
+        self.server.create("db", "1MiB")
+        held, opened, done = [], [], threading.Event()
+
+        def open_all_the_time():
+            while not done.is_set():
+                try:
+                    connection = Wire(self.server.socket)
+                    held.append(connection)
+                    opened.append(isinstance(connection.go("db"), dict))
+                except (Closed, OSError):
+                    pass
+                while len(held) > 40:
+                    held.pop(0).socket.close()
+
+        clients = [threading.Thread(target=open_all_the_time) for _ in range(3)]
+        for client in clients:
+            client.start()
+        try:
+            for _ in range(10):
+                self.allow("db", "any")
+                self.allow("db", "nobody")
+                until("all to be gone", lambda: not self.server.json("volume", "show", "db")["connections"], 10)
+        finally:
+            done.set()
+            for client in clients:
+                client.join()
+            for connection in held:
+                connection.socket.close()
+        self.assertTrue(any(opened), "nobody got in while everybody might")

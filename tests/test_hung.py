@@ -1,0 +1,97 @@
+"""A disk that hangs while it is changed: the others do not notice, and it is shown as what it is."""
+
+import os
+import subprocess
+import time
+
+from harness import places
+from harness.case import ServerCase
+from harness.wait import until
+
+# Commands on disks that answer take some 50 ms; the machine may be loaded. Before, they took for ever.
+PROMPT_SECONDS = 8
+
+
+class Hung(ServerCase):
+    """Two disks in one server; the first one hangs."""
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.serve(config='shutdown_timeout = "4s"\n[limits]\ndirty_age = "60s"')
+        self.server.cli("disk", "add", "second", self.scratch / "second", "--force")
+        self.server.create("db", "1MiB", "--disk", "default")
+        self.server.create("other", "1MiB", "--disk", "second")
+
+    def hang_device(self):
+        """Requests of the first disk hang from now on, and one is there."""
+        handle = self.server.open("db")
+        handle.pwrite(b"x" * 4096, 0)
+        self.server.cli("disk", "fault", "add", "default", "stuck")
+
+    def begin(self, *words):
+        """A command that goes on."""
+        first, *rest = words
+        command = [str(part) for part in (places.binary(), first, "--data", self.server.data, *rest)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def promptly(self, *words):
+        started = time.monotonic()
+        done = self.server.cli(*words, check=False, seconds=PROMPT_SECONDS)
+        self.assertEqual(done.returncode, 0, f"{words}: {done.stderr}")
+        self.assertLess(time.monotonic() - started, PROMPT_SECONDS, words)
+        return done.stdout
+
+    def others_do_not_notice(self):
+        self.promptly("volume", "create", "new", "1MiB", "--disk", "second", "--share", "1/4")
+        self.promptly("volume", "set", "new", "--write-cache", "none")
+        self.promptly("volume", "grow", "new", "2MiB")
+        self.promptly("disk", "set", "second", "--max-round", "1s")
+        self.server.open("new").pwrite(b"y" * 4096, 0)
+        self.promptly("volume", "delete", "new", "--yes")
+        for words in (["status"], ["volume", "list"], ["volume", "show", "db"], ["disk", "list"], ["top", "--once"]):
+            self.promptly(*words)
+        self.assertEqual(self.server.get("/metrics")[0], 200)
+
+    def test_a_change_that_hangs_in_the_device(self):
+        self.hang_device()
+        change = self.begin("volume", "set", "db", "--write-cache", "none")
+        until("the change to hang", lambda: self.server.json("disk", "fault", "list", "default")[0]["stuck"], 30)
+        self.others_do_not_notice()
+        said = self.server.refused("volume", "set", "db", "--share", "1/2")
+        self.assertIn("still being changed", said)
+        self.assertIsNone(change.poll())
+        self.server.cli("disk", "fault", "clear", "default")
+        out, err = change.communicate(timeout=60)
+        self.assertEqual(change.returncode, 0, out + err)
+        self.server.cli("volume", "set", "db", "--share", "1/2")
+
+    def test_a_file_system_that_hangs(self):
+        # Whoever opens a pipe that nobody writes waits.
+        identity = self.server.data / "disks" / "default" / "disk.toml"
+        os.rename(identity, identity.with_suffix(".kept"))
+        os.mkfifo(identity)
+        change = self.begin("disk", "set", "default", "--max-round", "1s")
+        for _ in range(8):
+            self.assertIn("does not answer", self.promptly("disk", "show", "default"))
+        self.others_do_not_notice()
+        self.assertIsNone(change.poll())
+        threads = len(os.listdir(f"/proc/{self.server.pid}/task"))
+        for _ in range(8):
+            self.promptly("status")
+        self.assertLess(len(os.listdir(f"/proc/{self.server.pid}/task")), threads + 4, "each look holds a thread")
+
+    def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(self):
+        self.hang_device()
+        self.begin("volume", "set", "db", "--write-cache", "none")
+        until("the change to hang", lambda: self.server.json("disk", "fault", "list", "default")[0]["stuck"], 30)
+        handle = self.server.open("other")
+        handle.pwrite(b"z" * 4096, 0)
+        started = time.monotonic()
+        self.assertEqual(self.server.stop(), 1)
+        self.assertLess(time.monotonic() - started, 30)
+        self.assertIn("volumes=\"db\"", self.server.log())
+        path = self.scratch / "second" / "volumes" / "other.img"
+        self.assertEqual(path.read_bytes()[:4096], b"z" * 4096, "the other disk was flushed")
