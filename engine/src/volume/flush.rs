@@ -223,7 +223,10 @@ impl Server {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         let (flushes, why) = (&mut state.flushes, state.write_error);
         self.cache.give_up_failing(volume, |epoch| flushes.write_failed(epoch, why));
-        flushes.lost = false;
+        if std::mem::take(&mut flushes.lost) {
+            // What can be read instead is covered by no flush either, until the next one succeeds.
+            self.cache.durability.unsettled(volume);
+        }
         flushes.failing = false;
         state.clearing.push(token);
         self.poke(volume);

@@ -292,8 +292,7 @@ impl Server {
                 let (over, asked) = (range.zeroed == range.end, range.request.is_some());
                 if asked {
                     // If a later device flush fails, this cannot be done again: it counts as evicted.
-                    let generation = self.cache.durability.written(volume);
-                    self.cache.durability.evicted(volume, generation);
+                    self.cache.durability.unsettled(volume);
                 }
                 if !over {
                     return;
