@@ -43,6 +43,7 @@ impl World {
         while let Some(action) = self.server.poll_action() {
             match action {
                 Action::Submit(io) => self.submitted.push(io),
+                Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
                 Action::Gone(conn) => self.gone[conn.0 as usize] = true,
                 _ => {}
             }

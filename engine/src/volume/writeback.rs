@@ -7,8 +7,9 @@ use crate::cache::{BlockId, Reach, Wanted};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::Errno;
-use crate::server::{Server, Todo};
+use crate::server::Server;
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
+use crate::work::Todo;
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough that reads find room in its queue.
 pub(super) const WRITEBACKS_MAX: u32 = 64;
@@ -17,6 +18,11 @@ pub(super) const WRITEBACKS_MAX: u32 = 64;
 /// writes little, goes to the disk once), and at an even pace it is written at the second on average.
 const REST_EIGHTHS: u64 = 6;
 const SPREAD_EIGHTHS: u64 = 7;
+
+/// Units of work of a block that is given to the device, or comes back from it: its lists, its ledger and its frame.
+const WRITE_UNITS: u32 = 2;
+/// Blocks of a device request whose work is in what the client's request is charged with.
+const PARTS_INCLUDED: usize = 8;
 
 /// After a failed write-back, the next attempt in the background.
 const RETRY_NS: u64 = SECOND;
@@ -53,6 +59,11 @@ impl Server {
         while self.volume(volume).writebacks < WRITEBACKS_MAX {
             let Some(id) = self.cache.oldest_dirty(volume) else { return };
             if !self.is_due(own, volume) {
+                break;
+            }
+            if self.work.is_spent() {
+                // The rest in its tenant's turn.
+                self.poke(volume);
                 break;
             }
             // What has failed is left alone for a while, unless a flush wants it; what has not goes on.
@@ -121,6 +132,15 @@ impl Server {
             || age_ns >= self.rest_ns() && self.volume(volume).pace.is_due()
     }
 
+    /// Somebody waits for the write-backs of a volume: those that wait for their turn at the device are urgent from now on. Each
+    /// is looked at once, however many flushes come.
+    pub(crate) fn hurry_writes(&mut self, volume: VolumeId) {
+        let state = self.volume_mut(volume);
+        if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
+            self.device.hurry_writes(self.tenant_of(volume), volume);
+        }
+    }
+
     /// Writes a block and its dirty neighbours to the device.
     pub(crate) fn write_out(&mut self, id: BlockId, durable: bool) {
         let volume = self.cache.block(id).volume;
@@ -135,7 +155,9 @@ impl Server {
         let partition = self.cache.partition(tenant);
         let gap_max = if partition.writing < partition.target / 8 { device.gap_blocks_max() } else { 0 };
         let reach = Reach { blocks_max, gap_max };
+        let mut blocks = 0;
         self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
+            blocks += parts.len() as u32;
             let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
             device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {
@@ -152,6 +174,7 @@ impl Server {
             all.ages_ms += wanted.ages_ms;
         });
         self.parts = parts;
+        self.charge(tenant, WRITE_UNITS * blocks);
         let (spread_ns, is_for_age) = (self.spread_ns(), age_ms * MILLISECOND >= self.rest_ns());
         let state = self.volume_mut(volume);
         state.pace.wrote(all.blocks, spread_ns);
@@ -159,6 +182,7 @@ impl Server {
             state.pace.took(all, age_ms);
         }
         state.writebacks += begun;
+        state.hurried &= urgent || begun == 0;
         state.device_requests += begun;
     }
 
@@ -190,6 +214,9 @@ impl Server {
             Op::Write { .. } => counters.device_write_bytes += bytes,
             Op::Flush | Op::Zero | Op::Punch => {}
         }
+        if parts.len() > PARTS_INCLUDED {
+            self.charge(tenant, WRITE_UNITS * parts.len() as u32);
+        }
         match purpose {
             Purpose::Fill => self.fill_done(&parts, result.is_ok()),
             Purpose::Prefetch(_) => self.prefetch_done(volume, &parts, result.is_ok()),
@@ -215,16 +242,20 @@ impl Server {
             (state.retry_at, state.write_error) = (retry_at, why);
         }
         let own = self.own_time(self.device.slot(io).io.volume);
+        let mut failed: Option<u32> = None;
         for &(id, sectors) in parts {
             let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
-            if let Err(why) = result
-                && !given_up
-            {
-                self.volume_mut(volume).flushes.write_failed(writing_epoch, why);
+            if result.is_err() && !given_up {
+                // The oldest epoch: flushes that cover a later one cover it too.
+                let is_older = |oldest: u32| (writing_epoch.wrapping_sub(oldest) as i32) < 0;
+                failed = Some(failed.filter(|&oldest| !is_older(oldest)).unwrap_or(writing_epoch));
             }
             if let Some(good) = self.cache.end_write(own, id, sectors, result.is_ok(), durable) {
                 self.ended.push((id, good, given_up));
             }
+        }
+        if let (Some(epoch), Err(why)) = (failed, result) {
+            self.volume_mut(volume).flushes.write_failed(epoch, why);
         }
         // Only now, so that what is to be written again goes together again.
         let mut ended = std::mem::take(&mut self.ended);
@@ -251,6 +282,7 @@ impl Server {
             let tenant = TenantId(at as u32);
             if self.cache.has_tenant(tenant) {
                 self.part_with_deaf(tenant);
+                self.part_with_stalled(tenant);
             }
         }
         for at in 0..self.volumes.len() {
