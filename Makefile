@@ -10,7 +10,7 @@ PYTHON := /usr/bin/python3
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench bench-headless bench-insulation bench-mixes bench-realtime readme lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz bench bench-headless bench-insulation bench-mixes bench-release bench-realtime readme lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,6 +99,11 @@ bench-mixes: ## whether the laboratory's mixes do in real time, driven by fio, w
 	@scripts/setup bench
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/mixes.py $(BENCH)
+
+bench-release: ## this release against an earlier one, in turns (BASE=REVISION or a binary; 25 minutes)
+	@scripts/setup bench
+	cargo build --release -p node
+	$(PYTHON) bench/releases.py $(BASE) $(BENCH)
 
 bench-realtime: ## whether a simulated disk of a running server keeps virtual time
 	@scripts/setup bench

@@ -62,12 +62,16 @@ HEAD = ["work", "figure", "ours", "peer's", "peer", "ratio", "of pairs", "to rea
 
 def table(lines):
     """In Markdown, aligned for reading as it is."""
-    rows = [HEAD, *(line.cells() for line in lines)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    notes = [f"{line.work}: {line.note}" for line in lines if line.note]
+    return "\n".join([aligned([HEAD, *(line.cells() for line in lines)]), *dict.fromkeys(notes)])
+
+
+def aligned(rows):
+    """Rows of cells as a Markdown table; the first is its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     show = lambda row: "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    notes = [f"{line.work}: {line.note}" for line in lines if line.note]
-    return "\n".join([show(rows[0]), rule, *map(show, rows[1:]), *dict.fromkeys(notes)])
+    return "\n".join([show(rows[0]), rule, *map(show, rows[1:])])
 
 
 def write(path, machine, remarks, options, lines):

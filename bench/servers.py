@@ -28,8 +28,8 @@ class Ours:
 
     name = "aerogel"
 
-    def __init__(self, directory, size, cache, core=SERVER_CORE, name="ours"):
-        self.server = Server(directory, cache=cache, name=name)
+    def __init__(self, directory, size, cache, core=SERVER_CORE, name="ours", binary=None):
+        self.server = Server(directory, cache=cache, name=name, binary=binary)
         self.server.start(preexec_fn=pinned(core))
         self.size = size
         self.uri = self.server.create("bench", str(size), "--prealloc", "full")

@@ -10,7 +10,7 @@ import nbd
 from harness import wire
 from harness.case import ServerCase
 from harness.files import as_root, diskstats, mounted, when_unused
-from harness.server import MIB, run
+from harness.server import MIB, Server, run
 from harness.wait import until
 from harness.wire import Wire
 
@@ -110,6 +110,61 @@ class Disks(ServerCase):
         server.start()
         self.assertEqual(server.json("volume", "show", "v")["warnings"], [])
         self.assertEqual(server.open("v").pread(MIB, MIB), b"c" * MIB)
+
+    def test_a_loss_on_a_file_system_that_went_read_only_is_told_after_its_repair(self):
+        """The note beside the data cannot be made; the one in the server's directory can."""
+        server, path = self.with_disk("ext4", 64 * MIB, config='shutdown_timeout = "2s"')
+        server.create("v", "8MiB", "--disk", "second", "--prealloc", "full")
+        handle = server.open("v")
+        handle.pwrite(b"a" * MIB, 0)
+        handle.flush()
+        run("mount", "-o", "remount,abort", path, check=False)
+        handle.pwrite(b"b" * MIB, 0)
+        with self.assertRaises(nbd.Error):
+            handle.flush()
+        self.assertEqual(server.stop(), 1)
+        self.assertIn("one cannot be made", server.log())
+        when_unused("umount", path)
+        run("/usr/sbin/e2fsck", "-fy", self.scratch / "ext4.img", check=False)
+        run("mount", "-o", "loop", self.scratch / "ext4.img", path)
+        self.assertEqual([file.name for file in (path / "volumes").glob("*.lost")], [])
+        server.start()
+        self.assertIn("lost", " ".join(server.json("volume", "show", "v")["warnings"]))
+        handle = server.open("v")
+        with self.assertRaises(nbd.Error, msg="a loss was forgotten"):
+            handle.flush()
+        # Killed in this state, it knows no less.
+        server.kill()
+        server.start()
+        handle = server.open("v")
+        with self.assertRaises(nbd.Error, msg="a loss was forgotten"):
+            handle.flush()
+        self.others_go_on(server)
+        server.cli("volume", "clear", "v")
+        handle.pwrite(b"c" * MIB, 0)
+        handle.flush()
+        server.restart()
+        self.assertEqual(server.json("volume", "show", "v")["warnings"], [])
+        self.assertEqual(server.open("v").pread(MIB, 0), b"c" * MIB)
+        self.assertEqual(os.listdir(server.data / "lost"), [])
+
+    def test_a_loss_that_can_be_noted_nowhere_is_in_the_log_and_the_exit_status(self):
+        """The server's directory is on the file system that failed, too."""
+        as_root()
+        context = mounted(self.scratch, "ext4", 64 * MIB)
+        path = context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+        server = Server(self.scratch, name="ext4/data", config='shutdown_timeout = "2s"')
+        server.log_path = self.scratch / "data.log"
+        self.servers.append(server)
+        self.addCleanup(server.kill)
+        server.start()
+        server.create("v", "8MiB", "--prealloc", "full")
+        handle = server.open("v")
+        run("mount", "-o", "remount,abort", path, check=False)
+        handle.pwrite(b"b" * MIB, 0)
+        self.assertEqual(server.stop(), 1)
+        self.assertIn("forgotten at a restart", server.log())
 
     def test_create_on_a_full_disk(self):
         server, _ = self.with_disk("ext4", 64 * MIB)

@@ -135,9 +135,15 @@ class Injected(ServerCase):
         self.add(server, "error flush count=1")
         self.assertEqual(self.fails(handle.flush), errno.EIO)
         self.assertEqual(self.fails(handle.flush), errno.EIO, "a loss was forgotten")
+        # Once it is noted, a server that is killed remembers it, too.
+        until("the loss to be noted", lambda: any((server.data / "lost").glob("*")), gone=server.ended)
+        server.kill()
+        server.start()
+        handle = server.open("v")
+        self.assertEqual(self.fails(handle.flush), errno.EIO, "a loss was forgotten by a server that was killed")
         server.cli("volume", "clear", "v")
         handle.flush()
-        self.assertEqual(handle.pread(MIB, 63 * MIB), b"e" * MIB)
+        self.assertEqual(list((server.data / "lost").glob("*")), [])
 
     def test_a_torn_write_is_written_again(self):
         server = self.serve_two()

@@ -278,10 +278,11 @@ class Devices(RawCase):
         held = until("the kernel to let go of the device", lambda: exclusively(device.path))
         try:
             one.start()
+            self.assertIn(f"process {os.getpid()}", self.offline(one))
+            self.assertIn("volume 'v'", one.refused("volume", "create", "w", "--device", device.path, "--force"))
         finally:
             os.close(held)
-        self.assertIn(f"process {os.getpid()}", self.offline(one))
-        self.assertIn("volume 'v'", one.refused("volume", "create", "w", "--device", device.path, "--force"))
+        until("the volume to be served once its device is free", lambda: self.show(one)["condition"] == "online")
 
     def test_two_disks_on_one_drive_need_force(self):
         server = self.serve()

@@ -46,6 +46,22 @@ bugs! {
     FillOverwritesDirty,
     /// After a failed device flush the next one succeeds without rewriting anything.
     FailedFlushForgotten,
+    /// A failed device flush concerns only the volume whose flush it was.
+    FailedFlushConcernsOneVolume,
+    /// A failed durable write is not taken for a failed flush of the device.
+    FailedDurableWriteIgnored,
+    /// A flush that was in the device when another volume's failed counts when it succeeds.
+    InFlightFlushTrusted,
+    /// A write that was in the device when a flush failed counts when it succeeds.
+    InFlightWriteTrusted,
+    /// `clear` does not remember that what it gives up has an older content which no flush covers.
+    ClearForgetsEvictions,
+    /// A volume's write cache is changed without the flush that brings what is there to the new promise.
+    WriteCacheChangedUnflushed,
+    /// Who waited behind a range goes on though it overlaps another one.
+    OrderWaitsOnce,
+    /// A server's successor opens volumes while requests of its predecessor can still reach the device.
+    SuccessorDoesNotWait,
     /// TRIM drops dirty blocks that a flush is waiting for.
     TrimDropsFlushing,
     /// A zeroed range does not wait for device requests that overlap it.
@@ -107,6 +123,7 @@ pub(crate) fn seen(now: u64) -> bool {
     SEEN.replace(now) == now
 }
 
-pub(crate) fn is(bug: Bug) -> bool {
+/// Whether this bug is planted in this thread. A simulated driver plants its own ones here too.
+pub fn is(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }

@@ -134,8 +134,11 @@ impl Rig {
 
     /// The first client writes blocks full of `byte`.
     pub(crate) fn write(&mut self, cookie: u64, flags: u16, offset: u64, len: u64, byte: u8) {
-        let conn = ConnId(0);
-        self.ask(cookie, command::WRITE, flags, offset, len);
+        self.write_as(ConnId(0), cookie, flags, offset, len, byte);
+    }
+
+    pub(crate) fn write_as(&mut self, conn: ConnId, cookie: u64, flags: u16, offset: u64, len: u64, byte: u8) {
+        self.ask_as(conn, cookie, command::WRITE, flags, offset, len);
         while let Receive::Payload(bytes) = self.server.receive(conn) {
             let segments: Vec<_> = self.server.payload(conn).collect();
             for segment in segments {

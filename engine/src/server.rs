@@ -392,6 +392,6 @@ impl Server {
                 break;
             }
         }
-        self.device.dispatch(self.now, &mut self.actions);
+        self.device.dispatch(self.now, self.cache.durability.failures(), &mut self.actions);
     }
 }

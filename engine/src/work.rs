@@ -6,12 +6,13 @@
 //!                                          └────────── Event::Work(tenant) ◄───┘
 //! ```
 //!
-//! Work is counted in units of about [`UNIT_NS`]: a look at a block that is in no processor's cache. Loops over blocks, pieces,
-//! places or connections count what they do and stop when the step is spent; what remains goes to the backlog of the tenant
-//! that caused it. The driver charges the units to that tenant ([`Server::take_spent`]) and decides when its backlog
-//! goes on, so a tenant that causes much work has less of the thread for its requests, and nobody else has.
+//! Work is counted in units of about [`UNIT_NS`]: a look at a block that is in no processor's cache. Loops over blocks,
+//! pieces, places or connections count what they do and stop when the step is spent; what remains goes to the backlog
+//! of the tenant that caused it. The driver charges the units to that tenant ([`Server::take_spent`]) and decides when
+//! its backlog goes on, so a tenant that causes much work has less of the thread for its requests, and nobody else has.
 //!
-//! Downside: a piece of 64 blocks and a device write of 256 are never divided, so a step may be exceeded by one of them.
+//! Downside: a piece of 64 blocks and a device write of 256 are never divided, so a step may be exceeded by one of
+//! them.
 
 use std::collections::VecDeque;
 
@@ -22,13 +23,14 @@ use crate::server::Server;
 use crate::units::Nanos;
 use crate::volume::Ticket;
 
-/// What a unit of work takes: the look-up of a block in an index larger than the processor's caches (60 to 150 ns measured).
+/// What a unit of work takes, about: the look-up of a block in an index larger than the processor's caches. An
+/// estimate.
 pub const UNIT_NS: Nanos = 100;
 /// Units of a step: 25 us, about what a client at depth 1 needs from answer to answer over a Unix socket. A read of
 /// 1 MiB from the cache is one step.
 pub const STEP_UNITS: u32 = 256;
-/// No event counts more units than this: a step, exceeded by the longest things that are not divided (the completion of the
-/// largest device request, four units a block, and then a write-back of 1 MiB).
+/// No event counts more units than this: a step, exceeded by the longest things that are not divided (the completion of
+/// the largest device request, four units a block, and then a write-back of 1 MiB).
 pub const EVENT_UNITS_MAX: u32 = 8 * STEP_UNITS;
 
 /// Something that can perhaps go on.

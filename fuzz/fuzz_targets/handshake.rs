@@ -1,34 +1,4 @@
-//! Any bytes, in any portions: the handshake never panics, never wants more than an option can have, never answers at
-//! length what was short, and consumes the same however the bytes are cut.
+//! See `src/handshake.rs`.
 #![no_main]
 
-use engine::nbd::{Export, Exports, Handshake, Outcome};
-use libfuzzer_sys::fuzz_target;
-
-/// The most that a handshake may ask to see at once: the longest option that is looked at, and its header.
-const WANTED_MAX: usize = (64 << 10) + 16;
-
-fn run(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, Vec<u8>) {
-    let mut handshake = Handshake::new();
-    let mut outgoing = handshake.take_outgoing();
-    let (mut start, mut end) = (0, 0);
-    while end < bytes.len() && handshake.outcome() == Outcome::Negotiating {
-        end = bytes.len().min(end + portion);
-        start += handshake.handle(&bytes[start..end], exports);
-        outgoing.extend(handshake.take_outgoing());
-        assert!(end - start <= WANTED_MAX);
-    }
-    (start, handshake.outcome(), outgoing)
-}
-
-fuzz_target!(|input: (u8, bool, Vec<u8>)| {
-    let (portion, several, bytes) = input;
-    let export = |name: &str| Export { name: name.into(), size: 1 << 30, rotational: several, description: "d".into() };
-    let volumes: Vec<_> = if several { vec![export("a"), export("db")] } else { vec![export("a")] };
-    let exports = Exports { volumes: &volumes, shutting_down: false };
-    let whole = run(&bytes, usize::MAX / 2, exports);
-    let cut = run(&bytes, usize::from(portion) + 1, exports);
-    assert_eq!(whole.1, cut.1);
-    assert_eq!(whole.2, cut.2);
-    assert!(whole.2.len() <= 64 + 512 * (bytes.len() + 1));
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::handshake(input));

@@ -1,16 +1,25 @@
-//! Where to listen: `unix:PATH` or `tcp:HOST:PORT`; and listening there, with stale sockets replaced and live ones not.
+//! Where to listen: `unix:PATH` or `tcp:HOST:PORT`, for NBD with `,tls=…`; and listening there, with stale sockets
+//! replaced and live ones not.
 
 use std::fmt;
 use std::net::ToSocketAddrs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::quantity::Time;
+
+/// Between probes of a peer that was silent for [`Tcp::keepalive`]; it ends with [`Tcp::user_timeout`], not with a
+/// count.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes of a Unix socket's path that the kernel takes, without the final zero.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
@@ -62,6 +71,133 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
+/// Where NBD clients connect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NbdAddress {
+    /// The address.
+    pub address: Address,
+    /// Whether it speaks TLS.
+    pub tls: TlsMode,
+}
+
+/// Whether a listener speaks TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsMode {
+    /// No.
+    #[default]
+    Off,
+    /// If the client wants to.
+    On,
+    /// Always: in clear the client can only ask for TLS.
+    Require,
+}
+
+impl TlsMode {
+    const ALL: [(&str, TlsMode); 3] = [("off", TlsMode::Off), ("on", TlsMode::On), ("require", TlsMode::Require)];
+}
+
+impl From<TlsMode> for engine::nbd::Tls {
+    fn from(mode: TlsMode) -> Self {
+        match mode {
+            TlsMode::Off => Self::Off,
+            TlsMode::On => Self::On,
+            TlsMode::Require => Self::Require,
+        }
+    }
+}
+
+impl From<Address> for NbdAddress {
+    fn from(address: Address) -> NbdAddress {
+        NbdAddress { address, tls: TlsMode::Off }
+    }
+}
+
+impl FromStr for NbdAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NbdAddress, String> {
+        let Some((address, mode)) = text.rsplit_once(",tls=") else { return Ok(text.parse::<Address>()?.into()) };
+        let known = TlsMode::ALL.into_iter().find(|(name, _)| *name == mode);
+        let (_, tls) = known.ok_or_else(|| format!("'{mode}' in '{text}' is not off, on or require"))?;
+        Ok(NbdAddress { address: address.parse()?, tls })
+    }
+}
+
+impl fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = TlsMode::ALL.into_iter().find(|(_, mode)| *mode == self.tls).map_or("", |(name, _)| name);
+        match self.tls {
+            TlsMode::Off => self.address.fmt(f),
+            _ => write!(f, "{},tls={name}", self.address),
+        }
+    }
+}
+
+impl Serialize for NbdAddress {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// What a configuration may say: a text, or a table.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "an address such as \"unix:PATH\", or a table { address = \"tcp:HOST:PORT\", tls = \"require\" }"
+)]
+enum NbdAddressForm {
+    Text(String),
+    Table(NbdAddressTable),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NbdAddressTable {
+    address: Address,
+    #[serde(default)]
+    tls: TlsMode,
+}
+
+impl<'de> Deserialize<'de> for NbdAddress {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match NbdAddressForm::deserialize(from)? {
+            NbdAddressForm::Text(text) => text.parse().map_err(serde::de::Error::custom),
+            NbdAddressForm::Table(NbdAddressTable { address, tls }) => Ok(NbdAddress { address, tls }),
+        }
+    }
+}
+
+/// How long a TCP connection to a peer that does not answer lasts.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tcp {
+    /// A peer that was silent for so long is probed; 0 is never.
+    pub keepalive: Time,
+    /// A connection ends after so long without an acknowledgement of data or probes; 0 is what the system does.
+    pub user_timeout: Time,
+}
+
+impl Default for Tcp {
+    fn default() -> Tcp {
+        // A host that crashed or was cut off is noticed within three minutes.
+        Tcp { keepalive: Time(Duration::from_secs(60)), user_timeout: Time(Duration::from_secs(120)) }
+    }
+}
+
+impl Tcp {
+    /// Applies to a listener; the connections that it accepts inherit it.
+    fn apply(&self, listener: impl AsFd) -> std::io::Result<()> {
+        if self.keepalive.0 > Duration::ZERO {
+            sockopt::set_socket_keepalive(&listener, true)?;
+            sockopt::set_tcp_keepidle(&listener, self.keepalive.0.max(Duration::from_secs(1)))?;
+            sockopt::set_tcp_keepintvl(&listener, KEEPALIVE_INTERVAL)?;
+        }
+        let millis = u32::try_from(self.user_timeout.0.as_millis()).unwrap_or(u32::MAX);
+        Ok(sockopt::set_tcp_user_timeout(&listener, millis)?)
+    }
+}
+
 /// A listener of either kind.
 #[derive(Debug)]
 pub enum Listener {
@@ -72,8 +208,8 @@ pub enum Listener {
 }
 
 impl Address {
-    /// Listens. Who may connect from other hosts is a decision of its own: it needs `allow_remote`.
-    pub async fn listen(&self, allow_remote: bool) -> anyhow::Result<Listener> {
+    /// Listens. At a TCP address that other hosts can reach only if `allow_remote`.
+    pub async fn listen(&self, allow_remote: bool, tcp: &Tcp) -> anyhow::Result<Listener> {
         match self {
             Address::Unix(path) => listen_unix(path, 0o660).map(Listener::Unix),
             Address::Tcp(host, port) => {
@@ -83,13 +219,16 @@ impl Address {
                     .collect();
                 if !allow_remote && addresses.iter().any(|a| !a.ip().is_loopback()) {
                     bail!(
-                        "{self} can be reached from other hosts, and neither NBD nor HTTP is encrypted yet: listen at \
-                         127.0.0.1, or allow it with --allow-remote (allow_remote = true in the configuration)"
+                        "{self} can be reached from other hosts without encryption: listen at 127.0.0.1, for NBD \
+                         append ,tls=require, or allow it with --allow-insecure-remote (allow_insecure_remote = true \
+                         in the configuration)"
                     );
                 }
-                TcpListener::bind(&addresses[..]).await.map(Listener::Tcp).with_context(|| {
+                let listener = TcpListener::bind(&addresses[..]).await.with_context(|| {
                     format!("cannot listen at {self} (does another server run there? name other addresses with --nbd and --http)")
-                })
+                })?;
+                tcp.apply(&listener).with_context(|| format!("cannot set the TCP options of {self}"))?;
+                Ok(Listener::Tcp(listener))
             }
         }
     }
@@ -111,12 +250,21 @@ pub fn check_unix_path(path: &Path) -> anyhow::Result<()> {
 /// Listens at a Unix socket with these permissions. A socket file that nobody answers at is replaced.
 pub fn listen_unix(path: &Path, mode: u32) -> anyhow::Result<UnixListener> {
     check_unix_path(path)?;
-    if let Ok(found) = std::fs::symlink_metadata(path) {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        found => Some(found.with_context(|| format!("cannot look at {}", path.display()))?),
+    };
+    if let Some(found) = found {
         if !found.file_type().is_socket() {
             bail!("{} exists and is not a socket: move it away or name another path", path.display());
         }
-        if UnixStream::connect(path).is_ok() {
-            bail!("another process listens at {}: stop it or name another path", path.display());
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+            Ok(_) => bail!("another process listens at {}: stop it or name another path", path.display()),
+            Err(error) => bail!(
+                "whether another process listens at {} cannot be found out ({error}): remove it or name another path",
+                path.display()
+            ),
         }
         std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {}", path.display()))?;
     }
@@ -140,6 +288,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn addresses_for_nbd_say_whether_they_speak_tls() {
+        for text in ["unix:/run/a.sock", "tcp:[::]:10809,tls=require", "unix:/run/a.sock,tls=on"] {
+            assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), text);
+        }
+        assert_eq!("tcp:a:1,tls=off".parse::<NbdAddress>().unwrap().to_string(), "tcp:a:1");
+        assert!("tcp:a:1,tls=yes".parse::<NbdAddress>().unwrap_err().contains("'yes'"));
+        let parse =
+            |text: &str| toml::from_str::<toml::Table>(text).unwrap()["nbd"].clone().try_into::<Vec<NbdAddress>>();
+        let two = parse(r#"nbd = ["unix:a", { address = "tcp:h:1", tls = "require" }]"#).unwrap();
+        assert_eq!(two, ["unix:a".parse().unwrap(), "tcp:h:1,tls=require".parse().unwrap()]);
+        assert!(parse(r#"nbd = [{ address = "tcp:h:1", tsl = "require" }]"#).is_err());
+    }
+
+    #[tokio::test]
+    async fn accepted_connections_notice_peers_that_are_gone() {
+        let address: Address = "tcp:127.0.0.1:0".parse().unwrap();
+        let Listener::Tcp(listener) = address.listen(false, &Tcp::default()).await.unwrap() else { unreachable!() };
+        let _client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        assert!(sockopt::socket_keepalive(&accepted).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&accepted).unwrap(), Duration::from_secs(60));
+        assert_eq!(sockopt::tcp_user_timeout(&accepted).unwrap(), 120_000);
+    }
+
     #[tokio::test]
     async fn stale_sockets_are_replaced_and_live_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
@@ -157,9 +330,11 @@ mod tests {
     #[tokio::test]
     async fn long_paths_and_remote_addresses_are_refused_with_the_fix() {
         let long = Address::Unix(PathBuf::from("x".repeat(108)));
-        assert!(long.listen(false).await.unwrap_err().to_string().contains("shorter"));
+        assert!(long.listen(false, &Tcp::default()).await.unwrap_err().to_string().contains("shorter"));
         let remote: Address = "tcp:0.0.0.0:0".parse().unwrap();
-        assert!(remote.listen(false).await.unwrap_err().to_string().contains("--allow-remote"));
-        remote.listen(true).await.unwrap();
+        assert!(
+            remote.listen(false, &Tcp::default()).await.unwrap_err().to_string().contains("--allow-insecure-remote")
+        );
+        remote.listen(true, &Tcp::default()).await.unwrap();
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 
-use crate::address::Address;
+use crate::address::{Address, NbdAddress, Tcp};
+use crate::disk_thread;
 use crate::quantity::{Size, Time};
 use crate::reactor;
 
@@ -23,16 +24,21 @@ pub struct Config {
     /// The server's directory: registry, lock, sockets. If absent, what the environment says.
     #[serde(default = "data_by_environment")]
     pub data: PathBuf,
-    /// Where NBD clients connect; `None` is `DIR/nbd.sock` and `tcp:127.0.0.1:10809`.
-    pub nbd: Option<Vec<Address>>,
+    /// Where NBD clients connect; `None` is `DIR/nbd.sock`.
+    pub nbd: Option<Vec<NbdAddress>>,
     /// Where the API is besides `DIR/api.sock`; `None` is `tcp:127.0.0.1:8809`.
     pub http: Option<Vec<Address>>,
     /// A file with the token that changes over TCP need; without one the TCP listener is read-only.
     pub http_token_file: Option<PathBuf>,
     /// Host names, besides IP addresses and `localhost`, by which browsers may reach the TCP listener.
     pub http_hosts: Vec<String>,
-    /// Whether TCP listeners may be reachable from other hosts.
-    pub allow_remote: bool,
+    /// Whether listeners without TLS may be reachable from other hosts. Until 0.1 it was called `allow_remote`.
+    #[serde(alias = "allow_remote")]
+    pub allow_insecure_remote: bool,
+    /// The server's certificate, and whose certificates clients show.
+    pub tls: Tls,
+    /// TCP connections, of NBD and HTTP.
+    pub tcp: Tcp,
     /// Memory for caches and their bookkeeping, over all disks.
     pub cache: Memory,
     /// After this long, draining gives up.
@@ -53,7 +59,9 @@ impl Default for Config {
             http: None,
             http_token_file: None,
             http_hosts: Vec::new(),
-            allow_remote: false,
+            allow_insecure_remote: false,
+            tls: Tls::default(),
+            tcp: Tcp::default(),
             cache: Memory::Part(0.25),
             shutdown_timeout: Time(Duration::from_secs(30)),
             reactor: ReactorKind::Auto,
@@ -67,6 +75,31 @@ impl Default for Config {
 pub fn data_by_environment() -> PathBuf {
     let named = std::env::var_os("AEROGEL_DATA").filter(|named| !named.is_empty());
     named.map_or_else(|| DATA_DEFAULT.into(), PathBuf::from)
+}
+
+/// The server's certificate, and whose certificates clients show; PEM files, read again when they change.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tls {
+    /// The server's certificate, and those between it and the authority that clients trust.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// The authorities that sign clients' certificates. Without it, clients are not asked for any.
+    pub clients: Option<PathBuf>,
+    /// Whether clients need one, where `clients` is set.
+    pub client_certificates: ClientCertificates,
+}
+
+/// Whether clients need a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientCertificates {
+    /// A client without one is refused.
+    #[default]
+    Require,
+    /// A client without one is anonymous; one that is shown has to be good.
+    Optional,
 }
 
 /// What is logged, and how.
@@ -122,10 +155,16 @@ impl From<ReactorKind> for reactor::Kind {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Handshakes going on at once; more wait to be accepted.
+    /// Handshakes going on at once over Unix sockets, and as many over TCP; at the bound the oldest one is closed.
     pub handshakes: usize,
+    /// The same for one source: a user on Unix sockets, an IP address (of IPv6 a /64 network) on TCP.
+    pub handshakes_per_source: usize,
     /// Connections to the volumes of a disk.
     pub connections: u32,
+    /// Connections to the volumes of one tenant.
+    pub connections_per_tenant: u32,
+    /// Connections to one volume.
+    pub connections_per_volume: u32,
     /// Requests received and unanswered per connection.
     pub requests_per_connection: u32,
     /// Unsent reply bytes per connection above which nothing more is begun for it.
@@ -138,11 +177,23 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// How many connections a disk takes.
+    pub fn places(&self) -> disk_thread::Limits {
+        disk_thread::Limits {
+            disk: self.connections,
+            tenant: self.connections_per_tenant,
+            volume: self.connections_per_volume,
+        }
+    }
+
     /// With none of something, every client would wait for ever.
     fn check(&self) -> anyhow::Result<()> {
         let counts = [
             ("handshakes", self.handshakes as u64),
+            ("handshakes_per_source", self.handshakes_per_source as u64),
             ("connections", self.connections.into()),
+            ("connections_per_tenant", self.connections_per_tenant.into()),
+            ("connections_per_volume", self.connections_per_volume.into()),
             ("requests_per_connection", self.requests_per_connection.into()),
             ("device_depth", self.device_depth.into()),
         ];
@@ -155,9 +206,13 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
+        let places = disk_thread::Limits::default();
         Limits {
-            handshakes: 64,
-            connections: 1024,
+            handshakes: 1024,
+            handshakes_per_source: 256,
+            connections: places.disk,
+            connections_per_tenant: places.tenant,
+            connections_per_volume: places.volume,
             requests_per_connection: 128,
             unsent_per_connection: Size(8 << 20),
             device_depth: 128,
@@ -210,25 +265,41 @@ impl<'de> Deserialize<'de> for Memory {
 
 impl Memory {
     /// In bytes, on this machine.
-    pub fn bytes(self) -> u64 {
+    pub fn bytes(self) -> anyhow::Result<u64> {
         match self {
-            Memory::Bytes(size) => size.0,
-            Memory::Part(part) => (memory_of_this_process() as f64 * part) as u64,
+            Memory::Bytes(size) => Ok(size.0),
+            Memory::Part(part) => Ok((memory_of_this_process()? as f64 * part) as u64),
         }
     }
 }
 
 /// The machine's memory, or the least limit of the control groups that this process is in.
-fn memory_of_this_process() -> u64 {
+fn memory_of_this_process() -> anyhow::Result<u64> {
     let machine = rustix::system::sysinfo();
-    let machine_bytes = machine.totalram * u64::from(machine.mem_unit);
-    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut bytes = machine.totalram * u64::from(machine.mem_unit);
+    let group = if_there(Path::new("/proc/self/cgroup"))?.unwrap_or_default();
     let path = group.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
-    Path::new(path)
-        .ancestors()
-        .filter_map(|group| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(group).join("memory.max")).ok())
-        .filter_map(|limit| limit.trim().parse().ok())
-        .fold(machine_bytes, u64::min)
+    for group in Path::new(path).ancestors() {
+        let file = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        match if_there(&file)?.as_deref().map(str::trim) {
+            None | Some("max") => {}
+            Some(limit) => {
+                let limit = limit.parse().with_context(|| format!("{} says '{limit}'", file.display()))?;
+                bytes = bytes.min(limit);
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// A file of the kernel that older ones do not have. One that cannot be read is not absent: a limit that is not seen is
+/// one that the process is killed for.
+fn if_there(path: &Path) -> anyhow::Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("the memory limit in {} cannot be read", path.display())),
+    }
 }
 
 impl Config {
@@ -250,10 +321,8 @@ impl Config {
     }
 
     /// Where NBD clients connect.
-    pub fn nbd(&self) -> Vec<Address> {
-        self.nbd
-            .clone()
-            .unwrap_or_else(|| vec![Address::Unix(self.data.join("nbd.sock")), Address::Tcp("127.0.0.1".into(), 10809)])
+    pub fn nbd(&self) -> Vec<NbdAddress> {
+        self.nbd.clone().unwrap_or_else(|| vec![Address::Unix(self.data.join("nbd.sock")).into()])
     }
 
     /// Where the API is besides its own socket.
@@ -309,12 +378,17 @@ mod tests {
             example.lines().map(|line| line.strip_prefix('#').filter(is_key).unwrap_or(line)).collect();
         let full = Config::parse(&uncommented.join("\n")).unwrap();
         assert_eq!(full.nbd, Some(Config::default().nbd()));
+        assert!(
+            matches!(&Config::default().nbd()[..], [NbdAddress { address: Address::Unix(_), .. }]),
+            "TCP is asked for"
+        );
         assert_eq!(full.http, Some(Config::default().http()));
         let shown = toml::Table::try_from(full).unwrap();
         let has = |table: &toml::Table| {
             table.keys().all(|key| example.contains(&format!("{key} = ")) || example.contains(&format!("[{key}]")))
         };
         assert!(has(&shown) && has(shown["log"].as_table().unwrap()) && has(shown["limits"].as_table().unwrap()));
+        assert!(has(shown["tls"].as_table().unwrap()) && has(shown["tcp"].as_table().unwrap()));
         assert!(example.contains("http_token_file = "));
     }
 
@@ -332,7 +406,7 @@ mod tests {
         assert_eq!("4GiB".parse(), Ok(Memory::Bytes(Size(4 << 30))));
         assert_eq!("25%".parse(), Ok(Memory::Part(0.25)));
         assert!("0%".parse::<Memory>().is_err() && "100%".parse::<Memory>().is_err());
-        assert!(Memory::Part(0.25).bytes() > 1 << 20);
+        assert!(Memory::Part(0.25).bytes().unwrap() > 1 << 20);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod connection;
 mod driver;
 mod giving;
 mod mailbox;
+mod places;
 mod rest;
 #[cfg(test)]
 mod tests;
@@ -23,21 +24,20 @@ mod turns;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use engine::control::{Command, Report, VolumeSpec};
+use engine::control::{Command, Report, TenantId, VolumeSpec};
 use engine::disk::VolumeId;
-use engine::{Config, Server, Session};
+use engine::{Config, Server};
 
 use self::driver::Driver;
-use self::mailbox::{Client, Sender};
+pub use self::mailbox::Client;
+use self::mailbox::Sender;
+use self::places::Places;
+pub use self::places::{Full, Limits, Place as Seat};
 use crate::frames::Frames;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
-
-/// Clients of a disk at the same time, unless set otherwise.
-pub const CONNECTIONS_MAX: u32 = 1024;
 
 /// How to run a disk.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub struct Options {
     /// Which reactor.
     pub reactor: Kind,
     /// Clients at the same time.
-    pub connections_max: u32,
+    pub limits: Limits,
     /// What is between the engine and the files.
     pub stack: Stack,
 }
@@ -57,8 +57,8 @@ pub struct Options {
 impl Options {
     /// The usual ones.
     pub fn new(name: impl Into<String>, engine: Config) -> Options {
-        let (reactor, connections_max, stack) = (Kind::Auto, CONNECTIONS_MAX, Stack::default());
-        Options { name: name.into(), engine, reactor, connections_max, stack }
+        let (reactor, limits, stack) = (Kind::Auto, Limits::default(), Stack::default());
+        Options { name: name.into(), engine, reactor, limits, stack }
     }
 }
 
@@ -105,14 +105,14 @@ pub struct DiskThread;
 impl DiskThread {
     /// Starts the thread of a disk without volumes; returns when it works.
     pub fn start(options: Options) -> Result<DiskHandle, StartError> {
-        let name = options.name.clone();
+        let (name, places) = (options.name.clone(), Places::new(options.limits));
         let (started, outcome) = mpsc::sync_channel(1);
         let builder = std::thread::Builder::new().name(format!("disk {name}"));
         let thread = builder
             .spawn(move || run(options, &started))
             .map_err(|source| StartError::Thread { name: name.clone(), source })?;
         match outcome.recv() {
-            Ok(Ok(sender)) => Ok(DiskHandle { sender, thread: Some(thread) }),
+            Ok(Ok(sender)) => Ok(DiskHandle { sender, places, thread: Some(thread) }),
             Ok(Err(error)) => Err(error),
             Err(_) => unreachable!("the thread says how its start went, or ends the process"),
         }
@@ -123,6 +123,7 @@ impl DiskThread {
 #[derive(Debug)]
 pub struct DiskHandle {
     sender: Sender,
+    places: Places,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -149,10 +150,23 @@ impl DiskHandle {
         self.sender.ask(command, None)
     }
 
-    /// Hands over a client whose handshake is done, with the bytes that were read beyond it. If the disk has too many,
-    /// the connection is closed and the log says so.
-    pub fn attach(&self, socket: OwnedFd, received: Vec<u8>, volume: VolumeId, session: Session) {
-        self.sender.attach(Client { socket, received, volume, session });
+    /// A seat for one more client of a volume, to be taken before its handshake is told that it may begin. `tenants` is how
+    /// many the disk has.
+    pub fn reserve(&self, volume: VolumeId, tenant: TenantId, tenants: usize) -> Result<Seat, Full> {
+        self.places.reserve(volume, tenant, tenants)
+    }
+
+    /// Hands over a client whose handshake is done, when the thread's mailbox has room.
+    pub fn serve(&self, client: Client) -> impl Future<Output = Result<(), Stopped>> + use<> {
+        self.sender.attach(client)
+    }
+
+    /// A client of a test: it needs no seat.
+    #[cfg(test)]
+    pub fn attach(&self, socket: std::os::fd::OwnedFd, received: Vec<u8>, volume: VolumeId, session: engine::Session) {
+        let peer = crate::peer::Peer::local(0);
+        let serve = self.serve(Client { socket, received, volume, session, peer, seat: None });
+        futures::FutureExt::now_or_never(serve).expect("the mailbox has room").expect("it was not stopped");
     }
 
     /// Ends the thread, whatever it was doing: connections are closed, what was not flushed (see [`Command::Drain`]) is
@@ -217,8 +231,7 @@ fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError>
     let name = options.name.clone();
     let frames =
         Frames::new(options.engine.frames_max()).map_err(|source| StartError::Frames { name: name.clone(), source })?;
-    let laid_out =
-        reactor::Options { device_depth: options.engine.device_depth, connections_max: options.connections_max };
+    let laid_out = reactor::Options { device_depth: options.engine.device_depth, connections_max: options.limits.disk };
     let kind = options.reactor;
     let failed = |source| StartError::Reactor { name: name.clone(), kind, source };
     if kind != Kind::Threads {
@@ -240,7 +253,7 @@ fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError>
 
 fn serve<R: Reactor>(mut options: Options, frames: Frames, reactor: R, started: &Started) {
     let reactor = Layers::new(reactor, std::mem::take(&mut options.stack));
-    let (sender, mailbox) = mailbox::new(reactor.waker(), &options.name);
+    let (sender, mailbox) = mailbox::new(reactor.waker());
     let server = Server::new(options.engine.clone());
     if started.send(Ok(sender)).is_err() {
         return; // The starter has gone.

@@ -8,13 +8,17 @@ mod control;
 mod disk_thread;
 mod fault;
 mod frames;
+mod handshakes;
+mod incidents;
 mod listen;
 mod peer;
 mod probe;
 mod quantity;
 mod reactor;
 mod serve;
+mod signals;
 mod store;
+mod tls;
 
 use std::process::ExitCode;
 

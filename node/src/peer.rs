@@ -19,7 +19,6 @@ pub enum Identity {
     Anonymous,
     /// The user id of the process at the other end of a Unix socket (SO_PEERCRED, at the time of connect).
     User(u32),
-    #[expect(dead_code, reason = "constructed once listeners speak TLS")]
     /// A client certificate that the listener's certificate authority signed.
     Certificate {
         /// The subject, as RFC 4514 writes it: `CN=db1,O=Example`.

@@ -1,37 +1,45 @@
 //! The life of a server: start, say that it is ready, serve, drain, end.
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::address::{Address, Listener, listen_unix};
+use crate::address::{Address, Listener, NbdAddress, TlsMode, listen_unix};
 use crate::api::{self, Guard};
-use crate::config::{Config, Log, LogFormat, Memory, ReactorKind, data_by_environment};
+use crate::config::{Config, Limits, Log, LogFormat, Memory, ReactorKind, data_by_environment};
 use crate::control::{Control, Listening};
-use crate::listen;
+use crate::handshakes::Handshakes;
+use crate::incidents;
+use crate::listen::{self, Door};
 use crate::quantity::Time;
+use crate::signals::Endings;
+use crate::tls::Tls;
 
 /// Threads of the control side, which is never on the path of data.
 const CONTROL_THREADS: usize = 2;
+/// Handshakes of one kind of listener (Unix sockets, TCP) use at most this part of the descriptors.
+const HANDSHAKE_DESCRIPTORS: usize = 8;
+/// How long the end waits for clients over TLS to take their last replies.
+const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Run a server.
 ///
-/// It serves the volumes of its disks over NBD, and its HTTP API at DIR/api.sock, until SIGTERM or SIGINT. Then requests
-/// received are finished and everything is flushed; the exit status is 1 if that took longer than --shutdown-timeout.
-/// A second signal ends it at once.
+/// It serves the volumes of its disks over NBD, and its HTTP API at DIR/api.sock, until SIGTERM, SIGINT, SIGHUP or any
+/// other signal that ends a process. Then requests received are finished and everything is flushed; the exit status is
+/// 1 if that took longer than --shutdown-timeout. A second SIGTERM, SIGINT or SIGQUIT, more than a second after the
+/// first signal, ends it at once.
 #[derive(Debug, clap::Args)]
 pub struct Serve {
     /// Configuration file; flags override it
@@ -40,17 +48,17 @@ pub struct Serve {
     /// The server's directory [default: what the configuration says, else $AEROGEL_DATA, else ./aerogel-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; may be repeated [default: unix:DIR/nbd.sock and
-    /// tcp:127.0.0.1:10809]
+    /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; append ,tls=on or ,tls=require for TLS with the
+    /// certificates of the configuration; may be repeated [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
-    nbd: Vec<Address>,
+    nbd: Vec<NbdAddress>,
     /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
     /// tcp:127.0.0.1:8809]
     #[arg(long, value_name = "ADDR")]
     http: Vec<Address>,
-    /// Allow listeners that other hosts can reach: neither NBD nor HTTP is encrypted yet
-    #[arg(long)]
-    allow_remote: bool,
+    /// Allow listeners without TLS that other hosts can reach
+    #[arg(long, alias = "allow-remote")]
+    allow_insecure_remote: bool,
     /// Memory for caches and their bookkeeping, such as 4GiB or 50% [default: 25%]
     #[arg(long, value_name = "SIZE")]
     cache: Option<Memory>,
@@ -81,7 +89,7 @@ impl Serve {
         config.data = self.data.clone().unwrap_or(config.data);
         config.nbd = Some(self.nbd.clone()).filter(|given| !given.is_empty()).or(config.nbd);
         config.http = Some(self.http.clone()).filter(|given| !given.is_empty()).or(config.http);
-        config.allow_remote |= self.allow_remote;
+        config.allow_insecure_remote |= self.allow_insecure_remote;
         config.cache = self.cache.unwrap_or(config.cache);
         config.reactor = self.reactor.unwrap_or(config.reactor);
         config.shutdown_timeout = self.shutdown_timeout.unwrap_or(config.shutdown_timeout);
@@ -110,7 +118,7 @@ impl Serve {
 }
 
 async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut endings = Endings::listen()?;
     let token = config.http_token_file.as_ref().map(|path| {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the token in {}", path.display()))?;
@@ -121,15 +129,32 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let control = Control::open(config).await?;
     let config = &control.config;
     let api = listen_unix(&config.api_socket(), 0o600)?;
-    let (nbd_addresses, nbd) = listen_at(&config.nbd(), config.allow_remote).await?;
-    let (http_addresses, http) = listen_at(&config.http(), config.allow_remote).await?;
+    let (mut nbd_addresses, mut nbd) = (Vec::new(), Vec::new());
+    for NbdAddress { address, tls } in config.nbd() {
+        let (address, listener) = listen_at(&address, config, tls == TlsMode::Require).await?;
+        nbd_addresses.push(NbdAddress { address, tls });
+        nbd.push((listener, tls));
+    }
+    let (mut http_addresses, mut http) = (Vec::new(), Vec::new());
+    for address in config.http() {
+        let (address, listener) = listen_at(&address, config, false).await?;
+        http_addresses.push(address);
+        http.push(listener);
+    }
+    let needs_tls = nbd.iter().any(|(_, tls)| *tls != TlsMode::Off);
+    let tls = if needs_tls { Some(Tls::start(&config.tls)?) } else { None };
     let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
     tokio::spawn(control.clone().watch());
-    let handshakes = Arc::new(Semaphore::new(config.limits.handshakes));
-    for listener in nbd {
-        tokio::spawn(listen::accept(listener, control.clone(), handshakes.clone()));
+    tokio::spawn(control.clone().open_later());
+    tokio::spawn(incidents::watch());
+    let [local, remote] = [(); 2].map(|()| handshakes(&config.limits));
+    for (listener, mode) in nbd {
+        let handshakes = if matches!(listener, Listener::Unix(_)) { &local } else { &remote };
+        let (control, handshakes) = (control.clone(), handshakes.clone());
+        let tls = tls.clone().filter(|_| mode != TlsMode::Off);
+        tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls }));
     }
     tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone())));
     for listener in http {
@@ -145,16 +170,20 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     info!(data = %config.data.display(), "ready");
     notify("READY=1");
 
-    either(&mut terminate, &mut interrupt).await;
-    info!("shutting down: finishing requests and flushing");
+    let signal = endings.next().await;
+    info!(signal, "shutting down: finishing requests and flushing");
     notify("STOPPING=1");
     let failed = tokio::select! {
         failed = control.drain() => failed,
-        () = either(&mut terminate, &mut interrupt) => {
+        () = endings.at_once() => {
             error!("told to end at once: what was not flushed is lost");
             return Ok(ExitCode::FAILURE);
         }
     };
+    if let Some(tls) = tls {
+        // What the disks' threads have answered last.
+        let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, tls.finish()).await;
+    }
     let _ = std::fs::remove_file(config.api_socket());
     if failed.is_empty() {
         info!("everything is flushed");
@@ -164,27 +193,21 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+/// Listens, and says where (a port of 0 is chosen by the kernel).
+async fn listen_at(address: &Address, config: &Config, is_secure: bool) -> anyhow::Result<(Address, Listener)> {
+    let listener = address.listen(is_secure || config.allow_insecure_remote, &config.tcp).await?;
+    let actual = match (address, &listener) {
+        (Address::Tcp(host, _), Listener::Tcp(listener)) => Address::Tcp(host.clone(), listener.local_addr()?.port()),
+        _ => address.clone(),
+    };
+    Ok((actual, listener))
 }
 
-/// Listens at all addresses, and says at which (a port of 0 is chosen by the kernel).
-async fn listen_at(addresses: &[Address], allow_remote: bool) -> anyhow::Result<(Vec<Address>, Vec<Listener>)> {
-    let (mut actual, mut listeners) = (Vec::new(), Vec::new());
-    for address in addresses {
-        let listener = address.listen(allow_remote).await?;
-        actual.push(match (address, &listener) {
-            (Address::Tcp(host, _), Listener::Tcp(listener)) => {
-                Address::Tcp(host.clone(), listener.local_addr()?.port())
-            }
-            _ => address.clone(),
-        });
-        listeners.push(listener);
-    }
-    Ok((actual, listeners))
+/// Bounds on handshakes. Most of the descriptors that the process may have are for those that are done.
+fn handshakes(limits: &Limits) -> Arc<Handshakes> {
+    let descriptors = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
+    let total = limits.handshakes.min(descriptors / HANDSHAKE_DESCRIPTORS).max(1);
+    Handshakes::new(total, limits.handshakes_per_source)
 }
 
 async fn print_welcome(control: &Control) {
@@ -207,9 +230,9 @@ async fn print_welcome(control: &Control) {
     match uri {
         Some(uri) => text += &format!("  {program} status{data}\n  nbdinfo '{uri}'\n"),
         None => {
-            let at = control.config.nbd().into_iter().find_map(|address| match address {
-                Address::Unix(path) => std::path::absolute(path).ok(),
-                Address::Tcp(..) => None,
+            let at = control.config.nbd().into_iter().find_map(|NbdAddress { address, tls }| match address {
+                Address::Unix(path) if tls == TlsMode::Off => std::path::absolute(path).ok(),
+                _ => None,
             });
             text += &format!("  {program} volume create db 1GiB{data}\n");
             text += &match at {
@@ -228,17 +251,33 @@ fn start_log(log: &Log) -> anyhow::Result<()> {
         format!("'{}' is not a log level: error, warn, info, debug, trace, or MODULE=LEVEL,…", log.level)
     })?;
     let registry = tracing_subscriber::registry().with(level);
-    let writer = std::io::stderr;
+    let writer = || Unfailing(io::stderr());
     match log.format {
         LogFormat::Json => {
             registry.with(tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(writer)).init()
         }
         LogFormat::Text => {
-            let layer = tracing_subscriber::fmt::layer().with_target(false).with_ansi(writer().is_terminal());
+            let layer = tracing_subscriber::fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
             registry.with(layer.with_writer(writer)).init();
         }
     }
     Ok(())
+}
+
+/// Standard error, which may have no reader any more: a terminal that was closed, a pipe to a program that has ended.
+/// What cannot be written is dropped; it must not end a server.
+struct Unfailing(io::Stderr);
+
+impl Write for Unfailing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.0.write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
 }
 
 /// Every connection is a descriptor, and the usual soft limit is only there for programs that use select().

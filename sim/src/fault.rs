@@ -29,11 +29,14 @@ pub struct Faults {
     pub slow: u64,
     /// Requests that are stuck for seconds.
     pub stuck: u64,
+    /// Requests that do not return while the world is at work.
+    pub hung: u64,
 }
 
 impl Faults {
     /// Nothing goes wrong.
-    pub const NONE: Faults = Faults { read: 0, write: 0, no_space: 0, refused: 0, flush: 0, slow: 0, stuck: 0 };
+    pub const NONE: Faults =
+        Faults { read: 0, write: 0, no_space: 0, refused: 0, flush: 0, slow: 0, stuck: 0, hung: 0 };
 
     /// The error of a request, if it fails.
     pub fn error(&self, op: Op, rng: &mut Rng) -> Option<Errno> {

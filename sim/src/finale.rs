@@ -21,6 +21,7 @@ impl World {
     pub(crate) fn finale(&mut self) -> Verdict {
         self.disk.faults = Faults::NONE;
         self.busy = false;
+        self.release_hung();
         self.until("draining", 100 * SECOND, |world| !world.draining || world.drained)?;
         if self.drained {
             self.power_cut()?;
@@ -38,6 +39,9 @@ impl World {
         }
         self.until("peace", 100 * SECOND, |world| world.asks.is_empty() && world.is_quiet())?;
         self.dismiss()?;
+        self.until("the fence", 100 * SECOND, |world| {
+            !world.volumes.iter().any(|volume| world.disk.has_orphans(volume.setup.spec.volume))
+        })?;
         self.reopen()?;
         for at in 0..self.volumes.len() {
             self.inspect(at)?;

@@ -4,7 +4,7 @@
 //!   swarm ─ a seed ─► setup ─► world ─┬─ sockets: link, workload, request     clients, and bytes both ways
 //!                                     ├─ disk: medium, fault                  what is durable, what goes wrong
 //!                                     ├─ frames                               memory, and who may touch it when
-//!                                     ├─ operator, finale                     commands, power cuts, the end
+//!                                     ├─ operator, restart, finale            commands, power cuts, crashes, the end
 //!                                     ├─ history, register, judge, reply, cell     what is right: content and answers
 //!                                     └─ trouble, promptness                   what is right: errors and waiting
 //! ```
@@ -12,6 +12,20 @@
 //! Beside it stands [`load`]: traces and synthetic loads in time, for virtual and live servers.
 //!
 //! Begin with [`swarm::run`]. The same seed gives the same world, to the last event: [`trace`] has the hash.
+
+/// Whether a bug is planted here: see `engine::planted`. Always false in what ships.
+macro_rules! planted {
+    ($bug:ident) => {{
+        #[cfg(feature = "planted-bugs")]
+        {
+            engine::planted::is(engine::planted::Bug::$bug)
+        }
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            false
+        }
+    }};
+}
 
 mod answers;
 pub mod bench;
@@ -31,6 +45,7 @@ pub mod queue;
 mod register;
 pub mod reply;
 pub mod request;
+mod restart;
 pub mod rng;
 pub mod setup;
 mod sockets;

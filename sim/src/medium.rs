@@ -3,7 +3,8 @@
 //! ```text
 //!   write completes ──► volatile version ──flush──► on the medium
 //!                           │      │
-//!                           │      └─ failed flush: doomed. Readable, but no later flush makes it durable (fsync)
+//!                           │      └─ failed flush of any volume on the device: some or all of it doomed. Readable, but no
+//!                           │         later flush makes it durable (fsync)
 //!                           └─ power cut: any one of medium and volatile versions survives, each sector for itself
 //! ```
 //!
@@ -153,11 +154,22 @@ impl Medium {
         });
     }
 
-    /// A failed flush: nothing that is volatile now becomes durable by a later one.
-    pub fn doom(&mut self) {
+    /// A failed flush of the device: those volatile versions that `drops` chooses become durable by no later one.
+    pub fn doom(&mut self, mut drops: impl FnMut() -> bool) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");
-            block.iter_mut().flat_map(|sector| &mut sector.volatile).for_each(|version| version.doomed = true);
+            block.iter_mut().flat_map(|sector| &mut sector.volatile).for_each(|version| version.doomed |= drops());
+        }
+    }
+
+    /// The process that was told of failed flushes is gone. What they doomed is dropped now, or it is as good as any other:
+    /// that it stays readable to the next process and is lost later is not pretended.
+    pub fn decide_doomed(&mut self, rng: &mut Rng) {
+        for number in &self.unstable {
+            let block = self.blocks.get_mut(number).expect("an unstable block");
+            for sector in block {
+                sector.volatile.retain_mut(|version| !std::mem::take(&mut version.doomed) || rng.one_in(2));
+            }
         }
     }
 
@@ -225,7 +237,7 @@ mod tests {
     fn a_failed_flush_dooms_until_rewritten() {
         let mut medium = Medium::default();
         medium.write(0, content(1), Fate::Volatile, 1);
-        medium.doom();
+        medium.doom(|| true);
         medium.flush(9);
         assert_eq!((read(&medium), survivors(&medium)), (1, vec![0, 1]));
         medium.write(0, content(1), Fate::Volatile, 10);

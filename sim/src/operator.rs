@@ -10,10 +10,9 @@ use engine::curve::{Point, View};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Settings, Slice};
 use engine::units::{BLOCK, MILLISECOND, SECOND, VOLUME_BYTES_MAX};
-use engine::{Action, Event, Server};
+use engine::{Action, Event};
 
 use crate::Verdict;
-use crate::frames::Frames;
 use crate::history::{History, OpId, Step};
 use crate::link::State;
 use crate::request::Request;
@@ -27,8 +26,8 @@ pub enum Ask {
     Must,
     /// Something that may be refused.
     May,
-    /// A change of a write cache, since when.
-    WriteCache(VolumeId, WriteCache, Step),
+    /// A change of a write cache, since when, and whether that brings what is there to another promise.
+    WriteCache(VolumeId, WriteCache, Step, bool),
     /// A volume grows.
     Grow(VolumeId, u64),
     /// A loss is accepted.
@@ -72,6 +71,9 @@ impl World {
 
     /// A volume is served (again), unless there is no room for its tenant.
     pub(crate) fn open(&mut self, volume: usize) -> Verdict {
+        if self.is_fenced(volume) {
+            return Ok(());
+        }
         let tenant = self.volumes[volume].setup.spec.tenant;
         if !self.tenants[tenant.0 as usize] {
             let spec = TenantSpec::default();
@@ -83,6 +85,7 @@ impl World {
         let state = &self.volumes[volume];
         let (id, size) = (state.setup.spec.volume, state.size);
         self.disk.set_size(id, size);
+        self.fence_is_over(volume);
         // Holes may be too few.
         let mut holes = self.disk.medium(id).holes(size);
         holes.retain(|_| !self.rng.one_in(4));
@@ -102,6 +105,9 @@ impl World {
             let start = self.step + 1;
             return self.ask(Command::Drain, Ask::Drain(start));
         }
+        if self.rng.chance(self.setup.kills) {
+            return self.kill();
+        }
         if self.rng.chance(self.setup.operations) {
             return self.command();
         }
@@ -114,13 +120,15 @@ impl World {
         if !self.volumes[at].open {
             return if self.draining { Ok(()) } else { self.open(at) };
         }
-        match self.rng.below(8) {
+        let choice = if self.setup.clears { self.rng.pick(&[3, 3, 3, 7]) } else { self.rng.below(8) };
+        match choice {
             0 => {
                 let tenant = TenantId(self.rng.below(self.setup.tenants.len() as u64) as u32);
                 let asked = |times| CacheSpec::Asked(times * LEAST_BYTES);
                 let cache = self.rng.pick(&[CacheSpec::Trial, asked(1), asked(2), asked(4)]);
                 let eviction = self.rng.pick(&EvictionPolicy::ALL);
-                self.ask(Command::SetTenant(tenant, TenantSpec { share: None, cache, eviction }), Ask::Tenant(tenant))
+                let share = if self.ops.is_multiple_of(2) { crate::setup::share(&mut self.rng, 1) } else { None };
+                self.ask(Command::SetTenant(tenant, TenantSpec { share, cache, eviction }), Ask::Tenant(tenant))
             }
             1 => self.set_write_cache(at),
             2 => self.grow(at),
@@ -181,13 +189,14 @@ impl World {
         }
         let mode = self.rng.pick(&[WriteCache::Volatile, WriteCache::Volatile, WriteCache::None, WriteCache::Unsafe]);
         let state = &mut self.volumes[at];
+        let flushes = mode != state.mode && mode != WriteCache::Unsafe;
         (state.through_since, state.mode_asked) = (NEVER, mode);
         if mode == WriteCache::Unsafe {
             state.unsafe_until = NEVER;
             state.promptness.forget();
         }
         let start = self.step + 1;
-        self.ask(Command::SetWriteCache(volume, mode), Ask::WriteCache(volume, mode, start))
+        self.ask(Command::SetWriteCache(volume, mode), Ask::WriteCache(volume, mode, start, flushes))
     }
 
     fn grow(&mut self, at: usize) -> Verdict {
@@ -243,13 +252,15 @@ impl World {
                 self.tenants[tenant.0 as usize] = true;
                 Ok(())
             }
-            (Ask::Tenant(_), Report::Refused(Refusal::CacheTooLarge { .. })) => Ok(()),
+            (Ask::Tenant(_), Report::Refused(Refusal::CacheTooLarge { .. } | Refusal::ShareTooLarge { .. })) => Ok(()),
             (Ask::Drop(tenant), Report::Done) if !self.has_volumes(tenant) => {
                 self.tenants[tenant.0 as usize] = false;
                 Ok(())
             }
             (Ask::Drop(tenant), Report::Refused(Refusal::InUse)) if self.has_volumes(tenant) => Ok(()),
-            (Ask::WriteCache(volume, mode, start), Report::Done) => self.write_cache_set(volume, mode, start),
+            (Ask::WriteCache(volume, mode, start, flushes), Report::Done) => {
+                self.write_cache_set(volume, mode, start, flushes)
+            }
             (Ask::WriteCache(volume, ..), Report::Refused(_)) => {
                 let state = self.volume(volume);
                 // What it does now is not known: a mode that promises nothing.
@@ -281,9 +292,13 @@ impl World {
         }
     }
 
-    fn write_cache_set(&mut self, volume: VolumeId, mode: WriteCache, start: Step) -> Verdict {
-        let step = self.step;
-        let state = self.volume(volume);
+    fn write_cache_set(&mut self, volume: VolumeId, mode: WriteCache, start: Step, flushes: bool) -> Verdict {
+        let (step, horizon) = (self.step, self.horizon(volume));
+        let state = &mut self.volumes[volume.0 as usize];
+        if flushes {
+            // What was acknowledged under the old promise is on the medium, whatever that was.
+            state.history.flushed(self.disk.medium(volume), start, horizon)?;
+        }
         state.mode = mode;
         if mode == WriteCache::None {
             state.through_since = step;
@@ -423,31 +438,6 @@ impl World {
         } else {
             None
         }
-    }
-
-    /// The power fails, and comes back: what survived is checked, a new server begins with it.
-    pub(crate) fn power_cut(&mut self) -> Verdict {
-        self.log(Line::Note("the power is cut".into()));
-        self.stats.restarts += 1;
-        self.life += 1;
-        self.disk.power_cut(self.now);
-        self.links.clear();
-        self.by_conn.clear();
-        self.asks.clear();
-        (self.draining, self.drained) = (false, false);
-        self.batch.clear();
-        self.server = Server::new(self.setup.config.clone());
-        self.policy = self.setup.config.policy();
-        self.frames = Frames::new(self.setup.config.frames_max());
-        for volume in &mut self.volumes {
-            let medium = self.disk.medium(volume.setup.spec.volume);
-            volume.history.power_cut(medium).map_err(|what| format!("{:?}: {what}", volume.setup.spec.volume))?;
-            (volume.trouble, volume.promptness) = Default::default();
-            (volume.closing, volume.open) = (false, false);
-            volume.through_since = if volume.mode == WriteCache::None { self.step } else { NEVER };
-            volume.unsafe_until = if volume.mode == WriteCache::Unsafe { NEVER } else { self.step };
-        }
-        self.boot()
     }
 }
 

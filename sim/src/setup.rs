@@ -6,7 +6,7 @@ use engine::control::{CacheSpec, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec, 
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{Direction, Finding, Key, Profile, Quantile};
-use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
 
 use crate::disk::Limits;
 use crate::disk::drive::lanes::{Lanes, LanesSpec};
@@ -82,6 +82,12 @@ pub struct Setup {
     pub restarts: u64,
     /// The operator sets other policies now and then.
     pub changes_policy: bool,
+    /// How often the server's process dies, but not the machine, parts per million of events.
+    pub kills: u64,
+    /// The operator accepts losses again and again.
+    pub clears: bool,
+    /// Requests that each client has unanswered, and the longest time that it thinks; random if `None`.
+    pub pace: Option<(u32, Nanos)>,
     /// Clients go everywhere rather than to a few places.
     pub scattered: bool,
     /// The driver works in passes, and is up to so many nanoseconds late: what is due comes together, and what the
@@ -118,6 +124,9 @@ impl Setup {
             operations: rng.pick(&[0, 300, 2000]),
             restarts: rng.pick(&[0, 100, 400, 1200]),
             changes_policy: Rng::new(seed ^ 0x90_11c7).one_in(3),
+            kills: Rng::new(seed ^ 0x1_9).pick(&[0, 0, 100, 600]),
+            clears: false,
+            pace: None,
             scattered: false,
             late_ns: rng.pick(&[0, 0, 100_000, 3 * MILLISECOND]),
         };
@@ -127,7 +136,56 @@ impl Setup {
         if rng.one_in(6) {
             setup.scatter();
         }
+        // Dice of their own again.
+        let dice = &mut Rng::new(seed ^ 0x5_4a2e);
+        if dice.one_in(2) {
+            setup.tenants.iter_mut().for_each(|tenant| tenant.share = share(dice, 2));
+        }
+        if dice.one_in(10) {
+            setup.faults.hung = 1000;
+        }
+        match dice.below(16) {
+            0 if !setup.scattered => setup.overlap(dice),
+            1 if !setup.scattered => setup.fail(dice),
+            2 if !setup.scattered => setup.overlap(dice),
+            _ => {}
+        }
         setup
+    }
+
+    /// Range operations and large writes over each other, on a device whose requests take very different times.
+    fn overlap(&mut self, rng: &mut Rng) {
+        self.requests = 1000;
+        self.mix = Mix::overlapping();
+        (self.scattered, self.pace) = (true, Some((40, 0)));
+        self.faults.slow = 200_000;
+        let service_ns = 2 * MILLISECOND;
+        self.disk.drive =
+            DriveSetup::Lanes(LanesSpec { parallel: 16, service_ns, block_ns: 1000, flush_ns: service_ns });
+        (self.disk.limits.depth, self.config.device_depth) = (128, 128);
+        self.config.policy = Kind::None;
+        self.config.dirty_age_max_ns = MILLISECOND;
+        (self.operations, self.restarts, self.kills) = (0, 0, 0);
+        for volume in &mut self.volumes {
+            volume.spec.size = rng.between(2, 4) << 20;
+            (volume.spec.sparse, volume.spec.grows_empty, volume.spec.can_punch) = (true, true, true);
+            (volume.spec.initialise, volume.clients, volume.deaf) = (false, 4, 0);
+        }
+    }
+
+    /// Small writes to few blocks on a failing device, and an operator who accepts each loss.
+    fn fail(&mut self, rng: &mut Rng) {
+        self.requests = 1500;
+        self.mix = Mix::few_blocks();
+        self.faults = Faults { write: 200_000, flush: 400_000, ..Faults::NONE };
+        (self.scattered, self.pace) = (true, Some((2, 2 * MILLISECOND)));
+        self.config.dirty_age_max_ns = MILLISECOND;
+        (self.clears, self.operations, self.restarts, self.kills) = (true, 8_000, 0, 0);
+        for volume in &mut self.volumes {
+            volume.spec.size = BLOCK * rng.between(3, 8);
+            volume.spec.write_cache = WriteCache::Volatile;
+            (volume.clients, volume.deaf) = (4, 0);
+        }
     }
 
     /// Many small writes far from each other and few flushes: more dirt than the device takes at once.
@@ -144,6 +202,12 @@ impl Setup {
             volume.clients = 4;
         }
     }
+}
+
+/// A share, or none; of `tenants` with such shares all fit on a disk.
+pub(crate) fn share(rng: &mut Rng, tenants: u64) -> Option<Share> {
+    let percent = rng.pick(&[0, 1, 10, 30, 60, 100]) / tenants;
+    Share::from_ppb(percent * 10_000_000)
 }
 
 fn tenant(rng: &mut Rng) -> TenantSpec {
@@ -261,5 +325,6 @@ fn faults(rng: &mut Rng) -> Faults {
         slow: rng.pick(&[0, 20_000]),
         stuck: rng.pick(&[0, 500]),
         refused: rng.pick(&[0, 0, 100_000]),
+        hung: 0,
     }
 }

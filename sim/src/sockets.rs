@@ -36,7 +36,10 @@ impl World {
             let manners = Manners::deaf(&mut self.rng);
             return self.attach(volume, Session { structured: true, ..session }, manners).map(|_| ());
         }
-        let manners = Manners::random(&mut self.rng);
+        let mut manners = Manners::random(&mut self.rng);
+        if let Some((window, think_ns)) = self.setup.pace {
+            (manners.window, manners.think_ns, manners.stops) = (window, think_ns, 0);
+        }
         self.attach(volume, session, manners).map(|_| ())
     }
 

@@ -5,7 +5,7 @@
 //! ```text
 //!   write fails ─► its sectors are broken ─────────────► written well, or the loss is accepted
 //!                  flush, FUA, full partitions may fail      … as those may that were under way then
-//!   flush fails ─► in doubt until one succeeds: something may be lost
+//!   flush or durable write of any volume on the device fails ─► in doubt until a flush succeeds: something may be lost
 //! ```
 //!
 //! The downside: what a TRIM drops, or a loss that was accepted, may be broken for good here (it excuses, but nobody must fail for it), and whether something is lost for good (it was evicted before the
@@ -72,10 +72,7 @@ impl Trouble {
                         .or_insert(new);
                 }
             }
-            (Op::Flush, false) => {
-                self.past.push((step, What::Missing));
-                self.in_doubt = true;
-            }
+            (Op::Flush, false) => {}
             (Op::Write { .. } | Op::Zero | Op::Punch, true) => {
                 let mended: Vec<u64> =
                     self.broken.range(from / SECTOR..to / SECTOR).map(|(sector, _)| *sector).collect();
@@ -85,6 +82,12 @@ impl Trouble {
             (Op::Write { .. }, false) => self.past.push((step, What::Zeros(from, to))),
             (Op::Read | Op::Flush, true) => {}
         }
+    }
+
+    /// A flush of the device failed, or a durable write, whosever it was.
+    pub fn device_failed(&mut self, step: Step) {
+        self.past.push((step, What::Missing));
+        self.in_doubt = true;
     }
 
     /// A TRIM of `len` bytes at `offset` arrived, or is over.
@@ -223,7 +226,7 @@ mod tests {
     #[test]
     fn a_failed_flush_leaves_doubt_until_one_succeeds() {
         let mut trouble = Trouble::default();
-        trouble.completed(5, &io(Op::Flush, 0), false);
+        trouble.device_failed(5);
         trouble.flushed(4, 6);
         assert!(trouble.excuses_flush(100), "that one began before");
         trouble.flushed(6, 8);

@@ -164,6 +164,28 @@ impl Mix {
     }
 }
 
+impl Mix {
+    /// Operations on ranges, and writes that overlap several of them.
+    pub fn overlapping() -> Mix {
+        let commands = vec![
+            (30, command::READ),
+            (30, command::WRITE),
+            (15, command::FLUSH),
+            (20, command::TRIM),
+            (20, command::WRITE_ZEROES),
+        ];
+        let lengths = vec![(1, Length::Small), (1, Length::Medium), (10, Length::Large)];
+        Mix { commands, fua: 0, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 }
+    }
+
+    /// Small reads and writes, and flushes.
+    pub fn few_blocks() -> Mix {
+        let commands = vec![(60, command::READ), (33, command::WRITE), (7, command::FLUSH)];
+        let lengths = vec![(1, Length::Small)];
+        Mix { commands, fua: 20_000, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 }
+    }
+}
+
 /// The part of a volume that its clients are interested in.
 #[derive(Clone, Debug)]
 pub struct Places {

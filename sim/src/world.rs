@@ -15,10 +15,12 @@
 //! contract of `engine::Event` allows.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use engine::control::{TenantId, WriteCache};
 use engine::disk::policy::{HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
 use engine::disk::{Io, IoId, Op, VolumeId};
+use engine::nbd::Errno;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, EVENT_UNITS_MAX, Event, Outgoing, Server};
 
@@ -30,6 +32,7 @@ use crate::link::{Link, State};
 use crate::operator::Ask;
 use crate::promptness::Promptness;
 use crate::queue::Queue;
+use crate::request::Pending;
 use crate::rng::Rng;
 use crate::setup::{Setup, VolumeSetup};
 use crate::trace::{Line, Sink, Trace};
@@ -40,6 +43,8 @@ use crate::workload::Places;
 const EVENTS_AT_ONCE_MAX: u32 = 200_000;
 /// What is not answered for so long, although its client reads, never will be.
 const SILENCE_MAX_NS: Nanos = 120 * SECOND;
+/// A request hangs for so long at most.
+const HUNG_MAX_NS: Nanos = 200 * SECOND;
 /// Events that a pass of the driver takes in, at most.
 const PASS_EVENTS_MAX: u64 = 24;
 
@@ -98,6 +103,12 @@ pub struct Volume {
     pub closing: bool,
     /// It is served.
     pub open: bool,
+    /// It is to be opened when the last request of an earlier server has ended.
+    pub fenced: bool,
+    /// Losses that last until then.
+    pub losses: Vec<OpId>,
+    /// Operations of clients that are gone, which may have effects until then, and the cells they concern.
+    pub unsettled: Vec<(OpId, Range<u64>)>,
 }
 
 /// Never.
@@ -150,7 +161,6 @@ pub struct World {
     pub(crate) asks: BTreeMap<u64, Ask>,
     pub(crate) tokens: u64,
     pub(crate) ops: OpId,
-    pub(crate) life: u64,
     /// Clients make new requests and connect again.
     pub(crate) busy: bool,
     pub(crate) draining: bool,
@@ -159,6 +169,8 @@ pub struct World {
     /// Tenants that there are.
     pub(crate) tenants: Vec<bool>,
     silence_checked_at: Nanos,
+    /// When requests last returned that had hung.
+    hung_until: Nanos,
     /// The engine's present policy, and since when it is another one than the first.
     pub(crate) policy: Settings,
     pub(crate) policy_since: Option<Nanos>,
@@ -195,12 +207,12 @@ impl World {
             asks: BTreeMap::new(),
             tokens: 0,
             ops: 0,
-            life: 0,
             busy: true,
             draining: false,
             drained: false,
             tenants: vec![false; setup.tenants.len()],
             silence_checked_at: 0,
+            hung_until: 0,
             policy: setup.config.policy(),
             policy_since: None,
             idle_since: Some(0),
@@ -238,7 +250,12 @@ impl World {
     /// The next thing happens.
     pub(crate) fn advance(&mut self) -> Verdict {
         let (planned, device) = (self.queue.next_at(), self.disk.poll_timeout());
-        let Some(next) = [planned, device, self.server.poll_timeout()].into_iter().flatten().min() else {
+        let next = [planned, device, self.server.poll_timeout()].into_iter().flatten().min();
+        if self.disk.hung_since().is_some_and(|since| next.is_none_or(|next| next > since + HUNG_MAX_NS)) {
+            self.release_hung();
+            return Ok(());
+        }
+        let Some(next) = next else {
             return Err(format!("nothing will ever happen again: {}", self.describe()));
         };
         self.at_once = if next > self.now { 0 } else { self.at_once + 1 };
@@ -253,8 +270,8 @@ impl World {
         }
         self.in_pass = true;
         for _ in 0..events {
-            while let Some((io, at)) = self.disk.poll(self.now) {
-                self.queue.push(at, Wake::Complete(self.life, io));
+            while let Some((life, io, at)) = self.disk.poll(self.now) {
+                self.queue.push(at, Wake::Complete(life, io));
             }
             let (planned, timer) = (self.queue.next_at(), self.server.poll_timeout());
             let timer_first = timer.is_some_and(|timer| planned.is_none_or(|planned| timer < planned));
@@ -285,6 +302,22 @@ impl World {
         }
     }
 
+    /// Requests that did not return do so now.
+    pub(crate) fn release_hung(&mut self) {
+        self.hung_until = self.now;
+        for (life, io) in self.disk.release_hung() {
+            self.queue.push(self.now, Wake::Complete(life, io));
+        }
+    }
+
+    /// Whether a client may wait for as long as a request hangs in the device: one of its tenant's own, or any, where
+    /// nothing keeps places in the device for the others.
+    fn may_hang(&self, link: &Link) -> bool {
+        let tenant = |volume: VolumeId| self.volumes[volume.0 as usize].setup.spec.tenant;
+        let places = self.policy.kind == Kind::Insulated && self.setup.disk.limits.depth >= 4;
+        self.disk.hung().any(|volume| !places || tenant(volume) == tenant(link.volume))
+    }
+
     /// Nobody who reads waits for ever, whatever the others do.
     fn check_silence(&mut self) -> Verdict {
         if self.now < self.silence_checked_at + SECOND {
@@ -295,7 +328,8 @@ impl World {
         self.check_snapshot(&snapshot)?;
         for link in self.links.values().filter(|link| link.state == State::Open && !link.manners.deaf) {
             let oldest = link.pending.values().min_by_key(|pending| pending.arrived);
-            if let Some(pending) = oldest.filter(|pending| pending.arrived + SILENCE_MAX_NS < self.now) {
+            let waits = |pending: &&Pending| pending.arrived.max(self.hung_until) + SILENCE_MAX_NS < self.now;
+            if let Some(pending) = oldest.filter(|pending| waits(pending) && !self.may_hang(link)) {
                 let (conn, everything) = (link.conn, self.describe());
                 return Err(format!("no answer any more: {conn:?} waits for {pending:?}: {everything}"));
             }
@@ -313,12 +347,13 @@ impl World {
             Wake::Vanish(link) => self.vanish(link),
             Wake::Hangup(link) => return self.hang_up(link),
             Wake::Connect(volume) => return self.connect(volume),
-            Wake::Complete(life, io) if life == self.life => return self.complete(io),
-            Wake::Work(life, tenant) if life == self.life => {
+            Wake::Complete(life, io) if life == self.disk.life() => return self.complete(io),
+            Wake::Complete(life, io) => return self.land(life, io),
+            Wake::Work(life, tenant) if life == self.disk.life() => {
                 self.working.retain(|&other| other != (life, tenant));
                 return self.give(Event::Work { tenant }, Line::Work(tenant));
             }
-            Wake::Complete(..) | Wake::Work(..) => {}
+            Wake::Work(..) => {}
         }
         Ok(())
     }
@@ -328,6 +363,14 @@ impl World {
         self.idle_since = (self.disk.in_flight() == 0).then_some(self.now);
         let (good, next) = (done.result.is_ok(), self.step + 1);
         self.stats.faults += u64::from(!good);
+        // The volumes share the device's cache: what failed for one of them may be lost to any.
+        if matches!((done.io.op, done.result), (Op::Flush | Op::Write { durable: true }, Err(why)) if why != Errno::NoSpace)
+        {
+            for volume in &mut self.volumes {
+                volume.trouble.device_failed(next);
+                volume.promptness.forget();
+            }
+        }
         let volume = &mut self.volumes[done.io.volume.0 as usize];
         volume.trouble.completed(next, &done.io, good);
         let blocks = done.io.offset / BLOCK..(done.io.offset + done.io.len).div_ceil(BLOCK);
@@ -386,7 +429,7 @@ impl World {
             policy if policy.needs_slices => Some(HOLD_MAX_NS),
             _ => Some(PACE_DEBT_NS),
         };
-        let works = |volume: &Volume| self.working.contains(&(self.life, volume.setup.spec.tenant));
+        let works = |volume: &Volume| self.working.contains(&(self.disk.life(), volume.setup.spec.tenant));
         for volume in self.volumes.iter().filter(|volume| !volume.closing && !works(volume)) {
             let idle = match (hold_ns, self.idle_since) {
                 (None, _) => !self.disk.is_full(),
@@ -419,11 +462,11 @@ impl World {
             Action::Receive(conn) => self.on_receive(conn),
             Action::Send(conn) => self.on_send(conn),
             Action::Work(tenant) => {
-                if self.working.contains(&(self.life, tenant)) {
+                if self.working.contains(&(self.disk.life(), tenant)) {
                     return Err(format!("work of {tenant:?} is announced twice"));
                 }
-                self.working.push((self.life, tenant));
-                self.queue.push(self.now, Wake::Work(self.life, tenant));
+                self.working.push((self.disk.life(), tenant));
+                self.queue.push(self.now, Wake::Work(self.disk.life(), tenant));
                 Ok(())
             }
             Action::Close(conn, why) => self.on_close(conn, why),
@@ -568,6 +611,9 @@ fn new_volume(setup: &VolumeSetup, scattered: bool, rng: &mut Rng) -> Volume {
         promptness: Promptness::default(),
         closing: false,
         open: false,
+        fenced: false,
+        losses: Vec::new(),
+        unsettled: Vec::new(),
         setup: setup.clone(),
     }
 }

@@ -37,6 +37,25 @@ def mounted(directory, kind, size):
             when_unused("umount", at)
 
 
+@contextlib.contextmanager
+def mounted_image(path, at):
+    """A file system that is there already, on a device or in a file."""
+    as_root()
+    options = "loop" if Path(path).is_file() else "rw"
+
+    def mounted():
+        done = run("mount", "-t", "ext4", "-o", options, path, at, check=False)
+        # Between finding a free loop device and taking it another process may take it.
+        assert done.returncode == 0 or "loop device" in done.stderr, f"{path} cannot be mounted: {done.stderr}"
+        return done.returncode == 0
+
+    until("a free loop device", mounted)
+    try:
+        yield at
+    finally:
+        when_unused("umount", at)
+
+
 def when_unused(*command):
     """Runs mount or umount once nothing holds the file system: a ring's files are closed a little after its process ended."""
     until(f"`{' '.join(map(str, command))}` to succeed", lambda: run(*command, check=False).returncode == 0, 20)

@@ -16,12 +16,15 @@ import nbd
 SECTOR = 512
 # What a sector holds that was zeroed or never written.
 ZERO = 0
+ZEROS = bytes(SECTOR)
+# What it holds otherwise, over and over: its own number and a sequence number.
+NUMBERS = struct.Struct("<QQ")
 RANGE_SECTORS_MAX = 128
 
 
 def content(sector, sequence):
     """The 512 bytes of a sector."""
-    return bytes(SECTOR) if sequence == ZERO else struct.pack("<QQ", sector, sequence) * (SECTOR // 16)
+    return ZEROS if sequence == ZERO else NUMBERS.pack(sector, sequence) * (SECTOR // NUMBERS.size)
 
 
 class Region:
@@ -73,20 +76,27 @@ class Region:
     def check(self, data):
         """Problems in what was read, in words. What was found is on the medium from now on."""
         problems = []
-        for i, history in enumerate(self.history):
-            sector = self.first + i
-            found = data[i * SECTOR : (i + 1) * SECTOR]
-            held = next((sequence for sequence in reversed(history) if found == content(sector, sequence)), None)
-            if held is None:
-                problems.append(f"sector {sector} holds {describe(found)}, allowed is one of {history}")
-            self.history[i] = [history[0] if held is None else held]
+        for i, (problem, held) in enumerate(self.compare(data)):
+            problems += [problem] if problem else []
+            self.history[i] = [held]
             self.dropped[i], self.acknowledged[i] = 0, 1
         return problems
+
+    def compare(self, data):
+        """Of each sector that was read: a problem in words or None, and the sequence number that it holds."""
+        for i, history in enumerate(self.history[: len(data) // SECTOR]):
+            sector = self.first + i
+            found = data[i * SECTOR : (i + 1) * SECTOR]
+            sequence = NUMBERS.unpack_from(found)[1]
+            if sequence in history and found == content(sector, sequence):
+                yield None, sequence
+            else:
+                yield f"sector {sector} holds {describe(found)}, allowed is one of {history}", history[0]
 
 
 def describe(found):
     """What a sector holds, in words."""
-    number, sequence = struct.unpack("<QQ", found[:16])
+    number, sequence = NUMBERS.unpack_from(found)
     whole = "" if found == found[:16] * (SECTOR // 16) else ", torn"
     return "zeros" if not any(found) else f"(sector {number}, sequence {sequence}{whole})"
 

@@ -44,14 +44,17 @@ def run(*command, check=True, seconds=COMMAND_SECONDS, **more):
 class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
-    def __init__(self, directory, *, reactor=None, cache="64MiB", config="", http=(), name="data"):
+    def __init__(
+        self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data", data=None, binary=None
+    ):
         self.directory = Path(directory)
-        self.data = self.directory / name
+        self.binary = binary or places.binary()
+        self.data = Path(data) if data else self.directory / name
         self.socket = self.data / "nbd.sock"
         self.http_socket = self.data / "http.sock"
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
-        self.http = list(http)
+        self.http, self.nbd = list(http), list(nbd)
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
         lines = [f'cache = "{cache}"', f'reactor = "{reactor}"' if reactor else "", config]
@@ -76,24 +79,32 @@ class Server:
     def spawn(self, **more):
         """Starts it without waiting."""
         assert self.process is None or self.process.poll() is not None, "the server is running already"
-        command = [places.binary(), "serve", "--config", self.config, "--data", self.data]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more)
+
+    def command(self):
+        """Its command line."""
+        command = [self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
+        for address in self.nbd:
+            command += ["--nbd", address]
         for address in self.http:
             command += ["--http", address]
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(
-                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more
-            )
+        return [str(part) for part in command]
 
     def ready(self):
         """Whether it answers on all its sockets."""
+        return self.connects() and self.cli("status", check=False).returncode == 0
+
+    def connects(self):
+        """Whether its sockets accept connections."""
         for path in (self.socket, self.data / "api.sock"):
             with socket.socket(socket.AF_UNIX) as probe:
                 try:
                     probe.connect(str(path))
                 except OSError:
                     return False
-        return self.cli("status", check=False).returncode == 0
+        return True
 
     def ended(self):
         """Why it is gone, if it is."""
@@ -138,7 +149,7 @@ class Server:
     def cli(self, *words, check=True, **more):
         """A subcommand, for this server."""
         first, *rest = words
-        return run(places.binary(), first, "--data", self.data, *rest, check=check, **more)
+        return run(self.binary, first, "--data", self.data, *rest, check=check, **more)
 
     def json(self, *words):
         """What a subcommand says with --json."""
@@ -158,6 +169,12 @@ class Server:
     def uri(self, name):
         """What a client opens."""
         return f"nbd+unix:///{name}?socket={self.socket}"
+
+    def tcp(self):
+        """(host, port) of its first TCP listener for NBD."""
+        address = next(at for at in self.json("status")["nbd"] if at.startswith("tcp:"))
+        host, port = address.split(",")[0].removeprefix("tcp:").rsplit(":", 1)
+        return host, int(port)
 
     def open(self, name, prepare=lambda handle: None):
         """A libnbd handle. Checks of its own are off: the server is what is being tested."""

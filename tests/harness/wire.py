@@ -8,7 +8,8 @@ REQUEST, SIMPLE, STRUCTURED = 0x25609513, 0x67446698, 0x668E33EF
 
 EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO, STRUCTURED_REPLY, LIST_META, SET_META = 1, 2, 3, 5, 6, 7, 8, 9, 10
 ACK, REP_SERVER, REP_INFO, REP_META = 1, 2, 3, 4
-ERR_UNSUP, ERR_POLICY, ERR_INVALID, ERR_UNKNOWN, ERR_SHUTDOWN, ERR_TOO_BIG = (1 << 31 | n for n in (1, 2, 3, 6, 7, 9))
+ERR_UNSUP, ERR_POLICY, ERR_INVALID, ERR_TLS_REQD, ERR_UNKNOWN = (1 << 31 | n for n in (1, 2, 3, 5, 6))
+ERR_SHUTDOWN, ERR_TOO_BIG = (1 << 31 | n for n in (7, 9))
 INFO_EXPORT, INFO_NAME, INFO_DESCRIPTION, INFO_BLOCK_SIZE = range(4)
 
 READ, WRITE, DISC, FLUSH, TRIM, CACHE, WRITE_ZEROES, BLOCK_STATUS = range(8)
@@ -26,10 +27,14 @@ class Closed(Exception):
 class Wire:
     """One connection, from the greeting on."""
 
-    def __init__(self, path, seconds=30, client_flags=3):
-        self.socket = socket.socket(socket.AF_UNIX)
+    def __init__(self, at, seconds=30, client_flags=3):
+        """At a Unix socket's path, or a TCP (host, port)."""
+        self.socket = socket.socket(socket.AF_INET if isinstance(at, tuple) else socket.AF_UNIX)
         self.socket.settimeout(seconds)
-        self.socket.connect(str(path))
+        self.socket.connect(at if isinstance(at, tuple) else str(at))
+        if isinstance(at, tuple):
+            # As all NBD clients do: without it small requests wait for acknowledgements, 40 ms each.
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         magic, opt, self.server_flags = struct.unpack(">QQH", self.receive(18))
         assert (magic, opt) == (NBDMAGIC, IHAVEOPT), f"the greeting is {magic:x} {opt:x}"
         self.no_zeroes = bool(client_flags & 2)
@@ -73,6 +78,11 @@ class Wire:
         return False
 
     # Handshake
+
+    def start_tls(self, context, name="localhost"):
+        """STARTTLS, and the TLS handshake in an ssl.SSLContext."""
+        assert self.option(STARTTLS) == [(ACK, b"")]
+        self.socket = context.wrap_socket(self.socket, server_hostname=name)
 
     def option(self, number, data=b""):
         """Sends an option; all its replies as (type, data), the last one final."""

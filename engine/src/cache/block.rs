@@ -4,6 +4,7 @@ use super::eviction::{ORDER, Placed};
 use super::list::{Linked, Links, NONE};
 use super::pool::FrameId;
 use crate::disk::VolumeId;
+use crate::disk::durability::Generation;
 use crate::units::SectorMask;
 
 /// A block's number in the cache, valid while it is there.
@@ -59,8 +60,8 @@ pub(crate) struct Block {
     pub(crate) dirty_epoch: u32,
     /// The flush epoch of `writing`.
     pub(crate) writing_epoch: u32,
-    /// The device-flush generation in which `unsynced` was written.
-    pub(crate) written_in: u32,
+    /// The generation ([`crate::disk::durability`]) in which `unsynced` was written.
+    pub(crate) written_in: Generation,
     /// Sectors whose content the frame has.
     pub(crate) valid: SectorMask,
     /// Sectors acknowledged, not on the device, not being written.
@@ -71,6 +72,8 @@ pub(crate) struct Block {
     pub(crate) failed: SectorMask,
     /// Sectors written to the device but perhaps only into its volatile cache.
     pub(crate) unsynced: SectorMask,
+    /// How often in a row a write of it succeeded and was distrusted.
+    pub(crate) distrusted: u8,
     /// It stands in the order in which its partition evicts.
     pub(crate) in_order: bool,
     /// The eviction policy's: it was asked for again since it was looked at last.
@@ -103,6 +106,7 @@ impl Default for Block {
             writing: 0,
             failed: 0,
             unsynced: 0,
+            distrusted: 0,
             in_order: false,
             visited: false,
             in_dirty: false,

@@ -28,6 +28,7 @@ use hashbrown::HashTable;
 
 use crate::control::TenantId;
 use crate::disk::VolumeId;
+use crate::disk::durability::Durability;
 use crate::event::Action;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SECTORS_PER_BLOCK, SectorMask, sectors_touched};
 use block::{ALL, DIRTY};
@@ -64,12 +65,6 @@ pub(crate) struct CachedVolume {
     /// How many of them lie in regions of [`REGION_BLOCKS`], a number for each [`REGIONS`]-th region.
     regions: Box<[u32; REGIONS]>,
     pub(crate) ledger: Ledger,
-    /// Counts device flushes: writes that complete now belong to this generation.
-    pub(crate) generation: u32,
-    /// The newest generation that is known to be on the medium.
-    pub(crate) synced: u32,
-    /// The newest generation of which something was evicted before it was known to be on the medium.
-    pub(crate) evicted: u32,
     /// Blocks whose last write-back failed.
     pub(crate) failing: u32,
     /// Blocks with dirt or being written.
@@ -91,27 +86,11 @@ impl CachedVolume {
             all: List::default(),
             regions: Box::new([0; REGIONS]),
             ledger: Ledger::default(),
-            generation: 1,
-            synced: 0,
-            evicted: 0,
             failing: 0,
             unwritten: 0,
             given_up: 0,
             prefetch_used: 0,
             prefetch_wasted: 0,
-        }
-    }
-
-    /// Whether `generation` may be lost at a power cut.
-    pub(crate) fn is_unsynced(&self, generation: u32) -> bool {
-        generation.wrapping_sub(self.synced) as i32 > 0
-    }
-
-    /// Something written in `generation` is no longer here to be written again.
-    fn note_evicted(&mut self, generation: u32) {
-        // Blocks are not evicted in the order in which they were written.
-        if self.is_unsynced(generation) && generation.wrapping_sub(self.evicted) as i32 > 0 {
-            self.evicted = generation;
         }
     }
 }
@@ -137,6 +116,8 @@ pub(crate) struct Cache {
     partitions: Vec<Option<Partition>>,
     /// By `VolumeId`.
     volumes: Vec<Option<CachedVolume>>,
+    /// What the target of these volumes could still lose.
+    pub(crate) durability: Durability,
     /// The block that was last looked at when frames retire.
     retire_at: usize,
 }
@@ -153,6 +134,7 @@ impl Cache {
             hasher: FixedState::with_seed(seed),
             partitions: Vec::new(),
             volumes: Vec::new(),
+            durability: Durability::default(),
             retire_at: 0,
         }
     }
@@ -183,6 +165,7 @@ impl Cache {
             self.volumes.resize_with(at + 1, || None);
         }
         self.volumes[at] = Some(CachedVolume::new(tenant, whole_blocks));
+        self.durability.opened(volume);
     }
 
     /// Forgets the next `most` blocks of a volume, at most: how many. Nothing of it may be in flight.
@@ -263,7 +246,7 @@ impl Cache {
             self.leave_order(id);
         }
         if unsynced != 0 {
-            self.volume_mut(volume).note_evicted(written_in);
+            self.durability.evicted(volume, written_in);
         }
         let hash = self.hash(volume, number);
         self.index.find_entry(hash, |&other| other == id).expect("an entered block").remove();

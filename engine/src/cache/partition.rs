@@ -90,8 +90,9 @@ impl Partition {
         receiving <= self.target / 2 && self.unwritten + receiving <= self.target / 4 * 3
     }
 
-    /// Whether a volume, with so many frames that wait for payload, may have `frames` more: where a tenant has several volumes, one leaves as much
-    /// as it has to the others, so that there is room for them while its clients send nothing.
+    /// Whether a volume, with so many frames that wait for payload, may have `frames` more: where a tenant has several
+    /// volumes, one leaves as much as it has to the others, so that there is room for them while its clients send
+    /// nothing.
     pub(crate) fn leaves_room(&self, receiving: u32, frames: u32) -> bool {
         let room = (self.target / 2).saturating_sub(self.receiving - receiving);
         self.volumes < 2 || receiving == 0 || receiving + frames <= room / 2

@@ -7,8 +7,10 @@
 //! most, so the device never has two versions of a sector to reorder.
 
 use super::block::{Block, BlockId};
-use super::{Cache, CachedVolume, age_ms, runs};
+use super::{Cache, age_ms, runs};
 use crate::disk::VolumeId;
+use crate::disk::durability::{DISTRUST_MAX, Durability};
+use crate::nbd::Errno;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
 /// Blocks of the longest write, unless the policy wants it shorter: 1 MiB, at which even a fast disk's transfer time hides the request's own cost.
@@ -66,8 +68,8 @@ impl Cache {
     /// Sectors of the block that a power cut could lose, those being written aside.
     pub(crate) fn not_on_medium(&self, id: BlockId) -> SectorMask {
         let block = self.block(id);
-        let synced = !self.volume(block.volume).is_unsynced(block.written_in);
-        block.dirty | if synced { 0 } else { block.unsynced }
+        let unsettled = self.durability.is_unsettled(block.volume, block.written_in);
+        block.dirty | if unsettled { block.unsynced } else { 0 }
     }
 
     /// What a write of the block would carry: its dirt, and for a durable one what is not known to be on the medium.
@@ -206,7 +208,7 @@ impl Cache {
         let block = &mut self.blocks[id as usize];
         let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
         block.writing &= !sectors;
-        if !volume.is_unsynced(block.written_in) {
+        if !self.durability.is_unsettled(block.volume, block.written_in) {
             block.unsynced = 0;
         }
         match (good, durable) {
@@ -214,7 +216,7 @@ impl Cache {
             (true, true) => block.unsynced &= !sectors,
             (true, false) => {
                 block.unsynced |= sectors;
-                block.written_in = volume.generation;
+                block.written_in = self.durability.written(block.volume);
             }
         }
         if block.writing != 0 {
@@ -229,7 +231,7 @@ impl Cache {
         if std::mem::take(&mut block.given_up) {
             volume.given_up -= 1;
             let lost = std::mem::take(&mut failed) & !block.dirty;
-            block.forget(lost, volume);
+            block.forget(lost, &mut self.durability);
         }
         if (failed != 0) != block.failing && !(planted!(MendedBlockStillFailing) && block.failing) {
             block.failing = failed != 0;
@@ -286,17 +288,32 @@ impl Cache {
         self.became_clean(id);
     }
 
-    /// A device flush failed: what was written since the last good one is dirty again, as far as it is still here.
-    pub(crate) fn redirty_unsynced(&mut self, now: Nanos, volume: VolumeId) {
+    /// A flush of the device failed: what is unsettled and cached becomes dirty again. True if something that was
+    /// evicted is lost.
+    pub(crate) fn condemn(&mut self, now: Nanos, volume: VolumeId) -> bool {
         let mut next = self.volume(volume).all.front();
         while let Some(id) = next {
             next = self.volume(volume).all.next(&self.blocks, id);
             let Block { unsynced, written_in, .. } = *self.block(id);
-            if unsynced != 0 && self.volume(volume).is_unsynced(written_in) {
+            if unsynced != 0 && self.durability.is_unsettled(volume, written_in) {
                 self.block_mut(id).unsynced = 0;
                 self.mark_dirty(now, id, unsynced);
             }
         }
+        self.durability.condemn(volume)
+    }
+
+    /// A write of `sectors`, whose end follows, succeeded, but it was in the device when a flush of that failed: they
+    /// become dirty again. After too many such writes in a row it is an error.
+    pub(crate) fn distrust(&mut self, now: Nanos, id: BlockId, sectors: SectorMask) -> Result<(), Errno> {
+        let block = self.block_mut(id);
+        block.distrusted += 1;
+        if block.distrusted > DISTRUST_MAX {
+            block.distrusted = 0;
+            return Err(Errno::Io);
+        }
+        self.mark_dirty(now, id, sectors);
+        Ok(())
     }
 
     /// Forgets the content of blocks whose write-back failed: it is what the device has. Where another attempt is in
@@ -309,13 +326,15 @@ impl Cache {
             let Block { writing, writing_epoch, dirty, dirty_epoch, .. } = *cache.block(id);
             visit(if writing != 0 { writing_epoch } else { dirty_epoch });
             if cache.block(id).quiet() {
+                if planted!(ClearForgetsEvictions) {
+                    cache.block_mut(id).unsynced = 0;
+                }
                 return cache.drop_block(id);
             }
             if writing == 0 {
                 // It is being read: what the device has comes with that.
                 cache.forget_dirt(id);
-                let volume = cache.volumes[volume.0 as usize].as_mut().expect("an open volume");
-                return cache.blocks[id as usize].forget(dirty, volume);
+                return cache.blocks[id as usize].forget(dirty, &mut cache.durability);
             }
             cache.no_longer_failing(id);
             let block = &mut cache.blocks[id as usize];
@@ -334,13 +353,6 @@ impl Cache {
         }
     }
 
-    /// A device flush begins: the generation it covers.
-    pub(crate) fn begin_sync(&mut self, volume: VolumeId) -> u32 {
-        let volume = self.volume_mut(volume);
-        volume.generation = volume.generation.wrapping_add(1);
-        volume.generation.wrapping_sub(1)
-    }
-
     /// A run of parts as bytes of the volume: first, past the last.
     pub(crate) fn bytes_of(&self, parts: &[Part]) -> (u64, u64) {
         let (first, last) = (parts[0], parts[parts.len() - 1]);
@@ -352,11 +364,13 @@ impl Cache {
 
 impl Block {
     /// Sectors are no longer known: what they are is what the device has.
-    fn forget(&mut self, sectors: SectorMask, volume: &mut CachedVolume) {
+    fn forget(&mut self, sectors: SectorMask, durability: &mut Durability) {
         self.valid &= !sectors;
         if self.unsynced & sectors != 0 {
             self.unsynced &= !sectors;
-            volume.note_evicted(self.written_in);
+            if !planted!(ClearForgetsEvictions) {
+                durability.evicted(self.volume, self.written_in);
+            }
         }
     }
 }

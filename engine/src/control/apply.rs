@@ -156,7 +156,7 @@ impl Server {
             return Err(Refusal::InUse);
         }
         let before = std::mem::replace(&mut state.spec.write_cache, mode);
-        if mode == before || mode == WriteCache::Unsafe {
+        if mode == before || mode == WriteCache::Unsafe || planted!(WriteCacheChangedUnflushed) {
             return Ok(Some(Report::Done));
         }
         // What was acknowledged under the old mode is brought to the promise of the new one first.

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use super::durability::Failures;
 use super::own::{LOOK_NS, OwnTime};
 use super::policy::{self, DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::{Io, IoId, Op, Segment, VolumeId};
@@ -53,6 +54,8 @@ pub(crate) struct Slot {
     others_ns: Nanos,
     /// The policy that gave it to the device, by [`Device::generation`].
     generation: u32,
+    /// Failures of the target when it went to the device.
+    pub(crate) failures: Failures,
 }
 
 impl Default for Slot {
@@ -70,6 +73,7 @@ impl Default for Slot {
             others_at: 0,
             others_ns: 0,
             generation: 0,
+            failures: 0,
         }
     }
 }
@@ -301,14 +305,14 @@ impl Device {
         }
     }
 
-    /// Gives to the device what the policy lets go.
-    pub(crate) fn dispatch(&mut self, now: Nanos, actions: &mut VecDeque<Action>) {
+    /// Gives to the device what the policy lets go; `failures` are those of the target so far.
+    pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, actions: &mut VecDeque<Action>) {
         while let Some(io) = self.policy.next(now, self.in_device) {
             self.account(now);
             self.in_device += 1;
             let slot = &mut self.slots[io.0];
             slot.submitted = now;
-            slot.generation = self.generation;
+            (slot.generation, slot.failures) = (self.generation, failures);
             let others_ns = self.policy.others_ns(now, slot.tenant);
             slot.others_ns += others_ns - slot.others_at;
             if slot.io.op == Op::Read {
@@ -534,7 +538,7 @@ mod tests {
     /// What goes to the device now.
     fn goes(device: &mut Device, now: Nanos) -> Vec<IoId> {
         let mut actions = VecDeque::new();
-        device.dispatch(now, &mut actions);
+        device.dispatch(now, 0, &mut actions);
         let submitted = |action| if let Action::Submit(io) = action { io } else { panic!("{action:?}") };
         actions.into_iter().map(submitted).collect()
     }

@@ -9,7 +9,7 @@ pub mod wire;
 
 pub(crate) use answered::{ANSWERED_MAX, Answered};
 pub(crate) use connection::{Connection, Inbound};
-pub use handshake::{Export, Exports, Handshake, Outcome};
+pub use handshake::{Ending, Export, Exports, Handshake, Outcome, Tls};
 pub use request::{Header, Kind, Parsed, parse};
 #[cfg(test)]
 pub(crate) use session::REQUESTS_PER_TENANT;

@@ -17,9 +17,9 @@ const PARTS_MAX: usize = 4096;
 /// Nanoseconds for which a client may take nothing while others wait for the frames of its replies. Longer than a network
 /// needs to recover, shorter than the 30 s after which clients give up on a request.
 pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
-/// Bytes a second at which a client that has begun to send a payload is never too slow: each block that has come adds a quarter of a
-/// second to [`PATIENCE_NS`], so that a piece of 256 KiB is complete within 26 s, less than the 30 s of other clients. Counted
-/// only while others of the tenant wait for frames.
+/// Bytes a second at which a client that has begun to send a payload is never too slow: each block that has come adds a
+/// quarter of a second to [`PATIENCE_NS`], so that a piece of 256 KiB is complete within 26 s, less than the 30 s of
+/// other clients. Counted only while others of the tenant wait for frames.
 pub(crate) const PAYLOAD_BYTES_PER_S: u64 = 16 * 1024;
 /// Units of work of an answer.
 pub(crate) const ANSWER_UNITS: u32 = 3;
@@ -206,7 +206,8 @@ impl Server {
 
     /// A tenant's replies may take more frames than before: its connections that wait for that are looked at again.
     pub(crate) fn unthrottle(&mut self, tenant: TenantId) {
-        // Not interrupted: a look at a connection takes a tenth of one at a block, and there are about a thousand at most.
+        // Not interrupted: a look at a connection takes a tenth of one at a block, and there are about a thousand at
+        // most.
         self.charge(tenant, self.connections.len() as u32 / 10 + 1);
         for conn in (0..self.connections.len() as u32).map(ConnId) {
             let Some(connection) = &self.connections[conn.0 as usize] else { continue };
@@ -249,8 +250,8 @@ impl Server {
         }
     }
 
-    /// Clients that do not send the payload of a write while others of their tenant wait for frames are disconnected: all
-    /// that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
+    /// Clients that do not send the payload of a write while others of their tenant wait for frames are disconnected:
+    /// all that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
     pub(crate) fn part_with_stalled(&mut self, tenant: TenantId) {
         let Some(hungry_since) = self.hungry_since(tenant) else { return };
         let mut next = Nanos::MAX;

@@ -4,13 +4,14 @@
 //!   arrives ─► waits until the blocks dirtied before it are written ─► device flush, shared by all that wait ─► answer
 //! ```
 //!
-//! A failed device flush leaves nothing to rely on that was written since the last good one (the kernel reports such a
-//! failure once and forgets it): what is still cached is dirty again; if something was evicted, data is lost, and every
-//! flush fails until an operator accepts that (`clear`).
+//! A failed device flush leaves nothing to rely on that any volume of the device wrote since its last good flush: what is
+//! still cached is dirty again; if something was evicted, data is lost, and every flush of that volume fails until an
+//! operator accepts that (`clear`). `disk/durability.rs` says which writes that concerns.
 
 use std::collections::VecDeque;
 
 use crate::control::{Report, WriteCache};
+use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, VolumeId};
 use crate::nbd::{ANSWER_UNITS, Errno};
 use crate::server::Server;
@@ -39,9 +40,9 @@ pub(crate) struct Flushes {
     waiting: VecDeque<Waiting>,
     /// They wait for the device flush that is under way.
     syncing: Vec<Waiting>,
-    /// The generation that the device flush under way covers.
-    generation: u32,
     in_device: bool,
+    /// How often in a row a device flush succeeded and was distrusted.
+    distrusted: u8,
     /// Acknowledged data is known to be lost.
     pub(crate) lost: bool,
     /// The last device flush failed.
@@ -143,31 +144,59 @@ impl Server {
             return self.sync_answered(volume, Ok(()));
         }
         flushes.in_device = true;
-        flushes.generation = self.cache.begin_sync(volume);
+        self.cache.durability.flush_begun(volume);
         let tenant = self.tenant_of(volume);
         let io = self.device.prepare(Op::Flush, volume, tenant, Purpose::Sync);
         self.submit(io, true);
     }
 
-    /// The device flush of a volume is over.
-    pub(crate) fn sync_done(&mut self, volume: VolumeId, result: Result<(), Errno>) {
-        let own = self.own_time(volume);
-        let cached = self.cache.volume_mut(volume);
-        let flushes = &mut self.volumes[volume.0 as usize].as_mut().expect("an open volume").flushes;
+    /// The device flush of a volume is over. If a failure was reported since it began, its success proves nothing: the
+    /// requests that wait for it wait for the rewriting and another flush.
+    pub(crate) fn sync_done(&mut self, volume: VolumeId, mut result: Result<(), Errno>) {
+        let trusted = self.cache.durability.trusts_flush(volume);
+        let flushes = &mut self.volume_mut(volume).flushes;
         flushes.in_device = false;
+        if result.is_ok() && !trusted && !planted!(InFlightFlushTrusted) {
+            flushes.distrusted += 1;
+            if flushes.distrusted <= DISTRUST_MAX {
+                while let Some(waiting) = flushes.syncing.pop() {
+                    flushes.waiting.push_front(waiting);
+                }
+                return self.cover_redirtied(volume);
+            }
+            result = Err(Errno::Io);
+        }
+        flushes.distrusted = 0;
         flushes.failing = result.is_err();
-        if result.is_ok() || planted!(FailedFlushForgotten) {
-            cached.synced = flushes.generation;
-        } else {
-            flushes.lost |= cached.is_unsynced(cached.evicted);
-            self.cache.redirty_unsynced(own, volume);
-            self.cover_redirtied(volume);
+        if result.is_ok() {
+            self.cache.durability.flushed(volume);
         }
         self.sync_answered(volume, result);
     }
 
-    /// Flushes that arrived before a device flush failed promise what it did not deliver: they wait for the rewriting too.
-    fn cover_redirtied(&mut self, volume: VolumeId) {
+    /// A device flush of a volume failed, or a durable write, which may be one: no volume of the device may rely on what
+    /// it wrote since its own last good flush.
+    pub(crate) fn device_flush_failed(&mut self, failed: VolumeId) {
+        if planted!(FailedFlushForgotten) {
+            return;
+        }
+        self.cache.durability.failed();
+        for at in 0..self.volumes.len() {
+            let volume = VolumeId(at as u32);
+            let concerned = volume == failed || !planted!(FailedFlushConcernsOneVolume);
+            if self.find_volume(volume).is_none() || !self.cache.durability.is_exposed(volume) || !concerned {
+                continue;
+            }
+            let own = self.own_time(volume);
+            let lost = self.cache.condemn(own, volume);
+            self.volume_mut(volume).flushes.lost |= lost;
+            self.cover_redirtied(volume);
+            self.poke(volume);
+        }
+    }
+
+    /// Flushes that arrived before something was made dirty again promise it: they wait for the rewriting too.
+    pub(crate) fn cover_redirtied(&mut self, volume: VolumeId) {
         let epoch = self.cache.volume_mut(volume).ledger.close();
         let flushes = &mut self.volumes[volume.0 as usize].as_mut().expect("an open volume").flushes;
         for waiting in &mut flushes.waiting {
@@ -196,8 +225,6 @@ impl Server {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         let (flushes, why) = (&mut state.flushes, state.write_error);
         self.cache.give_up_failing(volume, |epoch| flushes.write_failed(epoch, why));
-        let cached = self.cache.volume_mut(volume);
-        cached.evicted = cached.synced;
         flushes.lost = false;
         flushes.failing = false;
         state.clearing.push(token);
@@ -217,7 +244,9 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Command;
+    use crate::control::{Command, TenantId, TenantSpec, VolumeSpec};
+    use crate::disk::policy;
+    use crate::event::{ConnId, Event, Session};
     use crate::nbd::wire::{command, command_flag as flag};
     use crate::rig::{Rig, VOLUME};
     use crate::units::{BLOCK, SECOND};
@@ -243,6 +272,183 @@ mod tests {
 
     fn is_failing(rig: &Rig) -> bool {
         rig.server.cache.volume(VOLUME).failing > 0
+    }
+
+    const OTHER: ConnId = ConnId(2);
+    const WRITE: Op = Op::Write { durable: false };
+    const DURABLE: Op = Op::Write { durable: true };
+
+    /// A second volume on the same device, of another tenant, with this client; it uses other places of the medium.
+    fn with_neighbour() -> Rig {
+        let mut rig = Rig::new();
+        let neighbour = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::rig::VOLUME_BYTES as u64);
+        rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
+        rig.command(11, Command::OpenVolume(neighbour));
+        assert!(rig.is_done(10) && rig.is_done(11));
+        rig.handle(Event::Attach { conn: OTHER, volume: VolumeId(1), session: Session::default() });
+        rig
+    }
+
+    /// The neighbour has written a block to the device, which no flush covers yet.
+    fn neighbour_wrote(rig: &mut Rig) {
+        rig.write_as(OTHER, 1, 0, 100 * BLOCK, BLOCK, 7);
+        let id = rig.server.cache.lookup(VolumeId(1), 100).unwrap();
+        rig.server.write_out(id, false);
+        rig.wait(0);
+        assert_eq!(rig.ops(), [WRITE]);
+        rig.complete(0, Ok(()));
+    }
+
+    fn neighbours_dirt(rig: &Rig) -> u32 {
+        rig.server.cache.dirty_blocks(VolumeId(1))
+    }
+
+    /// What the device does for the neighbour's next flush, which succeeds.
+    fn neighbours_flush(rig: &mut Rig) -> Vec<Op> {
+        rig.ask_as(OTHER, 90, command::FLUSH, 0, 0, 0);
+        let mut ops = Vec::new();
+        while !rig.device.is_empty() {
+            ops.push(rig.ops()[0]);
+            rig.complete(0, Ok(()));
+        }
+        assert_eq!(rig.answer(90), Some(0));
+        ops
+    }
+
+    #[test]
+    fn a_failed_flush_makes_dirty_again_what_other_volumes_wrote() {
+        let mut rig = with_neighbour();
+        neighbour_wrote(&mut rig);
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        assert_eq!((rig.answer(2), neighbours_dirt(&rig)), (FAILED, 1));
+        assert_eq!(neighbours_flush(&mut rig), [WRITE, Op::Flush]);
+        // What its own flush covers is safe from then on.
+        rig.ask(3, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        assert_eq!(neighbours_dirt(&rig), 0);
+    }
+
+    #[test]
+    fn a_failed_durable_write_is_a_failed_flush_but_not_for_want_of_space() {
+        for (result, dirt) in [(BAD, 1), (Err(Errno::NoSpace), 0)] {
+            let mut rig = with_neighbour();
+            neighbour_wrote(&mut rig);
+            rig.write(2, flag::FUA, 0, BLOCK, 8);
+            assert_eq!(rig.ops(), [DURABLE]);
+            rig.complete(0, result);
+            assert!(rig.answer(2).is_some_and(|error| error != 0));
+            assert_eq!(neighbours_dirt(&rig), dirt, "{result:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_durable_write_has_brought_to_the_medium_is_not_written_again() {
+        let mut rig = with_neighbour();
+        rig.write_as(OTHER, 1, flag::FUA, 100 * BLOCK, BLOCK, 7);
+        rig.complete(0, Ok(()));
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        assert_eq!((rig.answer(1), neighbours_dirt(&rig)), (Some(0), 0));
+    }
+
+    #[test]
+    fn what_was_evicted_before_another_volumes_flush_failed_is_lost() {
+        let mut rig = with_neighbour();
+        neighbour_wrote(&mut rig);
+        let id = rig.server.cache.lookup(VolumeId(1), 100).unwrap();
+        rig.server.cache.drop_block(id);
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
+        assert_eq!((rig.answer(3), rig.device.len()), (FAILED, 0));
+        rig.command(9, Command::ClearVolume(VolumeId(1)));
+        assert_eq!(neighbours_flush(&mut rig), [Op::Flush]);
+    }
+
+    #[test]
+    fn a_flush_in_the_device_when_anothers_fails_is_repeated_after_a_rewrite() {
+        let mut rig = with_neighbour();
+        neighbour_wrote(&mut rig);
+        rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        assert_eq!(rig.ops(), [Op::Flush, Op::Flush]);
+        rig.complete(1, BAD);
+        let flush = rig.ops().iter().position(|&op| op == Op::Flush).unwrap();
+        rig.complete(flush, Ok(()));
+        assert_eq!((rig.answer(2), rig.answer(3)), (FAILED, None), "the first one proves nothing");
+        assert_eq!(rig.ops(), [WRITE]);
+        rig.complete(0, Ok(()));
+        assert_eq!((rig.answer(3), rig.ops()), (None, vec![Op::Flush]));
+        rig.complete(0, Ok(()));
+        assert_eq!(rig.answer(3), Some(0));
+    }
+
+    #[test]
+    fn a_flush_in_the_queue_when_anothers_fails_is_repeated_after_a_rewrite() {
+        let mut rig = with_neighbour();
+        neighbour_wrote(&mut rig);
+        let settings = policy::Settings { depth: 1, ..*rig.server.device.settings() };
+        rig.command(12, Command::SetPolicy(Box::new(settings)));
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
+        assert_eq!(rig.ops(), [Op::Flush], "the other one waits for it");
+        rig.complete(0, BAD);
+        let mut ops = Vec::new();
+        while rig.answer(3).is_none() {
+            ops.push(rig.ops()[0]);
+            rig.complete(0, Ok(()));
+        }
+        assert_eq!(ops[ops.len() - 2..], [WRITE, Op::Flush]);
+    }
+
+    #[test]
+    fn writes_in_the_device_when_a_flush_fails_are_repeated() {
+        let mut rig = with_neighbour();
+        rig.write_as(OTHER, 1, flag::FUA, 100 * BLOCK, BLOCK, 7);
+        rig.ask_as(OTHER, 4, command::WRITE_ZEROES, 0, 1 << 20, 1 << 20);
+        rig.ask(2, command::FLUSH, 0, 0, 0);
+        assert_eq!(rig.ops(), [DURABLE, Op::Zero, Op::Flush]);
+        rig.complete(2, BAD);
+        rig.complete(0, Ok(()));
+        rig.complete(0, Ok(()));
+        assert_eq!((rig.answer(1), rig.answer(4), rig.ops()), (None, None, vec![DURABLE, Op::Zero]));
+        rig.complete_all();
+        assert_eq!((rig.answer(1), rig.answer(4)), (Some(0), Some(0)));
+    }
+
+    #[test]
+    fn requests_that_always_meet_failures_of_others_fail_in_the_end() {
+        let mut rig = with_neighbour();
+        rig.write_as(OTHER, 1, flag::FUA, 100 * BLOCK, BLOCK, 7);
+        let mut failures = 0;
+        while rig.answer(1).is_none() {
+            assert_eq!(rig.ops(), [DURABLE]);
+            rig.ask(100 + failures, command::FLUSH, 0, 0, 0);
+            rig.complete(1, BAD);
+            rig.complete(0, Ok(()));
+            failures += 1;
+        }
+        assert_eq!((rig.answer(1), failures), (FAILED, u64::from(DISTRUST_MAX) + 1));
+    }
+
+    #[test]
+    fn clear_keeps_what_is_known_of_other_blocks() {
+        let mut rig = retrying();
+        // Another block is on the device, evicted, and covered by no flush.
+        rig.write(3, 0, 100 * BLOCK, BLOCK, 8);
+        let id = rig.server.cache.lookup(VOLUME, 100).unwrap();
+        rig.server.write_out(id, false);
+        rig.wait(0);
+        rig.complete(1, Ok(()));
+        rig.server.cache.drop_block(id);
+        rig.command(9, Command::ClearVolume(VOLUME));
+        rig.complete(0, BAD);
+        rig.ask(4, command::FLUSH, 0, 0, 0);
+        rig.complete(0, BAD);
+        rig.ask(5, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        assert_eq!((rig.answer(4), rig.answer(5)), (FAILED, FAILED), "its content may be gone");
     }
 
     #[test]
@@ -339,7 +545,6 @@ mod tests {
             order.push((rig.ops()[0], rig.io(0).offset / BLOCK));
             rig.complete(0, Ok(()));
         }
-        const WRITE: Op = Op::Write { durable: false };
         let reads = [110, 120, 130].map(|block| (Op::Read, block));
         assert_eq!(order[..4], [(Op::Read, 100), (WRITE, 0), (WRITE, 10), (Op::Flush, 0)]);
         assert_eq!(order[4..], reads);

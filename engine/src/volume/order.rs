@@ -109,7 +109,7 @@ impl Order {
         // It conflicts with nothing between the one that left and itself, or it would have waited for that.
         let place = self.places.remove(&ticket).expect("a waiting place");
         let who = place.who;
-        let waits = self.wait(below, ticket, &place);
+        let waits = !planted!(OrderWaitsOnce) && self.wait(below, ticket, &place);
         self.places.insert(ticket, place);
         (!waits).then_some(who)
     }

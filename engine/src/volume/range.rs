@@ -15,6 +15,7 @@
 use super::order::{Ticket, Who};
 use super::writeback::WRITEBACKS_MAX;
 use crate::cache::{BlockId, FrameId};
+use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, Segment, VolumeId};
 use crate::nbd::{Errno, Kind};
 use crate::server::Server;
@@ -31,11 +32,11 @@ const ZEROS_BYTES: u64 = 1 << 20;
 /// Range operations of one volume, waiting or in the device. At this bound nothing more is read from its connections. As
 /// many as one connection may have requests in flight, so that one alone is never stopped here.
 pub(crate) const RANGES_MAX: usize = 128;
-/// Places in the order of one volume, those of pieces that wait included, from which on nothing more is read from its connections:
-/// each newcomer may look at all of them.
+/// Places in the order of one volume, those of pieces that wait included, from which on nothing more is read from its
+/// connections: each newcomer may look at all of them.
 const PLACES_MAX: usize = 512;
-/// Range operations of one volume in the device at once: to the file system they are changes of its metadata, one after the other,
-/// and reads of other volumes that need it wait for all that are there.
+/// Range operations of one volume in the device at once: to the file system they are changes of its metadata, one after
+/// the other, and reads of other volumes that need it wait for all that are there.
 const IN_DEVICE_MAX: usize = 2;
 /// Places that are looked at in a unit of work: they lie together in a tree.
 const LOOKS_PER_UNIT: u32 = 16;
@@ -66,6 +67,8 @@ pub(crate) struct RangeOp {
     /// The device is done before this byte.
     zeroed: u64,
     in_device: bool,
+    /// How often in a row a part of it succeeded and was distrusted.
+    distrusted: u8,
     /// Looks at blocks.
     #[cfg(test)]
     looks: u64,
@@ -156,6 +159,7 @@ impl Server {
             cleaned: start,
             zeroed: start,
             in_device: false,
+            distrusted: 0,
             #[cfg(test)]
             looks: 0,
         });
@@ -164,7 +168,8 @@ impl Server {
         self.poke(volume);
     }
 
-    /// Whether so many operations on ranges, or pieces that wait for them, are there that connections of the volume are not read.
+    /// Whether so many operations on ranges, or pieces that wait for them, are there that connections of the volume are
+    /// not read.
     fn note_crowd(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         let looks = state.order.take_looks();
@@ -309,8 +314,8 @@ impl Server {
         swept >= end
     }
 
-    /// Whether a block of a range is in use, or has content that must be on the device before it may be dropped. (What a
-    /// flush waits for must, even if it is trimmed: the older content was not promised.)
+    /// Whether a block of a range is in use, or has content that must be on the device before it may be dropped. (What
+    /// a flush waits for must, even if it is trimmed: the older content was not promised.)
     fn stands_in_the_way(&self, id: BlockId, trims: bool) -> bool {
         let block = self.cache.block(id);
         let wanted =
@@ -333,19 +338,35 @@ impl Server {
     }
 
     /// The device is done with the next `bytes` of a range.
-    pub(crate) fn range_done(&mut self, volume: VolumeId, ticket: Ticket, bytes: u64, result: Result<(), Errno>) {
+    pub(crate) fn range_done(
+        &mut self,
+        volume: VolumeId,
+        ticket: Ticket,
+        bytes: u64,
+        mut result: Result<(), Errno>,
+        trusted: bool,
+    ) {
         let ranges = &mut self.volume_mut(volume).ranges;
         let at = ranges.iter().position(|range| range.ticket == ticket).expect("a range in the device");
         let range = &mut ranges[at];
         range.in_device = false;
+        if result.is_ok() && !trusted && !planted!(InFlightWriteTrusted) {
+            // A flush of the device failed meanwhile: what it did may be undone, so it is done again.
+            range.distrusted += 1;
+            if range.distrusted <= DISTRUST_MAX {
+                return;
+            }
+            result = Err(Errno::Io);
+        }
+        range.distrusted = 0;
         match result {
             Ok(()) => {
                 range.zeroed += bytes;
                 let (over, asked) = (range.zeroed == range.end, range.request.is_some());
                 if asked {
                     // If a later device flush fails, this cannot be done again: it counts as evicted.
-                    let cached = self.cache.volume_mut(volume);
-                    cached.evicted = cached.generation;
+                    let generation = self.cache.durability.written(volume);
+                    self.cache.durability.evicted(volume, generation);
                 }
                 if !over {
                     return;
@@ -413,8 +434,8 @@ impl Server {
         true
     }
 
-    /// A place is given up: those that waited for it go on, in order of arrival, as many as the step allows. The others keep
-    /// their places meanwhile, so that nothing overtakes them.
+    /// A place is given up: those that waited for it go on, in order of arrival, as many as the step allows. The others
+    /// keep their places meanwhile, so that nothing overtakes them.
     fn leave_order(&mut self, volume: VolumeId, ticket: Ticket) {
         let mut freed = std::mem::take(&mut self.freed);
         self.volume_mut(volume).order.leave(ticket, &mut freed);

@@ -13,8 +13,8 @@ use crate::work::Todo;
 /// Pieces of one read that are worked at once: enough to keep the disk streaming under a single large read.
 const WINDOW: u32 = 4;
 
-/// CACHE requests of one tenant that are worked at once, each with [`WINDOW`] pieces: 2 MiB, which keep a disk streaming.
-/// Nobody waits for them, so that more would only stand before what somebody waits for.
+/// CACHE requests of one tenant that are worked at once, each with [`WINDOW`] pieces: 2 MiB, which keep a disk
+/// streaming. Nobody waits for them, so that more would only stand before what somebody waits for.
 const CACHES_MAX: u32 = 2;
 
 /// Units of work of a block of a CACHE request: found, touched, held and let go.
@@ -433,7 +433,8 @@ impl Server {
         self.pieces[piece].frames = frames;
     }
 
-    /// Frames of tenants became free, or blocks clean: pieces that wait for them are tried again, in their tenants' turns.
+    /// Frames of tenants became free, or blocks clean: pieces that wait for them are tried again, in their tenants'
+    /// turns.
     pub(crate) fn put_off_waiting(&mut self) {
         #[cfg(feature = "planted-bugs")]
         if crate::planted::is(crate::planted::Bug::WaitersWokenOncePerMoment) && crate::planted::seen(self.now) {

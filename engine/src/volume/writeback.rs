@@ -5,6 +5,7 @@
 
 use crate::cache::{BlockId, Reach, Wanted};
 use crate::control::TenantId;
+use crate::disk::durability::is_failed_flush;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::Errno;
 use crate::server::Server;
@@ -132,8 +133,8 @@ impl Server {
             || age_ns >= self.rest_ns() && self.volume(volume).pace.is_due()
     }
 
-    /// Somebody waits for the write-backs of a volume: those that wait for their turn at the device are urgent from now on. Each
-    /// is looked at once, however many flushes come.
+    /// Somebody waits for the write-backs of a volume: those that wait for their turn at the device are urgent from now
+    /// on. Each is looked at once, however many flushes come.
     pub(crate) fn hurry_writes(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
@@ -193,6 +194,7 @@ impl Server {
         let slot = self.device.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let (tenant, wanted) = (slot.tenant, slot.wanted as usize);
+        let trusted = self.cache.durability.trusts(slot.failures);
         let parts = std::mem::take(&mut slot.parts);
         if result.is_ok() {
             let blocks = if purpose == Purpose::WriteBack { wanted } else { parts.len() };
@@ -217,45 +219,53 @@ impl Server {
         if parts.len() > PARTS_INCLUDED {
             self.charge(tenant, WRITE_UNITS * parts.len() as u32);
         }
+        if is_failed_flush(op, result) {
+            self.device_flush_failed(volume);
+        }
         match purpose {
             Purpose::Fill => self.fill_done(&parts, result.is_ok()),
             Purpose::Prefetch(_) => self.prefetch_done(volume, &parts, result.is_ok()),
-            Purpose::WriteBack => self.written(io, &parts, result, op == Op::Write { durable: true }),
+            Purpose::WriteBack => self.written(io, &parts, result, trusted),
             Purpose::Sync => self.sync_done(volume, result),
-            Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result),
+            Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
         }
         self.device.slot_mut(io).parts = parts;
         self.device.forget(io);
         self.poke(volume);
     }
 
-    fn written(&mut self, io: IoId, parts: &[(BlockId, u8)], result: Result<(), Errno>, durable: bool) {
+    fn written(&mut self, io: IoId, parts: &[(BlockId, u8)], result: Result<(), Errno>, trusted: bool) {
         let slot = self.device.slot(io);
         let volume = slot.io.volume;
+        let durable = slot.io.op == Op::Write { durable: true };
+        let distrusted = result.is_ok() && !trusted && !planted!(InFlightWriteTrusted);
         for segment in &slot.io.segments {
             self.cache.release(segment.frame);
         }
         self.volume_mut(volume).writebacks -= 1;
-        if let Err(why) = result {
-            let retry_at = self.now + RETRY_NS;
-            let state = self.volume_mut(volume);
-            (state.retry_at, state.write_error) = (retry_at, why);
-        }
+        let retry_at = self.now + RETRY_NS;
         let own = self.own_time(self.device.slot(io).io.volume);
-        let mut failed: Option<u32> = None;
         for &(id, sectors) in parts {
             let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
-            if result.is_err() && !given_up {
-                // The oldest epoch: flushes that cover a later one cover it too.
-                let is_older = |oldest: u32| (writing_epoch.wrapping_sub(oldest) as i32) < 0;
-                failed = Some(failed.filter(|&oldest| !is_older(oldest)).unwrap_or(writing_epoch));
+            let result = if distrusted {
+                self.cache.distrust(own, id, sectors)
+            } else {
+                self.cache.block_mut(id).distrusted = 0;
+                result
+            };
+            if let Err(why) = result {
+                let state = self.volume_mut(volume);
+                (state.retry_at, state.write_error) = (retry_at, why);
+                if !given_up {
+                    state.flushes.write_failed(writing_epoch, why);
+                }
             }
             if let Some(good) = self.cache.end_write(own, id, sectors, result.is_ok(), durable) {
                 self.ended.push((id, good, given_up));
             }
         }
-        if let (Some(epoch), Err(why)) = (failed, result) {
-            self.volume_mut(volume).flushes.write_failed(epoch, why);
+        if distrusted {
+            self.cover_redirtied(volume);
         }
         // Only now, so that what is to be written again goes together again.
         let mut ended = std::mem::take(&mut self.ended);

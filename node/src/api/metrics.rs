@@ -16,6 +16,7 @@ use sim::fault::layer::Kind;
 
 use crate::control::Observed;
 use crate::control::view::Verdict;
+use crate::incidents::{self, Incident};
 use crate::reactor::BOUNDS_NS;
 
 /// Everything as Prometheus' text.
@@ -44,8 +45,20 @@ impl Collector for Scrape {
         self.volume_levels(&mut to)?;
         self.tenants(&mut to)?;
         self.disks(&mut to)?;
-        self.layers(&mut to)
+        self.layers(&mut to)?;
+        clients(&mut to)
     }
+}
+
+/// What went wrong with clients.
+fn clients(to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+    for family in &incidents::FAMILIES {
+        let count = |(value, incident): &(&'static str, Incident)| {
+            (vec![(family.label, *value)], incidents::count(*incident) as f64)
+        };
+        counters(to, family.name, family.help, family.kinds.iter().map(count))?;
+    }
+    Ok(())
 }
 
 impl Scrape {

@@ -51,6 +51,7 @@ impl Control {
                 self.open_volumes(&name).await;
             }
         }
+        self.settle().await;
     }
 
     pub(super) async fn make_first_disk(&self) -> anyhow::Result<()> {
@@ -90,7 +91,7 @@ impl Control {
         }
         let options = Options {
             reactor: self.config.reactor.into(),
-            connections_max: limits.connections,
+            limits: limits.places(),
             stack,
             ..Options::new(name.as_str(), engine)
         };
@@ -121,7 +122,7 @@ impl Control {
         };
         request.scheduling().check().map_err(Error::Invalid)?;
         let path = self.usable_path(&request)?;
-        let made = expected.is_none() && !Identity::exists(&path);
+        let made = expected.is_none() && !Identity::exists(&path).map_err(Error::Unusable)?;
         let simulated = match made {
             true => pretence(&request).await?,
             false => found_pretence(&request, &path, expected.is_some())?,
@@ -191,6 +192,7 @@ impl Control {
             self.follow_up(name, &others, part);
         }
         self.open_volumes(name).await;
+        self.settle().await;
         Ok(held_bytes)
     }
 
@@ -268,14 +270,26 @@ impl Control {
     /// Refuses a directory on the device of another disk.
     fn check_device(&self, path: &Path) -> Result<(), Error> {
         // A directory that is to be made will be on the device of its parent.
-        let existing = path.ancestors().find_map(|ancestor| std::fs::metadata(ancestor).ok());
-        existing.map_or(Ok(()), |found| self.check_drives(found.dev(), &path.display().to_string(), None))
+        for ancestor in path.ancestors() {
+            match std::fs::metadata(ancestor) {
+                Ok(found) => return self.check_drives(found.dev(), &path.display().to_string(), None),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    return Err(Error::Unusable(format!(
+                        "which device {} is on cannot be found out: {} cannot be read: {error}",
+                        path.display(),
+                        ancestor.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn volume_counts(&self, disk: &Name) -> (usize, usize) {
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return (0, 0) };
-        let offline = running.volumes.values().filter(|volume| matches!(volume.state, VolumeState::Offline(_)));
+        let offline = running.volumes.values().filter(|volume| volume.reason().is_some());
         (running.volumes.len(), offline.count())
     }
 
@@ -325,11 +339,14 @@ impl Control {
         if self.state().disk(name)?.volumes.values().any(|volume| volume.progress().is_some()) {
             return Err(Error::Busy(Kind::Disk, name.clone()));
         }
-        let connections = self.snapshot(name).await.map_or(0, |snapshot| snapshot.connections.len());
-        if connections > 0 && !force {
-            return Err(Error::InUse(Kind::Disk, name.clone(), connections as u32));
+        match self.snapshot(name).await.map(|snapshot| snapshot.connections.len()) {
+            _ if force => Ok(()),
+            Some(0) => Ok(()),
+            Some(connections) => Err(Error::InUse(Kind::Disk, name.clone(), connections as u32)),
+            None => Err(Error::Unusable(format!(
+                "whether clients use disk '{name}' is not known, since its thread does not answer: --force detaches it"
+            ))),
         }
-        Ok(())
     }
 
     /// Flushes and closes all volumes of a disk; if one cannot be, opens those again that were closed.
@@ -378,7 +395,7 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
     if request.path.starts_with(SIM) && !is_known {
         return is("name its directory to take it over, or another one with --directory");
     }
-    Ok(Identity::read(path).ok().and_then(|identity| identity.simulated))
+    Ok(Identity::read(path).map_err(Error::Unusable)?.simulated)
 }
 
 async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {

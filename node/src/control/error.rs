@@ -42,6 +42,9 @@ pub enum Error {
     /// The thing cannot be used at present.
     #[error("{0} '{1}' is offline: {2}")]
     Offline(Kind, Name, String),
+    /// Its data is busy, and it is served as soon as that has passed.
+    #[error("volume '{0}' is not served yet: {1}")]
+    Waiting(Name, String),
     /// Another operation on it is under way.
     #[error("{0} '{1}' is still being created or changed")]
     Busy(Kind, Name),
@@ -156,7 +159,7 @@ impl Error {
             Error::Store(StoreError::TooLarge { .. }) => 400,
             Error::Store(StoreError::NoSpace { .. }) | Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
             Error::ShuttingDown | Error::Store(StoreError::Cancelled) => 503,
-            Error::Store(StoreError::Step { .. } | StoreError::NotUndone { .. })
+            Error::Store(StoreError::Step { .. } | StoreError::NotUndone { .. } | StoreError::NotRemoved { .. })
             | Error::Registry(_)
             | Error::Internal(_) => 500,
             _ => 409,
@@ -174,6 +177,7 @@ impl Error {
                     "when the reason is gone, `aerogel disk add {name} PATH` with its path, or a restart, tries again"
                 )
             }
+            Error::Waiting(..) => "`aerogel volume show` says when it is served".into(),
             Error::Offline(Kind::Volume, ..) => "when the reason is gone, restart the server".into(),
             Error::Busy(kind, name) => format!("wait for it: `aerogel {kind} show {name}`"),
             Error::Probing(name) => format!("wait for it, or end it: `aerogel disk probe {name} --cancel`"),
@@ -208,6 +212,12 @@ impl Error {
             }
             Error::Store(StoreError::TooLarge { .. }) => "ask for less, or use a disk with another file system".into(),
             Error::Store(StoreError::NoAllocation { .. }) => "use --sparse, or a disk with another file system".into(),
+            Error::Store(StoreError::Edited(_)) => {
+                "put it back as it was, or restart the server, which uses it as it is".into()
+            }
+            Error::Store(StoreError::NotRemoved { .. }) => {
+                "`aerogel volume delete` removes it, after a restart of the server".into()
+            }
             Error::Store(StoreError::Unclaimed(_)) => {
                 "a creation or deletion that was cut off may have left it: move it away or remove it by hand".into()
             }

@@ -273,6 +273,7 @@ impl Control {
             let disks = self.running().into_iter().map(|(disk, _)| disk);
             let looks = disks.map(|disk| async {
                 let snapshot = self.snapshot(&disk).await?;
+                self.note_losses(&disk, &snapshot);
                 self.note_decisions(&disk, &snapshot).await;
                 let state = self.state();
                 let sample = Sample::new(state.disk(&disk).ok()?, &snapshot);

@@ -11,6 +11,7 @@ mod disks;
 mod error;
 mod faults;
 pub mod live;
+mod losses;
 mod places;
 mod probes;
 mod raw;
@@ -19,12 +20,13 @@ mod scheduling;
 mod show;
 pub mod view;
 mod volumes;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engine::control::{CacheSpec, Command, Refusal, Report, TenantId, TenantSpec};
 use engine::disk::VolumeId;
@@ -45,9 +47,6 @@ use crate::quantity::Name;
 use crate::store::spec::Allotment;
 use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
 
-/// How long the end waits for a note that data was lost to be on the medium.
-const MARK_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// The manager.
 #[derive(Debug)]
 pub struct Control {
@@ -61,6 +60,8 @@ pub struct Control {
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
+    /// Told when there are volumes whose data is busy.
+    waiting: tokio::sync::Notify,
     /// What the disks have done of late.
     series: live::AllSeries,
     /// What was decided for tenants of late.
@@ -73,7 +74,7 @@ pub struct Control {
 #[derive(Clone, Debug, Default)]
 pub struct Listening {
     /// For NBD.
-    pub nbd: Vec<crate::address::Address>,
+    pub nbd: Vec<crate::address::NbdAddress>,
     /// For HTTP, besides the API's own socket.
     pub http: Vec<crate::address::Address>,
 }
@@ -115,6 +116,8 @@ struct Volume {
     state: VolumeState,
     /// Its file is being extended.
     growing: Option<Arc<Progress>>,
+    /// That acknowledged data of it was lost, and is not accepted, is on the medium.
+    loss_noted: bool,
 }
 
 #[derive(Debug)]
@@ -127,6 +130,8 @@ enum VolumeState {
         block: u32,
     },
     Creating(Arc<Progress>),
+    /// Its data is busy: tried again until it is not (`waiting.rs`).
+    Waiting(String),
     Offline(String),
 }
 
@@ -137,6 +142,10 @@ pub struct Target {
     pub thread: Arc<DiskHandle>,
     /// Its number there.
     pub volume: VolumeId,
+    /// Its tenant's.
+    pub tenant: TenantId,
+    /// How many tenants the disk has.
+    pub tenants: usize,
 }
 
 /// What can be opened at this moment.
@@ -164,8 +173,12 @@ impl Control {
         let lock = Lock::take(data).map_err(anyhow::Error::msg)?;
         let found = Registry::read(data)?;
         let is_new = found.is_none();
+        if is_new {
+            let cannot = |error| anyhow::anyhow!("cannot put the directory {} on its medium: {error}", data.display());
+            crate::store::identity::sync_parent(data).map_err(cannot)?;
+        }
         let registry = found.unwrap_or_else(Registry::new);
-        let memory_bytes = config.cache.bytes();
+        let memory_bytes = config.cache.bytes()?;
         let control = Arc::new(Control {
             memory_bytes,
             listening: Mutex::default(),
@@ -174,6 +187,7 @@ impl Control {
             changing: Arc::default(),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
+            waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
             state: Mutex::new(State { registry, disks: BTreeMap::new() }),
@@ -213,7 +227,9 @@ impl Control {
                     rotational: running.store.is_rotational(),
                     description: String::new(),
                 });
-                offer.targets.push(Target { thread: running.thread.clone(), volume: *id });
+                let tenant = running.tenants.get(&spec.tenant(name)).map_or(TenantId(0), |tenant| tenant.id);
+                let (thread, tenants) = (running.thread.clone(), running.tenants.len());
+                offer.targets.push(Target { thread, volume: *id, tenant, tenants });
             }
         }
         offer
@@ -280,22 +296,6 @@ impl Control {
         let state = self.state();
         let running = state.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?)));
         running.map(|(name, running)| (name.clone(), running.thread.clone())).collect()
-    }
-
-    /// Notes beside the data of these volumes that acknowledged data was lost: it is told again after a restart.
-    async fn remember_lost(&self, disk: &Name, volumes: &[Name]) {
-        let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
-        for name in volumes {
-            let marked = with_files(&store, name, |files| files.mark_lost());
-            // A device that hangs must not keep the server from ending.
-            let why = match tokio::time::timeout(MARK_TIMEOUT, marked).await {
-                Ok(Ok(Ok(()))) => continue,
-                Ok(Ok(Err(error))) => error.to_string(),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "its disk does not answer".into(),
-            };
-            tracing::error!(%disk, volume = %name, "its loss will be forgotten at a restart: {why}");
-        }
     }
 
     fn names(&self, disk: &Name, which: impl Fn(VolumeId) -> bool) -> Vec<Name> {
@@ -369,7 +369,7 @@ impl State {
     fn find(&self, volume: &Name) -> Result<(Name, &Volume), Error> {
         let all =
             self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?.volumes.get(volume)?)));
-        let found = all.min_by_key(|(_, volume)| matches!(volume.state, VolumeState::Offline(_)));
+        let found = all.min_by_key(|(_, volume)| volume.reason().is_some());
         found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| Error::Unknown(Kind::Volume, volume.clone()))
     }
 
@@ -459,6 +459,14 @@ impl Volume {
         match self.state {
             VolumeState::Serving { id, .. } => Some(id),
             _ => None,
+        }
+    }
+
+    /// Why it is not served, if it is not.
+    fn reason(&self) -> Option<&String> {
+        match &self.state {
+            VolumeState::Waiting(reason) | VolumeState::Offline(reason) => Some(reason),
+            VolumeState::Serving { .. } | VolumeState::Creating(_) => None,
         }
     }
 

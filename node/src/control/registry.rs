@@ -43,7 +43,10 @@ impl Registry {
     pub fn read(data: &Path) -> anyhow::Result<Option<Registry>> {
         let path = path(data);
         let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // A link that leads nowhere is a list that is elsewhere, perhaps on a file system that is not mounted.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
+                return Ok(None);
+            }
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
         let registry: Registry =
@@ -78,6 +81,13 @@ mod tests {
         registry.disks.insert("a".parse().unwrap(), Entry { path: "disks/a".into(), uuid: Uuid::new_v4() });
         registry.write(dir.path()).unwrap();
         assert_eq!(Registry::read(dir.path()).unwrap(), Some(registry));
+        fs::rename(path(dir.path()), dir.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("not mounted"), path(dir.path())).unwrap();
+        assert!(Registry::read(dir.path()).unwrap_err().to_string().contains("cannot read"));
+        fs::remove_file(path(dir.path())).unwrap();
+        fs::create_dir(path(dir.path())).unwrap();
+        assert!(Registry::read(dir.path()).is_err(), "a list that cannot be read is not an empty one");
+        fs::remove_dir(path(dir.path())).unwrap();
         fs::write(path(dir.path()), "format = 9").unwrap();
         assert!(Registry::read(dir.path()).unwrap_err().to_string().contains("format 9"));
     }

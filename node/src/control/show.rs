@@ -16,7 +16,7 @@ use super::view::{
     ValueSource, ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
-use crate::address::Address;
+use crate::address::{Address, NbdAddress, TlsMode};
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
@@ -151,7 +151,6 @@ impl Control {
     pub async fn status(&self) -> Status {
         let (disks, volumes) = futures::future::join(self.list_disks(), self.list_volumes()).await;
         let listening = self.listening();
-        let texts = |addresses: Vec<Address>| addresses.iter().map(Address::to_string).collect();
         let mut warnings = Vec::new();
         for disk in &disks {
             let reasons = disk.reason.iter().map(|reason| format!("offline: {reason}"));
@@ -170,8 +169,8 @@ impl Control {
             uptime_seconds: self.started.elapsed().as_secs(),
             shutting_down: self.is_shutting_down(),
             memory_bytes: self.memory_bytes,
-            nbd: texts(listening.nbd),
-            http: texts(listening.http),
+            nbd: listening.nbd.iter().map(NbdAddress::to_string).collect(),
+            http: listening.http.iter().map(Address::to_string).collect(),
             connections: volumes.iter().map(|volume| volume.connections).sum(),
             warnings,
             events: self.events(),
@@ -196,13 +195,13 @@ fn volume_view(
     volume: &Volume,
     snapshot: Option<&Snapshot>,
     tenants: &[TenantView],
-    listening: &[Address],
+    listening: &[NbdAddress],
 ) -> VolumeView {
     let stats = volume.id().and_then(|id| snapshot?.volumes.iter().find(|stats| stats.volume == id));
     let (condition, reason) = match &volume.state {
         VolumeState::Serving { .. } => (Condition::Online, None),
         VolumeState::Creating(_) => (Condition::Creating, None),
-        VolumeState::Offline(reason) => (Condition::Offline, Some(reason.clone())),
+        VolumeState::Waiting(reason) | VolumeState::Offline(reason) => (Condition::Offline, Some(reason.clone())),
     };
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
@@ -246,7 +245,15 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     if let VolumeState::Serving { data, .. } = volume.state {
         let directory = running.store.volumes();
         let path = Files { directory: &directory, name }.data_of(volume.spec.as_ref());
-        if DataId::at(&path).ok() != Some(data) {
+        let gone = match DataId::at(&path) {
+            Ok(found) => found != data,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+            Err(error) => {
+                warnings.push(format!("{} cannot be looked at: {error}", path.display()));
+                false
+            }
+        };
+        if gone {
             let (what, fix) = match data {
                 DataId::File { .. } => ("data file", "copy its data elsewhere before the server stops"),
                 DataId::Device(_) => ("device", "bring it back before the server stops, or it will be offline"),
@@ -323,11 +330,14 @@ fn traffic(stats: &VolumeStats) -> Traffic {
 }
 
 /// Where clients open a volume, in the notation of the NBD project.
-fn uris(listening: &[Address], name: &Name) -> Vec<String> {
-    let uri = |address: &Address| match address {
-        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", absolute(path)),
-        Address::Tcp(host, port) if host.contains(':') => format!("nbd://[{host}]:{port}/{name}"),
-        Address::Tcp(host, port) => format!("nbd://{host}:{port}/{name}"),
+fn uris(listening: &[NbdAddress], name: &Name) -> Vec<String> {
+    let uri = |NbdAddress { address, tls }: &NbdAddress| {
+        let scheme = if *tls == TlsMode::Off { "nbd" } else { "nbds" };
+        match address {
+            Address::Unix(path) => format!("{scheme}+unix:///{name}?socket={}", absolute(path)),
+            Address::Tcp(host, port) if host.contains(':') => format!("{scheme}://[{host}]:{port}/{name}"),
+            Address::Tcp(host, port) => format!("{scheme}://{host}:{port}/{name}"),
+        }
     };
     listening.iter().map(uri).collect()
 }
@@ -448,14 +458,17 @@ fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
         (name, number) => format!("{number} ({name})"),
     };
     let device = devices.iter().map(named).collect::<Vec<_>>().join(", ");
-    let caches: Vec<DriveCache> = devices
-        .iter()
-        .filter_map(|device| kernel.queue(*device, "write_cache").map(|text| DriveCache::told(&text)))
-        .collect();
-    // The least safe of several.
-    let drive_cache = caches.iter().find(|cache| **cache == DriveCache::WriteBack).or(caches.first()).copied();
+    let drive_cache = least_safe(devices.iter().map(|device| kernel.queue(*device, "write_cache")));
     let (file_system, journal) = file::file_system(store.directory());
     Looked { free_bytes, device, drive_cache, scheduler, file_system, journal, unclaimed, warnings }
+}
+
+/// The least safe cache of several drives, as sysfs tells them; none if of one nothing is known, and none is known to
+/// be unsafe.
+fn least_safe(told: impl Iterator<Item = Option<String>>) -> Option<DriveCache> {
+    let caches: Vec<_> = told.map(|text| text.map(|text| DriveCache::told(&text))).collect();
+    let unsafe_one = caches.iter().find(|cache| **cache == Some(DriveCache::WriteBack));
+    unsafe_one.or(caches.iter().find(|cache| cache.is_none())).or(caches.first()).copied().flatten()
 }
 
 /// The one in brackets; a list without brackets is a single name.
@@ -474,5 +487,11 @@ mod tests {
         assert_eq!(active_scheduler("none"), "none");
         assert_eq!(DriveCache::told("write back"), DriveCache::WriteBack);
         assert_eq!(DriveCache::told("write through"), DriveCache::WriteThrough);
+        let least = |told: &[Option<&str>]| least_safe(told.iter().map(|text| text.map(str::to_owned)));
+        let (back, through) = (Some("write back"), Some("write through"));
+        assert_eq!(least(&[]), None);
+        assert_eq!(least(&[through, through]), Some(DriveCache::WriteThrough));
+        assert_eq!(least(&[through, None, back]), Some(DriveCache::WriteBack));
+        assert_eq!(least(&[through, None]), None, "what is not known is not safe");
     }
 }

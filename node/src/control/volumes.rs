@@ -1,7 +1,6 @@
 //! Volumes: opened with their disk, created, changed, grown, deleted.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use engine::control::{CacheSpec, Command, VolumeSpec};
 use engine::disk::VolumeId;
@@ -13,10 +12,9 @@ use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, bloc
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
-use crate::store::raw::PATIENCE;
 use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
 use crate::store::steps::{DISCARD, UNPUBLISH};
-use crate::store::{Data, DataId, Files, Kernel, PolicyName, Progress, Raw, Spec, Store};
+use crate::store::{Data, DataError, DataId, Files, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store};
 
 impl Control {
     /// Opens the volumes found on a disk. One that cannot be used is offline; the others go on.
@@ -25,32 +23,57 @@ impl Control {
         let scanned = blocking(move || store.scan()).await;
         let found = match scanned {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => return warn!(%disk, "its volumes cannot be read: {error}"),
-            Err(error) => return warn!(%disk, "its volumes cannot be read: {error}"),
+            Ok(Err(error)) => return self.unreadable(disk, &error),
+            Err(error) => return self.unreadable(disk, &error),
         };
         for path in found.unclaimed {
             warn!(%disk, path = %path.display(), "data without specification: left alone");
         }
-        // One wait for all: what is still busy after it, is busy for good.
-        let deadline = Instant::now() + PATIENCE;
         for (name, spec) in found.volumes {
+            // One that could not be closed is as it was.
+            if self.state().volume_mut(disk, &name).is_some_and(|volume| volume.id().is_some()) {
+                continue;
+            }
             let state = self.admit(disk, &name, spec.as_ref());
             let is_usable = state.is_none();
             let state = state.unwrap_or_else(|| offline("it is being opened"));
-            let volume = Volume { spec: spec.ok(), state, growing: None };
+            let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false };
             if let Ok(running) = self.state().disk_mut(disk) {
                 running.volumes.insert(name.clone(), volume);
             }
-            if is_usable && let Err(error) = self.open_volume(disk, &name, None, deadline).await {
+            if is_usable {
+                self.try_open(disk, &name).await;
+            }
+        }
+    }
+
+    /// A disk whose volumes are not known is offline: it must not look like one that has none. What is served goes on.
+    fn unreadable(&self, disk: &Name, error: &dyn std::fmt::Display) {
+        let reason = format!("its volumes cannot be read: {error}");
+        warn!(%disk, "{reason}");
+        let mut state = self.state();
+        let serves = |running: &super::Running| running.volumes.values().any(|volume| volume.id().is_some());
+        if let Some(disk) = state.disks.get_mut(disk).filter(|disk| !disk.state.as_ref().is_ok_and(serves)) {
+            disk.state = Err(reason);
+        }
+    }
+
+    /// Opens a volume, or notes why it is not served.
+    pub(super) async fn try_open(&self, disk: &Name, name: &Name) {
+        let state = match self.open_volume(disk, name, None).await {
+            Ok(()) => return,
+            Err(OpenError::Busy(reason)) => VolumeState::Waiting(reason),
+            Err(OpenError::Failed(error)) => {
                 let reason = match error {
                     Error::Offline(_, _, reason) => reason,
                     error => error.to_string(),
                 };
                 warn!(%disk, volume = %name, "offline: {reason}");
-                if let Some(volume) = self.state().volume_mut(disk, &name) {
-                    volume.state = VolumeState::Offline(reason);
-                }
+                VolumeState::Offline(reason)
             }
+        };
+        if let Some(volume) = self.state().volume_mut(disk, name) {
+            volume.state = state;
         }
     }
 
@@ -68,7 +91,7 @@ impl Control {
     }
 
     /// Hands a volume to the disk's thread; with its data, if that is open already.
-    async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>, deadline: Instant) -> Result<(), Error> {
+    async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), OpenError> {
         let (thread, store, spec, start, tenant, id) = {
             let mut state = self.state();
             let running = state.disk_mut(disk)?;
@@ -81,12 +104,17 @@ impl Control {
         self.ensure_tenant(disk, &tenant, &thread).await?;
         let tenant = self.state().disk_mut(disk)?.tenant_id(&tenant);
         let (opener, wanted) = (store.clone(), spec.clone());
+        let note = LossNote::new(&self.config.data, &store, name, &spec);
         let opened = with_files(&store, name, move |files| {
-            let lost = files.is_lost().map_err(|error| format!("whether data of it was lost is not known: {error}"))?;
-            let data = data.map_or_else(|| Data::open(&opener, files, &wanted, deadline), Ok)?;
+            let unknown = |error| DataError::Unusable(format!("whether data of it was lost is not known: {error}"));
+            let lost = note.exists().map_err(unknown)?;
+            let data = data.map_or_else(|| Data::open(&opener, files, &wanted), Ok)?;
             Ok((data, lost))
         });
-        let (data, lost) = opened.await?.map_err(|why: String| Error::Offline(Kind::Volume, name.clone(), why))?;
+        let (data, lost) = opened.await?.map_err(|error| match error {
+            DataError::Busy(why) => OpenError::Busy(why),
+            DataError::Unusable(why) => Error::Offline(Kind::Volume, name.clone(), why).into(),
+        })?;
         let Data { file, id: data, abilities, holes } = data;
         let block = abilities.device_block;
         let sparse = spec.allocation == Allocation::Sparse;
@@ -113,6 +141,7 @@ impl Control {
         }
         if let Some(volume) = self.state().volume_mut(disk, name) {
             volume.state = VolumeState::Serving { id, data, block };
+            volume.loss_noted = lost;
         }
         Ok(())
     }
@@ -159,15 +188,17 @@ impl Control {
             None => self.changing.lock().await,
         };
         let opened = match created {
-            Ok(Ok(())) => {
-                self.open_volume(&disk, &name, chosen.map(|chosen| chosen.claim.into()), Instant::now()).await
-            }
+            Ok(Ok(())) => self.open_volume(&disk, &name, chosen.map(|chosen| chosen.claim.into())).await,
             Ok(Err(error)) => return self.give_up(&disk, &name, error.into()).await,
             Err(error) => return self.give_up(&disk, &name, error).await,
         };
         if let Err(error) = opened {
             let removed = spec.clone();
             with_files(&store, &name, move |files| remove(files, &removed)).await??;
+            let error = match error {
+                OpenError::Busy(why) => Error::Waiting(name.clone(), why),
+                OpenError::Failed(error) => error,
+            };
             return self.give_up(&disk, &name, error).await;
         }
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
@@ -235,7 +266,7 @@ impl Control {
         running.take_place(disk, &mut spec)?;
         let progress = Arc::new(Progress::default());
         let state = VolumeState::Creating(progress.clone());
-        let volume = Volume { spec: Some(spec.clone()), state, growing: None };
+        let volume = Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false };
         running.volumes.insert(request.name.clone(), volume);
         Ok((spec, running.store.clone(), progress))
     }
@@ -247,6 +278,7 @@ impl Control {
         match (&volume.state, &volume.spec) {
             _ if volume.progress().is_some() => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Creating(_), _) => Err(Error::Busy(Kind::Volume, name.clone())),
+            (VolumeState::Waiting(reason), _) => Err(Error::Waiting(name.clone(), reason.clone())),
             (VolumeState::Offline(reason), _) => Err(Error::Offline(Kind::Volume, name.clone(), reason.clone())),
             (VolumeState::Serving { .. }, None) => Err(Error::Internal("a served volume without specification".into())),
             (VolumeState::Serving { id, data, .. }, Some(spec)) => {
@@ -396,7 +428,14 @@ impl Control {
             Some(device) => format!("volume '{name}' is forgotten; {} is as it is", device.path.display()),
             None => format!("volume '{name}' is deleted"),
         };
-        let discarded = with_files(&store, name, move |files| files.remove(DISCARD, &spec)).await?;
+        let note = LossNote::new(&self.config.data, &store, name, &spec);
+        let discarded = with_files(&store, name, move |files| {
+            if let Err(error) = note.remove_own() {
+                warn!("a note about a volume that is deleted stays, and means nothing any more: {error}");
+            }
+            files.remove(DISCARD, &spec)
+        });
+        let discarded = discarded.await?;
         let message = match discarded {
             Ok(()) => message,
             Err(error) => format!("{message}, but its data could not be removed: {error}"),
@@ -433,7 +472,11 @@ impl Control {
     pub async fn clear_volume(&self, name: &Name) -> Result<Done, Error> {
         let _turn = self.change().await?;
         let volume = self.changeable(name)?;
-        with_files(&volume.store, name, |files| files.forget_lost()).await??;
+        let note = LossNote::new(&self.config.data, &volume.store, name, &volume.spec);
+        blocking(move || note.remove()).await??;
+        if let Some(cleared) = self.state().volume_mut(&volume.disk, name) {
+            cleared.loss_noted = false;
+        }
         refusal(volume.thread.command(Command::ClearVolume(volume.id)).await)
             .map_err(|refusal| refused(name, refusal))?;
         warn!(disk = %volume.disk, volume = %name, "cleared: blocks that could not be written are given up");
@@ -472,6 +515,20 @@ impl Control {
             done.message += &format!("\n{}", sizing.in_words());
         }
         Ok(done)
+    }
+}
+
+/// Why a volume is not served.
+enum OpenError {
+    /// Its data is busy, and will be free by itself.
+    Busy(String),
+    /// Anything else.
+    Failed(Error),
+}
+
+impl From<Error> for OpenError {
+    fn from(error: Error) -> OpenError {
+        OpenError::Failed(error)
     }
 }
 

@@ -1,11 +1,15 @@
 //! A connection as the disk's thread sees it: how far it is, and the bytes that arrived and were not yet wanted.
 
+use std::sync::Arc;
+
 use engine::control::TenantId;
 use engine::disk::VolumeId;
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 
+use super::places::Place;
 use super::rest::Rest;
+use crate::peer::Peer;
 use crate::reactor::{BufferId, Reactor};
 
 /// Stashes larger than this give their memory back when they are empty, bytes: more than any part of a header.
@@ -22,6 +26,18 @@ pub enum Phase {
     Closing,
     /// Closed; the engine may still refer to it.
     Closed,
+}
+
+/// What a connection keeps of its client.
+pub struct Handed {
+    /// What it opened.
+    pub volume: VolumeId,
+    /// Bytes read beyond the handshake.
+    pub received: Vec<u8>,
+    /// Who it is.
+    pub peer: Peer,
+    /// Its seat.
+    pub seat: Option<Arc<Place>>,
 }
 
 /// A connection.
@@ -53,11 +69,16 @@ pub struct Connection {
     pub send_queued: bool,
     /// The peer sends no more.
     pub peer_ended: bool,
+    /// Who it is, for the log.
+    pub peer: Peer,
+    /// Given back when this connection is forgotten.
+    _seat: Option<Arc<Place>>,
 }
 
 impl Connection {
-    /// A new one, with the bytes that were read beyond its handshake.
-    pub fn new(volume: VolumeId, tenant: TenantId, received: Vec<u8>, local: bool, now: Nanos) -> Connection {
+    /// A new one.
+    pub fn new(client: Handed, tenant: TenantId, local: bool, now: Nanos) -> Connection {
+        let Handed { volume, received, peer, seat } = client;
         Connection {
             volume,
             tenant,
@@ -72,6 +93,8 @@ impl Connection {
             queued: false,
             send_queued: false,
             peer_ended: false,
+            peer,
+            _seat: seat,
         }
     }
 }

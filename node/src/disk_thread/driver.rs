@@ -27,11 +27,12 @@ use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Server};
 use tokio::sync::oneshot;
 
 use super::Options;
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, Handed, Phase};
 use super::giving::Giving;
 use super::mailbox::{Client, Mail, Mailbox};
 use super::turns::{Job, Turns};
 use crate::frames::Frames;
+use crate::incidents::{self, Incident};
 use crate::reactor::{BUFFERS, Completion, Layers, Place, Reactor};
 
 /// Messages of control in one pass.
@@ -104,7 +105,7 @@ pub struct Driver<R> {
 impl<R: Reactor> Driver<R> {
     /// A driver without volumes.
     pub fn new(options: Options, server: Server, frames: Frames, reactor: Layers<R>, mailbox: Mailbox) -> Driver<R> {
-        let (connections_max, now) = (options.connections_max as usize, reactor.now());
+        let (connections_max, now) = (options.limits.disk as usize, reactor.now());
         Driver {
             options,
             server,
@@ -509,20 +510,24 @@ impl<R: Reactor> Driver<R> {
 
     /// The engine wants a connection closed.
     fn part_with(&mut self, conn: ConnId, why: Farewell) {
-        let said = match why {
+        let told = match why {
             Farewell::Over => None,
-            Farewell::Garbage => Some("a client sent what is no request: disconnected"),
-            Farewell::Torn => Some("a read failed after the first part of its reply: its client is disconnected"),
-            Farewell::Deaf => {
-                Some("a client does not read its replies, and others wait for the memory that they take: disconnected")
-            }
-            Farewell::Stalled => Some(
-                "a client does not send the payload of its write, and others wait for the memory reserved for it: disconnected",
-            ),
+            Farewell::Garbage => Some((Incident::Garbage, "the client sent bytes that are no request: disconnected")),
+            Farewell::Torn => Some((Incident::Torn, "a read failed after the first part of its reply: disconnected")),
+            Farewell::Deaf => Some((
+                Incident::StalledReader,
+                "the client does not read its replies, and other clients need the memory that they take: disconnected",
+            )),
+            Farewell::Stalled => Some((
+                Incident::StalledWriter,
+                "the client does not send the payload of its write, and other clients need the memory reserved for it: disconnected",
+            )),
         };
-        if let (Some(said), Some(connection)) = (said, &self.connections[conn.0 as usize]) {
+        if let (Some((incident, said)), Some(connection)) = (told, &self.connections[conn.0 as usize]) {
             let volume = self.reactor.name_of(connection.volume);
-            tracing::warn!(disk = self.options.name, volume, "{said}");
+            if let Some(more) = incidents::note(incident) {
+                tracing::warn!(disk = self.options.name, volume, client = %connection.peer, "{said}{more}");
+            }
         }
         self.finish(conn);
     }
@@ -568,8 +573,11 @@ impl<R: Reactor> Driver<R> {
         {
             self.finishing.pop_front();
             let connection = self.connections[conn.0 as usize].as_ref();
-            if connection.is_some_and(|connection| connection.phase == Phase::Finishing(deadline)) {
-                tracing::warn!(disk = self.options.name, "a client does not take its last replies: closed");
+            if let Some(connection) = connection.filter(|connection| connection.phase == Phase::Finishing(deadline)) {
+                if let Some(more) = incidents::note(Incident::StalledReader) {
+                    let (disk, client) = (&self.options.name, &connection.peer);
+                    tracing::warn!(disk, %client, "the client does not read its last replies: disconnected{more}");
+                }
                 self.close(conn);
             }
         }
@@ -653,9 +661,9 @@ impl<R: Reactor> Driver<R> {
 
     fn attach(&mut self, client: Client) {
         let disk = &self.options.name;
-        if self.free.is_empty() && self.connections.len() >= self.options.connections_max as usize {
-            let connections_max = self.options.connections_max;
-            tracing::warn!(disk, connections_max, "too many connections: a client is turned away");
+        if self.free.is_empty() && self.connections.len() >= self.options.limits.disk as usize {
+            // Those that were counted by their seats fit.
+            tracing::error!(disk, client = %client.peer, "a client without a seat: disconnected");
             return;
         }
         let index = self.free.pop().unwrap_or_else(|| {
@@ -669,10 +677,11 @@ impl<R: Reactor> Driver<R> {
             self.free.push(index);
             return;
         }
-        let (volume, session) = (client.volume, client.session);
+        let Client { volume, session, received, peer, seat, .. } = client;
         // An unknown volume has no tenant; its connection is closed before it has a turn.
         let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
-        self.connections[index as usize] = Some(Connection::new(volume, tenant, client.received, local, self.now));
+        let handed = Handed { volume, received, peer, seat };
+        self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
         self.queue(conn);
     }

@@ -11,12 +11,15 @@ use engine::disk::VolumeId;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Stopped;
+use super::places;
+use crate::peer::Peer;
 use crate::reactor::{LayerCommand, LayerReport, Place, Waker};
 
-/// Messages that wait. Commands beyond wait on their sender's side; clients beyond are refused.
+/// Messages that wait. Those beyond wait on their sender's side.
 const MAILS_MAX: usize = 256;
 
 /// A client whose handshake is done.
+#[derive(Debug)]
 pub struct Client {
     /// Its connection.
     pub socket: OwnedFd,
@@ -26,6 +29,10 @@ pub struct Client {
     pub volume: VolumeId,
     /// What was agreed on.
     pub session: Session,
+    /// Who it is, for the log.
+    pub peer: Peer,
+    /// Its seat; it is given back when the connection is forgotten.
+    pub seat: Option<Arc<places::Place>>,
 }
 
 /// A message.
@@ -74,14 +81,13 @@ pub struct Sender {
     mails: mpsc::Sender<Mail>,
     stopping: Arc<AtomicBool>,
     waker: Waker,
-    disk: String,
 }
 
 /// Both ends of a mailbox, for the thread that `waker` wakes.
-pub fn new(waker: Waker, disk: &str) -> (Sender, Mailbox) {
+pub fn new(waker: Waker) -> (Sender, Mailbox) {
     let (mails, mailbox) = mpsc::channel(MAILS_MAX);
     let stopping = Arc::new(AtomicBool::new(false));
-    let sender = Sender { mails, stopping: Arc::clone(&stopping), waker, disk: disk.to_owned() };
+    let sender = Sender { mails, stopping: Arc::clone(&stopping), waker };
     (sender, Mailbox { mails: mailbox, stopping })
 }
 
@@ -113,11 +119,13 @@ impl Sender {
         }
     }
 
-    /// Sends a client, or closes its connection.
-    pub fn attach(&self, client: Client) {
-        match self.mails.try_send(Mail::Attach(client)) {
-            Ok(()) => self.waker.wake(),
-            Err(error) => tracing::warn!(disk = self.disk, %error, "a client is turned away"),
+    /// Sends a client when there is room.
+    pub fn attach(&self, client: Client) -> impl Future<Output = Result<(), Stopped>> + use<> {
+        let sender = self.clone();
+        async move {
+            sender.mails.send(Mail::Attach(client)).await.map_err(|_| Stopped)?;
+            sender.waker.wake();
+            Ok(())
         }
     }
 

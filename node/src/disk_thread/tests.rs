@@ -18,7 +18,7 @@ use sim::disk::drive::presets;
 use sim::disk::drive::replay::closed_loop;
 use sim::rng::Rng;
 
-use super::{DiskHandle, DiskThread, Options, Stopped};
+use super::{DiskHandle, DiskThread, Limits, Options, Stopped};
 use crate::reactor::{Kind, LayerCommand, Place, Stack, clock};
 
 const VOLUME: VolumeId = VolumeId(3);
@@ -89,7 +89,8 @@ fn spec() -> VolumeSpec {
 }
 
 fn start(kind: Kind, connections_max: u32) -> DiskHandle {
-    let options = Options { reactor: kind, connections_max, ..Options::new("test", Config::new(16 << 20)) };
+    let limits = Limits { disk: connections_max, ..Limits::default() };
+    let options = Options { reactor: kind, limits, ..Options::new("test", Config::new(16 << 20)) };
     let disk = DiskThread::start(options).unwrap();
     let tenant = TenantSpec::default();
     assert!(matches!(wait(disk.command(Command::SetTenant(TenantId(1), tenant))), Ok(Report::Done)));

@@ -27,7 +27,7 @@ impl Failure {
     fn errno(self) -> Errno {
         match self {
             Failure::Os(libc::ENOSPC | libc::EDQUOT) => Errno::NoSpace,
-            Failure::Os(libc::EROFS | libc::EPERM) => Errno::Perm,
+            // EROFS and EPERM too: to a client EPERM means a read-only export, not a file system that failed.
             Failure::Os(libc::EOPNOTSUPP) => Errno::NotSupported,
             _ => Errno::Io,
         }
@@ -80,8 +80,8 @@ mod tests {
         for (errno, told) in [
             (libc::ENOSPC, Errno::NoSpace),
             (libc::EDQUOT, Errno::NoSpace),
-            (libc::EROFS, Errno::Perm),
-            (libc::EPERM, Errno::Perm),
+            (libc::EROFS, Errno::Io),
+            (libc::EPERM, Errno::Io),
             (libc::EOPNOTSUPP, Errno::NotSupported),
             (libc::EINVAL, Errno::Io),
             (libc::EBADF, Errno::Io),

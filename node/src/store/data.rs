@@ -1,4 +1,16 @@
 //! A volume's data, opened: a file in the disk's directory, or a raw device.
+//!
+//! ```text
+//!   server ── open, flock ──► struct file ◄── request in the block layer ◄── request …
+//!     │                          ▲   the lock goes when the last reference goes: not with the process, but with
+//!     ✗ kill -9                  │   the last of its requests
+//!   successor ── open, flock ────┘   Busy until then; tried again
+//! ```
+//!
+//! The kernel completes the requests of a ring after the process that made them has been killed. So each data file is
+//! locked by the very open file that its requests use: a successor that gets the lock knows that no write of a
+//! predecessor is on its way any more (docs/design/durability.md). A raw device is claimed with O_EXCL, which lasts as
+//! long.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -6,7 +18,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::raw::{Claim, Kernel};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::raw::{Claim, Kernel, RawError};
 use super::{Abilities, Files, Spec, Store, file};
 
 /// Which file or device it is: another one of the same name is not a volume's data.
@@ -50,21 +65,49 @@ pub struct Data {
     pub holes: Vec<(u64, u64)>,
 }
 
+/// Why a volume's data cannot be used now.
+#[derive(PartialEq, Eq, Debug)]
+pub enum DataError {
+    /// A predecessor's requests, or another program: to be tried again.
+    Busy(String),
+    /// Anything else.
+    Unusable(String),
+}
+
 impl Data {
-    /// Opens the data of a volume, or says why it cannot be used. A device may still be busy until `deadline`.
-    pub fn open(store: &Store, files: &Files<'_>, spec: &Spec, deadline: Instant) -> Result<Data, String> {
+    /// Opens the data of a volume and locks it, or says why it cannot be used. Never waits.
+    pub fn open(store: &Store, files: &Files<'_>, spec: &Spec) -> Result<Data, DataError> {
         if let Some(device) = &spec.device {
-            let claim = device.claim(&Kernel::default(), spec.file_bytes(), deadline);
-            return claim.map(Data::from).map_err(|error| format!("{error}: {}", error.hint()));
+            let claim = device.claim(&Kernel::default(), spec.file_bytes(), Instant::now());
+            return claim.map(Data::from).map_err(DataError::from);
         }
+        let path = files.data();
         let open = || {
-            let file = store.abilities.open(&files.data())?;
+            let file = store.abilities.open(&path)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             let id = DataId::of(&file.metadata()?);
             // A drive takes its time for what was never written, too: nothing of it is answered without asking.
             let holes = if store.model.is_some() { Vec::new() } else { file::holes(&file, spec.size) };
             Ok(Data { file, id, abilities: store.abilities, holes })
         };
-        open().map_err(|error: io::Error| format!("its data cannot be opened: {error}"))
+        open().map_err(|error: io::Error| match Errno::from_io_error(&error) {
+            Some(Errno::WOULDBLOCK) => DataError::Busy(format!(
+                "waits for I/O of the server before, which still has {} locked: it is served when that has ended",
+                path.display()
+            )),
+            _ => DataError::Unusable(format!("its data cannot be opened: {error}")),
+        })
+    }
+}
+
+impl From<RawError> for DataError {
+    fn from(error: RawError) -> DataError {
+        match error {
+            RawError::Busy { .. } => DataError::Busy(format!(
+                "waits for I/O of the server before, or for another program: {error}; it is served when that has ended"
+            )),
+            _ => DataError::Unusable(format!("{error}: {}", error.hint())),
+        }
     }
 }
 
@@ -79,5 +122,88 @@ impl Files<'_> {
     /// Where a volume's data is.
     pub fn data_of(&self, spec: Option<&Spec>) -> PathBuf {
         spec.and_then(|spec| spec.device.as_ref()).map_or_else(|| self.data(), |device| device.path.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    use io_uring::{IoUring, opcode, types};
+
+    use super::*;
+    use crate::store::spec::Allocation;
+    use crate::store::{Identity, Progress, Scheduling};
+
+    fn volume(directory: &Path) -> (Store, Spec) {
+        Identity::initialise(directory, None, Vec::new(), Scheduling::default()).unwrap();
+        let store = Store::open(directory, None).unwrap();
+        let spec = Spec::new(1 << 20, None, Allocation::Whole);
+        files(&store.volumes(), |files| files.create(&spec, &Progress::default())).unwrap();
+        (store, spec)
+    }
+
+    fn files<T>(directory: &Path, work: impl FnOnce(&Files<'_>) -> T) -> T {
+        work(&Files { directory, name: &"db".parse().unwrap() })
+    }
+
+    fn open(store: &Store, spec: &Spec) -> Result<Data, DataError> {
+        files(&store.volumes(), |files| Data::open(store, files, spec))
+    }
+
+    #[test]
+    fn data_is_opened_once_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, spec) = volume(dir.path());
+        let data = open(&store, &spec).unwrap();
+        let Err(DataError::Busy(reason)) = open(&store, &spec) else { panic!("opened twice") };
+        assert!(reason.contains("waits for I/O of the server before"), "{reason}");
+        // The data of a volume that was deleted and created again is another file.
+        fs::remove_file(store.volumes().join("db.img")).unwrap();
+        assert!(matches!(open(&store, &spec), Err(DataError::Unusable(_))));
+        fs::write(store.volumes().join("db.img"), [0; 4096]).unwrap();
+        drop((open(&store, &spec).unwrap(), data));
+        open(&store, &spec).unwrap();
+    }
+
+    /// The kernel's promise that all of this stands on: what a ring has of a file, a request or a registered number,
+    /// holds the lock after every descriptor is closed.
+    #[test]
+    fn a_ring_holds_the_lock_of_a_file_that_was_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, spec) = volume(dir.path());
+        let Ok(mut ring) = IoUring::new(8) else { return };
+        let data = open(&store, &spec).unwrap();
+        ring.submitter().register_files(&[data.file.as_raw_fd()]).unwrap();
+        drop(data);
+        assert!(matches!(open(&store, &spec), Err(DataError::Busy(_))), "a registered file");
+        ring.submitter().unregister_files().unwrap();
+        let until = |what: &str, holds: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !holds() {
+                assert!(start.elapsed().as_secs() < 60, "{what}");
+                std::thread::yield_now();
+            }
+        };
+        until("the ring lets go of the file", &|| open(&store, &spec).is_ok());
+
+        // A request that does not end: a poll of a pipe that is locked as a data file is.
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        flock(&reader, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let other = File::open(&path).unwrap();
+        let is_locked = || flock(&other, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+        let entry = opcode::PollAdd::new(types::Fd(reader.as_raw_fd()), libc::POLLIN as u32).build();
+        // SAFETY: a poll has no memory of ours.
+        unsafe { ring.submission().push(&entry).unwrap() };
+        ring.submit().unwrap();
+        drop(reader);
+        assert!(is_locked(), "a request in flight");
+        writer.write_all(b"x").unwrap();
+        ring.submit_and_wait(1).unwrap();
+        assert!(ring.completion().next().is_some());
+        until("the request to let go of the file", &|| !is_locked());
     }
 }

@@ -39,7 +39,11 @@ impl Abilities {
         with_scratch(directory, |path, file| {
             fallocate_or_extend(file, 4 * BLOCK)?;
             let can = |flags| fallocate(file, flags | FallocateFlags::KEEP_SIZE, 0, BLOCK).is_ok();
-            let block = open_direct(path).ok().and_then(|direct| direct_block(&direct));
+            let block = match open_direct(path) {
+                Ok(direct) => direct_block(&direct)?,
+                Err(error) if is_unsupported(&error) => None,
+                Err(error) => return Err(error),
+            };
             Ok(Abilities {
                 direct: block.is_some(),
                 device_block: block.unwrap_or(SECTOR as u32),
@@ -71,19 +75,29 @@ fn fallocate_or_extend(file: &File, bytes: u64) -> io::Result<()> {
     fallocate(file, FallocateFlags::empty(), 0, bytes).or_else(|_| file.set_len(bytes))
 }
 
+/// What a file system without direct I/O says to it; anything else says nothing about the file system.
+fn is_unsupported(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput || error.kind() == io::ErrorKind::Unsupported
+}
+
 /// The least block of direct I/O on this file: what the kernel says, or else the least that works.
-fn direct_block(file: &File) -> Option<u32> {
+fn direct_block(file: &File) -> io::Result<Option<u32>> {
     let dioalign = StatxFlags::from_bits_retain(0x2000);
     if let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, dioalign)
         && StatxFlags::from_bits_retain(found.stx_mask).contains(dioalign)
     {
         let align = found.stx_dio_offset_align.max(found.stx_dio_mem_align);
-        return [512, 4096].into_iter().find(|block| align != 0 && block % align == 0);
+        return Ok([512, 4096].into_iter().find(|block| align != 0 && block % align == 0));
     }
-    [512, 4096].into_iter().find(|&block| {
+    for block in [512, 4096] {
         let mut buffer = Aligned::new(4096);
-        file.read_exact_at(&mut buffer.bytes_mut()[..block as usize], u64::from(block)).is_ok()
-    })
+        match file.read_exact_at(&mut buffer.bytes_mut()[..block as usize], u64::from(block)) {
+            Ok(()) => return Ok(Some(block)),
+            Err(error) if is_unsupported(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// Zeros, to begin with, at an address that direct I/O accepts.
@@ -106,7 +120,8 @@ impl Aligned {
 
 /// Writes zeros over `from..to` past the page cache where that is possible; both are multiples of a block.
 pub fn write_zeros(path: &Path, from: u64, to: u64, progress: &Progress) -> io::Result<()> {
-    let direct = open_direct(path).ok().filter(|file| direct_block(file).is_some());
+    // Whatever keeps direct I/O from being possible here: what goes through the page cache is flushed by the next step.
+    let direct = open_direct(path).ok().filter(|file| matches!(direct_block(file), Ok(Some(_))));
     let file = direct.map_or_else(|| File::options().write(true).open(path), Ok)?;
     let mut zeros = Aligned::new(ZEROS);
     let mut at = from;

@@ -91,8 +91,9 @@ impl Identity {
     }
 
     /// Whether a directory says that it is a disk.
-    pub fn exists(directory: &Path) -> bool {
-        path(directory).exists()
+    pub fn exists(directory: &Path) -> Result<bool, String> {
+        let path = path(directory);
+        path.try_exists().map_err(|error| format!("{} cannot be looked for: {error}", path.display()))
     }
 
     /// Replaces the identity of a disk, as a whole.
@@ -137,6 +138,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = dir.path().join("disk");
         assert!(Identity::read(&disk).unwrap_err().contains("mounted"));
+        assert_eq!(Identity::exists(&disk), Ok(false));
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(Identity::exists(&file.join("disk")).unwrap_err().contains("cannot be looked for"), "not absent");
         let made = Identity::initialise(&disk, None, Vec::new(), Scheduling::default()).unwrap();
         assert_eq!(Identity::read(&disk).unwrap().uuid, made.uuid);
         assert!(

@@ -1,11 +1,15 @@
 //! One server at a time: a lock on the server's directory and on each disk, held by the process that has the file open.
 
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+
+/// Bytes of the file: more than any host's name (64) and what is written around it.
+const LOCK_BYTES: u64 = 128;
 
 /// A lock, until it is dropped or the process ends.
 #[derive(Debug)]
@@ -32,12 +36,16 @@ impl Lock {
         }
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let holder = format!("process {} on host {host}\n", std::process::id());
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(holder.as_bytes()))
-            .map_err(|e| cannot(&e))?;
+        sign(&file, &holder).map_err(|error| cannot(&error))?;
         Ok(Lock { _file: file })
     }
+}
+
+/// Overwrites what is in the file, with spaces up to its end. It is not truncated: that waits until its page is on the
+/// medium (and ext4 writes such a file when it is closed), and a start must not wait for a device that is slow or hung.
+fn sign(file: &File, holder: &str) -> io::Result<()> {
+    let bytes = file.metadata()?.len().max(LOCK_BYTES) as usize;
+    file.write_all_at(format!("{holder:<bytes$}").as_bytes(), 0)
 }
 
 #[cfg(test)]
@@ -51,6 +59,10 @@ mod tests {
         let refused = Lock::take(dir.path()).unwrap_err();
         assert!(refused.contains(&format!("process {} on host", std::process::id())), "{refused}");
         drop(first);
-        Lock::take(dir.path()).unwrap();
+        // What was there before is gone, also if it was longer.
+        std::fs::write(dir.path().join("lock"), "x".repeat(500)).unwrap();
+        let _second = Lock::take(dir.path()).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("lock")).unwrap();
+        assert!(text.starts_with(&format!("process {} on host", std::process::id())) && !text.contains("xx"), "{text}");
     }
 }

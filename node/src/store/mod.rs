@@ -12,6 +12,7 @@ mod data;
 pub mod file;
 pub mod identity;
 mod lock;
+mod loss;
 pub mod profile;
 pub mod raw;
 pub mod scheduling;
@@ -29,10 +30,11 @@ use std::sync::Mutex;
 use engine::disk::profile::{Key, Profile};
 use uuid::Uuid;
 
-pub use data::{Data, DataId};
+pub use data::{Data, DataError, DataId};
 pub use file::{Abilities, Journal};
 pub use identity::Identity;
 pub use lock::Lock;
+pub use loss::LossNote;
 pub use raw::{Kernel, Raw, RawError};
 pub use scheduling::{Chosen, PolicyName, Scheduling};
 pub use simulated::{Model, Simulated};
@@ -56,6 +58,10 @@ pub enum StoreError {
     Cancelled,
     #[error("{error}; and {} could not be made as it was ({undo}): the volume has its old size, and growing it again finishes the job", path.display())]
     NotUndone { error: Box<StoreError>, path: PathBuf, undo: io::Error },
+    #[error("{error}; and what there was of it could not be removed at {} ({undo})", path.display())]
+    NotRemoved { error: Box<StoreError>, path: PathBuf, undo: io::Error },
+    #[error("the specification {} was changed or removed while its volume is served", .0.display())]
+    Edited(PathBuf),
     #[error("{doing} failed at {}: {source}", path.display())]
     Step { doing: String, path: PathBuf, source: io::Error },
 }

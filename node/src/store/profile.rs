@@ -117,7 +117,9 @@ fn value(entry: Entry) -> Value {
 
 /// Puts a profile into the table; what this program does not know stays.
 pub fn write(profile: &Profile, table: &mut toml::Table) {
-    table.retain(|name, _| name.parse::<Key>().is_err());
+    let is_known =
+        |name: &str, entry: &toml::Value| name.parse::<Key>().is_ok() && entry.clone().try_into::<Entry>().is_ok();
+    table.retain(|name, entry| !is_known(name, entry));
     for (key, value) in &profile.values {
         let measured = value.measured.as_ref().map(|measured| MeasuredEntry {
             value: measured.value.into(),
@@ -145,11 +147,11 @@ mod tests {
         profile.take(&[(Key::ThrottleStall, finding), (Key::NeedsSlices, Finding::plain(Some(1.0)))], 1_700_000_000);
         profile.set_override(Key::NeedsSlices, Some(Override { value: Some(0.0), at_s: 1_800_000_000 }));
         profile.set_override(Key::ThrottleBytes, Some(Override { value: None, at_s: 1_800_000_000 }));
-        let mut table: toml::Table = toml::from_str("colour = 'red'").unwrap();
+        let mut table: toml::Table = toml::from_str("colour = 'red'\nswitch_cost_p50_ns = 'much'").unwrap();
         write(&profile, &mut table);
         let text = toml::to_string(&table).unwrap();
         assert!(text.contains("2023-11-14T22:13:20Z") && text.contains("\"none\""), "{text}");
         let (found, unreadable) = read(&toml::from_str(&text).unwrap());
-        assert_eq!((found, unreadable), (profile, vec!["colour".to_string()]));
+        assert_eq!((found, unreadable), (profile, vec!["colour".to_string(), "switch_cost_p50_ns".to_string()]));
     }
 }

@@ -111,10 +111,12 @@ impl Files<'_> {
     /// cut off, which may be allocated and not yet zero-written) was never a volume's: it goes first.
     fn allocate(&self, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let data = File::options().write(true).open(self.data())?;
-        let published = fs::read_to_string(self.spec()).ok().and_then(|text| Spec::parse(&text).ok());
-        let (before, length) = (published.map_or(0, |spec| spec.file_bytes()), spec.file_bytes());
-        if data.metadata()?.len() > before {
-            data.set_len(before)?;
+        let (before, length) = (self.published()?.map_or(0, |spec| spec.file_bytes()), spec.file_bytes());
+        match data.metadata()?.len() {
+            // Whose it is cannot be known: perhaps a volume's whose specification was removed by hand.
+            1.. if before == 0 => return Err(io::Error::other("there is data, and no specification")),
+            longer if longer > before => data.set_len(before)?,
+            _ => {}
         }
         if spec.allocation == Allocation::Sparse || spec.place.is_some() {
             return data.set_len(length);
@@ -124,6 +126,29 @@ impl Files<'_> {
             file::write_zeros(&self.data(), before, length, progress)?;
         }
         Ok(())
+    }
+
+    /// The specification as it is on the disk; none before the volume is created. One that cannot be read or understood
+    /// is an error, never the absence of one.
+    fn published(&self) -> io::Result<Option<Spec>> {
+        let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, format!("its specification is wrong: {why}"));
+        match fs::read_to_string(self.spec()) {
+            Ok(text) => Spec::parse(&text).map(Some).map_err(wrong),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses to go on from a specification that is not the one on the disk: what is based on another one, such as
+    /// where the data ends, may be wrong.
+    fn check_published(&self, expected: &Spec) -> Result<(), StoreError> {
+        match self.published() {
+            Ok(Some(found)) if found == *expected => Ok(()),
+            Ok(_) => Err(StoreError::Edited(self.spec())),
+            Err(source) => {
+                Err(StoreError::Step { doing: "reading the specification".into(), path: self.spec(), source })
+            }
+        }
     }
 
     fn explain(&self, step: Step, spec: &Spec, free: u64, error: io::Error) -> StoreError {
@@ -145,19 +170,27 @@ impl Files<'_> {
     /// Creates the volume, or nothing.
     pub fn create(&self, spec: &Spec, progress: &Progress) -> Result<(), StoreError> {
         self.perform(CREATE, spec, progress).map_err(|(step, error)| {
-            if step != CreateData {
-                let _ = fs::remove_file(self.spec());
-                let _ = fs::remove_file(self.temporary());
-                if spec.device.is_none() {
-                    let _ = fs::remove_file(self.data());
-                }
+            let undone = if step == CreateData { Ok(()) } else { self.undo_create(spec) };
+            match undone {
+                Ok(()) => error,
+                Err(undo) => StoreError::NotRemoved { error: Box::new(error), path: self.spec(), undo },
             }
-            error
         })
     }
 
-    /// Grows the volume, or leaves it as it is.
+    /// Specification first: data without one is nobody's, and a specification without data is a volume that cannot be
+    /// used.
+    fn undo_create(&self, spec: &Spec) -> io::Result<()> {
+        removed(fs::remove_file(self.temporary()))?;
+        removed(fs::remove_file(self.spec()))?;
+        sync_parent(&self.spec())?;
+        if spec.device.is_none() { removed(fs::remove_file(self.data())) } else { Ok(()) }
+    }
+
+    /// Grows the volume, or leaves it as it is. What is served is `from`; if that is not what is on the disk, nothing
+    /// is done.
     pub fn grow(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
+        self.check_published(from)?;
         self.perform(GROW, to, progress).map_err(|(_, error)| {
             let undone = self.restore(from).and_then(|()| match &from.device {
                 Some(_) => Ok(()),
@@ -170,25 +203,9 @@ impl Files<'_> {
         })
     }
 
-    fn lost(&self) -> PathBuf {
+    /// The note beside the data: see `loss.rs`.
+    pub fn lost(&self) -> PathBuf {
         self.directory.join(format!("{}.lost", self.name))
-    }
-
-    /// Notes that acknowledged data of the volume was lost. An empty file: it can be made on a disk without space too.
-    pub fn mark_lost(&self) -> io::Result<()> {
-        File::create(self.lost())?;
-        sync_parent(&self.lost())
-    }
-
-    /// Whether acknowledged data of it was lost, and nobody has accepted that.
-    pub fn is_lost(&self) -> io::Result<bool> {
-        self.lost().try_exists()
-    }
-
-    /// The loss is accepted.
-    pub fn forget_lost(&self) -> Result<(), StoreError> {
-        let step = |source| StoreError::Step { doing: "removing the note".into(), path: self.lost(), source };
-        removed(fs::remove_file(self.lost())).and_then(|()| sync_parent(&self.lost())).map_err(step)
     }
 
     /// Replaces the specification, or leaves it as it is.
@@ -215,7 +232,7 @@ impl Files<'_> {
 }
 
 /// What is not there need not be removed.
-fn removed(result: io::Result<()>) -> io::Result<()> {
+pub fn removed(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::store::spec::{Allocation, WriteCache};
 
 fn disk(directory: &Path) -> Store {
-    let uuid = match Identity::exists(directory) {
+    let uuid = match Identity::exists(directory).unwrap() {
         true => None,
         false => Some(Identity::initialise(directory, None, Vec::new(), Scheduling::default()).unwrap().uuid),
     };
@@ -194,6 +194,48 @@ fn a_repeated_growth_finishes_what_was_cut_off() {
     assert!(found[..4096].iter().all(|&byte| byte == 7) && found[1 << 20..].iter().all(|&byte| byte == 0));
 }
 
+/// What a volume has may not be guessed: where its data ends is what its specification says, and not the start of the
+/// file.
+#[test]
+fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let old = Spec::new(1 << 20, None, Allocation::Whole);
+    let new = Spec { size: 2 << 20, ..old.clone() };
+    files.create(&old, &Progress::default()).unwrap();
+    let content: Vec<u8> = (0..1 << 20).map(|i| (i / 512) as u8).collect();
+    File::options().write(true).open(files.data()).unwrap().write_all_at(&content, 0).unwrap();
+    let refused = |what: &str| {
+        let before = fs::read(files.spec()).ok();
+        let error = files.grow(&old, &new, &Progress::default()).unwrap_err();
+        assert_eq!(fs::read(files.spec()).ok(), before, "{what}");
+        assert!(fs::read(files.data()).unwrap() == content, "{what}: the data of a live volume was changed");
+        // The step itself knows no better.
+        files.perform(&GROW[..1], &new, &Progress::default()).ok();
+        assert!(fs::read(files.data()).unwrap()[..4096] == content[..4096], "{what}: its data was cut off");
+        File::options().write(true).open(files.data()).unwrap().set_len(1 << 20).unwrap();
+        File::options().write(true).open(files.data()).unwrap().write_all_at(&content, 0).unwrap();
+        error.to_string()
+    };
+    fs::write(files.spec(), "size = 'nonsense'").unwrap();
+    assert!(refused("nonsense").contains("its specification is wrong"));
+    fs::write(files.spec(), Spec { size: 4096, ..old.clone() }.to_toml()).unwrap();
+    assert!(refused("another size").contains("changed or removed"));
+    fs::remove_file(files.spec()).unwrap();
+    assert!(refused("none").contains("changed or removed"));
+    // A read error, as EIO and EMFILE are.
+    fs::create_dir(files.spec()).unwrap();
+    assert!(
+        files.grow(&old, &new, &Progress::default()).unwrap_err().to_string().contains("reading the specification")
+    );
+    fs::remove_dir(files.spec()).unwrap();
+    fs::write(files.spec(), old.to_toml()).unwrap();
+    files.grow(&old, &new, &Progress::default()).unwrap();
+    assert!(fs::read(files.data()).unwrap()[..1 << 20] == content);
+}
+
 #[test]
 fn a_growth_that_is_cancelled_leaves_the_volume_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,22 +253,15 @@ fn a_growth_that_is_cancelled_leaves_the_volume_as_it_was() {
 }
 
 #[test]
-fn a_loss_is_remembered_until_it_is_accepted_or_the_volume_is_gone() {
+fn a_deleted_volume_takes_the_note_of_its_loss_along() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
     let files = Files { directory: &volumes, name: &name };
     let spec = Spec::new(4096, None, Allocation::Whole);
     files.create(&spec, &Progress::default()).unwrap();
-    assert!(!files.is_lost().unwrap());
-    files.forget_lost().unwrap();
-    files.mark_lost().unwrap();
-    files.mark_lost().unwrap();
-    assert!(files.is_lost().unwrap());
+    fs::write(files.lost(), "").unwrap();
     assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
-    files.forget_lost().unwrap();
-    assert!(!files.is_lost().unwrap());
-    files.mark_lost().unwrap();
     files.remove(UNPUBLISH, &spec).unwrap();
     files.remove(DISCARD, &spec).unwrap();
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);

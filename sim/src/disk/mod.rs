@@ -2,6 +2,10 @@
 //! is a [`drive`]'s subject: any of them will do.
 //!
 //! Requests take effect when they complete, in any order: whoever has overlapping ones in flight gets what the dice say.
+//!
+//! All volumes share the device's volatile cache. A failed flush, reported to one of them, may drop any of what all of
+//! them have there, data of requests whose completion nobody has seen included. A durable write that fails may be such
+//! a failed flush. A flush that succeeds is relied on for its own volume only.
 
 pub mod drive;
 pub mod probe;
@@ -43,6 +47,8 @@ struct InFlight {
     submitted: Turn,
     submitted_at: Nanos,
     error: Option<Errno>,
+    /// A failed flush dropped its data from the device's cache, though it will complete well.
+    dropped: bool,
 }
 
 /// How a request went.
@@ -72,7 +78,13 @@ pub struct Disk {
     pub faults: Faults,
     rng: Rng,
     turn: Turn,
+    /// Lives of the server so far: a request's number is only its own in one of them.
+    life: u64,
     in_flight: BTreeMap<IoId, InFlight>,
+    /// Requests of servers that died: they do what they were to do, and nobody hears of it.
+    orphans: BTreeMap<(u64, IoId), InFlight>,
+    /// Requests that do not return until [`Disk::release_hung`], and since when.
+    hung: Vec<(Nanos, u64, IoId)>,
     volumes: BTreeMap<VolumeId, Volume>,
     /// Where the next volume begins on the drive, bytes.
     next_base: u64,
@@ -83,8 +95,20 @@ pub struct Disk {
 impl Disk {
     /// An empty disk, as slow as `drive`.
     pub fn new(limits: Limits, drive: Box<dyn Drive>, faults: Faults, rng: Rng) -> Disk {
-        let (in_flight, volumes) = (BTreeMap::new(), BTreeMap::new());
-        Disk { limits, drive, faults, rng, turn: 0, in_flight, volumes, next_base: 0, flushes: 0 }
+        Disk {
+            limits,
+            drive,
+            faults,
+            rng,
+            turn: 0,
+            life: 0,
+            in_flight: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            hung: Vec::new(),
+            volumes: BTreeMap::new(),
+            next_base: 0,
+            flushes: 0,
+        }
     }
 
     /// Make `volume` or resize it: files are rounded up to 4 KiB. A new one is placed [`VOLUME_PITCH`] behind the last.
@@ -152,9 +176,10 @@ impl Disk {
         }
         let error = self.faults.error(io.op, &mut self.rng);
         let (data, submitted) = (Rc::new(data), self.turn);
-        self.in_flight.insert(id, InFlight { io: io.clone(), data, submitted, submitted_at: now, error });
+        self.in_flight
+            .insert(id, InFlight { io: io.clone(), data, submitted, submitted_at: now, error, dropped: false });
         let (offset, len) = self.place(io);
-        self.drive.submit(now, Tag::from(id.0), io.op, offset, len);
+        self.drive.submit(now, self.life << 32 | Tag::from(id.0), io.op, offset, len);
         Ok(())
     }
 
@@ -169,12 +194,40 @@ impl Disk {
         (offset / SECTOR * SECTOR, len)
     }
 
-    /// The next request whose time has come, and when the engine is told: faults delay it.
-    pub fn poll(&mut self, now: Nanos) -> Option<(IoId, Nanos)> {
-        let (tag, at) = self.drive.poll(now)?;
-        let id = IoId(tag as u32);
-        let since = self.in_flight[&id].submitted_at;
-        Some((id, at.max(since + self.faults.delay(at - since, &mut self.rng))))
+    /// The next request whose time has come, of which life of the server, and when the engine is told: faults delay it.
+    pub fn poll(&mut self, now: Nanos) -> Option<(u64, IoId, Nanos)> {
+        loop {
+            let (tag, at) = self.drive.poll(now)?;
+            let (life, id) = (tag >> 32, IoId(tag as u32));
+            let request = if life == self.life { self.in_flight.get(&id) } else { self.orphans.get(&(life, id)) };
+            let Some(since) = request.map(|request| request.submitted_at) else { continue };
+            if self.rng.chance(self.faults.hung) {
+                self.hung.push((at, life, id));
+                continue;
+            }
+            return Some((life, id, at.max(since + self.faults.delay(at - since, &mut self.rng))));
+        }
+    }
+
+    /// The present life of the server.
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// Whose requests of this life do not return.
+    pub fn hung(&self) -> impl Iterator<Item = VolumeId> {
+        let of_life = self.hung.iter().filter(|(_, life, _)| *life == self.life);
+        of_life.filter_map(|(_, _, id)| Some(self.in_flight.get(id)?.io.volume))
+    }
+
+    /// Since when the first request has not returned.
+    pub fn hung_since(&self) -> Option<Nanos> {
+        self.hung.first().map(|(since, ..)| *since)
+    }
+
+    /// Requests that did not return do so now.
+    pub fn release_hung(&mut self) -> Vec<(u64, IoId)> {
+        std::mem::take(&mut self.hung).into_iter().map(|(_, life, id)| (life, id)).collect()
     }
 
     /// When to poll.
@@ -213,6 +266,7 @@ impl Disk {
         let request = self.in_flight.remove(&id).expect("a request in flight");
         let io = &request.io;
         self.turn += 1;
+        let fate = |fate| if request.dropped { Fate::Doomed } else { fate };
         let medium = &mut self.volumes.get_mut(&io.volume).expect("its volume").medium;
         match (io.op, request.error) {
             (Op::Read, None) => {
@@ -225,10 +279,10 @@ impl Disk {
                 self.flushes += 1;
                 medium.flush(request.submitted + 1);
             }
-            (Op::Flush, Some(_)) => medium.doom(),
-            (Op::Write { durable: true }, None) => apply(medium, &request, Fate::Durable, self.turn, |_| true),
+            (Op::Flush, Some(_)) => {}
+            (Op::Write { durable: true }, None) => apply(medium, &request, fate(Fate::Durable), self.turn, |_| true),
             (Op::Write { .. } | Op::Zero | Op::Punch, None) => {
-                apply(medium, &request, Fate::Volatile, self.turn, |_| true);
+                apply(medium, &request, fate(Fate::Volatile), self.turn, |_| true);
             }
             (_, Some(Errno::NoSpace | Errno::NotSupported)) => {}
             (_, Some(_)) => apply(medium, &request, Fate::Doomed, self.turn, |_| self.rng.one_in(2)),
@@ -236,13 +290,35 @@ impl Disk {
         if matches!(io.op, Op::Write { .. }) {
             frames.end_device_write(&io.segments);
         }
+        let flush_failed = match (io.op, request.error) {
+            (Op::Flush, Some(_)) => true,
+            (Op::Write { durable: true }, Some(Errno::Io)) => self.rng.one_in(2),
+            _ => false,
+        };
+        if flush_failed {
+            self.drop_cached();
+        }
         Completion { result: request.error.map_or(Ok(()), Err), io: request.io }
+    }
+
+    /// A flush fails: all of what is in the device's cache is dropped, or any part of it.
+    fn drop_cached(&mut self) {
+        let rng = &mut self.rng;
+        let all = rng.one_in(2);
+        for volume in self.volumes.values_mut() {
+            volume.medium.doom(|| all || rng.one_in(2));
+        }
+        for request in self.in_flight.values_mut().chain(self.orphans.values_mut()) {
+            request.dropped |= rng.one_in(2);
+        }
     }
 
     /// The power fails: what was in flight may have happened in part, what was volatile may survive in part.
     pub fn power_cut(&mut self, now: Nanos) {
-        self.turn += 1;
-        for request in std::mem::take(&mut self.in_flight).into_values() {
+        (self.turn, self.life) = (self.turn + 1, self.life + 1);
+        self.hung.clear();
+        let orphans = std::mem::take(&mut self.orphans).into_values();
+        for request in std::mem::take(&mut self.in_flight).into_values().chain(orphans) {
             if !matches!(request.io.op, Op::Read | Op::Flush) {
                 let medium = &mut self.volumes.get_mut(&request.io.volume).expect("its volume").medium;
                 apply(medium, &request, Fate::Volatile, self.turn, |_| self.rng.one_in(2));
@@ -252,6 +328,49 @@ impl Disk {
             volume.medium.power_cut(&mut self.rng);
         }
         self.drive.power_cut(now);
+    }
+}
+
+/// Restarts of the server without a power cut.
+impl Disk {
+    /// The server's process dies. What it gave to the device goes on without it.
+    pub fn server_died(&mut self) {
+        let life = self.life;
+        self.life += 1;
+        self.orphans.extend(std::mem::take(&mut self.in_flight).into_iter().map(|(id, request)| ((life, id), request)));
+        let rng = &mut self.rng;
+        self.volumes.values_mut().for_each(|volume| volume.medium.decide_doomed(rng));
+    }
+
+    /// Requests of servers that died are in the device for `volume`.
+    pub fn has_orphans(&self, volume: VolumeId) -> bool {
+        self.orphans.values().any(|request| request.io.volume == volume)
+    }
+
+    /// A request of a server that died completes: whose. `None` if the power has failed since.
+    pub fn land(&mut self, life: u64, id: IoId) -> Option<VolumeId> {
+        let request = self.orphans.remove(&(life, id))?;
+        let io = &request.io;
+        self.turn += 1;
+        let medium = &mut self.volumes.get_mut(&io.volume).expect("its volume").medium;
+        let fate = match (io.op, request.dropped) {
+            (Op::Read | Op::Flush, _) => return Some(io.volume),
+            (_, true) => Fate::Doomed,
+            (Op::Write { durable: true }, false) => Fate::Durable,
+            _ => Fate::Volatile,
+        };
+        match request.error {
+            None => apply(medium, &request, fate, self.turn, |_| true),
+            Some(Errno::NoSpace | Errno::NotSupported) => {}
+            Some(_) => apply(medium, &request, Fate::Volatile, self.turn, |_| self.rng.one_in(2)),
+        }
+        Some(request.io.volume)
+    }
+
+    /// The driver flushes `volume` before it opens it.
+    pub fn sync(&mut self, volume: VolumeId) {
+        self.turn += 1;
+        self.volumes.get_mut(&volume).expect("a volume").medium.flush(self.turn);
     }
 }
 

@@ -7,8 +7,9 @@ use crate::units::Share;
 /// What those without a share have together at least, parts per billion of the whole: a percent, less than what R leaves.
 const LEAST_PPB: u64 = 10_000_000;
 
-/// No tenant weighs less than this, parts per billion, however small its share: a thousandth. A request that takes the disk 10 ms has its
-/// turn within 10 s then, and a client does not give up. Virtual times, which count cost divided by weight, last for centuries.
+/// No tenant weighs less than this, parts per billion, however small its share: a thousandth. A request that takes the
+/// disk 10 ms has its turn within 10 s then, and a client does not give up. Virtual times, which count cost divided by
+/// weight, last for centuries.
 const FLOOR_PPB: u64 = 1_000_000;
 /// What all tenants at the floor have together at most, parts per billion: a percent, as [`LEAST_PPB`].
 const FLOORS_PPB: u64 = 10_000_000;

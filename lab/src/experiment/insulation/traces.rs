@@ -17,10 +17,14 @@ pub struct Recorded {
 /// The first `count` traces, by name, of the context's directory. `None` if there are too few: a plain clone has none.
 pub fn load(context: &Context, count: usize) -> Result<Option<Vec<Recorded>>, String> {
     let mut files: Vec<_> = match std::fs::read_dir(&context.traces) {
-        Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()).collect(),
+        Ok(entries) => entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<_, _>>()
+            .map_err(|error| format!("{}: {error}", context.traces.display()))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("{}: {error}", context.traces.display())),
     };
+    files.retain(|path| path.is_file());
     if files.len() < count {
         return Ok(None);
     }

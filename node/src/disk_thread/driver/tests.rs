@@ -136,7 +136,7 @@ impl Rig {
         let options = Options::new("test", Config::new(16 << 20));
         let server = Server::new(options.engine.clone());
         let frames = Frames::new(options.engine.frames_max()).unwrap();
-        let (_, mailbox) = mailbox::new(Waker::new().unwrap(), &options.name);
+        let (_, mailbox) = mailbox::new(Waker::new().unwrap());
         let reactor = Layers::new(Script::new(), Stack::default());
         let mut driver = Driver::new(options, server, frames, reactor, mailbox);
         for number in 0..2 {
@@ -146,7 +146,8 @@ impl Rig {
             driver.command(Command::SetTenant(tenant, TenantSpec::default()), None, oneshot::channel().0);
             driver.command(Command::OpenVolume(spec), Some((file, Place::default())), oneshot::channel().0);
             let socket = UnixStream::pair().unwrap().0.into();
-            driver.attach(Client { socket, received: Vec::new(), volume, session: Session::default() });
+            let (session, peer) = (Session::default(), crate::peer::Peer::local(0));
+            driver.attach(Client { socket, received: Vec::new(), volume, session, peer, seat: None });
         }
         let mut rig = Rig { driver };
         rig.pass();

@@ -1,4 +1,4 @@
-//! Files known to the ring by number, which saves taking and dropping a reference for each request.
+//! Sockets known to the ring by number, which saves taking and dropping a reference for each request.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -22,7 +22,8 @@ pub struct Target {
 }
 
 impl Target {
-    fn plain(fd: RawFd) -> Target {
+    /// By its descriptor, of which each request takes a reference.
+    pub fn plain(fd: RawFd) -> Target {
         Target { fd: Fd(fd), flags: Flags::empty() }
     }
 

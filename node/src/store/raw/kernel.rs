@@ -10,10 +10,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use engine::units::{BLOCK, SECTOR};
 use rustix::fs::{major, makedev, minor};
+use rustix::io::Errno;
 
 /// The kernel's view of devices, below a root: tests have a tree of their own.
 #[derive(Clone, Debug)]
@@ -57,8 +59,24 @@ impl Kernel {
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
-    fn count(&self, number: u64, file: &str) -> u64 {
-        self.text(number, file).and_then(|text| text.parse().ok()).unwrap_or(0)
+    /// The same, where a file that cannot be read for want of descriptors or memory is not a file that is not there.
+    /// Other errors are the device's way to say that it has no such value.
+    fn text_or_error(&self, number: u64, file: &str) -> io::Result<Option<String>> {
+        let path = self.directory(number).join(file);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                Err(error)
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// A number that every device has.
+    fn count(&self, number: u64, file: &str) -> io::Result<u64> {
+        let path = self.directory(number).join(file);
+        let text = fs::read_to_string(&path)?;
+        text.trim().parse().map_err(|_| io::Error::other(format!("{} says '{}'", path.display(), text.trim())))
     }
 
     /// The kernel's name of a device, such as `sdb1`.
@@ -74,21 +92,21 @@ impl Kernel {
     }
 
     /// What a device can do.
-    pub fn limits(&self, number: u64) -> Limits {
+    pub fn limits(&self, number: u64) -> io::Result<Limits> {
         let queue = |file| self.queue(number, file).and_then(|text| text.parse::<u64>().ok());
         let can_zero = queue("write_zeroes_max_bytes").is_some_and(|bytes| bytes > 0);
-        Limits {
-            size: self.count(number, "size") * SECTOR,
+        Ok(Limits {
+            size: self.count(number, "size")? * SECTOR,
             block: queue("logical_block_size").unwrap_or(BLOCK),
-            read_only: self.count(number, "ro") != 0,
+            read_only: self.count(number, "ro")? != 0,
             can_zero,
             // Linux gives space back by zeroing; a device that can only discard, with anything left behind, gives none.
             can_punch: can_zero && queue("discard_max_bytes").is_some_and(|bytes| bytes > 0),
-        }
+        })
     }
 
     /// What tells this device from others, wherever it is plugged in and whatever it is called. Perhaps nothing.
-    pub fn facts(&self, number: u64) -> BTreeMap<String, String> {
+    pub fn facts(&self, number: u64) -> io::Result<BTreeMap<String, String>> {
         let mut facts = BTreeMap::new();
         let is_partition = self.text(number, "partition").is_some();
         let of_drive = if is_partition { "../" } else { "" };
@@ -100,19 +118,23 @@ impl Kernel {
             ("backing_file", &["loop/backing_file"]),
             ("backing_offset", &["loop/offset"]),
         ] {
-            let found = files.iter().find_map(|file| self.text(number, &format!("{of_drive}{file}")));
-            facts.extend(found.map(|found| (fact.to_owned(), found)));
+            for file in files {
+                if let Some(found) = self.text_or_error(number, &format!("{of_drive}{file}"))? {
+                    facts.insert(fact.to_owned(), found);
+                    break;
+                }
+            }
         }
         if !facts.contains_key("dm_uuid") {
-            facts.extend(self.text(number, "dm/name").map(|name| ("dm_name".into(), name)));
+            facts.extend(self.text_or_error(number, "dm/name")?.map(|name| ("dm_name".into(), name)));
         }
         // Where it is on its drive tells partitions of one drive apart, and nothing by itself.
         if is_partition && !facts.is_empty() {
             for fact in ["partition", "start"] {
-                facts.extend(self.text(number, fact).map(|found| (fact.into(), found)));
+                facts.extend(self.text_or_error(number, fact)?.map(|found| (fact.into(), found)));
             }
         }
-        facts
+        Ok(facts)
     }
 
     /// The drives below a device: a partition's drive, what a logical volume or a RAID stands on. A loop device is one of
@@ -189,7 +211,9 @@ pub mod tests {
         /// A device in a folder below `sys/block`.
         pub fn add(&self, folder: &str, number: &str, files: &[(&str, &str)]) -> u64 {
             let at = self.0.path().join("sys/block").join(folder);
-            for (file, text) in files.iter().chain([&("dev", number)]) {
+            // What every device has, unless it is given.
+            let usual = [("dev", number), ("size", "0"), ("ro", "0")];
+            for (file, text) in usual.iter().chain(files) {
                 fs::create_dir_all(at.join(file).parent().unwrap()).unwrap();
                 fs::write(at.join(file), format!("{text}\n")).unwrap();
             }
@@ -226,11 +250,11 @@ pub mod tests {
         assert_eq!(kernel.drives(drive), [drive].into());
         assert_eq!(kernel.name(part), "sdb1");
         let limits = Limits { size: 512_000, block: 4096, read_only: true, can_zero: true, can_punch: false };
-        assert_eq!(kernel.limits(part), limits);
-        let facts: Vec<_> = kernel.facts(part).into_iter().collect();
+        assert_eq!(kernel.limits(part).unwrap(), limits);
+        let facts: Vec<_> = kernel.facts(part).unwrap().into_iter().collect();
         let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(facts, [text("partition", "1"), text("start", "2048"), text("wwid", "naa.5000c5")]);
-        assert_eq!(kernel.facts(drive).into_iter().collect::<Vec<_>>(), [text("wwid", "naa.5000c5")]);
+        assert_eq!(kernel.facts(drive).unwrap().into_iter().collect::<Vec<_>>(), [text("wwid", "naa.5000c5")]);
     }
 
     #[test]
@@ -245,8 +269,8 @@ pub mod tests {
         }
         let kernel = tree.kernel();
         assert_eq!(kernel.drives(mapped), [a, b].into());
-        assert_eq!(kernel.facts(mapped), [("dm_uuid".to_owned(), "LVM-abc".to_owned())].into());
-        assert!(kernel.facts(b).is_empty() && kernel.facts(parse("8:18").unwrap()).is_empty());
+        assert_eq!(kernel.facts(mapped).unwrap(), [("dm_uuid".to_owned(), "LVM-abc".to_owned())].into());
+        assert!(kernel.facts(b).unwrap().is_empty() && kernel.facts(parse("8:18").unwrap()).unwrap().is_empty());
         tree.link("sda", "holders", "dm-0");
         assert_eq!(kernel.user(a).unwrap(), "it is a part of vg-db");
         assert_eq!(kernel.user(mapped), None);
@@ -268,6 +292,6 @@ pub mod tests {
         let kernel = Tree::new().kernel();
         assert_eq!(kernel.drives(makedev(0, 40)), [makedev(0, 40)].into());
         assert_eq!(kernel.name(makedev(0, 40)), "0:40");
-        assert!(kernel.facts(makedev(0, 40)).is_empty());
+        assert!(kernel.facts(makedev(0, 40)).unwrap().is_empty());
     }
 }

@@ -32,7 +32,8 @@ use super::Abilities;
 use super::file::Aligned;
 use crate::quantity::Size;
 
-/// How long a device may be in use by a server that was killed: the kernel closes the files of its ring a little later.
+/// How long the creation of a volume waits for a device that is busy: the kernel closes the files of a ring a little
+/// after its server was killed.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is tried meanwhile.
 const RETRY: Duration = Duration::from_millis(20);
@@ -77,12 +78,16 @@ pub enum RawError {
     ReadOnly { path: PathBuf, name: String },
     #[error("{} is in use: {by}", path.display())]
     InUse { path: PathBuf, by: String },
+    #[error("{} is in use: {by}", path.display())]
+    Busy { path: PathBuf, by: String },
     #[error("{} is the data of volume '{volume}' already", path.display())]
     Taken { path: PathBuf, volume: String },
     #[error("{} holds {what}, which the volume's clients would overwrite", path.display())]
     Holds { path: PathBuf, what: String },
     #[error("whether {} holds anything cannot be found out: {why}", path.display())]
     Unknown { path: PathBuf, why: String },
+    #[error("what {} is, the kernel does not say: {source}", path.display())]
+    NotTold { path: PathBuf, source: io::Error },
     #[error("{} has {}, and {} are needed", path.display(), Size(*size), Size(*needed))]
     TooSmall { path: PathBuf, size: u64, needed: u64 },
     #[error("{} is another device: {why}", path.display())]
@@ -99,10 +104,11 @@ impl RawError {
         match self {
             RawError::Missing { .. } | RawError::NotADevice(_) => "`lsblk` shows the devices of this machine",
             RawError::ReadOnly { .. } => "`blockdev --setrw` makes it writable, if its medium is",
-            RawError::InUse { .. } => "unmount it, or take it out of what uses it",
+            RawError::InUse { .. } | RawError::Busy { .. } => "unmount it, or take it out of what uses it",
             RawError::Taken { .. } => "name another device; one volume has a device to itself",
             RawError::Holds { .. } => "if that may be overwritten, or is the volume's own content, add --force",
             RawError::Unknown { .. } => "install util-linux, which has blkid, or accept the risk with --force",
+            RawError::NotTold { .. } => "sysfs has to be mounted at /sys; if descriptors or memory ran out, try again",
             RawError::TooSmall { .. } => "ask for less, leave the size out for all of it, or enlarge the device first",
             RawError::Another { .. } => {
                 "bring the right one back; or delete the volume, which leaves both devices as they are, and create it anew on this one"
@@ -127,7 +133,16 @@ impl Raw {
     pub fn find(path: &Path, kernel: &Kernel) -> Result<Raw, RawError> {
         let number = number(path)?;
         let path = stable_name(path, Path::new("/dev/disk"));
-        Ok(Raw { path, size: kernel.limits(number).size, facts: kernel.facts(number) })
+        Raw::told(path, kernel, number)
+    }
+
+    /// What the kernel says of a device.
+    fn told(path: PathBuf, kernel: &Kernel, number: u64) -> Result<Raw, RawError> {
+        let told = kernel.limits(number).and_then(|limits| Ok((limits.size, kernel.facts(number)?)));
+        match told {
+            Ok((size, facts)) => Ok(Raw { path, size, facts }),
+            Err(source) => Err(RawError::NotTold { path, source }),
+        }
     }
 
     /// Bytes that a volume can have: whole blocks of the cache.
@@ -138,7 +153,7 @@ impl Raw {
     /// What the device is now, if it is still the same one: it may have grown. `needed` bytes must be there.
     pub fn look(&self, kernel: &Kernel, needed: u64) -> Result<(u64, Raw), RawError> {
         let (path, number) = (self.path.clone(), number(&self.path)?);
-        let now = Raw { path: path.clone(), size: kernel.limits(number).size, facts: kernel.facts(number) };
+        let now = Raw::told(path.clone(), kernel, number)?;
         for (fact, expected) in &self.facts {
             let found = now.facts.get(fact);
             if found != Some(expected) {
@@ -163,14 +178,14 @@ impl Raw {
             let why = format!("the volume is served from {}", kernel.name(served));
             return Err(RawError::Another { path: self.path.clone(), why });
         }
-        Ok(Raw { size: kernel.limits(served).size, ..self.clone() })
+        Ok(Raw { size: Raw::told(self.path.clone(), kernel, served)?.size, ..self.clone() })
     }
 
     /// Takes the device for ourselves, for a volume of `needed` bytes. Until `deadline` it may still be busy.
     pub fn claim(&self, kernel: &Kernel, needed: u64, deadline: Instant) -> Result<Claim, RawError> {
         let (number, _) = self.look(kernel, needed)?;
         let path = || self.path.clone();
-        let limits = kernel.limits(number);
+        let limits = kernel.limits(number).map_err(|source| RawError::NotTold { path: path(), source })?;
         let device_block = [SECTOR, BLOCK].into_iter().find(|&block| block >= limits.block);
         let device_block = device_block.ok_or_else(|| RawError::Blocks { path: path(), block: limits.block })? as u32;
         if limits.read_only {
@@ -186,12 +201,12 @@ impl Raw {
             if source.raw_os_error() != Some(rustix::io::Errno::BUSY.raw_os_error()) {
                 return Err(RawError::Open { path: path(), source });
             }
-            let user = kernel.user(number);
-            if user.is_some() || Instant::now() >= deadline {
-                let by = user
-                    .or_else(|| process_with(number))
-                    .unwrap_or_else(|| "the kernel has it, or another program".into());
+            if let Some(by) = kernel.user(number) {
                 return Err(RawError::InUse { path: path(), by });
+            }
+            if Instant::now() >= deadline {
+                let by = process_with(number).unwrap_or_else(|| "the kernel has it, or another program".into());
+                return Err(RawError::Busy { path: path(), by });
             }
             std::thread::sleep(RETRY);
         };

@@ -1,0 +1,528 @@
+//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more payload
+//! than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when nothing that
+//! it covers can be lost any more.
+
+use std::collections::BTreeMap;
+
+use arbitrary::Arbitrary;
+use engine::control::{Command, TenantId, TenantSpec, VolumeSpec, WriteCache};
+use engine::disk::{IoId, VolumeId};
+use engine::nbd::Errno;
+use engine::nbd::wire::{REQUEST_MAGIC, chunk, command, command_flag, state};
+use engine::units::{BLOCK, SECTOR};
+use engine::{Action, Config, ConnId, Event, Outgoing, Receive, Server, Session};
+use sim::cell::{self, CELL, ZERO};
+use sim::reply::{Chunk, Replies, be32};
+
+use crate::device::{Device, InFlight};
+use crate::model::{Leaves, Model, Step};
+
+/// Connections.
+const CLIENTS: usize = 3;
+/// The least cache that serves a tenant, and a fraction of the largest volume: evictions happen early, bytes.
+const CACHE_BYTES: u64 = 2 << 20;
+/// The largest volume, in sectors: twice the cache.
+const SECTORS_MAX: u64 = 2 * CACHE_BYTES / SECTOR;
+/// Requests of a kind that a client can make are at most this long, bytes: twice a piece.
+const LEN_MAX: u64 = 512 << 10;
+
+#[derive(Arbitrary, Debug)]
+enum Move {
+    /// A request as a client would make it: in whole cells, inside of the volume.
+    Request {
+        conn: u8,
+        kind: u8,
+        flags: u8,
+        place: u16,
+        cells: u16,
+    },
+    /// Any header.
+    Header {
+        conn: u8,
+        magic: bool,
+        flags: u16,
+        command: u8,
+        offset: u64,
+        len: u32,
+    },
+    Payload {
+        conn: u8,
+        most: u32,
+    },
+    Send {
+        conn: u8,
+        most: u16,
+    },
+    Complete {
+        which: u8,
+        fails: bool,
+    },
+    Vanish {
+        conn: u8,
+    },
+    Wait {
+        ms: u16,
+    },
+}
+
+/// One input.
+#[derive(Arbitrary, Debug)]
+pub struct Input {
+    size_sectors: u16,
+    whole_blocks: bool,
+    sparse: bool,
+    mode: u8,
+    structured: [bool; CLIENTS],
+    steps: Vec<Move>,
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+struct Request {
+    command: u16,
+    flags: u16,
+    offset: u64,
+    len: u64,
+    begun: Step,
+    /// Inside of the volume and in whole cells: what it does is known to the model.
+    modelled: bool,
+    /// What was read so far, and how much.
+    data: Vec<u8>,
+    filled: u64,
+    failed: bool,
+}
+
+impl Request {
+    fn changes(&self) -> bool {
+        matches!(self.command, command::WRITE | command::TRIM | command::WRITE_ZEROES)
+    }
+}
+
+#[derive(Default)]
+struct Client {
+    structured: bool,
+    gone: bool,
+    replies: Replies,
+    requests: BTreeMap<u64, Request>,
+    /// The write whose payload is being sent, and how much of it was.
+    writing: Option<(u64, u64)>,
+}
+
+struct World {
+    server: Server,
+    device: Device,
+    model: Model,
+    clients: [Client; CLIENTS],
+    in_device: Vec<(IoId, InFlight)>,
+    size: u64,
+    mode: WriteCache,
+    now: u64,
+    step: Step,
+    cookie: u64,
+    /// The device failed: requests may too.
+    failed: bool,
+}
+
+/// Runs an input.
+pub fn run(input: Input) {
+    let mut world = World::new(&input);
+    for step in &input.steps {
+        world.apply(step);
+    }
+    world.end();
+}
+
+impl World {
+    fn new(input: &Input) -> World {
+        let config = Config { requests_per_connection: 8, ..Config::new(CACHE_BYTES) };
+        let device = Device::new(config.frames_max());
+        // Up to twice the cache; mostly small, so that requests meet.
+        let sectors = (u64::from(input.size_sectors) % SECTORS_MAX + 1) >> ((input.mode >> 4) % 8);
+        let size = sectors.max(1) * SECTOR;
+        let mode = [WriteCache::Volatile, WriteCache::None, WriteCache::Unsafe][usize::from(input.mode % 3)];
+        let clients = input.structured.map(|structured| Client { structured, ..Client::default() });
+        let mut world = World {
+            server: Server::new(config),
+            device,
+            model: Model::default(),
+            clients,
+            in_device: Vec::new(),
+            size,
+            mode,
+            now: 0,
+            step: 0,
+            cookie: 0,
+            failed: false,
+        };
+        let spec = VolumeSpec {
+            write_cache: mode,
+            sparse: input.sparse,
+            holes: vec![(0, size)],
+            initialise: !input.sparse,
+            grows_empty: true,
+            device_block: if input.whole_blocks { BLOCK as u32 } else { SECTOR as u32 },
+            can_zero: input.mode & 4 == 0,
+            can_punch: input.mode & 8 == 0,
+            ..VolumeSpec::plain(VolumeId(0), TenantId(0), size)
+        };
+        world.handle(Event::Control { token: 0, command: Command::SetTenant(TenantId(0), TenantSpec::default()) });
+        world.handle(Event::Control { token: 1, command: Command::OpenVolume(spec) });
+        for (at, structured) in input.structured.into_iter().enumerate() {
+            let session = Session { structured, base_allocation: structured };
+            world.handle(Event::Attach { conn: ConnId(at as u32), volume: VolumeId(0), session });
+        }
+        world
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        self.step += 1;
+        self.server.handle(self.now, event);
+        while let Some(action) = self.server.poll_action() {
+            match action {
+                Action::Copy { from, to, start, len } => self.device.copy(from, to, start, len),
+                Action::Zero { frame, start, len } => {
+                    self.device.bytes_mut(&engine::disk::Segment { frame, start, len }).fill(0);
+                }
+                Action::Submit(io) => self.in_device.push((io, self.device.submit(self.server.io(io)))),
+                Action::Gone(conn) => self.gone(conn),
+                Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
+                _ => {}
+            }
+        }
+    }
+
+    /// Nothing of this client can take effect any more.
+    fn gone(&mut self, conn: ConnId) {
+        let client = &mut self.clients[conn.0 as usize];
+        client.gone = true;
+        for (cookie, request) in std::mem::take(&mut client.requests) {
+            if request.modelled && request.changes() {
+                self.model.end(self.step, request.offset, request.len, cookie, false);
+            }
+        }
+    }
+
+    fn apply(&mut self, step: &Move) {
+        let live = |world: &World, conn: u8| {
+            let at = usize::from(conn) % CLIENTS;
+            (!world.clients[at].gone).then_some(ConnId(at as u32))
+        };
+        match *step {
+            Move::Request { conn, kind, flags, place, cells } => {
+                let Some(conn) = live(self, conn) else { return };
+                let cells_max = self.size / CELL;
+                let offset = u64::from(place) % cells_max * CELL;
+                let len = ((u64::from(cells) + 1) * CELL).min(LEN_MAX).min(self.size - offset);
+                let command = [
+                    command::READ,
+                    command::WRITE,
+                    command::WRITE,
+                    command::FLUSH,
+                    command::TRIM,
+                    command::WRITE_ZEROES,
+                    command::CACHE,
+                    command::BLOCK_STATUS,
+                ][usize::from(kind % 8)];
+                let (command, offset, len) = match command {
+                    command::FLUSH => (command, 0, 0),
+                    command::BLOCK_STATUS if !self.clients[conn.0 as usize].structured => (command::READ, offset, len),
+                    command => (command, offset, len),
+                };
+                let allowed = match command {
+                    command::WRITE | command::TRIM => command_flag::FUA,
+                    command::WRITE_ZEROES => command_flag::FUA | command_flag::NO_HOLE,
+                    command::BLOCK_STATUS => command_flag::REQ_ONE,
+                    _ => 0,
+                };
+                self.request(conn, REQUEST_MAGIC, u16::from(flags) & allowed, command, offset, len);
+            }
+            Move::Header { conn, magic, flags, command, offset, len } => {
+                if let Some(conn) = live(self, conn) {
+                    let magic = if magic { REQUEST_MAGIC } else { 7 };
+                    let (offset, len) = (offset % (2 * SECTORS_MAX * SECTOR), u64::from(len) % (36 << 20));
+                    self.request(conn, magic, flags & 0x1f, u16::from(command % 9), offset, len);
+                }
+            }
+            Move::Payload { conn, most } => {
+                if let Some(conn) = live(self, conn) {
+                    self.feed(conn, u64::from(most));
+                }
+            }
+            Move::Send { conn, most } => {
+                if let Some(conn) = live(self, conn) {
+                    self.send(conn, u64::from(most) * 64);
+                }
+            }
+            Move::Complete { which, fails } if !self.in_device.is_empty() => {
+                let at = usize::from(which) % self.in_device.len();
+                self.complete(at, fails);
+            }
+            Move::Vanish { conn } => {
+                if let Some(conn) = live(self, conn) {
+                    self.handle(Event::Closed { conn });
+                }
+            }
+            Move::Wait { ms } => {
+                self.now += u64::from(ms) * 1_000_000;
+                self.handle(Event::Timer);
+            }
+            Move::Complete { .. } => {}
+        }
+    }
+
+    fn request(&mut self, conn: ConnId, magic: u32, flags: u16, command: u16, offset: u64, len: u64) {
+        if self.server.receive(conn) != Receive::Header {
+            return;
+        }
+        self.cookie += 1;
+        let cookie = self.cookie;
+        let mut header = [0; 28];
+        header[0..4].copy_from_slice(&magic.to_be_bytes());
+        header[4..6].copy_from_slice(&flags.to_be_bytes());
+        header[6..8].copy_from_slice(&command.to_be_bytes());
+        header[8..16].copy_from_slice(&cookie.to_be_bytes());
+        header[16..24].copy_from_slice(&offset.to_be_bytes());
+        header[24..28].copy_from_slice(&(len as u32).to_be_bytes());
+        let inside = len > 0 && offset + len <= self.size;
+        let whole = offset.is_multiple_of(CELL) && len.is_multiple_of(CELL);
+        // The content of cells that are covered in part is not followed.
+        let (from, to) = (offset / CELL * CELL, (offset + len).next_multiple_of(CELL).min(self.size));
+        let changes = matches!(command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
+        let modelled = magic == REQUEST_MAGIC && inside && (whole || changes);
+        let (offset, len) = if changes && modelled { (from, to - from) } else { (offset, len) };
+        let begun = self.step + 1;
+        if modelled && changes {
+            let leaves = match command {
+                _ if !whole => Leaves::Anything,
+                command::TRIM => Leaves::Undefined,
+                command::WRITE => Leaves::Value(cookie),
+                _ => Leaves::Value(ZERO),
+            };
+            self.model.begin(begun, offset, len, cookie, leaves);
+        }
+        let data = if command == command::READ && inside { vec![0; len as usize] } else { Vec::new() };
+        let request = Request { command, flags, offset, len, begun, modelled, data, filled: 0, failed: false };
+        let client = &mut self.clients[conn.0 as usize];
+        if magic == REQUEST_MAGIC && command != command::DISC {
+            client.requests.insert(cookie, request);
+        }
+        client.writing = (command == command::WRITE).then_some((cookie, u64::from(be32(&header[20..]))));
+        self.handle(Event::Header { conn, since: self.now, header: &header });
+    }
+
+    /// The client sends what the server wants next of it.
+    fn feed(&mut self, conn: ConnId, most: u64) {
+        let client = &mut self.clients[conn.0 as usize];
+        match self.server.receive(conn) {
+            Receive::Payload(wanted) => {
+                let segments: Vec<_> = self.server.payload(conn).collect();
+                let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+                assert_eq!(room, wanted);
+                let bytes = wanted.min(most.max(1));
+                let (cookie, at) = client.writing.as_mut().expect("only writes have payload");
+                let mut left = bytes;
+                for mut segment in segments {
+                    segment.len = u64::from(segment.len).min(left) as u16;
+                    cell::fill(*cookie, *at, self.device.bytes_mut(&segment));
+                    *at += u64::from(segment.len);
+                    left -= u64::from(segment.len);
+                }
+                self.handle(Event::Payload { conn, bytes });
+            }
+            Receive::Discard(wanted) => self.handle(Event::Discarded { conn, bytes: wanted.min(most.max(1)) }),
+            Receive::Header | Receive::Pause | Receive::Closed => {}
+        }
+    }
+
+    /// The client reads so much of what there is for it.
+    fn send(&mut self, conn: ConnId, most: u64) {
+        let mut sent = Vec::new();
+        for part in self.server.outgoing(conn) {
+            match part {
+                Outgoing::Bytes(bytes) => sent.extend_from_slice(bytes),
+                Outgoing::Frame { frame, start, len } => sent.extend_from_slice(self.device.bytes(frame, start, len)),
+            }
+            if sent.len() as u64 >= most {
+                break;
+            }
+        }
+        sent.truncate(most as usize);
+        if sent.is_empty() {
+            return;
+        }
+        self.step += 1;
+        self.clients[conn.0 as usize].replies.feed(&sent);
+        while self.reply(conn) {}
+        self.handle(Event::Sent { conn, bytes: sent.len() as u64 });
+    }
+
+    /// Takes one reply or chunk apart; whether there was one.
+    fn reply(&mut self, conn: ConnId) -> bool {
+        let client = &mut self.clients[conn.0 as usize];
+        let requests = &client.requests;
+        let data_bytes = |cookie| requests.get(&cookie).map(|request| request.data.len() as u64);
+        let (cookie, done, error) = match client.replies.next(data_bytes).expect("replies that can be understood") {
+            None => return false,
+            Some(Chunk::Simple { cookie, error, data }) => {
+                let request = client.requests.get_mut(&cookie).expect("a request that is not answered");
+                if error == 0 {
+                    request.data.copy_from_slice(data);
+                    request.filled = data.len() as u64;
+                }
+                (cookie, true, error)
+            }
+            Some(Chunk::Structured { cookie, flags, kind, body }) => {
+                let request = client.requests.get_mut(&cookie).expect("a request that is not answered");
+                let error = request.chunk(kind, body, self.size, &self.model);
+                (cookie, flags & chunk::FLAG_DONE != 0, error)
+            }
+        };
+        let request = client.requests.get_mut(&cookie).expect("it is there");
+        request.failed |= error != 0;
+        if done {
+            let request = client.requests.remove(&cookie).expect("it is there");
+            self.answered(cookie, &request);
+        }
+        true
+    }
+
+    fn answered(&mut self, cookie: u64, request: &Request) {
+        let Request { command, flags, offset, len, begun, modelled, .. } = *request;
+        let ok = !request.failed;
+        if modelled && request.changes() {
+            self.model.end(self.step, offset, len, cookie, ok);
+            let durable = self.mode == WriteCache::None || flags & command_flag::FUA != 0;
+            if ok && durable && self.mode != WriteCache::Unsafe && command != command::TRIM {
+                self.check_durable(offset, len, self.step + 1);
+            }
+        }
+        let valid = match command {
+            command::READ | command::WRITE => modelled && flags == 0,
+            command::FLUSH => flags == 0 && (offset, len) == (0, 0),
+            _ => false,
+        };
+        assert!(ok || self.failed || !valid, "{request:?} failed for no reason");
+        assert!(!ok || command == command::FLUSH || offset + len <= self.size, "{request:?} is outside of the volume");
+        match command {
+            command::READ if ok => {
+                assert_eq!(request.filled, len, "{request:?} was answered in part");
+                if modelled {
+                    for (i, bytes) in request.data.chunks(CELL as usize).enumerate() {
+                        let at = offset / CELL + i as u64;
+                        let value = cell::value(bytes, at);
+                        assert!(self.model.allows(at, value, begun), "cell {at} was read as {value:?} by {cookie}");
+                    }
+                }
+            }
+            command::FLUSH if ok && self.mode != WriteCache::Unsafe => self.check_durable(0, self.size, begun),
+            _ => {}
+        }
+    }
+
+    /// Everything that a power cut could leave is what a read that began at `from` could have found.
+    fn check_durable(&self, offset: u64, len: u64, from: Step) {
+        for at in self.model.known(offset, len) {
+            let inside = (at % (SECTOR / CELL) * CELL) as usize;
+            for bytes in self.device.survivors(at * CELL / SECTOR) {
+                let value = cell::value(&bytes[inside..inside + CELL as usize], at);
+                assert!(self.model.allows(at, value, from), "cell {at} may hold {value:?} after a power cut");
+            }
+        }
+    }
+
+    fn complete(&mut self, at: usize, fails: bool) {
+        let (io, request) = self.in_device.swap_remove(at);
+        self.failed |= fails;
+        self.device.complete(request, fails);
+        self.handle(Event::IoDone { io, since: self.now, result: if fails { Err(Errno::Io) } else { Ok(()) } });
+    }
+
+    /// The device works, everything is sent, every client leaves: nothing may be left over.
+    fn end(&mut self) {
+        self.drain();
+        for conn in (0..CLIENTS as u32).map(ConnId) {
+            let client = &self.clients[conn.0 as usize];
+            let open = !client.gone && self.server.receive(conn) != Receive::Closed;
+            assert!(!open || client.requests.is_empty(), "never answered: {:?}", client.requests);
+            if open && self.server.receive(conn) == Receive::Header {
+                self.request(conn, REQUEST_MAGIC, 0, command::FLUSH, 0, 0);
+                self.drain();
+                self.request(conn, REQUEST_MAGIC, 0, command::READ, 0, self.size.min(LEN_MAX));
+                self.drain();
+            }
+        }
+        for conn in (0..CLIENTS as u32).map(ConnId) {
+            if !self.clients[conn.0 as usize].gone {
+                self.handle(Event::Closed { conn });
+            }
+        }
+        self.now += 10_000_000_000;
+        self.handle(Event::Timer);
+        while !self.in_device.is_empty() {
+            self.complete(0, false);
+        }
+        assert!(
+            self.clients.iter().all(|client| client.gone),
+            "a connection is kept for a request that was never answered"
+        );
+    }
+
+    fn drain(&mut self) {
+        for round in 0.. {
+            assert!(round < 100_000, "the engine does not come to rest");
+            let mut moved = !self.in_device.is_empty();
+            while !self.in_device.is_empty() {
+                self.complete(0, false);
+            }
+            for conn in (0..CLIENTS as u32).map(ConnId) {
+                if self.clients[conn.0 as usize].gone {
+                    continue;
+                }
+                moved |= self.server.outgoing(conn).next().is_some();
+                moved |= matches!(self.server.receive(conn), Receive::Payload(_) | Receive::Discard(_));
+                self.send(conn, u32::MAX.into());
+                self.feed(conn, u32::MAX.into());
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+}
+
+impl Request {
+    /// One chunk of a structured reply; the error that it says.
+    fn chunk(&mut self, kind: u16, body: &[u8], size: u64, model: &Model) -> u32 {
+        let offset = || u64::from_be_bytes(body[..8].try_into().expect("an offset"));
+        match kind {
+            chunk::NONE => 0,
+            chunk::OFFSET_DATA => {
+                let at = (offset() - self.offset) as usize;
+                self.data[at..at + body.len() - 8].copy_from_slice(&body[8..]);
+                self.filled += body.len() as u64 - 8;
+                0
+            }
+            chunk::OFFSET_HOLE => {
+                let (at, len) = ((offset() - self.offset) as usize, be32(&body[8..]) as usize);
+                self.data[at..at + len].fill(0);
+                self.filled += len as u64;
+                0
+            }
+            chunk::BLOCK_STATUS => {
+                let mut at = self.offset;
+                for extent in body[4..].chunks_exact(8) {
+                    let (len, flags) = (u64::from(be32(extent)), be32(&extent[4..]));
+                    assert!(len > 0 && at + len <= size, "an extent at {at} of {len} bytes in a volume of {size}");
+                    let zero = flags & state::ZERO != 0 && self.modelled;
+                    for cell in model.known(at, len).filter(|_| zero) {
+                        assert!(model.allows(cell, Some(ZERO), self.begun), "cell {cell} is not zero");
+                    }
+                    at += len;
+                }
+                0
+            }
+            chunk::ERROR | chunk::ERROR_OFFSET => be32(body),
+            kind => panic!("a chunk of the unknown kind {kind}"),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! How many handshakes go on at once: bounded for each source and in total, without anybody having to wait.
+//!
+//! At a bound the oldest handshake goes: that of the same source, or of the source that has most. So half-open
+//! connections cannot lock others out, and those of another source not even while they are being opened. Clients of
+//! Unix sockets are counted apart from those on a network, so that no network can keep out local clients. Compare
+//! `MaxStartups` of sshd, which refuses at random instead: there is no telling apart the clients then, and honest ones
+//! are refused too.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use crate::peer::{Identity, Peer};
+
+/// Whom handshakes are counted for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Source {
+    /// The user of a Unix socket.
+    User(u32),
+    /// An address; of IPv6 the network of a site (/64), as everybody there has as many addresses as he likes.
+    Address(IpAddr),
+}
+
+impl From<&Peer> for Source {
+    fn from(peer: &Peer) -> Source {
+        match (&peer.address, &peer.identity) {
+            (Some(address), _) => match address.ip().to_canonical() {
+                IpAddr::V6(ip) => Source::Address(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX)).into()),
+                ip => Source::Address(ip),
+            },
+            (None, Identity::User(user)) => Source::User(*user),
+            (None, _) => Source::User(u32::MAX),
+        }
+    }
+}
+
+/// The handshakes of one kind of listener.
+#[derive(Debug)]
+pub struct Handshakes {
+    total_max: usize,
+    per_source_max: usize,
+    ongoing: Mutex<Ongoing>,
+}
+
+#[derive(Debug, Default)]
+struct Ongoing {
+    next: u64,
+    /// In the order in which they came.
+    by_age: BTreeMap<u64, (Source, Arc<Notify>)>,
+}
+
+impl Ongoing {
+    /// Of several with as many, the one whose oldest handshake is the oldest.
+    fn source_with_most(&self) -> Option<Source> {
+        let mut counts = HashMap::new();
+        for (source, _) in self.by_age.values() {
+            *counts.entry(*source).or_insert(0usize) += 1;
+        }
+        let most = counts.values().copied().max();
+        self.by_age.values().map(|(source, _)| *source).find(|source| counts.get(source).copied() == most)
+    }
+}
+
+/// A handshake that goes on; dropping it says that it is over.
+#[derive(Debug)]
+pub struct Ticket {
+    number: u64,
+    displaced: Arc<Notify>,
+    handshakes: Arc<Handshakes>,
+}
+
+impl Ticket {
+    /// Waits until this handshake has to end, because it is the oldest and a bound is reached.
+    pub async fn displaced(&self) {
+        self.displaced.notified().await;
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut ongoing = self.handshakes.ongoing.lock().expect("no one panics while holding it");
+        ongoing.by_age.remove(&self.number);
+    }
+}
+
+impl Handshakes {
+    /// None goes on yet.
+    pub fn new(total_max: usize, per_source_max: usize) -> Arc<Handshakes> {
+        Arc::new(Handshakes { total_max, per_source_max, ongoing: Mutex::default() })
+    }
+
+    /// Begins one; may end another one.
+    pub fn begin(self: &Arc<Self>, peer: &Peer) -> Ticket {
+        let source = Source::from(peer);
+        let displaced = Arc::new(Notify::new());
+        let mut ongoing = self.ongoing.lock().expect("no one panics while holding it");
+        let of_source = ongoing.by_age.values().filter(|(other, _)| *other == source).count();
+        let full = if of_source >= self.per_source_max {
+            Some(source)
+        } else if ongoing.by_age.len() >= self.total_max {
+            ongoing.source_with_most()
+        } else {
+            None
+        };
+        let goes = full.and_then(|full| ongoing.by_age.iter().find(|(_, (source, _))| *source == full));
+        if let Some(number) = goes.map(|(number, _)| *number)
+            && let Some((_, displaced)) = ongoing.by_age.remove(&number)
+        {
+            displaced.notify_one();
+        }
+        let number = ongoing.next;
+        ongoing.next += 1;
+        ongoing.by_age.insert(number, (source, displaced.clone()));
+        Ticket { number, displaced, handshakes: self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn is_displaced(ticket: &Ticket) -> bool {
+        ticket.displaced().now_or_never().is_some()
+    }
+
+    #[test]
+    fn at_the_bound_of_a_source_its_oldest_goes() {
+        let handshakes = Handshakes::new(10, 3);
+        let other = handshakes.begin(&Peer::local(2));
+        let mut tickets: Vec<_> = (0..5).map(|_| handshakes.begin(&Peer::local(1))).collect();
+        let displaced: Vec<_> = tickets.iter().map(is_displaced).collect();
+        assert_eq!(displaced, [true, true, false, false, false]);
+        assert!(!is_displaced(&other));
+        // One that is over makes room.
+        tickets.pop();
+        let next = handshakes.begin(&Peer::local(1));
+        assert!(!tickets[2..].iter().chain([&next, &other]).any(is_displaced));
+    }
+
+    #[test]
+    fn at_the_total_bound_the_oldest_of_the_source_with_most_goes() {
+        let handshakes = Handshakes::new(6, 5);
+        let honest = handshakes.begin(&Peer::local(1));
+        let flood: Vec<_> = (0..5).map(|_| handshakes.begin(&Peer::local(2))).collect();
+        let late = handshakes.begin(&Peer::local(3));
+        assert!(!is_displaced(&honest) && !is_displaced(&late));
+        assert_eq!(flood.iter().map(is_displaced).collect::<Vec<_>>(), [true, false, false, false, false]);
+    }
+
+    #[test]
+    fn a_site_of_ipv6_is_one_source() {
+        let from = |text: &str| Source::from(&Peer::remote(text.parse().unwrap()));
+        assert_eq!(from("[2001:db8::1]:1"), from("[2001:db8::ffff]:2"));
+        assert_ne!(from("[2001:db8:0:1::1]:1"), from("[2001:db8::1]:1"));
+        assert_eq!(from("[::ffff:192.0.2.1]:1"), from("192.0.2.1:2"));
+        assert_ne!(from("192.0.2.1:1"), from("192.0.2.2:1"));
+    }
+}

@@ -1,0 +1,140 @@
+//! The server's certificate and the authorities of its clients, read again when a file changes.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, anyhow};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tracing::{info, warn};
+use x509_cert::der::Decode;
+
+use crate::config::{ClientCertificates, Tls};
+
+/// A certificate that expires sooner than this is told when it is read.
+const EXPIRY_NOTICE: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// What tells a file from its predecessor.
+type Stamp = Vec<Option<(SystemTime, u64)>>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Certificates {
+    files: Files,
+    current: Mutex<(Stamp, Arc<ServerConfig>)>,
+}
+
+#[derive(Debug)]
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    clients: Option<PathBuf>,
+    optional: bool,
+}
+
+impl Certificates {
+    /// Reads them.
+    pub fn read(config: &Tls) -> anyhow::Result<Certificates> {
+        let named = |key: &str, path: &Option<PathBuf>| {
+            path.clone().ok_or_else(|| {
+                anyhow!("a listener with TLS needs tls.{key}: name a PEM file in [tls] of the configuration")
+            })
+        };
+        let files = Files {
+            certificate: named("certificate", &config.certificate)?,
+            key: named("key", &config.key)?,
+            clients: config.clients.clone(),
+            optional: config.client_certificates == ClientCertificates::Optional,
+        };
+        let stamp = files.stamp();
+        let current = Mutex::new((stamp, files.read()?));
+        Ok(Certificates { files, current })
+    }
+
+    /// As the files are now. If they cannot be used, those before stay.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        let mut current = self.current.lock().expect("no one panics while holding it");
+        let stamp = self.files.stamp();
+        if stamp != current.0 {
+            match self.files.read() {
+                Ok(config) => {
+                    info!(certificate = %self.files.certificate.display(), "the TLS certificates are read again");
+                    current.1 = config;
+                }
+                // Told once for each change: certificate and key are replaced one after the other.
+                Err(error) => warn!("the changed TLS certificates cannot be used, the previous ones stay: {error:#}"),
+            }
+            current.0 = stamp;
+        }
+        current.1.clone()
+    }
+}
+
+impl Files {
+    fn stamp(&self) -> Stamp {
+        let stamp = |path: &PathBuf| {
+            let found = std::fs::metadata(path).ok()?;
+            Some((found.modified().ok()?, std::os::unix::fs::MetadataExt::ino(&found)))
+        };
+        [Some(&self.certificate), Some(&self.key), self.clients.as_ref()].into_iter().flatten().map(stamp).collect()
+    }
+
+    fn read(&self) -> anyhow::Result<Arc<ServerConfig>> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+        let chain = read_certificates(&self.certificate)?;
+        notice_expiry(&self.certificate, &chain[0]);
+        let key = PrivateKeyDer::from_pem_file(&self.key)
+            .with_context(|| format!("cannot read a private key from {}", self.key.display()))?;
+        let builder = match &self.clients {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for authority in read_certificates(path)? {
+                    let added = roots.add(authority);
+                    added.with_context(|| format!("{} holds what is no certificate authority", path.display()))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = if self.optional { verifier.allow_unauthenticated() } else { verifier };
+                let verifier = verifier.build();
+                builder.with_client_cert_verifier(verifier.with_context(|| format!("cannot use {}", path.display()))?)
+            }
+        };
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .with_context(|| format!("{} and {} do not go together", self.certificate.display(), self.key.display()))?;
+        // A resumed session would outlive a change of the authorities. NBD connections last: they gain nothing from it.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+}
+
+/// The certificates in a PEM file; at least one.
+fn read_certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let failed = || format!("cannot read certificates from {}", path.display());
+    let found: Vec<_> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect).with_context(failed)?;
+    if found.is_empty() {
+        return Err(anyhow!("it holds none: it has to be in PEM form").context(failed()));
+    }
+    Ok(found)
+}
+
+/// Clients refuse an expired certificate; the log says why before they do.
+fn notice_expiry(path: &Path, certificate: &CertificateDer<'_>) {
+    let Ok(parsed) = x509_cert::Certificate::from_der(certificate) else { return };
+    let until = parsed.tbs_certificate.validity.not_after.to_unix_duration();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let path = path.display();
+    match until.checked_sub(now) {
+        None => warn!("the certificate in {path} has expired: clients will refuse it"),
+        Some(left) if left < EXPIRY_NOTICE => {
+            warn!("the certificate in {path} expires in {} hours: replace it", left.as_secs() / 3600);
+        }
+        Some(_) => {}
+    }
+}

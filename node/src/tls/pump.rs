@@ -1,0 +1,296 @@
+//! Copies between a client's TLS stream and the disk's thread, both ways, until both have nothing more to say.
+//!
+//! Work is done in turns of bounded length, each under a permit of the tenant (see `mod.rs`). Nothing waits in a turn:
+//! a turn that finds nothing to do leaves its waker with the sockets. Memory for a connection: what its client has sent
+//! and the disk's thread does not take yet, and what is encrypted and the client does not take yet, at most a turn's
+//! bytes of each.
+//!
+//! Ends: a client that ends its side (TLS close_notify, or FIN) ends the requests; the disk's thread answers as it
+//! would any other client and closes. What it has sent is then encrypted and sent whole, followed by close_notify and
+//! FIN; the client has a moment to read them before the socket is closed. A client that breaks off is disconnected at
+//! once.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustls::ServerConnection;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+/// Bytes that a turn moves in each direction: four TLS records, some 50 µs.
+const TURN_BYTES: usize = 64 << 10;
+/// While the client does not read, whether the disk's thread has closed is looked up this often.
+const HANGUP_CHECK: Duration = Duration::from_secs(1);
+/// How long a client may take nothing of its last replies, as on the disk's thread.
+const FINISH_PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes that are read and thrown away after the last reply: a request of the longest payload, twice.
+const LINGER_BYTES: u64 = 64 << 20;
+
+thread_local! {
+    /// Bytes on their way, within a turn.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; TURN_BYTES]);
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Pump<S> {
+    client: S,
+    tls: ServerConnection,
+    disk: UnixStream,
+    /// Decrypted, and not yet taken by the disk's thread.
+    requests: Vec<u8>,
+    requests_taken: usize,
+    requests_end: RequestsEnd,
+    /// The disk's thread has closed.
+    replies_ended: bool,
+    /// Bytes written to the client.
+    written: u64,
+}
+
+/// How far the end of the requests is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RequestsEnd {
+    /// More may come.
+    Open,
+    /// The client has sent its last; the disk's thread is told after it.
+    Received,
+    /// The disk's thread knows, or does not care any more.
+    Told,
+}
+
+/// What became of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    /// Something was moved: there may be more.
+    Moved,
+    /// Nothing can be moved until a socket wakes the task.
+    Blocked,
+    /// Everything is said, in both directions.
+    Over,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
+    /// A pump between a client whose TLS handshake is done and the other end of the disk thread's socket.
+    pub fn new(client: S, mut tls: ServerConnection, disk: UnixStream) -> io::Result<Pump<S>> {
+        // A turn encrypts only when everything before is sent: this is the bound.
+        tls.set_buffer_limit(None);
+        let (requests, requests_end) = (Vec::new(), RequestsEnd::Open);
+        let mut pump =
+            Pump { client, tls, disk, requests, requests_taken: 0, requests_end, replies_ended: false, written: 0 };
+        // What came behind the handshake.
+        pump.take_decrypted()?;
+        Ok(pump)
+    }
+
+    /// Pumps to the end. `sent` is dropped when everything that the client is to get is sent. An error says that the
+    /// client broke the TLS protocol.
+    pub async fn run<T>(mut self, gate: Arc<Semaphore>, sent: T) -> io::Result<()> {
+        let result = self.pump(&gate).await;
+        if let Err(error) = &result {
+            // The alert, if there is one; the client may be gone.
+            let _ = poll_fn(|cx| Poll::Ready(self.send(cx))).await;
+            return if error.kind() == ErrorKind::InvalidData { result } else { Ok(()) };
+        }
+        drop((self.disk, sent));
+        if self.client.shutdown().await.is_ok() {
+            // Closing with unread bytes would reset the connection, and take the last replies back.
+            let mut rest = self.client.take(LINGER_BYTES);
+            let discard = async { while matches!(rest.read_buf(&mut Vec::with_capacity(4096)).await, Ok(1..)) {} };
+            let _ = timeout(FINISH_PATIENCE, discard).await;
+        }
+        Ok(())
+    }
+
+    async fn pump(&mut self, gate: &Semaphore) -> io::Result<()> {
+        let (mut checked, mut progress) = (Instant::now(), (self.written, Instant::now()));
+        loop {
+            let turn = {
+                let _permit = gate.acquire().await.expect("it is never closed");
+                poll_fn(|cx| Poll::Ready(SCRATCH.with_borrow_mut(|scratch| self.turn(cx, scratch)))).await?
+            };
+            if turn == Turn::Blocked && self.requests.is_empty() {
+                // An idle connection keeps no memory.
+                self.requests = Vec::new();
+            }
+            match turn {
+                Turn::Over => return Ok(()),
+                Turn::Moved => tokio::task::yield_now().await,
+                Turn::Blocked if !self.tls.wants_write() => woken().await,
+                Turn::Blocked => {
+                    // The replies are not read, so neither is the end that follows them.
+                    let _ = timeout(HANGUP_CHECK, woken()).await;
+                    let now = Instant::now();
+                    if self.written != progress.0 {
+                        progress = (self.written, now);
+                    }
+                    if now - checked >= HANGUP_CHECK {
+                        checked = now;
+                        if now - progress.1 >= FINISH_PATIENCE && (self.replies_ended || is_hung_up(&self.disk)) {
+                            return Err(ErrorKind::TimedOut.into());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> io::Result<Turn> {
+        let requests = self.move_requests(cx, scratch)?;
+        Ok(match self.move_replies(cx, scratch)? {
+            Turn::Blocked => requests,
+            other => other,
+        })
+    }
+
+    /// From the client to the disk's thread.
+    fn move_requests(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> io::Result<Turn> {
+        if !self.pass_on(cx) || self.requests_end != RequestsEnd::Open || self.replies_ended {
+            return Ok(Turn::Blocked);
+        }
+        let mut buffer = ReadBuf::new(scratch);
+        match Pin::new(&mut self.client).poll_read(cx, &mut buffer) {
+            Poll::Pending => return Ok(Turn::Blocked),
+            Poll::Ready(received) => received?,
+        }
+        match buffer.filled() {
+            [] => self.requests_end = RequestsEnd::Received,
+            bytes => self.decrypt(bytes)?,
+        }
+        self.pass_on(cx);
+        Ok(Turn::Moved)
+    }
+
+    fn decrypt(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() && self.requests_end == RequestsEnd::Open {
+            if self.tls.read_tls(&mut bytes)? == 0 {
+                break;
+            }
+            self.take_decrypted()?;
+        }
+        Ok(())
+    }
+
+    fn take_decrypted(&mut self) -> io::Result<()> {
+        let state = self.tls.process_new_packets().map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+        let start = self.requests.len();
+        self.requests.resize(start + state.plaintext_bytes_to_read(), 0);
+        self.tls.reader().read_exact(&mut self.requests[start..])?;
+        if state.peer_has_closed() {
+            self.requests_end = RequestsEnd::Received;
+        }
+        Ok(())
+    }
+
+    /// Gives the disk's thread what is decrypted; whether it took everything.
+    fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.requests_taken < self.requests.len() {
+            match Pin::new(&mut self.disk).poll_write(cx, &self.requests[self.requests_taken..]) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(bytes)) => self.requests_taken += bytes,
+                Poll::Ready(Err(_)) => {
+                    // It has closed: what it has sent before is still to be delivered.
+                    self.requests_end = RequestsEnd::Told;
+                    break;
+                }
+            }
+        }
+        self.requests.clear();
+        self.requests_taken = 0;
+        if self.requests_end == RequestsEnd::Received {
+            // Of a Unix socket it is done at once.
+            let _ = Pin::new(&mut self.disk).poll_shutdown(cx);
+            self.requests_end = RequestsEnd::Told;
+        }
+        true
+    }
+
+    /// From the disk's thread to the client.
+    fn move_replies(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> io::Result<Turn> {
+        if !self.send(cx)? {
+            return Ok(Turn::Blocked);
+        }
+        if self.replies_ended {
+            return Ok(Turn::Over);
+        }
+        let mut buffer = ReadBuf::new(scratch);
+        match Pin::new(&mut self.disk).poll_read(cx, &mut buffer) {
+            Poll::Pending => return Ok(Turn::Blocked),
+            // It closed without having read all requests; what it had sent was read before.
+            Poll::Ready(Err(error)) if error.kind() == ErrorKind::ConnectionReset => {}
+            Poll::Ready(received) => received?,
+        }
+        match buffer.filled() {
+            [] => {
+                self.replies_ended = true;
+                self.tls.send_close_notify();
+            }
+            bytes => self.tls.writer().write_all(bytes)?,
+        }
+        self.send(cx)?;
+        Ok(Turn::Moved)
+    }
+
+    /// Sends what is encrypted; whether the client took everything.
+    fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut Polled { socket: &mut self.client, cx }) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(bytes) => self.written += bytes as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Ready when the task is woken after the first poll.
+async fn woken() {
+    let mut polled = false;
+    poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// Whether the other end is closed, although there may be bytes to read.
+fn is_hung_up(socket: &UnixStream) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];
+    let found = rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+    found.is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+/// A socket as rustls writes to it: without waiting.
+struct Polled<'a, 'b, S> {
+    socket: &'a mut S,
+    cx: &'a mut Context<'b>,
+}
+
+impl<S> Polled<'_, '_, S> {
+    fn now(polled: Poll<io::Result<usize>>) -> io::Result<usize> {
+        match polled {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Write for Polled<'_, '_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::now(Pin::new(&mut *self.socket).poll_write(self.cx, bytes))
+    }
+
+    fn write_vectored(&mut self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        Self::now(Pin::new(&mut *self.socket).poll_write_vectored(self.cx, parts))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+"""A block device that records what it is told, and images of what a power cut would leave of it.
+
+    server under test -> (ext4 ->) loop device -> nbdfuse -> recorder.py -> image file
+                                                                  |
+                                                                  log of writes and flushes
+
+A crash point is any position in the log. Every write before the last flush that precedes it is on the medium. Of the
+writes since, each 512-byte sector is there or not, independently of all others.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+from . import loops, places
+from .load import SECTOR, Region
+from .recorder import ENTRY, FLUSH, WRITE
+from .server import run
+from .wait import until
+
+
+def needed():
+    """Skips a test where such a device cannot be made."""
+    loops.needed()
+    if not Path("/dev/fuse").exists():
+        raise unittest.SkipTest("needs FUSE: /dev/fuse is not there")
+    for tool in ("nbdfuse", "fusermount3"):
+        if not shutil.which(tool):
+            raise unittest.SkipTest(f"needs {tool}: run `scripts/setup test`")
+
+
+class Fused:
+    """An NBD export as a loop device, by way of nbdfuse; gone with its test."""
+
+    def __init__(self, case, uri, name):
+        needed()
+        self.case, self.name = case, name
+        # A new one each time: one whose nbdfuse ended cannot be used again.
+        self.at = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=case.scratch))
+        self.file = self.at / "disk"
+        self.path = None
+        case.addCleanup(self.discard)
+        # One line per request that fails: of use for a look, not for a report.
+        with open(case.scratch / f"{name}.fuse.log", "ab") as log:
+            self.fuse = subprocess.Popen(["nbdfuse", str(self.file), str(uri)], stdin=subprocess.DEVNULL, stderr=log)
+        until(f"nbdfuse to show {self.file}", self.file.exists, 30, gone=self.ended)
+        self.path = run(loops.LOSETUP, "--find", "--show", self.file).stdout.strip()
+
+    def ended(self):
+        """Why there is no such file, if nbdfuse has ended."""
+        status = self.fuse.poll()
+        return None if status is None else f"nbdfuse exited with {status}"
+
+    def detach(self):
+        """The device, the file and nbdfuse go. What has it mounted or open has to be gone already."""
+        if self.path and loops.attached().get(self.path) == str(self.file):
+            loops.detach(self.path)
+            until(f"{self.path} to be detached", lambda: loops.attached().get(self.path) != str(self.file), 20)
+        self.path = None
+        # It may have ended by itself when its connection did.
+        run("fusermount3", "-u", "-z", self.at, check=False)
+        try:
+            self.fuse.wait(20)
+        except subprocess.TimeoutExpired:
+            self.fuse.kill()
+            self.fuse.wait()
+
+
+    def discard(self):
+        """The end of a test that may have left anything on it."""
+        if self.path and loops.attached().get(self.path) == str(self.file):
+            run("umount", "--lazy", "--all-targets", self.path, check=False)
+            loops.detach(self.path)
+        run("fusermount3", "-u", "-z", self.at, check=False)
+        if self.fuse.poll() is None:
+            self.fuse.kill()
+            self.fuse.wait()
+
+
+class Recorded:
+    """A loop device whose writes and flushes are recorded from a given content on."""
+
+    def __init__(self, case, size, name, prepare=lambda image: None):
+        needed()
+        self.image = case.scratch / f"{name}.img"
+        self.base = case.scratch / f"{name}.base"
+        self.log = case.scratch / f"{name}.log"
+        with open(self.image, "wb") as file:
+            file.truncate(size)
+        prepare(self.image)
+        run("cp", "--sparse=always", self.image, self.base)
+        self.log.touch()
+        socket = case.scratch / f"{name}.sock"
+        command = [sys.executable, Path(__file__).with_name("recorder.py"), socket, self.image, self.log]
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL)
+        case.addCleanup(self.stop)
+        until("the recorder to listen", socket.exists, 30, gone=lambda: self.process.poll() and "it ended")
+        self.fused = Fused(case, f"nbd+unix:///?socket={socket}", name)
+        self.path = self.fused.path
+
+    def position(self):
+        """Where the log ends now."""
+        return os.stat(self.log).st_size
+
+    def stop(self):
+        """The end of the recording."""
+        if self.process.poll() is None:
+            self.fused.detach()
+            self.process.terminate()
+            self.process.wait()
+
+
+class Tape:
+    """What clients did to regions, in order, each with the position of the log at that time."""
+
+    def __init__(self, position):
+        self.position = position
+        self.lock = threading.RLock()
+        self.entries = []
+
+    def note(self, region, method, arguments):
+        """Something is about to be sent, or is acknowledged."""
+        self.entries.append((self.position(), region, method, arguments))
+
+
+class TapedRegion(Region):
+    """A region whose changes are on a tape, so that its state at any position can be had again."""
+
+    def __init__(self, first, sectors, tape):
+        super().__init__(first, sectors)
+        self.tape = tape
+
+    def sent(self, *arguments):
+        self._both("sent", arguments)
+
+    def done(self, *arguments):
+        self._both("done", arguments)
+
+    def flushed(self, *arguments):
+        self._both("flushed", arguments)
+
+    def _both(self, method, arguments):
+        with self.tape.lock:
+            self.tape.note(self, method, arguments)
+            getattr(super(), method)(*arguments)
+
+
+class Replayed:
+    """The regions of a tape as they were at a position; positions only grow."""
+
+    def __init__(self, tape):
+        self.entries = iter(tape.entries)
+        self.next = next(self.entries, None)
+        self.regions = {}
+
+    def advance(self, position):
+        """Everything up to a position has happened."""
+        while self.next and self.next[0] <= position:
+            _, region, method, arguments = self.next
+            getattr(self.of(region), method)(*arguments)
+            self.next = next(self.entries, None)
+
+    def of(self, region):
+        """What a taped region was then."""
+        if region not in self.regions:
+            self.regions[region] = Region(region.first, region.sectors)
+        return self.regions[region]
+
+    def snapshot(self, region):
+        """The same, to keep."""
+        now, kept = self.of(region), Region(region.first, region.sectors)
+        kept.history = [list(history) for history in now.history]
+        return kept
+
+
+class Log:
+    """The log of a recorded device."""
+
+    def __init__(self, recorded, loses=lambda number: False):
+        """`loses` plants a disk that answers a flush, given its number, and does not do it."""
+        data = memoryview(recorded.log.read_bytes())
+        self.size = os.stat(recorded.base).st_size
+        self.base = recorded.base
+        self.writes = []
+        # Where each entry ends, and where each flush does: that is from when on it is certain.
+        self.ends, self.flushes = [0], []
+        at = flushes = 0
+        while at < len(data):
+            kind, offset, length = ENTRY.unpack_from(data, at)
+            start = at + ENTRY.size
+            at = start + (length if kind == WRITE else 0)
+            self.ends.append(at)
+            if kind == WRITE:
+                self.writes.append((at, offset, data[start:at]))
+            elif kind == FLUSH:
+                if not loses(flushes):
+                    self.flushes.append(at)
+                flushes += 1
+
+    def images(self, points, rng):
+        """For each position, in ascending order: (position, the whole image)."""
+        durable = bytearray(self.base.read_bytes())
+        done = flush = 0
+        for point in sorted(points):
+            while flush < len(self.flushes) and self.flushes[flush] <= point:
+                flush += 1
+            certain = self.flushes[flush - 1] if flush else 0
+            while done < len(self.writes) and self.writes[done][0] <= certain:
+                _, offset, data = self.writes[done]
+                durable[offset : offset + len(data)] = data
+                done += 1
+            image = bytearray(durable)
+            survives = survival(rng)
+            for end, offset, data in self.writes[done:]:
+                if end > point:
+                    break
+                whole = survives()
+                for at in range(0, len(data), SECTOR):
+                    if whole if whole is not None else rng.random() < 0.5:
+                        image[offset + at : offset + at + SECTOR] = data[at : at + SECTOR]
+            yield point, image
+
+
+def survival(rng):
+    """Which unflushed writes survive: of each write all (True), nothing (False) or every other sector by chance (None)."""
+    kind = rng.randrange(6)
+    if kind == 0:
+        return lambda: False
+    if kind == 1:
+        return lambda: True
+    if kind == 2:
+        return lambda: rng.random() < 0.5
+    if kind == 3:
+        return lambda: rng.random() < 0.9 or None
+    return lambda: None

@@ -1,0 +1,214 @@
+"""Databases on ext4 on a volume: what they acknowledged is there after kill -9 of the server, and after its disk failed.
+
+    ledger, pgbench or sysbench -> database -> ext4 -> loop device -> nbdfuse -> server
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from harness import places, recorded
+from harness.case import ServerCase
+from harness.databases import Ledger, MariaDB, PostgreSQL
+from harness.files import when_unused
+from harness.recorded import Fused
+from harness.server import GIB, MIB, run
+from harness.wait import until
+
+LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
+KILLS = 20
+# Acknowledged commits of the ledger before each kill: some seconds of load.
+COMMITS = 150
+VOLUME_BYTES = GIB
+# Larger than what an empty database takes.
+FULL_BYTES = 640 * MIB
+LEFT_BYTES = 8 * MIB
+
+
+class Databases:
+    """What is tested with each database."""
+
+    kind = None
+
+    def setUp(self):
+        if not LONG:
+            self.skipTest("runs for minutes, in `make test-long`")
+        recorded.needed()
+        super().setUp()
+        # Where a database of another user finds its socket and its files.
+        self.place = Path(tempfile.mkdtemp(prefix="aerogel-db-", dir="/var/tmp"))
+        self.addCleanup(places.discard, self.place)
+        self.place.chmod(0o755)
+        self.mount = self.place / "fs"
+        self.mount.mkdir()
+        (self.place / "own").mkdir()
+        self.database = self.kind(self.place / "own", self.mount)
+        self.addCleanup(self.detach)
+        self.addCleanup(self.database.kill)
+        self.ledger, self.fused = Ledger(), None
+
+    def attach(self, server, fresh=False):
+        """The volume as a file system, and the database on it."""
+        self.fused = Fused(self, server.uri("db"), "volume")
+        if fresh:
+            run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", self.fused.path)
+        else:
+            # What a machine does at its start: replays the journal, and mends what an aborted one left.
+            done = run("/usr/sbin/e2fsck", "-p", self.fused.path, check=False, seconds=300)
+            self.assertIn(done.returncode, (0, 1), f"e2fsck: {done.stdout}{done.stderr}")
+        run("mount", "-t", "ext4", self.fused.path, self.mount)
+        self.database.initialise() if fresh else self.database.start()
+
+    def detach(self):
+        """The database is gone already."""
+        if os.path.ismount(self.mount):
+            when_unused("umount", self.mount)
+        if self.fused:
+            self.fused.detach()
+
+    def work(self, commits=COMMITS):
+        """Load until so many more commits are acknowledged."""
+        self.database.begin(self.ledger)
+        target = len(self.ledger.acknowledged) + commits
+        alive = lambda: any(thread.is_alive() for thread in self.ledger.threads)
+        until(
+            f"{commits} commits",
+            lambda: len(self.ledger.acknowledged) >= target,
+            300,
+            gone=lambda: not alive() and f"all clients ended:\n{self.database.tail()}",
+        )
+
+    def clients_end(self, seconds=300):
+        """Until every client has met an error: none hangs, and none is told of success."""
+        until("the clients to meet errors", lambda: not any(t.is_alive() for t in self.ledger.threads), seconds)
+
+    def crash(self):
+        """Everything above the volume goes."""
+        self.ledger.stop()
+        self.database.kill()
+        self.detach()
+
+    def check(self):
+        """Every acknowledged commit is there, and the database finds no fault with itself."""
+        table = "ledger" if self.kind is PostgreSQL else "test.ledger"
+        found = {int(line) for line in self.database.sql(f"SELECT id FROM {table}").stdout.split()}
+        lost = self.ledger.acknowledged - found
+        self.assertEqual(sorted(lost)[:20], [], f"{len(lost)} of {len(self.ledger.acknowledged)} acknowledged commits are lost")
+        self.assertLessEqual(max(found, default=0), self.ledger.last, "there is a commit that nobody made")
+        self.assertEqual(self.database.problems(), [])
+
+    def begin(self, *options, **more):
+        """A server with an empty database."""
+        server = self.serve(cache="64MiB", **more)
+        server.create("db", str(VOLUME_BYTES), *options)
+        self.attach(server, fresh=True)
+        return server
+
+    def told(self, what):
+        self.crash()
+        print(f"        {what}: {len(self.ledger.acknowledged)} acknowledged commits, none lost", flush=True)
+
+    def test_kill_9(self):
+        server = self.begin("--sparse")
+        for round in range(KILLS):
+            self.work()
+            # The server alone, or the server with what runs on it.
+            server.kill()
+            if round % 2 == 0:
+                self.clients_end()
+            self.crash()
+            server.start()
+            self.attach(server)
+            self.check()
+        self.told(f"{KILLS} rounds of kill -9")
+
+    def test_a_full_disk(self):
+        disk, at = self.place / "small.img", self.place / "small"
+        at.mkdir()
+        with open(disk, "wb") as file:
+            file.truncate(FULL_BYTES)
+        run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", disk)
+        run("mount", "-o", "loop", disk, at)
+        self.addCleanup(lambda: os.path.ismount(at) and when_unused("umount", at))
+        server = self.serve(cache="64MiB")
+        self.addCleanup(server.kill)
+        server.cli("disk", "add", "small", at / "disk", "--force")
+        server.create("db", str(VOLUME_BYTES), "--sparse", "--disk", "small")
+        self.attach(server, fresh=True)
+        self.work()
+        # Something else takes nearly all of the space that is left.
+        ballast = at / "ballast"
+        free = os.statvfs(at).f_bavail * os.statvfs(at).f_frsize
+        run("fallocate", "-l", free - LEFT_BYTES, ballast)
+        self.clients_end(900)
+        ballast.unlink()
+        self.crash()
+        server.restart()
+        self.attach(server)
+        self.check()
+        self.work()
+        self.told("a full disk")
+
+    def test_io_errors(self):
+        server = self.begin("--sparse")
+        for fault in ("error write 20%", "error flush 50%", "error write+flush 100%"):
+            self.work()
+            server.cli("disk", "fault", "add", "default", fault)
+            self.clients_end()
+            self.crash()
+            server.cli("disk", "fault", "clear", "default")
+            # What could not be written is still there and is written now; a lost one would be reported by every flush.
+            server.open("db").flush()
+            self.attach(server)
+            self.check()
+        self.told("I/O errors")
+
+    def test_a_disk_pulled_away(self):
+        image, socket, at = self.place / "pulled.img", self.place / "pulled.sock", self.place / "pulled"
+        at.mkdir()
+        with open(image, "wb") as file:
+            file.truncate(2 * GIB)
+        run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", image)
+
+        def plug():
+            socket.unlink(missing_ok=True)
+            pid = self.place / "nbdkit.pid"
+            run("nbdkit", "-U", socket, "-P", pid, "file", image)
+            drive = Fused(self, f"nbd+unix:///?socket={socket}", "drive")
+            run("/usr/sbin/e2fsck", "-p", drive.path, check=False, seconds=300)
+            run("mount", "-t", "ext4", drive.path, at)
+            return int(pid.read_text()), drive
+
+        pid, drive = plug()
+        server = self.serve(cache="64MiB", data=at / "data")
+        server.create("db", str(VOLUME_BYTES), "--sparse")
+        self.attach(server, fresh=True)
+        for _ in range(3):
+            self.work()
+            os.kill(pid, 9)
+            self.clients_end()
+            self.crash()
+            server.kill()
+            when_unused("umount", at)
+            drive.detach()
+            pid, drive = plug()
+            server.start()
+            self.attach(server)
+            self.check()
+        self.told("a disk pulled away")
+        server.kill()
+        when_unused("umount", at)
+        drive.detach()
+        os.kill(pid, 15)
+
+
+class OnPostgreSQL(Databases, ServerCase):
+    """PostgreSQL with pgbench."""
+
+    kind = PostgreSQL
+
+
+class OnMariaDB(Databases, ServerCase):
+    """MariaDB with sysbench."""
+
+    kind = MariaDB
