@@ -8,6 +8,7 @@
 //!                                            Submit/Send/Receive/Close: may be batched until the end of the pass
 //!   handed_over(at, given)    ───────────►   what was answered has left, as far as given (optional: at once, if never said)
 //!   poll_timeout()            ◄───────────   wake me then with Event::Timer
+//!   take_spent() until None   ◄───────────   what the event cost beyond a request and its bytes: charge it to that tenant
 //! ```
 //!
 //! Data never passes through: the driver asks [`Server::receive`](crate::Server::receive) what a connection wants next, puts the
@@ -100,6 +101,12 @@ pub enum Event<'a> {
         /// What.
         command: Command,
     },
+    /// A tenant whose work was announced with [`Action::Work`] has its turn: a step of it is done, and the rest is announced
+    /// again.
+    Work {
+        /// Whose.
+        tenant: TenantId,
+    },
     /// The time of `poll_timeout` has come (being early or late is harmless).
     Timer,
 }
@@ -147,6 +154,9 @@ pub enum Action {
         /// What was decided, and why.
         sizing: Box<Sizing>,
     },
+    /// A tenant has work that needs nothing but the processor, and more than one event should take: give
+    /// [`Event::Work`] once for it, when it is the tenant's turn.
+    Work(TenantId),
     /// The answer to a command.
     Report {
         /// The command's token.
@@ -169,6 +179,8 @@ pub enum Farewell {
     Revoked,
     /// It has not read its replies, while others waited for the memory that they take.
     Deaf,
+    /// It has not sent the payload of a write, while others waited for the memory that is reserved for it.
+    Stalled,
 }
 
 /// What a connection wants to read next.

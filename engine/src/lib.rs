@@ -33,6 +33,8 @@ mod sizing;
 mod slab;
 pub mod units;
 mod volume;
+mod work;
 
 pub use event::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 pub use server::{Config, Server};
+pub use work::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};

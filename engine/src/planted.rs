@@ -102,6 +102,8 @@ bugs! {
     PartitionsTooLarge,
     /// What an admitted tenant needs is lent to others.
     AdmittedShrunk,
+    /// An event does all the work that it makes possible at once.
+    StepsNotBounded,
 }
 
 thread_local! {

@@ -2,7 +2,7 @@
 //!
 //! Content is bytes on a medium and in frames, so a test can ask what is read. Clients use simple replies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec};
 use crate::disk::{Io, IoId, Op, VolumeId};
@@ -34,6 +34,14 @@ pub(crate) struct Rig {
     pub(crate) closed: Vec<(ConnId, Farewell)>,
     /// How often the memory of given up frames became free after its time.
     pub(crate) retired: u32,
+    /// Tenants whose work waits.
+    pub(crate) work: VecDeque<TenantId>,
+    /// Nobody has a turn but by [`Rig::work_once`].
+    pub(crate) lazy: bool,
+    /// By tenant: nanoseconds of work that it was charged with.
+    pub(crate) spent_ns: BTreeMap<TenantId, Nanos>,
+    /// The most units of work in one event.
+    pub(crate) units_max: u32,
 }
 
 impl Rig {
@@ -58,6 +66,10 @@ impl Rig {
             deaf: Vec::new(),
             closed: Vec::new(),
             retired: 0,
+            work: VecDeque::new(),
+            lazy: false,
+            spent_ns: BTreeMap::new(),
+            units_max: 0,
         };
         let mut spec = VolumeSpec::plain(VOLUME, TenantId(0), VOLUME_BYTES as u64);
         change(&mut spec);
@@ -221,8 +233,27 @@ impl Rig {
         self.handle(Event::Timer);
     }
 
+    /// An event, and all work that it leaves to be done.
     pub(crate) fn handle(&mut self, event: Event<'_>) {
+        self.step(event);
+        while !self.lazy && self.work_once() {}
+    }
+
+    /// The next tenant has its turn; false if none has work.
+    pub(crate) fn work_once(&mut self) -> bool {
+        let tenant = self.work.pop_front();
+        tenant.inspect(|&tenant| self.step(Event::Work { tenant })).is_some()
+    }
+
+    /// An event only.
+    pub(crate) fn step(&mut self, event: Event<'_>) {
         self.server.handle(self.now, event);
+        let units = self.server.units_of_last_event();
+        assert!(units <= crate::work::EVENT_UNITS_MAX, "{units} units of work in one event");
+        self.units_max = self.units_max.max(units);
+        while let Some((tenant, ns)) = self.server.take_spent() {
+            *self.spent_ns.entry(tenant).or_default() += ns;
+        }
         let mut senders = Vec::new();
         while let Some(action) = self.server.poll_action() {
             match action {
@@ -237,6 +268,7 @@ impl Rig {
                 Action::Submit(io) => self.device.push(io),
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
+                Action::Work(tenant) => self.work.push_back(tenant),
                 Action::Receive(_) | Action::Gone(_) | Action::Decided { .. } => {}
                 Action::Retired => self.retired += 1,
                 Action::Close(conn, why) => self.closed.push((conn, why)),

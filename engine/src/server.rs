@@ -21,7 +21,8 @@ use crate::nbd::{ANSWERED_MAX, Answered, Connection, Header, Inbound, Kind, Pars
 use crate::sizing;
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
-use crate::volume::{Piece, Request, Ticket, Volume, Waiter, Who};
+use crate::volume::{Piece, Request, Ticket, Volume, Waiter};
+use crate::work::{Todo, Work};
 
 /// The bounds of a disk machine.
 #[derive(Clone, Debug)]
@@ -124,18 +125,15 @@ impl Config {
     }
 }
 
-/// Something that can perhaps go on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Todo {
-    Request(u32),
-    Volume(VolumeId),
-}
-
 /// Pieces of one tenant that wait for frames, reads and writes apart: one kind never holds up the other.
 #[derive(Default, Debug)]
 pub(crate) struct Waiting {
     pub(crate) reads: VecDeque<u32>,
-    pub(crate) writes: VecDeque<u32>,
+    /// Volumes with pieces that wait to be written ([`Volume::writes`]), each once, in turn: a volume whose clients send
+    /// no payload does not hold up the tenant's others.
+    pub(crate) writes: VecDeque<VolumeId>,
+    /// CACHE requests that wait until others are done.
+    pub(crate) caches: VecDeque<u32>,
 }
 
 /// The server of one disk.
@@ -160,6 +158,7 @@ pub struct Server {
     pub(crate) latencies: Vec<Option<Box<Recorders>>>,
     pub(crate) sizing: sizing::Book,
     pub(crate) agenda: VecDeque<Todo>,
+    pub(crate) work: Work,
     pub(crate) actions: VecDeque<Action>,
     /// Answered, and not yet known to be handed over. Of the first `kept` it is known that they are not.
     pub(crate) answered: Vec<Answered>,
@@ -185,7 +184,7 @@ pub struct Server {
     /// Reused when writes are complete: which blocks, whether they are written well, and whether they were given up.
     pub(crate) ended: Vec<(BlockId, bool, bool)>,
     /// Reused when range operations are done.
-    pub(crate) freed: VecDeque<(Ticket, Who)>,
+    pub(crate) freed: Vec<Ticket>,
 }
 
 impl Server {
@@ -208,6 +207,7 @@ impl Server {
             latencies: Vec::new(),
             sizing: sizing::Book::default(),
             agenda: VecDeque::new(),
+            work: Work::default(),
             actions: VecDeque::new(),
             answered: Vec::with_capacity(ANSWERED_MAX),
             kept: 0,
@@ -222,7 +222,7 @@ impl Server {
             frames_taken: Vec::new(),
             dropped: Vec::new(),
             ended: Vec::new(),
-            freed: VecDeque::new(),
+            freed: Vec::new(),
             config,
         }
     }
@@ -233,6 +233,7 @@ impl Server {
             self.leave_at_once();
             self.now = now;
         }
+        self.work.begin_step();
         let is_news = matches!(event, Event::Header { .. } | Event::IoDone { .. });
         match event {
             Event::Attach { conn, volume, session } => self.attached(conn, volume, session),
@@ -243,6 +244,7 @@ impl Server {
             Event::Closed { conn } => self.closed(conn),
             Event::IoDone { io, since, result } => self.io_done(io, since, result),
             Event::Control { token, command } => self.command(token, command),
+            Event::Work { tenant } => self.work_on(tenant),
             Event::Timer => self.timer_rang(),
         }
         if is_news {
@@ -381,13 +383,8 @@ impl Server {
             self.move_frames();
         }
         loop {
-            while let Some(todo) = self.agenda.pop_front() {
-                match todo {
-                    Todo::Request(request) => self.go_on(request),
-                    Todo::Volume(volume) => self.tend(volume),
-                }
-            }
-            self.wake_waiting();
+            self.work_off_agenda();
+            self.put_off_waiting();
             if self.draining.is_some() && !self.drained {
                 self.drain_on();
             }

@@ -31,6 +31,8 @@ pub fn traces(bytes: &[u8]) {
     decoded(bytes, traces::run);
 }
 
+/// What runs one input.
+pub type Target = fn(&[u8]);
+
 /// Every target, by name.
-pub const TARGETS: [(&str, fn(&[u8])); 3] =
-    [("handshake", handshake), ("traces", traces), ("transmission", transmission)];
+pub const TARGETS: [(&str, Target); 3] = [("handshake", handshake), ("traces", traces), ("transmission", transmission)];

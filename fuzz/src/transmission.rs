@@ -185,6 +185,7 @@ impl World {
                 }
                 Action::Submit(io) => self.in_device.push((io, self.device.submit(self.server.io(io)))),
                 Action::Gone(conn) => self.gone(conn),
+                Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
                 _ => {}
             }
         }

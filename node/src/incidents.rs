@@ -45,6 +45,8 @@ pub enum Incident {
     Torn,
     /// The client does not read its replies.
     StalledReader,
+    /// The client does not send the payload of its write.
+    StalledWriter,
     /// The client broke the TLS protocol after the handshake.
     TlsBroken,
 }
@@ -97,6 +99,7 @@ pub const FAMILIES: [Family; 3] = [
             ("garbage", Incident::Garbage),
             ("torn_reply", Incident::Torn),
             ("stalled_reader", Incident::StalledReader),
+            ("stalled_writer", Incident::StalledWriter),
             ("tls", Incident::TlsBroken),
         ],
     },

@@ -13,6 +13,8 @@ mod frames;
 mod handshakes;
 mod incidents;
 mod listen;
+#[cfg(test)]
+mod malformed;
 mod peer;
 mod probe;
 mod quantity;

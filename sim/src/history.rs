@@ -211,7 +211,7 @@ impl History {
         let pages = &mut self.pages;
         self.uncertain.retain(|&number| {
             let page = pages.get_mut(&number).expect("an uncertain page");
-            page.iter_mut().for_each(|cell| cell.flushed(start));
+            page.iter_mut().for_each(|cell| cell.flushed(start, horizon));
             if wrong.is_ok() {
                 wrong = check_block(number, page, medium);
             }

@@ -162,14 +162,12 @@ impl Medium {
         }
     }
 
-    /// The process that was told of failed flushes is gone. What they doomed is dropped now, or it is as good as any other:
-    /// that it stays readable to the next process and is lost later is not pretended.
-    pub fn decide_doomed(&mut self, rng: &mut Rng) {
+    /// The losses of failed flushes are accepted, or the process that was told of them is gone. What can still be read is
+    /// as good as any other: that it stays readable and no flush can save it is not pretended.
+    pub fn forgive(&mut self) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");
-            for sector in block {
-                sector.volatile.retain_mut(|version| !std::mem::take(&mut version.doomed) || rng.one_in(2));
-            }
+            block.iter_mut().flat_map(|sector| &mut sector.volatile).for_each(|version| version.doomed = false);
         }
     }
 

@@ -30,8 +30,8 @@ pub enum Ask {
     WriteCache(VolumeId, WriteCache, Step, bool),
     /// A volume grows.
     Grow(VolumeId, u64),
-    /// A loss is accepted.
-    Clear(VolumeId, OpId),
+    /// A loss is accepted, since when.
+    Clear(VolumeId, OpId, Step),
     /// A volume is closed since then, its dirt flushed, or dropped by this operation.
     Close(VolumeId, Step, Option<OpId>),
     /// A tenant is made or changed; that may be refused.
@@ -177,7 +177,7 @@ impl World {
     /// Whether something is asked of a volume and not yet answered.
     fn is_asked(&self, volume: VolumeId) -> bool {
         self.asks.values().any(|ask| match ask {
-            Ask::WriteCache(asked, ..) | Ask::Close(asked, ..) | Ask::Clear(asked, _) => *asked == volume,
+            Ask::WriteCache(asked, ..) | Ask::Close(asked, ..) | Ask::Clear(asked, ..) => *asked == volume,
             _ => false,
         })
     }
@@ -211,7 +211,7 @@ impl World {
         self.ops += 1;
         let (op, step) = (self.ops, self.step + 1);
         self.volumes[at].history.begin_loss(op, step);
-        self.ask(Command::ClearVolume(volume), Ask::Clear(volume, op))
+        self.ask(Command::ClearVolume(volume), Ask::Clear(volume, op, step))
     }
 
     /// A volume is closed. With `discard` what is not flushed may be lost, as if that was accepted.
@@ -274,8 +274,8 @@ impl World {
                 Ok(())
             }
             (Ask::Grow(..), Report::Refused(Refusal::BadSize | Refusal::UnknownVolume)) => Ok(()),
-            (Ask::Clear(volume, op), Report::Done | Report::Refused(Refusal::UnknownVolume)) => {
-                self.cleared(volume, op);
+            (Ask::Clear(volume, op, asked), Report::Done | Report::Refused(Refusal::UnknownVolume)) => {
+                self.cleared(volume, op, asked);
                 Ok(())
             }
             (Ask::Close(volume, _, loss), Report::Done) => self.closed(volume, loss),
@@ -314,7 +314,7 @@ impl World {
     }
 
     /// A loss was accepted: what could not be written is forgotten, but where something was going on just then.
-    fn cleared(&mut self, volume: VolumeId, op: OpId) {
+    fn cleared(&mut self, volume: VolumeId, op: OpId, asked: Step) {
         let step = self.step;
         let requests: Vec<Request> = self
             .links
@@ -329,7 +329,8 @@ impl World {
             disk.works_on(volume, block) || requests.iter().any(|r| u128::from(r.offset) < to && from < r.end())
         };
         let state = &mut self.volumes[volume.0 as usize];
-        state.trouble.accepted(step, in_use);
+        state.trouble.accepted(asked, step, in_use);
+        self.disk.forgive(volume);
         state.history.end_loss(op, step);
     }
 
@@ -351,7 +352,7 @@ impl World {
             Some(op) => state.history.end_loss(op, step),
             None => self.check_promised(volume)?,
         }
-        self.volume(volume).trouble.accepted(step, |_| false);
+        self.volume(volume).trouble.accepted(NEVER, step, |_| false);
         if self.busy { self.after_close(volume, loss.is_some()) } else { Ok(()) }
     }
 

@@ -136,15 +136,20 @@ impl Cell {
         let mut fitting = self.live.iter().filter(|v| v.dead >= start && self.fits(v, value));
         let Some(&first) = fitting.next() else { return false };
         let unique = fitting.next().is_none();
+        // After an accepted loss the cell is what it is found to be, on the medium too as soon as a flush has succeeded.
+        let accepted = self.live.iter().any(|v| v.made == Made::Anything && v.settled < start && v.dead > step);
         let mut found = Vec::new();
         for v in self.live.iter_mut().filter(|v| v.settled < start && v.dead > step) {
             if v.revives() {
                 // It is over: whatever it made of the cell, it is this now. On the medium it may be something else.
                 found.push(Version { made: Made::Value(value), ..*v });
                 v.dead = step;
+                if v.made == Made::Anything {
+                    v.superseded = v.superseded.min(step);
+                }
             } else if !v.is(value) {
                 v.dead = step;
-                if unique && first.acked != NEVER {
+                if unique && first.acked != NEVER || accepted {
                     v.superseded = v.superseded.min(step);
                 }
             }
@@ -174,21 +179,23 @@ impl Cell {
         }
     }
 
-    /// A flush that started at `start` succeeded.
-    pub(crate) fn flushed(&mut self, start: Step) {
-        self.leave_medium(start, |_, _, superseded| superseded < start);
+    /// A flush that started at `start` succeeded. `horizon` is the start of the oldest request.
+    pub(crate) fn flushed(&mut self, start: Step, horizon: Step) {
+        self.leave_medium(start, horizon, |_, _, superseded| superseded < start);
     }
 
     /// Only what was settled after `start`, or `op` itself, may be on the medium.
     pub(crate) fn durable(&mut self, op: OpId, start: Step) {
-        self.leave_medium(NEVER, |other, settled, _| other != Some(op) && settled < start);
+        self.leave_medium(NEVER, 0, |other, settled, _| other != Some(op) && settled < start);
     }
 
     /// What `gone` says is not on the medium any more, unless it was brought back before `since`.
-    fn leave_medium(&mut self, since: Step, gone: impl Fn(Option<OpId>, Step, Step) -> bool) {
+    fn leave_medium(&mut self, since: Step, horizon: Step, gone: impl Fn(Option<OpId>, Step, Step) -> bool) {
         // What was brought back may be there although it was superseded once, and somebody may still be reading it. But
         // a TRIM brings nothing back of which an earlier flush promised that it is over.
-        let trimmed = |v: &Version| v.revives() && (v.start < since || v.made == Made::Anything);
+        // Of an accepted loss it was seen what it brought back, and nobody reads anything else any more.
+        let found = |v: &Version| v.made == Made::Anything && v.superseded < since && v.dead < horizon;
+        let trimmed = |v: &Version| v.revives() && (v.start < since || v.made == Made::Anything) && !found(v);
         if !self.live.iter().any(trimmed) {
             let live = self.live.iter_mut().filter(|v| gone(Some(v.op), v.settled, v.superseded));
             live.for_each(|v| v.on_medium = false);

@@ -47,7 +47,7 @@ impl World {
             self.volumes[link.volume.0 as usize].unsettled.extend(unsettled);
         }
         for ask in self.asks.values() {
-            if let Ask::Clear(volume, op) | Ask::Close(volume, _, Some(op)) = ask {
+            if let Ask::Clear(volume, op, _) | Ask::Close(volume, _, Some(op)) = ask {
                 self.volumes[volume.0 as usize].losses.push(*op);
             }
         }

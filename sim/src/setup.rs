@@ -175,14 +175,14 @@ impl Setup {
 
     /// Small writes to few blocks on a failing device, and an operator who accepts each loss.
     fn fail(&mut self, rng: &mut Rng) {
-        self.requests = 1500;
+        self.requests = 5000;
         self.mix = Mix::few_blocks();
         self.faults = Faults { write: 200_000, flush: 400_000, ..Faults::NONE };
         (self.scattered, self.pace) = (true, Some((2, 2 * MILLISECOND)));
         self.config.dirty_age_max_ns = MILLISECOND;
         (self.clears, self.operations, self.restarts, self.kills) = (true, 8_000, 0, 0);
         for volume in &mut self.volumes {
-            volume.spec.size = BLOCK * rng.between(3, 8);
+            volume.spec.size = BLOCK * rng.between(2, 5);
             volume.spec.write_cache = WriteCache::Volatile;
             (volume.clients, volume.deaf) = (4, 0);
         }

@@ -440,7 +440,7 @@ impl World {
             Farewell::Revoked => false,
             Farewell::Garbage => link.garbage,
             Farewell::Torn => torn,
-            Farewell::Deaf => in_the_way,
+            Farewell::Deaf | Farewell::Stalled => in_the_way,
         };
         match link.state {
             State::Open | State::Leaving if !is_true => return Err(format!("{conn:?} is closed, but not {why:?}")),

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use engine::cache::FrameId;
+use engine::control::TenantId;
 use engine::disk::{IoId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::Nanos;
@@ -27,6 +28,7 @@ pub enum Line {
     Closed(ConnId),
     IoDone(IoId, Result<(), Errno>),
     Control(u64, String),
+    Work(TenantId),
     Timer,
     Copy(FrameId, FrameId, u16, u16),
     Zero(FrameId, u16, u16),
@@ -52,7 +54,7 @@ impl Line {
         matches!(
             self,
             Attach(..) | Header(..) | Garbage(_) | Payload(..) | Discarded(..) | Sent(..) | Closed(_) | IoDone(..)
-        ) || matches!(self, Control(..) | Timer)
+        ) || matches!(self, Control(..) | Work(_) | Timer)
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Trouble {
     broken: BTreeMap<u64, Broken>,
     /// The last flush failed.
     in_doubt: bool,
+    /// When a flush of the device last failed.
+    failed_at: Step,
 }
 
 impl Trouble {
@@ -87,7 +89,7 @@ impl Trouble {
     /// A flush of the device failed, or a durable write, whosever it was.
     pub fn device_failed(&mut self, step: Step) {
         self.past.push((step, What::Missing));
-        self.in_doubt = true;
+        (self.in_doubt, self.failed_at) = (true, step);
     }
 
     /// A TRIM of `len` bytes at `offset` arrived, or is over.
@@ -112,12 +114,12 @@ impl Trouble {
         }
     }
 
-    /// The loss is accepted. In blocks in which something is going on it may last.
-    pub fn accepted(&mut self, step: Step, in_use: impl Fn(u64) -> bool) {
+    /// The loss is accepted, as it was at `asked`. In blocks in which something is going on it may last.
+    pub fn accepted(&mut self, asked: Step, step: Step, in_use: impl Fn(u64) -> bool) {
         self.broken.values_mut().for_each(|broken| broken.dropped = true);
         let free: Vec<u64> = self.broken.keys().copied().filter(|sector| !in_use(sector * SECTOR / BLOCK)).collect();
         self.mend(step, &free);
-        if std::mem::take(&mut self.in_doubt) {
+        if self.failed_at < asked && std::mem::take(&mut self.in_doubt) {
             self.past.push((step, What::Missing));
         }
     }
@@ -204,10 +206,10 @@ mod tests {
         trouble.completed(7, &write, true);
         assert!(trouble.excuses_flush(7) && !trouble.excuses_flush(8));
         trouble.completed(9, &write, false);
-        trouble.accepted(10, |block| block == 3);
+        trouble.accepted(10, 10, |block| block == 3);
         assert!(trouble.excuses_flush(11), "it was in use");
         assert_eq!(trouble.broken_before(11).count(), 0, "and nobody must fail for what may have been dropped");
-        trouble.accepted(12, |_| false);
+        trouble.accepted(12, 12, |_| false);
         assert!(!trouble.excuses_flush(13));
     }
 

@@ -180,7 +180,7 @@ impl Mix {
 
     /// Small reads and writes, and flushes.
     pub fn few_blocks() -> Mix {
-        let commands = vec![(60, command::READ), (33, command::WRITE), (7, command::FLUSH)];
+        let commands = vec![(70, command::READ), (23, command::WRITE), (7, command::FLUSH)];
         let lengths = vec![(1, Length::Small)];
         Mix { commands, fua: 20_000, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 }
     }

@@ -17,12 +17,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use engine::control::WriteCache;
+use engine::control::{TenantId, WriteCache};
 use engine::disk::policy::{HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
 use engine::disk::{Io, IoId, Op, VolumeId};
 use engine::nbd::Errno;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
-use engine::{Action, ConnId, Event, Outgoing, Server};
+use engine::{Action, ConnId, EVENT_UNITS_MAX, Event, Outgoing, Server};
 
 use crate::Verdict;
 use crate::disk::Disk;
@@ -72,6 +72,8 @@ pub enum Wake {
     Connect(usize),
     /// A device request completes, of this life of the server.
     Complete(u64, IoId),
+    /// A tenant has its turn of the server's thread, in this life of the server.
+    Work(u64, TenantId),
 }
 
 /// A volume as the world sees it.
@@ -175,6 +177,8 @@ pub struct World {
     /// The device has had nothing to do since then.
     idle_since: Option<Nanos>,
     at_once: u32,
+    /// Tenants whose turns of the server's thread are planned.
+    working: Vec<(u64, TenantId)>,
     in_pass: bool,
     /// What the driver does at the end of its pass.
     pub(crate) batch: Vec<Action>,
@@ -213,6 +217,7 @@ impl World {
             policy_since: None,
             idle_since: Some(0),
             at_once: 0,
+            working: Vec::new(),
             in_pass: false,
             batch: Vec::new(),
             trace: Trace::new(sink),
@@ -344,6 +349,11 @@ impl World {
             Wake::Connect(volume) => return self.connect(volume),
             Wake::Complete(life, io) if life == self.disk.life() => return self.complete(io),
             Wake::Complete(life, io) => return self.land(life, io),
+            Wake::Work(life, tenant) if life == self.disk.life() => {
+                self.working.retain(|&other| other != (life, tenant));
+                return self.give(Event::Work { tenant }, Line::Work(tenant));
+            }
+            Wake::Work(..) => {}
         }
         Ok(())
     }
@@ -380,6 +390,10 @@ impl World {
         self.step += 1;
         self.trace.push(self.now, self.step, line);
         self.server.handle(self.now, event);
+        let units = self.server.units_of_last_event();
+        if units > EVENT_UNITS_MAX {
+            return Err(format!("one event takes {units} units of work, and others wait"));
+        }
         while let Some(action) = self.server.poll_action() {
             match action {
                 Action::Submit(_) | Action::Send(_) | Action::Receive(_) if self.in_pass && self.setup.late_ns > 0 => {
@@ -415,7 +429,8 @@ impl World {
             policy if policy.needs_slices => Some(HOLD_MAX_NS),
             _ => Some(PACE_DEBT_NS),
         };
-        for volume in self.volumes.iter().filter(|volume| !volume.closing) {
+        let works = |volume: &Volume| self.working.contains(&(self.disk.life(), volume.setup.spec.tenant));
+        for volume in self.volumes.iter().filter(|volume| !volume.closing && !works(volume)) {
             let idle = match (hold_ns, self.idle_since) {
                 (None, _) => !self.disk.is_full(),
                 (Some(hold_ns), Some(since)) => self.now > since + hold_ns + self.setup.late_ns,
@@ -446,6 +461,14 @@ impl World {
             Action::Submit(io) => self.submit(io),
             Action::Receive(conn) => self.on_receive(conn),
             Action::Send(conn) => self.on_send(conn),
+            Action::Work(tenant) => {
+                if self.working.contains(&(self.disk.life(), tenant)) {
+                    return Err(format!("work of {tenant:?} is announced twice"));
+                }
+                self.working.push((self.disk.life(), tenant));
+                self.queue.push(self.now, Wake::Work(self.disk.life(), tenant));
+                Ok(())
+            }
             Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Report { token, report } => self.reported(token, report),

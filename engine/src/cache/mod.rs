@@ -44,6 +44,16 @@ pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64
     + crate::curve::BYTES_PER_FRAME
     + crate::sizing::BYTES_PER_FRAME;
 
+/// Blocks of a region, 4 MiB: what is not cached is passed over by regions.
+const REGION_BLOCKS: u64 = 1024;
+/// Numbers of cached blocks by region that are kept for a volume: 4 KiB of memory, exact up to volumes of 4 GiB and
+/// for the working set of larger ones.
+const REGIONS: usize = 1024;
+
+fn region(number: u64) -> usize {
+    (number / REGION_BLOCKS) as usize % REGIONS
+}
+
 /// What the cache knows of a volume.
 #[derive(Debug)]
 pub(crate) struct CachedVolume {
@@ -52,6 +62,8 @@ pub(crate) struct CachedVolume {
     pub(crate) whole_blocks: bool,
     dirty: List<DIRTY>,
     all: List<ALL>,
+    /// How many of them lie in regions of [`REGION_BLOCKS`], a number for each [`REGIONS`]-th region.
+    regions: Box<[u32; REGIONS]>,
     pub(crate) ledger: Ledger,
     /// Blocks whose last write-back failed.
     pub(crate) failing: u32,
@@ -72,6 +84,7 @@ impl CachedVolume {
             whole_blocks,
             dirty: List::default(),
             all: List::default(),
+            regions: Box::new([0; REGIONS]),
             ledger: Ledger::default(),
             failing: 0,
             unwritten: 0,
@@ -155,13 +168,26 @@ impl Cache {
         self.durability.opened(volume);
     }
 
-    /// Forgets a volume. Nothing of it may be in flight.
-    pub(crate) fn close_volume(&mut self, volume: VolumeId) {
-        while let Some(id) = self.volume(volume).all.front() {
+    /// Forgets the next `most` blocks of a volume, at most: how many. Nothing of it may be in flight.
+    pub(crate) fn drop_some(&mut self, volume: VolumeId, most: u32) -> u32 {
+        for dropped in 0..most {
+            let Some(id) = self.volume(volume).all.front() else { return dropped };
             assert!(self.block(id).quiet(), "a volume is closed while a block of it is in use");
             self.drop_block(id);
         }
+        most
+    }
+
+    /// Forgets a volume without blocks.
+    pub(crate) fn close_volume(&mut self, volume: VolumeId) {
+        assert_eq!(self.cached_blocks(volume), 0, "a volume is closed while it has blocks");
         self.volumes[volume.0 as usize] = None;
+    }
+
+    /// If no block of the region in which `number` lies is cached: the first block behind it.
+    pub(crate) fn nothing_until(&self, volume: VolumeId, number: u64) -> Option<u64> {
+        let is_empty = self.volume(volume).regions[region(number)] == 0;
+        is_empty.then_some((number / REGION_BLOCKS + 1) * REGION_BLOCKS)
     }
 
     fn hash(&self, volume: VolumeId, number: u64) -> u64 {
@@ -206,6 +232,7 @@ impl Cache {
         });
         let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         volume.all.push_back(&mut self.blocks, id);
+        volume.regions[region(number)] += 1;
         id
     }
 
@@ -225,6 +252,7 @@ impl Cache {
         self.index.find_entry(hash, |&other| other == id).expect("an entered block").remove();
         let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         volume.all.remove(&mut self.blocks, id);
+        volume.regions[region(number)] -= 1;
         self.release(frame);
         self.blocks[id as usize].frame = FrameId::ZERO;
         self.free_blocks.push(id);

@@ -12,8 +12,8 @@ use crate::units::PIECE_BLOCKS;
 /// that one piece being received could keep another from ever being worked.
 pub(crate) const FRAMES_MIN: u32 = 2 * (PIECE_BLOCKS as u32 + 2);
 
-/// Blocks that are looked at in one step when frames retire: about 0.3 ms.
-const RETIRE_BLOCKS: usize = 16 * 1024;
+/// Blocks that are looked at in one step when frames retire: about 40 us, as they lie one behind the other.
+const RETIRE_BLOCKS: usize = 2 * 1024;
 
 /// The frames of one tenant.
 #[derive(Debug)]
@@ -44,6 +44,12 @@ pub(crate) struct Partition {
     pub(crate) prefetching: u32,
     /// Volumes that use it.
     pub(crate) volumes: u32,
+    /// Requests received and not answered.
+    pub(crate) requests: u32,
+    /// So many that connections may have one each only, until a quarter of them is answered.
+    pub(crate) crowded: bool,
+    /// CACHE requests that are being worked.
+    pub(crate) caching: u32,
     /// A frame became free or a block clean since its waiting pieces were last tried.
     pub(crate) stirred: bool,
 }
@@ -65,6 +71,9 @@ impl Partition {
             unread: 0,
             prefetching: 0,
             volumes: 0,
+            requests: 0,
+            crowded: false,
+            caching: 0,
             stirred: false,
         }
     }
@@ -79,6 +88,14 @@ impl Partition {
     pub(crate) fn admits_payload(&self, frames: u32) -> bool {
         let receiving = self.receiving + frames;
         receiving <= self.target / 2 && self.unwritten + receiving <= self.target / 4 * 3
+    }
+
+    /// Whether a volume, with so many frames that wait for payload, may have `frames` more: where a tenant has several
+    /// volumes, one leaves as much as it has to the others, so that there is room for them while its clients send
+    /// nothing.
+    pub(crate) fn leaves_room(&self, receiving: u32, frames: u32) -> bool {
+        let room = (self.target / 2).saturating_sub(self.receiving - receiving);
+        self.volumes < 2 || receiving == 0 || receiving + frames <= room / 2
     }
 
     /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.

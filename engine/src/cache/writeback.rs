@@ -9,7 +9,7 @@
 use super::block::{Block, BlockId};
 use super::{Cache, age_ms, runs};
 use crate::disk::VolumeId;
-use crate::disk::durability::{DISTRUST_MAX, Durability};
+use crate::disk::durability::DISTRUST_MAX;
 use crate::nbd::Errno;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
@@ -231,7 +231,10 @@ impl Cache {
         if std::mem::take(&mut block.given_up) {
             volume.given_up -= 1;
             let lost = std::mem::take(&mut failed) & !block.dirty;
-            block.forget(lost, &mut self.durability);
+            block.forget(lost);
+            if lost != 0 && !planted!(ClearForgetsEvictions) {
+                self.durability.unsettled(block.volume);
+            }
         }
         if (failed != 0) != block.failing && !(planted!(MendedBlockStillFailing) && block.failing) {
             block.failing = failed != 0;
@@ -328,13 +331,18 @@ impl Cache {
             if cache.block(id).quiet() {
                 if planted!(ClearForgetsEvictions) {
                     cache.block_mut(id).unsynced = 0;
+                } else {
+                    cache.durability.unsettled(volume);
                 }
                 return cache.drop_block(id);
             }
             if writing == 0 {
                 // It is being read: what the device has comes with that.
                 cache.forget_dirt(id);
-                return cache.blocks[id as usize].forget(dirty, &mut cache.durability);
+                if !planted!(ClearForgetsEvictions) {
+                    cache.durability.unsettled(volume);
+                }
+                return cache.blocks[id as usize].forget(dirty);
             }
             cache.no_longer_failing(id);
             let block = &mut cache.blocks[id as usize];
@@ -364,14 +372,9 @@ impl Cache {
 
 impl Block {
     /// Sectors are no longer known: what they are is what the device has.
-    fn forget(&mut self, sectors: SectorMask, durability: &mut Durability) {
+    fn forget(&mut self, sectors: SectorMask) {
         self.valid &= !sectors;
-        if self.unsynced & sectors != 0 {
-            self.unsynced &= !sectors;
-            if !planted!(ClearForgetsEvictions) {
-                durability.evicted(self.volume, self.written_in);
-            }
-        }
+        self.unsynced &= !sectors;
     }
 }
 

@@ -100,6 +100,8 @@ pub struct VolumeStats {
     pub device_errors: u64,
     /// Clients disconnected because they did not read their replies while others waited for the memory.
     pub deaf_disconnects: u64,
+    /// Clients disconnected because they did not send the payload of a write while others waited for the memory.
+    pub stalled_disconnects: u64,
     /// Blocks that were read ahead and then asked for.
     pub prefetch_used_blocks: u64,
     /// Blocks that were read ahead and dropped or overwritten before anybody asked for them.

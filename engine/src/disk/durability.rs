@@ -117,6 +117,13 @@ impl Durability {
         }
     }
 
+    /// The device has content of the volume that no flush covers and that the cache does not have: zeros that it made, or
+    /// what an accepted loss leaves.
+    pub(crate) fn unsettled(&mut self, volume: VolumeId) {
+        let generation = self.written(volume);
+        self.evicted(volume, generation);
+    }
+
     /// A flush of the volume begins: it covers what has completed.
     pub(crate) fn flush_begun(&mut self, volume: VolumeId) {
         let volume = &mut self.volumes[volume.0 as usize];

@@ -11,5 +11,7 @@ pub(crate) use answered::{ANSWERED_MAX, Answered};
 pub(crate) use connection::{Connection, Inbound};
 pub use handshake::{Ending, Export, Exports, Handshake, Outcome, Tls};
 pub use request::{Header, Kind, Parsed, parse};
-pub(crate) use session::PATIENCE_NS;
+#[cfg(test)]
+pub(crate) use session::REQUESTS_PER_TENANT;
+pub(crate) use session::{ANSWER_UNITS, PATIENCE_NS};
 pub use wire::Errno;

@@ -6,9 +6,10 @@ use super::{Connection, Inbound};
 use crate::control::TenantId;
 use crate::disk::VolumeId;
 use crate::event::{Action, ConnId, Farewell, Session};
-use crate::server::{Server, Todo};
+use crate::server::Server;
 use crate::units::{BLOCK, Nanos, PIECE, SECOND};
-use crate::volume::{FlushFor, RANGES_MAX};
+use crate::volume::FlushFor;
+use crate::work::Todo;
 
 /// Parts of replies that may wait to be sent on a connection: twice what a client at the bound of bytes has with requests
 /// of 4 KiB. It bounds what replies of a few bytes cost.
@@ -16,6 +17,16 @@ const PARTS_MAX: usize = 4096;
 /// Nanoseconds for which a client may take nothing while others wait for the frames of its replies. Longer than a network
 /// needs to recover, shorter than the 30 s after which clients give up on a request.
 pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
+/// Bytes a second at which a client that has begun to send a payload is never too slow: each block that has come adds a
+/// quarter of a second to [`PATIENCE_NS`], so that a piece of 256 KiB is complete within 26 s, less than the 30 s of
+/// other clients. Counted only while others of the tenant wait for frames.
+pub(crate) const PAYLOAD_BYTES_PER_S: u64 = 16 * 1024;
+/// Units of work of an answer.
+pub(crate) const ANSWER_UNITS: u32 = 3;
+/// Requests of one tenant that were received and not answered, over all its connections: 32 connections with as many as
+/// each may have. Beyond it, a connection may have one at a time. It bounds the memory of requests, pieces and
+/// waiters (about 12 MiB a tenant), and what those cost that are looked at together.
+pub(crate) const REQUESTS_PER_TENANT: u32 = 4096;
 /// Extents in one answer to BLOCK_STATUS: clients ask again for the rest.
 const EXTENTS_MAX: usize = 128;
 
@@ -76,6 +87,9 @@ impl Server {
         connection.changing += u32::from(changes(header.kind));
         let volume = connection.volume;
         self.volume_mut(volume).requests += 1;
+        let partition = self.cache.partition_mut(self.cache.volume(volume).tenant);
+        partition.requests += 1;
+        partition.crowded |= partition.requests >= REQUESTS_PER_TENANT;
         self.device.begin_demand(self.now, self.cache.volume(volume).tenant);
         let arrived = since.min(self.now);
         let state = self.volume_mut(volume);
@@ -114,7 +128,7 @@ impl Server {
                     let most = u64::from(self.cache.partition(tenant).target) / 2 * BLOCK;
                     let state = &mut self.requests[request];
                     state.end = state.end.min(state.start + most);
-                    self.go_on(request);
+                    self.cache_arrived(tenant, request);
                 }
                 Kind::Write => self.next_payload(request),
                 Kind::Flush => self.flush_arrived(volume, FlushFor::Request(request)),
@@ -193,12 +207,15 @@ impl Server {
         let partition = self.cache.partition_mut(tenant);
         partition.owed -= frames;
         if std::mem::take(&mut partition.throttled) {
-            self.unthrottle(tenant);
+            self.put_off(Todo::Replies(tenant));
         }
     }
 
     /// A tenant's replies may take more frames than before: its connections that wait for that are looked at again.
     pub(crate) fn unthrottle(&mut self, tenant: TenantId) {
+        // Not interrupted: a look at a connection takes a tenth of one at a block, and there are about a thousand at
+        // most.
+        self.charge(tenant, self.connections.len() as u32 / 10 + 1);
         for conn in (0..self.connections.len() as u32).map(ConnId) {
             let Some(connection) = &self.connections[conn.0 as usize] else { continue };
             if self.tenant_of(connection.volume) != tenant {
@@ -240,10 +257,46 @@ impl Server {
         }
     }
 
+    /// Clients that do not send the payload of a write while others of their tenant wait for frames are disconnected:
+    /// all that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
+    pub(crate) fn part_with_stalled(&mut self, tenant: TenantId) {
+        let Some(hungry_since) = self.hungry_since(tenant) else { return };
+        let mut next = Nanos::MAX;
+        for at in 0..self.connections.len() {
+            let Some(connection) = &self.connections[at] else { continue };
+            let Inbound::Payload { piece, received } = connection.inbound else { continue };
+            let volume = connection.volume;
+            if !connection.open || connection.closing || self.tenant_of(volume) != tenant {
+                continue;
+            }
+            let began = self.pieces[piece].receiving_since.max(hungry_since);
+            let deadline = began + PATIENCE_NS + received * SECOND / PAYLOAD_BYTES_PER_S;
+            if deadline > self.now {
+                next = next.min(deadline);
+                continue;
+            }
+            self.conn(ConnId(at as u32)).closing = true;
+            self.volume_mut(volume).counters.stalled_disconnects += 1;
+            self.actions.push_back(Action::Close(ConnId(at as u32), Farewell::Stalled));
+        }
+        if next < Nanos::MAX {
+            self.wake_at(next);
+        }
+    }
+
     /// Since when somebody waits for a tenant's frames, or to be allowed some for a reply although it has read all others.
     fn hungry_since(&self, tenant: TenantId) -> Option<Nanos> {
         let waiting = &self.waiting[tenant.0 as usize];
-        let pieces = waiting.reads.front().into_iter().chain(waiting.writes.front());
+        let writes = waiting.writes.iter().filter_map(|&volume| self.volume(volume).writes.front());
+        let pieces = waiting.reads.front().into_iter().chain(writes);
+        let partition = self.cache.partition(tenant);
+        if waiting.reads.is_empty()
+            && waiting.writes.is_empty()
+            && !partition.throttled
+            && !self.replies_are_put_off(tenant)
+        {
+            return None;
+        }
         let stalled = self.connections.iter().flatten().filter(|connection| {
             let stalled = !connection.stalled.is_empty() && connection.owed() == 0;
             stalled && self.tenant_of(connection.volume) == tenant
@@ -282,8 +335,9 @@ impl Server {
         self.resume_stalled(conn);
         self.end_streams(volume, Some(conn));
         let tenant = self.tenant_of(volume);
+        self.forget_caches(tenant, conn);
         self.cache.partition_mut(tenant).stirred = true;
-        self.unthrottle(tenant);
+        self.put_off(Todo::Replies(tenant));
         self.conn(conn).in_flight -= 1;
         self.check_gone(conn);
     }
@@ -326,7 +380,8 @@ impl Server {
                 connection.in_flight >= self.config.requests_per_connection
                     || connection.exclusive.is_some()
                     || self.is_full(connection)
-                    || self.volume(connection.volume).ranges.len() >= RANGES_MAX
+                    || self.volume(connection.volume).crowded
+                    || connection.in_flight > 0 && self.cache.partition(self.tenant_of(connection.volume)).crowded
             }
             _ => false,
         }
@@ -382,6 +437,9 @@ impl Server {
             extents[count] = ((range.end - range.start) as u32, if is_hole { hole } else { 0 });
             count += 1;
         }
+        let tenant = self.tenant_of(self.requests[request].volume);
+        // Two searches in a tree and a part of a reply for each.
+        self.charge(tenant, 2 * count as u32);
         self.send(conn, |connection| connection.push_extents(cookie, &extents[..count]));
         self.requests[request].begun = true;
         self.finish(request);
@@ -394,14 +452,16 @@ impl Server {
         if state.queued {
             return;
         }
-        if state.is_done() {
+        if state.is_done() && !self.work.is_spent() {
+            // One event may finish thousands: all that waited for one block, or for one flush.
+            self.work.step(ANSWER_UNITS);
             self.finish(request);
         } else {
             self.put_on_agenda(request);
         }
     }
 
-    fn put_on_agenda(&mut self, request: u32) {
+    pub(crate) fn put_on_agenda(&mut self, request: u32) {
         if !std::mem::replace(&mut self.requests[request].queued, true) {
             self.agenda.push_back(Todo::Request(request));
         }
@@ -413,10 +473,7 @@ impl Server {
         self.requests[request].queued = true;
         let stalled = match self.requests[request].kind {
             Kind::Read | Kind::Cache => self.read_on(request),
-            Kind::Zeroes => {
-                self.zero_on(request);
-                false
-            }
+            Kind::Zeroes => self.zero_on(request),
             Kind::Write | Kind::Trim | Kind::Flush | Kind::Status => false,
         };
         let state = &mut self.requests[request];
@@ -454,8 +511,9 @@ impl Server {
             self.count(request);
         }
         let changes = changes(self.requests[request].kind);
-        self.requests.give(request);
         self.volume_mut(volume).requests -= 1;
+        self.request_gone(request, volume);
+        self.requests.give(request);
         self.device.end_demand(self.now, self.cache.volume(volume).tenant);
         if self.volume(volume).closing.is_some() {
             self.poke(volume);
@@ -470,6 +528,23 @@ impl Server {
         }
         self.note_pause(conn);
         self.check_gone(conn);
+    }
+
+    /// A tenant has one request fewer.
+    fn request_gone(&mut self, request: u32, volume: VolumeId) {
+        let tenant = self.tenant_of(volume);
+        let partition = self.cache.partition_mut(tenant);
+        partition.requests -= 1;
+        if partition.crowded && partition.requests <= REQUESTS_PER_TENANT / 4 * 3 {
+            partition.crowded = false;
+            self.put_off(Todo::Replies(tenant));
+        }
+        if std::mem::take(&mut self.requests[request].caching) {
+            self.cache.partition_mut(tenant).caching -= 1;
+            if let Some(next) = self.waiting_of(tenant).caches.pop_front() {
+                self.begin_cache(tenant, next);
+            }
+        }
     }
 
     fn reply(&mut self, request: u32) {

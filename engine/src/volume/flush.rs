@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use crate::control::{Report, WriteCache};
 use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, VolumeId};
-use crate::nbd::Errno;
+use crate::nbd::{ANSWER_UNITS, Errno};
 use crate::server::Server;
 
 /// Who waits for a flush.
@@ -95,9 +95,7 @@ impl Server {
         self.flush_dirt(tenant, volume);
         let epoch = self.cache.volume_mut(volume).ledger.close();
         self.volume_mut(volume).flushes.waiting.push_back(Waiting { who, epoch, failed: None });
-        if self.volume(volume).writebacks > 0 {
-            self.device.hurry_writes(self.tenant_of(volume), volume);
-        }
+        self.hurry_writes(volume);
         self.poke(volume);
     }
 
@@ -105,6 +103,10 @@ impl Server {
         match who {
             FlushFor::Request(request) => {
                 self.requests[request].error = result.err();
+                if self.work.is_spent() {
+                    return self.put_on_agenda(request);
+                }
+                self.work.step(ANSWER_UNITS);
                 self.finish(request);
             }
             FlushFor::Control => {
@@ -223,7 +225,10 @@ impl Server {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         let (flushes, why) = (&mut state.flushes, state.write_error);
         self.cache.give_up_failing(volume, |epoch| flushes.write_failed(epoch, why));
-        flushes.lost = false;
+        if std::mem::take(&mut flushes.lost) {
+            // What can be read instead is covered by no flush either, until the next one succeeds.
+            self.cache.durability.unsettled(volume);
+        }
         flushes.failing = false;
         state.clearing.push(token);
         self.poke(volume);

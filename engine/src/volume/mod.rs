@@ -16,9 +16,11 @@ pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
 pub(crate) use order::{Order, Ticket, Who};
 pub(crate) use pace::Pace;
-pub(crate) use range::{RANGES_MAX, RangeOp};
+pub(crate) use range::RangeOp;
 pub(crate) use request::{Piece, Request, Waiter};
 pub(crate) use stream::{Halted, Streams};
+
+use std::collections::VecDeque;
 
 use crate::control::{OpStats, VolumeSpec, WriteCache};
 use crate::disk::VolumeId;
@@ -55,6 +57,7 @@ pub(crate) struct Counters {
     pub(crate) device_write_bytes: u64,
     pub(crate) device_errors: u64,
     pub(crate) deaf_disconnects: u64,
+    pub(crate) stalled_disconnects: u64,
 }
 
 impl Counters {
@@ -85,6 +88,8 @@ pub(crate) struct Volume {
     pub(crate) flushes: Flushes,
     /// Operations on ranges that are waiting or in the device, in order of arrival; at most [`RANGES_MAX`].
     pub(crate) ranges: Vec<RangeOp>,
+    /// There are too many of them or of those that wait for them: its connections are not read.
+    pub(crate) crowded: bool,
     /// They, and the pieces that wait for them.
     pub(crate) order: Order,
     /// What is read sequentially.
@@ -93,8 +98,14 @@ pub(crate) struct Volume {
     pub(crate) connections: u32,
     /// Requests received and not answered.
     pub(crate) requests: u32,
+    /// Pieces that wait for frames to be written.
+    pub(crate) writes: VecDeque<u32>,
+    /// Frames that wait for payload.
+    pub(crate) receiving: u32,
     /// Write-backs in flight.
     pub(crate) writebacks: u32,
+    /// All of them that wait for their turn at the device are urgent.
+    pub(crate) hurried: bool,
     /// How fast dirt is written.
     pub(crate) pace: Pace,
     /// All device requests in flight or waiting.
@@ -127,12 +138,16 @@ impl Volume {
             holes,
             flushes: Flushes::default(),
             ranges: Vec::new(),
+            crowded: false,
             order: Order::default(),
             streams: Streams::default(),
             counters: Counters::default(),
             connections: 0,
             requests: 0,
+            writes: VecDeque::new(),
+            receiving: 0,
             writebacks: 0,
+            hurried: false,
             pace: Pace::default(),
             device_requests: 0,
             retry_at: 0,

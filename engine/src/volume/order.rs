@@ -14,7 +14,7 @@
 //!
 //! Downside: places are allocated; but only while there are range operations, of which there are few.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// A place in the order. Later ones are larger.
 pub(crate) type Ticket = u64;
@@ -51,6 +51,7 @@ impl Place {
 pub(crate) struct Order {
     places: BTreeMap<Ticket, Place>,
     next: Ticket,
+    looks: u32,
 }
 
 impl Order {
@@ -81,7 +82,11 @@ impl Order {
 
     /// Lets `ticket` wait for the latest place before `below` that it conflicts with. False if there is none.
     fn wait(&mut self, below: Ticket, ticket: Ticket, place: &Place) -> bool {
-        let blocking = self.places.range_mut(..below).rev().find(|(_, older)| older.conflicts(place));
+        let looks = &mut self.looks;
+        let blocking = self.places.range_mut(..below).rev().find(|(_, older)| {
+            *looks = looks.saturating_add(1);
+            older.conflicts(place)
+        });
         match blocking {
             Some((_, older)) => {
                 older.behind.push(ticket);
@@ -91,18 +96,32 @@ impl Order {
         }
     }
 
-    /// A place is given up. Those who need not wait any more are added to `freed`, in order of arrival; they still have
-    /// their places.
-    pub(crate) fn leave(&mut self, ticket: Ticket, freed: &mut VecDeque<(Ticket, Who)>) {
+    /// A place is given up. Those that waited for it are added to `behind`, in order of arrival: each is to be
+    /// looked at again ([`Order::look_again`]), now or later.
+    pub(crate) fn leave(&mut self, ticket: Ticket, behind: &mut Vec<Ticket>) {
         let gone = self.places.remove(&ticket).expect("a place that is given up once");
-        for behind in gone.behind {
-            // It conflicts with nothing between the one that left and itself, or it would have waited for that.
-            let place = self.places.remove(&behind).expect("a waiting place");
-            if planted!(OrderWaitsOnce) || !self.wait(ticket, behind, &place) {
-                freed.push_back((behind, place.who));
-            }
-            self.places.insert(behind, place);
-        }
+        behind.extend(gone.behind);
+    }
+
+    /// The place before which `ticket` waited, `below`, has been given up: who need not wait any more, if it is so, and
+    /// keeps its place until it is given up too.
+    pub(crate) fn look_again(&mut self, ticket: Ticket, below: Ticket) -> Option<Who> {
+        // It conflicts with nothing between the one that left and itself, or it would have waited for that.
+        let place = self.places.remove(&ticket).expect("a waiting place");
+        let who = place.who;
+        let waits = !planted!(OrderWaitsOnce) && self.wait(below, ticket, &place);
+        self.places.insert(ticket, place);
+        (!waits).then_some(who)
+    }
+
+    /// Places that were looked at since this was last asked.
+    pub(crate) fn take_looks(&mut self) -> u32 {
+        std::mem::take(&mut self.looks)
+    }
+
+    /// How many places there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
     }
 }
 
@@ -112,9 +131,9 @@ mod tests {
 
     /// Gives up a place: who is freed.
     fn leave(order: &mut Order, ticket: Ticket) -> Vec<(Ticket, Who)> {
-        let mut freed = VecDeque::new();
-        order.leave(ticket, &mut freed);
-        freed.into()
+        let mut behind = Vec::new();
+        order.leave(ticket, &mut behind);
+        behind.into_iter().filter_map(|other| Some((other, order.look_again(other, ticket)?))).collect()
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::disk::{Op, Purpose, Segment, VolumeId};
 use crate::nbd::{Errno, Kind};
 use crate::server::Server;
 use crate::units::{BLOCK, MILLISECOND};
+use crate::work::Todo;
 
 /// WRITE_ZEROES from this length on is left to the device on preallocated volumes (design, section 8).
 const ZERO_RANGE_MIN: u64 = 1 << 20;
@@ -31,8 +32,18 @@ const ZEROS_BYTES: u64 = 1 << 20;
 /// Range operations of one volume, waiting or in the device. At this bound nothing more is read from its connections. As
 /// many as one connection may have requests in flight, so that one alone is never stopped here.
 pub(crate) const RANGES_MAX: usize = 128;
-/// Blocks that a sweep looks at before others get their turn: about 0.3 ms.
-const SWEEP_BLOCKS: u64 = 16 * 1024;
+/// Places in the order of one volume, those of pieces that wait included, from which on nothing more is read from its
+/// connections: each newcomer may look at all of them.
+const PLACES_MAX: usize = 512;
+/// Range operations of one volume in the device at once: to the file system they are changes of its metadata, one after
+/// the other, and reads of other volumes that need it wait for all that are there.
+const IN_DEVICE_MAX: usize = 2;
+/// Places that are looked at in a unit of work: they lie together in a tree.
+const LOOKS_PER_UNIT: u32 = 16;
+/// Blocks that a curve forgets in a unit of work: most are not sampled.
+const HASHES_PER_UNIT: u64 = 40;
+/// Units of work of a block that is dropped: five lists, its frame and its entry.
+const DROP_UNITS: u32 = 2;
 
 /// An operation on a range, waiting or in the device.
 #[derive(Debug)]
@@ -43,7 +54,8 @@ pub(crate) struct RangeOp {
     first: bool,
     start: u64,
     end: u64,
-    op: Op,
+    /// What the device does; `None` if it does nothing, and only what the cache has is dropped.
+    op: Option<Op>,
     /// Whose; `None` for initialising.
     request: Option<u32>,
     /// What the device refuses is not done another way.
@@ -75,19 +87,11 @@ impl Server {
         }
         if unit == PUNCH_UNIT {
             self.requests[request].active += 1;
-            return self.range_arrived(volume, (from, to), (from, to), Op::Punch, Some(request), false);
+            return self.range_arrived(volume, (from, to), (from, to), Some(Op::Punch), Some(request), false);
         }
-        // Preallocated space is kept: only what was not written yet is saved from being written. A block in use stays as
-        // it is, and so does one that a flush is waiting for: its older content was not promised.
-        self.cache.for_each(volume, from / BLOCK, to / BLOCK, |cache, id| {
-            let block = cache.block(id);
-            let wanted = block.dirty != 0 && cache.volume(volume).ledger.is_closed(block.dirty_epoch);
-            if block.quiet() && (!wanted || planted!(TrimDropsFlushing)) {
-                cache.drop_block(id);
-            }
-        });
-        self.curve_dropped(volume, from, to);
-        self.finish(request);
+        // Preallocated space is kept: only what was not written yet is saved from being written.
+        self.requests[request].active += 1;
+        self.range_arrived(volume, (from, to), (from, to), None, Some(request), false);
     }
 
     pub(crate) fn zeroes_arrived(&mut self, request: u32, no_hole: bool, fast: bool) {
@@ -109,21 +113,27 @@ impl Server {
             state.active += 1;
             // Its place is as wide as the request: the ends are zeroed when, and only if, the device did its part.
             let op = if punch { Op::Punch } else { Op::Zero };
-            self.range_arrived(volume, (start, end), (from, to), op, Some(request), fast);
+            self.range_arrived(volume, (start, end), (from, to), Some(op), Some(request), fast);
         }
         self.go_on(request);
     }
 
     /// Writes what a WRITE_ZEROES does not leave to the device, a piece at a time.
-    pub(crate) fn zero_on(&mut self, request: u32) {
+    /// True if the rest is put off: the request stands on a list then.
+    pub(crate) fn zero_on(&mut self, request: u32) -> bool {
         let ranges = u32::from(self.requests[request].skip.1 > 0);
         while self.requests[request].active <= ranges {
+            if self.work.is_spent() && self.requests[request].upcoming().is_some() {
+                self.agenda.push_back(Todo::Request(request));
+                return true;
+            }
             let Some((start, end)) = self.requests[request].next_piece() else { break };
             self.requests[request].active += 1;
             let volume = self.requests[request].volume;
             let piece = self.open_piece(request, start, end);
             self.reserve_or_wait(volume, piece);
         }
+        false
     }
 
     fn range_arrived(
@@ -131,7 +141,7 @@ impl Server {
         volume: VolumeId,
         place: (u64, u64),
         (start, end): (u64, u64),
-        op: Op,
+        op: Option<Op>,
         request: Option<u32>,
         fast: bool,
     ) {
@@ -154,26 +164,75 @@ impl Server {
             looks: 0,
         });
         debug_assert!(state.ranges.len() <= RANGES_MAX);
-        if state.ranges.len() == RANGES_MAX {
-            self.note_pauses(volume);
-        }
+        self.note_crowd(volume);
         self.poke(volume);
+    }
+
+    /// Whether so many operations on ranges, or pieces that wait for them, are there that connections of the volume are
+    /// not read.
+    fn note_crowd(&mut self, volume: VolumeId) {
+        let state = self.volume_mut(volume);
+        let looks = state.order.take_looks();
+        let (ranges, places) = (state.ranges.len(), state.order.len());
+        if !state.crowded && (ranges >= RANGES_MAX || places >= PLACES_MAX) {
+            state.crowded = true;
+            self.note_pauses(volume);
+        } else if state.crowded && ranges <= RANGES_MAX / 2 && places <= PLACES_MAX / 2 {
+            // Not at each one that ends: all connections of the volume are looked at.
+            state.crowded = false;
+            self.put_off(Todo::Replies(self.tenant_of(volume)));
+        }
+        self.charge(self.tenant_of(volume), looks / LOOKS_PER_UNIT);
+    }
+
+    /// Whether a piece conflicts with a place in the order: it has one of its own then.
+    pub(crate) fn must_wait_in_order(&mut self, volume: VolumeId, start: u64, end: u64, who: Who) -> bool {
+        let order = &mut self.volume_mut(volume).order;
+        if order.is_empty() {
+            return false;
+        }
+        let waits = order.must_wait(start, end, who);
+        self.note_crowd(volume);
+        waits
     }
 
     /// Range operations go on: sweep, then to the device.
     pub(crate) fn ranges_on(&mut self, volume: VolumeId) {
-        for at in 0..self.volume(volume).ranges.len() {
+        let mut at = 0;
+        let mut in_device = self.volume(volume).ranges.iter().filter(|range| range.in_device).count();
+        while at < self.volume(volume).ranges.len() {
             let range = &self.volume(volume).ranges[at];
-            if range.first && !range.in_device && self.sweep(volume, at) {
-                self.submit_range(volume, at);
+            if !range.first || range.in_device || range.swept == range.end && in_device >= IN_DEVICE_MAX {
+                at += 1;
+                continue;
             }
+            if self.work.is_spent() {
+                // The rest in its tenant's turn.
+                return self.poke(volume);
+            }
+            let op = range.op;
+            match (self.sweep(volume, at), op) {
+                (true, None) => {
+                    self.range_over(volume, at, Ok(()));
+                    continue;
+                }
+                (true, Some(op)) if in_device < IN_DEVICE_MAX => {
+                    in_device += 1;
+                    self.submit_range(volume, at, op);
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        if self.work.is_spent() {
+            self.poke(volume);
         }
     }
 
-    fn submit_range(&mut self, volume: VolumeId, at: usize) {
+    fn submit_range(&mut self, volume: VolumeId, at: usize, op: Op) {
         let range = &mut self.volume_mut(volume).ranges[at];
         range.in_device = true;
-        let (ticket, op, start, end) = (range.ticket, range.op, range.zeroed, range.end);
+        let (ticket, start, end) = (range.ticket, range.zeroed, range.end);
         let tenant = self.tenant_of(volume);
         let io = self.device.prepare(op, volume, tenant, Purpose::Range(ticket));
         self.device.slot_mut(io).io.offset = start;
@@ -199,17 +258,27 @@ impl Server {
     /// nobody, but a flush or a power cut may want it, and the device may fail.
     fn sweep(&mut self, volume: VolumeId, at: usize) -> bool {
         let range = &self.volume(volume).ranges[at];
-        let (mut swept, mut cleaned, end) = (range.swept, range.cleaned, range.end);
+        let (from, mut swept, mut cleaned, end) = (range.swept, range.swept, range.cleaned, range.end);
         let trims = range.request.is_some_and(|request| self.requests[request].kind == Kind::Trim);
-        if self.cache.cached_blocks(volume) == 0 {
-            swept = end;
-        }
-        let mut looks = SWEEP_BLOCKS;
-        while swept < end && looks > 0 {
+        let in_cache_only = range.op.is_none();
+        let tenant = self.tenant_of(volume);
+        #[cfg(test)]
+        let mut looks = 0;
+        while swept < end && !self.work.is_spent() {
+            if let Some(past) = self.cache.nothing_until(volume, swept / BLOCK) {
+                let past = (past * BLOCK).min(end);
+                self.charge(tenant, ((past - swept) / BLOCK / HASHES_PER_UNIT) as u32 + 1);
+                swept = past;
+                continue;
+            }
+            self.charge(tenant, 1);
+            #[cfg(test)]
+            (looks += 1);
             if let Some(id) = self.cache.lookup(volume, swept / BLOCK) {
                 if !self.stands_in_the_way(id, trims) {
+                    self.charge(tenant, DROP_UNITS);
                     self.cache.drop_block(id);
-                } else {
+                } else if !in_cache_only {
                     self.write_before_sweep(id);
                     if !planted!(ZeroRangeIgnoresInFlight) {
                         break;
@@ -217,36 +286,40 @@ impl Server {
                 }
             }
             swept += BLOCK;
-            looks -= 1;
         }
+        self.curve_dropped(volume, from, swept);
         // One is in the way: those behind it need not wait for it to be written too.
         cleaned = cleaned.max(swept);
-        while cleaned < end && looks > 0 && self.volume(volume).writebacks < WRITEBACKS_MAX {
+        while cleaned < end && !self.work.is_spent() && self.volume(volume).writebacks < WRITEBACKS_MAX {
+            self.charge(tenant, 1);
+            if let Some(past) = self.cache.nothing_until(volume, cleaned / BLOCK) {
+                cleaned = (past * BLOCK).min(end);
+                continue;
+            }
+            #[cfg(test)]
+            (looks += 1);
             if let Some(id) = self.cache.lookup(volume, cleaned / BLOCK)
                 && self.stands_in_the_way(id, trims)
             {
                 self.write_before_sweep(id);
             }
             cleaned += BLOCK;
-            looks -= 1;
-        }
-        if looks == 0 {
-            // The rest when others had their turn.
-            self.wake_at(self.now);
         }
         let range = &mut self.volume_mut(volume).ranges[at];
         (range.swept, range.cleaned) = (swept, cleaned);
         #[cfg(test)]
         {
-            range.looks += SWEEP_BLOCKS - looks;
+            range.looks += looks;
         }
         swept >= end
     }
 
-    /// Whether a block of a range is in use, or has content that must be on the device before it may be dropped.
+    /// Whether a block of a range is in use, or has content that must be on the device before it may be dropped. (What
+    /// a flush waits for must, even if it is trimmed: the older content was not promised.)
     fn stands_in_the_way(&self, id: BlockId, trims: bool) -> bool {
         let block = self.cache.block(id);
-        let wanted = || self.cache.volume(block.volume).ledger.is_closed(block.dirty_epoch);
+        let wanted =
+            || self.cache.volume(block.volume).ledger.is_closed(block.dirty_epoch) && !planted!(TrimDropsFlushing);
         !block.quiet() || block.dirty != 0 && (!trims || wanted())
     }
 
@@ -292,8 +365,7 @@ impl Server {
                 let (over, asked) = (range.zeroed == range.end, range.request.is_some());
                 if asked {
                     // If a later device flush fails, this cannot be done again: it counts as evicted.
-                    let generation = self.cache.durability.written(volume);
-                    self.cache.durability.evicted(volume, generation);
+                    self.cache.durability.unsettled(volume);
                 }
                 if !over {
                     return;
@@ -305,15 +377,15 @@ impl Server {
                 }
             }
         }
+        self.range_over(volume, at, result);
+    }
+
+    fn range_over(&mut self, volume: VolumeId, at: usize, result: Result<(), Errno>) {
         let range = self.volume_mut(volume).ranges.remove(at);
-        if result.is_ok() {
+        if result.is_ok() && range.op.is_some() {
             self.note_zeros(volume, &range);
-            self.curve_dropped(volume, range.start, range.end);
         }
-        if self.volume(volume).ranges.len() + 1 == RANGES_MAX {
-            self.note_pauses(volume);
-        }
-        self.leave_order(volume, ticket);
+        self.leave_order(volume, range.ticket);
         match range.request {
             Some(request) => self.part_done(request),
             None => self.wake_at(self.now),
@@ -324,7 +396,7 @@ impl Server {
         let state = self.volume_mut(volume);
         // What was written counts as data, and so do a sparse volume's zeros that were to keep their space: BLOCK_STATUS
         // must not call them a hole.
-        if range.op == Op::Punch || range.op == Op::Zero && !state.spec.sparse {
+        if range.op == Some(Op::Punch) || range.op == Some(Op::Zero) && !state.spec.sparse {
             state.holes.dig(range.start, range.end);
             state.initialising |= state.spec.initialise && !state.holes.is_empty();
             if state.initialising {
@@ -340,8 +412,8 @@ impl Server {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         let range = &mut state.ranges[at];
         match range.op {
-            Op::Punch if error == Errno::NotSupported => state.spec.can_punch = false,
-            Op::Zero if error == Errno::NotSupported => state.spec.can_zero = false,
+            Some(Op::Punch) if error == Errno::NotSupported => state.spec.can_punch = false,
+            Some(Op::Zero) if error == Errno::NotSupported => state.spec.can_zero = false,
             _ => {}
         }
         let Some(request) = range.request else {
@@ -353,37 +425,45 @@ impl Server {
             // It has only failed to give space back. What was dirty there is dropped already, which a trim may do.
             return false;
         }
-        if range.fast || matches!(range.op, Op::Write { .. }) {
+        if range.fast || matches!(range.op, Some(Op::Write { .. })) {
             request.error = Some(error);
             return false;
         }
-        range.op = Op::Write { durable: false };
+        range.op = Some(Op::Write { durable: false });
         true
     }
 
-    /// A place is given up: pieces that waited for it go on, in order of arrival.
+    /// A place is given up: those that waited for it go on, in order of arrival, as many as the step allows. The others
+    /// keep their places meanwhile, so that nothing overtakes them.
     fn leave_order(&mut self, volume: VolumeId, ticket: Ticket) {
         let mut freed = std::mem::take(&mut self.freed);
         self.volume_mut(volume).order.leave(ticket, &mut freed);
-        while let Some((ticket, who)) = freed.pop_front() {
-            let state = self.volume_mut(volume);
-            match who {
-                Who::Range => {
-                    let range = state.ranges.iter_mut().find(|range| range.ticket == ticket);
-                    range.expect("a waiting range").first = true;
-                    self.poke(volume);
-                }
-                Who::Reader(piece) => {
-                    state.order.leave(ticket, &mut freed);
-                    self.read_when_first(piece);
-                }
-                Who::Writer(piece) => {
-                    state.order.leave(ticket, &mut freed);
-                    self.write_in_order(piece);
-                }
+        let places = freed.drain(..).map(|behind| Todo::Place { volume, ticket: behind, below: ticket });
+        self.agenda.extend(places);
+        self.freed = freed;
+        self.note_crowd(volume);
+    }
+
+    /// What a place waited for, the one before `below`, has left.
+    pub(crate) fn look_at_place(&mut self, volume: VolumeId, ticket: Ticket, below: Ticket) {
+        self.charge(self.tenant_of(volume), 1);
+        let freed = self.volume_mut(volume).order.look_again(ticket, below);
+        match freed {
+            None => self.note_crowd(volume),
+            Some(Who::Range) => {
+                let range = self.volume_mut(volume).ranges.iter_mut().find(|range| range.ticket == ticket);
+                range.expect("a waiting range").first = true;
+                self.poke(volume);
+            }
+            Some(Who::Reader(piece)) => {
+                self.leave_order(volume, ticket);
+                self.read_when_first(piece);
+            }
+            Some(Who::Writer(piece)) => {
+                self.leave_order(volume, ticket);
+                self.write_in_order(piece);
             }
         }
-        self.freed = freed;
     }
 
     /// Nothing that came before a read's piece is in its way any more.
@@ -409,7 +489,7 @@ impl Server {
             return self.wake_at(quiet_at.max(self.now + 20 * MILLISECOND));
         }
         let hole = (hole.start, hole.end);
-        self.range_arrived(volume, hole, hole, Op::Write { durable: false }, None, false);
+        self.range_arrived(volume, hole, hole, Some(Op::Write { durable: false }), None, false);
     }
 
     fn agenda_has_no_ranges(&self) -> bool {
@@ -585,6 +665,9 @@ mod tests {
             let conn = if at % 2 == 0 { first } else { second };
             rig.ask_as(conn, at, command::TRIM, 0, at % 100 * PUNCH_UNIT, PUNCH_UNIT);
         }
+        assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Pause; 2]);
+        // Not at each that ends: all connections are looked at.
+        (1..RANGES_MAX / 2).for_each(|_| rig.complete(0, Ok(())));
         assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Pause; 2]);
         rig.complete(0, Ok(()));
         assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Header; 2]);

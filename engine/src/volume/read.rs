@@ -3,13 +3,22 @@
 use crate::cache::{BlockId, FrameId, NONE};
 use crate::control::TenantId;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
+use crate::event::ConnId;
 use crate::nbd::{Errno, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, PIECE, sectors_touched};
 use crate::volume::{Request, Who};
+use crate::work::Todo;
 
 /// Pieces of one read that are worked at once: enough to keep the disk streaming under a single large read.
 const WINDOW: u32 = 4;
+
+/// CACHE requests of one tenant that are worked at once, each with [`WINDOW`] pieces: 2 MiB, which keep a disk
+/// streaming. Nobody waits for them, so that more would only stand before what somebody waits for.
+const CACHES_MAX: u32 = 2;
+
+/// Units of work of a block of a CACHE request: found, touched, held and let go.
+const CACHE_UNITS: u32 = 2;
 
 /// Stands for a block that must come from the device, until it has.
 const MISSING: FrameId = FrameId(u32::MAX);
@@ -45,6 +54,11 @@ impl Server {
                 return false;
             }
             let Some((start, end)) = state.upcoming() else { return false };
+            if self.work.is_spent() {
+                // The rest in its tenant's turn.
+                self.agenda.push_back(Todo::Request(request));
+                return true;
+            }
             let Some(end) = self.reply_fits(request, start, end) else {
                 self.stall(request);
                 return true;
@@ -128,8 +142,7 @@ impl Server {
         let request = self.pieces[piece].request;
         let volume = self.requests[request].volume;
         let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
-        let order = &mut self.volume_mut(volume).order;
-        if !order.is_empty() && order.must_wait(start, end, Who::Reader(piece)) {
+        if self.must_wait_in_order(volume, start, end, Who::Reader(piece)) {
             return true;
         }
         self.read_in_order(piece)
@@ -146,6 +159,12 @@ impl Server {
         }
         let (missing, prefetched) = self.find_hits(piece, volume);
         let tenant = self.tenant_of(volume);
+        let blocks = self.pieces[piece].blocks() as u32;
+        match self.requests[request].kind {
+            // No byte of it is sent, by which it would be charged.
+            Kind::Cache => self.charge(tenant, CACHE_UNITS * blocks),
+            _ => self.work.step(blocks),
+        }
         let mut frames = std::mem::take(&mut self.frames_taken);
         frames.clear();
         if missing > 0 && !self.cache.take_frames(tenant, missing, &mut frames) {
@@ -414,38 +433,69 @@ impl Server {
         self.pieces[piece].frames = frames;
     }
 
-    /// Frames of a tenant became free, or blocks clean: pieces that wait for them are tried again, in order.
-    pub(crate) fn wake_waiting(&mut self) {
+    /// Frames of tenants became free, or blocks clean: pieces that wait for them are tried again, in their tenants'
+    /// turns.
+    pub(crate) fn put_off_waiting(&mut self) {
         #[cfg(feature = "planted-bugs")]
         if crate::planted::is(crate::planted::Bug::WaitersWokenOncePerMoment) && crate::planted::seen(self.now) {
             return;
         }
         for tenant in 0..self.waiting.len() {
-            if self.waiting[tenant].reads.is_empty() && self.waiting[tenant].writes.is_empty() {
-                continue;
+            let waits = !self.waiting[tenant].reads.is_empty() || !self.waiting[tenant].writes.is_empty();
+            let tenant = TenantId(tenant as u32);
+            if waits && self.cache.partition(tenant).stirred {
+                self.put_off(Todo::Frames(tenant));
             }
-            let id = TenantId(tenant as u32);
-            let mut go_on = self.cache.partition(id).stirred;
-            while go_on {
-                go_on = false;
-                while let Some(&piece) = self.waiting[tenant].reads.front() {
-                    if !self.begin_read(piece) {
-                        break;
-                    }
-                    self.waiting[tenant].reads.pop_front();
-                    go_on = true;
-                }
-                while let Some(&piece) = self.waiting[tenant].writes.front() {
-                    if !self.reserve(piece) {
-                        break;
-                    }
-                    self.waiting[tenant].writes.pop_front();
-                    go_on = true;
-                }
-            }
-            // A piece that tried in vain let go of what it held, which is no reason to try again.
-            self.cache.partition_mut(id).stirred = false;
         }
+    }
+
+    /// Pieces of a tenant that wait for frames are tried again, in order.
+    pub(crate) fn wake_waiting(&mut self, tenant: TenantId) {
+        let mut go_on = std::mem::take(&mut self.cache.partition_mut(tenant).stirred);
+        while go_on && !self.work.is_spent() {
+            go_on = false;
+            while !self.work.is_spent()
+                && let Some(&piece) = self.waiting_of(tenant).reads.front()
+            {
+                if !self.begin_read(piece) {
+                    break;
+                }
+                self.waiting_of(tenant).reads.pop_front();
+                go_on = true;
+            }
+            go_on |= self.wake_writes(tenant);
+        }
+        // A piece that tried in vain let go of what it held, which is no reason to try again.
+        self.cache.partition_mut(tenant).stirred = go_on;
+    }
+
+    /// A CACHE request arrives: it is worked when fewer than [`CACHES_MAX`] of its tenant are.
+    pub(crate) fn cache_arrived(&mut self, tenant: TenantId, request: u32) {
+        if self.cache.partition(tenant).caching < CACHES_MAX {
+            self.begin_cache(tenant, request);
+        } else {
+            self.waiting_of(tenant).caches.push_back(request);
+        }
+    }
+
+    pub(crate) fn begin_cache(&mut self, tenant: TenantId, request: u32) {
+        self.cache.partition_mut(tenant).caching += 1;
+        self.requests[request].caching = true;
+        self.put_on_agenda(request);
+    }
+
+    /// The CACHE requests of a connection that is gone are over, as far as they were not begun.
+    pub(crate) fn forget_caches(&mut self, tenant: TenantId, conn: ConnId) {
+        let mut caches = std::mem::take(&mut self.waiting_of(tenant).caches);
+        caches.retain(|&request| {
+            let stays = self.requests[request].conn != conn;
+            if !stays {
+                self.requests[request].error = Some(Errno::Io);
+                self.finish(request);
+            }
+            stays
+        });
+        self.waiting_of(tenant).caches = caches;
     }
 
     pub(crate) fn note_waited(&mut self, piece: u32, volume: VolumeId) {

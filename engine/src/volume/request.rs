@@ -43,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) flush_first: bool,
     /// Stands on the agenda, or on its connection's list of stalled reads.
     pub(crate) queued: bool,
+    /// It is one of the CACHE requests that its tenant may have worked at once.
+    pub(crate) caching: bool,
     pub(crate) arrived: Nanos,
 }
 
@@ -66,6 +68,7 @@ impl Default for Request {
             ended: false,
             flush_first: false,
             queued: false,
+            caching: false,
             arrived: 0,
         }
     }
@@ -113,6 +116,8 @@ pub(crate) struct Piece {
     pub(crate) persisting: u32,
     /// When it began to wait for frames.
     pub(crate) waiting_since: Nanos,
+    /// When its frames began to wait for payload.
+    pub(crate) receiving_since: Nanos,
     pub(crate) error: Option<Errno>,
 }
 

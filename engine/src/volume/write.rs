@@ -3,12 +3,31 @@
 //! WRITE_ZEROES below 1 MiB is the same without payload.
 
 use crate::cache::{BlockId, FrameId, NONE, Rest};
+use crate::control::TenantId;
 use crate::disk::VolumeId;
 use crate::event::{Action, ConnId};
 use crate::nbd::{Errno, Inbound, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
 use crate::volume::Who;
+
+/// Units of work of a block that is written from a payload.
+const WRITE_UNITS: u32 = 2;
+/// The same of one that is zeroed, 4 KiB of memory included.
+const ZERO_UNITS: u32 = 4;
+/// Units of work of a piece that takes its frames, evicting what is cold.
+const PIECE_UNITS: u32 = 64;
+
+/// Whether a piece has its frames now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reserved {
+    /// It has, or has failed and needs none.
+    Yes,
+    /// Its tenant has none to spare.
+    No,
+    /// Its volume has as many as it may while the tenant has others.
+    NotForVolume,
+}
 
 impl Server {
     /// The next piece of a write: its frames are reserved, then its payload is read.
@@ -41,16 +60,50 @@ impl Server {
 
     pub(crate) fn reserve_or_wait(&mut self, volume: VolumeId, piece: u32) {
         let tenant = self.tenant_of(volume);
-        if !self.waiting_of(tenant).writes.is_empty() || !self.reserve(piece) {
-            self.pieces[piece].waiting_since = self.now;
-            self.waiting_of(tenant).writes.push_back(piece);
-            self.poke_tenant(tenant);
-            self.wake_at(self.now + PATIENCE_NS);
+        if self.waiting_of(tenant).writes.is_empty() && self.reserve(piece) == Reserved::Yes {
+            return;
         }
+        self.pieces[piece].waiting_since = self.now;
+        self.volume_mut(volume).writes.push_back(piece);
+        if self.volume(volume).writes.len() == 1 {
+            self.waiting_of(tenant).writes.push_back(volume);
+            // Perhaps only those before it must wait: for their own volume.
+            self.cache.partition_mut(tenant).stirred = true;
+        }
+        self.poke_tenant(tenant);
+        self.wake_at(self.now + PATIENCE_NS);
     }
 
-    /// Takes the frames of a piece that is written, all or none. False if it must wait for them.
-    pub(crate) fn reserve(&mut self, piece: u32) -> bool {
+    /// Pieces of a tenant that wait to be written are tried again, a volume after the other. True if one has its frames.
+    pub(crate) fn wake_writes(&mut self, tenant: TenantId) -> bool {
+        let (mut any, mut left) = (false, self.waiting_of(tenant).writes.len());
+        while left > 0 && !self.work.is_spent() {
+            let volume = self.waiting_of(tenant).writes[0];
+            let piece = self.volume(volume).writes[0];
+            match self.reserve(piece) {
+                Reserved::Yes => {
+                    any = true;
+                    self.work.step(PIECE_UNITS);
+                    self.volume_mut(volume).writes.pop_front();
+                    let others = !self.volume(volume).writes.is_empty();
+                    let ring = &mut self.waiting_of(tenant).writes;
+                    ring.pop_front();
+                    ring.extend(others.then_some(volume));
+                    left = ring.len();
+                }
+                Reserved::NotForVolume => {
+                    self.work.step(1);
+                    self.waiting_of(tenant).writes.rotate_left(1);
+                    left -= 1;
+                }
+                Reserved::No => break,
+            }
+        }
+        any
+    }
+
+    /// Takes the frames of a piece that is written, all or none.
+    fn reserve(&mut self, piece: u32) -> Reserved {
         let state = &self.pieces[piece];
         let (request, blocks, aligned) = (state.request, state.blocks() as u32, self.is_aligned(piece));
         let (conn, volume, kind) = {
@@ -59,6 +112,10 @@ impl Server {
         };
         let tenant = self.tenant_of(volume);
         let spares = if aligned { 0 } else { 2.min(blocks) };
+        let receiving = self.volume(volume).receiving;
+        if kind == Kind::Write && !self.cache.partition(tenant).leaves_room(receiving, blocks) && self.conn(conn).open {
+            return Reserved::NotForVolume;
+        }
         let admitted = self.cache.partition(tenant).admits_payload(blocks);
         let mut frames = std::mem::take(&mut self.pieces[piece].frames);
         let mut take = |server: &mut Server| server.cache.take_frames(tenant, blocks + spares, &mut frames);
@@ -68,7 +125,7 @@ impl Server {
             let partition = self.cache.partition(tenant);
             let stuck = partition.failing > 0 && partition.failing == partition.unwritten && partition.writing == 0;
             if !stuck && self.conn(conn).open {
-                return false;
+                return Reserved::No;
             }
             // Nothing will become clean soon: the write fails rather than hang. (Or nobody waits for it any more.)
             let why = self.volume(volume).write_error;
@@ -79,7 +136,7 @@ impl Server {
             } else {
                 self.piece_written(piece);
             }
-            return true;
+            return Reserved::Yes;
         }
         for _ in 0..spares {
             let spare = self.pieces[piece].frames.pop().expect("a spare");
@@ -88,6 +145,8 @@ impl Server {
         self.note_waited(piece, volume);
         if kind == Kind::Write {
             self.cache.partition_mut(tenant).receiving += blocks;
+            self.volume_mut(volume).receiving += blocks;
+            self.pieces[piece].receiving_since = self.now;
             self.conn(conn).inbound = Inbound::Payload { piece, received: 0 };
             self.note_pause(conn);
         } else {
@@ -96,9 +155,10 @@ impl Server {
                 let frame = self.pieces[piece].frames[i];
                 self.actions.push_back(Action::Zero { frame, start: start as u16, len: (end - start) as u16 });
             }
+            self.charge(tenant, ZERO_UNITS * blocks);
             self.write_piece(piece);
         }
-        true
+        Reserved::Yes
     }
 
     fn is_aligned(&self, piece: u32) -> bool {
@@ -134,7 +194,9 @@ impl Server {
         }
         let request = state.request;
         let blocks = state.blocks() as u32;
-        let tenant = self.tenant_of(self.requests[request].volume);
+        let volume = self.requests[request].volume;
+        let tenant = self.tenant_of(volume);
+        self.volume_mut(volume).receiving -= blocks;
         let partition = self.cache.partition_mut(tenant);
         partition.receiving -= blocks;
         partition.stirred = true;
@@ -154,11 +216,17 @@ impl Server {
     /// The client vanished while a piece of its write was being received: nothing of the piece was ever visible.
     pub(crate) fn forget_payload(&mut self, volume: VolumeId, piece: u32) {
         let tenant = self.tenant_of(volume);
-        let waiting = &mut self.waiting_of(tenant).writes;
+        let waiting = &mut self.volume_mut(volume).writes;
         match waiting.iter().position(|&other| other == piece) {
-            Some(at) => drop(waiting.remove(at)),
+            Some(at) => {
+                waiting.remove(at);
+                if waiting.is_empty() {
+                    self.waiting_of(tenant).writes.retain(|&other| other != volume);
+                }
+            }
             None => {
                 let blocks = self.pieces[piece].blocks() as u32;
+                self.volume_mut(volume).receiving -= blocks;
                 self.cache.partition_mut(tenant).receiving -= blocks;
                 if planted!(PartialPayloadVisible) {
                     let request = self.pieces[piece].request;
@@ -189,8 +257,7 @@ impl Server {
     pub(crate) fn write_piece(&mut self, piece: u32) {
         let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
         let volume = self.requests[self.pieces[piece].request].volume;
-        let order = &mut self.volume_mut(volume).order;
-        if order.is_empty() || !order.must_wait(start, end, Who::Writer(piece)) {
+        if !self.must_wait_in_order(volume, start, end, Who::Writer(piece)) {
             self.write_in_order(piece);
         }
     }
@@ -204,6 +271,7 @@ impl Server {
             return self.piece_written(piece);
         }
         let blocks = self.pieces[piece].blocks();
+        self.work.step(WRITE_UNITS * blocks as u32);
         // One more than the blocks, so that the piece is not done before the last of them is begun.
         self.pieces[piece].pending = blocks as u32 + 1;
         for i in 0..blocks {
@@ -293,7 +361,7 @@ impl Server {
             }
         }
         if being_written {
-            self.device.hurry_writes(self.tenant_of(volume), volume);
+            self.hurry_writes(volume);
         }
         self.block_persisted(piece, None);
     }

@@ -8,8 +8,9 @@ use crate::control::TenantId;
 use crate::disk::durability::is_failed_flush;
 use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
 use crate::nbd::Errno;
-use crate::server::{Server, Todo};
+use crate::server::Server;
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
+use crate::work::Todo;
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough that reads find room in its queue.
 pub(super) const WRITEBACKS_MAX: u32 = 64;
@@ -18,6 +19,11 @@ pub(super) const WRITEBACKS_MAX: u32 = 64;
 /// writes little, goes to the disk once), and at an even pace it is written at the second on average.
 const REST_EIGHTHS: u64 = 6;
 const SPREAD_EIGHTHS: u64 = 7;
+
+/// Units of work of a block that is given to the device, or comes back from it: its lists, its ledger and its frame.
+const WRITE_UNITS: u32 = 2;
+/// Blocks of a device request whose work is in what the client's request is charged with.
+const PARTS_INCLUDED: usize = 8;
 
 /// After a failed write-back, the next attempt in the background.
 const RETRY_NS: u64 = SECOND;
@@ -54,6 +60,11 @@ impl Server {
         while self.volume(volume).writebacks < WRITEBACKS_MAX {
             let Some(id) = self.cache.oldest_dirty(volume) else { return };
             if !self.is_due(own, volume) {
+                break;
+            }
+            if self.work.is_spent() {
+                // The rest in its tenant's turn.
+                self.poke(volume);
                 break;
             }
             // What has failed is left alone for a while, unless a flush wants it; what has not goes on.
@@ -122,6 +133,15 @@ impl Server {
             || age_ns >= self.rest_ns() && self.volume(volume).pace.is_due()
     }
 
+    /// Somebody waits for the write-backs of a volume: those that wait for their turn at the device are urgent from now
+    /// on. Each is looked at once, however many flushes come.
+    pub(crate) fn hurry_writes(&mut self, volume: VolumeId) {
+        let state = self.volume_mut(volume);
+        if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
+            self.device.hurry_writes(self.tenant_of(volume), volume);
+        }
+    }
+
     /// Writes a block and its dirty neighbours to the device.
     pub(crate) fn write_out(&mut self, id: BlockId, durable: bool) {
         let volume = self.cache.block(id).volume;
@@ -136,7 +156,9 @@ impl Server {
         let partition = self.cache.partition(tenant);
         let gap_max = if partition.writing < partition.target / 8 { device.gap_blocks_max() } else { 0 };
         let reach = Reach { blocks_max, gap_max };
+        let mut blocks = 0;
         self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
+            blocks += parts.len() as u32;
             let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
             device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {
@@ -153,6 +175,7 @@ impl Server {
             all.ages_ms += wanted.ages_ms;
         });
         self.parts = parts;
+        self.charge(tenant, WRITE_UNITS * blocks);
         let (spread_ns, is_for_age) = (self.spread_ns(), age_ms * MILLISECOND >= self.rest_ns());
         let state = self.volume_mut(volume);
         state.pace.wrote(all.blocks, spread_ns);
@@ -160,6 +183,7 @@ impl Server {
             state.pace.took(all, age_ms);
         }
         state.writebacks += begun;
+        state.hurried &= urgent || begun == 0;
         state.device_requests += begun;
     }
 
@@ -191,6 +215,9 @@ impl Server {
             Op::Read => counters.device_read_bytes += bytes,
             Op::Write { .. } => counters.device_write_bytes += bytes,
             Op::Flush | Op::Zero | Op::Punch => {}
+        }
+        if parts.len() > PARTS_INCLUDED {
+            self.charge(tenant, WRITE_UNITS * parts.len() as u32);
         }
         if is_failed_flush(op, result) {
             self.device_flush_failed(volume);
@@ -265,6 +292,7 @@ impl Server {
             let tenant = TenantId(at as u32);
             if self.cache.has_tenant(tenant) {
                 self.part_with_deaf(tenant);
+                self.part_with_stalled(tenant);
             }
         }
         for at in 0..self.volumes.len() {

@@ -193,7 +193,7 @@ impl Scrape {
             "Bytes read ahead of sequential readers, by whether anybody asked for them",
             prefetched,
         )?;
-        let counted: [Metric<VolumeStats, u64>; 4] = [
+        let counted: [Metric<VolumeStats, u64>; 5] = [
             ("aerogel_volume_device_read_bytes", "Bytes read from the device", |v| v.device_read_bytes),
             ("aerogel_volume_device_write_bytes", "Bytes written to the device", |v| v.device_write_bytes),
             ("aerogel_volume_device_errors", "Device requests that failed", |v| v.device_errors),
@@ -201,6 +201,11 @@ impl Scrape {
                 "aerogel_volume_deaf_disconnects",
                 "Clients disconnected because they did not read their replies while others waited for the memory",
                 |v| v.deaf_disconnects,
+            ),
+            (
+                "aerogel_volume_stalled_disconnects",
+                "Clients disconnected because they did not send a payload while others waited for the memory",
+                |v| v.stalled_disconnects,
             ),
         ];
         for (name, help, of) in counted {
@@ -523,6 +528,7 @@ mod tests {
             device_write_bytes: 0,
             device_errors: 0,
             deaf_disconnects: 0,
+            stalled_disconnects: 0,
             prefetch_used_blocks: 0,
             prefetch_wasted_blocks: 3,
             dirty_blocks: 0,

@@ -135,6 +135,8 @@ async fn answers_are_what_the_document_says() {
         ("PATCH", "/v1/disks/default", Some(json!({"max_round": "1ms"})), 400),
         ("GET", "/v1/top", None, 200),
         ("GET", "/v1/top?disk=absent", None, 404),
+        ("DELETE", "/v1/disks/default?force=null", None, 400),
+        ("DELETE", "/v1/disks/default/faults?id=-1", None, 400),
         ("GET", "/v1/top?disk=default", None, 200),
         ("GET", "/v1/volumes/db", None, 200),
         ("POST", "/v1/plan", Some(json!({"name": "x", "size": 512, "like": "db"})), 200),

@@ -40,7 +40,9 @@ use uuid::Uuid;
 
 pub use disks::SIM;
 pub use error::{Error, Kind};
-use registry::Registry;
+#[cfg(test)]
+pub use registry::Entry as RegistryEntry;
+pub use registry::Registry;
 pub use show::Observed;
 #[cfg(test)]
 pub use standing::DiskStanding;

@@ -30,7 +30,7 @@ use super::Options;
 use super::connection::{Connection, Handed, Phase};
 use super::giving::Giving;
 use super::mailbox::{Client, Mail, Mailbox};
-use super::turns::Turns;
+use super::turns::{Job, Turns};
 use crate::access::{Access, Grant};
 use crate::frames::Frames;
 use crate::incidents::{self, Incident};
@@ -186,6 +186,9 @@ impl<R: Reactor> Driver<R> {
         while let Some(action) = self.server.poll_action() {
             self.act(action);
         }
+        while let Some((tenant, ns)) = self.server.take_spent() {
+            self.turns.charge_to(tenant, ns);
+        }
     }
 
     fn act(&mut self, action: Action) {
@@ -201,6 +204,7 @@ impl<R: Reactor> Driver<R> {
                 self.queue(conn);
             }
             Action::Send(conn) => self.queue_send(conn),
+            Action::Work(tenant) => self.turns.push(tenant, Job::Work),
             Action::Close(conn, why) => self.part_with(conn, why),
             Action::Gone(conn) => {
                 let gone = self.connections[conn.0 as usize].take();
@@ -277,7 +281,7 @@ impl<R: Reactor> Driver<R> {
     fn queue(&mut self, conn: ConnId) {
         let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
         if connection.phase == Phase::Open && !std::mem::replace(&mut connection.queued, true) {
-            self.turns.push(connection.tenant, conn);
+            self.turns.push(connection.tenant, Job::Conn(conn));
         }
     }
 
@@ -289,8 +293,12 @@ impl<R: Reactor> Driver<R> {
         if self.turns.are_shared() {
             self.send();
         }
-        while self.turns.begin_turn().is_some() {
-            while let Some(conn) = self.turns.pop() {
+        while let Some(tenant) = self.turns.begin_turn() {
+            while let Some(job) = self.turns.pop() {
+                let Job::Conn(conn) = job else {
+                    self.handle(Event::Work { tenant });
+                    continue;
+                };
                 self.connection(conn).queued = false;
                 self.work(conn);
                 if self.connections[conn.0 as usize].as_ref().is_some_and(|connection| connection.input.holds()) {
@@ -338,6 +346,8 @@ impl<R: Reactor> Driver<R> {
                 Receive::Discard(bytes) => {
                     let part = connection.input.front(&self.reactor).len().min(bytes as usize);
                     connection.input.consume(part, &mut self.reactor);
+                    // Not copied, but it was received, and the kernel has copied it for that.
+                    self.turns.charge_bytes(part as u64);
                     self.handle(Event::Discarded { conn, bytes: part as u64 });
                 }
             }
@@ -516,6 +526,10 @@ impl<R: Reactor> Driver<R> {
             Farewell::Deaf => Some((
                 Incident::StalledReader,
                 "the client does not read its replies, and other clients need the memory that they take: disconnected",
+            )),
+            Farewell::Stalled => Some((
+                Incident::StalledWriter,
+                "the client does not send the payload of its write, and other clients need the memory reserved for it: disconnected",
             )),
         };
         if let (Some((incident, said)), Some(connection)) = (told, &self.connections[conn.0 as usize]) {

@@ -21,6 +21,8 @@ use engine::units::Nanos;
 
 /// What a request costs the thread, receiving and answering it included: 3 µs on the machines that we have.
 const REQUEST_NS: i64 = 3_000;
+/// What a look at a connection costs that turns out to have nothing, or to be paused.
+const JOB_NS: i64 = 200;
 /// Bytes that are copied in a nanosecond.
 const BYTES_PER_NS: u64 = 10;
 /// What a tenant that is alone may do in a pass, 16 requests: somebody who comes waits less than for an SSD's own variation,
@@ -44,10 +46,19 @@ const SENT_BYTES_MIN: u64 = 4 << 10;
 /// Who has asked within this time is company: those who wait for a device ask seldom.
 const COMPANY_NS: Nanos = 1_000_000_000;
 
+/// Something that a tenant has to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Job {
+    /// A connection has something to be parsed.
+    Conn(ConnId),
+    /// The engine has work of the tenant that it has put off (`engine::Action::Work`).
+    Work,
+}
+
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Connections with something to be parsed, in turn.
-    queue: VecDeque<ConnId>,
+    /// What it has to do, in turn.
+    queue: VecDeque<Job>,
     /// Its share, in any unit; 0 before it is told.
     weight: u64,
     /// What is left of its quantum; what it owes, if negative.
@@ -95,13 +106,13 @@ impl Turns {
         weights.for_each(|(tenant, weight)| self.tenant(tenant).weight = weight);
     }
 
-    /// Queues a connection that is not queued.
-    pub fn push(&mut self, tenant: TenantId, conn: ConnId) {
+    /// Queues a connection, or a tenant's work, that is not queued.
+    pub fn push(&mut self, tenant: TenantId, job: Job) {
         let (now, turn) = (self.now, self.turn);
         let state = self.tenant(tenant);
         let was_active = std::mem::replace(&mut state.active, true);
         state.asked_at = Some(now);
-        state.queue.push_back(conn);
+        state.queue.push_back(job);
         if state.queue.len() == 1 && turn != Some(tenant) {
             self.newcomers.push_back(tenant);
         }
@@ -191,10 +202,15 @@ impl Turns {
         None
     }
 
-    /// The next connection of the tenant whose turn it is, if that has time left.
-    pub fn pop(&mut self) -> Option<ConnId> {
+    /// What the tenant whose turn it is has to do next, if that has time left.
+    pub fn pop(&mut self) -> Option<Job> {
         let tenant = self.turn?;
-        if self.is_spent() { None } else { self.tenants[tenant.0 as usize].queue.pop_front() }
+        if self.is_spent() {
+            return None;
+        }
+        let job = self.tenants[tenant.0 as usize].queue.pop_front()?;
+        self.charge(JOB_NS);
+        Some(job)
     }
 
     /// A request of the tenant whose turn it is was taken, with a reply of so many bytes.
@@ -210,9 +226,19 @@ impl Turns {
 
     fn charge(&mut self, ns: i64) {
         if let Some(tenant) = self.turn {
-            let credit_ns = &mut self.tenants[tenant.0 as usize].credit_ns;
-            *credit_ns = (*credit_ns - ns).max(-DEBT_NS_MAX);
+            self.owe(tenant, ns);
         }
+    }
+
+    /// A tenant, whose turn it need not be, has caused so much work.
+    pub fn charge_to(&mut self, tenant: TenantId, ns: Nanos) {
+        self.tenant(tenant);
+        self.owe(tenant, i64::try_from(ns).unwrap_or(i64::MAX));
+    }
+
+    fn owe(&mut self, tenant: TenantId, ns: i64) {
+        let credit_ns = &mut self.tenants[tenant.0 as usize].credit_ns;
+        *credit_ns = credit_ns.saturating_sub(ns).max(-DEBT_NS_MAX);
     }
 
     /// Bytes of replies that a tenant may still send in this pass.
@@ -260,7 +286,7 @@ impl Turns {
     /// Forgets a connection.
     pub fn remove(&mut self, tenant: TenantId, conn: ConnId) {
         let Some(state) = self.tenants.get_mut(tenant.0 as usize) else { return };
-        state.queue.retain(|&other| other != conn);
+        state.queue.retain(|&other| other != Job::Conn(conn));
         if state.queue.is_empty() {
             let before = self.ring.len();
             self.ring.retain(|&other| other != tenant);
@@ -292,20 +318,20 @@ mod tests {
         let (mut now, mut served) = (0, [0.0; 2]);
         let mut back: VecDeque<(Nanos, ConnId)> = (0..depth).map(|i| (0, ConnId(100 + i))).collect();
         if flood {
-            (0..16).for_each(|i| turns.push(A, ConnId(i)));
+            (0..16).for_each(|i| turns.push(A, Job::Conn(ConnId(i))));
         }
         while now < 1_000_000_000 {
             while let Some((_, conn)) = back.pop_front_if(|(at, _)| *at <= now) {
-                turns.push(B, conn);
+                turns.push(B, Job::Conn(conn));
             }
             let start = now;
             turns.begin_pass(start);
             while let Some(tenant) = turns.begin_turn() {
-                while let Some(conn) = turns.pop() {
+                while let Some(Job::Conn(conn)) = turns.pop() {
                     turns.charge_request(0);
                     now += REQUEST_NS as Nanos;
                     served[usize::from(tenant == B)] += 1.0;
-                    if tenant == A { turns.push(A, conn) } else { back.push_back((now + away_ns, conn)) }
+                    if tenant == A { turns.push(A, Job::Conn(conn)) } else { back.push_back((now + away_ns, conn)) }
                 }
                 turns.end_turn();
             }
@@ -330,6 +356,33 @@ mod tests {
     }
 
     #[test]
+    fn weights_of_any_size_neither_starve_nor_overflow() {
+        for (a, b) in [(1, 1_000_000_000), (1, u64::MAX / 2), (0, 1_000_000_000), (u64::MAX / 2, u64::MAX / 2)] {
+            let [a, b] = share(with_weights(a, b), true, 64, 0);
+            assert!(a > 1000.0 && b > 1000.0, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn what_a_tenant_causes_elsewhere_it_has_less_of_its_turns() {
+        let mut turns = with_weights(50, 50);
+        turns.push(A, Job::Work);
+        turns.push(B, Job::Conn(ConnId(1)));
+        assert!(turns.begin_pass(0));
+        turns.charge_to(A, u64::MAX);
+        let mut passes = 0;
+        while turns.begin_turn() != Some(A) {
+            assert_eq!(turns.pop(), Some(Job::Conn(ConnId(1))));
+            turns.charge_request(1 << 20);
+            turns.push(B, Job::Conn(ConnId(1)));
+            turns.end_turn();
+            passes += 1;
+            turns.begin_pass(passes);
+        }
+        assert!((10..100).contains(&passes), "{passes}");
+    }
+
+    #[test]
     fn two_floods_get_what_they_weigh() {
         for percent in [5, 10, 25, 50, 75] {
             let [a, b] = share(with_weights(100 - percent, percent), true, 64, 0);
@@ -341,29 +394,29 @@ mod tests {
     #[test]
     fn who_is_alone_has_long_passes_and_large_requests_are_paid_for() {
         let mut turns = with_weights(50, 50);
-        turns.push(A, ConnId(0));
+        turns.push(A, Job::Conn(ConnId(0)));
         assert!(turns.begin_pass(0));
-        assert_eq!((turns.begin_turn(), turns.requests_left(), turns.pop()), (Some(A), 16, Some(ConnId(0))));
+        assert_eq!((turns.begin_turn(), turns.requests_left(), turns.pop()), (Some(A), 16, Some(Job::Conn(ConnId(0)))));
         let mut requests = 0;
         while !turns.is_spent() {
             turns.charge_request(0);
             requests += 1;
         }
         assert_eq!(requests, 16);
-        turns.push(A, ConnId(0));
+        turns.push(A, Job::Conn(ConnId(0)));
         turns.end_turn();
-        turns.push(B, ConnId(1));
+        turns.push(B, Job::Conn(ConnId(1)));
         assert!(turns.begin_pass(1000) && turns.are_shared());
         assert_eq!(turns.begin_turn(), Some(B), "who has just come is first");
-        assert_eq!(turns.pop(), Some(ConnId(1)));
+        assert_eq!(turns.pop(), Some(Job::Conn(ConnId(1))));
         turns.charge_request(1 << 20);
-        turns.push(B, ConnId(1));
+        turns.push(B, Job::Conn(ConnId(1)));
         turns.end_turn();
         // A megabyte is four quanta: A has as many passes before B has another.
         let mut passes = 0;
         while turns.begin_pass(2000) && turns.begin_turn() == Some(A) {
-            assert_eq!((turns.pop(), turns.pop()), (Some(ConnId(0)), None));
-            turns.push(A, ConnId(0));
+            assert_eq!((turns.pop(), turns.pop()), (Some(Job::Conn(ConnId(0))), None));
+            turns.push(A, Job::Conn(ConnId(0)));
             turns.charge_request(1 << 18);
             turns.end_turn();
             passes += 1;
@@ -379,10 +432,10 @@ mod tests {
             later += ns;
             turns.begin_pass(later);
         };
-        turns.push(A, ConnId(0));
+        turns.push(A, Job::Conn(ConnId(0)));
         pass(&mut turns, ACTIVE_NS);
         assert_eq!(turns.may_send(A), u64::MAX, "nobody else has asked");
-        turns.push(B, ConnId(1));
+        turns.push(B, Job::Conn(ConnId(1)));
         pass(&mut turns, ACTIVE_NS);
         assert_eq!([A, B].map(|tenant| turns.may_send(tenant)), [SENT_BYTES / 4 * 3, SENT_BYTES / 4]);
         turns.sends(A, SENT_BYTES / 4 * 3 - 1);
@@ -392,7 +445,7 @@ mod tests {
         pass(&mut turns, 1);
         assert_eq!(turns.may_send(A), SENT_BYTES / 4 * 3);
         pass(&mut turns, COMPANY_NS);
-        turns.push(A, ConnId(0));
+        turns.push(A, Job::Conn(ConnId(0)));
         pass(&mut turns, ACTIVE_NS);
         assert_eq!(turns.may_send(A), u64::MAX, "the other has not come back");
     }
@@ -400,9 +453,9 @@ mod tests {
     #[test]
     fn who_is_gone_leaves_nothing() {
         let mut turns = with_weights(50, 50);
-        turns.push(A, ConnId(0));
-        turns.push(A, ConnId(1));
-        turns.push(B, ConnId(2));
+        turns.push(A, Job::Conn(ConnId(0)));
+        turns.push(A, Job::Conn(ConnId(1)));
+        turns.push(B, Job::Conn(ConnId(2)));
         turns.remove(A, ConnId(0));
         turns.remove(B, ConnId(2));
         assert_eq!(turns.tenants(), 1);

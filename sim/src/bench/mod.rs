@@ -192,6 +192,7 @@ impl Bench {
             match self.server.poll_action() {
                 Some(Action::Report { report: Report::Refused(why), .. }) => return Err(why.to_string()),
                 Some(Action::Report { .. }) => return Ok(()),
+                Some(Action::Work(tenant)) => self.server.handle(0, Event::Work { tenant }),
                 Some(_) => {}
                 None => return Err("a command was not answered at once".into()),
             }
@@ -248,6 +249,7 @@ impl Bench {
             }
         }
         others.into_iter().for_each(|action| self.do_one(action));
+        self.act();
         found.ok_or_else(|| "a command was not answered at once".into())
     }
 
@@ -383,6 +385,7 @@ impl Bench {
             }
             Action::Receive(conn) => self.stand_in_line(conn.0 as usize),
             Action::Send(conn) => self.send(conn),
+            Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
             // Frames have no bytes here, and connections stay until the end.
             Action::Copy { .. }
             | Action::Zero { .. }

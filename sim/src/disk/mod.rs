@@ -127,6 +127,11 @@ impl Disk {
         &self.volumes[&volume].medium
     }
 
+    /// The losses of a volume are accepted: see [`Medium::forgive`].
+    pub fn forgive(&mut self, volume: VolumeId) {
+        self.volumes.get_mut(&volume).expect("a volume").medium.forgive();
+    }
+
     /// The file is deleted: another one of this number is empty.
     pub fn delete(&mut self, volume: VolumeId) {
         let state = self.volumes.get_mut(&volume).expect("a volume");
@@ -338,8 +343,7 @@ impl Disk {
         let life = self.life;
         self.life += 1;
         self.orphans.extend(std::mem::take(&mut self.in_flight).into_iter().map(|(id, request)| ((life, id), request)));
-        let rng = &mut self.rng;
-        self.volumes.values_mut().for_each(|volume| volume.medium.decide_doomed(rng));
+        self.volumes.values_mut().for_each(|volume| volume.medium.forgive());
     }
 
     /// Requests of servers that died are in the device for `volume`.

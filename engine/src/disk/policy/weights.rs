@@ -7,9 +7,18 @@ use crate::units::Share;
 /// What those without a share have together at least, parts per billion of the whole: a percent, less than what R leaves.
 const LEAST_PPB: u64 = 10_000_000;
 
+/// No tenant weighs less than this, parts per billion, however small its share: a thousandth. A request that takes the
+/// disk 10 ms has its turn within 10 s then, and a client does not give up. Virtual times, which count cost divided by
+/// weight, last for centuries.
+const FLOOR_PPB: u64 = 1_000_000;
+/// What all tenants at the floor have together at most, parts per billion: a percent, as [`LEAST_PPB`].
+const FLOORS_PPB: u64 = 10_000_000;
+
 /// How shares become weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weights {
+    /// Of a tenant with hardly any share.
+    floor_ppb: u64,
     /// Of a tenant without a share.
     rest_ppb: u64,
 }
@@ -17,23 +26,27 @@ pub(crate) struct Weights {
 impl Weights {
     /// From the shares of all tenants.
     pub(crate) fn new(shares: impl Iterator<Item = Option<Share>>) -> Weights {
-        let (mut promised, mut others) = (0, 0);
+        let (mut promised, mut others, mut with_share) = (0u64, 0, 0);
         for share in shares {
+            with_share += u64::from(share.is_some());
             promised += share.map_or(0, Share::ppb);
             others += u64::from(share.is_none());
         }
         let rest = Share::ONE.ppb().saturating_sub(promised).max(LEAST_PPB);
-        Weights { rest_ppb: rest.checked_div(others).unwrap_or(0) }
+        let floor_ppb = FLOOR_PPB.min(FLOORS_PPB / (with_share + others).max(1)).max(1);
+        Weights { floor_ppb, rest_ppb: rest.checked_div(others).unwrap_or(0) }
     }
 
-    /// The weight of a tenant with this share, parts per billion of the disk, at least 1.
+    /// The weight of a tenant with this share, parts per billion of the disk, at least the floor.
     pub(crate) fn of(self, share: Option<Share>) -> u64 {
-        share.map_or(self.rest_ppb, Share::ppb).max(1)
+        share.map_or(self.rest_ppb, Share::ppb).max(self.floor_ppb)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -42,5 +55,20 @@ mod tests {
         let weights = Weights::new([share(30), None, None].into_iter());
         assert_eq!([share(30), None].map(|share| weights.of(share)), [300_000_000, 350_000_000]);
         assert_eq!(Weights::new([share(100), None].into_iter()).of(None), LEAST_PPB);
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_weighs_next_to_nothing_and_those_at_the_floor_are_a_percent(
+            shares in prop::collection::vec(prop_oneof![Just(None), (1u64..=1_000_000_000).prop_map(Some), Just(Some(1))], 1..400)
+        ) {
+            let shares: Vec<_> = shares.into_iter().map(|ppb| ppb.and_then(Share::from_ppb)).collect();
+            let weights = Weights::new(shares.iter().copied());
+            let of: Vec<_> = shares.iter().map(|&share| weights.of(share)).collect();
+            let least = *of.iter().min().unwrap();
+            prop_assert!(least >= FLOOR_PPB.min(FLOORS_PPB / shares.len() as u64), "{least}");
+            let raised: u64 = shares.iter().zip(&of).filter(|(share, of)| share.is_some_and(|share| share.ppb() < **of)).map(|(_, of)| of).sum();
+            prop_assert!(raised <= FLOORS_PPB);
+        }
     }
 }

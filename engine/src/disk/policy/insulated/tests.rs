@@ -272,3 +272,15 @@ fn a_queue_that_is_deeper_than_its_slices_saves_for_long_ones() {
     let in_a_row = slices.windows(2).filter(|pair| pair.iter().all(|slice| is_long(&slice))).count();
     assert_eq!(in_a_row, 0, "nobody waits for two of them in a round");
 }
+
+#[test]
+fn shares_of_any_size_neither_starve_nor_overflow() {
+    for ppb in [1, 7, 1000, 999_999, 500_000_000, 999_999_999, 1_000_000_000] {
+        let mut stage = Stage::new(&[50, 50], &[16, 16]);
+        for (at, ppb) in [ppb, (1_000_000_000 - ppb).max(1)].into_iter().enumerate() {
+            stage.policy.set_tenant(0, TenantId(at as u32), Share::from_ppb(ppb));
+        }
+        stage.run(60 * SECOND);
+        assert!(stage.served.iter().all(|&served| served > 0), "{:?} for {ppb} ppb", stage.served);
+    }
+}

@@ -1,0 +1,385 @@
+//! Work in steps: no event takes long, whatever a client asks for.
+//!
+//! ```text
+//!   event ──► does at most a step ──► the rest: backlog of its tenant ──► Action::Work(tenant)
+//!                                          ▲                                   │ the driver, in the tenant's turn
+//!                                          └────────── Event::Work(tenant) ◄───┘
+//! ```
+//!
+//! Work is counted in units of about [`UNIT_NS`]: a look at a block that is in no processor's cache. Loops over blocks,
+//! pieces, places or connections count what they do and stop when the step is spent; what remains goes to the backlog
+//! of the tenant that caused it. The driver charges the units to that tenant ([`Server::take_spent`]) and decides when
+//! its backlog goes on, so a tenant that causes much work has less of the thread for its requests, and nobody else has.
+//!
+//! Downside: a piece of 64 blocks and a device write of 256 are never divided, so a step may be exceeded by one of
+//! them.
+
+use std::collections::VecDeque;
+
+use crate::control::TenantId;
+use crate::disk::VolumeId;
+use crate::event::Action;
+use crate::server::Server;
+use crate::units::Nanos;
+use crate::volume::Ticket;
+
+/// What a unit of work takes, about: the look-up of a block in an index larger than the processor's caches. An
+/// estimate.
+pub const UNIT_NS: Nanos = 100;
+/// Units of a step: 25 us, about what a client at depth 1 needs from answer to answer over a Unix socket. A read of
+/// 1 MiB from the cache is one step.
+pub const STEP_UNITS: u32 = 256;
+/// No event counts more units than this: a step, exceeded by the longest things that are not divided (the completion of
+/// the largest device request, four units a block, and then a write-back of 1 MiB).
+pub const EVENT_UNITS_MAX: u32 = 8 * STEP_UNITS;
+
+/// Something that can perhaps go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Todo {
+    /// A request has pieces to begin.
+    Request(u32),
+    /// A volume has something to write, to flush, to sweep, or is being closed.
+    Volume(VolumeId),
+    /// What a place in the order waited for has left; it may have to wait for an older one.
+    Place { volume: VolumeId, ticket: Ticket, below: Ticket },
+    /// Pieces of a tenant that wait for frames are tried again.
+    Frames(TenantId),
+    /// Connections of a tenant that are paused, or whose reads wait for room, are looked at again.
+    Replies(TenantId),
+}
+
+#[derive(Default, Debug)]
+struct Backlog {
+    queue: VecDeque<Todo>,
+    /// `Action::Work` was given and not followed yet.
+    announced: bool,
+    /// [`Todo::Frames`] is in the queue.
+    frames: bool,
+    /// [`Todo::Replies`] is.
+    replies: bool,
+    /// Units that were counted and not taken by the driver.
+    spent: u32,
+}
+
+/// The backlogs of all tenants, and what is left of the present step.
+#[derive(Default, Debug)]
+pub(crate) struct Work {
+    /// By tenant.
+    backlogs: Vec<Backlog>,
+    /// Tenants with units that the driver has not taken.
+    spenders: Vec<TenantId>,
+    used: u32,
+}
+
+impl Work {
+    fn of(&mut self, tenant: TenantId) -> &mut Backlog {
+        let at = tenant.0 as usize;
+        if self.backlogs.len() <= at {
+            self.backlogs.resize_with(at + 1, Backlog::default);
+        }
+        &mut self.backlogs[at]
+    }
+
+    /// A new event.
+    pub(crate) fn begin_step(&mut self) {
+        self.used = 0;
+    }
+
+    /// Counts units that are charged otherwise: by the request and its bytes.
+    pub(crate) fn step(&mut self, units: u32) {
+        self.used = self.used.saturating_add(units);
+    }
+
+    /// Nothing more is to be begun in this event.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.used >= STEP_UNITS && !planted!(StepsNotBounded)
+    }
+
+    /// Units that are left of the step.
+    pub(crate) fn left(&self) -> u32 {
+        STEP_UNITS.saturating_sub(self.used)
+    }
+}
+
+impl Server {
+    /// Counts units and charges them to a tenant.
+    pub(crate) fn charge(&mut self, tenant: TenantId, units: u32) {
+        if units == 0 {
+            return;
+        }
+        self.work.step(units);
+        let backlog = self.work.of(tenant);
+        let before = backlog.spent;
+        backlog.spent = before.saturating_add(units);
+        if before == 0 {
+            self.work.spenders.push(tenant);
+        }
+    }
+
+    /// The next tenant that has caused work beyond its requests' headers and bytes, and about how long it took. For
+    /// the driver, after each event.
+    pub fn take_spent(&mut self) -> Option<(TenantId, Nanos)> {
+        let tenant = self.work.spenders.pop()?;
+        let units = std::mem::take(&mut self.work.of(tenant).spent);
+        Some((tenant, Nanos::from(units) * UNIT_NS))
+    }
+
+    /// Units that the last event counted: at most [`EVENT_UNITS_MAX`].
+    pub fn units_of_last_event(&self) -> u32 {
+        self.work.used
+    }
+
+    /// The tenant that something to do is for; `None` if that is gone.
+    fn tenant_to_do(&self, todo: Todo) -> Option<TenantId> {
+        let volume = match todo {
+            Todo::Frames(tenant) | Todo::Replies(tenant) => return self.cache.has_tenant(tenant).then_some(tenant),
+            Todo::Request(request) => self.requests[request].volume,
+            Todo::Volume(volume) | Todo::Place { volume, .. } => volume,
+        };
+        self.find_volume(volume).map(|_| self.tenant_of(volume))
+    }
+
+    /// It is done in its tenant's turn.
+    pub(crate) fn put_off(&mut self, todo: Todo) {
+        let Some(tenant) = self.tenant_to_do(todo) else { return };
+        let backlog = self.work.of(tenant);
+        let known = match todo {
+            Todo::Frames(_) => std::mem::replace(&mut backlog.frames, true),
+            Todo::Replies(_) => std::mem::replace(&mut backlog.replies, true),
+            _ => false,
+        };
+        if !known {
+            backlog.queue.push_back(todo);
+            self.announce(tenant);
+        }
+    }
+
+    fn announce(&mut self, tenant: TenantId) {
+        if !std::mem::replace(&mut self.work.of(tenant).announced, true) {
+            self.actions.push_back(Action::Work(tenant));
+        }
+    }
+
+    /// [`Todo::Replies`] is on its way.
+    pub(crate) fn replies_are_put_off(&self, tenant: TenantId) -> bool {
+        self.work.backlogs.get(tenant.0 as usize).is_some_and(|backlog| backlog.replies)
+    }
+
+    /// A step of a tenant's backlog.
+    pub(crate) fn work_on(&mut self, tenant: TenantId) {
+        self.work.of(tenant).announced = false;
+        while !self.work.is_spent() {
+            let Some(todo) = self.work.of(tenant).queue.pop_front() else { return };
+            self.charge(tenant, 1);
+            self.do_now(todo);
+            self.work_off_agenda();
+        }
+        if !self.work.of(tenant).queue.is_empty() {
+            self.announce(tenant);
+        }
+    }
+
+    fn do_now(&mut self, todo: Todo) {
+        match todo {
+            Todo::Request(request) => self.go_on(request),
+            Todo::Volume(volume) => self.tend(volume),
+            Todo::Place { volume, ticket, below } => self.look_at_place(volume, ticket, below),
+            Todo::Frames(tenant) => {
+                self.work.of(tenant).frames = false;
+                if self.cache.has_tenant(tenant) {
+                    self.wake_waiting(tenant);
+                }
+            }
+            Todo::Replies(tenant) => {
+                self.work.of(tenant).replies = false;
+                if self.cache.has_tenant(tenant) {
+                    self.unthrottle(tenant);
+                }
+            }
+        }
+    }
+
+    /// What the present event made possible, as far as the step goes; the rest in its tenants' turns.
+    pub(crate) fn work_off_agenda(&mut self) {
+        while let Some(todo) = self.agenda.pop_front() {
+            if self.work.is_spent() { self.put_off(todo) } else { self.do_now(todo) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Command, TenantSpec, VolumeSpec};
+    use crate::event::{ConnId, Event, Receive, Session};
+    use crate::nbd::wire::command;
+    use crate::rig::{Rig, VOLUME, VOLUME_BYTES};
+    use crate::units::{BLOCK, SECOND};
+
+    const MIB: u64 = 1 << 20;
+    const ALL: u64 = VOLUME_BYTES as u64;
+    /// A client of another tenant, on a volume of its own.
+    const VICTIM: ConnId = ConnId(2);
+    const ATTACKER: TenantId = TenantId(0);
+
+    /// Two tenants; what is in the cache of the first one's volume is dirty, as far as it may be.
+    fn rig() -> Rig {
+        let mut rig = Rig::new();
+        rig.command(1, Command::SetTenant(TenantId(1), TenantSpec::default()));
+        rig.command(2, Command::OpenVolume(VolumeSpec::plain(VolumeId(1), TenantId(1), MIB)));
+        assert!(rig.is_done(1) && rig.is_done(2));
+        rig.handle(Event::Attach { conn: VICTIM, volume: VolumeId(1), session: Session::default() });
+        rig.ask_as(VICTIM, 5000, command::READ, 0, 0, BLOCK);
+        for at in 0..ALL / MIB {
+            rig.ask(5001 + at, command::READ, 0, at * MIB, MIB);
+            rig.complete_all();
+        }
+        (rig.lazy, rig.units_max) = (true, 0);
+        rig.spent_ns.clear();
+        rig
+    }
+
+    /// A request of the victim is answered at once, with the work that it is alone.
+    fn ask_victim(rig: &mut Rig, cookie: u64) {
+        let before = std::mem::take(&mut rig.units_max);
+        rig.ask_as(VICTIM, cookie, command::READ, 0, 0, BLOCK);
+        assert_eq!(rig.answer(cookie), Some(0));
+        assert!(rig.units_max <= 1, "{} units", rig.units_max);
+        rig.units_max = before;
+    }
+
+    /// The victim's request beside all that the attacker has asked for takes what it takes alone; then everything ends.
+    fn check(mut rig: Rig, requests: u64, least: u64) {
+        assert!(rig.units_max <= STEP_UNITS + 2 * 64, "{} units for one request", rig.units_max);
+        ask_victim(&mut rig, 1000);
+        let mut steps = 0;
+        while rig.work_once() || !rig.device.is_empty() {
+            if rig.work.is_empty() && !rig.device.is_empty() {
+                rig.complete(0, Ok(()));
+            }
+            if steps % 16 == 0 {
+                ask_victim(&mut rig, 1001 + steps);
+            }
+            steps += 1;
+        }
+        assert!(steps >= least, "{steps} steps");
+        assert_eq!((0..requests).find(|&at| rig.answer(at).is_none()), None);
+        assert!(rig.units_max <= EVENT_UNITS_MAX, "{} units in one event", rig.units_max);
+        assert!(rig.spent_ns.keys().all(|&tenant| tenant == ATTACKER), "{:?}", rig.spent_ns);
+        assert!(rig.spent_ns[&ATTACKER] >= (least - 1) * Nanos::from(STEP_UNITS / 2) * UNIT_NS, "{:?}", rig.spent_ns);
+    }
+
+    #[test]
+    fn many_large_ranges_are_worked_in_steps_that_their_tenant_pays_for() {
+        for command in [command::CACHE, command::TRIM, command::WRITE_ZEROES] {
+            let mut rig = rig();
+            for at in 0..100 {
+                rig.ask(at, command, 0, 0, ALL);
+            }
+            check(rig, 100, if command == command::CACHE { 100 } else { 10 });
+        }
+    }
+
+    #[test]
+    fn a_flush_of_much_dirty_data_is_worked_in_steps() {
+        let mut rig = rig();
+        rig.lazy = false;
+        // No two of them are neighbours.
+        for block in 0..120 {
+            rig.write(block, 0, 2 * block * BLOCK, BLOCK, 7);
+        }
+        (rig.lazy, rig.units_max) = (true, 0);
+        rig.spent_ns.clear();
+        for at in 0..100 {
+            rig.ask_as(ConnId(1), at, command::FLUSH, 0, 0, 0);
+        }
+        check(rig, 100, 1);
+    }
+
+    #[test]
+    fn a_volume_is_closed_in_steps() {
+        let mut rig = rig();
+        for conn in [ConnId(0), ConnId(1)] {
+            rig.handle(Event::Closed { conn });
+        }
+        rig.command(5, Command::CloseVolume { volume: VOLUME, discard: true });
+        let mut steps = 0;
+        while rig.work_once() {
+            steps += 1;
+        }
+        assert!(rig.is_done(5) && steps >= 5, "{steps} steps");
+        assert!(rig.units_max <= STEP_UNITS + 8, "{}", rig.units_max);
+    }
+
+    #[test]
+    fn what_waited_for_a_range_goes_on_in_steps_and_is_not_overtaken() {
+        let mut rig = rig();
+        rig.ask(0, command::WRITE_ZEROES, 0, 0, ALL);
+        while rig.work_once() {}
+        assert_eq!(rig.device.len(), 1);
+        // All of them wait for the range: 100 pieces of 64 blocks.
+        for at in 1..=100 {
+            rig.ask(at, command::CACHE, 0, 0, MIB / 4);
+            rig.ask_as(ConnId(1), 100 + at, command::READ, 0, 0, MIB / 4);
+        }
+        rig.units_max = 0;
+        check(rig, 201, 10);
+    }
+
+    #[test]
+    fn a_tenant_has_so_many_requests_at_once_over_all_its_connections() {
+        let mut rig = rig();
+        rig.lazy = false;
+        rig.server.config.requests_per_connection = u32::MAX;
+        rig.deaf = vec![ConnId(0), ConnId(1)];
+        let [first, second] = [ConnId(0), ConnId(1)];
+        rig.ask(0, command::WRITE, 0, 0, BLOCK);
+        rig.server.cache.partition_mut(ATTACKER).requests = crate::nbd::REQUESTS_PER_TENANT - 1;
+        rig.ask_as(second, 2, command::CACHE, 0, MIB, BLOCK);
+        assert!(rig.server.cache.partition(ATTACKER).crowded);
+        let third = ConnId(3);
+        rig.handle(Event::Attach { conn: third, volume: VOLUME, session: Session::default() });
+        let [second, third] = [second, third].map(|conn| rig.server.receive(conn));
+        assert_eq!((second, third), (Receive::Pause, Receive::Header), "one at a time");
+        assert_eq!(rig.server.receive(VICTIM), Receive::Header);
+        rig.server.cache.partition_mut(ATTACKER).requests = crate::nbd::REQUESTS_PER_TENANT / 4 * 3 + 1;
+        let Receive::Payload(bytes) = rig.server.receive(first) else { panic!("a payload is wanted") };
+        rig.handle(Event::Payload { conn: first, bytes });
+        assert!(!rig.server.cache.partition(ATTACKER).crowded);
+    }
+
+    #[test]
+    fn a_client_that_sends_no_payload_leaves_frames_to_other_volumes_and_is_disconnected() {
+        let mut rig = rig();
+        rig.lazy = false;
+        rig.command(20, Command::OpenVolume(VolumeSpec::plain(VolumeId(2), ATTACKER, MIB)));
+        let other = ConnId(10);
+        rig.handle(Event::Attach { conn: other, volume: VolumeId(2), session: Session::default() });
+        let many: Vec<_> = (20..60).map(ConnId).collect();
+        for &conn in &many {
+            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+            rig.ask_as(conn, u64::from(conn.0), command::WRITE, 0, 0, MIB);
+        }
+        let holds = |rig: &Rig, conn: ConnId| matches!(rig.server.receive(conn), Receive::Payload(_));
+        let holders = many.iter().filter(|&&conn| holds(&rig, conn)).count();
+        assert!(holders > 0 && holders < many.len(), "{holders} have frames");
+        rig.ask_as(other, 1, command::WRITE, 0, 0, 16 * BLOCK);
+        assert!(holds(&rig, other), "another volume of the tenant goes on");
+        rig.handle(Event::Payload { conn: other, bytes: 16 * BLOCK });
+        assert_eq!(rig.answer(1), Some(0));
+        // One of those that hold frames sends 16 KiB a second.
+        let slow = *many.iter().find(|&&conn| holds(&rig, conn)).unwrap();
+        for second in 0..14 {
+            rig.wait(SECOND);
+            rig.handle(Event::Payload { conn: slow, bytes: 16 << 10 });
+            assert_eq!(rig.closed.is_empty(), second < 9, "{second} s: {:?}", rig.closed);
+        }
+        assert!(
+            rig.closed.len() >= holders - 1 && rig.closed.iter().all(|&(conn, _)| conn != slow),
+            "{:?}",
+            rig.closed
+        );
+        assert!(rig.closed.iter().all(|&(_, why)| why == crate::event::Farewell::Stalled));
+        assert_eq!(rig.server.volume(VOLUME).counters.stalled_disconnects, rig.closed.len() as u64);
+    }
+}

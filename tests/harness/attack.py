@@ -1,0 +1,144 @@
+"""One tenant measured while another attacks: clients in processes of their own, so that neither waits for this one."""
+
+import multiprocessing
+import os
+import random
+import selectors
+import struct
+import time
+
+from . import wire
+
+GIB = 1 << 30
+BLOCK = 4096
+PROCESSES = multiprocessing.get_context("fork")
+# What the attackers have in hand before the victim is measured, and how long they may take to get there.
+READY_SECONDS = 60
+
+
+def pin(server_pid):
+    """The server on one processor, the clients on the others, as far as there are two: what is measured is its order, not the system's."""
+    every = sorted(os.sched_getaffinity(0))
+    if len(every) < 2:
+        return lambda: None
+    for thread in os.listdir(f"/proc/{server_pid}/task"):
+        os.sched_setaffinity(int(thread), every[:1])
+    os.sched_setaffinity(0, every[1:])
+    return lambda: os.sched_setaffinity(0, every)
+
+
+class Latencies:
+    """Seconds of each request, sorted."""
+
+    def __init__(self, seconds):
+        self.sorted = sorted(seconds)
+
+    def at(self, part):
+        """A percentile: 0.5 for the median."""
+        return self.sorted[min(len(self.sorted) - 1, int(len(self.sorted) * part))]
+
+    def __str__(self):
+        said = ", ".join(f"{name} {self.at(part) * 1e3:.2f}" for name, part in [("p50", 0.5), ("p99", 0.99)])
+        return f"{said}, longest {self.sorted[-1] * 1e3:.2f} ms of {len(self.sorted)}"
+
+
+def _victim(connect, size, seconds, seed, result):
+    rng = random.Random(seed)
+    with connect() as client:
+        times, end = [], time.monotonic() + seconds
+        while time.monotonic() < end:
+            began = time.perf_counter()
+            client.request(wire.READ, rng.randrange(size // BLOCK) * BLOCK, BLOCK)
+            client.simple(BLOCK)
+            times.append(time.perf_counter() - began)
+    result.send(times)
+
+
+def measure(connect, size, seconds):
+    """Reads of 4 KiB all over the first `size` bytes, one after the other, on one connection: their latencies."""
+    ours, theirs = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_victim, args=(connect, size, seconds, time.time_ns(), theirs))
+    process.start()
+    theirs.close()
+    try:
+        # A request that is not answered within this time is an answer too.
+        if not ours.poll(seconds + 60):
+            raise AssertionError("the victim is not answered at all")
+        return Latencies(ours.recv())
+    except EOFError:
+        raise AssertionError("the victim was cut off") from None
+    finally:
+        process.kill()
+        process.join()
+
+
+class Attack:
+    """Clients that attack until the end of a `with`: `work(ready)` runs in a process of its own, and sets `ready` when it is at it."""
+
+    def __init__(self, work, *arguments):
+        self.ready = PROCESSES.Event()
+        self.process = PROCESSES.Process(target=work, args=(self.ready, *arguments))
+
+    def __enter__(self):
+        self.process.start()
+        assert self.ready.wait(READY_SECONDS), "the attack does not begin"
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.join()
+
+
+def header(command, cookie, offset, length, flags=0):
+    """The header of a request."""
+    return struct.pack(">IHHQQI", wire.REQUEST, flags, command, cookie, offset, length)
+
+
+def flood(ready, connect, connections, depth, choose, reads=True):
+    """Keeps `depth` requests outstanding on each of so many connections; `choose(rng)` gives each one's bytes. Replies are read and forgotten,
+    or not read at all."""
+    selector, rng = selectors.DefaultSelector(), random.Random(7)
+    clients = [connect() for _ in range(connections)]
+    for client in clients:
+        client.socket.setblocking(False)
+        client.unsent, client.wanted, client.partial = b"", depth, 0
+        selector.register(client.socket, selectors.EVENT_READ * reads | selectors.EVENT_WRITE, client)
+    begun = set()
+    while True:
+        for key, events in selector.select(1):
+            client = key.data
+            if events & selectors.EVENT_READ:
+                try:
+                    received = len(client.socket.recv(1 << 20))
+                except BlockingIOError:
+                    received = -1
+                if received == 0:
+                    return
+                # Replies without data: 16 bytes each.
+                answered, client.partial = divmod(client.partial + max(received, 0), 16)
+                client.wanted += answered
+            while client.wanted and len(client.unsent) < 1 << 16:
+                client.unsent += choose(rng)
+                client.wanted -= 1
+            try:
+                client.unsent = client.unsent[client.socket.send(client.unsent) :] if client.unsent else b""
+            except BlockingIOError:
+                pass
+            begun.add(client)
+            wants = selectors.EVENT_READ * reads | (selectors.EVENT_WRITE if client.unsent or client.wanted else 0)
+            selector.modify(client.socket, wants or selectors.EVENT_READ, client)
+        if len(begun) == connections:
+            ready.set()
+
+
+def connects(ready, connect, choose):
+    """Connects, sends some requests, and goes without a word, again and again."""
+    rng = random.Random(7)
+    while True:
+        clients = [connect() for _ in range(8)]
+        for client in clients:
+            for _ in range(32):
+                client.send(choose(rng))
+        for client in clients:
+            client.socket.close()
+        ready.set()
