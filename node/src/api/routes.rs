@@ -224,11 +224,7 @@ struct DeleteVolume {
 /// Delete a volume with its data. Refused while clients are connected, unless it is forced.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path), DeleteVolume),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn delete_volume(
-    State(control): Server,
-    Named(volume): Named,
-    Asked(how): Asked<DeleteVolume>,
-) -> Answer<Done> {
+async fn delete_volume(State(control): Server, Named(volume): Named, Asked(how): Asked<DeleteVolume>) -> Answer<Done> {
     let name = name(&volume)?;
     to_the_end(async move { control.delete_volume(&name, how.force).await }).await
 }

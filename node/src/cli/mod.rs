@@ -226,14 +226,14 @@ struct SetAccess {
     /// Only these clients may open it, in place of those so far: user:UID (over a Unix socket), cert:SUBJECT or
     /// name:NAME (of a client certificate), any or nobody; with ,ro behind it, for reading only. May be repeated. The
     /// others are disconnected
-    #[arg(long, value_name = "CLIENT")]
+    #[arg(long, value_name = "CLIENT", group = "what")]
     allow: Vec<Rule>,
     /// Whether no client may change it; 'on' disconnects clients that opened it for writing, and flushes what they
     /// wrote
-    #[arg(long, value_name = "on|off")]
+    #[arg(long, value_name = "on|off", group = "what")]
     read_only: Option<Switch>,
     /// What clients are told of it; '' for nothing
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", group = "what")]
     description: Option<Description>,
 }
 

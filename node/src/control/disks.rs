@@ -340,7 +340,9 @@ impl Control {
     async fn forget(&self, name: &Name) -> Result<(), Error> {
         let key = name.clone();
         self.change_registry(move |registry| drop(registry.disks.remove(&key))).await?;
-        self.state().disks.remove(name);
+        let mut state = self.state();
+        state.disks.remove(name);
+        state.remembered.remove(name);
         Ok(())
     }
 

@@ -147,13 +147,15 @@ impl Control {
             let mut state = self.state();
             let before = state.remembered.get(disk).cloned().unwrap_or_default();
             let Ok(running) = state.disk(disk) else { return };
-            let known = running.volumes.iter().filter_map(|(name, volume)| {
+            let known = |(name, volume): (&Name, &Volume)| match &volume.spec {
+                Some(spec) => {
+                    let device = spec.device.as_ref().map(|device| device.path.clone());
+                    Some((name.clone(), Remembered { size: spec.size, tenant: spec.tenant.clone(), device }))
+                }
                 // What cannot be read now was read before.
-                let Some(spec) = &volume.spec else { return Some((name.clone(), before.get(name)?.clone())) };
-                let device = spec.device.as_ref().map(|device| device.path.clone());
-                Some((name.clone(), Remembered { size: spec.size, tenant: spec.tenant.clone(), device }))
-            });
-            let volumes: BTreeMap<Name, Remembered> = known.collect();
+                None => before.get(name).map(|before| (name.clone(), before.clone())),
+            };
+            let volumes: BTreeMap<Name, Remembered> = running.volumes.iter().filter_map(known).collect();
             if volumes == before {
                 return;
             }

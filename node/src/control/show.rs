@@ -338,6 +338,9 @@ fn remembered_views(state: &State, disk: &Name, which: impl Fn(&Name) -> bool, r
         path: known.device.as_ref().map(|device| device.display().to_string()).unwrap_or_default(),
         raw: known.device.is_some(),
         uris: Vec::new(),
+        allow: Vec::new(),
+        read_only: false,
+        description: String::new(),
         share: ShareView { requested: None, effective: 0.0 },
         cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
         slice: None,
@@ -370,6 +373,9 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &Allotment) -> C
         like: None,
         eviction: Some(allotment.eviction),
         allocation: spec.allocation,
+        allow: spec.allow.clone(),
+        read_only: spec.read_only,
+        description: spec.description.clone(),
     }
 }
 
@@ -523,9 +529,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
     }
     let volumes = match running {
         Some(running) => running.volumes.keys().map(Name::to_string).collect(),
-        None => {
-            state.remembered.get(name).iter().flat_map(|volumes| volumes.keys()).map(Name::to_string).collect()
-        }
+        None => state.remembered.get(name).iter().flat_map(|volumes| volumes.keys()).map(Name::to_string).collect(),
     };
     let time = snapshot.map_or(0, |snapshot| snapshot.busy_ns + snapshot.idle_ns);
     DiskView {

@@ -202,7 +202,10 @@ pub struct SetVolume {
 impl SetVolume {
     /// Whether everything stays as it is.
     pub fn changes_nothing(&self) -> bool {
-        self.share.is_none() && self.cache.is_none() && self.eviction.is_none() && self.write_cache.is_none()
+        let SetVolume { share, cache, eviction, write_cache, accept_data_loss: _, allow, read_only, description } =
+            self;
+        let of_tenant = share.is_none() && cache.is_none() && eviction.is_none();
+        of_tenant && write_cache.is_none() && allow.is_none() && read_only.is_none() && description.is_none()
     }
 }
 

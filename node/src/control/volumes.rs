@@ -305,7 +305,7 @@ impl Control {
         }
         if request.changes_nothing() {
             let error =
-                format!("nothing is to be changed of volume '{name}': name a share, cache, eviction or write_cache");
+                format!("no change of volume '{name}' is requested: name at least one, such as share, cache or allow");
             return Err(Error::Invalid(error));
         }
         let volume = self.changeable(name)?;
