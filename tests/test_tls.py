@@ -118,6 +118,39 @@ class Certificates(TlsCase):
             with self.assertRaises((ssl.SSLError, Closed, ConnectionError)):
                 self.wire(server, certificates).ask(wire.FLUSH)
 
+    def test_access_lists_name_subjects_and_alternative_names(self):
+        server = self.tls(more='client_certificates = "optional"')
+        names = "DNS:db2.example,email:ops@example.net,IP:192.0.2.8,URI:spiffe://example/db2"
+        other = self.authority.sign(self.scratch / "other", "client", "/O=Example/CN=db2", names)
+        rules = {
+            "subject": "cert:CN=db2,O=Example",
+            "dns": "name:DB2.example",
+            "mail": "name:ops@example.net",
+            "address": "name:192.0.2.8",
+            "uri": "name:spiffe://example/db2",
+        }
+        for volume, rule in rules.items():
+            with self.subTest(rule=rule):
+                server.create(volume, "1MiB", "--allow", rule)
+                for client in (self.good, None):
+                    connection = Wire(server.tcp())
+                    self.addCleanup(connection.socket.close)
+                    connection.start_tls(self.context(client))
+                    self.assertEqual(connection.go(volume), wire.ERR_UNKNOWN)
+                self.assertEqual(Wire(server.socket).go(volume), wire.ERR_UNKNOWN)
+                with self.assertRaises(nbd.Error):
+                    self.connect(server, self.good, volume)
+                handle = self.connect(server, other, volume)
+                handle.pwrite(b"db2" * 1024, 0)
+                self.assertEqual(handle.pread(3072, 0), b"db2" * 1024)
+                # The same client reads only, and another one takes its place.
+                server.cli("volume", "set", volume, "--allow", f"{rule},ro")
+                self.assertTrue(self.connect(server, other, volume).is_read_only())
+                server.cli("volume", "set", volume, "--allow", "cert:CN=db1,O=Example")
+                with self.assertRaises(nbd.Error):
+                    self.connect(server, other, volume)
+                self.assertFalse(self.connect(server, self.good, volume).is_read_only())
+
     def test_the_log_names_the_client_of_a_certificate(self):
         server = self.tls()
         connection = self.wire(server, self.good)

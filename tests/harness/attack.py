@@ -84,9 +84,12 @@ class Attack:
         assert self.ready.wait(READY_SECONDS), "the attack does not begin"
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        attacks = self.process.is_alive()
         self.process.kill()
         self.process.join()
+        # Otherwise part of the measurement was without it.
+        assert attacks or kind, "the attack ended by itself"
 
 
 def header(command, cookie, offset, length, flags=0):
@@ -135,10 +138,16 @@ def connects(ready, connect, choose):
     """Connects, sends some requests, and goes without a word, again and again."""
     rng = random.Random(7)
     while True:
-        clients = [connect() for _ in range(8)]
-        for client in clients:
-            for _ in range(32):
-                client.send(choose(rng))
+        clients = []
+        try:
+            for _ in range(8):
+                clients.append(connect())
+            for client in clients:
+                for _ in range(32):
+                    client.send(choose(rng))
+            ready.set()
+        except (wire.Closed, OSError):
+            # Refused at a limit on connections, until the server has cleaned up earlier ones.
+            pass
         for client in clients:
             client.socket.close()
-        ready.set()
