@@ -2,9 +2,33 @@
 #![cfg(feature = "planted-bugs")]
 
 use engine::planted::{Bug, plant};
-use sim::swarm;
+use sim::swarm::{self, Failure};
 
 const SEEDS: u64 = 400;
+
+/// The first seed of a bug that few worlds find, as the full search below found it. It saves time and proves nothing
+/// by itself: if that world does not find the bug any more, all are searched, and the output names the new first seed.
+fn first_seed(bug: Bug) -> u64 {
+    match bug {
+        Bug::OrderWaitsOnce => 54,
+        Bug::TrimDropsFlushing => 50,
+        Bug::FlushWaitsForLaterWrites => 162,
+        Bug::UnsentNotBounded => 209,
+        Bug::AdmittedShrunk => 70,
+        _ => 0,
+    }
+}
+
+/// The first world that fails because of the bug; a world that fails without it as well shows nothing.
+fn find(bug: Bug) -> Option<Failure> {
+    let planted = |seed| {
+        plant(Some(bug));
+        let failure = swarm::run(seed, None).err();
+        plant(None);
+        failure.filter(|_| swarm::run(seed, None).is_ok())
+    };
+    std::iter::once(first_seed(bug)).chain(0..SEEDS).find_map(planted)
+}
 
 #[test]
 fn every_planted_bug_is_found() {
@@ -12,13 +36,10 @@ fn every_planted_bug_is_found() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
     for &bug in Bug::ALL {
-        plant(Some(bug));
-        let found = (0..SEEDS).find_map(|seed| swarm::run(seed, None).err());
-        plant(None);
-        match found {
+        match find(bug) {
             Some(failure) => {
                 let what: String = failure.what.chars().take(120).collect();
-                println!("{:28} after {:3} seeds: {what}", bug.name(), failure.seed + 1);
+                println!("{:28} in the world of seed {:3}: {what}", bug.name(), failure.seed);
             }
             None => missed.push(bug.name()),
         }
