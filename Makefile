@@ -3,6 +3,7 @@
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 DATA ?= ./aerogel-data
+PREFIX ?= /usr/local
 TRACES ?= ../shared/data/traces
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PYTHON := /usr/bin/python3
@@ -10,7 +11,7 @@ PYTHON := /usr/bin/python3
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz fuzz-minimise bench bench-headless bench-insulation bench-mixes bench-release bench-realtime readme lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz fuzz-minimise bench bench-headless bench-insulation bench-mixes bench-release bench-realtime readme install deb lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +75,13 @@ test-clients-long: ## the same with more rounds, databases, an emulated machine,
 	@scripts/setup long
 	cargo build $(CHECKED) -p node -p lab
 	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
+
+install: build ## install into PREFIX (/usr/local), below DESTDIR: program, man pages, completions, unit
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) scripts/install $(TARGET)/release/aerogel
+
+deb: build ## a Debian package in target/debian
+	@scripts/setup deb
+	scripts/deb $(TARGET)/release/aerogel $(TARGET)/debian
 
 readme: ## run the commands that the README shows
 	@scripts/setup test

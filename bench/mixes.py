@@ -141,7 +141,7 @@ def placed(server, mix, directory):
         tenants.append(Tenant(server, f"tenant-{at}", staged, directory))
         end = staged["start_bytes"] + mix["volume_bytes"]
     for filler in fillers:
-        server.cli("volume", "delete", filler, "--yes")
+        server.cli("volume", "delete", filler, "--yes", "--force")
     return tenants
 
 

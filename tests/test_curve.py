@@ -68,7 +68,7 @@ class Curves(SharedServerCase):
     def test_eviction_is_the_tenants(self):
         first = self.volume("8MiB", "--tenant", "shop", "--eviction", "sieve")
         self.server.create("second", "8MiB", "--tenant", "shop")
-        self.addCleanup(self.server.cli, "volume", "delete", "second", "--yes")
+        self.addCleanup(self.server.cli, "volume", "delete", "second", "--yes", "--force")
         shown = [self.server.json("volume", "show", name)["cache"]["eviction"] for name in (first, "second")]
         self.assertEqual(shown, ["sieve", "sieve"])
         self.assertEqual(self.server.json("volume", "curve", "second")["running"], "sieve")

@@ -103,7 +103,7 @@ class Disks(ServerCase):
         with self.assertRaises(nbd.Error):
             handle.flush()
         self.others_go_on(server)
-        server.cli("volume", "clear", "v")
+        server.cli("volume", "clear", "v", "--yes")
         handle.pwrite(b"c" * MIB, MIB)
         handle.flush()
         self.assertEqual(server.stop(), 0)

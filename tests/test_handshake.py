@@ -263,5 +263,5 @@ class EmptyName(ServerCase):
         self.assertRaises(nbd.Error, server.open, "")
         with Wire(server.socket) as connection, self.assertRaises(Closed):
             connection.export_name("")
-        server.cli("volume", "delete", "only", "--yes")
+        server.cli("volume", "delete", "only", "--yes", "--force")
         self.assertEqual(server.open("").get_size(), MIB)

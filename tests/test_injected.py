@@ -26,7 +26,7 @@ class Injected(ServerCase):
         return [size for name, size in sizes if name.startswith('aerogel_volume_uninitialised_bytes{disk="bad"')]
 
     def add(self, server, fault):
-        server.cli("disk", "fault", "add", "bad", fault)
+        server.cli("disk", "fault", "add", "bad", fault, "--yes")
 
     def clear(self, server):
         server.cli("disk", "fault", "clear", "bad")
@@ -141,7 +141,7 @@ class Injected(ServerCase):
         server.start()
         handle = server.open("v")
         self.assertEqual(self.fails(handle.flush), errno.EIO, "a loss was forgotten by a server that was killed")
-        server.cli("volume", "clear", "v")
+        server.cli("volume", "clear", "v", "--yes")
         handle.flush()
         self.assertEqual(list((server.data / "lost").glob("*")), [])
 
@@ -189,6 +189,6 @@ class Injected(ServerCase):
             "error volume=nobody": "has no volume 'nobody'",
             "delay": "by how much",
         }.items():
-            self.assertIn(part, server.refused("disk", "fault", "add", "bad", fault))
+            self.assertIn(part, server.refused("disk", "fault", "add", "bad", fault, "--yes"))
         self.assertIn("no fault 7", server.refused("disk", "fault", "clear", "bad", "--id", "7"))
         self.assertEqual(server.json("disk", "fault", "list", "bad"), [])

@@ -36,7 +36,7 @@ class Volumes(SharedServerCase):
         for words in (("volume", "list"), ("volume", "show", "db"), ("status",), ("disk", "list")):
             with self.subTest(words=words):
                 self.assertIn("default", self.server.cli(*words).stdout)
-        self.server.cli("volume", "delete", "db", "--yes")
+        self.server.cli("volume", "delete", "db", "--yes", "--force")
         self.assertNotIn("db", self.names())
         self.assertRaises(nbd.Error, self.server.open, "db")
 
@@ -58,7 +58,7 @@ class Volumes(SharedServerCase):
         name = "x" * 63
         self.server.create(name, "1MiB")
         self.assertEqual(self.server.open(name).get_size(), MIB)
-        self.server.cli("volume", "delete", name, "--yes")
+        self.server.cli("volume", "delete", name, "--yes", "--force")
 
     def test_larger_than_the_disk(self):
         free = shutil.disk_usage(self.server.data).free
@@ -66,14 +66,14 @@ class Volumes(SharedServerCase):
         self.assertIn("--sparse", said, "what would help is not named")
         self.assertNotIn("huge", self.names())
         self.server.create("huge", f"{free // GIB + 10}GiB", "--sparse")
-        self.addCleanup(self.server.cli, "volume", "delete", "huge", "--yes")
+        self.addCleanup(self.server.cli, "volume", "delete", "huge", "--yes", "--force")
         handle = self.server.open("huge")
         handle.pwrite(b"far", free + GIB)
         handle.flush()
         self.assertEqual(handle.pread(3, free + GIB), b"far")
 
     def test_unknown_names_say_what_to_do(self):
-        for words in (("show", "ghost"), ("grow", "ghost", "2GiB"), ("delete", "ghost", "--yes"), ("clear", "ghost")):
+        for words in (("show", "ghost"), ("grow", "ghost", "2GiB"), ("delete", "ghost", "--yes", "--force"), ("clear", "ghost", "--yes")):
             with self.subTest(words=words):
                 said = self.server.refused("volume", *words)
                 self.assertIn("ghost", said)
@@ -92,9 +92,9 @@ class Volumes(SharedServerCase):
     def test_name_can_be_used_again_and_is_empty(self):
         self.server.create("again", "4MiB")
         self.server.open("again").pwrite(b"old" * 1000, 0)
-        self.server.cli("volume", "delete", "again", "--yes")
+        self.server.cli("volume", "delete", "again", "--yes", "--force")
         self.server.create("again", "4MiB")
-        self.addCleanup(self.server.cli, "volume", "delete", "again", "--yes")
+        self.addCleanup(self.server.cli, "volume", "delete", "again", "--yes", "--force")
         self.assertEqual(self.server.open("again").pread(3000, 0), bytes(3000))
 
     def test_set(self):
@@ -142,11 +142,11 @@ class Volumes(SharedServerCase):
         self.server.create("open", "4MiB")
         handle = self.server.open("open")
         handle.pwrite(b"x" * 10_000, 0)
-        self.server.cli("volume", "delete", "open", "--yes")
+        self.server.cli("volume", "delete", "open", "--yes", "--force")
         self.assertRaises(nbd.Error, handle.pread, 512, 0)
         self.server.create("open", "4MiB")
         self.assertEqual(self.server.open("open").pread(10_000, 0), bytes(10_000))
-        self.server.cli("volume", "delete", "open", "--yes")
+        self.server.cli("volume", "delete", "open", "--yes", "--force")
 
     def test_prealloc_full_and_sparse(self):
         for option, most, least in (("--prealloc=full", 65, 64), ("--sparse", 1, 0)):
@@ -155,7 +155,7 @@ class Volumes(SharedServerCase):
                 path = self.show("space")["path"]
                 used = os.stat(path).st_blocks * 512 / MIB
                 self.assertTrue(least <= used <= most, f"{used} MiB are used")
-                self.server.cli("volume", "delete", "space", "--yes")
+                self.server.cli("volume", "delete", "space", "--yes", "--force")
                 self.assertFalse(os.path.exists(path), "the data is still there")
 
     def test_initialised_in_idle_time(self):
@@ -167,7 +167,7 @@ class Volumes(SharedServerCase):
         name = self.volume()
         handle = self.server.open(name)
         handle.pwrite(b"c" * 10_000, 0)
-        self.server.cli("volume", "clear", name, check=False)
+        self.server.cli("volume", "clear", name, "--yes", check=False)
         handle.flush()
         self.assertEqual(handle.pread(10_000, 0), b"c" * 10_000)
 
@@ -184,7 +184,7 @@ class Volumes(SharedServerCase):
         self.assertEqual([[self.show(name)[key] for key in kept] for name in ("one", "two")], before)
         self.assertEqual(self.show("one")["share"], share)
         for name in ("one", "two"):
-            self.server.cli("volume", "delete", name, "--yes")
+            self.server.cli("volume", "delete", name, "--yes", "--force")
         self.server.restart()
         self.assertEqual(self.names(), [])
 

@@ -197,7 +197,7 @@ class Devices(RawCase):
         server.refused("volume", "create", "v", "--device", device.path, "--prealloc", "full")
         server.cli("volume", "create", "part", "32MiB", "--device", device.path)
         self.assertEqual(server.open("part").get_size(), 32 * MIB)
-        server.cli("volume", "delete", "part", "--yes")
+        server.cli("volume", "delete", "part", "--yes", "--force")
         server.cli("volume", "create", "all", "--device", device.path)
         self.assertEqual(server.open("all").get_size(), SIZE, "whole blocks of 4 KiB")
         self.assertIn("SIZE", server.refused("volume", "create", "v"), "a file needs a size")
@@ -225,7 +225,7 @@ class Devices(RawCase):
         server = self.serve()
         device = self.raw(server)
         server.open("v").pwrite(b"k" * MIB, 12345)
-        self.assertIn("as it is", server.cli("volume", "delete", "v", "--yes").stdout)
+        self.assertIn("as it is", server.cli("volume", "delete", "v", "--yes", "--force").stdout)
         self.assertEqual(device.read(12345, MIB), b"k" * MIB, "what was acknowledged is not on the device")
         self.assertEqual(server.json("volume", "list"), [])
         server.cli("volume", "create", "again", "--device", device.path)
@@ -298,7 +298,7 @@ class Devices(RawCase):
         self.assertIn("--force", said)
         # On the same disk they are scheduled together; a drive is not free while a part of it is taken.
         server.cli("volume", "create", "beside", "--device", parts[1], "--disk", "default")
-        server.cli("volume", "delete", "beside", "--yes")
+        server.cli("volume", "delete", "beside", "--yes", "--force")
         self.assertIn("in use", server.refused("volume", "create", "all", "--device", drive.path, "--force"))
         server.cli("volume", "create", "two", "--device", parts[1], "--disk", "second", "--force")
         self.assertIn("'default'", " ".join(server.json("disk", "show", "second")["warnings"]))
@@ -378,7 +378,7 @@ class Devices(RawCase):
         self.assertEqual(server.open("small").pread(5, 0), b"small")
         self.assertEqual(server.open("gone").pread(4, 0), b"gone")
         # A volume that is offline can be forgotten.
-        server.cli("volume", "delete", "wrong", "--yes")
+        server.cli("volume", "delete", "wrong", "--yes", "--force")
 
     def test_found_by_a_name_that_stays(self):
         links = Path("/dev/disk/by-id")

@@ -220,7 +220,7 @@ class Requests(SharedServerCase):
             with self.subTest(options=options):
                 name = f"whole{len(options)}"
                 self.server.create(name, "200MiB", *options)
-                self.addCleanup(self.server.cli, "volume", "delete", name, "--yes")
+                self.addCleanup(self.server.cli, "volume", "delete", name, "--yes", "--force")
                 handle = self.server.open(name)
                 for at in (0, 50_000_001, 199 * MIB):
                     handle.pwrite(b"w" * 100_000, at)
@@ -238,7 +238,7 @@ class Requests(SharedServerCase):
             with self.subTest(options=options):
                 name = f"trim{len(options)}"
                 self.server.create(name, "32MiB", *options)
-                self.addCleanup(self.server.cli, "volume", "delete", name, "--yes")
+                self.addCleanup(self.server.cli, "volume", "delete", name, "--yes", "--force")
                 handle = self.server.open(name)
                 handle.pwrite(b"t" * (8 * MIB), 0)
                 handle.flush()

@@ -147,7 +147,7 @@ class Simulated(ServerCase):
         self.assertIn("0B are free behind it", server.refused("volume", "grow", "a", "31MiB"))
         server.cli("volume", "grow", "c", "40MiB")
         server.open("b").pwrite(b"b" * MIB, 29 * MIB)
-        server.cli("volume", "delete", "a", "--yes")
+        server.cli("volume", "delete", "a", "--yes", "--force")
         server.create("d", "20MiB", "--disk", "hdd")
         self.assertIn("10MiB", server.refused("volume", "create", "e", "11MiB", "--disk", "hdd"))
         full = ("volume", "create", "e", "1MiB", "--disk", "hdd", "--prealloc", "full")

@@ -28,7 +28,7 @@ class Tools(SharedServerCase):
     def test_nbdinfo_lists_volumes(self):
         first = self.volume("1MiB")
         self.server.create("another", "2MiB")
-        self.addCleanup(self.server.cli, "volume", "delete", "another", "--yes")
+        self.addCleanup(self.server.cli, "volume", "delete", "another", "--yes", "--force")
         shown = json.loads(run("nbdinfo", "--list", "--json", self.server.uri("")).stdout)
         sizes = {export["export-name"]: export["export-size"] for export in shown["exports"]}
         self.assertEqual(sizes, {first: MIB, "another": 2 * MIB})
@@ -78,7 +78,7 @@ class Tools(SharedServerCase):
         image = random_image(self.scratch / "image", 32 * MIB)
         first = self.server.uri(self.volume("32MiB"))
         second = self.server.create("second", "32MiB")
-        self.addCleanup(self.server.cli, "volume", "delete", "second", "--yes")
+        self.addCleanup(self.server.cli, "volume", "delete", "second", "--yes", "--force")
         run("nbdcopy", image, first)
         run("nbdcopy", first, second)
         run("nbdcopy", second, self.scratch / "back")

@@ -41,6 +41,8 @@ pub struct Config {
     pub tcp: Tcp,
     /// Memory for caches and their bookkeeping, over all disks.
     pub cache: Memory,
+    /// Whether disks of which nothing is known are probed when they are idle.
+    pub automatic_probe: bool,
     /// After this long, draining gives up.
     pub shutdown_timeout: Time,
     /// How device and socket I/O are done.
@@ -63,6 +65,7 @@ impl Default for Config {
             tls: Tls::default(),
             tcp: Tcp::default(),
             cache: Memory::Part(0.25),
+            automatic_probe: true,
             shutdown_timeout: Time(Duration::from_secs(30)),
             reactor: ReactorKind::Auto,
             log: Log::default(),
@@ -277,6 +280,20 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// Refuses more than there is: caches are memory that stays in use.
+    pub fn check(self) -> anyhow::Result<()> {
+        let (asked, there) = (self.bytes()?, memory_of_this_process()?);
+        anyhow::ensure!(
+            asked < there,
+            "a cache of {self} does not fit: this machine, or the control group of this process, has {} of memory; \
+             ask for less with --cache or cache = \"SIZE\" (25% is the default)",
+            Size(there).rounded()
+        );
+        Ok(())
+    }
+}
+
 /// The machine's memory, or the least limit of the control groups that this process is in.
 fn memory_of_this_process() -> anyhow::Result<u64> {
     let machine = rustix::system::sysinfo();
@@ -412,6 +429,9 @@ mod tests {
         assert_eq!("25%".parse(), Ok(Memory::Part(0.25)));
         assert!("0%".parse::<Memory>().is_err() && "100%".parse::<Memory>().is_err());
         assert!(Memory::Part(0.25).bytes().unwrap() > 1 << 20);
+        let too_much = "1EiB".parse::<Memory>().unwrap().check().unwrap_err().to_string();
+        assert!(too_much.contains("1EiB does not fit") && too_much.contains("--cache"), "{too_much}");
+        Memory::Part(0.25).check().unwrap();
     }
 
     #[test]

@@ -111,7 +111,8 @@ proptest! {
     fn a_registry_that_is_read_is_not_changed(changes in changes()) {
         let dir = tempfile::tempdir().unwrap();
         let mut registry = Registry::new();
-        registry.disks.insert("a".parse().unwrap(), RegistryEntry { path: "disks/a".into(), uuid: Uuid::new_v4() });
+        let entry = RegistryEntry { path: "disks/a".into(), uuid: Uuid::new_v4(), volumes: Default::default() };
+        registry.disks.insert("a".parse().unwrap(), entry);
         registry.write(dir.path()).unwrap();
         let path = dir.path().join("disks.toml");
         let text = changed(&fs::read_to_string(&path).unwrap(), &changes);

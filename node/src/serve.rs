@@ -62,6 +62,9 @@ pub struct Serve {
     /// Memory for caches and their bookkeeping, such as 4GiB or 50% [default: 25%]
     #[arg(long, value_name = "SIZE")]
     cache: Option<Memory>,
+    /// Do not probe disks of which nothing is known when they are idle; their tenants are not insulated then
+    #[arg(long)]
+    no_probe: bool,
     /// How I/O is done [default: auto]
     #[arg(long, value_name = "KIND", value_enum)]
     reactor: Option<ReactorKind>,
@@ -91,30 +94,36 @@ impl Serve {
         config.http = Some(self.http.clone()).filter(|given| !given.is_empty()).or(config.http);
         config.allow_insecure_remote |= self.allow_insecure_remote;
         config.cache = self.cache.unwrap_or(config.cache);
+        config.automatic_probe &= !self.no_probe;
         config.reactor = self.reactor.unwrap_or(config.reactor);
         config.shutdown_timeout = self.shutdown_timeout.unwrap_or(config.shutdown_timeout);
         config.log.format = self.log_format.unwrap_or(config.log.format);
         config.log.level = self.log_level.clone().unwrap_or(config.log.level);
+        config.cache.check()?;
         Ok(config)
     }
 
-    /// Runs a server until it is told to end.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        let config = self.config()?;
-        start_log(&config.log)?;
-        // Tenants' data, the lock and the sockets are nobody else's, from the first moment that they exist.
-        umask(Mode::RWXG | Mode::RWXO);
-        allow_many_files();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(CONTROL_THREADS)
-            .enable_all()
-            .build()
-            .context("cannot start the control threads")?;
-        let code = runtime.block_on(serve(config, !self.quiet));
-        // What is still blocked (a device that never answers) must not keep the process.
-        runtime.shutdown_background();
-        code
+    /// Runs a server until it is told to end. An error comes with the exit status: 2 if the command line or the configuration is
+    /// wrong, 1 for everything else.
+    pub fn run(self) -> Result<ExitCode, (anyhow::Error, u8)> {
+        let config = self.config().and_then(|config| start_log(&config.log).map(|()| config));
+        run(config.map_err(|error| (error, 2))?, !self.quiet).map_err(|error| (error, 1))
     }
+}
+
+fn run(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
+    // Tenants' data, the lock and the sockets are nobody else's, from the first moment that they exist.
+    umask(Mode::RWXG | Mode::RWXO);
+    allow_many_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start the control threads")?;
+    let code = runtime.block_on(serve(config, announce));
+    // What is still blocked (a device that never answers) must not keep the process.
+    runtime.shutdown_background();
+    code
 }
 
 async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
@@ -147,6 +156,8 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
     tokio::spawn(control.clone().watch());
+    tokio::spawn(control.clone().reopen());
+    tokio::spawn(control.clone().probe_idle_disks());
     tokio::spawn(control.clone().open_later());
     tokio::spawn(incidents::watch());
     let [local, remote] = [(); 2].map(|()| handshakes(&config.limits));

@@ -8,8 +8,9 @@
 //!   flush or durable write of any volume on the device fails ─► in doubt until a flush succeeds: something may be lost
 //! ```
 //!
-//! The downside: what a TRIM drops, or a loss that was accepted, may be broken for good here (it excuses, but nobody must fail for it), and whether something is lost for good (it was evicted before the
-//! flush failed) only the engine knows; so a flush that fails again after a failed one is believed.
+//! The downside: what a TRIM drops, or a loss that was accepted, may be broken for good here (it excuses, but no request
+//! must fail for it). Whether something is lost for good (it was evicted before the flush failed) only the engine knows,
+//! so a flush that fails again after a failed one is believed.
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,8 @@ enum What {
 #[derive(Clone, Copy, Debug)]
 struct Broken {
     since: Step,
+    /// When a write of it last failed.
+    last: Step,
     /// What could not be written may have been dropped: by a TRIM, or since its loss was accepted. Nobody must fail for it.
     dropped: bool,
 }
@@ -66,11 +69,11 @@ impl Trouble {
             (Op::Write { .. }, false) if !zeros => {
                 self.past.push((step, What::Missing));
                 // What failed before and is tried in vain has been broken for longer.
-                let new = Broken { since: step, dropped: false };
+                let new = Broken { since: step, last: step, dropped: false };
                 for sector in from / SECTOR..to / SECTOR {
                     self.broken
                         .entry(sector)
-                        .and_modify(|old| *old = if old.dropped { new } else { *old })
+                        .and_modify(|old| *old = if old.dropped { new } else { Broken { last: step, ..*old } })
                         .or_insert(new);
                 }
             }
@@ -114,11 +117,19 @@ impl Trouble {
         }
     }
 
-    /// The loss is accepted, as it was at `asked`. In blocks in which something is going on it may last.
+    /// The loss is accepted, as it was at `asked`; what failed later is another loss. In blocks in which something is
+    /// going on it may last, as it may where a write has failed since: perhaps of data that came after `asked`.
     pub fn accepted(&mut self, asked: Step, step: Step, in_use: impl Fn(u64) -> bool) {
-        self.broken.values_mut().for_each(|broken| broken.dropped = true);
-        let free: Vec<u64> = self.broken.keys().copied().filter(|sector| !in_use(sector * SECTOR / BLOCK)).collect();
-        self.mend(step, &free);
+        let accepted = self.broken.iter_mut().filter(|(_, broken)| broken.since < asked);
+        let free = |sector: &u64, broken: &Broken| broken.last < asked && !in_use(sector * SECTOR / BLOCK);
+        let mut mended = Vec::new();
+        for (sector, broken) in accepted {
+            broken.dropped = true;
+            if free(sector, broken) {
+                mended.push(*sector);
+            }
+        }
+        self.mend(step, &mended);
         if self.failed_at < asked && std::mem::take(&mut self.in_doubt) {
             self.past.push((step, What::Missing));
         }
@@ -211,6 +222,26 @@ mod tests {
         assert_eq!(trouble.broken_before(11).count(), 0, "and nobody must fail for what may have been dropped");
         trouble.accepted(12, 12, |_| false);
         assert!(!trouble.excuses_flush(13));
+    }
+
+    #[test]
+    fn what_fails_after_a_loss_was_to_be_accepted_is_another_loss() {
+        let write = |block| io(Op::Write { durable: false }, block);
+        let mut trouble = Trouble::default();
+        trouble.completed(5, &write(3), false);
+        // The loss of block 3 is accepted at step 7 and that is answered at step 9; block 4 fails in between.
+        trouble.completed(8, &write(4), false);
+        trouble.accepted(7, 9, |_| false);
+        assert!(trouble.excuses_flush(10));
+        assert!(trouble.broken_before(10).eq(4 * BLOCK / SECTOR..5 * BLOCK / SECTOR), "a flush must fail for block 4");
+        trouble.accepted(11, 11, |_| false);
+        assert!(!trouble.excuses_flush(12));
+        // What fails again in between may be newer data, or the last attempt with what was given up.
+        trouble.completed(13, &write(3), false);
+        trouble.completed(15, &write(3), false);
+        trouble.accepted(14, 16, |_| false);
+        assert!(trouble.excuses_flush(17));
+        assert_eq!(trouble.broken_before(17).count(), 0);
     }
 
     #[test]

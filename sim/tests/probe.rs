@@ -1,7 +1,7 @@
 //! Does the probe find the truth? All presets, in virtual time, against what their descriptions say and what fresh drives
 //! do under other loads.
 
-use engine::disk::profile::{BUDGET_NS, Options};
+use engine::disk::profile::{BUDGET_NS, Key, Options, doubt};
 use sim::disk::drive::describe::Description;
 use sim::disk::drive::presets::{PRESETS, preset};
 use sim::disk::probe::probe;
@@ -39,6 +39,37 @@ fn check(name: &str) {
     let missed: Vec<String> = (0..SEEDS).flat_map(|seed| wrong(&description, &truths, seed)).collect();
     eprintln!("{name}: {} of {} values missed\n  {}", missed.len(), SEEDS as usize * truths.len(), missed.join("\n  "));
     assert!(missed.len() <= MISSED_MOST, "{name}:\n  {}", missed.join("\n  "));
+}
+
+/// What a quick probe has for its requests: 15 s without the time of the scratch file.
+const QUICK_NS: u64 = 13_050_000_000;
+/// Quick probes of each preset.
+const QUICK_SEEDS: u64 = 50;
+
+/// A server probes a disk by itself so briefly. What it believes then must be true; now and then it may believe nothing.
+#[test]
+fn a_quick_probe_never_takes_heads_for_none() {
+    for (name, _) in PRESETS {
+        let description = preset(name).unwrap().unwrap();
+        let mut doubts = Vec::new();
+        for seed in 0..QUICK_SEEDS {
+            let mut drive = description.build().unwrap();
+            let (found, _) = probe(&mut *drive, Options { budget_ns: QUICK_NS, seed, read_only: seed % 2 == 1 });
+            let number = |key| found.iter().find(|(k, _)| *k == key).and_then(|(_, finding)| finding.value);
+            match doubt(&found) {
+                Some(why) => doubts.push(format!("seed {seed}: {why}")),
+                None => assert_eq!(
+                    number(Key::NeedsSlices) == Some(1.0),
+                    description.hdd().unwrap().is_some(),
+                    "{name}, seed {seed}"
+                ),
+            }
+        }
+        eprintln!("{name}: {} of {QUICK_SEEDS} in doubt\n  {}", doubts.len(), doubts.join("\n  "));
+        // In so short a time a drive of 1996 says little.
+        let most = if *name == "barracuda-st32171w" { QUICK_SEEDS } else { QUICK_SEEDS / 10 };
+        assert!(doubts.len() as u64 <= most, "{name}:\n  {}", doubts.join("\n  "));
+    }
 }
 
 macro_rules! presets {

@@ -82,5 +82,5 @@ class SharedServerCase(ServerCase):
         """A volume named after the test, deleted after it."""
         name = self.id().rsplit(".", 1)[1][:60]
         self.server.create(name, size, *more)
-        self.addCleanup(self.server.cli, "volume", "delete", name, "--yes", check=False)
+        self.addCleanup(self.server.cli, "volume", "delete", name, "--yes", "--force", check=False)
         return name

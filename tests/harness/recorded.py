@@ -203,8 +203,9 @@ class Log:
                     self.flushes.append(at)
                 flushes += 1
 
-    def images(self, points, rng):
-        """For each position, in ascending order: (position, the whole image)."""
+    def images(self, points, rng, atomic=0):
+        """For each position, in ascending order: (position, the whole image). Writes that begin in the first `atomic`
+        bytes survive whole or not at all."""
         durable = bytearray(self.base.read_bytes())
         done = flush = 0
         for point in sorted(points):
@@ -221,6 +222,8 @@ class Log:
                 if end > point:
                     break
                 whole = survives()
+                if whole is None and offset < atomic:
+                    whole = rng.random() < 0.5
                 for at in range(0, len(data), SECTOR):
                     if whole if whole is not None else rng.random() < 0.5:
                         image[offset + at : offset + at + SECTOR] = data[at : at + SECTOR]

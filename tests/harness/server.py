@@ -45,7 +45,8 @@ class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
     def __init__(
-        self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data", data=None, binary=None
+        self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data", data=None, binary=None,
+        probe=False,
     ):
         self.directory = Path(directory)
         self.binary = binary or places.binary()
@@ -55,6 +56,8 @@ class Server:
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
         self.http, self.nbd = list(http), list(nbd)
+        # By itself only where that is tested: it would take time of the disk that others measure.
+        self.probe = probe
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
         lines = [f'cache = "{cache}"', f'reactor = "{reactor}"' if reactor else "", config]
@@ -86,6 +89,7 @@ class Server:
         """Its command line."""
         command = [self.binary, "serve", "--config", self.config, "--data", self.data]
         command += ["--nbd", f"unix:{self.socket}", "--http", f"unix:{self.http_socket}"]
+        command += [] if self.probe else ["--no-probe"]
         for address in self.nbd:
             command += ["--nbd", address]
         for address in self.http:

@@ -14,22 +14,26 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use sim::fault::layer::Kind;
 
-use crate::control::Observed;
 use crate::control::view::Verdict;
+use crate::control::{Observed, Standing};
 use crate::incidents::{self, Incident};
 use crate::reactor::BOUNDS_NS;
 
-/// Everything as Prometheus' text.
-pub fn encode(observed: Vec<Observed>) -> Result<String, Error> {
+mod plain;
+
+pub use plain::{is_wanted as plain_is_wanted, plain};
+
+/// Everything as OpenMetrics' text.
+pub fn encode(observed: Vec<Observed>, standing: Standing) -> Result<String, Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape(observed)));
+    registry.register_collector(Box::new(Scrape(observed, standing)));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
 }
 
 #[derive(Debug)]
-struct Scrape(Vec<Observed>);
+struct Scrape(Vec<Observed>, Standing);
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 /// The value of a label, and the number that goes with it.
@@ -41,6 +45,9 @@ impl Collector for Scrape {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> Result<(), Error> {
         let build = [(vec![("version", env!("CARGO_PKG_VERSION"))], 1.0)];
         gauges(&mut to, "aerogel_build_info", "The program", build)?;
+        let started = [(Vec::new(), self.1.started_s)];
+        gauges(&mut to, "process_start_time_seconds", "When the process started, seconds since 1970", started)?;
+        self.standing(&mut to)?;
         self.volume_requests(&mut to)?;
         self.volume_levels(&mut to)?;
         self.tenants(&mut to)?;
@@ -62,6 +69,45 @@ fn clients(to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
 }
 
 impl Scrape {
+    /// What to be woken for: what is offline, what fills up, what was promised.
+    fn standing(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let disks = &self.1.disks;
+        let flag = |is_on: bool| f64::from(u8::from(is_on));
+        let online = disks.iter().map(|disk| (vec![("disk", disk.name.as_str())], flag(disk.online)));
+        gauges(to, "aerogel_disk_online", "1 if a disk can be used, 0 if it is offline", online)?;
+        let sizes = disks.iter().filter_map(|disk| Some((vec![("disk", disk.name.as_str())], disk.space?)));
+        let (size, free): (Vec<_>, Vec<_>) =
+            sizes.map(|(labels, (size, free))| ((labels.clone(), size as f64), (labels, free as f64))).unzip();
+        gauges(to, "aerogel_disk_size_bytes", "Size of a disk's file system, or of its simulated drive", size)?;
+        gauges(to, "aerogel_disk_free_bytes", "Free of that", free)?;
+        let promised = disks.iter().filter_map(|disk| Some((vec![("disk", disk.name.as_str())], disk.insulation?)));
+        let (requested, effective): (Vec<_>, Vec<_>) = promised
+            .map(|(labels, (requested, effective))| ((labels.clone(), requested), effective.map(|part| (labels, part))))
+            .unzip();
+        let help = "R: the part of its standalone efficiency that each tenant is to keep";
+        gauges(to, "aerogel_disk_insulation_requested_ratio", help, requested)?;
+        let help = "R that is reached for every tenant; absent under a policy that insulates nobody";
+        gauges(to, "aerogel_disk_insulation_effective_ratio", help, effective.into_iter().flatten())?;
+        let volumes = disks.iter().flat_map(|disk| {
+            disk.volumes.iter().map(|(name, tenant, is_on)| {
+                let labels = vec![("disk", disk.name.as_str()), ("volume", name.as_str()), ("tenant", tenant.as_str())];
+                (labels, flag(*is_on))
+            })
+        });
+        gauges(
+            to,
+            "aerogel_volume_online",
+            "1 if a volume can be opened, 0 if it is offline or being created",
+            volumes,
+        )?;
+        let shares = disks.iter().flat_map(|disk| {
+            disk.shares
+                .iter()
+                .map(|(tenant, share)| (vec![("disk", disk.name.as_str()), ("tenant", tenant.as_str())], *share))
+        });
+        gauges(to, "aerogel_tenant_share_ratio", "Part of the disk's time that a tenant was promised", shares)
+    }
+
     /// One value for each volume.
     fn volumes<T>(&self, value: impl Fn(&VolumeStats) -> T) -> Vec<(Labels<'_>, T)> {
         let mut values = Vec::new();
@@ -405,7 +451,12 @@ fn family<'a, T>(
     }
     let mut metric = to.encode_descriptor(name, help, None, kind)?;
     for (labels, value) in values {
-        encode(&mut metric.encode_family(&labels.as_slice())?, value)?;
+        // Without labels there are no braces either.
+        if labels.is_empty() {
+            encode(&mut metric, value)?;
+        } else {
+            encode(&mut metric.encode_family(&labels.as_slice())?, value)?;
+        }
     }
     Ok(())
 }
@@ -451,6 +502,7 @@ mod tests {
     use engine::latency::Latencies;
 
     use super::*;
+    use crate::control::DiskStanding;
     use crate::control::live::DiskUse;
     use crate::reactor::LayerView;
 
@@ -517,7 +569,16 @@ mod tests {
             committed_share: 0.25,
             layers,
         };
-        let text = encode(vec![observed]).unwrap();
+        let disk = |name: &str, online: bool| DiskStanding {
+            name: name.parse().unwrap(),
+            online,
+            space: online.then_some((1 << 40, 1 << 30)),
+            insulation: online.then_some((0.9, Some(0.8))),
+            volumes: vec![("db".parse().unwrap(), "team".parse().unwrap(), online)],
+            shares: if online { vec![("team".parse().unwrap(), 0.25)] } else { Vec::new() },
+        };
+        let standing = Standing { started_s: 1.5e9, disks: vec![disk("default", true), disk("away", false)] };
+        let text = encode(vec![observed], standing).unwrap();
         for line in [
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="thread"} 0.125"#,
@@ -538,6 +599,16 @@ mod tests {
             r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="1"} 0.05"#,
             r#"aerogel_tenant_insulation_ratio{disk="default",tenant="team"} 0.925"#,
             r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
+            "process_start_time_seconds 1500000000.0",
+            r#"aerogel_disk_online{disk="default"} 1.0"#,
+            r#"aerogel_disk_online{disk="away"} 0.0"#,
+            r#"aerogel_disk_free_bytes{disk="default"} 1073741824.0"#,
+            r#"aerogel_disk_size_bytes{disk="default"} 1099511627776.0"#,
+            r#"aerogel_disk_insulation_requested_ratio{disk="default"} 0.9"#,
+            r#"aerogel_disk_insulation_effective_ratio{disk="default"} 0.8"#,
+            r#"aerogel_volume_online{disk="away",volume="db",tenant="team"} 0.0"#,
+            r#"aerogel_volume_connections{disk="default",volume="db",tenant="team"} 1.0"#,
+            r#"aerogel_tenant_share_ratio{disk="default",tenant="team"} 0.25"#,
             r#"aerogel_disk_injected_faults_total{disk="default",kind="stuck"} 3.0"#,
             r#"aerogel_simulated_completion_late_seconds_bucket{le="0.00005",disk="default",cause="clock"} 0"#,
             r#"aerogel_simulated_completion_late_seconds_bucket{le="0.000075",disk="default",cause="clock"} 1"#,

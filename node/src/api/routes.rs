@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
@@ -213,12 +213,20 @@ async fn set_volume(State(control): Server, Named(volume): Named, Body(request):
     to_the_end(async move { control.set_volume(&name, request).await }).await
 }
 
-/// Delete a volume with its data; its clients are disconnected.
-#[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path)),
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+struct DeleteVolume {
+    /// Even if clients are connected: they are disconnected.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Delete a volume with its data. Refused while clients are connected, unless it is forced.
+#[utoipa::path(delete, path = "/v1/volumes/{name}", params(("name" = String, Path), DeleteVolume),
     responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
-async fn delete_volume(State(control): Server, Named(volume): Named) -> Answer<Done> {
+async fn delete_volume(State(control): Server, Named(volume): Named, Asked(how): Asked<DeleteVolume>) -> Answer<Done> {
     let name = name(&volume)?;
-    to_the_end(async move { control.delete_volume(&name).await }).await
+    to_the_end(async move { control.delete_volume(&name, how.force).await }).await
 }
 
 /// Make a volume larger.
@@ -351,12 +359,17 @@ async fn cancel_probe(State(control): Server, Named(disk): Named) -> Answer<Done
     Ok(Json(control.cancel_probe(&name(&disk)?)?))
 }
 
-/// Counters and levels for Prometheus.
+/// Counters and levels for Prometheus, as OpenMetrics; in the older format for those who ask for text/plain.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn show_metrics(State(control): Server) -> Result<Response, Failure> {
+async fn show_metrics(State(control): Server, headers: HeaderMap) -> Result<Response, Failure> {
+    let (observed, standing) = futures::future::join(control.observe(), control.standing()).await;
     let text =
-        metrics::encode(control.observe().await).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        metrics::encode(observed, standing).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let (kind, text) = match metrics::plain_is_wanted(accept) {
+        true => ("text/plain; version=0.0.4; charset=utf-8", metrics::plain(&text)),
+        false => ("application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+    };
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 

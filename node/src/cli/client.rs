@@ -4,7 +4,7 @@ use std::path::Path;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::{Method, Request, header};
+use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
@@ -20,8 +20,8 @@ pub enum ClientError {
     #[error("{0}")]
     NoServer(String),
     /// The server said no.
-    #[error("{}", .0.error)]
-    Refused(Problem),
+    #[error("{}", .1.error)]
+    Refused(StatusCode, Problem),
     /// The conversation broke.
     #[error("the server did not answer properly: {0}")]
     Broken(String),
@@ -31,11 +31,23 @@ impl ClientError {
     /// What to do about it.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            ClientError::Refused(problem) => problem.hint.as_deref(),
+            ClientError::Refused(_, problem) => problem.hint.as_deref(),
             ClientError::NoServer(_) => Some(
                 "start one with `aerogel serve`, or name the directory of a running one with --data or AEROGEL_DATA",
             ),
             ClientError::Broken(_) => None,
+        }
+    }
+}
+
+impl ClientError {
+    /// What a failed command exits with.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            ClientError::NoServer(_) => 3,
+            // What was asked for makes no sense, as the command line or as a request.
+            ClientError::Refused(StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => 2,
+            ClientError::Refused(..) | ClientError::Broken(_) => 1,
         }
     }
 }
@@ -61,10 +73,10 @@ pub async fn ask(data: &Path, method: Method, path: &str, body: Option<Value>) -
         .body(Full::new(Bytes::from(bytes)))
         .map_err(broken)?;
     let response = sender.send_request(request).await.map_err(broken)?;
-    let succeeded = response.status().is_success();
+    let status = response.status();
     let bytes = response.into_body().collect().await.map_err(broken)?.to_bytes();
-    if succeeded {
+    if status.is_success() {
         return serde_json::from_slice(&bytes).map_err(broken);
     }
-    Err(serde_json::from_slice(&bytes).map_or_else(broken, ClientError::Refused))
+    Err(serde_json::from_slice(&bytes).map_or_else(broken, |problem| ClientError::Refused(status, problem)))
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -20,10 +20,11 @@ use self::client::{ClientError, ask};
 use crate::access::{Access, Rule};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, LiveView, OrDefault, PlanView, SetDisk, SetVolume,
-    Setting, StartProbe, Status, VolumeView,
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, LiveView, OrDefault, PlanView, Problem, SetDisk,
+    SetVolume, Setting, StartProbe, Status, VolumeView,
 };
 use crate::fault::FaultText;
+use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
 use crate::serve::Serve;
 use crate::store::PolicyName;
@@ -46,6 +47,26 @@ enum Command {
     Disk(DiskArgs),
     Status(StatusArgs),
     Top(TopArgs),
+    Completion(CompletionArgs),
+    #[command(hide = true)]
+    Man(ManArgs),
+}
+
+/// Print what a shell needs to complete commands and options
+///
+/// For bash: aerogel completion bash > /usr/share/bash-completion/completions/aerogel
+#[derive(Debug, Args)]
+struct CompletionArgs {
+    /// For which shell
+    #[arg(value_enum)]
+    shell: clap_complete::Shell,
+}
+
+/// Write a man page for each command
+#[derive(Debug, Args)]
+struct ManArgs {
+    /// The directory, which must be there
+    directory: PathBuf,
 }
 
 /// Which server, and how to show its answer.
@@ -123,20 +144,21 @@ enum VolumeVerb {
     },
     /// Change the allotment of a volume's tenant, how the volume's writes are acknowledged, or which clients may open
     /// it
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Which
         name: Name,
         /// The share of its tenant, or 'none'
-        #[arg(long)]
+        #[arg(long, group = "what")]
         share: Option<Setting<ShareText>>,
         /// Cache of its tenant, or 'none'
-        #[arg(long, value_name = "SIZE")]
+        #[arg(long, value_name = "SIZE", group = "what")]
         cache: Option<Setting<Size>>,
         /// How the cache of its tenant, for all volumes of that tenant, chooses what goes when it needs room
-        #[arg(long, value_name = "POLICY")]
+        #[arg(long, value_name = "POLICY", group = "what")]
         eviction: Option<Eviction>,
         /// How writes are acknowledged
-        #[arg(long, value_name = "MODE")]
+        #[arg(long, value_name = "MODE", group = "what")]
         write_cache: Option<WriteCache>,
         /// With --write-cache unsafe: flushed data may be lost when the server stops unexpectedly
         #[arg(long)]
@@ -162,18 +184,24 @@ enum VolumeVerb {
         /// The new size, such as 20GiB; on a raw device, all of it if left out
         size: Option<Size>,
     },
-    /// Delete a volume with its data; its clients are disconnected. A raw device is forgotten and stays as it is
+    /// Delete a volume with its data. A raw device is forgotten and stays as it is
     Delete {
         /// Which
         name: Name,
         /// Yes, delete the data
         #[arg(long, required = true)]
         yes: bool,
+        /// Even if clients are connected: they are disconnected
+        #[arg(long)]
+        force: bool,
     },
-    /// Give up blocks that could not be written, so that flushes succeed again
+    /// Give up blocks that could not be written, so that flushes succeed again: their acknowledged data is lost
     Clear {
         /// Which
         name: Name,
+        /// Yes, give up the data
+        #[arg(long, required = true)]
+        yes: bool,
     },
 }
 
@@ -198,14 +226,14 @@ struct SetAccess {
     /// Only these clients may open it, in place of those so far: user:UID (over a Unix socket), cert:SUBJECT or
     /// name:NAME (of a client certificate), any or nobody; with ,ro behind it, for reading only. May be repeated. The
     /// others are disconnected
-    #[arg(long, value_name = "CLIENT")]
+    #[arg(long, value_name = "CLIENT", group = "what")]
     allow: Vec<Rule>,
     /// Whether no client may change it; 'on' disconnects clients that opened it for writing, and flushes what they
     /// wrote
-    #[arg(long, value_name = "on|off")]
+    #[arg(long, value_name = "on|off", group = "what")]
     read_only: Option<Switch>,
     /// What clients are told of it; '' for nothing
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", group = "what")]
     description: Option<Description>,
 }
 
@@ -276,6 +304,9 @@ enum DiskVerb {
         /// The longest round of slices, 50ms to 60s: it bounds how long a tenant waits [default: 2s]
         #[arg(long, value_name = "TIME")]
         max_round: Option<Time>,
+        /// Do not probe it when it is idle: without a profile its tenants are not insulated, unless --policy says so
+        #[arg(long)]
+        no_probe: bool,
     },
     /// List all disks
     List,
@@ -351,6 +382,9 @@ enum FaultVerb {
         /// Such as 'error read 1% range=1GiB..2GiB', in one or several words
         #[arg(required = true, num_args = 1..)]
         fault: Vec<String>,
+        /// Yes, although it is not a simulated disk: the fault meets the data of its clients
+        #[arg(long)]
+        yes: bool,
     },
     /// List a disk's faults, and how often they happened
     List {
@@ -385,8 +419,17 @@ struct TopArgs {
     #[arg(long)]
     disk: Option<Name>,
     /// Print it once, as text; without a terminal, that is what happens
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["batch", "interval"])]
     once: bool,
+    /// Print it again and again, as text with the time; with --json, one document a line
+    #[arg(long)]
+    batch: bool,
+    /// Seconds between two looks, 0.1 to 3600 [default: 0.5; with --batch: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = interval)]
+    interval: Option<Duration>,
+    /// With --batch: end after so many looks
+    #[arg(long, value_name = "N", requires = "batch", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
     #[command(flatten)]
     reach: Reach,
 }
@@ -395,17 +438,33 @@ impl Cli {
     /// Does what was asked for.
     pub fn run(self) -> ExitCode {
         let (reach, request) = match self.command {
-            Command::Serve(serve) => return serve.run().unwrap_or_else(|error| fail(&format!("{error:#}"), None, 1)),
+            Command::Serve(serve) => {
+                return serve.run().unwrap_or_else(|(error, code)| fail(&format!("{error:#}"), None, code));
+            }
+            Command::Completion(CompletionArgs { shell }) => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "aerogel", &mut script);
+                print_out(&String::from_utf8_lossy(&script));
+                return ExitCode::SUCCESS;
+            }
+            Command::Man(ManArgs { directory }) => {
+                return match clap_mangen::generate_to(Cli::command(), &directory) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(error) => fail(&format!("cannot write man pages to {}: {error}", directory.display()), None, 1),
+                };
+            }
             Command::Volume(VolumeArgs { verb, reach }) => (reach, volume_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => (reach, disk_request(verb)),
             Command::Status(StatusArgs { reach }) => {
                 (reach, Request::get("/v1/status", |answer| Ok(print::status(&read::<Status>(answer)?))))
             }
-            Command::Top(TopArgs { disk, once, reach }) => {
+            Command::Top(TopArgs { disk, once, batch, interval, count, reach }) => {
                 let path = disk.map_or_else(|| "/v1/top".into(), |disk| format!("/v1/top?disk={disk}"));
-                let live = !once && !reach.json && top::is_watched();
+                let interval = interval.unwrap_or(if batch { BATCH_INTERVAL } else { LIVE_INTERVAL });
+                let is_live = batch || !once && !reach.json && top::is_watched();
+                let live = is_live.then_some(top::How { batch, interval, count });
                 let request = Request::get(path, |answer| Ok(print::top(&read::<Vec<LiveView>>(answer)?)));
-                let print = if live { |_| Ok(String::new()) } else { request.print };
+                let print = if is_live { |_| Ok(String::new()) } else { request.print };
                 (reach, Request { live, print, ..request })
             }
         };
@@ -415,8 +474,11 @@ impl Cli {
         };
         let answer = runtime.block_on(async {
             let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
-            if request.live {
-                return top::watch(&reach, &request.path).await;
+            if let Some(disk) = &request.only_simulated {
+                check_simulated(&reach, disk).await?;
+            }
+            if let Some(how) = request.live {
+                return top::watch(&reach, &request.path, how).await;
             }
             if let Some(disk) = &request.probe {
                 return probe::follow(&reach, disk, answer).await;
@@ -434,7 +496,7 @@ impl Cli {
                 Err(error) => return fail(&error.to_string(), None, 1),
             }
         }
-        let printed = answer.and_then(|answer| match reach.json {
+        let printed = answer.and_then(|answer| match reach.json && request.live.is_none() {
             true => Ok(format!("{answer:#}\n")),
             false => (request.print)(answer),
         });
@@ -444,7 +506,7 @@ impl Cli {
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                let code = if matches!(error, ClientError::NoServer(_)) { 3 } else { 1 };
+                let code = error.exit_status();
                 match reach.json {
                     true => fail_in_json(&error.to_string(), error.hint(), code),
                     false => fail(&error.to_string(), error.hint(), code),
@@ -483,10 +545,12 @@ struct Request {
     progress: Option<(Name, u64)>,
     /// The disk whose probe it begins.
     probe: Option<Name>,
-    /// It is asked again and again, and shown on a screen.
-    live: bool,
+    /// It is asked again and again, and shown on a screen or printed.
+    live: Option<top::How>,
     /// Where a picture of its answer goes.
     svg: Option<PathBuf>,
+    /// A disk that must be a simulated one, as nobody said --yes.
+    only_simulated: Option<Name>,
 }
 
 impl Request {
@@ -499,7 +563,8 @@ impl Request {
             progress: None,
             probe: None,
             svg: None,
-            live: false,
+            live: None,
+            only_simulated: None,
         }
     }
 
@@ -518,13 +583,20 @@ fn show_done(answer: Value) -> Result<String, ClientError> {
     Ok(uris.iter().fold(done.message + "\n", |text, uri| format!("{text}  {uri}\n")))
 }
 
-/// A probe for those who cannot wait.
-const QUICK_SECONDS: u64 = 15;
-
 fn show_probed(answer: Value) -> Result<String, ClientError> {
     let done: Done = read(answer)?;
     let profile = done.disk.map_or_else(String::new, |disk| print::profile(&disk.profile));
     Ok(format!("{profile}\n{}\n", done.message))
+}
+
+/// Between two pictures, and between two texts.
+const LIVE_INTERVAL: Duration = Duration::from_millis(500);
+const BATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Seconds, as other programs of this kind take them.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("'{text}' is not a number of seconds from 0.1 to 3600"))
 }
 
 fn key_and_value(text: &str) -> Result<(String, String), String> {
@@ -606,18 +678,20 @@ fn volume_request(verb: VolumeVerb) -> Request {
         VolumeVerb::Grow { name, size } => {
             Request::new(Method::POST, at(&name) + "/grow", Some(json!(GrowVolume { size })))
         }
-        VolumeVerb::Delete { name, yes: _ } => Request::new(Method::DELETE, at(&name), None),
-        VolumeVerb::Clear { name } => Request::new(Method::POST, at(&name) + "/clear", None),
+        VolumeVerb::Delete { name, yes: _, force } => {
+            Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None)
+        }
+        VolumeVerb::Clear { name, yes: _ } => Request::new(Method::POST, at(&name) + "/clear", None),
     }
 }
 
 fn disk_request(verb: DiskVerb) -> Request {
     let at = |name: &Name| format!("/v1/disks/{name}");
     match verb {
-        DiskVerb::Add { name, path, force, size, directory, faults, policy, insulation, max_round } => {
+        DiskVerb::Add { name, path, force, size, directory, faults, policy, insulation, max_round, no_probe } => {
             let (path, directory) =
                 (absolute(&path), directory.map(|directory| absolute(&directory.to_string_lossy())));
-            let body = AddDisk { name, path, force, size, directory, faults, policy, insulation, max_round };
+            let body = AddDisk { name, path, force, size, directory, faults, policy, insulation, max_round, no_probe };
             Request::new(Method::POST, "/v1/disks", Some(json!(body)))
         }
         DiskVerb::Fault { verb } => fault_request(verb),
@@ -625,7 +699,7 @@ fn disk_request(verb: DiskVerb) -> Request {
         DiskVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::disk(&read(answer)?))),
         DiskVerb::Probe { name, cancel: true, .. } => Request::new(Method::DELETE, at(&name) + "/probe", None),
         DiskVerb::Probe { name, seconds, quick, .. } => {
-            let body = StartProbe { seconds: seconds.or(quick.then_some(QUICK_SECONDS)) };
+            let body = StartProbe { seconds: seconds.or(quick.then_some(SECONDS_QUICK)) };
             let request = Request::new(Method::POST, at(&name) + "/probe", Some(json!(body)));
             Request { probe: Some(name), print: show_probed, ..request }
         }
@@ -641,8 +715,9 @@ fn fault_request(verb: FaultVerb) -> Request {
     let at = |name: &Name| format!("/v1/disks/{name}/faults");
     match verb {
         // The server says what is wrong with it.
-        FaultVerb::Add { name, fault } => {
-            Request::new(Method::POST, at(&name), Some(json!({ "fault": fault.join(" ") })))
+        FaultVerb::Add { name, fault, yes } => {
+            let request = Request::new(Method::POST, at(&name), Some(json!({ "fault": fault.join(" ") })));
+            Request { only_simulated: Some(name).filter(|_| !yes), ..request }
         }
         FaultVerb::List { name } => {
             Request::get(at(&name), |answer| Ok(print::faults(&read::<Vec<FaultView>>(answer)?)))
@@ -663,6 +738,17 @@ fn absolute(path: &str) -> String {
     };
     let path = std::path::absolute(rest).map_or_else(|_| rest.to_owned(), |path| path.to_string_lossy().into_owned());
     format!("{scheme}{path}")
+}
+
+/// Refuses what needs --yes on any but a simulated disk.
+async fn check_simulated(reach: &Reach, disk: &Name) -> Result<(), ClientError> {
+    let shown: DiskView = read(ask(&reach.data, Method::GET, &format!("/v1/disks/{disk}"), None).await?)?;
+    if shown.simulated.is_some() {
+        return Ok(());
+    }
+    let error = format!("disk '{disk}' is a real disk: the fault meets the data of its clients");
+    let hint = Some("if that is meant, add --yes; `aerogel disk add NAME sim:PRESET` makes a disk to try it on".into());
+    Err(ClientError::Refused(StatusCode::BAD_REQUEST, Problem { error, hint }))
 }
 
 /// Shows how far the making of a volume is until it is answered.

@@ -415,11 +415,18 @@ pub fn live_title(disk: &LiveView) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
+/// How busy a disk is.
+pub fn busy(disk: &LiveView) -> String {
+    disk.busy_ratio.map_or(String::new(), |busy| format!("busy {:.0}%", busy * 100.0))
+}
+
 /// Disks and their tenants, once.
 pub fn top(disks: &[LiveView]) -> String {
     let disk = |disk: &LiveView| {
         let tenants = if disk.tenants.is_empty() { "no tenants\n".into() } else { tenants(&disk.tenants) };
-        format!("{}  {}\n{tenants}", disk.disk, live_title(disk))
+        let (title, busy) = (live_title(disk), busy(disk));
+        let gap = if busy.is_empty() { "" } else { "; " };
+        format!("{}  {title}{gap}{busy}\n{tenants}", disk.disk)
     };
     disks.iter().map(disk).collect::<Vec<_>>().join("\n")
 }
@@ -453,7 +460,7 @@ pub fn profile(profile: &ProfileView) -> String {
     let row = |value: &ValueView| {
         let error = value.error_ratio.map_or_else(String::new, |ratio| format!("± {:.0}%", ratio * 100.0));
         let measured = match value.source {
-            ValueSource::Measured => value.method.clone().unwrap_or_default(),
+            ValueSource::Measured | ValueSource::AutomaticQuick => value.method.clone().unwrap_or_default(),
             ValueSource::Override => match value.measured {
                 Some(measured) => format!("measured: {}", number(&value.name, Some(measured))),
                 None => String::new(),
@@ -461,9 +468,10 @@ pub fn profile(profile: &ProfileView) -> String {
         };
         let source = match value.source {
             ValueSource::Measured => "measured",
+            ValueSource::AutomaticQuick => "automatic quick",
             ValueSource::Override => "OVERRIDE",
         };
-        let error = if value.source == ValueSource::Measured { error } else { String::new() };
+        let error = if value.source == ValueSource::Override { String::new() } else { error };
         vec![value.name.clone(), number(&value.name, value.value), error, source.into(), value.at.clone(), measured]
     };
     table(&["VALUE", " NUMBER", " ERROR", "SOURCE", "WHEN", "HOW"], profile.values.iter().map(row).collect())
@@ -512,8 +520,13 @@ pub fn status(status: &Status) -> String {
         text += "\n";
     }
     for event in status.events.iter().rev().take(EVENTS_SHOWN).rev() {
-        let (at, decision) = (&event.at, event.decision.name());
-        text += &format!("\n{at} tenant '{}' of disk '{}': {decision}: {}", event.tenant, event.disk, event.reason);
+        let (at, disk, reason) = (&event.at, &event.disk, &event.reason);
+        text += &match (&event.tenant, event.decision) {
+            (Some(tenant), Some(decision)) => {
+                format!("\n{at} tenant '{tenant}' of disk '{disk}': {}: {reason}", decision.name())
+            }
+            _ => format!("\n{at} disk '{disk}': {reason}"),
+        };
     }
     if !status.events.is_empty() {
         text += "\n";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,7 +50,7 @@ pub async fn follow(
     let message = view.message.unwrap_or_default();
     let refused = |what: &str| {
         let error = format!("the probe of disk '{disk}' {what}");
-        Err(ClientError::Refused(Problem { error, hint: None }))
+        Err(ClientError::Refused(StatusCode::CONFLICT, Problem { error, hint: None }))
     };
     match view.state {
         ProbeState::Done => {

@@ -1,276 +1,195 @@
 //! A live view of disks and their tenants: who has the disk, what each gets, keeps and waits for.
+//!
+//! ```text
+//!   keys ──► State (what is shown: disks, order, scroll, help) ──► picture.rs ──► terminal
+//!   server ──► (asked again and again; one that is gone is waited for)
+//! ```
 
-use std::io::IsTerminal;
-use std::time::Duration;
+mod picture;
+mod strip;
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant, SystemTime};
 
 use hyper::Method;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table};
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
+use self::picture::{Order, State, draw};
 use super::client::{ClientError, ask};
 use super::{Reach, print, read};
-use crate::control::view::{LiveView, OwnedView, TenantView};
+use crate::control::view::LiveView;
+use crate::store::profile::date;
 
-/// Between two pictures.
-const PERIOD: Duration = Duration::from_millis(500);
-/// Of tenants, in turn: told apart on dark and on light ground.
-const COLOURS: [Color; 6] = [Color::Cyan, Color::Yellow, Color::Magenta, Color::Green, Color::Blue, Color::Red];
+/// How often keys are looked for: the thread that does ends so long after the view.
+const KEYS_POLL: Duration = Duration::from_millis(100);
+/// Keys that wait to be looked at: more than anybody types meanwhile.
+const KEYS_MAX: usize = 64;
+/// A server that has not answered by then is told to be silent; its own patience with a disk is two seconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How to watch.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// As text, again and again.
+    pub batch: bool,
+    /// Between two looks.
+    pub interval: Duration,
+    /// So many looks.
+    pub count: Option<u64>,
+}
 
 /// Whether there is somebody to show it to.
 pub fn is_watched() -> bool {
     std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
 
-/// Shows what the server says at `path` until it is quit with q or Ctrl-C, or told to end.
-pub async fn watch(reach: &Reach, path: &str) -> Result<Value, ClientError> {
-    let broken = |error: std::io::Error| ClientError::Broken(error.to_string());
-    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+async fn look(reach: &Reach, path: &str) -> Result<Value, ClientError> {
+    let answer = ask(&reach.data, Method::GET, path, None);
+    let silent = || ClientError::Broken(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()));
+    tokio::time::timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(silent()))
+}
+
+/// Shows what the server says at `path` until it is quit with q or Ctrl-C, or told to end; or prints it as often as wanted.
+pub async fn watch(reach: &Reach, path: &str, how: How) -> Result<Value, ClientError> {
     // What is wrong from the beginning is said without a screen.
-    let mut disks: Vec<LiveView> = read(ask(&reach.data, Method::GET, path, None).await?)?;
+    let first = look(reach, path).await?;
+    if how.batch {
+        return print_again_and_again(reach, path, how, first).await;
+    }
+    let first: Vec<LiveView> = read(first)?;
     let mut terminal = ratatui::init();
-    let shown = async {
-        loop {
-            draw(&mut terminal, &disks)?;
-            tokio::select! {
-                quit = tokio::task::spawn_blocking(wait) => {
-                    if quit.map_err(|error| ClientError::Broken(error.to_string()))?.map_err(broken)? {
-                        return Ok(Value::Null);
+    let shown = show(&mut terminal, reach, path, how, first).await;
+    ratatui::restore();
+    shown.map(|()| Value::Null)
+}
+
+fn broken(error: impl std::fmt::Display) -> ClientError {
+    ClientError::Broken(error.to_string())
+}
+
+async fn show(
+    terminal: &mut DefaultTerminal,
+    reach: &Reach,
+    path: &str,
+    how: How,
+    first: Vec<LiveView>,
+) -> Result<(), ClientError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+    let mut keys = listen();
+    let mut state = State::new(first);
+    let mut next = tokio::time::Instant::now() + how.interval;
+    let mut lost_at = None;
+    loop {
+        terminal.draw(|frame| draw(frame, &mut state)).map_err(broken)?;
+        let asked = async {
+            tokio::time::sleep_until(next).await;
+            look(reach, path).await.and_then(read::<Vec<LiveView>>)
+        };
+        // Asking is begun anew after a key: a question that is dropped costs nothing.
+        tokio::select! {
+            event = keys.recv() => match event {
+                Some(Event::Key(key)) if key.kind == KeyEventKind::Press && !press(&mut state, key) => return Ok(()),
+                Some(_) => {}
+                None => return Err(broken("the terminal is gone")),
+            },
+            _ = terminate.recv() => return Ok(()),
+            answer = asked => {
+                next = tokio::time::Instant::now() + how.interval;
+                match answer {
+                    Ok(disks) => (state.disks, state.lost, lost_at) = (disks, None, None),
+                    Err(error) => {
+                        let since: Instant = *lost_at.get_or_insert_with(Instant::now);
+                        state.lost = Some(format!("server lost, trying again for {} s: {error}", since.elapsed().as_secs()));
                     }
                 }
-                _ = terminate.recv() => return Ok(Value::Null),
             }
-            disks = read(ask(&reach.data, Method::GET, path, None).await?)?;
         }
-    };
-    let shown = shown.await;
-    ratatui::restore();
-    shown
-}
-
-/// Waits for the next picture, or for a key. True to quit.
-fn wait() -> std::io::Result<bool> {
-    if !event::poll(PERIOD)? {
-        return Ok(false);
     }
-    let Event::Key(key) = event::read()? else { return Ok(false) };
-    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    Ok(key.kind == KeyEventKind::Press && (is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)))
 }
 
-fn draw(terminal: &mut DefaultTerminal, disks: &[LiveView]) -> Result<(), ClientError> {
-    let drawn = terminal.draw(|frame| picture(frame, disks));
-    drawn.map(|_| ()).map_err(|error| ClientError::Broken(error.to_string()))
-}
-
-/// All disks below each other, and what to press.
-fn picture(frame: &mut Frame<'_>, disks: &[LiveView]) {
-    let rows = disks.iter().map(|disk| Constraint::Length(4 + disk.tenants.len() as u16));
-    let areas = Layout::vertical(rows.chain([Constraint::Length(1), Constraint::Min(0)])).split(frame.area());
-    disks.iter().zip(areas.iter()).for_each(|(disk, area)| show_disk(frame, disk, *area));
-    let help = Line::from("q quits").style(Style::new().add_modifier(Modifier::DIM));
-    frame.render_widget(help, areas[disks.len()]);
-}
-
-fn show_disk(frame: &mut Frame<'_>, disk: &LiveView, area: Rect) {
-    let [title, strip_area, tenants, _] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(1),
-        Constraint::Length(1 + disk.tenants.len() as u16),
-        Constraint::Length(1),
-    ])
-    .areas(area);
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let name = Span::styled(disk.disk.clone(), bold);
-    frame.render_widget(Line::from(vec![name, format!("  {}", print::live_title(disk)).into()]), title);
-    frame.render_widget(strip_line(disk, strip_area.width), strip_area);
-    let cells: Vec<Vec<String>> = disk.tenants.iter().map(print::tenant_cells).collect();
-    let widths: Vec<usize> = (0..print::TENANT_HEADINGS.len())
-        .map(|i| {
-            let longest = cells.iter().map(|row| row[i].chars().count());
-            longest.chain([print::TENANT_HEADINGS[i].trim_start().len()]).max().unwrap_or(0)
-        })
-        .collect();
-    let shown = columns_that_fit(&widths, usize::from(area.width));
-    let rows = disk.tenants.iter().zip(cells).enumerate().map(|(i, (tenant, cells))| {
-        let cells = cells.into_iter().enumerate().filter(|(column, _)| shown.contains(column)).map(|(column, cell)| {
-            let style = match column {
-                0 => Style::new().fg(colour(i)),
-                print::KEEPS => kept(disk, tenant),
-                _ => Style::new(),
+/// A thread that waits for keys; it ends with its receiver.
+fn listen() -> mpsc::Receiver<Event> {
+    let (sender, keys) = mpsc::channel(KEYS_MAX);
+    std::thread::spawn(move || {
+        while !sender.is_closed() {
+            let read = match event::poll(KEYS_POLL) {
+                Ok(true) => event::read(),
+                Ok(false) => continue,
+                Err(error) => Err(error),
             };
-            aligned(column, Line::from(Span::styled(cell, style)))
-        });
-        Row::new(cells.collect::<Vec<_>>())
-    });
-    let head = shown.iter().map(|&column| aligned(column, Line::from(print::TENANT_HEADINGS[column].trim_start())));
-    let head = Row::new(head.collect::<Vec<_>>()).style(Style::new().add_modifier(Modifier::DIM));
-    let widths: Vec<Constraint> = shown.iter().map(|&column| Constraint::Length(widths[column] as u16)).collect();
-    frame.render_widget(Table::new(rows, widths).header(head).column_spacing(SPACING as u16), tenants);
-}
-
-/// Between two columns.
-const SPACING: usize = 2;
-/// What a narrow screen goes without, the dearest last: `--once` and `volume show` have it.
-const DROPPED: [&str; 8] = [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE"];
-
-/// The columns for which there is room.
-fn columns_that_fit(widths: &[usize], room: usize) -> Vec<usize> {
-    let mut shown: Vec<usize> = (0..widths.len()).collect();
-    let needed = |shown: &[usize]| shown.iter().map(|&column| widths[column] + SPACING).sum::<usize>();
-    for dropped in DROPPED {
-        if needed(&shown) <= room + SPACING {
-            break;
+            let Ok(event) = read else { return };
+            if sender.blocking_send(event).is_err() {
+                return;
+            }
         }
-        shown.retain(|&column| print::TENANT_HEADINGS[column] != dropped);
-    }
-    shown
-}
-
-fn aligned(column: usize, cell: Line<'_>) -> Line<'_> {
-    if print::TENANT_HEADINGS[column].starts_with(' ') { cell.right_aligned() } else { cell }
-}
-
-fn colour(tenant: usize) -> Color {
-    COLOURS[tenant % COLOURS.len()]
-}
-
-/// Red if it keeps less than R.
-fn kept(disk: &LiveView, tenant: &TenantView) -> Style {
-    let wanted = disk.policy.as_ref().and_then(|policy| policy.insulation.effective);
-    match tenant.insulation.as_ref().zip(wanted) {
-        Some((kept, wanted)) if kept.ratio < wanted => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
-        Some(_) => Style::new().fg(Color::Green),
-        None => Style::new(),
-    }
-}
-
-/// Who had the disk, in the time of the last slices.
-fn strip_line(disk: &LiveView, width: u16) -> Paragraph<'static> {
-    let names: Vec<&str> = disk.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-    let cells = strip(&disk.slices, &names, usize::from(width)).into_iter().map(|owner| match owner {
-        Owner::Nobody => Span::styled("·", Style::new().add_modifier(Modifier::DIM)),
-        Owner::Gone => Span::raw("▓"),
-        Owner::Tenant(i) => Span::styled("█", Style::new().fg(colour(i))),
     });
-    Paragraph::new(Line::from(cells.collect::<Vec<_>>()))
+    keys
 }
 
-/// Whose a moment was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Owner {
-    Nobody,
-    /// A tenant that is no more.
-    Gone,
-    Tenant(usize),
+/// Does what a key says; false to quit.
+fn press(state: &mut State, key: KeyEvent) -> bool {
+    let page = state.page.max(1);
+    match key.code {
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Char('q') => return false,
+        KeyCode::Esc if state.help => state.help = false,
+        KeyCode::Esc => return false,
+        KeyCode::Char('?' | 'h') => state.help = !state.help,
+        KeyCode::Char('s') => state.order = state.order.next(),
+        KeyCode::Char(letter) if Order::of(letter).is_some() => state.order = Order::of(letter).unwrap_or_default(),
+        KeyCode::Down | KeyCode::Char('j') => state.scroll += 1,
+        KeyCode::Up | KeyCode::Char('k') => state.scroll = state.scroll.saturating_sub(1),
+        KeyCode::PageDown | KeyCode::Char(' ') => state.scroll += page,
+        KeyCode::PageUp => state.scroll = state.scroll.saturating_sub(page),
+        KeyCode::Home => state.scroll = 0,
+        // Drawing brings it back to what there is.
+        KeyCode::End => state.scroll = usize::MAX / 2,
+        _ => {}
+    }
+    true
 }
 
-/// The time from the oldest slice to the end of the latest one in so many cells: whose the middle of each was.
-fn strip(slices: &[OwnedView], names: &[&str], width: usize) -> Vec<Owner> {
-    let (Some(first), Some(last)) = (slices.first(), slices.last()) else { return Vec::new() };
-    let (oldest, latest) = (first.seconds_ago, last.seconds_ago - last.seconds);
-    let at = |cell: usize| oldest - (oldest - latest) * (cell as f64 + 0.5) / width as f64;
-    let has = |slice: &&OwnedView, ago: f64| slice.seconds_ago >= ago && ago > slice.seconds_ago - slice.seconds;
-    let owner = |ago: f64| match slices.iter().find(|slice| has(slice, ago)) {
-        None => Owner::Nobody,
-        Some(slice) => {
-            let known = slice.tenant.as_ref().and_then(|tenant| names.iter().position(|name| name == tenant));
-            known.map_or(Owner::Gone, Owner::Tenant)
+/// Prints as text, or as one JSON document a line, until there is nobody who reads it.
+async fn print_again_and_again(reach: &Reach, path: &str, how: How, first: Value) -> Result<Value, ClientError> {
+    let (mut answer, mut printed, mut is_lost) = (Ok(first), 0, false);
+    loop {
+        match answer.and_then(|answer| batch_text(reach.json, answer)) {
+            Ok(text) => {
+                is_lost = false;
+                printed += 1;
+                let mut out = std::io::stdout().lock();
+                if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+                    return Ok(Value::Null);
+                }
+            }
+            Err(error) if !is_lost => {
+                is_lost = true;
+                eprintln!("{}: {error}; trying again", now());
+            }
+            Err(_) => {}
         }
-    };
-    (0..width).map(|cell| owner(at(cell))).collect()
+        if how.count.is_some_and(|count| printed >= count) {
+            return Ok(Value::Null);
+        }
+        tokio::time::sleep(how.interval).await;
+        answer = look(reach, path).await;
+    }
+}
+
+fn now() -> String {
+    date(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs()))
+}
+
+fn batch_text(json: bool, answer: Value) -> Result<String, ClientError> {
+    match json {
+        true => Ok(format!("{answer}\n")),
+        false => Ok(format!("{}\n{}\n", now(), print::top(&read::<Vec<LiveView>>(answer)?))),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
-    use super::*;
-    use crate::control::view::{
-        ByOpView, Condition, DelayView, LatencyView, PercentilesView, RatesView, RatioView, ShareView,
-    };
-
-    fn slice(tenant: &str, seconds_ago: f64, seconds: f64) -> OwnedView {
-        OwnedView { tenant: Some(tenant.into()), seconds_ago, seconds }
-    }
-
-    #[test]
-    fn a_strip_says_whose_each_moment_was() {
-        let slices = [slice("a", 1.0, 0.5), slice("b", 0.5, 0.25), slice("x", 0.1, 0.1)];
-        let [a, b, nobody, gone] = [Owner::Tenant(0), Owner::Tenant(1), Owner::Nobody, Owner::Gone];
-        assert_eq!(strip(&slices, &["a", "b"], 10), [a, a, a, a, a, b, b, nobody, nobody, gone]);
-        assert_eq!(strip(&[], &[], 10), []);
-    }
-
-    #[test]
-    fn a_picture_shows_every_tenant_and_fits_any_screen() {
-        let percentiles = PercentilesView {
-            requests: 1000,
-            p50_seconds: 0.0123,
-            p99_seconds: 0.0456,
-            p999_seconds: 0.0789,
-            max_seconds: 0.321,
-        };
-        let tenant = |name: &str| TenantView {
-            name: name.into(),
-            volumes: vec![name.into()],
-            share: ShareView { requested: None, effective: 0.5 },
-            slice: None,
-            sizing: None,
-            insulation: Some(RatioView { ratio: 0.93, window_seconds: 5.0, prediction: String::new() }),
-            rates: Some(RatesView {
-                reads: 120.0,
-                read_bytes: 491_520.0,
-                delay_seconds: DelayView { slice: 0.75, disk: 0.25, ..DelayView::default() },
-                ..RatesView::default()
-            }),
-            latency: Some(LatencyView {
-                recent: ByOpView { both: Some(percentiles), ..ByOpView::default() },
-                ..LatencyView::default()
-            }),
-        };
-        let disk = LiveView {
-            disk: "hdd".into(),
-            condition: Condition::Online,
-            policy: None,
-            tenants: vec![tenant("alice"), tenant("bob")],
-            slices: vec![slice("alice", 0.2, 0.1), slice("bob", 0.1, 0.1)],
-        };
-        let disks = [disk.clone(), LiveView { disk: "ssd".into(), slices: Vec::new(), ..disk }];
-        for (width, height) in [(1, 1), (20, 3), (90, 30), (160, 30)] {
-            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            terminal.draw(|frame| picture(frame, &disks)).unwrap();
-            let text = terminal.backend().to_string();
-            if width == 90 {
-                for (part, is_there) in
-                    [("120/s 480KiB/s", true), ("46 ms", true), ("P99.9", false), ("slice 75% disk 25%", true)]
-                {
-                    assert_eq!(text.contains(part), is_there, "{part} in\n{text}");
-                }
-            }
-            if width == 160 {
-                for part in [
-                    "hdd",
-                    "ssd",
-                    "alice",
-                    "bob",
-                    "0.93",
-                    "120/s 480KiB/s",
-                    "slice 75% disk 25%",
-                    "████",
-                    "q quits",
-                    "79 ms",
-                    "321 ms",
-                ] {
-                    assert!(text.contains(part), "{part} is not in\n{text}");
-                }
-            }
-        }
-    }
-}
+mod tests;

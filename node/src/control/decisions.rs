@@ -46,6 +46,12 @@ impl Decisions {
     }
 }
 
+/// Now, as it is told.
+fn at() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    date(now.as_secs())
+}
+
 impl Control {
     fn decisions(&self) -> MutexGuard<'_, Decisions> {
         self.decisions.lock().expect("nobody panics while holding it")
@@ -87,9 +93,15 @@ impl Control {
             Verdict::BestEffort => warn!(%disk, %tenant, decision = decision.name(), "{reason}"),
             Verdict::Trial | Verdict::Admitted => info!(%disk, %tenant, decision = decision.name(), "{reason}"),
         }
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let at = date(now.as_secs());
-        self.decisions().add(EventView { at, disk: disk.to_string(), tenant: tenant.to_string(), decision, reason });
+        let (tenant, decision) = (Some(tenant.to_string()), Some(decision));
+        self.decisions().add(EventView { at: at(), disk: disk.to_string(), tenant, decision, reason });
+    }
+
+    /// Something that concerns a disk as a whole.
+    pub(super) fn tell_disk(&self, disk: &Name, reason: String) {
+        info!(%disk, "{reason}");
+        let event = EventView { at: at(), disk: disk.to_string(), tenant: None, decision: None, reason };
+        self.decisions().add(event);
     }
 
     /// Writes the cache that was decided for a tenant beside a volume of it, if that is another one than before.
@@ -134,7 +146,7 @@ impl Control {
         if let Some(size) = request.size {
             check_size(size.0).map_err(Error::Invalid)?;
         }
-        if self.state().find(&request.name).is_ok() {
+        if !matches!(self.state().find(&request.name), Err(Error::Unknown(..))) {
             return Err(Error::Exists(Kind::Volume, request.name));
         }
         let tenant = request.tenant.clone().unwrap_or_else(|| request.name.clone());
@@ -228,9 +240,15 @@ mod tests {
         for i in 0..2 * EVENTS_MAX {
             let (disk, tenant) = ("d".to_string(), i.to_string());
             let reason = String::new();
-            decisions.add(EventView { at: String::new(), disk, tenant, decision: Verdict::Trial, reason });
+            decisions.add(EventView {
+                at: String::new(),
+                disk,
+                tenant: Some(tenant),
+                decision: Some(Verdict::Trial),
+                reason,
+            });
         }
         assert_eq!(decisions.events.len(), EVENTS_MAX);
-        assert_eq!(decisions.events.back().unwrap().tenant, (2 * EVENTS_MAX - 1).to_string());
+        assert_eq!(decisions.events.back().unwrap().tenant, Some((2 * EVENTS_MAX - 1).to_string()));
     }
 }

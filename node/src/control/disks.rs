@@ -9,7 +9,7 @@ use std::time::Duration;
 use engine::control::{Command, Report};
 use tracing::{info, warn};
 
-use super::registry::Entry;
+use super::registry::{Entry, Registry};
 use super::view::AddDisk;
 use super::{Control, Disk, Done, Error, Kind, Running, VolumeState, blocking, refusal, resolve, stop};
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
@@ -35,6 +35,7 @@ impl Control {
     /// Opens every disk of the registry. One that cannot be used is offline; the others go on.
     pub(super) async fn open_known_disks(&self) {
         let known = self.registry.lock().await.disks.clone();
+        self.state().remembered = known.iter().map(|(name, entry)| (name.clone(), entry.volumes.clone())).collect();
         let mut opened = Vec::new();
         for (name, entry) in known {
             let path = resolve(&self.config.data, &entry.path);
@@ -172,7 +173,7 @@ impl Control {
 
     /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they do not
     /// free in time, bytes, is not the new disk's until they have.
-    async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
+    pub(super) async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
         let _division = self.dividing.lock().await;
         let others = self.running();
         let part = self.memory_bytes / (others.len() as u64 + 1);
@@ -207,9 +208,12 @@ impl Control {
     ) -> Result<(), Error> {
         let running = started.map_err(Error::Unusable)?;
         let data = std::path::absolute(&self.config.data).unwrap_or_default();
-        let entry = Entry { path: path.strip_prefix(data).unwrap_or(path).to_owned(), uuid };
-        let key = name.clone();
-        self.change_registry(move |registry| drop(registry.disks.insert(key, entry))).await?;
+        let (key, path_kept) = (name.clone(), path.strip_prefix(data).unwrap_or(path).to_owned());
+        let enter = move |registry: &mut Registry| {
+            let volumes = registry.disks.remove(&key).map(|entry| entry.volumes).unwrap_or_default();
+            registry.disks.insert(key, Entry { path: path_kept, uuid, volumes });
+        };
+        self.change_registry(enter).await?;
         let disk = Disk { path: path.to_owned(), uuid, state: Ok(running) };
         self.state().disks.insert(name.clone(), disk);
         Ok(())
@@ -336,7 +340,9 @@ impl Control {
     async fn forget(&self, name: &Name) -> Result<(), Error> {
         let key = name.clone();
         self.change_registry(move |registry| drop(registry.disks.remove(&key))).await?;
-        self.state().disks.remove(name);
+        let mut state = self.state();
+        state.disks.remove(name);
+        state.remembered.remove(name);
         Ok(())
     }
 
@@ -428,7 +434,7 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
         return is("leave out --size and --fault; `aerogel disk fault add` adds faults to it");
     }
     if !request.scheduling().is_default() {
-        return is("leave out --policy, --insulation and --max-round; `aerogel disk set` changes them");
+        return is("leave out --policy, --insulation, --max-round and --no-probe; `aerogel disk set` changes them");
     }
     if request.path.starts_with(SIM) && !is_known {
         return is("name its directory to take it over, or another one with --directory");
@@ -436,7 +442,7 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
     Ok(Identity::read(path).map_err(Error::Unusable)?.simulated)
 }
 
-async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {
+pub(super) async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {
     let path = path.to_owned();
     blocking(move || Store::open(&path, expected)).await.unwrap_or_else(|error| Err(error.to_string()))
 }

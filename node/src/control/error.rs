@@ -158,7 +158,7 @@ impl Error {
     pub fn status(&self) -> u16 {
         match self {
             Error::Unknown(..) | Error::NoFault(..) => 404,
-            Error::WhichDisk(_) | Error::Invalid(_) => 400,
+            Error::WhichDisk(_) | Error::Invalid(_) | Error::NotAccepted => 400,
             Error::Raw(RawError::Missing { .. } | RawError::NotADevice(_) | RawError::Blocks { .. }) => 400,
             Error::Raw(RawError::TooSmall { .. }) => 507,
             Error::Raw(RawError::Open { .. }) => 500,
@@ -180,12 +180,10 @@ impl Error {
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
             Error::Offline(Kind::Disk, name, _) => {
-                format!(
-                    "when the reason is gone, `aerogel disk add {name} PATH` with its path, or a restart, tries again"
-                )
+                format!("it opens by itself when the reason is gone; `aerogel disk add {name} PATH` with its path tries at once")
             }
             Error::Waiting(..) => "`aerogel volume show` says when it is served".into(),
-            Error::Offline(Kind::Volume, ..) => "when the reason is gone, restart the server".into(),
+            Error::Offline(Kind::Volume, ..) => "it opens by itself when the reason is gone".into(),
             Error::Busy(kind, name) => format!("wait for it: `aerogel {kind} show {name}`"),
             Error::Changing(name) => {
                 format!("wait for it; `aerogel disk show {name}` tells whether its device answers")

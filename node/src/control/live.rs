@@ -146,6 +146,8 @@ impl Counters {
 pub struct Sample {
     now: Nanos,
     round_ns: Nanos,
+    /// With a request in the device, since the start.
+    busy_ns: Nanos,
     tenants: BTreeMap<Name, Counters>,
 }
 
@@ -159,6 +161,7 @@ impl Sample {
         Sample {
             now: snapshot.now,
             round_ns: round_ns.unwrap_or(0),
+            busy_ns: snapshot.busy_ns,
             tenants: running.tenants.iter().filter_map(of).collect(),
         }
     }
@@ -239,6 +242,14 @@ impl Series {
     fn ratio(&self, now: &Sample, name: &Name) -> Option<RatioView> {
         let (earlier, past_ns) = self.before(now, name, now.window_ns())?;
         now.tenants.get(name)?.ratio(earlier, past_ns)
+    }
+
+    /// Part of the time of late in which the disk was busy.
+    fn busy_ratio(&self, now: &Sample) -> Option<f64> {
+        let long_ago = |sample: &&Sample| sample.now + now.rates_ns() <= now.now;
+        let before = self.samples.iter().rev().find(long_ago).or(self.samples.front())?;
+        let (busy_ns, past_ns) = (now.busy_ns.checked_sub(before.busy_ns)?, now.now.checked_sub(before.now)?);
+        (past_ns > 0).then(|| (busy_ns as f64 / past_ns as f64).min(1.0))
     }
 
     fn rates(&self, now: &Sample, name: &Name) -> Option<RatesView> {
@@ -346,6 +357,7 @@ impl Control {
             disk: disk.to_string(),
             condition: Condition::Offline,
             policy: None,
+            busy_ratio: None,
             tenants: Vec::new(),
             slices: Vec::new(),
         };
@@ -354,6 +366,8 @@ impl Control {
         view.condition = Condition::Online;
         view.policy = Some(policy_view(running, &chosen, snapshot.as_ref()));
         view.tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
+        let now = snapshot.as_ref().map(|snapshot| Sample::new(running, snapshot));
+        view.busy_ratio = now.and_then(|now| self.series().get(disk)?.busy_ratio(&now));
         view.slices = snapshot.map(|snapshot| owned_views(running, &snapshot)).unwrap_or_default();
         view
     }
@@ -474,7 +488,7 @@ mod tests {
             write_bytes: 0,
             delays_ns: [0, 0, 0, now / 2, now / 4],
         };
-        Sample { now, round_ns: 100 * MILLISECOND, tenants: [(name(), counters)].into() }
+        Sample { now, round_ns: 100 * MILLISECOND, busy_ns: now / 4, tenants: [(name(), counters)].into() }
     }
 
     #[test]
@@ -507,6 +521,7 @@ mod tests {
         assert!(rates.window_seconds < 4.0, "{rates:?}");
         assert!((rates.reads - 1000.0).abs() < 1.0 && (rates.delay_seconds.slice - 0.5).abs() < 0.01, "{rates:?}");
         assert!(series.samples.len() as u64 <= SAMPLES_MAX);
+        assert_eq!(series.busy_ratio(&now), Some(0.25));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! held while waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of
 //! disks in the server's directory, everything about volumes in the disks.
 
+mod automatic;
 mod curve;
 mod decisions;
 mod disks;
@@ -16,8 +17,10 @@ mod places;
 mod probes;
 mod raw;
 mod registry;
+mod reopen;
 mod scheduling;
 mod show;
+mod standing;
 mod turn;
 pub mod view;
 mod volumes;
@@ -41,6 +44,9 @@ pub use error::{Error, Kind};
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
 pub use show::Observed;
+#[cfg(test)]
+pub use standing::DiskStanding;
+pub use standing::Standing;
 pub use view::Done;
 
 use crate::access::Grant;
@@ -68,6 +74,8 @@ pub struct Control {
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
+    /// Disks of which nothing is known, and when they are probed.
+    automatic: automatic::Waiting,
     /// Told when there are volumes whose data is busy.
     waiting: tokio::sync::Notify,
     /// What the disks have done of late.
@@ -90,6 +98,8 @@ pub struct Listening {
 #[derive(Debug)]
 struct State {
     disks: BTreeMap<Name, Disk>,
+    /// The volumes that each disk had last: they are listed while it is offline.
+    remembered: BTreeMap<Name, BTreeMap<Name, registry::Remembered>>,
 }
 
 #[derive(Debug)]
@@ -200,10 +210,11 @@ impl Control {
             registry: Arc::new(tokio::sync::Mutex::new(registry)),
             divisions: Arc::default(),
             probes: probes::Probes::default(),
+            automatic: automatic::Waiting::default(),
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
-            state: Mutex::new(State { disks: BTreeMap::new() }),
+            state: Mutex::new(State { disks: BTreeMap::new(), remembered: BTreeMap::new() }),
             _lock: lock,
             config,
         });
@@ -416,7 +427,22 @@ impl State {
         let all =
             self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?.volumes.get(volume)?)));
         let found = all.min_by_key(|(_, volume)| volume.reason().is_some());
-        found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| Error::Unknown(Kind::Volume, volume.clone()))
+        found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| self.unserved(volume))
+    }
+
+    /// Why no disk that is online has a volume.
+    fn unserved(&self, volume: &Name) -> Error {
+        let offline = self.remembered.iter().find_map(|(name, volumes)| {
+            let disk = self.disks.get(name).filter(|_| volumes.contains_key(volume))?;
+            Some(match &disk.state {
+                Err(reason) => of_offline_disk(name, reason),
+                Ok(_) => BEING_OPENED.into(),
+            })
+        });
+        match offline {
+            Some(reason) => Error::Offline(Kind::Volume, volume.clone(), reason),
+            None => Error::Unknown(Kind::Volume, volume.clone()),
+        }
     }
 
     fn volume_mut(&mut self, disk: &Name, volume: &Name) -> Option<&mut Volume> {
@@ -544,6 +570,14 @@ impl Allotment {
             eviction: self.eviction.into(),
         }
     }
+}
+
+/// Why a volume that a disk had is not there yet while the disk comes up.
+const BEING_OPENED: &str = "it is being opened";
+
+/// Why a volume of an offline disk is offline.
+fn of_offline_disk(disk: &Name, reason: &str) -> String {
+    format!("its disk '{disk}' is offline: {reason}")
 }
 
 /// Works on the files of a volume where waiting is allowed.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
-use engine::disk::profile::{Finding, Key, Override, Profile, Unit};
+use engine::disk::profile::{Finding, Key, Override, Profile, Unit, doubt};
 use tracing::{info, warn};
 
 use super::view::{DataKind, ProbeState, ProbeView, StartProbe};
@@ -14,12 +14,17 @@ use crate::probe::drive::{self, ProbeDrive};
 use crate::probe::{self, Found, Job, ProbeError};
 use crate::quantity::Name;
 use crate::reactor::LayerCommand;
-use crate::store::{Raw, Store};
+use crate::store::{Kernel, Raw, Store};
 
 /// Two probes of one value that are further apart than this do not agree.
 const AGREE: f64 = 0.15;
 /// What disturbs a probe by less than this is not worth a word.
 const DISTURBS: f64 = 0.05;
+
+/// How often is looked whether an automatic probe has got out of the way, and how long that is waited for: what it has in the
+/// device, and one step of its scratch file.
+const YIELD_POLL: Duration = Duration::from_millis(20);
+const YIELD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The latest probe of each disk.
 pub type Probes = Mutex<BTreeMap<Name, Latest>>;
@@ -28,14 +33,27 @@ pub type Probes = Mutex<BTreeMap<Name, Latest>>;
 #[derive(Debug)]
 pub struct Latest {
     job: Arc<Job>,
+    /// The server began it by itself.
+    automatic: bool,
     /// How it ended: what there is to say about it, or why it did not come to its end.
     ended: Option<Result<String, Ended>>,
 }
 
+/// A probe that is about to run.
+#[derive(Debug)]
+pub(super) struct Begun {
+    store: Arc<Store>,
+    devices: Vec<(Raw, u64)>,
+    pub(super) job: Arc<Job>,
+}
+
+/// Why a probe came to no end, or to none that counts.
 #[derive(Clone, Debug)]
 pub enum Ended {
     Cancelled,
     Failed(String),
+    /// An automatic one found something, and not for sure.
+    Doubtful(String),
 }
 
 impl Control {
@@ -49,7 +67,23 @@ impl Control {
                 probe::SECONDS_MOST
             )));
         }
-        let turn = self.change(disk).await?;
+        self.yield_probe(disk).await;
+        let begun = self.begin_probe(disk, false).await?;
+        info!(%disk, seconds, "probing");
+        let (control, name) = (self.clone(), disk.clone());
+        tokio::spawn(async move {
+            match control.run_probe(&name, begun, seconds, false).await {
+                Ok(said) => info!(disk = %name, "probed: {said}"),
+                Err(why) => warn!(disk = %name, ?why, "the probe came to no end"),
+            }
+        });
+        let message = format!("disk '{disk}' is being probed: `aerogel disk show {disk}` has the profile afterwards");
+        Ok(Done { message, disk: None, volume: None })
+    }
+
+    /// Makes the place of a probe of a disk, unless one is running.
+    pub(super) async fn begin_probe(&self, disk: &Name, automatic: bool) -> Result<Begun, Error> {
+        let _turn = self.change(disk).await?;
         let (store, devices) = {
             let state = self.state();
             let running = state.disk(disk)?;
@@ -60,39 +94,53 @@ impl Control {
             (running.store.clone(), devices)
         };
         let job = Arc::new(Job::new());
-        {
-            let mut probes = self.probes();
-            if probes.get(disk).is_some_and(|latest| latest.ended.is_none()) {
-                return Err(Error::Probing(disk.clone()));
-            }
-            probes.insert(disk.clone(), Latest { job: job.clone(), ended: None });
+        let mut probes = self.probes();
+        if probes.get(disk).is_some_and(|latest| latest.ended.is_none()) {
+            return Err(Error::Probing(disk.clone()));
         }
-        drop(turn);
-        info!(%disk, seconds, "probing");
-        let (control, name) = (self.clone(), disk.clone());
-        tokio::spawn(async move {
-            let ended = control.run_probe(&name, store, devices, seconds, job).await;
-            match &ended {
-                Ok(said) => info!(disk = %name, "probed: {said}"),
-                Err(why) => warn!(disk = %name, ?why, "the probe came to no end"),
-            }
-            if let Some(latest) = control.probes().get_mut(&name) {
-                latest.ended = Some(ended);
-            }
-        });
-        let message = format!("disk '{disk}' is being probed: `aerogel disk show {disk}` has the profile afterwards");
-        Ok(Done { message, disk: None, volume: None })
+        probes.insert(disk.clone(), Latest { job: job.clone(), automatic, ended: None });
+        Ok(Begun { store, devices, job })
     }
 
-    /// Of a disk whose volumes are all raw, their `devices`; else a scratch file.
-    async fn run_probe(
+    /// Runs a probe to its end, and notes how it ended.
+    pub(super) async fn run_probe(
         &self,
         disk: &Name,
-        store: Arc<Store>,
-        devices: Vec<(Raw, u64)>,
+        begun: Begun,
         seconds: u64,
-        job: Arc<Job>,
+        automatic: bool,
     ) -> Result<String, Ended> {
+        let ended = self.measure_and_keep(disk, begun, seconds, automatic).await;
+        if let Some(latest) = self.probes().get_mut(disk) {
+            latest.ended = Some(ended.clone());
+        }
+        ended
+    }
+
+    /// Ends a probe of a disk that the server began by itself, and waits until it is out of the way, in bounded time.
+    pub(super) async fn yield_probe(&self, disk: &Name) {
+        let is_running = |control: &Control| {
+            let probes = control.probes();
+            let running = probes.get(disk).filter(|latest| latest.automatic && latest.ended.is_none());
+            running.inspect(|latest| latest.job.cancel()).is_some()
+        };
+        let waits = async {
+            while is_running(self) {
+                tokio::time::sleep(YIELD_POLL).await;
+            }
+        };
+        let _ = tokio::time::timeout(YIELD_TIMEOUT, waits).await;
+    }
+
+    /// Of a disk whose volumes are all raw, their devices; else a scratch file.
+    async fn measure_and_keep(
+        &self,
+        disk: &Name,
+        begun: Begun,
+        seconds: u64,
+        automatic: bool,
+    ) -> Result<String, Ended> {
+        let Begun { store, devices, job } = begun;
         let kind = self.config.reactor.into();
         let failed = |why: &dyn std::fmt::Display| Ended::Failed(why.to_string());
         let busy_before = self.snapshot(disk).await.map(|snapshot| snapshot.busy_ns);
@@ -100,7 +148,10 @@ impl Control {
         let measured = store.clone();
         let result = match &store.identity.simulated {
             None if devices.is_empty() => blocking(move || probe::probe_disk(&measured, kind, seconds, &job)).await,
-            None => blocking(move || probe::probe_devices(&devices, kind, seconds, &job)).await,
+            None => {
+                let devices = devices.clone();
+                blocking(move || probe::probe_devices(&devices, kind, seconds, &job)).await
+            }
             Some(simulated) => self.probe_drive(disk, simulated.size, seconds, job).await,
         };
         let mut found = match result {
@@ -115,9 +166,18 @@ impl Control {
                 Duration::from_nanos(after.saturating_sub(before)).as_secs_f64() / began.elapsed().as_secs_f64();
             found.push((Key::DisturbedByVolumes, Finding::plain(Some(ratio.min(1.0)))));
         }
+        if let Some(why) = doubt(&found).or_else(|| unread(&devices, &found)).filter(|_| automatic) {
+            return Err(Ended::Doubtful(why));
+        }
         let said = summary(&store.known().profile, &found);
         let _turn = self.turns.wait(disk).await;
-        let keep = blocking(move || store.change(|known| known.profile.take(&found, now_s()))).await;
+        let keep = blocking(move || {
+            store.change(|known| match automatic {
+                true => known.profile.take_automatic(&found, now_s()),
+                false => known.profile.take(&found, now_s()),
+            })
+        });
+        let keep = keep.await;
         match keep {
             Ok(Ok(())) => {
                 self.apply_policy(disk).await;
@@ -160,7 +220,7 @@ impl Control {
             None => (ProbeState::Running, None),
             Some(Ok(said)) => (ProbeState::Done, Some(said.clone())),
             Some(Err(Ended::Cancelled)) => (ProbeState::Cancelled, None),
-            Some(Err(Ended::Failed(why))) => (ProbeState::Failed, Some(why.clone())),
+            Some(Err(Ended::Failed(why) | Ended::Doubtful(why))) => (ProbeState::Failed, Some(why.clone())),
         };
         let doing = if state == ProbeState::Running { progress.doing.into() } else { String::new() };
         Ok(ProbeView { state, doing, done_ratio: progress.done_ratio, message })
@@ -188,6 +248,19 @@ impl Control {
     fn probes(&self) -> std::sync::MutexGuard<'_, BTreeMap<Name, Latest>> {
         self.probes.lock().expect("nobody panics while holding it")
     }
+}
+
+/// Why an automatic probe of raw devices is not believed. They are only read, and a thin volume or flash answers reads of what
+/// was never written without its medium; so of devices that say that they turn, good news is no news.
+fn unread(devices: &[(Raw, u64)], found: &Found) -> Option<String> {
+    let needs_slices = found.iter().find(|(key, _)| *key == Key::NeedsSlices).and_then(|(_, finding)| finding.value);
+    let kernel = Kernel::default();
+    let turns = devices.iter().any(|(_, number)| kernel.queue(*number, "rotational").as_deref() == Some("1"));
+    (turns && needs_slices != Some(1.0)).then(|| {
+        "its raw devices were only read, say that they turn, and answered as if they did not: what was never written is \
+         not read from the medium"
+            .into()
+    })
 }
 
 fn now_s() -> u64 {

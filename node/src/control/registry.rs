@@ -22,6 +22,23 @@ pub struct Entry {
     pub path: PathBuf,
     /// Which disk has to be found there.
     pub uuid: Uuid,
+    /// The volumes that were on it last: they are listed while it is offline.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: BTreeMap<Name, Remembered>,
+}
+
+/// What is known of a volume while its disk is offline.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remembered {
+    /// Bytes.
+    pub size: u64,
+    /// Its tenant; its own if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Name>,
+    /// Its device, if its data is no file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<PathBuf>,
 }
 
 /// The list.
@@ -78,7 +95,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Registry::read(dir.path()).unwrap(), None);
         let mut registry = Registry::new();
-        registry.disks.insert("a".parse().unwrap(), Entry { path: "disks/a".into(), uuid: Uuid::new_v4() });
+        let entry = Entry {
+            path: "disks/a".into(),
+            uuid: Uuid::new_v4(),
+            volumes: [("v".parse().unwrap(), Remembered { size: 512, tenant: None, device: None })].into(),
+        };
+        registry.disks.insert("a".parse().unwrap(), entry);
         registry.write(dir.path()).unwrap();
         assert_eq!(Registry::read(dir.path()).unwrap(), Some(registry));
         fs::rename(path(dir.path()), dir.path().join("elsewhere")).unwrap();

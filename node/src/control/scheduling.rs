@@ -8,14 +8,18 @@ use super::probes::parse;
 use super::view::SetDisk;
 use super::{Control, Done, Error, blocking};
 use crate::quantity::Name;
-use crate::store::{Chosen, Store};
+use crate::store::{Chosen, PolicyName, Store};
 
 impl Control {
     /// What runs on a disk, and why.
     pub(super) fn chosen(&self, disk: &Name, store: &Store) -> Chosen {
         let known = store.known();
         let usual = engine::Config { device_depth: self.config.limits.device_depth, ..engine::Config::new(0) }.policy();
-        known.scheduling.choose(usual, disk.as_str(), store.model.as_ref(), &known.profile)
+        let chosen = known.scheduling.choose(usual, disk.as_str(), store.model.as_ref(), &known.profile);
+        match (chosen.name, known.scheduling.policy) {
+            (PolicyName::None, None) => Chosen { reason: self.why_unprobed(disk, &known.scheduling), ..chosen },
+            _ => chosen,
+        }
     }
 
     /// Makes the machine of a disk do what is chosen now. Whoever calls it has the turn to change something.

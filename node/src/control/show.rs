@@ -12,17 +12,18 @@ use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
 use super::live::{DiskUse, policy_view};
+use super::registry::Remembered;
 use super::view::{
-    CacheView, Condition, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView, Status, TenantView, Traffic,
-    ValueSource, ValueView, VolumeView,
+    AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView,
+    Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
-use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking};
+use super::{BEING_OPENED, Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking, of_offline_disk};
 use crate::address::{Address, NbdAddress, TlsMode};
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
-use crate::store::spec::{Allotment, WriteCache};
-use crate::store::{DataId, Files, Journal, Kernel, Store, file};
+use crate::store::spec::{Allocation, Allotment, Eviction, WriteCache};
+use crate::store::{DataId, Files, Journal, Kernel, Spec, Store, file};
 
 /// A disk that takes longer to answer is shown without what only its machine knows.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -138,8 +139,12 @@ impl Control {
 
     /// One volume.
     pub async fn show_volume(&self, name: &Name) -> Result<VolumeView, Error> {
-        let (disk, _) = self.state().find(name).map(|(disk, volume)| (disk, volume.id()))?;
-        let all = self.list_volumes_of(&disk).await;
+        let found = self.state().find(name).map(|(disk, _)| disk);
+        let all = match found {
+            Ok(disk) => self.list_volumes_of(&disk).await,
+            Err(Error::Offline(..)) => self.list_volumes().await,
+            Err(error) => return Err(error),
+        };
         let unknown = || Error::Unknown(Kind::Volume, name.clone());
         all.into_iter().find(|volume| volume.name == name.as_str()).ok_or_else(unknown)
     }
@@ -155,7 +160,13 @@ impl Control {
         let (snapshot, replaced) = futures::future::join(self.snapshot(disk), self.replaced(disk)).await;
         let listening = self.listening().nbd;
         let state = self.state();
-        let Ok(running) = state.disk(disk) else { return Vec::new() };
+        let running = match state.disk(disk) {
+            Ok(running) => running,
+            Err(Error::Offline(_, _, reason)) => {
+                return remembered_views(&state, disk, |_| true, &of_offline_disk(disk, &reason));
+            }
+            Err(_) => return Vec::new(),
+        };
         let chosen = self.chosen(disk, &running.store);
         let tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
         let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_ref(), &tenants, &listening);
@@ -166,6 +177,9 @@ impl Control {
                 None => view.warnings.push("the file system of its disk does not answer".into()),
             }
         }
+        // A disk that comes up opens one after the other.
+        let absent = |name: &Name| !running.volumes.contains_key(name);
+        views.extend(remembered_views(&state, disk, absent, BEING_OPENED));
         views
     }
 
@@ -284,6 +298,7 @@ fn volume_view(
         disk: disk.to_string(),
         condition,
         reason,
+        spec: spec.map(|spec| request_of(disk, name, spec, &running.allotment(&tenant))),
         warnings: volume_warnings(running, name, volume, stats),
         size_bytes,
         path: absolute(&path),
@@ -306,6 +321,78 @@ fn volume_view(
         dirty_bytes: stats.map_or(0, |stats| stats.dirty_blocks * BLOCK),
         traffic: stats.map(traffic).unwrap_or_default(),
         tenant: tenant.to_string(),
+    }
+}
+
+/// Volumes of a disk that are not there, as they were when it was online.
+fn remembered_views(state: &State, disk: &Name, which: impl Fn(&Name) -> bool, reason: &str) -> Vec<VolumeView> {
+    let view = |(name, known): (&Name, &Remembered)| VolumeView {
+        name: name.to_string(),
+        disk: disk.to_string(),
+        tenant: known.tenant.as_ref().unwrap_or(name).to_string(),
+        condition: Condition::Offline,
+        reason: Some(reason.to_owned()),
+        spec: None,
+        warnings: Vec::new(),
+        size_bytes: known.size,
+        path: known.device.as_ref().map(|device| device.display().to_string()).unwrap_or_default(),
+        raw: known.device.is_some(),
+        uris: Vec::new(),
+        allow: Vec::new(),
+        read_only: false,
+        description: String::new(),
+        share: ShareView { requested: None, effective: 0.0 },
+        cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
+        slice: None,
+        insulation: None,
+        latency: None,
+        sizing: None,
+        write_cache: WriteCache::default(),
+        allocation: Allocation::default(),
+        initialised_ratio: 0.0,
+        prepared_bytes: 0,
+        connections: 0,
+        dirty_bytes: 0,
+        traffic: Traffic::default(),
+    };
+    let known = state.remembered.get(disk).into_iter().flatten();
+    known.filter(|(name, _)| which(name)).map(view).collect()
+}
+
+/// What a volume was made by, with what its tenant was promised since.
+fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &Allotment) -> CreateVolume {
+    CreateVolume {
+        name: name.clone(),
+        size: Some(Size(spec.size)),
+        device: spec.device.as_ref().map(|device| device.path.display().to_string()),
+        force: false,
+        disk: Some(disk.clone()),
+        share: allotment.share.clone(),
+        tenant: spec.tenant.clone(),
+        cache: allotment.cache,
+        like: None,
+        eviction: Some(allotment.eviction),
+        allocation: spec.allocation,
+        allow: spec.allow.clone(),
+        read_only: spec.read_only,
+        description: spec.description.clone(),
+    }
+}
+
+fn disk_request_of(name: &Name, disk: &Disk, running: &Running) -> AddDisk {
+    let (identity, scheduling) = (&running.store.identity, running.store.known().scheduling);
+    let simulated = running.simulated_view();
+    AddDisk {
+        name: name.clone(),
+        path: simulated.as_ref().map_or_else(|| absolute(&disk.path), |drive| drive.description.clone()),
+        force: false,
+        size: simulated.as_ref().map(|drive| Size(drive.size_bytes)),
+        directory: simulated.map(|_| absolute(&disk.path)),
+        faults: identity.faults.clone(),
+        policy: scheduling.policy,
+        insulation: scheduling.insulation,
+        max_round: scheduling.max_round,
+        no_probe: scheduling.no_probe,
     }
 }
 
@@ -365,6 +452,11 @@ impl Shares {
     pub(super) fn view(&self, tenant: &Name) -> ShareView {
         let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
         ShareView { requested: requested.map(ToString::to_string), effective: ratio(self.effective_ppb(tenant)) }
+    }
+
+    /// The part of the disk's time, 0 to 1.
+    pub(super) fn effective(&self, tenant: &Name) -> f64 {
+        ratio(self.effective_ppb(tenant))
     }
 
     pub(super) fn effective_ppb(&self, tenant: &Name) -> u64 {
@@ -435,7 +527,10 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
             ));
         }
     }
-    let volumes = running.map(|running| running.volumes.keys().map(Name::to_string).collect()).unwrap_or_default();
+    let volumes = match running {
+        Some(running) => running.volumes.keys().map(Name::to_string).collect(),
+        None => state.remembered.get(name).iter().flat_map(|volumes| volumes.keys()).map(Name::to_string).collect(),
+    };
     let time = snapshot.map_or(0, |snapshot| snapshot.busy_ns + snapshot.idle_ns);
     DiskView {
         name: name.to_string(),
@@ -443,6 +538,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         uuid: disk.uuid,
         condition: if running.is_some() { Condition::Online } else { Condition::Offline },
         reason: disk.state.as_ref().err().cloned(),
+        spec: running.map(|running| disk_request_of(name, disk, running)),
         warnings,
         data: running.map_or(DataKind::Files, Running::data_kind),
         device: None,
@@ -471,6 +567,7 @@ fn profile_view(profile: &Profile) -> ProfileView {
     let view = |(key, value): (&Key, &Value)| {
         let (source, at_s) = match (&value.overridden, &value.measured) {
             (Some(set), _) => (ValueSource::Override, set.at_s),
+            (None, Some(measured)) if measured.automatic => (ValueSource::AutomaticQuick, measured.at_s),
             (None, Some(measured)) => (ValueSource::Measured, measured.at_s),
             (None, None) => return None,
         };

@@ -106,9 +106,20 @@ impl<T: Serialize> Serialize for Setting<T> {
     }
 }
 
+/// A number is what its digits are, as where a plain value is taken.
 impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a text or a whole number")]
+        enum Either {
+            Number(u64),
+            Text(String),
+        }
+        let text = match Either::deserialize(from)? {
+            Either::Number(number) => number.to_string(),
+            Either::Text(text) => text,
+        };
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -186,6 +197,16 @@ pub struct SetVolume {
     /// What clients are told of it; "" for nothing.
     #[schema(value_type = Option<String>)]
     pub description: Option<Description>,
+}
+
+impl SetVolume {
+    /// Whether everything stays as it is.
+    pub fn changes_nothing(&self) -> bool {
+        let SetVolume { share, cache, eviction, write_cache, accept_data_loss: _, allow, read_only, description } =
+            self;
+        let of_tenant = share.is_none() && cache.is_none() && eviction.is_none();
+        of_tenant && write_cache.is_none() && allow.is_none() && read_only.is_none() && description.is_none()
+    }
 }
 
 /// One size of cache, and what goes to the disk with it.
@@ -273,18 +294,37 @@ pub struct AddDisk {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub max_round: Option<Time>,
+    /// Whether it is not probed by itself when it is idle.
+    #[serde(default)]
+    pub no_probe: bool,
 }
 
 impl AddDisk {
     /// As usual.
     pub fn new(name: Name, path: String) -> AddDisk {
         let (force, size, directory, faults) = (false, None, None, Vec::new());
-        AddDisk { name, path, force, size, directory, faults, policy: None, insulation: None, max_round: None }
+        AddDisk {
+            name,
+            path,
+            force,
+            size,
+            directory,
+            faults,
+            policy: None,
+            insulation: None,
+            max_round: None,
+            no_probe: false,
+        }
     }
 
     /// What was asked for of its time.
     pub fn scheduling(&self) -> Scheduling {
-        Scheduling { policy: self.policy, insulation: self.insulation, max_round: self.max_round }
+        Scheduling {
+            policy: self.policy,
+            insulation: self.insulation,
+            max_round: self.max_round,
+            no_probe: self.no_probe,
+        }
     }
 }
 
@@ -406,6 +446,8 @@ pub struct VolumeView {
     pub condition: Condition,
     /// Why it cannot be used.
     pub reason: Option<String>,
+    /// The request that makes one like it; absent if its specification cannot be read, or its disk is offline.
+    pub spec: Option<CreateVolume>,
     /// Things to know.
     pub warnings: Vec<String>,
     /// Bytes.
@@ -546,8 +588,11 @@ pub struct ProfileView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueSource {
-    /// A probe.
+    /// A probe that somebody asked for.
     Measured,
+    /// A quick probe that the server began by itself.
+    #[serde(rename = "automatic quick")]
+    AutomaticQuick,
     /// An operator.
     Override,
 }
@@ -585,6 +630,8 @@ pub struct DiskView {
     pub condition: Condition,
     /// Why it cannot be used.
     pub reason: Option<String>,
+    /// The request that makes one like it; absent while it is offline.
+    pub spec: Option<AddDisk>,
     /// Things to know.
     pub warnings: Vec<String>,
     /// Whether its volumes are files or raw devices.

@@ -45,6 +45,7 @@ impl Control {
                 self.try_open(disk, &name).await;
             }
         }
+        self.remember_volumes(disk).await;
     }
 
     /// A disk whose volumes are not known is offline: it must not look like one that has none. What is served goes on.
@@ -78,7 +79,7 @@ impl Control {
     }
 
     /// Why a volume that was found cannot be opened.
-    fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &String>) -> Option<VolumeState> {
+    pub(super) fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &String>) -> Option<VolumeState> {
         let state = self.state();
         let elsewhere = state.find(name).ok().filter(|(other, _)| other != disk);
         let reason = match (spec, elsewhere) {
@@ -91,7 +92,7 @@ impl Control {
     }
 
     /// Hands a volume to the disk's thread; with its data, if that is open already.
-    async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), OpenError> {
+    pub(super) async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), OpenError> {
         let (thread, store, spec, start, tenant, id) = {
             let mut state = self.state();
             let running = state.disk_mut(disk)?;
@@ -170,6 +171,7 @@ impl Control {
     /// Creates a volume, or nothing.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
+        self.yield_probe(&disk).await;
         let turn = self.change(&disk).await?;
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
@@ -202,6 +204,7 @@ impl Control {
             };
             return self.give_up(&disk, &name, error).await;
         }
+        self.remember_volumes(&disk).await;
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
         let mut message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
         if let Some(device) = &spec.device {
@@ -245,7 +248,8 @@ impl Control {
             return Err(Error::Invalid("there is nothing to force without a device: leave out --force".into()));
         }
         let mut state = self.state();
-        if state.find(&request.name).is_ok() {
+        // A volume of an offline disk keeps its name.
+        if !matches!(state.find(&request.name), Err(Error::Unknown(..))) {
             return Err(Error::Exists(Kind::Volume, request.name.clone()));
         }
         let running = state.disk_mut(disk)?;
@@ -298,6 +302,11 @@ impl Control {
         let (_turn, _) = self.change_volume(name).await?;
         if request.write_cache == Some(WriteCache::Unsafe) && !request.accept_data_loss {
             return Err(Error::NotAccepted);
+        }
+        if request.changes_nothing() {
+            let error =
+                format!("no change of volume '{name}' is requested: name at least one, such as share, cache or allow");
+            return Err(Error::Invalid(error));
         }
         let volume = self.changeable(name)?;
         let tenant = volume.spec.tenant(name);
@@ -365,6 +374,8 @@ impl Control {
 
     /// Grows a volume: file first, then specification, then what clients see when they open it next.
     pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
+        let on = self.changeable(name)?.disk;
+        self.yield_probe(&on).await;
         let (turn, disk) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
         let device = volume.device_now().await?;
@@ -402,13 +413,18 @@ impl Control {
         self.set_spec(&volume.disk, name, &new);
         let command = Command::GrowVolume(volume.id, size);
         refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
+        self.remember_volumes(&volume.disk).await;
         info!(disk = %volume.disk, volume = %name, size = %Size(size), "grown");
         self.done(name, format!("volume '{name}' has {} now; clients see it when they open it again", Size(size))).await
     }
 
-    /// Deletes a volume with its data. Its clients are disconnected.
-    pub async fn delete_volume(&self, name: &Name) -> Result<Done, Error> {
+    /// Deletes a volume with its data. Clients are disconnected if it is forced; else it must have none.
+    pub async fn delete_volume(&self, name: &Name, force: bool) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
+        let connections = if force { 0 } else { self.connections_of(name).await? };
+        if connections > 0 {
+            return Err(Error::InUse(Kind::Volume, name.clone(), connections));
+        }
         let (disk, id, spec, store, thread) = {
             let state = self.state();
             let (disk, volume) = state.find(name)?;
@@ -436,6 +452,7 @@ impl Control {
                 .map_err(|refusal| refused(name, refusal))?;
         }
         self.forget_volume(&disk, name).await;
+        self.remember_volumes(&disk).await;
         let message = match &spec.device {
             Some(device) => format!("volume '{name}' is forgotten; {} is as it is", device.path.display()),
             None => format!("volume '{name}' is deleted"),
@@ -454,6 +471,14 @@ impl Control {
         };
         info!(%disk, volume = %name, "deleted");
         Ok(Done { message, disk: None, volume: None })
+    }
+
+    /// Clients that have a volume open; none if its disk does not answer.
+    async fn connections_of(&self, name: &Name) -> Result<u32, Error> {
+        let (disk, id) = self.state().find(name).map(|(disk, volume)| (disk, volume.id()))?;
+        let snapshot = self.snapshot(&disk).await;
+        let volumes = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
+        Ok(volumes.filter(|stats| Some(stats.volume) == id).map(|stats| stats.connections).sum())
     }
 
     /// If the allotment of a tenant stands in a specification that is to go, another volume of it takes it over.
@@ -531,7 +556,7 @@ impl Control {
 }
 
 /// Why a volume is not served.
-enum OpenError {
+pub(super) enum OpenError {
     /// Its data is busy, and will be free by itself.
     Busy(String),
     /// Anything else.

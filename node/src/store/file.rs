@@ -198,6 +198,12 @@ pub fn free_bytes(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail * fs.f_frsize)
 }
 
+/// Bytes of the file system, and those free for this user; nothing if it does not say.
+pub fn space(directory: &Path) -> Option<(u64, u64)> {
+    let fs = rustix::fs::statvfs(directory).ok()?;
+    Some((fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize))
+}
+
 /// Bytes that the files of a directory take on their device: holes take none.
 pub fn used_bytes(directory: &Path) -> u64 {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();

@@ -198,9 +198,10 @@ impl Store {
         let directory = self.volumes();
         let mut volumes = BTreeMap::new();
         for file in self.files()? {
-            if file.starts_with('.') && file.ends_with(".tmp") {
-                fs::remove_file(directory.join(&file))?;
-            } else if let Some(name) = file.strip_suffix(".toml").and_then(|name| name.parse::<Name>().ok()) {
+            steps::recover(&directory, &file)?;
+        }
+        for file in self.files()? {
+            if let Some(name) = file.strip_suffix(".toml").and_then(|name| name.parse::<Name>().ok()) {
                 let spec = load(&Files { directory: &directory, name: &name });
                 volumes.insert(name, spec);
             }
@@ -208,7 +209,12 @@ impl Store {
         Ok(Found { volumes, unclaimed: self.unclaimed()? })
     }
 
-    /// Data files without specification. While a volume is being created, its data is one.
+    /// Reads the specification of one volume anew, and compares it with its data.
+    pub fn load(&self, name: &Name) -> Result<Spec, String> {
+        load(&Files { directory: &self.volumes(), name })
+    }
+
+    /// Data files without specification.
     pub fn unclaimed(&self) -> io::Result<Vec<PathBuf>> {
         let files = self.files()?;
         let claimed = |data: &str| data.strip_suffix(".img").is_none_or(|name| files.contains(&format!("{name}.toml")));

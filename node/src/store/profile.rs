@@ -58,6 +58,9 @@ struct MeasuredEntry {
     error_ratio: Option<f64>,
     at: Date,
     method: String,
+    /// By a quick probe that the server began by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    automatic: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -110,6 +113,7 @@ fn value(entry: Entry) -> Value {
         error_ratio: measured.error_ratio,
         at_s: measured.at.0,
         method: measured.method,
+        automatic: measured.automatic,
     });
     let overridden = entry.overridden.map(|set| Override { value: set.value.into(), at_s: set.at.0 });
     Value { measured, overridden }
@@ -126,6 +130,7 @@ pub fn write(profile: &Profile, table: &mut toml::Table) {
             error_ratio: measured.error_ratio,
             at: Date(measured.at_s),
             method: measured.method.clone(),
+            automatic: measured.automatic,
         });
         let overridden = value.overridden.map(|set| OverrideEntry { value: set.value.into(), at: Date(set.at_s) });
         let entry = toml::Value::try_from(Entry { measured, overridden }).expect("an entry can be written as TOML");
@@ -145,6 +150,7 @@ mod tests {
         profile.take(&[(Key::RotationPeriod, Finding::plain(None))], 1_700_000_000);
         let finding = Finding { value: Some(1.5e6), error_ratio: Some(0.02) };
         profile.take(&[(Key::ThrottleStall, finding), (Key::NeedsSlices, Finding::plain(Some(1.0)))], 1_700_000_000);
+        profile.take_automatic(&[(Key::InterleavedEfficiency, finding)], 1_700_000_000);
         profile.set_override(Key::NeedsSlices, Some(Override { value: Some(0.0), at_s: 1_800_000_000 }));
         profile.set_override(Key::ThrottleBytes, Some(Override { value: None, at_s: 1_800_000_000 }));
         let mut table: toml::Table = toml::from_str("colour = 'red'\nswitch_cost_p50_ns = 'much'").unwrap();

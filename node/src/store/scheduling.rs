@@ -63,6 +63,9 @@ pub struct Scheduling {
     /// The longest round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_round: Option<Time>,
+    /// It is not probed unless somebody asks for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_probe: bool,
 }
 
 /// What runs, and why it is that.
@@ -144,6 +147,10 @@ impl Scheduling {
 /// Whether tenants need slices of the disk, and who says so: what was measured goes before what is described.
 fn needs_slices(model: Option<&Model>, profile: &Profile) -> Option<(bool, &'static str)> {
     match (profile.needs_slices(), model) {
+        (Some(true), _) if profile.is_automatic() => Some((true, "as its profile says (automatic quick probe)")),
+        (Some(false), _) if profile.is_automatic() => {
+            Some((false, "as its profile says that it needs no slices (automatic quick probe)"))
+        }
         (Some(true), _) => Some((true, "as its profile says")),
         (Some(false), _) => Some((false, "as its profile says that it needs no slices")),
         (None, Some(model)) if model.has_heads => Some((true, "described: it has heads")),

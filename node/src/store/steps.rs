@@ -3,11 +3,15 @@
 //! nobody's volume.
 //!
 //! ```text
-//! create   CreateData  Allocate  SyncData   WriteSpec  SyncSpec  PublishSpec  SyncNames
+//! create   CreateData  AllocateNew  SyncNew  WriteSpec  SyncSpec  PublishSpec  SyncNames  PublishData  SyncNames
 //! grow                 Allocate  SyncData   WriteSpec  SyncSpec  PublishSpec  SyncNames
 //! change                                    WriteSpec  SyncSpec  PublishSpec  SyncNames
 //! delete   RemoveSpec  SyncNames  |  RemoveData  SyncNames       (the engine closes the file at the bar)
 //! ```
+//!
+//! New data has a hidden temporary name, which only a creation uses, until its specification is durable. So a restart
+//! knows which files an unfinished creation left: it renames those that have a specification, and removes the others
+//! ([`recover`]). A file under a volume's own name is never removed without a specification.
 //!
 //! A raw device is neither made nor removed: the steps on data do nothing to it.
 
@@ -16,7 +20,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
+use rustix::io::Errno;
 
 use super::identity::sync_parent;
 use super::spec::{Allocation, Spec};
@@ -27,22 +32,29 @@ use crate::quantity::Name;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     CreateData,
+    AllocateNew,
+    SyncNew,
     Allocate,
     SyncData,
     WriteSpec,
     SyncSpec,
     PublishSpec,
     SyncNames,
+    PublishData,
     RemoveSpec,
     RemoveData,
 }
 use Step::*;
 
-pub const CREATE: &[Step] = &[CreateData, Allocate, SyncData, WriteSpec, SyncSpec, PublishSpec, SyncNames];
+pub const CREATE: &[Step] =
+    &[CreateData, AllocateNew, SyncNew, WriteSpec, SyncSpec, PublishSpec, SyncNames, PublishData, SyncNames];
 pub const GROW: &[Step] = &[Allocate, SyncData, WriteSpec, SyncSpec, PublishSpec, SyncNames];
 pub const CHANGE: &[Step] = &[WriteSpec, SyncSpec, PublishSpec, SyncNames];
 pub const UNPUBLISH: &[Step] = &[RemoveSpec, SyncNames];
 pub const DISCARD: &[Step] = &[RemoveData, SyncNames];
+
+/// How the temporary name of new data ends.
+const NEW_DATA: &str = ".img.tmp";
 
 /// How far a long allocation is, and whether it is still wanted.
 #[derive(Debug, Default)]
@@ -71,6 +83,11 @@ impl Files<'_> {
         self.directory.join(format!("{}.toml", self.name))
     }
 
+    /// Data of a volume that is being created.
+    pub fn new_data(&self) -> PathBuf {
+        self.directory.join(format!(".{}{NEW_DATA}", self.name))
+    }
+
     fn temporary(&self) -> PathBuf {
         self.directory.join(format!(".{}.toml.tmp", self.name))
     }
@@ -88,14 +105,17 @@ impl Files<'_> {
         let is_raw = spec.device.is_some();
         match step {
             // A device is there before its volume and after it. A file of the volume's name would become its data.
-            CreateData if is_raw && self.data().try_exists()? => Err(io::ErrorKind::AlreadyExists.into()),
+            CreateData if self.data().try_exists()? => Err(io::ErrorKind::AlreadyExists.into()),
             CreateData | RemoveData if is_raw => removed(fs::remove_file(self.lost())),
-            Allocate | SyncData if is_raw => Ok(()),
+            AllocateNew | SyncNew | Allocate | SyncData | PublishData if is_raw => Ok(()),
             CreateData => {
-                File::options().write(true).create_new(true).open(self.data())?;
+                File::create(self.new_data())?;
                 // A deletion that was cut off may have left it.
                 removed(fs::remove_file(self.lost()))
             }
+            AllocateNew => self.extend(&self.new_data(), 0, spec, progress),
+            SyncNew => File::open(self.new_data())?.sync_all(),
+            PublishData => publish_data(&self.new_data(), &self.data()),
             Allocate => self.allocate(spec, progress),
             SyncData => File::open(self.data())?.sync_all(),
             WriteSpec => File::create(self.temporary())?.write_all(spec.to_toml().as_bytes()),
@@ -111,19 +131,25 @@ impl Files<'_> {
     /// cut off, which may be allocated and not yet zero-written) was never a volume's: it goes first.
     fn allocate(&self, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let data = File::options().write(true).open(self.data())?;
-        let (before, length) = (self.published()?.map_or(0, |spec| spec.file_bytes()), spec.file_bytes());
+        let before = self.published()?.map_or(0, |spec| spec.file_bytes());
         match data.metadata()?.len() {
             // Whose it is cannot be known: perhaps a volume's whose specification was removed by hand.
             1.. if before == 0 => return Err(io::Error::other("there is data, and no specification")),
             longer if longer > before => data.set_len(before)?,
             _ => {}
         }
+        self.extend(&self.data(), before, spec, progress)
+    }
+
+    /// Extends a file of `before` bytes to what the specification says.
+    fn extend(&self, path: &Path, before: u64, spec: &Spec, progress: &Progress) -> io::Result<()> {
+        let (data, length) = (File::options().write(true).open(path)?, spec.file_bytes());
         if spec.allocation == Allocation::Sparse || spec.place.is_some() {
             return data.set_len(length);
         }
         fallocate(&data, FallocateFlags::empty(), 0, length)?;
         if spec.allocation == Allocation::Full {
-            file::write_zeros(&self.data(), before, length, progress)?;
+            file::write_zeros(path, before, length, progress)?;
         }
         Ok(())
     }
@@ -154,15 +180,15 @@ impl Files<'_> {
     fn explain(&self, step: Step, spec: &Spec, free: u64, error: io::Error) -> StoreError {
         let directory = self.directory.to_owned();
         match (step, error.kind()) {
-            (CreateData, io::ErrorKind::AlreadyExists) => StoreError::Unclaimed(self.data()),
-            (Allocate, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+            (CreateData | PublishData, io::ErrorKind::AlreadyExists) => StoreError::Unclaimed(self.data()),
+            (AllocateNew | Allocate, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
                 StoreError::NoSpace { asked: spec.size, free, directory }
             }
-            (Allocate, io::ErrorKind::FileTooLarge) => {
+            (AllocateNew | Allocate, io::ErrorKind::FileTooLarge) => {
                 StoreError::TooLarge { asked: spec.size, limit: file::largest_file(self.directory), directory }
             }
-            (Allocate, io::ErrorKind::Unsupported) => StoreError::NoAllocation { directory },
-            (Allocate, io::ErrorKind::Interrupted) => StoreError::Cancelled,
+            (AllocateNew | Allocate, io::ErrorKind::Unsupported) => StoreError::NoAllocation { directory },
+            (AllocateNew | Allocate, io::ErrorKind::Interrupted) => StoreError::Cancelled,
             _ => StoreError::Step { doing: format!("{step:?}"), path: self.data(), source: error },
         }
     }
@@ -184,7 +210,13 @@ impl Files<'_> {
         removed(fs::remove_file(self.temporary()))?;
         removed(fs::remove_file(self.spec()))?;
         sync_parent(&self.spec())?;
-        if spec.device.is_none() { removed(fs::remove_file(self.data())) } else { Ok(()) }
+        match fs::remove_file(self.new_data()) {
+            // Data that has left its temporary name has its own: only then is that file this volume's.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && spec.device.is_none() => {
+                removed(fs::remove_file(self.data()))
+            }
+            other => removed(other),
+        }
     }
 
     /// Grows the volume, or leaves it as it is. What is served is `from`; if that is not what is on the disk, nothing
@@ -229,6 +261,32 @@ impl Files<'_> {
     pub fn remove(&self, steps: &[Step], spec: &Spec) -> Result<(), StoreError> {
         self.perform(steps, spec, &Progress::default()).map_err(|(_, error)| error)
     }
+}
+
+/// Gives new data its name, unless another file has taken it.
+fn publish_data(from: &Path, to: &Path) -> io::Result<()> {
+    let (from, to) = ((CWD, from), (CWD, to));
+    match renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
+        // The file system cannot rename this way; that nothing had the name was checked before.
+        Err(Errno::INVAL) if !to.1.try_exists()? => fs::rename(from.1, to.1),
+        renamed => Ok(renamed?),
+    }
+}
+
+/// Completes what creations that were cut off left in a directory of volumes, or removes it; and what changes left of
+/// specifications. True if something was done.
+pub fn recover(directory: &Path, file: &str) -> io::Result<bool> {
+    let Some(rest) = file.strip_prefix('.').filter(|rest| rest.ends_with(".tmp")) else { return Ok(false) };
+    let path = directory.join(file);
+    let name = rest.strip_suffix(NEW_DATA).and_then(|name| name.parse::<Name>().ok());
+    match name.map(|name| (directory.join(format!("{name}.img")), directory.join(format!("{name}.toml")))) {
+        Some((data, spec)) if spec.try_exists()? && !data.try_exists()? => {
+            publish_data(&path, &data)?;
+            sync_parent(&data)?;
+        }
+        _ => fs::remove_file(path)?,
+    }
+    Ok(true)
 }
 
 /// What is not there need not be removed.

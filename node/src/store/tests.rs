@@ -47,9 +47,36 @@ fn a_creation_cut_off_leaves_no_volume() {
             let (found, unclaimed) = cut_off(None, &[CREATE], n, &spec);
             let published = n >= 6;
             assert_eq!(found, published.then(|| spec.clone()), "after {n} steps");
-            assert_eq!(unclaimed, usize::from(n > 0 && !published), "after {n} steps");
+            assert_eq!(unclaimed, 0, "after {n} steps: its name is blocked");
         }
     }
+}
+
+/// Whatever an unfinished creation left, the same name can be created again; somebody else's file is not touched.
+#[test]
+fn a_creation_cut_off_does_not_block_the_name() {
+    for n in 0..6 {
+        let dir = tempfile::tempdir().unwrap();
+        let (volumes, name) = (disk(dir.path()).volumes(), name());
+        let files = Files { directory: &volumes, name: &name };
+        let spec = Spec::new(1 << 20, None, Allocation::Whole);
+        files.perform(&CREATE[..n], &spec, &Progress::default()).unwrap();
+        // With a restart in between, and without one.
+        if n % 2 == 0 {
+            disk(dir.path()).scan().unwrap();
+        }
+        files.create(&spec, &Progress::default()).unwrap();
+        assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name], Ok(spec), "after {n} steps");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (volumes, name) = (disk(dir.path()).volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let spec = Spec::new(1 << 20, None, Allocation::Whole);
+    files.perform(&CREATE[..5], &spec, &Progress::default()).unwrap();
+    fs::write(files.data(), "precious").unwrap();
+    assert!(disk(dir.path()).scan().unwrap().volumes.is_empty());
+    assert!(matches!(files.create(&spec, &Progress::default()), Err(StoreError::Unclaimed(_))));
+    assert_eq!(fs::read(files.data()).unwrap(), b"precious");
 }
 
 #[test]

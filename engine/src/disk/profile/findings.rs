@@ -9,7 +9,9 @@ use super::{Direction, Finding, Key, Quantile};
 use crate::units::{BLOCK, Nanos};
 
 /// Two streams in turns that reach less than that of one lose more than the usual insulation (R = 0.9) allows.
-const EFFICIENT: f64 = 0.9;
+pub(super) const EFFICIENT: f64 = 0.9;
+/// A switch that takes less than this part of a small read costs nothing that insulation would have to make up for.
+pub(super) const SWITCH_PART: f64 = 1.0 - EFFICIENT;
 /// Two limits closer than that are one limit, seen twice.
 const SAME_LIMIT: f64 = 0.15;
 /// A read that takes less than this part of the median comes from a cache.
@@ -179,7 +181,7 @@ impl Findings {
 /// Whether going elsewhere takes a part of a request's time that is worth anything. What two streams lose besides comes from somebody who
 /// disturbed the probe. What was not measured may be much.
 fn switching_costs(switch_ns: Option<f64>, service_ns: Option<f64>) -> bool {
-    switch_ns.zip(service_ns).is_none_or(|(switch, service)| switch > (1.0 - EFFICIENT) * service)
+    switch_ns.zip(service_ns).is_none_or(|(switch, service)| switch > SWITCH_PART * service)
 }
 
 /// The rate of a phase. A deep queue is served easy ones first: as many again are not counted, if there are enough.

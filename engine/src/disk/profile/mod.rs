@@ -10,6 +10,7 @@
 //!
 //! `docs/design/profile.md` says for each value how it is measured, and what would make it wrong.
 
+mod doubt;
 mod findings;
 mod plan;
 mod probe;
@@ -18,6 +19,7 @@ pub(crate) mod walk;
 
 use std::collections::BTreeMap;
 
+pub use doubt::doubt;
 pub use findings::Findings;
 pub use plan::{BUDGET_NS, DEPTH_MAX, SIZE_MAX};
 pub use probe::{Options, PhaseTimes, Probe, Progress, Request, TooSmall};
@@ -272,6 +274,8 @@ pub struct Measured {
     pub at_s: u64,
     /// How.
     pub method: String,
+    /// By a quick probe that the server began by itself.
+    pub automatic: bool,
 }
 
 /// A value that an operator set.
@@ -327,6 +331,22 @@ impl Profile {
         rates.max_by(f64::total_cmp).map(|rate| rate as u64)
     }
 
+    /// Whether tenants need slices follows from a probe that the server began by itself.
+    pub fn is_automatic(&self) -> bool {
+        let value = self.values.get(&Key::NeedsSlices).filter(|value| value.overridden.is_none());
+        value.and_then(|value| value.measured.as_ref()).is_some_and(|measured| measured.automatic)
+    }
+
+    /// Takes what a probe that the server began by itself found.
+    pub fn take_automatic(&mut self, found: &[(Key, Finding)], at_s: u64) {
+        self.take(found, at_s);
+        for (key, _) in found {
+            if let Some(measured) = self.values.get_mut(key).and_then(|value| value.measured.as_mut()) {
+                measured.automatic = true;
+            }
+        }
+    }
+
     /// Takes what a probe found: it replaces what one found before, and leaves overrides.
     pub fn take(&mut self, found: &[(Key, Finding)], at_s: u64) {
         // Only a probe that writes nothing says so; and what was found about writes before may be of another device.
@@ -338,7 +358,7 @@ impl Profile {
             });
         }
         for &(key, Finding { value, error_ratio }) in found {
-            let measured = Measured { value, error_ratio, at_s, method: key.method().into() };
+            let measured = Measured { value, error_ratio, at_s, method: key.method().into(), automatic: false };
             self.values.entry(key).or_default().measured = Some(measured);
         }
     }

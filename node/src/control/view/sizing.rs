@@ -225,11 +225,11 @@ pub struct EventView {
     pub at: String,
     /// On which disk.
     pub disk: String,
-    /// For which tenant.
-    pub tenant: String,
-    /// What.
-    pub decision: Verdict,
-    /// Why, in numbers.
+    /// For which tenant; absent if it concerns the disk.
+    pub tenant: Option<String>,
+    /// What; absent if it concerns the disk.
+    pub decision: Option<Verdict>,
+    /// Why, in numbers; or what became of the disk.
     pub reason: String,
 }
 

@@ -182,6 +182,8 @@ pub struct LiveView {
     pub condition: Condition,
     /// Who decides; absent while it is offline.
     pub policy: Option<PolicyView>,
+    /// Part of the last seconds in which it had a request in the device, 0 to 1; absent before there is anything to compare with.
+    pub busy_ratio: Option<f64>,
     /// Its tenants.
     pub tenants: Vec<TenantView>,
     /// The last slices, oldest first.

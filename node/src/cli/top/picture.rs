@@ -1,0 +1,249 @@
+//! What is drawn: all disks below each other, as lines that can be scrolled, and a line that says where one is.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Clear, Paragraph};
+
+use super::super::print::{self, KEEPS, TENANT_HEADINGS};
+use super::strip::{self, Owner};
+use crate::control::view::{LiveView, TenantView};
+
+/// Of tenants: told apart on dark and on light ground, and none that KEEPS uses (red and green). Tags tell apart those that
+/// share one.
+const COLOURS: [u8; 12] = [39, 214, 177, 81, 205, 228, 69, 180, 99, 223, 45, 248];
+/// Of tenants, in the order of their names, in the strip and before the name.
+const TAGS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+/// Between two columns.
+const SPACING: usize = 2;
+/// What a narrow screen goes without, the dearest last: `--once` and `volume show` have it.
+const DROPPED: [&str; 9] = [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE", "WAITS FOR"];
+
+/// What tenants are sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// Their names.
+    #[default]
+    Name,
+    /// The least insulated first.
+    Keeps,
+    /// Bytes a second, most first.
+    Throughput,
+    /// The slowest hundredth of requests, longest first.
+    Latency,
+    /// The largest share first.
+    Share,
+}
+
+impl Order {
+    const ALL: [(Order, char, &str); 5] = [
+        (Order::Name, 'n', "name"),
+        (Order::Keeps, 'i', "KEEPS"),
+        (Order::Throughput, 't', "throughput"),
+        (Order::Latency, 'l', "P99"),
+        (Order::Share, 'S', "share"),
+    ];
+
+    /// By its key.
+    pub fn of(key: char) -> Option<Order> {
+        Order::ALL.iter().find(|(_, letter, _)| *letter == key).map(|(order, ..)| *order)
+    }
+
+    /// The one after it.
+    pub fn next(self) -> Order {
+        let at = Order::ALL.iter().position(|(order, ..)| *order == self).unwrap_or(0);
+        Order::ALL[(at + 1) % Order::ALL.len()].0
+    }
+
+    fn name(self) -> &'static str {
+        Order::ALL.iter().find(|(order, ..)| *order == self).map_or("", |(.., name)| name)
+    }
+
+    /// Less is further up.
+    fn rank(self, tenant: &TenantView) -> f64 {
+        let rates = tenant.rates.as_ref().map_or(0.0, |rates| rates.read_bytes + rates.write_bytes);
+        match self {
+            Order::Name => 0.0,
+            Order::Keeps => tenant.insulation.as_ref().map_or(f64::MAX, |kept| kept.ratio),
+            Order::Throughput => -rates,
+            Order::Latency => -tenant.latency.and_then(|all| all.recent.both).map_or(0.0, |of| of.p99_seconds),
+            Order::Share => -tenant.share.effective,
+        }
+    }
+}
+
+/// What is shown, and how.
+#[derive(Debug, Default)]
+pub struct State {
+    /// The latest answer of the server.
+    pub disks: Vec<LiveView>,
+    /// Why there is no later one.
+    pub lost: Option<String>,
+    /// How tenants are sorted.
+    pub order: Order,
+    /// Lines above the screen.
+    pub scroll: usize,
+    /// Lines that fit on it.
+    pub page: usize,
+    /// Keys and columns are explained.
+    pub help: bool,
+}
+
+impl State {
+    /// With a first answer.
+    pub fn new(disks: Vec<LiveView>) -> State {
+        State { disks, ..State::default() }
+    }
+}
+
+/// Draws all of it.
+pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
+    let [body, foot] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+    let width = usize::from(body.width);
+    let lines: Vec<Line<'static>> = match state.help {
+        true => help(),
+        false => state.disks.iter().flat_map(|disk| disk_lines(disk, state.order, width)).collect(),
+    };
+    state.page = usize::from(body.height);
+    let below = lines.len().saturating_sub(state.page);
+    state.scroll = state.scroll.min(below);
+    let dim = if state.lost.is_some() { Style::new().add_modifier(Modifier::DIM) } else { Style::new() };
+    let (total, scroll) = (lines.len(), state.scroll);
+    let shown: Vec<Line<'static>> = lines.into_iter().skip(scroll).take(state.page).collect();
+    frame.render_widget(Clear, body);
+    frame.render_widget(Paragraph::new(shown).style(dim), body);
+    frame.render_widget(foot_line(state, total), foot);
+}
+
+/// Where one is, and what to press; or that the server is gone.
+fn foot_line(state: &State, total: usize) -> Line<'static> {
+    if let Some(lost) = &state.lost {
+        return Line::from(lost.clone()).style(Style::new().add_modifier(Modifier::REVERSED));
+    }
+    let keys = format!("q quits  ? help  s sorts (by {})", state.order.name());
+    let last = (state.scroll + state.page).min(total);
+    let place = match total > state.page {
+        true => format!("  lines {} to {last} of {total}, \u{2191}\u{2193} scroll", state.scroll + 1),
+        false => String::new(),
+    };
+    Line::from(keys + &place).style(Style::new().add_modifier(Modifier::DIM))
+}
+
+fn disk_lines(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let about = format!("  {}  {}", print::busy(disk), print::live_title(disk));
+    let title = Line::from(vec![Span::styled(disk.disk.clone(), bold), about.into()]);
+    let mut lines = vec![title];
+    if disk.policy.is_some() {
+        lines.push(strip_line(disk, width));
+    }
+    if !disk.tenants.is_empty() {
+        lines.extend(table(disk, order, width));
+    }
+    lines.push(Line::default());
+    lines
+}
+
+/// The heading and a line for each tenant, in columns as wide as they have to be.
+fn table(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
+    let heading = TENANT_HEADINGS.map(|heading| heading.trim_start().to_owned());
+    let mut rows: Vec<(usize, &TenantView)> = disk.tenants.iter().enumerate().collect();
+    rows.sort_by(|a, b| order.rank(a.1).total_cmp(&order.rank(b.1)));
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|(place, tenant)| {
+            let mut cells = print::tenant_cells(tenant);
+            cells[0] = format!("{} {}", tag(*place), cells[0]);
+            cells
+        })
+        .collect();
+    let widths: Vec<usize> = (0..heading.len())
+        .map(|i| cells.iter().chain([&heading.to_vec()]).map(|row| row[i].chars().count()).max().unwrap_or(0))
+        .collect();
+    let shown = columns_that_fit(&widths, width);
+    let line = |cells: &[String], style: &dyn Fn(usize) -> Style| {
+        let spans = shown.iter().map(|&column| {
+            let (cell, width) = (&cells[column], widths[column]);
+            let text = match TENANT_HEADINGS[column].starts_with(' ') {
+                true => format!("{cell:>width$}"),
+                false => format!("{cell:<width$}"),
+            };
+            [Span::styled(text, style(column)), Span::raw(" ".repeat(SPACING))]
+        });
+        Line::from(spans.flatten().collect::<Vec<_>>())
+    };
+    let mut lines = vec![line(&heading, &|_| Style::new().add_modifier(Modifier::DIM))];
+    for ((place, tenant), cells) in rows.iter().zip(&cells) {
+        lines.push(line(cells, &|column| match column {
+            0 => colour(*place),
+            KEEPS => kept(disk, tenant),
+            _ => Style::new(),
+        }));
+    }
+    lines
+}
+
+/// The columns for which there is room.
+fn columns_that_fit(widths: &[usize], room: usize) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..widths.len()).collect();
+    let needed = |shown: &[usize]| shown.iter().map(|&column| widths[column] + SPACING).sum::<usize>();
+    for dropped in DROPPED {
+        if needed(&shown) <= room + SPACING {
+            break;
+        }
+        shown.retain(|&column| TENANT_HEADINGS[column] != dropped);
+    }
+    shown
+}
+
+fn tag(place: usize) -> char {
+    TAGS.get(place).map_or('+', |&tag| tag.into())
+}
+
+fn colour(place: usize) -> Style {
+    Style::new().fg(Color::Indexed(COLOURS[place % COLOURS.len()]))
+}
+
+/// Red if it keeps less than R.
+fn kept(disk: &LiveView, tenant: &TenantView) -> Style {
+    let wanted = disk.policy.as_ref().and_then(|policy| policy.insulation.effective);
+    match tenant.insulation.as_ref().zip(wanted) {
+        Some((kept, wanted)) if kept.ratio < wanted => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+        Some(_) => Style::new().fg(Color::Green),
+        None => Style::new(),
+    }
+}
+
+fn strip_line(disk: &LiveView, width: usize) -> Line<'static> {
+    let dim = Style::new().add_modifier(Modifier::DIM);
+    let cells = strip::strip(disk, width).into_iter().map(|owner| match owner {
+        Owner::Unknown => Span::raw(" "),
+        Owner::Nobody => Span::styled("\u{b7}", dim),
+        Owner::Running => Span::styled("\u{2591}", dim),
+        Owner::Gone => Span::raw("\u{2593}"),
+        Owner::Tenant(place) => Span::styled(tag(place).to_string(), colour(place).add_modifier(Modifier::REVERSED)),
+    });
+    Line::from(cells.collect::<Vec<_>>())
+}
+
+/// Keys, and what is seen.
+fn help() -> Vec<Line<'static>> {
+    let orders = Order::ALL.map(|(_, key, name)| format!("{key} {name}")).join(", ");
+    let text = [
+        "q, Esc, Ctrl-C     quit".to_owned(),
+        "? or h             this help, and back".to_owned(),
+        format!("s                  sort by the next of these; or at once: {orders}"),
+        "arrows, PgUp/PgDn  scroll; Home and End: first and last line".to_owned(),
+        String::new(),
+        "The strip shows the last rounds up to now: letters are tenants, a dot is nobody's,".to_owned(),
+        "\u{2591} a slice that has not ended, \u{2593} a tenant that is gone.".to_owned(),
+        "busy: part of the last seconds in which the disk had a request.".to_owned(),
+        "SLICE  time in each round; LOST: what is lost of it to the switch and the drain".to_owned(),
+        "KEEPS  insulation ratio, red below R; READS, WRITES, P50..MAX: of clients' requests".to_owned(),
+        "CACHE  own + lent; R: R_time x R_cache; WAITS FOR: where requests spend their time".to_owned(),
+        String::new(),
+        "A narrow screen shows fewer columns; `aerogel top --once` prints all.".to_owned(),
+    ];
+    text.into_iter().map(Line::from).collect()
+}
