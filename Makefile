@@ -118,7 +118,7 @@ bench-realtime: ## whether a simulated disk of a running server keeps virtual ti
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/realtime.py $(BENCH)
 
-# The stable compiler takes the fuzzer's flags when it is told so; without a sanitizer, because there is no `unsafe` here.
+# The stable compiler takes the fuzzer's flags when it is told so; no sanitizer, because there is no `unsafe` here.
 CARGO_FUZZ := RUSTC_BOOTSTRAP=1 CARGO_PROFILE_RELEASE_LTO=off cargo fuzz
 FUZZ_FLAGS := --sanitizer none --features libfuzzer
 

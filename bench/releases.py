@@ -29,7 +29,8 @@ def build(revision):
     """The release binary of a revision, built in a worktree of its own; or `revision` itself if it is a binary."""
     if os.access(revision, os.X_OK) and Path(revision).is_file():
         return Path(revision).resolve()
-    commit = subprocess.run(["git", "rev-parse", "--short", revision], cwd=ROOT, text=True, capture_output=True, check=True)
+    named = ["git", "rev-parse", "--short", revision]
+    commit = subprocess.run(named, cwd=ROOT, text=True, capture_output=True, check=True)
     tree = TARGET / "releases" / commit.stdout.strip()
     if not tree.exists():
         subprocess.run(["git", "worktree", "add", "--detach", tree, revision], cwd=ROOT, check=True)
@@ -110,7 +111,8 @@ def works(bench, binaries):
             found = dict((i, turn[i]()) for i in order)
             for row in rows:
                 row.add([found[i] for i in range(len(turn))])
-            print(f"  {rows[0].work}: {pair + 1} of {bench.pairs}, {rows[0].ratios(0)[-1]:.2f}", file=sys.stderr, flush=True)
+            said = f"  {rows[0].work}: {pair + 1} of {bench.pairs}, {rows[0].ratios(0)[-1]:.2f}"
+            print(said, file=sys.stderr, flush=True)
         return rows
 
     def reading(size, cache, hits, depth1):
@@ -183,7 +185,8 @@ def main():
     head = ["work", "figure", "now", "base", "now/base", "of turns", "base/base", ""]
     print(report.aligned([head, *(row.cells() for row in rows)]))
     mean = statistics.geometric_mean(row.ratio for row in rows)
-    print(f"geometric mean {mean:.3f} (at least {MEAN_MIN}), {sum(not row.reached for row in rows)} rows slower than noise explains")
+    slower = sum(not row.reached for row in rows)
+    print(f"geometric mean {mean:.3f} (at least {MEAN_MIN}), {slower} rows slower than noise explains")
     return 0 if mean >= MEAN_MIN and all(row.reached for row in rows) else 1
 
 

@@ -16,7 +16,8 @@ SECONDS = 900
 
 FIO = (
     "fio --name=verified --filename=/mnt/f --size=24m --rw=randwrite --bsrange=512-64k --blockalign=512"
-    " --ioengine=psync --direct=1 --numjobs=2 --offset_increment=24m --verify=crc32c --verify_fatal=1 --verify_state_save=0"
+    " --ioengine=psync --direct=1 --numjobs=2 --offset_increment=24m --verify=crc32c --verify_fatal=1"
+    " --verify_state_save=0"
 )
 # fio's first lines are about the terminal; its last ones are read here.
 FILE_SYSTEM = f"""

@@ -27,6 +27,13 @@ ENDING = (
 
 
 class Signals(ServerCase):
+    def setUp(self):
+        super().setUp()
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            # Under nohup servers would ignore it too. A handler does not outlive exec: they have the default.
+            signal.signal(signal.SIGHUP, lambda *_: None)
+            self.addCleanup(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+
     def write(self, server, byte):
         """What is acknowledged and not flushed."""
         server.open("v").pwrite(byte * MIB, 0)

@@ -8,7 +8,7 @@
 //!                                            Submit/Send/Receive/Close: may be batched until the end of the pass
 //!   handed_over(at, given)    ───────────►   what was answered has left, as far as given (optional: at once, if never said)
 //!   poll_timeout()            ◄───────────   wake me then with Event::Timer
-//!   take_spent() until None   ◄───────────   what the event cost beyond a request and its bytes: charge it to that tenant
+//!   take_spent() until None   ◄───────────   cost of the event beyond a request and its bytes, by tenant
 //! ```
 //!
 //! Data never passes through: the driver asks [`Server::receive`](crate::Server::receive) what a connection wants next, puts the
@@ -101,8 +101,8 @@ pub enum Event<'a> {
         /// What.
         command: Command,
     },
-    /// A tenant whose work was announced with [`Action::Work`] has its turn: a step of it is done, and the rest is announced
-    /// again.
+    /// A tenant whose work was announced with [`Action::Work`] has its turn: a step of it is done, and the rest is
+    /// announced again.
     Work {
         /// Whose.
         tenant: TenantId,

@@ -129,8 +129,8 @@ impl Config {
 #[derive(Default, Debug)]
 pub(crate) struct Waiting {
     pub(crate) reads: VecDeque<u32>,
-    /// Volumes with pieces that wait to be written ([`Volume::writes`]), each once, in turn: a volume whose clients send
-    /// no payload does not hold up the tenant's others.
+    /// Volumes with pieces that wait to be written ([`Volume::writes`]), each once, in turn: a volume whose clients
+    /// send no payload does not hold up the tenant's others.
     pub(crate) writes: VecDeque<VolumeId>,
     /// CACHE requests that wait until others are done.
     pub(crate) caches: VecDeque<u32>,

@@ -162,8 +162,8 @@ impl DiskHandle {
         self.sender.restrict(volume, access, read_only)
     }
 
-    /// A seat for one more client of a volume, to be taken before its handshake is told that it may begin. `tenants` is how
-    /// many the disk has.
+    /// A seat for one more client of a volume, to be taken before its handshake is told that it may begin. `tenants` is
+    /// how many the disk has.
     pub fn reserve(&self, volume: VolumeId, tenant: TenantId, tenants: usize) -> Result<Seat, Full> {
         self.places.reserve(volume, tenant, tenants)
     }

@@ -175,7 +175,9 @@ async fn bodies_are_refused_or_done() {
     let cache = "64MiB".parse().unwrap();
     let control = Control::open(Config { data: dir.path().join("data"), cache, ..Config::default() }).await.unwrap();
     let router = crate::api::router(control);
-    let create = json!({"name": "a", "size": "1MiB", "share": "1/4", "tenant": "t", "eviction": "sieve", "allocation": "sparse"});
+    let create = json!({
+        "name": "a", "size": "1MiB", "share": "1/4", "tenant": "t", "eviction": "sieve", "allocation": "sparse"
+    });
     assert_eq!(ask(&router, "POST", "/v1/volumes", create.to_string()).await.0, 200);
     let requests = [
         (

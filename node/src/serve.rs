@@ -52,7 +52,8 @@ pub struct Serve {
     /// certificates of the configuration; may be repeated [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<NbdAddress>,
-    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default: nowhere]
+    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
+    /// nowhere]
     #[arg(long, value_name = "ADDR")]
     http: Vec<Address>,
     /// Allow listeners without TLS that other hosts can reach

@@ -3,8 +3,8 @@
 //! ```text
 //!   write completes ──► volatile version ──flush──► on the medium
 //!                           │      │
-//!                           │      └─ failed flush of any volume on the device: some or all of it doomed. Readable, but no
-//!                           │         later flush makes it durable (fsync)
+//!                           │      └─ failed flush of any volume on the device: some or all of it doomed. Readable,
+//!                           │         but no later flush makes it durable (fsync)
 //!                           └─ power cut: any one of medium and volatile versions survives, each sector for itself
 //! ```
 //!
@@ -162,8 +162,8 @@ impl Medium {
         }
     }
 
-    /// The losses of failed flushes are accepted, or the process that was told of them is gone. What can still be read is
-    /// as good as any other: that it stays readable and no flush can save it is not pretended.
+    /// The losses of failed flushes are accepted, or the process that was told of them is gone. What can still be read
+    /// is as good as any other: that it stays readable and no flush can save it is not pretended.
     pub fn forgive(&mut self) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");

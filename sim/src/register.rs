@@ -136,7 +136,8 @@ impl Cell {
         let mut fitting = self.live.iter().filter(|v| v.dead >= start && self.fits(v, value));
         let Some(&first) = fitting.next() else { return false };
         let unique = fitting.next().is_none();
-        // After an accepted loss the cell is what it is found to be, on the medium too as soon as a flush has succeeded.
+        // After an accepted loss the cell is what it is found to be, on the medium too as soon as a flush has
+        // succeeded.
         let accepted = self.live.iter().any(|v| v.made == Made::Anything && v.settled < start && v.dead > step);
         let mut found = Vec::new();
         for v in self.live.iter_mut().filter(|v| v.settled < start && v.dead > step) {

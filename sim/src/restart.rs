@@ -5,8 +5,8 @@
 //!                   clients are gone                    (the volume stays closed)    driver flushes it and opens it
 //! ```
 //!
-//! What the dead server had in memory is lost, as with a power cut; what the device has is not. A flush that fails in the
-//! device after its process died is not pretended to drop anything: nobody is left who could be told.
+//! What the dead server had in memory is lost, as with a power cut; what the device has is not. A flush that fails in
+//! the device after its process died is not pretended to drop anything: nobody is left who could be told.
 
 use engine::Server;
 use engine::control::WriteCache;
@@ -89,7 +89,8 @@ impl World {
         fenced
     }
 
-    /// No request of an earlier server can change a volume any more: the driver flushes what they brought, and opens it.
+    /// No request of an earlier server can change a volume any more: the driver flushes what they brought, and opens
+    /// it.
     pub(crate) fn fence_is_over(&mut self, at: usize) {
         let step = self.step;
         let volume = &mut self.volumes[at];

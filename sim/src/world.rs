@@ -364,8 +364,8 @@ impl World {
         let (good, next) = (done.result.is_ok(), self.step + 1);
         self.stats.faults += u64::from(!good);
         // The volumes share the device's cache: what failed for one of them may be lost to any.
-        if matches!((done.io.op, done.result), (Op::Flush | Op::Write { durable: true }, Err(why)) if why != Errno::NoSpace)
-        {
+        let flushes = matches!(done.io.op, Op::Flush | Op::Write { durable: true });
+        if flushes && done.result.is_err_and(|why| why != Errno::NoSpace) {
             for volume in &mut self.volumes {
                 volume.trouble.device_failed(next);
                 volume.promptness.forget();

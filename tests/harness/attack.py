@@ -17,7 +17,7 @@ READY_SECONDS = 60
 
 
 def pin(server_pid):
-    """The server on one processor, the clients on the others, as far as there are two: what is measured is its order, not the system's."""
+    """Pins the server to one processor and the clients to the others: its scheduling is measured, not the kernel's."""
     every = sorted(os.sched_getaffinity(0))
     if len(every) < 2:
         return lambda: None
@@ -73,7 +73,7 @@ def measure(connect, size, seconds):
 
 
 class Attack:
-    """Clients that attack until the end of a `with`: `work(ready)` runs in a process of its own, and sets `ready` when it is at it."""
+    """Attacks until the end of a `with`: `work(ready)` runs in its own process and sets `ready` once it attacks."""
 
     def __init__(self, work, *arguments):
         self.ready = PROCESSES.Event()
@@ -98,8 +98,8 @@ def header(command, cookie, offset, length, flags=0):
 
 
 def flood(ready, connect, connections, depth, choose, reads=True):
-    """Keeps `depth` requests outstanding on each of so many connections; `choose(rng)` gives each one's bytes. Replies are read and forgotten,
-    or not read at all."""
+    """Keeps `depth` requests outstanding on each connection; `choose(rng)` gives the bytes of one. Replies are read and
+    dropped, or not read at all."""
     selector, rng = selectors.DefaultSelector(), random.Random(7)
     clients = [connect() for _ in range(connections)]
     for client in clients:

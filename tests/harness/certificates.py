@@ -15,7 +15,7 @@ class Authority:
             "-addext", "keyUsage=critical,keyCertSign", "-keyout", self.key, "-out", self.certificate)  # fmt: skip
 
     def sign(self, directory, role, subject, names, days="1", trusts=None):
-        """A certificate for a 'server' or a 'client', in a directory as libnbd and qemu want it; `trusts`: its authority."""
+        """A certificate for a 'server' or a 'client', in a directory as libnbd and qemu expect it."""
         directory.mkdir(exist_ok=True)
         key, request, certificate = (directory / f"{role}{end}" for end in ("-key.pem", ".csr", "-cert.pem"))
         extensions = directory / "extensions"

@@ -1,13 +1,14 @@
-//! Which completed writes a power cut could still lose: the generations of one target, a device with one volatile cache.
+//! Which completed writes a power cut could still lose: the generations of one target, a device with one volatile
+//! cache.
 //!
 //! A flush of a volume covers the writes of that volume which completed before it: `fdatasync` is per file, and its
 //! success says nothing about another file. A failure concerns the target: the kernel reports a failed device flush
-//! once, to one caller, and what the device dropped may belong to any volume on it. A failed durable write may be such a
-//! failed flush.
+//! once, to one caller, and what the device dropped may belong to any volume on it. A failed durable write may be such
+//! a failed flush.
 //!
 //! ```text
 //!   volume a   written in 7 ── flush covers 7 ── written in 8 ─┐
-//!   volume b   written in 3 ───────────────── flush covers 3 ──┼─ completes well: distrusted, it began before the failure
+//!   volume b   written in 3 ───────────────── flush covers 3 ──┼─ good, not trusted: it began before the failure
 //!                                                              │
 //!   target                                   failure of a or b ┴─► 8 of a and 3, 4 of b are condemned
 //! ```
@@ -117,8 +118,8 @@ impl Durability {
         }
     }
 
-    /// The device has content of the volume that no flush covers and that the cache does not have: zeros that it made, or
-    /// what an accepted loss leaves.
+    /// The device has content of the volume that no flush covers and that the cache does not have: zeros that it made,
+    /// or what an accepted loss leaves.
     pub(crate) fn unsettled(&mut self, volume: VolumeId) {
         let generation = self.written(volume);
         self.evicted(volume, generation);

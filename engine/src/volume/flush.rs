@@ -4,9 +4,9 @@
 //!   arrives ─► waits until the blocks dirtied before it are written ─► device flush, shared by all that wait ─► answer
 //! ```
 //!
-//! A failed device flush leaves nothing to rely on that any volume of the device wrote since its last good flush: what is
-//! still cached is dirty again; if something was evicted, data is lost, and every flush of that volume fails until an
-//! operator accepts that (`clear`). `disk/durability.rs` says which writes that concerns.
+//! A failed device flush leaves nothing to rely on that any volume of the device wrote since its last good flush: what
+//! is still cached is dirty again; if something was evicted, data is lost, and every flush of that volume fails until
+//! an operator accepts that (`clear`). `disk/durability.rs` says which writes that concerns.
 
 use std::collections::VecDeque;
 
@@ -174,8 +174,8 @@ impl Server {
         self.sync_answered(volume, result);
     }
 
-    /// A device flush of a volume failed, or a durable write, which may be one: no volume of the device may rely on what
-    /// it wrote since its own last good flush.
+    /// A device flush of a volume failed, or a durable write, which may be one: no volume of the device may rely on
+    /// what it wrote since its own last good flush.
     pub(crate) fn device_flush_failed(&mut self, failed: VolumeId) {
         if planted!(FailedFlushForgotten) {
             return;

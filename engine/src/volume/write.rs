@@ -74,7 +74,8 @@ impl Server {
         self.wake_at(self.now + PATIENCE_NS);
     }
 
-    /// Pieces of a tenant that wait to be written are tried again, a volume after the other. True if one has its frames.
+    /// Pieces of a tenant that wait to be written are tried again, a volume after the other. True if one has its
+    /// frames.
     pub(crate) fn wake_writes(&mut self, tenant: TenantId) -> bool {
         let (mut any, mut left) = (false, self.waiting_of(tenant).writes.len());
         while left > 0 && !self.work.is_spent() {

@@ -386,7 +386,8 @@ impl Control {
 fn usable(path: PathBuf) -> Result<(PathBuf, bool), Error> {
     match std::fs::metadata(&path) {
         Ok(found) if !found.is_dir() => Err(Error::Invalid(format!(
-            "{} is not a directory: a disk has one, and `aerogel volume create NAME --device PATH` puts a volume on a raw device",
+            "{} is not a directory: a disk has one, and `aerogel volume create NAME --device PATH` puts a volume on a \
+             raw device",
             path.display()
         ))),
         _ => {

@@ -529,7 +529,8 @@ impl<R: Reactor> Driver<R> {
             )),
             Farewell::Stalled => Some((
                 Incident::StalledWriter,
-                "the client does not send the payload of its write, and other clients need the memory reserved for it: disconnected",
+                "the client does not send the payload of its write, and other clients need the memory reserved \
+                 for it: disconnected",
             )),
         };
         if let (Some((incident, said)), Some(connection)) = (told, &self.connections[conn.0 as usize]) {

@@ -60,14 +60,19 @@ mod tests {
     proptest! {
         #[test]
         fn nobody_weighs_next_to_nothing_and_those_at_the_floor_are_a_percent(
-            shares in prop::collection::vec(prop_oneof![Just(None), (1u64..=1_000_000_000).prop_map(Some), Just(Some(1))], 1..400)
+            shares in prop::collection::vec(
+                prop_oneof![Just(None), (1u64..=1_000_000_000).prop_map(Some), Just(Some(1))],
+                1..400,
+            )
         ) {
             let shares: Vec<_> = shares.into_iter().map(|ppb| ppb.and_then(Share::from_ppb)).collect();
             let weights = Weights::new(shares.iter().copied());
             let of: Vec<_> = shares.iter().map(|&share| weights.of(share)).collect();
             let least = *of.iter().min().unwrap();
             prop_assert!(least >= FLOOR_PPB.min(FLOORS_PPB / shares.len() as u64), "{least}");
-            let raised: u64 = shares.iter().zip(&of).filter(|(share, of)| share.is_some_and(|share| share.ppb() < **of)).map(|(_, of)| of).sum();
+            let is_raised = |share: &Option<Share>, weight| share.is_some_and(|share| share.ppb() < weight);
+            let raised = shares.iter().zip(&of).filter(|(share, of)| is_raised(share, **of));
+            let raised: u64 = raised.map(|(_, of)| of).sum();
             prop_assert!(raised <= FLOORS_PPB);
         }
     }

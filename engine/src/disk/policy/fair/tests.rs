@@ -465,7 +465,10 @@ proptest! {
 
     /// Before there was a floor, the virtual time of a share of a billionth passed 2^64 within minutes.
     #[test]
-    fn shares_of_any_size_neither_starve_nor_overflow(ppb in prop_oneof![Just(1u64), 1u64..1000, 1u64..1_000_000_000], last in any::<bool>()) {
+    fn shares_of_any_size_neither_starve_nor_overflow(
+        ppb in prop_oneof![Just(1u64), 1u64..1000, 1u64..1_000_000_000],
+        last in any::<bool>(),
+    ) {
         let mut rig = Rig::new(Prices::default(), &[50, 50]);
         let shares = [ppb, (1_000_000_000 - ppb).max(1)];
         let shares = if last { [shares[1], shares[0]] } else { shares };
