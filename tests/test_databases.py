@@ -154,7 +154,7 @@ class Databases:
         server = self.begin("--sparse")
         for fault in ("error write 20%", "error flush 50%", "error write+flush 100%"):
             self.work()
-            server.cli("disk", "fault", "add", "default", fault)
+            server.cli("disk", "fault", "add", "default", fault, "--yes")
             self.clients_end()
             self.crash()
             server.cli("disk", "fault", "clear", "default")

@@ -140,7 +140,7 @@ class Disks(ServerCase):
         with self.assertRaises(nbd.Error, msg="a loss was forgotten"):
             handle.flush()
         self.others_go_on(server)
-        server.cli("volume", "clear", "v")
+        server.cli("volume", "clear", "v", "--yes")
         handle.pwrite(b"c" * MIB, 0)
         handle.flush()
         server.restart()

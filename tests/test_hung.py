@@ -26,7 +26,7 @@ class Hung(ServerCase):
         """Requests of the first disk hang from now on, and one is there."""
         handle = self.server.open("db")
         handle.pwrite(b"x" * 4096, 0)
-        self.server.cli("disk", "fault", "add", "default", "stuck")
+        self.server.cli("disk", "fault", "add", "default", "stuck", "--yes")
 
     def begin(self, *words):
         """A command that goes on."""

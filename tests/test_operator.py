@@ -315,7 +315,7 @@ class Tools(SharedServerCase):
         self.assertIn("force", page)
         self.assertTrue((pages / "aerogel.1").exists())
 
-    @unittest.skipUnless(os.environ.get("AEROGEL_TEST_LONG"), "a long test: stripping and packing take a minute")
+    @unittest.skipUnless(os.environ.get("AEROGEL_TEST_LONG"), "stripping and packing take a minute, in `make test-long`")
     def test_package_installs_and_runs(self):
         if shutil.which("dpkg-shlibdeps") is None:
             self.skipTest("dpkg-dev is not installed")

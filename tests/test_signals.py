@@ -61,7 +61,7 @@ class Signals(ServerCase):
         """A server that takes some seconds to drain, and when it was told to."""
         server = self.serve(config='[limits]\ndirty_age = "60s"')
         server.create("v", "4MiB")
-        server.cli("disk", "fault", "add", "default", "delay flush by=4s volume=v")
+        server.cli("disk", "fault", "add", "default", "delay flush by=4s volume=v", "--yes")
         self.write(server, b"d")
         server.process.send_signal(signal.SIGINT)
         told = time.monotonic()
