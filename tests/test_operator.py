@@ -272,8 +272,13 @@ class Tools(SharedServerCase):
         self.assertIn("text/plain; version=0.0.4", kind)
         self.assertNotIn("# EOF", text)
         self.assertIn("# TYPE aerogel_volume_read_requests_total counter", text)
+
+    def test_metrics_satisfy_promtool(self):
         if shutil.which("promtool") is None:
-            self.skipTest("promtool is not installed (Debian: prometheus)")
+            self.skipTest("promtool is not installed (Debian: prometheus), which is done in `make test-long`")
+        handle = self.server.open(self.volume("4MiB", "--share", "1/4"))
+        handle.pread(512, 0)
+        _, text = self.plain_metrics()
         run("promtool", "check", "metrics", stdin=None, input=text)
 
     def test_what_is_shown_can_be_asked_for(self):
