@@ -357,8 +357,9 @@ impl Policy for Fair {
             }
             return Some(self.dispatch(now, first, turn));
         }
-        // The next tick may find that it is alone, or another limit.
-        self.look_at = self.look_at.map(|at| at.min(self.tick_at));
+        // The next tick may find that it is alone, or another limit; the other kind may have room in its turn.
+        let turn_ends_at = turn.map(|_| self.turns.ends_at()).filter(|&at| at > now);
+        self.look_at = [self.look_at, Some(self.tick_at), turn_ends_at].into_iter().flatten().min();
         self.first_polite().map(|polite| self.dispatch(now, polite, None))
     }
 
