@@ -216,7 +216,7 @@ impl Handshake {
             }
         }
         if self.outcome == Outcome::StartTls && consumed < input.len() {
-            // They came in clear: whoever sent them, they do not belong to the encrypted session.
+            // These bytes came in clear. They are not part of the encrypted session, whatever their origin.
             self.outgoing.clear();
             self.close(Ending::ClearBehindStartTls);
         }

@@ -1,4 +1,4 @@
-//! Whether a probe that nobody watched is sure enough to choose a policy by.
+//! Whether the result of an automatic probe is certain enough to choose a policy.
 //!
 //! A manual probe is judged by the operator who reads what disturbed it. An automatic one decides by itself between slices and
 //! cost, and a wrong choice is worse than none: slices on a device without heads waste it, cost on one with heads insulates
