@@ -154,7 +154,8 @@ pub struct CreateArgs {
     /// A multiple of 512 bytes, such as 10GiB; of a device, all of it if left out
     #[arg(required_unless_present = "device")]
     pub size: Option<Size>,
-    /// Use this block device (a drive, a partition, a logical volume) as it is, in place of a file; nothing of it is wiped
+    /// Use this block device (a drive, a partition, a logical volume) as it is, in place of a file; nothing of it is
+    /// wiped
     #[arg(long, value_name = "PATH", conflicts_with = "prealloc")]
     pub device: Option<PathBuf>,
     /// With --device: even if it holds something, or another disk is on it
@@ -290,7 +291,8 @@ pub enum DiskVerb {
         /// Which
         name: Name,
     },
-    /// Measure what a disk's device can do, in two minutes at most; its volumes are slower meanwhile. No data is touched
+    /// Measure what a disk's device can do, in two minutes at most; its volumes are slower meanwhile. No data is
+    /// touched
     Probe {
         /// Which
         name: Name,
@@ -385,9 +387,10 @@ pub struct StatusArgs {
 
 /// Show disks and their tenants live: who has the disk, what each gets, keeps and waits for
 ///
-/// SLICE is a tenant's time in each round, LOST what it loses of it. KEEPS is its insulation ratio: what its work would have taken
-/// alone, by its share of the time in which it wanted something; at least R is promised. It is measured over ten rounds, and at
-/// least five seconds; throughput over two, latencies over the last 10 to 15 seconds. The coloured strip shows the last slices.
+/// SLICE is a tenant's time in each round, LOST what it loses of it. KEEPS is its insulation ratio: what its work would
+/// have taken alone, by its share of the time in which it wanted something; at least R is promised. It is measured over
+/// ten rounds, and at least five seconds; throughput over two, latencies over the last 10 to 15 seconds. The coloured
+/// strip shows the last slices.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Only this disk

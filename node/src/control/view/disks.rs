@@ -55,7 +55,8 @@ pub struct SimulatedView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriveCache {
-    /// Volatile: what was written is on the medium after a flush, and may be destaged while another tenant has the disk.
+    /// Volatile: what was written is on the medium after a flush, and may be destaged while another tenant has the
+    /// disk.
     WriteBack,
     /// None that needs flushes.
     WriteThrough,

@@ -206,8 +206,8 @@ impl SetVolume {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowVolume {
-    /// Bytes, a multiple of 512, not less than now; a number or a text such as "10GiB". If left out, all that a raw volume's
-    /// device has by now.
+    /// Bytes, a multiple of 512, not less than now; a number or a text such as "10GiB". If left out, all that a raw
+    /// volume's device has by now.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub size: Option<Size>,
@@ -293,7 +293,8 @@ pub struct AddFault {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetDisk {
-    /// Values of its profile by name: a number in the unit of the name, "none", or "measured" to take back what was set.
+    /// Values of its profile by name: a number in the unit of the name, "none", or "measured" to take back what was
+    /// set.
     pub profile: BTreeMap<String, String>,
     /// Who may use it next, or "default": what follows from its profile or its description.
     #[schema(value_type = Option<String>)]

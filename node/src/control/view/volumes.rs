@@ -32,7 +32,8 @@ pub struct CurveView {
     pub running: Eviction,
     /// Bytes of data that its cache holds now, at most.
     pub partition_bytes: u64,
-    /// Part of block reads and writes that goes to the disk with that, by the curve; absent before anything was asked for.
+    /// Part of block reads and writes that goes to the disk with that, by the curve; absent before anything was asked
+    /// for.
     pub miss_ratio: Option<f64>,
     /// Block reads that it is made from; those of long ago count for less than one.
     pub block_reads: f64,
