@@ -47,8 +47,9 @@ lint: ## formatting, line and file sizes, warnings
 test-rust: ## unit, property and scenario tests of all crates
 	cargo test --workspace $(CHECKED)
 
-test-planted: ## the simulation's checkers find every planted bug
+test-planted: ## the simulation's checkers find every planted bug, the fuzzer's corpus some
 	cargo test $(CHECKED) -p sim --features planted-bugs --test planted
+	cargo test $(CHECKED) -p fuzz --features planted-bugs --test planted
 
 # With the assertions on, and few enough seeds for each change.
 test-swarm: ## some hundreds of simulated worlds
