@@ -137,9 +137,8 @@ fuzz-minimise: ## keep only inputs in fuzz/corpus that reach what no other one r
 	@scripts/setup fuzz
 	@set -e; for target in $$($(CARGO_FUZZ) list); do $(CARGO_FUZZ) cmin $(FUZZ_FLAGS) $$target; done
 
-deny: ## licences and advisories of the dependencies, where cargo-deny is installed
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
-	else echo "deny: skipped, cargo-deny is not installed (cargo install cargo-deny)"; fi
+deny: ## licences, sources and advisories of the dependencies (`scripts/setup long` installs cargo-deny)
+	@scripts/deny
 
 clean: ## remove what was built
 	cargo clean
