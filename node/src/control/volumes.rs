@@ -134,6 +134,8 @@ impl Control {
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,
             read_only: spec.read_only,
+            // A server that was killed leaves writes in the device's volatile cache, and no trace of its end.
+            unflushed: true,
         };
         let place = Place { volume: name.to_string(), start, block: block.into() };
         refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
