@@ -49,6 +49,7 @@ mod restart;
 pub mod rng;
 pub mod setup;
 mod sockets;
+mod stall;
 pub mod swarm;
 pub mod trace;
 pub mod trouble;

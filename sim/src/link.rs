@@ -20,6 +20,7 @@ use crate::judge::PendingByCookie;
 use crate::reply::Replies;
 use crate::request::Request;
 use crate::rng::Rng;
+use crate::stall::Midway;
 use crate::workload::Manners;
 
 /// A part of the stream to the server.
@@ -77,6 +78,10 @@ pub struct Link {
     pub written: u64,
     /// Bytes of those that the server could take now.
     pub arrived: u64,
+    /// Bytes at the end of `items` that the client does not send, or not yet.
+    pub withheld: u64,
+    /// It was in the middle of this payload when the world last looked.
+    pub(crate) midway: Midway,
     /// The engine said that it does not want to read.
     pub paused: bool,
     /// Reply bytes that the client has not read.
@@ -140,6 +145,8 @@ impl Link {
             items: VecDeque::new(),
             written: 0,
             arrived: 0,
+            withheld: 0,
+            midway: None,
             paused: false,
             buffered: 0,
             sent: 0,
@@ -159,6 +166,11 @@ impl Link {
             polite: false,
             planned: Planned::default(),
         }
+    }
+
+    /// Bytes that the client has sent and that have not arrived.
+    pub fn on_the_way(&self) -> u64 {
+        self.written - self.arrived - self.withheld
     }
 
     /// Whether the client is there to send and to read.

@@ -9,7 +9,7 @@ use engine::control::{
 use engine::curve::{Point, View};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Settings, Slice};
-use engine::units::{BLOCK, MILLISECOND, SECOND, VOLUME_BYTES_MAX};
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, VOLUME_BYTES_MAX};
 use engine::{Action, Event};
 
 use crate::Verdict;
@@ -28,6 +28,8 @@ pub enum Ask {
     May,
     /// A change of a write cache, since when, and whether that brings what is there to another promise.
     WriteCache(VolumeId, WriteCache, Step, bool),
+    /// The memory is to have another size, since then.
+    Budget(Nanos),
     /// A volume grows.
     Grow(VolumeId, u64),
     /// A loss is accepted, since when.
@@ -135,7 +137,7 @@ impl World {
             3 if self.volumes[at].trouble.ever() => self.clear(at),
             4 => {
                 let bytes = self.rng.between(LEAST_BYTES, self.setup.config.budget_bytes_max);
-                self.ask(Command::SetBudget(bytes), Ask::May)
+                self.ask(Command::SetBudget(bytes), Ask::Budget(self.now))
             }
             5 if !self.is_asked(volume) && !self.draining => {
                 let discard = self.rng.one_in(2);
@@ -247,7 +249,9 @@ impl World {
             (Ask::May, Report::Plan(_)) | (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => {
                 Ok(())
             }
-            (Ask::May, Report::Held { bytes }) if bytes > 0 => Ok(()),
+            (Ask::Budget(asked), Report::Done) => self.budget_set(asked, 0),
+            (Ask::Budget(asked), Report::Held { bytes }) if bytes > 0 => self.budget_set(asked, bytes / BLOCK),
+            (Ask::Budget(_), Report::Refused(Refusal::BudgetTooSmall { .. } | Refusal::InUse)) => Ok(()),
             (Ask::Tenant(tenant), Report::Done) => {
                 self.tenants[tenant.0 as usize] = true;
                 Ok(())
@@ -306,6 +310,18 @@ impl World {
         if mode != WriteCache::Unsafe && state.unsafe_until == NEVER {
             state.unsafe_until = start;
         }
+        Ok(())
+    }
+
+    /// The memory has another size; so many frames above that are still in use.
+    fn budget_set(&mut self, asked: Nanos, held: u64) -> Verdict {
+        /// What the engine may wait beyond the age at which dirty data is written anyway.
+        const PATIENCE_NS: Nanos = 5 * SECOND;
+        let most = asked + self.setup.config.dirty_age_max_ns + PATIENCE_NS + self.setup.late_ns;
+        if self.now > most + MILLISECOND {
+            return Err(format!("SetBudget was asked at {asked} and is answered at {}, which is too late", self.now));
+        }
+        self.held_most = Some(held);
         Ok(())
     }
 
@@ -397,7 +413,10 @@ impl World {
         let target: u64 = snapshot.tenants.iter().map(|tenant| tenant.target_frames).sum();
         let most = self.setup.config.requests_per_connection;
         let put_off = self.batch.iter().filter(|action| matches!(action, Action::Submit(_))).count() as u64;
-        let wrong = if target > snapshot.frames {
+        let held = self.frames.limit() == self.server.frames_limit() && snapshot.held_frames > self.frames.held();
+        let wrong = if held {
+            "more frames above the limit are in use than before"
+        } else if target > snapshot.frames {
             "partitions are larger than the cache"
         } else if snapshot.tenants.iter().any(|tenant| tenant.dirty_frames > tenant.used_frames) {
             "there is more dirt than content"

@@ -67,6 +67,7 @@ impl World {
         self.asks.clear();
         (self.draining, self.drained) = (false, false);
         self.batch.clear();
+        self.held_most = None;
         self.server = Server::new(self.setup.config.clone());
         self.policy = self.setup.config.policy();
         self.frames = Frames::new(self.setup.config.frames_max());

@@ -15,6 +15,10 @@ use crate::fault::Faults;
 use crate::rng::Rng;
 use crate::workload::Mix;
 
+/// A partition in which volumes leave room for payloads of each other: the smallest one holds a single piece of a
+/// payload beside what must be left to reads.
+pub(crate) const ROOMY_BYTES: u64 = 4 * LEAST_BYTES;
+
 /// A volume and its clients.
 #[derive(Clone, Debug)]
 pub struct VolumeSetup {
@@ -24,6 +28,8 @@ pub struct VolumeSetup {
     pub clients: u64,
     /// Clients that it always has, and that never read a reply.
     pub deaf: u64,
+    /// Clients that it always has, and that announce writes whose payload they do not send, or hardly.
+    pub stalled: u64,
 }
 
 /// The disk.
@@ -70,6 +76,8 @@ pub struct Setup {
     pub disk: DiskSetup,
     /// What goes wrong.
     pub faults: Faults,
+    /// The only volume whose requests hang, if it is one.
+    pub hangs: Option<VolumeId>,
     /// What clients ask for.
     pub mix: Mix,
     /// Tenants, by number.
@@ -118,6 +126,7 @@ impl Setup {
             config,
             disk,
             faults: faults(rng),
+            hangs: None,
             mix: Mix::random(rng),
             tenants: tenant_specs,
             volumes,
@@ -148,6 +157,8 @@ impl Setup {
             0 if !setup.scattered => setup.overlap(dice),
             1 if !setup.scattered => setup.fail(dice),
             2 if !setup.scattered => setup.overlap(dice),
+            3 if !setup.scattered => setup.stall(dice),
+            4 if !setup.scattered => setup.hang(dice),
             _ => {}
         }
         setup
@@ -186,6 +197,55 @@ impl Setup {
             volume.spec.write_cache = WriteCache::Volatile;
             (volume.clients, volume.deaf) = (4, 0);
         }
+    }
+
+    /// Clients of one volume that announce writes and do not send the payload, beside others of the same volume, of
+    /// another one of the tenant, and perhaps of another tenant.
+    fn stall(&mut self, rng: &mut Rng) {
+        self.requests = 800;
+        (self.mix, self.pace) = (Mix::short(), Some((4, 2 * MILLISECOND)));
+        self.faults = Faults::NONE;
+        (self.operations, self.restarts, self.kills) = (0, 0, 0);
+        let cache = CacheSpec::Asked(rng.pick(&[LEAST_BYTES, ROOMY_BYTES, ROOMY_BYTES]));
+        self.tenants.iter_mut().for_each(|tenant| tenant.cache = cache);
+        self.config.budget_bytes += 2 * ROOMY_BYTES;
+        self.config.budget_bytes_max += 2 * ROOMY_BYTES;
+        self.add_volume(self.volumes[0].spec.tenant);
+        for volume in &mut self.volumes {
+            volume.spec.size = rng.between(2, 4) << 20;
+            (volume.clients, volume.deaf, volume.stalled) = (2, 0, 0);
+        }
+        self.volumes[0].stalled = rng.between(1, 3);
+    }
+
+    /// One tenant's requests hang in a shallow device; another one goes on.
+    fn hang(&mut self, rng: &mut Rng) {
+        self.requests = 800;
+        (self.mix, self.pace, self.scattered) = (Mix::short(), Some((8, MILLISECOND)), true);
+        self.faults = Faults { hung: 100_000, ..Faults::NONE };
+        self.hangs = Some(self.volumes[0].spec.volume);
+        self.disk.limits.depth = rng.pick(&[4, 8]);
+        (self.config.device_depth, self.config.policy) = (self.disk.limits.depth, Kind::Insulated);
+        (self.operations, self.restarts, self.kills) = (0, 0, 0);
+        if self.tenants.len() < 2 {
+            self.tenants.push(self.tenants[0]);
+            self.config.budget_bytes += 2 * LEAST_BYTES;
+            self.config.budget_bytes_max += 2 * LEAST_BYTES;
+        }
+        self.volumes.truncate(1);
+        self.tenants.iter_mut().for_each(|tenant| tenant.cache = CacheSpec::Asked(2 * LEAST_BYTES));
+        self.add_volume(TenantId(1 - self.volumes[0].spec.tenant.0));
+        for volume in &mut self.volumes {
+            volume.spec.size = 32 << 20;
+            (volume.clients, volume.deaf) = (4, 0);
+        }
+    }
+
+    /// One more volume like the first one.
+    fn add_volume(&mut self, tenant: TenantId) {
+        let mut added = self.volumes[0].clone();
+        (added.spec.volume, added.spec.tenant) = (VolumeId(self.volumes.len() as u32), tenant);
+        self.volumes.push(added);
     }
 
     /// Many small writes far from each other and few flushes: more dirt than the device takes at once.
@@ -244,7 +304,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         can_punch: sparse && rng.chance(700_000),
         read_only: false,
     };
-    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0 }
+    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0, stalled: 0 }
 }
 
 fn disk(rng: &mut Rng) -> DiskSetup {

@@ -10,7 +10,7 @@ use crate::cell::{self, CELL};
 use crate::link::{Item, Link, State};
 use crate::request::{Expected, Pending, Request};
 use crate::trace::Line;
-use crate::workload::{Asker, Manners};
+use crate::workload::{Asker, Manners, Sending};
 use crate::world::{LinkId, Wake, World};
 
 /// What one connection may bring in before others have their turn.
@@ -36,6 +36,11 @@ impl World {
             let manners = Manners::deaf(&mut self.rng);
             return self.attach(volume, Session { structured: true, ..session }, manners).map(|_| ());
         }
+        let stalled = |link: &&Link| link.volume == id && link.manners.sending != Sending::Prompt;
+        if (self.links.values().filter(stalled).count() as u64) < self.volumes[volume].setup.stalled {
+            let manners = Manners::stalled(&mut self.rng);
+            return self.attach(volume, session, manners).map(|_| ());
+        }
         let mut manners = Manners::random(&mut self.rng);
         if let Some((window, think_ns)) = self.setup.pace {
             (manners.window, manners.think_ns, manners.stops) = (window, think_ns, 0);
@@ -60,7 +65,7 @@ impl World {
     }
 
     /// Plans something for a connection, unless it is planned already.
-    fn plan(&mut self, id: LinkId, wake: Wake, delay_ns: Nanos) {
+    pub(crate) fn plan(&mut self, id: LinkId, wake: Wake, delay_ns: Nanos) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let planned = match wake {
             Wake::Arrive(_) => &mut link.planned.arrive,
@@ -75,7 +80,7 @@ impl World {
         }
     }
 
-    fn plan_net(&mut self, id: LinkId, wake: Wake) {
+    pub(crate) fn plan_net(&mut self, id: LinkId, wake: Wake) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let delay_ns = link.net_ns();
         self.plan(id, wake, delay_ns);
@@ -87,6 +92,9 @@ impl World {
         link.planned.think = false;
         if link.state != State::Open {
             return;
+        }
+        if link.manners.sending != Sending::Prompt {
+            return self.begin_to_stall(id);
         }
         for _ in 0..4 {
             if link.outstanding >= link.manners.window {
@@ -184,12 +192,13 @@ impl World {
         if !link.has_client() {
             return;
         }
-        let room = link.manners.in_bytes.saturating_sub(link.arrived).min(link.written - link.arrived);
+        let room = link.manners.in_bytes.saturating_sub(link.arrived).min(link.on_the_way());
         if room > 0 {
             link.arrived += if link.rng.one_in(3) { link.rng.between(1, room) } else { room };
         }
-        let more = link.arrived < link.written && link.arrived < link.manners.in_bytes;
+        let more = link.on_the_way() > 0 && link.arrived < link.manners.in_bytes;
         let paused = link.paused;
+        self.trickle(id);
         if !paused {
             self.plan(id, Wake::Receive(id), 0);
         }
@@ -233,7 +242,7 @@ impl World {
     }
 
     fn plan_arrival_of_rest(&mut self, id: LinkId) {
-        if self.links.get(&id).is_some_and(|link| link.written > link.arrived) {
+        if self.links.get(&id).is_some_and(|link| link.on_the_way() > 0) {
             self.plan_net(id, Wake::Arrive(id));
         }
     }
@@ -424,7 +433,10 @@ impl World {
     pub(crate) fn on_close(&mut self, conn: ConnId, why: Farewell) -> Verdict {
         self.log(Line::Close(conn, why));
         let id = self.link_of(conn)?;
-        let in_the_way = self.is_in_the_way(&self.links[&id]);
+        let in_the_way = match why {
+            Farewell::Stalled => self.may_be_stalled(&self.links[&id]),
+            _ => self.is_in_the_way(&self.links[&id]),
+        };
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &self.volumes[link.volume.0 as usize];
         // A simple reply that began well cannot say that it ended badly.
@@ -461,10 +473,15 @@ impl World {
 
     /// It has read nothing for a while, and others of its tenant wait, perhaps for the memory that its replies take.
     fn is_in_the_way(&self, link: &Link) -> bool {
+        link.sending && link.took_at + DEAF_NS <= self.now && self.others_wait(link)
+    }
+
+    /// Others of its tenant wait for an answer.
+    pub(crate) fn others_wait(&self, link: &Link) -> bool {
         let tenant = |link: &Link| self.volumes[link.volume.0 as usize].setup.spec.tenant;
         let waits =
-            |other: &&Link| other.conn != link.conn && !other.pending.is_empty() && tenant(other) == tenant(link);
-        link.sending && link.took_at + DEAF_NS <= self.now && self.links.values().any(|other| waits(&other))
+            |other: &Link| other.conn != link.conn && !other.pending.is_empty() && tenant(other) == tenant(link);
+        self.links.values().any(waits)
     }
 
     pub(crate) fn on_gone(&mut self, conn: ConnId) -> Verdict {

@@ -289,7 +289,7 @@ impl Server {
                 }
             }
         }
-        if state.device_requests > 0 || !state.flushes.is_idle() {
+        if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
             return;
         }
         let tenant = state.spec.tenant;
