@@ -118,6 +118,18 @@ bugs! {
     StalledNotDisconnected,
     /// Payloads that are not sent may have all frames of a tenant, those for its other volumes too.
     StalledTakesAllFrames,
+    /// A client that lost its access to a volume goes on.
+    RevokedClientStays,
+    /// A volume becomes read-only without the flush that makes its content final.
+    ReadOnlyNotFlushed,
+    /// A session that may read only may write too.
+    ReadOnlySessionWrites,
+    /// Who asks for a volume that there is not, or not for it, gets another one.
+    UnknownNameOpensAnother,
+    /// A metadata context that was selected for one export is taken for selected for another.
+    ContextOfAnotherExport,
+    /// What was negotiated before TLS holds after it.
+    AgreedInClearKept,
 }
 
 thread_local! {

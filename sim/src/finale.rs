@@ -21,6 +21,7 @@ impl World {
     pub(crate) fn finale(&mut self) -> Verdict {
         self.disk.faults = Faults::NONE;
         self.busy = false;
+        self.openings.clear();
         self.release_hung();
         self.until("draining", 100 * SECOND, |world| !world.draining || world.drained)?;
         if self.drained {
@@ -86,7 +87,7 @@ impl World {
     /// One client asks for all this, in order.
     fn follow(&mut self, at: usize, script: VecDeque<Request>) -> Verdict {
         let session = Session { structured: true, base_allocation: true, read_only: false };
-        let id = self.attach(at, session, Manners::calm())?;
+        let id = self.attach(at, session, Manners::calm(), 0)?;
         self.links.get_mut(&id).expect("just attached").script = script;
         self.until("a script", 100 * SECOND, |world| {
             world.links.get(&id).is_none_or(|link| link.script.is_empty() && link.outstanding == 0)

@@ -16,6 +16,7 @@ use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 use engine::{ConnId, Session};
 
+use crate::access::Client;
 use crate::judge::PendingByCookie;
 use crate::reply::Replies;
 use crate::request::Request;
@@ -64,6 +65,10 @@ pub struct Link {
     pub conn: ConnId,
     /// What it opened.
     pub volume: VolumeId,
+    /// Who is at its far end.
+    pub client: Client,
+    /// It may not use its volume any more, or not in this way.
+    pub revoked: bool,
     /// What was agreed on.
     pub session: Session,
     /// How it stands.
@@ -139,6 +144,8 @@ impl Link {
         Link {
             conn,
             volume,
+            client: 0,
+            revoked: false,
             session,
             state: State::Open,
             rng,

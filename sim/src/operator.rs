@@ -28,6 +28,8 @@ pub enum Ask {
     May,
     /// A change of a write cache, since when, and whether that brings what is there to another promise.
     WriteCache(VolumeId, WriteCache, Step, bool),
+    /// Who may open a volume changes, since when.
+    Restrict(VolumeId, Step),
     /// The memory is to have another size, since then.
     Budget(Nanos),
     /// A volume grows.
@@ -93,7 +95,8 @@ impl World {
         holes.retain(|_| !self.rng.one_in(4));
         let state = &mut self.volumes[volume];
         (state.closing, state.open, state.mode_asked) = (false, true, state.mode);
-        let spec = VolumeSpec { size, holes, write_cache: state.mode, ..state.setup.spec.clone() };
+        let read_only = state.access.read_only;
+        let spec = VolumeSpec { size, holes, write_cache: state.mode, read_only, ..state.setup.spec.clone() };
         self.ask(Command::OpenVolume(spec), Ask::Must)
     }
 
@@ -112,6 +115,10 @@ impl World {
         }
         if self.rng.chance(self.setup.operations) {
             return self.command();
+        }
+        if self.setup.restricts > 0 && self.rng.chance(self.setup.restricts) {
+            let at = self.rng.below(self.volumes.len() as u64) as usize;
+            return self.restrict(at);
         }
         Ok(())
     }
@@ -177,9 +184,10 @@ impl World {
     }
 
     /// Whether something is asked of a volume and not yet answered.
-    fn is_asked(&self, volume: VolumeId) -> bool {
+    pub(crate) fn is_asked(&self, volume: VolumeId) -> bool {
         self.asks.values().any(|ask| match ask {
             Ask::WriteCache(asked, ..) | Ask::Close(asked, ..) | Ask::Clear(asked, ..) => *asked == volume,
+            Ask::Restrict(asked, _) => *asked == volume,
             _ => false,
         })
     }
@@ -249,6 +257,8 @@ impl World {
             (Ask::May, Report::Plan(_)) | (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => {
                 Ok(())
             }
+            (Ask::Restrict(volume, _), Report::Done) => self.restricted(volume),
+            (Ask::Restrict(volume, start), Report::Refused(Refusal::FlushFailed)) => self.not_restricted(volume, start),
             (Ask::Budget(asked), Report::Done) => self.budget_set(asked, 0),
             (Ask::Budget(asked), Report::Held { bytes }) if bytes > 0 => self.budget_set(asked, bytes / BLOCK),
             (Ask::Budget(_), Report::Refused(Refusal::BudgetTooSmall { .. } | Refusal::InUse)) => Ok(()),
@@ -387,7 +397,7 @@ impl World {
     }
 
     /// Everything that was acknowledged before now is on the medium, whatever the mode was.
-    fn check_promised(&mut self, volume: VolumeId) -> Verdict {
+    pub(crate) fn check_promised(&mut self, volume: VolumeId) -> Verdict {
         let unsafe_until = std::mem::replace(&mut self.volume(volume).unsafe_until, 0);
         let step = self.step;
         let verdict = self.check_flushed(volume, step);

@@ -63,6 +63,7 @@ impl World {
     fn restart(&mut self) -> Verdict {
         self.stats.restarts += 1;
         self.links.clear();
+        self.openings.clear();
         self.by_conn.clear();
         self.asks.clear();
         (self.draining, self.drained) = (false, false);

@@ -6,6 +6,7 @@ use engine::control::{CacheSpec, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec, 
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{Direction, Finding, Key, Profile, Quantile};
+use engine::nbd::Tls;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
 
 use crate::disk::Limits;
@@ -88,6 +89,10 @@ pub struct Setup {
     pub operations: u64,
     /// Power cuts and restarts, parts per million of events.
     pub restarts: u64,
+    /// Changes of who may open a volume, parts per million of events.
+    pub restricts: u64,
+    /// What the listener demands of the transport.
+    pub tls: Tls,
     /// The operator sets other policies now and then.
     pub changes_policy: bool,
     /// How often the server's process dies, but not the machine, parts per million of events.
@@ -132,6 +137,8 @@ impl Setup {
             volumes,
             operations: rng.pick(&[0, 300, 2000]),
             restarts: rng.pick(&[0, 100, 400, 1200]),
+            restricts: Rng::new(seed ^ 0xacce55).pick(&[0, 0, 0, 2000]),
+            tls: Rng::new(seed ^ 0x71_5).pick(&[Tls::Off, Tls::Off, Tls::On, Tls::Require]),
             changes_policy: Rng::new(seed ^ 0x90_11c7).one_in(3),
             kills: Rng::new(seed ^ 0x1_9).pick(&[0, 0, 100, 600]),
             clears: false,
@@ -176,7 +183,7 @@ impl Setup {
         (self.disk.limits.depth, self.config.device_depth) = (128, 128);
         self.config.policy = Kind::None;
         self.config.dirty_age_max_ns = MILLISECOND;
-        (self.operations, self.restarts, self.kills) = (0, 0, 0);
+        (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
         for volume in &mut self.volumes {
             volume.spec.size = rng.between(2, 4) << 20;
             (volume.spec.sparse, volume.spec.grows_empty, volume.spec.can_punch) = (true, true, true);
@@ -191,7 +198,7 @@ impl Setup {
         self.faults = Faults { write: 200_000, flush: 400_000, ..Faults::NONE };
         (self.scattered, self.pace) = (true, Some((2, 2 * MILLISECOND)));
         self.config.dirty_age_max_ns = MILLISECOND;
-        (self.clears, self.operations, self.restarts, self.kills) = (true, 8_000, 0, 0);
+        (self.clears, self.operations, self.restricts, self.restarts, self.kills) = (true, 8_000, 0, 0, 0);
         for volume in &mut self.volumes {
             volume.spec.size = BLOCK * rng.between(2, 5);
             volume.spec.write_cache = WriteCache::Volatile;
@@ -205,7 +212,7 @@ impl Setup {
         self.requests = 800;
         (self.mix, self.pace) = (Mix::short(), Some((4, 2 * MILLISECOND)));
         self.faults = Faults::NONE;
-        (self.operations, self.restarts, self.kills) = (0, 0, 0);
+        (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
         let cache = CacheSpec::Asked(rng.pick(&[LEAST_BYTES, ROOMY_BYTES, ROOMY_BYTES]));
         self.tenants.iter_mut().for_each(|tenant| tenant.cache = cache);
         self.config.budget_bytes += 2 * ROOMY_BYTES;
@@ -226,7 +233,7 @@ impl Setup {
         self.hangs = Some(self.volumes[0].spec.volume);
         self.disk.limits.depth = rng.pick(&[4, 8]);
         (self.config.device_depth, self.config.policy) = (self.disk.limits.depth, Kind::Insulated);
-        (self.operations, self.restarts, self.kills) = (0, 0, 0);
+        (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
         if self.tenants.len() < 2 {
             self.tenants.push(self.tenants[0]);
             self.config.budget_bytes += 2 * LEAST_BYTES;

@@ -6,6 +6,7 @@ use engine::units::{MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 
 use crate::Verdict;
+use crate::access::Client;
 use crate::cell::{self, CELL};
 use crate::link::{Item, Link, State};
 use crate::request::{Expected, Pending, Request};
@@ -21,9 +22,9 @@ const DEAF_NS: Nanos = 9 * SECOND;
 
 impl World {
     /// A client connects, if there are not too many.
-    pub(crate) fn connect(&mut self, volume: usize) -> Verdict {
+    pub(crate) fn connect(&mut self, volume: usize) {
         if !self.busy {
-            return Ok(());
+            return;
         }
         let session = self.rng.pick(&[
             Session { structured: false, ..Session::default() },
@@ -31,24 +32,35 @@ impl World {
             Session { structured: true, base_allocation: true, ..Session::default() },
         ]);
         let id = self.volumes[volume].setup.spec.volume;
-        let deaf = self.links.values().filter(|link| link.volume == id && link.manners.deaf).count() as u64;
-        if deaf < self.volumes[volume].setup.deaf {
+        let count = |is: fn(&Manners) -> bool| {
+            let links = self.links.values().filter(|link| link.volume == id && is(&link.manners)).count();
+            let openings = self.openings.values().filter(|opening| opening.volume == volume && is(&opening.manners));
+            (links + openings.count()) as u64
+        };
+        let setup = &self.volumes[volume].setup;
+        if count(|manners| manners.deaf) < setup.deaf {
             let manners = Manners::deaf(&mut self.rng);
-            return self.attach(volume, Session { structured: true, ..session }, manners).map(|_| ());
+            return self.knock(volume, Session { structured: true, ..session }, manners);
         }
-        let stalled = |link: &&Link| link.volume == id && link.manners.sending != Sending::Prompt;
-        if (self.links.values().filter(stalled).count() as u64) < self.volumes[volume].setup.stalled {
+        if count(|manners| manners.sending != Sending::Prompt) < setup.stalled {
             let manners = Manners::stalled(&mut self.rng);
-            return self.attach(volume, session, manners).map(|_| ());
+            return self.knock(volume, session, manners);
         }
         let mut manners = Manners::random(&mut self.rng);
         if let Some((window, think_ns)) = self.setup.pace {
             (manners.window, manners.think_ns, manners.stops) = (window, think_ns, 0);
         }
-        self.attach(volume, session, manners).map(|_| ())
+        self.knock(volume, session, manners);
     }
 
-    pub(crate) fn attach(&mut self, volume: usize, session: Session, manners: Manners) -> Result<LinkId, String> {
+    /// A client has opened a volume.
+    pub(crate) fn attach(
+        &mut self,
+        volume: usize,
+        session: Session,
+        manners: Manners,
+        client: Client,
+    ) -> Result<LinkId, String> {
         let slot = self.by_conn.iter().position(Option::is_none).unwrap_or(self.by_conn.len());
         if slot == self.by_conn.len() {
             self.by_conn.push(None);
@@ -57,8 +69,10 @@ impl World {
         self.stats.connections += 1;
         let (id, conn) = (self.links_made, ConnId(slot as u32));
         self.by_conn[slot] = Some(id);
+        let read_only = session.read_only || self.volumes[volume].access.read_only;
         let volume = self.volumes[volume].setup.spec.volume;
-        self.links.insert(id, Link::new(conn, volume, session, manners, self.rng.fork()));
+        let link = Link::new(conn, volume, Session { read_only, ..session }, manners, self.rng.fork());
+        self.links.insert(id, Link { client, ..link });
         self.give(Event::Attach { conn, volume, session }, Line::attach(conn, volume, session))?;
         self.plan(id, Wake::Think(id), 0);
         Ok(id)
@@ -252,6 +266,9 @@ impl World {
         let Some(&Item::Header(header, request)) = link.items.front() else {
             return Err(format!("{:?}: a header is wanted where payload comes", link.conn));
         };
+        if link.revoked {
+            return Err(format!("{:?} has lost its access, and a request of it is taken", link.conn));
+        }
         link.took(28);
         let (conn, event) = (link.conn, Event::Header { conn: link.conn, since: self.now, header: &header });
         let Some(request) = request else {
@@ -276,12 +293,11 @@ impl World {
         let watched = volume.flush_counts(start) && !volume.closing && !self.draining && !volume.trouble.ever();
         if request.command == command::FLUSH
             && watched
-            && request.verdict(volume.size, true, true) == Expected::Ordinary
+            && request.expected(volume.size, link.session) == Expected::Ordinary
         {
             volume.promptness.flush_arrived(&volume.history, self.disk.medium(link.volume), start);
         }
-        let Session { structured, base_allocation, .. } = link.session;
-        if !matches!(request.verdict(volume.size, structured, base_allocation), Expected::Refused(_)) {
+        if !matches!(request.expected(volume.size, link.session), Expected::Refused(_)) {
             let cells = cell::covered(request.offset, u64::from(request.len));
             match request.command {
                 command::TRIM => {
@@ -445,11 +461,10 @@ impl World {
             command == command::READ && volume.trouble.excuses_read(pending.start, offset, len.into())
         };
         let torn = !link.session.structured && link.pending.values().any(unread);
-        let reason = link.garbage || volume.closing || torn || in_the_way;
+        let reason = link.garbage || volume.closing || torn || in_the_way || link.revoked;
         let is_true = match why {
             Farewell::Over => volume.closing || link.state == State::Leaving,
-            // No world changes who may open a volume.
-            Farewell::Revoked => false,
+            Farewell::Revoked => link.revoked,
             Farewell::Garbage => link.garbage,
             Farewell::Torn => torn,
             Farewell::Deaf | Farewell::Stalled => in_the_way,

@@ -25,10 +25,12 @@ use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, EVENT_UNITS_MAX, Event, Outgoing, Server};
 
 use crate::Verdict;
+use crate::access::Access;
 use crate::disk::Disk;
 use crate::frames::Frames;
 use crate::history::{History, OpId, Step};
 use crate::link::{Link, State};
+use crate::opening::Opening;
 use crate::operator::Ask;
 use crate::promptness::Promptness;
 use crate::queue::Queue;
@@ -70,6 +72,12 @@ pub enum Wake {
     Hangup(LinkId),
     /// A client connects to a volume.
     Connect(usize),
+    /// A handshake goes on.
+    Negotiate(u64),
+    /// A handshake has led to transmission: its client is admitted, or refused.
+    Enter(u64),
+    /// Everybody may open a volume again.
+    Admit(usize),
     /// A device request completes, of this life of the server.
     Complete(u64, IoId),
     /// A tenant has its turn of the server's thread, in this life of the server.
@@ -87,6 +95,8 @@ pub struct Volume {
     pub history: History,
     /// Where its clients go.
     pub places: Places,
+    /// Who may open it.
+    pub access: Access,
     /// How writes are acknowledged.
     pub mode: WriteCache,
     /// Since when every write is on the medium before it is answered.
@@ -157,6 +167,9 @@ pub struct World {
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) by_conn: Vec<Option<LinkId>>,
     pub(crate) links_made: u64,
+    /// Clients that have not opened a volume yet.
+    pub(crate) openings: BTreeMap<u64, Opening>,
+    pub(crate) openings_made: u64,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) asks: BTreeMap<u64, Ask>,
     pub(crate) tokens: u64,
@@ -206,6 +219,8 @@ impl World {
             links: BTreeMap::new(),
             by_conn: Vec::new(),
             links_made: 0,
+            openings: BTreeMap::new(),
+            openings_made: 0,
             volumes,
             asks: BTreeMap::new(),
             tokens: 0,
@@ -353,7 +368,10 @@ impl World {
             Wake::Think(link) => self.think(link),
             Wake::Vanish(link) => self.vanish(link),
             Wake::Hangup(link) => return self.hang_up(link),
-            Wake::Connect(volume) => return self.connect(volume),
+            Wake::Connect(volume) => self.connect(volume),
+            Wake::Negotiate(opening) => return self.negotiate(opening),
+            Wake::Enter(opening) => return self.enter(opening),
+            Wake::Admit(volume) => return self.admit(volume),
             Wake::Complete(life, io) if life == self.disk.life() => return self.complete(io),
             Wake::Complete(life, io) => return self.land(life, io),
             Wake::Work(life, tenant) if life == self.disk.life() => {
@@ -631,6 +649,7 @@ fn new_volume(setup: &VolumeSetup, scattered: bool, rng: &mut Rng) -> Volume {
         size,
         history: History::default(),
         places: if scattered { Places::everywhere(size) } else { Places::random(size, rng) },
+        access: Access::default(),
         mode,
         through_since: if mode == WriteCache::None { 0 } else { NEVER },
         unsafe_until: if mode == WriteCache::Unsafe { NEVER } else { 0 },
