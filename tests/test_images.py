@@ -217,7 +217,7 @@ class Restarts(ServerCase):
         connection.request("GET", "/v1/volumes", headers={"Host": "localhost"})
         volumes = {volume["name"]: volume for volume in json.loads(connection.getresponse().read())}
         connection.close()
-        problems = []
+        problems, present = [], set(volumes)
         for name, allowed in sizes.items():
             volume = volumes.pop(name, None)
             size = volume and volume["size_bytes"]
@@ -233,7 +233,23 @@ class Restarts(ServerCase):
                     found = [problem for problem, _ in region.compare(part) if problem]
                     problems += [f"volume {name}, {problem}" for problem in found[:5]]
                 handle.shutdown()
+        problems += self.blocked(server, [name for name, allowed in sizes.items() if name not in present])
         return problems + [f"volume {name} was never created" for name in volumes]
+
+    def blocked(self, server, names):
+        """Names of volumes that are not there, and cannot be created."""
+        problems = []
+        for name in names:
+            connection = UnixHTTP(server.data / "api.sock")
+            body = json.dumps({"name": name, "size": 64 << 10, "allocation": "sparse"})
+            headers = {"Host": "localhost", "Content-Type": "application/json"}
+            connection.request("POST", "/v1/volumes", body, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            if answer.status >= 300:
+                problems.append(f"volume {name} is not there and cannot be created: {text}")
+            connection.close()
+        return problems
 
     def expected(self, story, load, tape):
         """A function that says what must be there at a position; positions only grow."""

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use engine::control::{Command, Report, TenantId};
 use engine::disk::VolumeId;
+use engine::units::Nanos;
 use engine::{ConnId, Event};
 use tokio::sync::oneshot;
 
@@ -17,6 +18,11 @@ use crate::reactor::{Place, Reactor};
 
 /// Messages of control in one pass.
 const MAILS_PER_PASS: usize = 64;
+/// New connections in one pass: each takes the thread for [`ATTACH_NS`], and requests that are there wait meanwhile.
+pub(super) const ATTACHES_PER_PASS: usize = 2;
+/// What a new connection takes, its closing included: settings of its socket, its entry in the reactor and in the
+/// engine, 20 us. Its tenant is charged.
+const ATTACH_NS: Nanos = 20_000;
 /// Socket buffers of local clients, bytes: a reply of this size leaves in one call.
 const SOCKET_BUFFER: libc::c_int = 1024 * 1024;
 
@@ -43,11 +49,18 @@ impl<R: Reactor> Driver<R> {
         if !self.mail {
             return;
         }
+        let mut attached = 0;
         for _ in 0..MAILS_PER_PASS {
+            if attached == ATTACHES_PER_PASS {
+                return;
+            }
             match self.mailbox.take() {
                 Some(Mail::Command { command, file, reply }) => self.command(command, file, reply),
                 Some(Mail::Layers { command, reply }) => drop(reply.send(self.reactor.command(command))),
-                Some(Mail::Attach(client)) => self.attach(client),
+                Some(Mail::Attach(client)) => {
+                    attached += 1;
+                    self.attach(client);
+                }
                 Some(Mail::Restrict { volume, access, read_only, reply }) => {
                     let expelled = self.expelled(volume, &access);
                     self.command(Command::Restrict { volume, read_only, expelled }, None, reply);
@@ -151,6 +164,7 @@ impl<R: Reactor> Driver<R> {
         let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
         self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
+        self.turns.charge_to(tenant, ATTACH_NS);
         self.queue(conn);
     }
 }
