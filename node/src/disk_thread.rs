@@ -217,7 +217,8 @@ type Started = mpsc::SyncSender<Result<Sender, StartError>>;
 /// The thread.
 fn run(options: Options, started: &Started) {
     let _guard = EndWithMe;
-    // SAFETY: a setting of this thread, which takes a number. Rests of microseconds end when they should, not 50 µs later.
+    // SAFETY: a setting of this thread, which takes a number. Rests of microseconds end when they should, not 50 µs
+    // later.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     if options.stack.drive.is_some() {
         be_on_time(&options.name);
@@ -229,8 +230,9 @@ fn run(options: Options, started: &Started) {
 }
 
 /// Puts the thread of a simulated drive before those that only want to get through: what it promises is moments, and a
-/// thread that has rested waits for others up to some milliseconds, whatever its nice value (that counts among the threads of one
-/// session only). The kernel keeps a twentieth of the processor for the others. Needs CAP_SYS_NICE or LimitRTPRIO.
+/// thread that has rested waits for others up to some milliseconds, whatever its nice value (that counts among the
+/// threads of one session only). The kernel keeps a twentieth of the processor for the others. Needs CAP_SYS_NICE or
+/// LimitRTPRIO.
 fn be_on_time(disk: &str) {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: a setting of this thread, from a value that lives. Threads that this one starts do not inherit it.

@@ -1,4 +1,5 @@
-//! What writes write: cells of 128 bytes, each naming the write it came from and its place, so that any wrong byte shows.
+//! What writes write: cells of 128 bytes, each naming the write it came from and its place, so that any wrong byte
+//! shows.
 //!
 //! A sector holds four: writes of part of a sector are seen to be merged well.
 

@@ -1,5 +1,5 @@
-//! What may go wrong in a disk, how often, and the dice: the faults of a world. Those that users stack on the devices of a
-//! running server are in [`layer`].
+//! What may go wrong in a disk, how often, and the dice: the faults of a world. Those that users stack on the devices
+//! of a running server are in [`layer`].
 //!
 //! Rates are in parts per million of requests. A fault is decided when a request is submitted and shows when it
 //! completes.

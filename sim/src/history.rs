@@ -7,13 +7,13 @@
 //!     a:  start ├────────┤ acknowledged
 //!     b:                    start ├─────────┤ acknowledged: a is dead, for reads that start later …
 //!     flush:                                    start ├────┤ success: … and must not be on the medium any more
-//!     c:              start ├─────────────────────────────────────── never answered: may have happened, until superseded
+//!     c:              start ├──────────────────────────────────── never answered: may have happened, until replaced
 //! ```
 //!
 //! A read may return a version that started before the read ended and was not dead when the read started. What a read
-//! returned is then the truth: versions settled before that read began cannot come back. A flush that succeeds leaves on
-//! the medium only what a read that started with the flush might return; the same after a power cut.
-//! TRIM (and accepting a loss) may bring back anything that may still be on the medium, or zeros.
+//! returned is then the truth: versions settled before that read began cannot come back. A flush that succeeds leaves
+//! on the medium only what a read that started with the flush might return; the same after a power cut. TRIM (and
+//! accepting a loss) may bring back anything that may still be on the medium, or zeros.
 //!
 //! The downside of judging in steps of the world rather than by an order of all requests (linearisability): a few wrong
 //! outcomes of writes that race with each other pass. In return a check costs a look at one short list.

@@ -1,5 +1,5 @@
-//! What clients ask in a handshake, and what the protocol says of the answer (`doc/proto.md` of the NBD project). Written
-//! without a look at the engine's handshake: they are compared.
+//! What clients ask in a handshake, and what the protocol says of the answer (`doc/proto.md` of the NBD project).
+//! Written without a look at the engine's handshake: they are compared.
 
 use std::collections::VecDeque;
 

@@ -7,9 +7,9 @@
 //!
 //! The first finds a flush that waits for what nobody is writing; the second one that waits until there is nothing to
 //! write, while others go on writing. What was wanted is seen on the medium, by what the clients know. The engine also
-//! waits for writes whose answers are under way, and for blocks that were trimmed earlier and written again: what may be
-//! such is added to what "a few" is. Where the medium had already what is written (zeros over zeros), nothing is seen: so
-//! nothing is said while a write lasts that may be for the flush.
+//! waits for writes whose answers are under way, and for blocks that were trimmed earlier and written again: what may
+//! be such is added to what "a few" is. Where the medium had already what is written (zeros over zeros), nothing is
+//! seen: so nothing is said while a write lasts that may be for the flush.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,8 @@ struct Waiting {
     writes_left: u64,
     /// Writes in the device that may be for it: what they bring may be there already, so that it is not missed.
     older: BTreeSet<IoId>,
-    /// As many writes that may have been queued for it, while there are no older ones; `None` when they are the older ones.
+    /// As many writes that may have been queued for it, while there are no older ones; `None` when they are the older
+    /// ones.
     queued: Option<BTreeSet<IoId>>,
 }
 

@@ -1,4 +1,5 @@
-//! What is going to happen, in virtual time. What happens at the same time happens in the order in which it was planned.
+//! What is going to happen, in virtual time. What happens at the same time happens in the order in which it was
+//! planned.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

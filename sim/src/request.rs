@@ -43,7 +43,8 @@ impl Request {
         if self.command == command::WRITE { u64::from(self.len) } else { 0 }
     }
 
-    /// Most reads go on where the client's last one ended, as far as there is something; some are the first of another row.
+    /// Most reads go on where the client's last one ended, as far as there is something; some are the first of another
+    /// row.
     pub fn read_on(&mut self, read_to: &mut u64, size: u64) {
         // The cookie is as good as dice, and leaves the worlds as they are in which nothing is read ahead.
         let dice = self.cookie % 32;

@@ -8,9 +8,9 @@
 //!   flush or durable write of any volume on the device fails ─► in doubt until a flush succeeds: something may be lost
 //! ```
 //!
-//! The downside: what a TRIM drops, or a loss that was accepted, may be broken for good here (it excuses, but no request
-//! must fail for it). Whether something is lost for good (it was evicted before the flush failed) only the engine knows,
-//! so a flush that fails again after a failed one is believed.
+//! The downside: what a TRIM drops, or a loss that was accepted, may be broken for good here (it excuses, but no
+//! request must fail for it). Whether something is lost for good (it was evicted before the flush failed) only the
+//! engine knows, so a flush that fails again after a failed one is believed.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,8 @@ struct Broken {
     since: Step,
     /// When a write of it last failed.
     last: Step,
-    /// What could not be written may have been dropped: by a TRIM, or since its loss was accepted. Nobody must fail for it.
+    /// What could not be written may have been dropped: by a TRIM, or since its loss was accepted. Nobody must fail for
+    /// it.
     dropped: bool,
 }
 
@@ -142,8 +143,8 @@ impl Trouble {
         self.past.iter().any(|&(step, what)| step >= start && touches(what))
     }
 
-    /// Whether a WRITE_ZEROES of `len` bytes at `offset`, since `start`, may fail: what the device does not zero is written, so
-    /// that must have failed too; unless it is to be `fast`.
+    /// Whether a WRITE_ZEROES of `len` bytes at `offset`, since `start`, may fail: what the device does not zero is
+    /// written, so that must have failed too; unless it is to be `fast`.
     pub fn excuses_zeroes(&self, start: Step, offset: u64, len: u64, fast: bool) -> bool {
         let (from, to) = (offset, offset.saturating_add(len));
         self.past.iter().any(|&(step, what)| match what {

@@ -11,8 +11,8 @@
 //!
 //! It does what a driver does, and believes nothing: any wrong step ends the run with what was wrong. This file turns
 //! the wheel; sockets are in `sockets.rs`, what answers mean in
-//! `answers.rs`, the operator in `operator.rs`, the end in `finale.rs`. A driver may also work in passes (`end_pass`), as the
-//! contract of `engine::Event` allows.
+//! `answers.rs`, the operator in `operator.rs`, the end in `finale.rs`. A driver may also work in passes (`end_pass`),
+//! as the contract of `engine::Event` allows.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -464,8 +464,8 @@ impl World {
             self.act(action)?;
         }
         self.watch_outgoing()?;
-        // In slices, the disk may be another's, or be held for another; below a throttle, for a while, or beside what the disk
-        // keeps, nobody's. Then it does nothing for nobody, for a while.
+        // In slices, the disk may be another's, or be held for another; below a throttle, for a while, or beside what
+        // the disk keeps, nobody's. Then it does nothing for nobody, for a while.
         let hold_ns = match self.policy {
             policy if policy.kind != Kind::Insulated => None,
             policy if policy.needs_slices => Some(HOLD_MAX_NS),
@@ -542,8 +542,8 @@ impl World {
         Ok(())
     }
 
-    /// In slices, nobody's requests are in the device beside another tenant's, but for those that it does not give back, and
-    /// those that an earlier policy gave it.
+    /// In slices, nobody's requests are in the device beside another tenant's, but for those that it does not give
+    /// back, and those that an earlier policy gave it.
     fn check_slices(&self, volume: VolumeId) -> Verdict {
         if self.policy.kind != Kind::Insulated || !self.policy.needs_slices {
             return Ok(());
@@ -552,7 +552,8 @@ impl World {
         let mut beside = self.disk.requests().filter(|&(other, _)| tenant(other) != tenant(volume));
         match beside.find(|&(_, since)| self.now < since + STUCK_NS && self.policy_since.is_none_or(|at| since > at)) {
             Some((other, since)) => Err(format!(
-                "a request of {volume:?} goes to the device at {}, where one of {other:?}, of another tenant, is since {since}",
+                "a request of {volume:?} goes to the device at {}, where one of {other:?}, of another \
+                 tenant, is since {since}",
                 self.now
             )),
             None => Ok(()),

@@ -19,7 +19,8 @@ fn write() -> Stream {
     Stream { read_ppm: 0, requests: 1, start_ns: WRITTEN, ..Stream::default() }
 }
 
-/// How long the first tenant's only write is not on the medium, seconds, beside tenants with these loads, all with the same share.
+/// How long the first tenant's only write is not on the medium, seconds, beside tenants with these loads, all with the
+/// same share.
 fn waits(first: Vec<Stream>, others: usize) -> f64 {
     let drive: Box<dyn Drive> = presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
     let config = Config { policy: Kind::Insulated, switch_ns: 6 * MILLISECOND, ..Config::new(64 << 20) };

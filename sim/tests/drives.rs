@@ -85,7 +85,8 @@ fn the_cheetah_streams_from_its_outer_zone() {
     }
 }
 
-/// A write that waits when the one before it ends goes on where that has ended. One that comes later waits for a revolution.
+/// A write that waits when the one before it ends goes on where that has ended. One that comes later waits for a
+/// revolution.
 #[test]
 fn queued_writes_in_a_row_are_one_stream() {
     let write = Op::Write { durable: false };

@@ -1,4 +1,5 @@
-//! What a tenant is said to lose of its slices against what it loses: the same load alone and with slices of given lengths.
+//! What a tenant is said to lose of its slices against what it loses: the same load alone and with slices of given
+//! lengths.
 
 use engine::Config;
 use engine::control::{Snapshot, TenantSpec, WriteCache};

@@ -1,5 +1,5 @@
-//! Does the probe find the truth? All presets, in virtual time, against what their descriptions say and what fresh drives
-//! do under other loads.
+//! Does the probe find the truth? All presets, in virtual time, against what their descriptions say and what fresh
+//! drives do under other loads.
 
 use engine::disk::profile::{BUDGET_NS, Key, Options, doubt};
 use sim::disk::drive::describe::Description;
@@ -9,8 +9,8 @@ use sim::disk::truth::{Truth, truth};
 
 /// Probes of each preset.
 const SEEDS: u64 = 20;
-/// Chance decides where requests go, so a value may miss its bound now and then: so many of all that these probes find. (There
-/// are 40 values, and bounds of two to three standard deviations.)
+/// Chance decides where requests go, so a value may miss its bound now and then: so many of all that these probes find.
+/// (There are 40 values, and bounds of two to three standard deviations.)
 const MISSED_MOST: usize = 5;
 
 /// What the probe of a seed finds wrong.
@@ -46,7 +46,8 @@ const QUICK_NS: u64 = 13_050_000_000;
 /// Quick probes of each preset.
 const QUICK_SEEDS: u64 = 50;
 
-/// A server probes a disk by itself so briefly. What it believes then must be true; now and then it may believe nothing.
+/// A server probes a disk by itself so briefly. What it believes then must be true; now and then it may believe
+/// nothing.
 #[test]
 fn a_quick_probe_never_takes_heads_for_none() {
     for (name, _) in PRESETS {

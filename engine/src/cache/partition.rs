@@ -1,6 +1,7 @@
 //! A partition: the frames of one tenant on one disk, and eviction inside it.
 //!
-//! Which block goes first is the tenant's policy's to say ([`super::eviction`]); which blocks can go at all is said here.
+//! Which block goes first is the tenant's policy's to say ([`super::eviction`]); which blocks can go at all is said
+//! here.
 
 use super::block::{Block, BlockId};
 use super::eviction::{Eviction, Verdict, evict};
@@ -228,7 +229,8 @@ impl Cache {
         true
     }
 
-    /// Drops clean blocks in frames above the limit, among the next [`RETIRE_BLOCKS`]. True if frames above it are still in use.
+    /// Drops clean blocks in frames above the limit, among the next [`RETIRE_BLOCKS`]. True if frames above it are
+    /// still in use.
     pub(crate) fn retire_frames(&mut self) -> bool {
         if self.pool.retiring() == 0 || self.blocks.is_empty() {
             return false;

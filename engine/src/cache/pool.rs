@@ -82,9 +82,9 @@ impl Pool {
 
     /// Takes `count` frames for `tenant`, with one reference each. There must be as many.
     ///
-    /// Those that were freed last, which the processor may still have in its cache, but in the order in which they were freed:
-    /// what was read together is evicted together, and the next piece lies side by side in memory again. The device then
-    /// fills one buffer instead of sixty.
+    /// Those that were freed last, which the processor may still have in its cache, but in the order in which they were
+    /// freed: what was read together is evicted together, and the next piece lies side by side in memory again. The
+    /// device then fills one buffer instead of sixty.
     pub(crate) fn take(&mut self, tenant: TenantId, count: u32, into: &mut Vec<FrameId>) {
         assert!(count <= self.available());
         let again = self.free.len() - self.free.len().min(count as usize);

@@ -11,11 +11,11 @@ use crate::units::{BLOCK, Nanos, PIECE, SECOND};
 use crate::volume::FlushFor;
 use crate::work::Todo;
 
-/// Parts of replies that may wait to be sent on a connection: twice what a client at the bound of bytes has with requests
-/// of 4 KiB. It bounds what replies of a few bytes cost.
+/// Parts of replies that may wait to be sent on a connection: twice what a client at the bound of bytes has with
+/// requests of 4 KiB. It bounds what replies of a few bytes cost.
 const PARTS_MAX: usize = 4096;
-/// Nanoseconds for which a client may take nothing while others wait for the frames of its replies. Longer than a network
-/// needs to recover, shorter than the 30 s after which clients give up on a request.
+/// Nanoseconds for which a client may take nothing while others wait for the frames of its replies. Longer than a
+/// network needs to recover, shorter than the 30 s after which clients give up on a request.
 pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
 /// Bytes a second at which a client that has begun to send a payload is never too slow: each block that has come adds a
 /// quarter of a second to [`PATIENCE_NS`], so that a piece of 256 KiB is complete within 26 s, less than the 30 s of
@@ -156,7 +156,8 @@ impl Server {
         if header.kind == Kind::Read && header.has(flag::DF) && !session.structured {
             return Err(Errno::Invalid);
         }
-        // A reply that must come in one piece has to fit into the memory of one (the protocol asks for 64 KiB at least).
+        // A reply that must come in one piece has to fit into the memory of one (the protocol asks for 64 KiB at
+        // least).
         if header.kind == Kind::Read && header.has(flag::DF) && u64::from(header.len) > PIECE {
             return Err(Errno::Overflow);
         }
@@ -287,7 +288,8 @@ impl Server {
         }
     }
 
-    /// Since when somebody waits for a tenant's frames, or to be allowed some for a reply although it has read all others.
+    /// Since when somebody waits for a tenant's frames, or to be allowed some for a reply although it has read all
+    /// others.
     fn hungry_since(&self, tenant: TenantId) -> Option<Nanos> {
         let waiting = &self.waiting[tenant.0 as usize];
         let writes = waiting.writes.iter().filter_map(|&volume| self.volume(volume).writes.front());
@@ -582,7 +584,8 @@ mod tests {
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
 
-    /// A tenant with the smallest partition, and a client that reads nothing: it has asked for `count` times `len` bytes.
+    /// A tenant with the smallest partition, and a client that reads nothing: it has asked for `count` times `len`
+    /// bytes.
     fn with_deaf(count: u64, len: u64) -> Rig {
         let mut rig = Rig::new();
         rig.command(

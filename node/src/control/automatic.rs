@@ -132,10 +132,10 @@ impl Control {
     }
 
     async fn probe_by_itself(&self, disk: &Name, before: Activity) {
-        let Ok(begun) = self.begin_probe(disk, true).await else { return };
+        let Ok(begun) = self.begin_probe(disk, SECONDS_QUICK, true).await else { return };
         tracing::info!(%disk, "idle, and nothing is known of it: a quick probe begins; the first request ends it");
         let job = begun.job.clone();
-        let mut probe = std::pin::pin!(self.run_probe(disk, begun, SECONDS_QUICK, true));
+        let mut probe = std::pin::pin!(self.run_probe(disk, begun));
         let ended = loop {
             tokio::select! {
                 ended = &mut probe => break ended,

@@ -45,6 +45,10 @@ pub(super) struct Begun {
     store: Arc<Store>,
     devices: Vec<(Raw, u64)>,
     pub(super) job: Arc<Job>,
+    /// The longest that it may take.
+    seconds: u64,
+    /// The server began it by itself.
+    automatic: bool,
 }
 
 /// Why a probe came to no end, or to none that counts.
@@ -68,11 +72,11 @@ impl Control {
             )));
         }
         self.yield_probe(disk).await;
-        let begun = self.begin_probe(disk, false).await?;
+        let begun = self.begin_probe(disk, seconds, false).await?;
         info!(%disk, seconds, "probing");
         let (control, name) = (self.clone(), disk.clone());
         tokio::spawn(async move {
-            match control.run_probe(&name, begun, seconds, false).await {
+            match control.run_probe(&name, begun).await {
                 Ok(said) => info!(disk = %name, "probed: {said}"),
                 Err(why) => warn!(disk = %name, ?why, "the probe came to no end"),
             }
@@ -82,7 +86,7 @@ impl Control {
     }
 
     /// Makes the place of a probe of a disk, unless one is running.
-    pub(super) async fn begin_probe(&self, disk: &Name, automatic: bool) -> Result<Begun, Error> {
+    pub(super) async fn begin_probe(&self, disk: &Name, seconds: u64, automatic: bool) -> Result<Begun, Error> {
         let _turn = self.change(disk).await?;
         let (store, devices) = {
             let state = self.state();
@@ -99,18 +103,12 @@ impl Control {
             return Err(Error::Probing(disk.clone()));
         }
         probes.insert(disk.clone(), Latest { job: job.clone(), automatic, ended: None });
-        Ok(Begun { store, devices, job })
+        Ok(Begun { store, devices, job, seconds, automatic })
     }
 
     /// Runs a probe to its end, and notes how it ended.
-    pub(super) async fn run_probe(
-        &self,
-        disk: &Name,
-        begun: Begun,
-        seconds: u64,
-        automatic: bool,
-    ) -> Result<String, Ended> {
-        let ended = self.measure_and_keep(disk, begun, seconds, automatic).await;
+    pub(super) async fn run_probe(&self, disk: &Name, begun: Begun) -> Result<String, Ended> {
+        let ended = self.measure_and_keep(disk, begun).await;
         if let Some(latest) = self.probes().get_mut(disk) {
             latest.ended = Some(ended.clone());
         }
@@ -133,14 +131,8 @@ impl Control {
     }
 
     /// Of a disk whose volumes are all raw, their devices; else a scratch file.
-    async fn measure_and_keep(
-        &self,
-        disk: &Name,
-        begun: Begun,
-        seconds: u64,
-        automatic: bool,
-    ) -> Result<String, Ended> {
-        let Begun { store, devices, job } = begun;
+    async fn measure_and_keep(&self, disk: &Name, begun: Begun) -> Result<String, Ended> {
+        let Begun { store, devices, job, seconds, automatic } = begun;
         let kind = self.config.reactor.into();
         let failed = |why: &dyn std::fmt::Display| Ended::Failed(why.to_string());
         let busy_before = self.snapshot(disk).await.map(|snapshot| snapshot.busy_ns);

@@ -65,7 +65,8 @@ pub struct Connection {
     pub brought: u32,
     /// A send is in flight.
     pub sending: bool,
-    /// In the pass that began then, so many of its outgoing bytes went to its socket: none if its tenant might send no more.
+    /// In the pass that began then, so many of its outgoing bytes went to its socket: none if its tenant might send no
+    /// more.
     pub given: (Nanos, u64),
     /// Waits for its turn.
     pub queued: bool,

@@ -1,8 +1,9 @@
 //! The loop of a disk's thread: it asks the engine and does as it is told.
 //!
 //! One pass: completions, mail and timers; then the connections with bytes, tenant by tenant, each for its part of the
-//! thread's time (`turns.rs`); then everything that is to be sent; then one system call that hands it all to the kernel and
-//! waits. Copies and zeroings are executed after each event, in order, before the next. The clock is read once a pass.
+//! thread's time (`turns.rs`); then everything that is to be sent; then one system call that hands it all to the kernel
+//! and waits. Copies and zeroings are executed after each event, in order, before the next. The clock is read once a
+//! pass.
 //!
 //! The receive path, per connection:
 //!
@@ -126,7 +127,8 @@ impl<R: Reactor> Driver<R> {
         // After a pass that sent something there is no sleep: its end is the beginning of this one.
         let connections = &self.connections;
         self.server.handed_over(if slept { before } else { self.now }, |conn| {
-            // If its socket was given nothing in the last pass, or all sockets let us sleep, what is left waits for the client.
+            // If its socket was given nothing in the last pass, or all sockets let us sleep, what is left waits for the
+            // client.
             let connection = connections[conn.0 as usize].as_ref()?;
             (!slept && connection.given.0 == before).then_some(connection.given.1)
         });
@@ -438,8 +440,8 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Begins to send what is outgoing, as much of it as each tenant may in this pass; closes connections that have nothing more to
-    /// send and are to be closed.
+    /// Begins to send what is outgoing, as much of it as each tenant may in this pass; closes connections that have
+    /// nothing more to send and are to be closed.
     fn send(&mut self) {
         let mut senders = std::mem::take(&mut self.senders);
         senders.retain(|&conn| {

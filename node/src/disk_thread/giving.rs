@@ -1,8 +1,8 @@
 //! Giving memory back to the system after a smaller budget was set, a little in each pass.
 //!
-//! The engine moves out of the frames above its limit; what is empty there is unknown to the ring and to the page tables
-//! chunk by chunk. The answer to `SetBudget` waits for that, so whoever asked may use the memory at once. The downside of
-//! chunks: one frame that a client does not read keeps 2 MiB.
+//! The engine moves out of the frames above its limit; what is empty there is unknown to the ring and to the page
+//! tables chunk by chunk. The answer to `SetBudget` waits for that, so whoever asked may use the memory at once. The
+//! downside of chunks: one frame that a client does not read keeps 2 MiB.
 
 use engine::Server;
 use engine::control::Report;

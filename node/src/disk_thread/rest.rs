@@ -1,16 +1,17 @@
 //! When to leave a client alone: while it has enough replies to read, its next requests are let gather.
 //!
-//! A client that is slower than the server otherwise sets a pace of one request a pass: a system call to receive it, one to
-//! answer it, a wake-up of whoever waits. With replies still unread, it loses nothing if its next requests are read a little
-//! later, and it costs both sides much less if they are read together.
+//! A client that is slower than the server otherwise sets a pace of one request a pass: a system call to receive it,
+//! one to answer it, a wake-up of whoever waits. With replies still unread, it loses nothing if its next requests are
+//! read a little later, and it costs both sides much less if they are read together.
 //!
 //! ```text
 //!   unread   ▆▆▆▆▅▅▄▄▃▃▂▂▆▆▆▆▅▅▄▄▃▃▂▂▆▆▆▆     replies in the client's socket buffer
 //!   we       │  rests     │  rests     │      then: one receive, many requests, one send
 //! ```
 //!
-//! Only a client whose requests are all answered is left alone: one that waits for the disk is not. And only one that is slower
-//! than the server, which is seen by how few requests come at once: with those of a faster one the server is never done.
+//! Only a client whose requests are all answered is left alone: one that waits for the disk is not. And only one that
+//! is slower than the server, which is seen by how few requests come at once: with those of a faster one the server is
+//! never done.
 //!
 //! The rest is as long as leaves about a third of the replies unread, found by trying. It ends at the latest after
 //! [`REST_MAX`]: that is the most that a client can lose which stops asking in the middle. Local (Unix) sockets only:
@@ -18,8 +19,8 @@
 
 use engine::units::Nanos;
 
-/// Bytes of unread replies, as the kernel accounts them, below which nobody rests: about four replies of 4 KiB. A client
-/// that waits for each reply never has so many.
+/// Bytes of unread replies, as the kernel accounts them, below which nobody rests: about four replies of 4 KiB. A
+/// client that waits for each reply never has so many.
 const UNREAD_MIN: u32 = 32 * 1024;
 /// A client of which so many requests came at once keeps the server busy: resting would only keep it waiting.
 const BROUGHT_MAX: u32 = 4;
@@ -42,7 +43,8 @@ impl Default for Rest {
 }
 
 impl Rest {
-    /// After so many requests at once, with so many bytes unread: how long to rest before anything more is received, if at all.
+    /// After so many requests at once, with so many bytes unread: how long to rest before anything more is received, if
+    /// at all.
     pub fn begin(&mut self, brought: u32, unread: impl FnOnce() -> u32) -> Option<Nanos> {
         if brought > BROUGHT_MAX {
             return None;

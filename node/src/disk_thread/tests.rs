@@ -219,7 +219,8 @@ fn many_connections_take_turns(kind: Kind) {
     disk.stop();
 }
 
-/// Several connections of one tenant share what it may send in a pass. That they go in parts is seen in `driver/tests.rs`.
+/// Several connections of one tenant share what it may send in a pass. That they go in parts is seen in
+/// `driver/tests.rs`.
 fn large_replies_in_company_arrive_whole(kind: Kind) {
     const LEN: usize = 1 << 20;
     let (other, tenant) = (VolumeId(4), TenantId(2));
@@ -295,8 +296,8 @@ fn a_flood_of_hits_leaves_the_thread_to_others(kind: Kind) {
     let each_ns = passed_ns / many.count;
     eprintln!("{kind:?}: {} reads of the flood, {each_ns} ns each; one at a time {one:?}", many.count);
     assert!(one.count as usize > READS && delays_ns > 0);
-    // Its half of a pass is eight of the flood's requests, and one may have just begun: without turns by share it waits for all of
-    // the flood's 128.
+    // Its half of a pass is eight of the flood's requests, and one may have just begun: without turns by share it waits
+    // for all of the flood's 128.
     assert!(one.p50_ns < 48 * each_ns, "{} ns, while {each_ns} ns are a request of the others", one.p50_ns);
     disk.stop();
 }
@@ -397,8 +398,8 @@ fn stopping_answers_everybody(kind: Kind) {
     assert!(matches!(wait(answer), Err(Stopped)));
 }
 
-/// The same reads, one at a time, through the whole thread and on the drive alone in virtual time. A client that thinks longer
-/// meets other angles, so single requests differ; together they may not.
+/// The same reads, one at a time, through the whole thread and on the drive alone in virtual time. A client that thinks
+/// longer meets other angles, so single requests differ; together they may not.
 fn a_simulated_disk_is_as_fast_as_in_virtual_time(kind: Kind) {
     const READS: u64 = 200;
     const BYTES: u64 = 16 << 30;

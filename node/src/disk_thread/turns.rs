@@ -1,15 +1,15 @@
 //! Whose turn it is: the time of the thread is shared as that of the disk is (docs/design/thread.md).
 //!
 //! ```text
-//!   a pass:      newcomers first         C ──► A ──► B       each until its quantum is spent, in estimated nanoseconds:
+//!   a pass:      newcomers first         C ──► A ──► B       each until its quantum is spent, in estimated time:
 //!                                        │     │             one that spent more owes it, and is passed over meanwhile
 //!   each: ring of its connections       c1    a1 ► a2 ► a3
 //! ```
 //!
-//! Deficit round robin (Shreedhar and Varghese, 1995) over tenants, with quanta by weight, newcomers first as in FQ-CoDel (RFC 8290). All quanta
-//! together are short while several tenants are active: one with a single request outstanding, which is away most of the
-//! time, finds the thread in another's quantum each time it comes. However many connections a tenant has, it has one
-//! quantum a pass. What it could not finish stays queued, behind its others.
+//! Deficit round robin (Shreedhar and Varghese, 1995) over tenants, with quanta by weight, newcomers first as in
+//! FQ-CoDel (RFC 8290). All quanta together are short while several tenants are active: one with a single request
+//! outstanding, which is away most of the time, finds the thread in another's quantum each time it comes. However many
+//! connections a tenant has, it has one quantum a pass. What it could not finish stays queued, behind its others.
 //!
 //! The downside: costs are estimated, not measured: a clock reading for each request would cost more than it tells.
 
@@ -25,12 +25,12 @@ const REQUEST_NS: i64 = 3_000;
 const JOB_NS: i64 = 200;
 /// Bytes that are copied in a nanosecond.
 const BYTES_PER_NS: u64 = 10;
-/// What a tenant that is alone may do in a pass, 16 requests: somebody who comes waits less than for an SSD's own variation,
-/// and a client reads the first replies while the server works on the next requests.
+/// What a tenant that is alone may do in a pass, 16 requests: somebody who comes waits less than for an SSD's own
+/// variation, and a client reads the first replies while the server works on the next requests.
 const ALONE_NS: i64 = 16 * REQUEST_NS;
 /// What all tenants together may do in a pass while several are active. A client at depth 1 that needs c from answer to
-/// answer alone keeps R of its share s if the others' quanta are at most (1 / (s R) - 1) c: 2.3 c in all, for any share.
-/// c is 20 to 25 µs at least over a socket.
+/// answer alone keeps R of its share s if the others' quanta are at most (1 / (s R) - 1) c: 2.3 c in all, for any
+/// share. c is 20 to 25 µs at least over a socket.
 const SHARED_NS: i64 = 50_000;
 /// A quantum is at least this: a few passes for a request of who has hardly any weight.
 const QUANTUM_NS_MIN: i64 = 1_000;
@@ -38,8 +38,8 @@ const QUANTUM_NS_MIN: i64 = 1_000;
 const DEBT_NS_MAX: i64 = 1_000_000;
 /// Who asks again within this time is active all the while, as for the engine: the way to a client and back.
 const ACTIVE_NS: Nanos = 1_000_000;
-/// Bytes of replies that tenants may send in a pass, by share, while they have company: the copy into a socket cannot be interrupted,
-/// and what has just come from a device is in no processor's cache (1.5 bytes a nanosecond: 90 us).
+/// Bytes of replies that tenants may send in a pass, by share, while they have company: the copy into a socket cannot
+/// be interrupted, and what has just come from a device is in no processor's cache (1.5 bytes a nanosecond: 90 us).
 const SENT_BYTES: u64 = 128 << 10;
 /// Nobody's part of it is less: a frame.
 const SENT_BYTES_MIN: u64 = 4 << 10;
@@ -296,7 +296,8 @@ impl Turns {
         if state.queue.is_empty() {
             let before = self.ring.len();
             self.ring.retain(|&other| other != tenant);
-            // Turns of this pass are those at the front of the ring; the one too many that is left otherwise is harmless.
+            // Turns of this pass are those at the front of the ring; the one too many that is left otherwise is
+            // harmless.
             self.left = self.left.min(self.ring.len());
             if self.ring.len() == before {
                 self.newcomers.retain(|&other| other != tenant);
@@ -318,8 +319,9 @@ mod tests {
         turns
     }
 
-    /// The thread in virtual time. A has always 16 connections with requests. B has `depth` requests, and each comes back
-    /// `away_ns` after its answer. What a request costs is what is charged; a pass costs 2 µs besides. Requests of A and B in a second.
+    /// The thread in virtual time. A has always 16 connections with requests. B has `depth` requests, and each comes
+    /// back `away_ns` after its answer. What a request costs is what is charged; a pass costs 2 µs besides. Requests of
+    /// A and B in a second.
     fn share(mut turns: Turns, flood: bool, depth: u32, away_ns: Nanos) -> [f64; 2] {
         let (mut now, mut served) = (0, [0.0; 2]);
         let mut back: VecDeque<(Nanos, ConnId)> = (0..depth).map(|i| (0, ConnId(100 + i))).collect();

@@ -29,8 +29,8 @@ impl Truth {
         Truth { key, value, accepted: (number * (1.0 - within_ratio), number * (1.0 + within_ratio)) }
     }
 
-    /// A quantile of sorted `values` is right if it is near in value or in rank: where a distribution has a gap, a hundredth more
-    /// or less of the requests moves it far.
+    /// A quantile of sorted `values` is right if it is near in value or in rank: where a distribution has a gap, a
+    /// hundredth more or less of the requests moves it far.
     fn quantile(key: Key, q: Quantile, values: &[i64], within_ratio: f64) -> Truth {
         let value = |part: f64| at(values, part.clamp(0.0, 1.0)).max(0) as f64;
         let mut truth = Truth::new(key, Some(value(q.part())), within_ratio);
@@ -206,8 +206,8 @@ fn next(drive: &mut dyn Drive) -> (u64, Nanos) {
     }
 }
 
-/// Keeps `depth` requests in the drive until `count` are done: completions a second and sorted response times of the second
-/// half.
+/// Keeps `depth` requests in the drive until `count` are done: completions a second and sorted response times of the
+/// second half.
 fn closed(
     drive: &mut dyn Drive,
     op: Op,

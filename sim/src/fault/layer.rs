@@ -9,8 +9,8 @@
 //! The contract is that of the drives: time is an argument and never goes back; whoever drives the layer polls until it
 //! is empty after each call and whenever [`FaultLayer::poll_timeout`] has come. What comes out begins then: a delay is
 //! spent before the device sees the request. A request meets the rules one by one. Delays add up; the first rule that
-//! decides its fate (error, torn, stuck, gone) is the last one that it meets. Each rule has dice of its own, so rules do not
-//! disturb each other, and the same seed, requests and order give the same faults.
+//! decides its fate (error, torn, stuck, gone) is the last one that it meets. Each rule has dice of its own, so rules
+//! do not disturb each other, and the same seed, requests and order give the same faults.
 //!
 //! Downside: a fault is decided when a request comes. A device that vanishes while requests are in it finishes those.
 
@@ -39,7 +39,8 @@ pub enum Kind {
     },
     /// The request hangs until the fault is cleared or over; then it is done as if nothing had been.
     Stuck,
-    /// Only a first part of the write happens, in whole blocks of the device, perhaps nothing, never all; then it fails.
+    /// Only a first part of the write happens, in whole blocks of the device, perhaps nothing, never all; then it
+    /// fails.
     Torn,
     /// The device is not there: every request fails, and nothing of it happens.
     Gone,

@@ -1,5 +1,5 @@
-//! Load: what clients ask of a disk or a server, as requests in time. From a trace or from a description; the same machine
-//! drives the engine in virtual time and a live server.
+//! Load: what clients ask of a disk or a server, as requests in time. From a trace or from a description; the same
+//! machine drives the engine in virtual time and a live server.
 //!
 //! ```text
 //!   a trace's records ─┐            next(now) ─► Request     the driver makes it

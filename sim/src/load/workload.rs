@@ -233,7 +233,8 @@ impl Workload {
         self.lanes[lane].completed(self.elapsed_ns);
     }
 
-    /// When `next` will have something, if nothing completes before, or when the load is over. In the past if that is now.
+    /// When `next` will have something, if nothing completes before, or when the load is over. In the past if that is
+    /// now.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         if self.is_over() {
             return None;

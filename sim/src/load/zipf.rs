@@ -1,9 +1,9 @@
 //! Zipf-distributed ranks in constant time and memory, whatever the number of ranks and the exponent.
 //!
 //! Rejection-inversion: W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
-//! distributions", ACM TOMACS 6(3), 1996, section 4 (there `q` = exponent, `v` = 1). The usual alternative (Gray et al.,
-//! SIGMOD 1994, as in YCSB) needs a sum over all ranks first and an exponent below 1. Logarithms come from `libm`, not from
-//! the machine's library, so that a seed means the same everywhere.
+//! distributions", ACM TOMACS 6(3), 1996, section 4 (there `q` = exponent, `v` = 1). The usual alternative (Gray et
+//! al., SIGMOD 1994, as in YCSB) needs a sum over all ranks first and an exponent below 1. Logarithms come from `libm`,
+//! not from the machine's library, so that a seed means the same everywhere.
 
 use crate::rng::Rng;
 

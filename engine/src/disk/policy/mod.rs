@@ -26,7 +26,8 @@ pub(crate) fn weights(shares: &[Option<Share>]) -> Vec<f64> {
 /// The policies that there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// Exclusive slices of disk time, long enough for R (Argon); on a device that needs no slices, fair queueing on cost.
+    /// Exclusive slices of disk time, long enough for R (Argon); on a device that needs no slices, fair queueing on
+    /// cost.
     #[default]
     Insulated,
     /// First come, first served.
@@ -51,7 +52,8 @@ pub struct Settings {
     pub switch_ns: Nanos,
     /// The longest round.
     pub round_max_ns: Nanos,
-    /// Whether tenants need slices: turning from one to the other costs much. Otherwise all have requests in the device.
+    /// Whether tenants need slices: turning from one to the other costs much. Otherwise all have requests in the
+    /// device.
     pub needs_slices: bool,
     /// What requests cost a device that needs no slices.
     pub prices: Prices,
@@ -61,12 +63,13 @@ pub struct Settings {
 
 /// What is read ahead of a stream at once where nothing is amortised, bytes: what Linux reads ahead of a disk.
 const PREFETCH_LEAST: u64 = 128 << 10;
-/// What is read ahead of a stream at once at most, bytes: what is read in vain when a stream stops takes no longer than a slice.
+/// What is read ahead of a stream at once at most, bytes: what is read in vain when a stream stops takes no longer than
+/// a slice.
 const PREFETCH_MOST: u64 = 16 << 20;
 
 impl Settings {
-    /// Bytes to be read ahead of a stream at once: so many that going there costs at most 1 - R of the time, that is, that their
-    /// transfer takes R / (1 - R) of what going there takes (Argon, sections 3.1 and 4).
+    /// Bytes to be read ahead of a stream at once: so many that going there costs at most 1 - R of the time, that is,
+    /// that their transfer takes R / (1 - R) of what going there takes (Argon, sections 3.1 and 4).
     pub fn prefetch_bytes(&self) -> u64 {
         if self.kind != Kind::Insulated || !self.needs_slices {
             return PREFETCH_LEAST;
@@ -91,7 +94,8 @@ impl Settings {
         self.kind == Kind::Insulated
     }
 
-    /// Whether that is another policy than these settings have. Costs by other prices cannot be told apart: that is one too.
+    /// Whether that is another policy than these settings have. Costs by other prices cannot be told apart: that is one
+    /// too.
     pub(crate) fn is_other(&self, before: &Settings) -> bool {
         let prices = |settings: &Settings| {
             (settings.kind == Kind::Insulated && !settings.needs_slices).then_some(settings.prices)
@@ -121,16 +125,16 @@ pub struct TenantPlan {
     pub debt_ns: Nanos,
     /// Slices of others since its oldest request waits for one of its own; 0 if none does.
     pub waiting_slices: u64,
-    /// The shortest slice with which it keeps R: longer than its slice where the longest round forbids it. `None` if it does
-    /// not use its slices up.
+    /// The shortest slice with which it keeps R: longer than its slice where the longest round forbids it. `None` if it
+    /// does not use its slices up.
     pub need_ns: Option<Nanos>,
-    /// The shortest slice of which all that it has for the device at once takes half, whatever it loses; 0 if it does not use its
-    /// slices up.
+    /// The shortest slice of which all that it has for the device at once takes half, whatever it loses; 0 if it does
+    /// not use its slices up.
     pub burst_ns: Nanos,
 }
 
-/// Whose the time of a disk was. What is not here was idle. Where tenants are not told apart, the time in which it had something
-/// to do was theirs.
+/// Whose the time of a disk was. What is not here was idle. Where tenants are not told apart, the time in which it had
+/// something to do was theirs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskTime {
     /// Tenants', as far as it was worth to them what it would have been alone.
@@ -141,8 +145,8 @@ pub struct DiskTime {
     pub stuck: u64,
 }
 
-/// Nanoseconds that a device of no particular kind needs for a request: what makes requests comparable. How much longer or
-/// shorter the requests of a tenant take on this device is measured.
+/// Nanoseconds that a device of no particular kind needs for a request: what makes requests comparable. How much longer
+/// or shorter the requests of a tenant take on this device is measured.
 pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
     /// Half a turn at 7,200 rpm and a medium seek.
     const POSITIONING_NS: Nanos = 8_000_000;
@@ -153,24 +157,25 @@ pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
     }
 }
 
-/// The most requests that a tenant may have in a device of such a depth in which so many of others are stuck: however many of its own
-/// never come back, a quarter is left to the next one.
+/// The most requests that a tenant may have in a device of such a depth in which so many of others are stuck: however
+/// many of its own never come back, a quarter is left to the next one.
 fn depth_of_one(depth: u32, stuck_of_others: u32) -> u32 {
     let left = depth.saturating_sub(stuck_of_others);
     (left - if planted!(HungRequestsTakeAllPlaces) { 0 } else { left / 4 }).max(1)
 }
 
-/// Orders device requests. It sees when they come, who owns them, what they cost and when they are done; nothing else goes to
-/// the device.
+/// Orders device requests. It sees when they come, who owns them, what they cost and when they are done; nothing else
+/// goes to the device.
 pub(crate) trait Policy: std::fmt::Debug {
     /// A tenant is there, or its share has changed; `None` for a part of what nobody was promised.
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>);
-    /// The part of its slices, thousandths, that a tenant may not lose; `None` for what is usual. Whose cache does not keep all of its
-    /// throughput loses less of its time.
+    /// The part of its slices, thousandths, that a tenant may not lose; `None` for what is usual. Whose cache does not
+    /// keep all of its throughput loses less of its time.
     fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}
     /// A tenant without volumes is gone.
     fn drop_tenant(&mut self, now: Nanos, tenant: TenantId);
-    /// A request of `tenant` wants to go to the device; an urgent one (a flush waits for it) ahead of the tenant's others.
+    /// A request of `tenant` wants to go to the device; an urgent one (a flush waits for it) ahead of the tenant's
+    /// others.
     fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool);
     /// Those that `wanted` chooses, of the tenant's requests that wait, are urgent from now on.
     fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool);
@@ -184,8 +189,8 @@ pub(crate) trait Policy: std::fmt::Debug {
     fn cost_ns(&self, _tenant: TenantId, op: Op, len: u64, follows: bool) -> Nanos {
         cost_ns(op, len, follows)
     }
-    /// The most bytes that a request of the tenant, a read or a write, may have, at least [`REQUEST_BYTES_LEAST`]: what is in the device
-    /// cannot be interrupted.
+    /// The most bytes that a request of the tenant, a read or a write, may have, at least [`REQUEST_BYTES_LEAST`]: what
+    /// is in the device cannot be interrupted.
     fn request_bytes_max(&self, _tenant: TenantId, _op: Op) -> u64 {
         u64::MAX
     }
@@ -201,7 +206,8 @@ pub(crate) trait Policy: std::fmt::Debug {
     fn time(&self, _now: Nanos) -> Option<DiskTime> {
         None
     }
-    /// Time in which others than `tenant` owned the disk, since some moment: a clock that stands still in its own slices.
+    /// Time in which others than `tenant` owned the disk, since some moment: a clock that stands still in its own
+    /// slices.
     fn others_ns(&self, _now: Nanos, _tenant: TenantId) -> Nanos {
         0
     }

@@ -12,8 +12,8 @@
 //! its file hangs, leaves places to the others, and no clock has to tell hung requests from slow ones. A tenant at that
 //! bound is passed over; its turns keep their place in the order of arrival.
 //!
-//! Downside: a tenant next to idle ones has a quarter less of the depth than alone; and four tenants that all hang still
-//! fill a device of the usual depth of 128.
+//! Downside: a tenant next to idle ones has a quarter less of the depth than alone; and four tenants that all hang
+//! still fill a device of the usual depth of 128.
 
 use std::collections::VecDeque;
 

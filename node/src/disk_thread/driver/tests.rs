@@ -28,7 +28,8 @@ const CONNECTIONS: usize = 16;
 /// How long a pass takes.
 const PASS_NS: Nanos = 100_000;
 
-/// Sockets take what they are given at once, except those that are full; requests of the device are done in the next pass.
+/// Sockets take what they are given at once, except those that are full; requests of the device are done in the next
+/// pass.
 struct Script {
     now: Nanos,
     /// How long the next turn sleeps.

@@ -1,7 +1,8 @@
 //! A drive as a TOML file: what people write, checked, and made into what the machines take.
 //!
-//! Milliseconds, revolutions and megabytes here, nanoseconds there. Each value that a user could get wrong is named by its
-//! key, with what is wrong and what would be right. `docs/design/disk.md` explains every key; `presets/` has examples.
+//! Milliseconds, revolutions and megabytes here, nanoseconds there. Each value that a user could get wrong is named by
+//! its key, with what is wrong and what would be right. `docs/design/disk.md` explains every key; `presets/` has
+//! examples.
 
 use engine::units::{Nanos, SECOND, SECTOR};
 use serde::Deserialize;

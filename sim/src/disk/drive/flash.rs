@@ -18,8 +18,8 @@ use engine::units::Nanos;
 use super::done::Done;
 use super::{Drive, Tag};
 
-/// Odd, and without pattern: Knuth's multiplicative hash (TAOCP 3, 6.4). Neighbouring pages spread evenly, and no stride
-/// of a workload meets one channel only.
+/// Odd, and without pattern: Knuth's multiplicative hash (TAOCP 3, 6.4). Neighbouring pages spread evenly, and no
+/// stride of a workload meets one channel only.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What a flash drive is made of.

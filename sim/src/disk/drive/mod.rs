@@ -9,8 +9,8 @@
 //! comes. Whoever drives one calls [`Drive::poll`] until it is empty whenever [`Drive::poll_timeout`] has come, and may
 //! submit at any moment. The same calls give the same answers.
 //!
-//! `hdd` has heads, `flash` has channels, `throttled` stands before another drive, `lanes` is the simplest there can be.
-//! `describe` reads them from TOML; `presets` has some that are known.
+//! `hdd` has heads, `flash` has channels, `throttled` stands before another drive, `lanes` is the simplest there can
+//! be. `describe` reads them from TOML; `presets` has some that are known.
 //!
 //! Downside: nothing that was submitted can be taken back, as with most real drives.
 

@@ -145,8 +145,8 @@ pub fn compare(mut simulated: Vec<f64>, mut measured: Vec<f64>) -> Comparison {
     }
 }
 
-/// Keeps `depth` requests in `drive` until `count` are done: when the last one was. `next` makes them: operation, offset
-/// and bytes.
+/// Keeps `depth` requests in `drive` until `count` are done: when the last one was. `next` makes them: operation,
+/// offset and bytes.
 pub fn closed_loop(drive: &mut dyn Drive, depth: u64, count: u64, mut next: impl FnMut() -> (Op, u64, u64)) -> Nanos {
     let mut submitted = 0;
     let mut submit = |drive: &mut dyn Drive, now| {

@@ -1,8 +1,8 @@
 //! A token bucket in front of another drive: a cloud volume, whose rate is bought and whose bursts are saved up.
 //!
-//! Requests leave in the order of arrival, each when both buckets have its tokens. A bucket is kept as the one moment at
-//! which it would be full again (the virtual scheduling form of the generic cell rate algorithm, ITU-T I.371): exact in
-//! integers, and nothing to refill. Flushes cost no tokens, but keep their place.
+//! Requests leave in the order of arrival, each when both buckets have its tokens. A bucket is kept as the one moment
+//! at which it would be full again (the virtual scheduling form of the generic cell rate algorithm, ITU-T I.371): exact
+//! in integers, and nothing to refill. Flushes cost no tokens, but keep their place.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// When `tokens` can be taken at the earliest. Debt is allowed: a request larger than the bucket empties it and leaves.
+    /// When `tokens` can be taken at the earliest. Debt is allowed: a request larger than the bucket empties it and
+    /// leaves.
     fn ready_at(&self, tokens: u64) -> Nanos {
         let spare = self.spec.burst.saturating_sub(tokens);
         self.full_at.saturating_sub(self.ns(spare))

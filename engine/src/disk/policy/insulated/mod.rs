@@ -9,17 +9,19 @@
 //! ```
 //!
 //! - Slices are as long as R and the tenants' measured losses ask for (`plan.rs`, `meter.rs`).
-//! - How many requests fit follows from the tenant's service times. What a slice lasts longer than it should is taken from the
-//!   tenant's next ones, and what it did not use because the next request did not fit is added: deficits, as in deficit round
-//!   robin (Shreedhar and Varghese 1995). So an overrun never costs the successor.
-//! - A tenant that has nothing to do keeps its slice while its next request is expected soon; then it loses the rest, and after
-//!   three rounds without work it is not planned for. It is back at its old place as soon as it asks.
+//! - How many requests fit follows from the tenant's service times. What a slice lasts longer than it should is taken
+//!   from the tenant's next ones, and what it did not use because the next request did not fit is added: deficits, as
+//!   in deficit round robin (Shreedhar and Varghese 1995). So an overrun never costs the successor.
+//! - A tenant that has nothing to do keeps its slice while its next request is expected soon; then it loses the rest,
+//!   and after three rounds without work it is not planned for. It is back at its old place as soon as it asks.
 //! - Of a stream there are two requests in the device at once: drives that reorder keep their place in it then.
 //! - While nobody else wants the disk, a slice goes on without a drain: a tenant alone loses nothing.
-//! - A request that the device does not give back holds up the others for [`STUCK_NS`] at most; then they go on beside it.
+//! - A request that the device does not give back holds up the others for [`STUCK_NS`] at most; then they go on beside
+//!   it.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; DESIGN 5.1.
-//! Downside: response times are rounds, not requests; devices that work on many requests at the same time are not used well.
+//! Downside: response times are rounds, not requests; devices that work on many requests at the same time are not used
+//! well.
 
 mod gap;
 mod meter;
@@ -43,9 +45,9 @@ use plan::Needs;
 const IDLE_ROUNDS: u32 = 3;
 /// How long a drain may last beyond what is expected: longer than a drive's own retries, as far as it answers at all.
 pub const STUCK_NS: Nanos = 2 * SECOND;
-/// Of reads that go on where others end, two are in the device at once, or more if they are small, up to these bytes: the next is
-/// there when one is done. Of a whole window of a stream a drive that reorders would begin with the part that turns up first under
-/// its head, and come last to the one that the reader waits for.
+/// Of reads that go on where others end, two are in the device at once, or more if they are small, up to these bytes:
+/// the next is there when one is done. Of a whole window of a stream a drive that reorders would begin with the part
+/// that turns up first under its head, and come last to the one that the reader waits for.
 const FOLLOWERS_MAX: u32 = 2;
 pub(crate) const FOLLOWING_BYTES: u64 = 256 << 10;
 /// Slices that are remembered to be shown.
@@ -119,8 +121,8 @@ impl Tenant {
         self.idle_rounds < IDLE_ROUNDS && self.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
     }
 
-    /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so that nobody waits
-    /// for more than two rounds. True if that is one.
+    /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so
+    /// that nobody waits for more than two rounds. True if that is one.
     fn save(&mut self, most_ns: Nanos, is_time: bool) -> bool {
         let look_ns = self.meter.look_ns().map_or(0, |look| look.min(most_ns) as i64);
         if self.credit + self.saved < look_ns {
@@ -227,7 +229,8 @@ impl Insulated {
         if self.waiting == 0 || !self.tenants.iter().flatten().any(|tenant| tenant.wants_disk(depth, stuck)) {
             return false;
         }
-        // All who wait may be in debt: then as many rounds pass as the least of the debts takes; more if the plan has changed meanwhile.
+        // All who wait may be in debt: then as many rounds pass as the least of the debts takes; more if the plan has
+        // changed meanwhile.
         while !self.pass(now) {
             self.skip_rounds();
         }
@@ -331,8 +334,8 @@ impl Insulated {
 }
 
 impl Insulated {
-    /// Whether somebody else than the owner has been served lately and will ask again at once: a client with one request at
-    /// a time has none at the moment at which its slice ends.
+    /// Whether somebody else than the owner has been served lately and will ask again at once: a client with one
+    /// request at a time has none at the moment at which its slice ends.
     fn is_expected(&self, now: Nanos, owner: usize) -> bool {
         let expected = |tenant: &Tenant| tenant.is_expected(now);
         self.tenants.iter().enumerate().any(|(at, tenant)| at != owner && tenant.as_ref().is_some_and(expected))
@@ -532,8 +535,8 @@ impl Policy for Insulated {
         }
     }
 
-    /// An eighth of a slice (design, section 5.1), so that little of it is lost because the next one does not fit. Who is
-    /// alone is not slowed.
+    /// An eighth of a slice (design, section 5.1), so that little of it is lost because the next one does not fit. Who
+    /// is alone is not slowed.
     fn request_bytes_max(&self, tenant: TenantId, _op: Op) -> u64 {
         let at = tenant.0 as usize;
         let alone = self.needs.iter().flatten().filter(|needs| needs.active).count() < 2;

@@ -1,4 +1,5 @@
-//! The memory of a drive: segments that were read, also ahead of being asked for, and writes that are not on the medium.
+//! The memory of a drive: segments that were read, also ahead of being asked for, and writes that are not on the
+//! medium.
 //!
 //! Both hold numbers of sectors only. A segment is one run of sectors, as in the drives of the time: a stream each.
 
@@ -177,7 +178,8 @@ impl WriteCache {
         self.extents.iter().any(|extent| extent.start <= start && end <= extent.end)
     }
 
-    /// Takes `start..end`, unless it is full. Older writes of these sectors are forgotten; a run that it continues grows.
+    /// Takes `start..end`, unless it is full. Older writes of these sectors are forgotten; a run that it continues
+    /// grows.
     pub fn insert(&mut self, start: u64, end: u64) -> bool {
         if self.sectors + (end - start) > self.spec.sectors || self.extents.len() >= self.spec.extents {
             return false;
@@ -192,8 +194,8 @@ impl WriteCache {
         true
     }
 
-    /// `start..end` is overwritten: what is in it of that need not be written. A run that reaches beyond on both sides is
-    /// cut in two.
+    /// `start..end` is overwritten: what is in it of that need not be written. A run that reaches beyond on both sides
+    /// is cut in two.
     pub fn forget(&mut self, start: u64, end: u64) {
         let mut index = 0;
         while index < self.extents.len() {
@@ -264,7 +266,8 @@ mod tests {
         fn the_read_cache_claims_what_was_read(
             steps in prop::collection::vec((0u8..3, 0u64..200, 1u64..20), 1..60)
         ) {
-            let spec = ReadCacheSpec { segments: 3, segment_sectors: 32, ahead_sectors: 8, ahead_after_sequential: false };
+            let (segments, segment_sectors, ahead_sectors) = (3, 32, 8);
+            let spec = ReadCacheSpec { segments, segment_sectors, ahead_sectors, ahead_after_sequential: false };
             let (mut cache, mut read) = (ReadCache::new(spec), BTreeSet::new());
             for (step, sector, len) in steps {
                 match step {

@@ -37,7 +37,8 @@ impl Rotation {
         self.period_ns
     }
 
-    /// `time mod period`: the angle at that time. The inverse is rounded down, so the quotient is right or one too small.
+    /// `time mod period`: the angle at that time. The inverse is rounded down, so the quotient is right or one too
+    /// small.
     #[inline]
     pub fn angle_at(&self, time: Nanos) -> Nanos {
         let turns = ((u128::from(time) * u128::from(self.inverse)) >> 64) as u64;

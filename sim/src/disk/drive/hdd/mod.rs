@@ -9,12 +9,13 @@
 //! ```
 //!
 //! The arm serves one request at a time, to its end: that it is busy until `free_at` is all that others need to know.
-//! Reading ahead is not an event: how far it came is computed when somebody wants to know (see [`Hdd::read_on`]). What is
-//! next is decided at a moment of its own (`decide_at`), never when a request is served, so that a request that comes in
-//! time is considered.
+//! Reading ahead is not an event: how far it came is computed when somebody wants to know (see [`Hdd::read_on`]). What
+//! is next is decided at a moment of its own (`decide_at`), never when a request is served, so that a request that
+//! comes in time is considered.
 //!
-//! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994; DiskSim 4.0 for the
-//! parts of a description and what they mean. `docs/design/disk.md` has the figures that it reaches and what it lacks.
+//! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994; DiskSim 4.0 for
+//! the parts of a description and what they mean. `docs/design/disk.md` has the figures that it reaches and what it
+//! lacks.
 
 pub mod cache;
 pub mod geometry;
@@ -62,8 +63,8 @@ pub struct OverheadSpec {
 pub struct HddSpec {
     /// Its moving parts.
     pub mechanism: Mechanism,
-    /// Accesses whose first sector is missed and has to come round again, parts per million: the arm had not settled, or
-    /// what was read was not right.
+    /// Accesses whose first sector is missed and has to come round again, parts per million: the arm had not settled,
+    /// or what was read was not right.
     pub missed_ppm: u64,
     /// Its bus.
     pub bus: BusSpec,
@@ -381,8 +382,8 @@ impl Hdd {
         begin
     }
 
-    /// What is about to pass under the heads at `start`: because the drive reads ahead, or because it has just written what
-    /// is before it.
+    /// What is about to pass under the heads at `start`: because the drive reads ahead, or because it has just written
+    /// what is before it.
     fn passing(&self, start: Nanos) -> Option<Passing> {
         if let Some(progress) = self.wrote.filter(|wrote| wrote.at == start) {
             return Some(Passing { progress, write: true });

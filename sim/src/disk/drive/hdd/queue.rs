@@ -63,8 +63,8 @@ pub struct Waiting {
     pub angle_ns: Nanos,
 }
 
-/// A sector that comes under the heads anyway, once the arm is free: a request for it goes on there, with nothing to move and
-/// nothing to be missed.
+/// A sector that comes under the heads anyway, once the arm is free: a request for it goes on there, with nothing to
+/// move and nothing to be missed.
 #[derive(Clone, Copy, Debug)]
 pub struct Passing {
     /// Which, and from where on.
@@ -74,15 +74,16 @@ pub struct Passing {
 }
 
 impl Passing {
-    /// Whether `request` goes on here at `start` with its sectors from `sector` on. What is to be written must have come.
+    /// Whether `request` goes on here at `start` with its sectors from `sector` on. What is to be written must have
+    /// come.
     pub fn is_for(&self, request: &Waiting, sector: u64, start: Nanos) -> bool {
         self.progress.sector == sector && self.write == request.write && !(self.write && request.data_at > start)
     }
 }
 
 impl QueueSpec {
-    /// Which of `waiting`, oldest first, is next at `now`, when the arm is free at `free_at`. For what is `passing` then,
-    /// nothing needs to be estimated.
+    /// Which of `waiting`, oldest first, is next at `now`, when the arm is free at `free_at`. For what is `passing`
+    /// then, nothing needs to be estimated.
     pub fn choose(
         &self,
         waiting: &[Waiting],

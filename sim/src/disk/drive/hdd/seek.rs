@@ -1,15 +1,17 @@
 //! How long the arm needs, by distance: a measured table, straight lines between its points.
 //!
-//! Where nobody has measured, three figures of the data sheet make a curve: `c + a sqrt(d - 1) + b (d - 1)`, with `a`, `b`
-//! and `c` such that one cylinder, the mean over random pairs and the full stroke come out right (Lee and Katz, "An
+//! Where nobody has measured, three figures of the data sheet make a curve: `c + a sqrt(d - 1) + b (d - 1)`, with `a`,
+//! `b` and `c` such that one cylinder, the mean over random pairs and the full stroke come out right (Lee and Katz, "An
 //! Analytic Performance Model of Disk Arrays", SIGMETRICS 1993; the three-point curve of DiskSim).
 
 use engine::units::Nanos;
 
-/// Points of the three-point curve per doubling of the distance: straight lines between them are off by less than 0.1 %.
+/// Points of the three-point curve per doubling of the distance: straight lines between them are off by less than 0.1
+/// %.
 const POINTS_PER_DOUBLING: u32 = 16;
 
-/// Buckets of the index, at most: so many that one seldom holds several points, and few enough for the processor's cache.
+/// Buckets of the index, at most: so many that one seldom holds several points, and few enough for the processor's
+/// cache.
 const BUCKETS_MOST: u32 = 2048;
 /// Slopes are in 2^-32 nanoseconds for a cylinder.
 const SLOPE_BITS: u32 = 32;
@@ -29,7 +31,8 @@ struct Point {
 pub struct SeekTable {
     /// From distance 0 on; the last one is beyond any distance.
     points: Vec<Point>,
-    /// For each 2^shift cylinders, the last point that is not behind their beginning. A queue asks for each of its requests.
+    /// For each 2^shift cylinders, the last point that is not behind their beginning. A queue asks for each of its
+    /// requests.
     index: Vec<u16>,
     shift: u32,
 }
