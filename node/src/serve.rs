@@ -62,7 +62,7 @@ pub struct Serve {
     /// Memory for caches and their bookkeeping, such as 4GiB or 50% [default: 25%]
     #[arg(long, value_name = "SIZE")]
     cache: Option<Memory>,
-    /// Do not probe disks of which nothing is known when they are idle; their tenants are not insulated then
+    /// Do not probe disks without a profile automatically; their tenants are then not insulated
     #[arg(long)]
     no_probe: bool,
     /// How I/O is done [default: auto]

@@ -13,9 +13,9 @@ use crate::serve::Serve;
 use crate::store::PolicyName;
 use crate::store::spec::{Eviction, WriteCache};
 
-/// Block storage for many tenants, each with the speed of a disk of its own.
+/// Multi-tenant NBD block storage server with performance insulation.
 ///
-/// Exit status: 0 done; 1 not done, and nothing changed; 2 not understood; 3 no server answers.
+/// Exit status: 0 success; 1 failure, nothing changed; 2 usage error; 3 no server answers.
 #[derive(Debug, Parser)]
 #[command(name = "aerogel", version, max_term_width = 100)]
 pub struct Cli {
@@ -35,12 +35,12 @@ pub enum Command {
     Man(ManArgs),
 }
 
-/// Print what a shell needs to complete commands and options
+/// Print the completion script of a shell
 ///
 /// For bash: aerogel completion bash > /usr/share/bash-completion/completions/aerogel
 #[derive(Debug, Args)]
 pub struct CompletionArgs {
-    /// For which shell
+    /// The shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }
@@ -48,7 +48,7 @@ pub struct CompletionArgs {
 /// Write a man page for each command
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The directory, which must be there
+    /// An existing directory
     pub directory: PathBuf,
 }
 
@@ -78,16 +78,16 @@ pub enum VolumeVerb {
     Create(Box<CreateArgs>),
     /// List all volumes
     List,
-    /// Show all about a volume
+    /// Show a volume
     Show {
-        /// Which
+        /// Its name
         name: Name,
     },
     /// Change the allotment of a volume's tenant, how the volume's writes are acknowledged, or which clients may open
     /// it
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
-        /// Which
+        /// Its name
         name: Name,
         /// The share of its tenant, or 'none'
         #[arg(long, group = "what")]
@@ -95,7 +95,7 @@ pub enum VolumeVerb {
         /// Cache of its tenant, or 'none'
         #[arg(long, value_name = "SIZE", group = "what")]
         cache: Option<Setting<Size>>,
-        /// How the cache of its tenant, for all volumes of that tenant, chooses what goes when it needs room
+        /// Eviction policy of its tenant's cache, for all volumes of that tenant
         #[arg(long, value_name = "POLICY", group = "what")]
         eviction: Option<Eviction>,
         /// How writes are acknowledged
@@ -107,85 +107,85 @@ pub enum VolumeVerb {
         #[command(flatten)]
         access: SetAccess,
     },
-    /// Draw what its tenant's cache would absorb at other sizes: the miss ratio against the size
+    /// Draw the miss-ratio curve of its tenant: miss ratio against cache size
     Curve {
-        /// Which
+        /// Its name
         name: Name,
-        /// As if the cache evicted by this one
+        /// For this eviction policy
         #[arg(long)]
         policy: Option<Eviction>,
-        /// Write a picture there, too
+        /// Also write a picture to this file
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Make a volume larger; clients see it when they open it again
+    /// Enlarge a volume; clients see the new size when they open it again
     Grow {
-        /// Which
+        /// Its name
         name: Name,
-        /// The new size, such as 20GiB; on a raw device, all of it if left out
+        /// The new size, such as 20GiB; on a raw device, the default is the whole device
         size: Option<Size>,
     },
-    /// Delete a volume with its data. A raw device is forgotten and stays as it is
+    /// Delete a volume and its data. A raw device is only detached; its data stays
     Delete {
-        /// Which
+        /// Its name
         name: Name,
-        /// Yes, delete the data
+        /// Confirm that the data is deleted
         #[arg(long, required = true)]
         yes: bool,
-        /// Even if clients are connected: they are disconnected
+        /// Even if clients are connected; they are disconnected
         #[arg(long)]
         force: bool,
     },
-    /// Give up blocks that could not be written, so that flushes succeed again: their acknowledged data is lost
+    /// Discard blocks that could not be written, so that flushes succeed again: their acknowledged data is lost
     Clear {
-        /// Which
+        /// Its name
         name: Name,
-        /// Yes, give up the data
+        /// Confirm that the data is lost
         #[arg(long, required = true)]
         yes: bool,
     },
 }
 
-/// Make a volume; its space is allocated at once, and zero-written when the disk is idle
+/// Create a volume; its space is allocated at once, and zero-written while the disk is idle
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// Letters, digits, '.', '_' and '-', at most 63
     pub name: Name,
-    /// A multiple of 512 bytes, such as 10GiB; of a device, all of it if left out
+    /// A multiple of 512 bytes, such as 10GiB; with --device, the default is the whole device
     #[arg(required_unless_present = "device")]
     pub size: Option<Size>,
     /// Use this block device (a drive, a partition, a logical volume) as it is, in place of a file; nothing of it is
     /// wiped
     #[arg(long, value_name = "PATH", conflicts_with = "prealloc")]
     pub device: Option<PathBuf>,
-    /// With --device: even if it holds something, or another disk is on it
+    /// With --device: use it even if it contains data, or if another disk is on it
     #[arg(long, requires = "device")]
     pub force: bool,
-    /// On this disk; may be left out if there is only one, or one called 'default'
+    /// The disk; may be omitted if there is only one, or one called 'default'
     #[arg(long)]
     pub disk: Option<Name>,
     /// The part of the disk's time promised to its tenant: 1/4, 0.25 or 25%
     #[arg(long)]
     pub share: Option<ShareText>,
-    /// Use the allotment of this tenant, together with its other volumes; without it, the volume has its own
+    /// The tenant whose allotment the volume uses [default: a tenant of its own]
     #[arg(long)]
     pub tenant: Option<Name>,
-    /// Cache of its tenant, such as 64MiB; without it, what it needs for R is found out in a trial
+    /// Cache of its tenant, such as 64MiB [default: the cache that it needs for R, found in a trial]
     #[arg(long, value_name = "SIZE")]
     pub cache: Option<Size>,
-    /// What it needs for R is what this volume of the same disk needs: decided at once
+    /// Size the cache at once by the needs of this volume on the same disk, without a trial
     #[arg(long, value_name = "VOLUME", conflicts_with = "cache")]
     pub like: Option<Name>,
-    /// Only say what would be decided, and how long a request would wait at most
+    /// Only print the decision and the maximum wait of a request
     #[arg(long)]
     pub dry_run: bool,
-    /// How the cache of its tenant chooses what goes when it needs room
+    /// Eviction policy of its tenant's cache
     #[arg(long, value_name = "POLICY")]
     pub eviction: Option<Eviction>,
-    /// 'full': write zeros before answering
+    /// 'full': write zeros before the command returns
     #[arg(long, value_name = "HOW")]
     pub prealloc: Option<Prealloc>,
-    /// Allocate space only as it is written, and give it back when it is trimmed; with --device, only the latter
+    /// Allocate space when it is written, and free it when it is trimmed; with --device, only the latter
     #[arg(long, conflicts_with = "prealloc")]
     pub sparse: bool,
     #[command(flatten)]
@@ -196,13 +196,13 @@ pub struct CreateArgs {
 #[derive(Debug, Args)]
 pub struct CreateAccess {
     /// Only these clients may open it: user:UID (over a Unix socket), cert:SUBJECT or name:NAME (of a client
-    /// certificate), any or nobody; with ,ro behind it, for reading only. May be repeated [default: any]
+    /// certificate), any or nobody; append ,ro for read-only access. May be repeated [default: any]
     #[arg(long, value_name = "CLIENT")]
     pub allow: Vec<Rule>,
-    /// Whether no client may change it [default: off]
+    /// Refuse writes of all clients [default: off]
     #[arg(long, value_name = "on|off")]
     pub read_only: Option<Switch>,
-    /// What clients are told of it
+    /// A text that clients can read
     #[arg(long, value_name = "TEXT")]
     pub description: Option<Description>,
 }
@@ -210,16 +210,15 @@ pub struct CreateAccess {
 /// The same, changed live.
 #[derive(Debug, Args)]
 pub struct SetAccess {
-    /// Only these clients may open it, in place of those so far: user:UID (over a Unix socket), cert:SUBJECT or
-    /// name:NAME (of a client certificate), any or nobody; with ,ro behind it, for reading only. May be repeated. The
-    /// others are disconnected
+    /// Only these clients may open it; replaces the whole list: user:UID (over a Unix socket), cert:SUBJECT or
+    /// name:NAME (of a client certificate), any or nobody; append ,ro for read-only access. May be repeated. Other
+    /// clients are disconnected
     #[arg(long, value_name = "CLIENT", group = "what")]
     pub allow: Vec<Rule>,
-    /// Whether no client may change it; 'on' disconnects clients that opened it for writing, and flushes what they
-    /// wrote
+    /// Refuse writes of all clients; 'on' disconnects clients that opened it for writing, and flushes their data
     #[arg(long, value_name = "on|off", group = "what")]
     pub read_only: Option<Switch>,
-    /// What clients are told of it; '' for nothing
+    /// A text that clients can read; '' for none
     #[arg(long, value_name = "TEXT", group = "what")]
     pub description: Option<Description>,
 }
@@ -252,87 +251,88 @@ pub struct DiskArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DiskVerb {
-    /// Make a disk of an empty directory, take one over with its volumes, or try an offline one again
+    /// Add an empty directory as a new disk, add an existing disk with its volumes, or retry an offline disk
     Add {
         /// Its name on this server
         name: Name,
-        /// Its directory; or sim:PRESET or sim:FILE, a disk that takes the time of a described drive
+        /// Its directory; or sim:PRESET or sim:FILE, a simulated disk with the timing of a described drive
         #[arg(value_name = "PATH|sim:NAME")]
         path: String,
-        /// Even if another disk is on the same device: what one does there, the other waits for
+        /// Even if another disk is on the same device; the two disks then delay each other
         #[arg(long)]
         force: bool,
-        /// Of a simulated disk: use so much of the drive [default: all]
+        /// Of a simulated disk: its size [default: the whole drive]
         #[arg(long)]
         size: Option<Size>,
-        /// Of a simulated disk: where it keeps its data, in sparse files [default: DIR/disks/NAME]
+        /// Of a simulated disk: the directory of its data, in sparse files [default: DIR/disks/NAME]
         #[arg(long, value_name = "PATH")]
         directory: Option<PathBuf>,
-        /// A fault that it has from each start on, such as 'error read 1%'; may be repeated
+        /// A fault that is active after each start, such as 'error read 1%'; may be repeated
         #[arg(long = "fault", value_name = "FAULT")]
         faults: Vec<FaultText>,
-        /// Who may use it next: insulated or none [default: insulated, once its profile or description says how]
+        /// Scheduling policy: insulated or none [default: insulated, once it has a profile or description]
         #[arg(long)]
         policy: Option<PolicyName>,
         /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90% [default: 0.9]
         #[arg(long, value_name = "R")]
         insulation: Option<Insulation>,
-        /// The longest round of slices, 50ms to 60s: it bounds how long a tenant waits [default: 2s]
+        /// The longest round of slices, 50ms to 60s: it bounds the wait of a tenant [default: 2s]
         #[arg(long, value_name = "TIME")]
         max_round: Option<Time>,
-        /// Do not probe it when it is idle: without a profile its tenants are not insulated, unless --policy says so
+        /// Do not probe it automatically: without a profile its tenants are not insulated unless --policy is given
         #[arg(long)]
         no_probe: bool,
     },
     /// List all disks
     List,
-    /// Show all about a disk
+    /// Show a disk
     Show {
-        /// Which
+        /// Its name
         name: Name,
     },
-    /// Measure what a disk's device can do, in two minutes at most; its volumes are slower meanwhile. No data is
-    /// touched
+    /// Measure the performance of a disk's device, in two minutes at most; its volumes are slower meanwhile. Their data
+    /// is not changed
     Probe {
-        /// Which
+        /// Its name
         name: Name,
-        /// At most so long, 2 to 115; less is less exact
+        /// Maximum duration, 2 to 115 seconds; a short probe is less exact
         #[arg(long, value_name = "N")]
         seconds: Option<u64>,
         /// The same as --seconds 15
         #[arg(long, conflicts_with = "seconds")]
         quick: bool,
-        /// End the probe that runs; what it found is not kept
+        /// End the running probe and discard its results
         #[arg(long, conflicts_with_all = ["seconds", "quick"])]
         cancel: bool,
     },
-    /// Change how a disk is shared, at once, or set values of its profile instead of what was measured
+    /// Change how a disk is shared, at once, or override measured values of its profile
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
-        /// Which
+        /// Its name
         name: Name,
-        /// Who may use it next: insulated or none; or 'default', what follows from its profile or description
+        /// Scheduling policy: insulated or none; or 'default', which follows from its profile or description
         #[arg(long, group = "what")]
         policy: Option<OrDefault<PolicyName>>,
         /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90%; or 'default'
         #[arg(long, value_name = "R", group = "what")]
         insulation: Option<OrDefault<Insulation>>,
-        /// The longest round of slices, 50ms to 60s: it bounds how long a tenant waits; or 'default'
+        /// The longest round of slices, 50ms to 60s: it bounds the wait of a tenant; or 'default'
         #[arg(long, value_name = "TIME", group = "what")]
         max_round: Option<OrDefault<Time>>,
-        /// A value as 'disk show' names it: a number in the unit of its name, 'none', or 'measured' to take it back
+        /// A value as 'disk show' names it: a number in the unit of its name, 'none', or 'measured' to remove the
+        /// override
         #[arg(long, value_name = "KEY=VALUE", value_parser = key_and_value, group = "what")]
         profile: Vec<(String, String)>,
     },
-    /// Detach a disk: flush, close, forget it. Its data stays; 'disk add' brings it back, here or elsewhere
+    /// Flush a disk and detach it. Its data stays; 'disk add' adds it again, on this server or another one
     Remove {
-        /// Which
+        /// Its name
         name: Name,
-        /// Even if clients are connected: they are disconnected
+        /// Even if clients are connected; they are disconnected
         #[arg(long)]
         force: bool,
     },
-    /// Stack faults on a disk's device, to see what becomes of those who use it
+    /// Inject faults into a disk's device, to test clients
     Fault {
         #[command(subcommand)]
         verb: FaultVerb,
@@ -341,7 +341,7 @@ pub enum DiskVerb {
 
 #[derive(Debug, Subcommand)]
 pub enum FaultVerb {
-    /// Stack a fault, until it is cleared or the server ends
+    /// Inject a fault, until it is cleared or the server ends
     ///
     /// FAULT is a kind, then to what, in any order:
     ///   error  the request fails; errno=EIO or ENOSPC
@@ -354,23 +354,23 @@ pub enum FaultVerb {
     /// after=10s, for=30s: when; seed=N: other dice
     #[command(verbatim_doc_comment)]
     Add {
-        /// Which disk
+        /// The disk
         name: Name,
         /// Such as 'error read 1% range=1GiB..2GiB', in one or several words
         #[arg(required = true, num_args = 1..)]
         fault: Vec<String>,
-        /// Yes, although it is not a simulated disk: the fault meets the data of its clients
+        /// Confirm for a disk that is not simulated: the fault affects the data of clients
         #[arg(long)]
         yes: bool,
     },
-    /// List a disk's faults, and how often they happened
+    /// List a disk's faults and how often each has occurred
     List {
-        /// Which disk
+        /// The disk
         name: Name,
     },
-    /// Take faults away; requests that hang because of them go on
+    /// Remove faults; requests that hang because of them continue
     Clear {
-        /// Which disk
+        /// The disk
         name: Name,
         /// Only this one
         #[arg(long, value_name = "NUMBER")]
@@ -385,27 +385,27 @@ pub struct StatusArgs {
     pub reach: Reach,
 }
 
-/// Show disks and their tenants live: who has the disk, what each gets, keeps and waits for
+/// Show disks and their tenants live: slices, throughput, insulation, latency and causes of delay
 ///
-/// SLICE is a tenant's time in each round, LOST what it loses of it. KEEPS is its insulation ratio: what its work would
-/// have taken alone, by its share of the time in which it wanted something; at least R is promised. It is measured over
-/// ten rounds, and at least five seconds; throughput over two, latencies over the last 10 to 15 seconds. The coloured
-/// strip shows the last slices.
+/// SLICE is the disk time of a tenant in each round, LOST the part of it that is lost at context switches. KEEPS is the
+/// insulation ratio: the time that its work would have taken alone, divided by its share of the time in which it was
+/// active; at least R is promised. KEEPS is measured over ten rounds and at least five seconds, throughput over two
+/// seconds, latencies over the last 10 to 15 seconds. The coloured strip shows the owners of the last slices.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Only this disk
     #[arg(long)]
     pub disk: Option<Name>,
-    /// Print it once, as text; without a terminal, that is what happens
+    /// Print once, as text; the default without a terminal
     #[arg(long, conflicts_with_all = ["batch", "interval"])]
     pub once: bool,
-    /// Print it again and again, as text with the time; with --json, one document a line
+    /// Print repeatedly, as text with the time of day; with --json, one document a line
     #[arg(long)]
     pub batch: bool,
-    /// Seconds between two looks, 0.1 to 3600 [default: 0.5; with --batch: 1]
+    /// Seconds between two updates, 0.1 to 3600 [default: 0.5; with --batch: 1]
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub interval: Option<Duration>,
-    /// With --batch: end after so many looks
+    /// With --batch: exit after N updates
     #[arg(long, value_name = "N", requires = "batch", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     #[command(flatten)]
