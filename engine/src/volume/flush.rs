@@ -419,6 +419,27 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_waits_for_a_flush_of_its_own() {
+        let mut rig = Rig::with(16, |spec| spec.write_cache = WriteCache::Unsafe);
+        rig.command(8, Command::SetWriteCache(VOLUME, WriteCache::Volatile));
+        assert_eq!(rig.ops(), [Op::Flush]);
+        // Not covered by the flush in the device, which is for the change of the write cache.
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.command(9, Command::Drain);
+        let at = rig.ops().iter().position(|&op| op == Op::Flush).unwrap();
+        rig.complete(at, Ok(()));
+        assert!(rig.report(9).is_none(), "an earlier flush was taken for the drain's");
+        assert_eq!(rig.ops(), [WRITE]);
+        rig.complete(0, Ok(()));
+        assert!(rig.report(9).is_none());
+        assert_eq!(rig.ops(), [Op::Flush]);
+        rig.complete(0, Ok(()));
+        assert!(matches!(rig.report(9), Some(Report::Drained { failed }) if failed.is_empty()));
+        assert!(rig.is_done(8));
+        assert_eq!(rig.medium[0], 7);
+    }
+
+    #[test]
     fn a_volume_is_closed_while_what_was_left_unflushed_is_flushed() {
         let mut rig = with_unflushed_neighbour();
         rig.command(9, Command::CloseVolume { volume: VolumeId(1), discard: false });
