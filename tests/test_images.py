@@ -27,8 +27,8 @@ SECONDS = 9
 RESTARTS_LONG, RAW_IMAGES_LONG = 2000, 5000
 # Images that are started at the same time: the machine has at least two cores, and a start mostly waits.
 WORKERS = 3
-# ext4 does not mount a superblock of which one sector is new and one is old (its checksum is wrong): it relies on a write
-# of 1 KiB being atomic. The block that holds it survives whole.
+# ext4 does not mount a superblock of which one sector is new and one is old (its checksum is wrong): it relies on a
+# write of 1 KiB being atomic. The block that holds it survives whole.
 SUPERBLOCK_BYTES = 4096
 # Images of one pass over the log.
 PASS_IMAGES = 24

@@ -216,7 +216,8 @@ pub enum Refusal {
     },
     /// The caches asked for do not fit.
     #[error(
-        "a cache of {asked} bytes does not fit: {free} bytes are not promised to others, and {least} is the least a tenant needs"
+        "a cache of {asked} bytes does not fit: {free} bytes are not promised to others, and {least} is the least a \
+         tenant needs"
     )]
     CacheTooLarge {
         /// Bytes asked for.

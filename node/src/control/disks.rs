@@ -202,8 +202,8 @@ impl Control {
         Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None })
     }
 
-    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they do not
-    /// free in time, bytes, is not the new disk's until they have.
+    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they
+    /// do not free in time, bytes, is not the new disk's until they have.
     pub(super) async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
         let _division = self.dividing.lock().await;
         let others = self.running();
@@ -250,8 +250,9 @@ impl Control {
         Ok(())
     }
 
-    /// Gives every one of these disks this much memory, waiting until those that shrink have, in bounded time; or leaves all as
-    /// they are. Bytes that are still held then; a disk that does not answer holds all that it had `before`.
+    /// Gives every one of these disks this much memory, waiting until those that shrink have, in bounded time; or
+    /// leaves all as they are. Bytes that are still held then; a disk that does not answer holds all that it had
+    /// `before`.
     async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64, before: u64) -> Result<u64, Error> {
         self.divisions.fetch_add(1, Ordering::Relaxed);
         let patience = self.config.limits.dirty_age.0 + BUDGET_PATIENCE;

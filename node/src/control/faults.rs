@@ -1,5 +1,5 @@
-//! Faults that users stack on a disk's device. None of this waits for the turn to change something: whoever waits there may
-//! wait for a request that hangs because of a fault.
+//! Faults that users stack on a disk's device. None of this waits for the turn to change something: whoever waits there
+//! may wait for a request that hangs because of a fault.
 
 use sim::fault::layer::{FAULTS_MAX, Phase};
 use tracing::warn;
@@ -53,7 +53,8 @@ impl Control {
         Ok(fault_views(&self.change_layers(disk, LayerCommand::Look).await?.view))
     }
 
-    /// Takes a fault away, or all. What hangs because of it goes on. Those that the disk was added with do not come back.
+    /// Takes a fault away, or all. What hangs because of it goes on. Those that the disk was added with do not come
+    /// back.
     pub async fn clear_faults(&self, disk: &Name, id: Option<u64>) -> Result<Done, Error> {
         let report = self.change_layers(disk, LayerCommand::Clear(id)).await?;
         if let Some(id) = id

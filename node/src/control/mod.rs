@@ -188,7 +188,8 @@ impl Offer {
 }
 
 impl Control {
-    /// Locks the server's directory and opens the disks that it knows. In a directory that is new, makes the first disk.
+    /// Locks the server's directory and opens the disks that it knows. In a directory that is new, makes the first
+    /// disk.
     pub async fn open(config: Config) -> anyhow::Result<Arc<Control>> {
         let data = &config.data;
         std::fs::create_dir_all(data)

@@ -1,8 +1,8 @@
-//! Disks and volumes that are offline are tried again until they open, so that a file system that is mounted late or a device
-//! that is back needs no restart.
+//! Disks and volumes that are offline are tried again until they open, so that a file system that is mounted late or a
+//! device that is back needs no restart.
 //!
-//! A disk opens only as the disk that it was (its UUID): nothing is ever initialised here. A file system that hangs keeps one
-//! thread for each thing that is looked at, and never the lock of those who change something.
+//! A disk opens only as the disk that it was (its UUID): nothing is ever initialised here. A file system that hangs
+//! keeps one thread for each thing that is looked at, and never the lock of those who change something.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
