@@ -224,8 +224,8 @@ impl Server {
         self.poke(volume);
     }
 
-    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes that
-    /// wait now, and covered those blocks, still fail: they were asked for before.
+    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes
+    /// that wait now, and covered those blocks, still fail: they were asked for before.
     pub(crate) fn clear(&mut self, volume: VolumeId, token: u64) {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         let (flushes, why) = (&mut state.flushes, state.write_error);
@@ -239,7 +239,8 @@ impl Server {
         self.poke(volume);
     }
 
-    /// Answers `clear` when no block that was given up is in flight any more: what can be read does not change after that.
+    /// Answers `clear` when no block that was given up is in flight any more: what can be read does not change after
+    /// that.
     pub(crate) fn clear_on(&mut self, volume: VolumeId) {
         if self.cache.volume(volume).given_up == 0 {
             while let Some(token) = self.volume_mut(volume).clearing.pop() {
