@@ -63,10 +63,12 @@ impl World {
     fn restart(&mut self) -> Verdict {
         self.stats.restarts += 1;
         self.links.clear();
+        self.openings.clear();
         self.by_conn.clear();
         self.asks.clear();
         (self.draining, self.drained) = (false, false);
         self.batch.clear();
+        self.held_most = None;
         self.server = Server::new(self.setup.config.clone());
         self.policy = self.setup.config.policy();
         self.frames = Frames::new(self.setup.config.frames_max());

@@ -185,7 +185,10 @@ impl Server {
             return Err(Refusal::InUse);
         }
         state.spec.read_only = read_only;
-        let is_expelled = |conn: ConnId, session: Session| expelled.contains(&conn) || read_only && !session.read_only;
+        let is_expelled = |conn: ConnId, session: Session| {
+            let writes = read_only && !session.read_only;
+            (expelled.contains(&conn) || writes) && !planted!(RevokedClientStays)
+        };
         for (at, connection) in self.connections.iter_mut().enumerate() {
             let conn = ConnId(at as u32);
             if let Some(connection) = connection
@@ -197,7 +200,7 @@ impl Server {
                 self.actions.push_back(Action::Close(conn, Farewell::Revoked));
             }
         }
-        if !read_only {
+        if !read_only || planted!(ReadOnlyNotFlushed) {
             return Ok(Some(Report::Done));
         }
         self.volume_mut(volume).restricting = Some(Restricting { token, flushing: false });
@@ -295,7 +298,7 @@ impl Server {
                 }
             }
         }
-        if state.device_requests > 0 || !state.flushes.is_idle() {
+        if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
             return;
         }
         let tenant = state.spec.tenant;

@@ -193,7 +193,10 @@ impl Handshake {
     /// [`Outcome::StartTls`].
     pub fn tls_started(&mut self) {
         assert_eq!(self.outcome, Outcome::StartTls, "TLS starts when it was asked for");
-        (self.structured, self.context_for, self.encrypted) = (false, None, true);
+        self.encrypted = true;
+        if !planted!(AgreedInClearKept) {
+            (self.structured, self.context_for) = (false, None);
+        }
         self.outcome = Outcome::Negotiating;
     }
 
@@ -350,7 +353,8 @@ impl Handshake {
     /// Transmission begins: its answer is what is outgoing beyond `start` bytes.
     fn begin(&mut self, option: u32, start: usize, export: usize, name: &[u8], read_only: bool) {
         self.begun = Some((option, start));
-        let base_allocation = self.context_for.as_deref() == Some(name);
+        let any = planted!(ContextOfAnotherExport) && self.context_for.is_some();
+        let base_allocation = self.context_for.as_deref() == Some(name) || any;
         let session = Session { structured: self.structured, base_allocation, read_only };
         self.outcome = Outcome::Transmission { export, session };
     }
