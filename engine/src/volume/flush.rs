@@ -224,8 +224,8 @@ impl Server {
         self.poke(volume);
     }
 
-    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes that
-    /// wait now, and covered those blocks, still fail: they were asked for before.
+    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes
+    /// that wait now, and covered those blocks, still fail: they were asked for before.
     pub(crate) fn clear(&mut self, volume: VolumeId, token: u64) {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         let (flushes, why) = (&mut state.flushes, state.write_error);
@@ -239,7 +239,8 @@ impl Server {
         self.poke(volume);
     }
 
-    /// Answers `clear` when no block that was given up is in flight any more: what can be read does not change after that.
+    /// Answers `clear` when no block that was given up is in flight any more: what can be read does not change after
+    /// that.
     pub(crate) fn clear_on(&mut self, volume: VolumeId) {
         if self.cache.volume(volume).given_up == 0 {
             while let Some(token) = self.volume_mut(volume).clearing.pop() {
@@ -416,6 +417,27 @@ mod tests {
             rig.complete_all();
             assert_eq!((rig.answer(2), rig.answer(3)), (FAILED, if flushed { Some(0) } else { FAILED }));
         }
+    }
+
+    #[test]
+    fn a_drain_waits_for_a_flush_of_its_own() {
+        let mut rig = Rig::with(16, |spec| spec.write_cache = WriteCache::Unsafe);
+        rig.command(8, Command::SetWriteCache(VOLUME, WriteCache::Volatile));
+        assert_eq!(rig.ops(), [Op::Flush]);
+        // Not covered by the flush in the device, which is for the change of the write cache.
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.command(9, Command::Drain);
+        let at = rig.ops().iter().position(|&op| op == Op::Flush).unwrap();
+        rig.complete(at, Ok(()));
+        assert!(rig.report(9).is_none(), "an earlier flush was taken for the drain's");
+        assert_eq!(rig.ops(), [WRITE]);
+        rig.complete(0, Ok(()));
+        assert!(rig.report(9).is_none());
+        assert_eq!(rig.ops(), [Op::Flush]);
+        rig.complete(0, Ok(()));
+        assert!(matches!(rig.report(9), Some(Report::Drained { failed }) if failed.is_empty()));
+        assert!(rig.is_done(8));
+        assert_eq!(rig.medium[0], 7);
     }
 
     #[test]
