@@ -84,6 +84,34 @@ class Hung(ServerCase):
             self.promptly("status")
         self.assertLess(len(os.listdir(f"/proc/{self.server.pid}/task")), threads + 4, "each look holds a thread")
 
+    def starts_without(self, path):
+        """The server starts while whoever opens a file of its first disk waits; that disk is served when it answers."""
+        self.server.open("db").flush()
+        self.assertEqual(self.server.stop(), 0)
+        kept, pipe = path.with_suffix(".kept"), path.with_suffix(".pipe")
+        os.rename(path, kept)
+        os.mkfifo(path)
+        self.server.start()
+        shown = {disk["name"]: disk for disk in self.server.json("disk", "list")}
+        self.assertIn("does not answer", shown["default"]["reason"])
+        self.assertEqual(self.server.json("volume", "show", "db")["condition"], "offline")
+        self.others_do_not_notice()
+        os.rename(path, pipe)
+        os.rename(kept, path)
+        # Who waits finds nothing in the pipe; the disk is tried again.
+        os.close(os.open(pipe, os.O_WRONLY))
+        online = lambda: self.server.json("volume", "show", "db")["condition"] == "online"
+        until("the disk to be opened", online, 60, gone=self.server.ended)
+        pipe.unlink()
+        self.server.open("db").flush()
+        self.assertEqual(self.server.stop(), 0)
+
+    def test_a_start_does_not_wait_for_a_disk_that_hangs(self):
+        self.starts_without(self.server.data / "disks" / "default" / "disk.toml")
+
+    def test_nor_for_its_volumes(self):
+        self.starts_without(self.server.data / "disks" / "default" / "volumes" / "db.toml")
+
     def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(self):
         self.hang_device()
         self.begin("volume", "set", "db", "--write-cache", "none")

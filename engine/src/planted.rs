@@ -54,6 +54,8 @@ bugs! {
     InFlightFlushTrusted,
     /// A write that was in the device when a flush failed counts when it succeeds.
     InFlightWriteTrusted,
+    /// What a killed process wrote and nobody flushed counts as flushed when its successor opens the volume.
+    OpenedAsFlushed,
     /// `clear` does not remember that what it gives up has an older content which no flush covers.
     ClearForgetsEvictions,
     /// A volume's write cache is changed without the flush that brings what is there to the new promise.
@@ -104,6 +106,32 @@ bugs! {
     AdmittedShrunk,
     /// An event does all the work that it makes possible at once.
     StepsNotBounded,
+    /// A frame that was given up goes to the free frames when it becomes free.
+    RetiredFrameUsedAgain,
+    /// Clean blocks keep the frames that were given up.
+    FramesNeverRetire,
+    /// Requests of one tenant that hang leave no place in the device to others.
+    HungRequestsTakeAllPlaces,
+    /// A slice does not end as long as one of its requests hangs.
+    HungRequestHoldsSlice,
+    /// A volume is closed, and its frames are free, while requests for it are in the device.
+    ClosedBesideDeviceRequests,
+    /// Who stops in the middle of a payload is never disconnected.
+    StalledNotDisconnected,
+    /// Payloads that are not sent may have all frames of a tenant, those for its other volumes too.
+    StalledTakesAllFrames,
+    /// A client that lost its access to a volume goes on.
+    RevokedClientStays,
+    /// A volume becomes read-only without the flush that makes its content final.
+    ReadOnlyNotFlushed,
+    /// A session that may read only may write too.
+    ReadOnlySessionWrites,
+    /// Who asks for a volume that there is not, or not for it, gets another one.
+    UnknownNameOpensAnother,
+    /// A metadata context that was selected for one export is taken for selected for another.
+    ContextOfAnotherExport,
+    /// What was negotiated before TLS holds after it.
+    AgreedInClearKept,
 }
 
 thread_local! {

@@ -91,7 +91,7 @@ impl World {
             || shutting_down && error == Errno::Shutdown as u32
             || request.has(command_flag::FAST_ZERO) && error == Errno::NotSupported as u32
             || request.has(command_flag::DF) && request.len > 64 << 10 && error == Errno::Overflow as u32;
-        let fine = match request.verdict(pending.size, session.structured, session.base_allocation) {
+        let fine = match request.expected(pending.size, session) {
             Expected::Refused(errors) => {
                 errors.iter().any(|&expected| expected as u32 == error)
                     || shutting_down && error == Errno::Shutdown as u32

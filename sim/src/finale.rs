@@ -21,6 +21,7 @@ impl World {
     pub(crate) fn finale(&mut self) -> Verdict {
         self.disk.faults = Faults::NONE;
         self.busy = false;
+        self.openings.clear();
         self.release_hung();
         self.until("draining", 100 * SECOND, |world| !world.draining || world.drained)?;
         if self.drained {
@@ -30,8 +31,10 @@ impl World {
         for link in self.links.values_mut().filter(|link| !link.manners.deaf) {
             link.manners = Manners { vanishes: link.manners.vanishes, ..Manners::calm() };
         }
+        let stalled: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.withheld > 0).map(|(id, _)| *id).collect();
+        stalled.into_iter().for_each(|id| self.send_rest(id));
         // Those who read nothing hold up nobody (but who wants the memory in which their replies are).
-        let can_wait = |ask: &Ask| matches!(ask, Ask::May);
+        let can_wait = |ask: &Ask| matches!(ask, Ask::May | Ask::Budget(_));
         self.until("peace", 100 * SECOND, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
         let deaf: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.manners.deaf).map(|(id, _)| *id).collect();
         for id in deaf {
@@ -84,7 +87,7 @@ impl World {
     /// One client asks for all this, in order.
     fn follow(&mut self, at: usize, script: VecDeque<Request>) -> Verdict {
         let session = Session { structured: true, base_allocation: true, read_only: false };
-        let id = self.attach(at, session, Manners::calm())?;
+        let id = self.attach(at, session, Manners::calm(), 0)?;
         self.links.get_mut(&id).expect("just attached").script = script;
         self.until("a script", 100 * SECOND, |world| {
             world.links.get(&id).is_none_or(|link| link.script.is_empty() && link.outstanding == 0)
@@ -133,6 +136,12 @@ impl World {
             }
         }
         self.shrunk()?;
+        // Nobody reads slowly and nothing fails: what is above the new limit is given back, all of it.
+        let tenants = self.tenants.iter().filter(|&&there| there).count() as u64;
+        self.ask(Command::SetBudget(tenants.max(1) * LEAST_BYTES), Ask::Must)?;
+        self.until("giving back memory", 100 * SECOND, |world| world.asks.is_empty())?;
+        self.held_most = Some(0);
+        self.give_back_frames()?;
         if self.rng.one_in(2) {
             self.draining = true;
             let start = self.step + 1;

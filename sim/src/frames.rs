@@ -6,6 +6,9 @@
 //! ```
 //!
 //! The watch is by whole frames: stricter than a real machine, and than the contract needs today.
+//!
+//! Memory that the engine gives up is given back: a frame that was given back holds garbage, and whoever uses it before
+//! the limit is raised above it is wrong.
 
 use engine::cache::FrameId;
 use engine::disk::Segment;
@@ -29,18 +32,66 @@ struct Uses {
 pub struct Frames {
     bytes: Vec<u8>,
     uses: Vec<Uses>,
+    /// Frames above this one are given up.
+    limit: u32,
+    /// By frame: its memory was given back.
+    given_back: Vec<bool>,
+    /// Frames above the limit that are still in use.
+    held: u64,
 }
 
 impl Frames {
     /// `count` frames of zeros.
     pub fn new(count: usize) -> Frames {
-        Frames { bytes: vec![0; count * BLOCK as usize], uses: vec![Uses::default(); count] }
+        Frames {
+            bytes: vec![0; count * BLOCK as usize],
+            uses: vec![Uses::default(); count],
+            limit: count as u32 - 1,
+            given_back: vec![false; count],
+            held: 0,
+        }
+    }
+
+    /// Frames above this one are given up.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Frames above the limit that were still in use when [`Frames::give_back`] last looked.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Gives back the memory of those frames above `limit` of which the engine says that nobody uses them any more.
+    pub fn give_back(&mut self, limit: u32, is_retired: impl Fn(FrameId) -> bool) -> Verdict {
+        (self.limit, self.held) = (limit, 0);
+        let (below, above) = self.given_back.split_at_mut(limit as usize + 1);
+        below.fill(false);
+        for (at, given_back) in (limit as usize + 1..).zip(above) {
+            let (frame, uses) = (FrameId(at as u32), self.uses[at]);
+            match is_retired(frame) {
+                true if uses.device_writes + uses.device_reads + uses.sends > 0 => {
+                    return Err(format!("the memory of {frame:?} may be given back, but it is in use: {uses:?}"));
+                }
+                true if !*given_back => {
+                    *given_back = true;
+                    self.bytes[at * BLOCK as usize..][..BLOCK as usize].fill(GARBAGE);
+                }
+                true => {}
+                false if *given_back => return Err(format!("{frame:?} is used after its memory was given back")),
+                false => self.held += 1,
+            }
+        }
+        Ok(())
     }
 
     fn range(&self, frame: FrameId, start: u16, len: u16) -> Result<std::ops::Range<usize>, String> {
         let (start, len) = (usize::from(start), usize::from(len));
         if frame.0 as usize >= self.uses.len() || start + len > BLOCK as usize {
             return Err(format!("{frame:?} {start}+{len}: no such bytes"));
+        }
+        if self.given_back[frame.0 as usize] {
+            return Err(format!("{frame:?} is used after its memory was given back"));
         }
         let at = frame.0 as usize * BLOCK as usize + start;
         Ok(at..at + len)
@@ -182,6 +233,22 @@ mod tests {
         assert!(frames.begin_device_read(&segments).is_err());
         frames.end_device_read(&segments, None);
         assert_eq!(frames.read(F, 0, 1).unwrap(), [GARBAGE]);
+    }
+
+    #[test]
+    fn memory_that_was_given_back_must_not_be_used_until_the_limit_rises() {
+        let mut frames = Frames::new(3);
+        frames.begin_send(G).unwrap();
+        assert!(frames.give_back(1, |_| true).is_err(), "it waits to be sent");
+        frames.give_back(1, |_| false).unwrap();
+        assert_eq!((frames.limit(), frames.held()), (1, 1));
+        frames.end_send(G);
+        frames.give_back(1, |_| true).unwrap();
+        assert_eq!(frames.held(), 0);
+        assert!(frames.receive(G, 0, 1).is_err() && frames.receive(F, 0, 1).is_ok());
+        assert!(frames.give_back(1, |_| false).is_err(), "the engine took it again");
+        frames.give_back(2, |_| false).unwrap();
+        assert!(frames.receive(G, 0, 1).is_ok());
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   swarm ─ a seed ─► setup ─► world ─┬─ sockets: link, workload, request     clients, and bytes both ways
+//!                                     ├─ opening, options, access             handshakes, and who may open what
 //!                                     ├─ disk: medium, fault                  what is durable, what goes wrong
 //!                                     ├─ frames                               memory, and who may touch it when
 //!                                     ├─ operator, restart, finale            commands, power cuts, crashes, the end
 //!                                     ├─ history, register, judge, reply, cell     what is right: content and answers
-//!                                     └─ trouble, promptness                   what is right: errors and waiting
+//!                                     └─ trouble, promptness, stall            what is right: errors and waiting
 //! ```
 //!
 //! Beside it stands [`load`]: traces and synthetic loads in time, for virtual and live servers.
@@ -27,6 +28,7 @@ macro_rules! planted {
     }};
 }
 
+mod access;
 mod answers;
 pub mod bench;
 pub mod cell;
@@ -39,7 +41,9 @@ pub mod judge;
 pub mod link;
 pub mod load;
 pub mod medium;
+mod opening;
 mod operator;
+mod options;
 pub mod promptness;
 pub mod queue;
 mod register;
@@ -49,6 +53,7 @@ mod restart;
 pub mod rng;
 pub mod setup;
 mod sockets;
+mod stall;
 pub mod swarm;
 pub mod trace;
 pub mod trouble;

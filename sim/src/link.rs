@@ -16,10 +16,12 @@ use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 use engine::{ConnId, Session};
 
+use crate::access::Client;
 use crate::judge::PendingByCookie;
 use crate::reply::Replies;
 use crate::request::Request;
 use crate::rng::Rng;
+use crate::stall::Midway;
 use crate::workload::Manners;
 
 /// A part of the stream to the server.
@@ -63,6 +65,10 @@ pub struct Link {
     pub conn: ConnId,
     /// What it opened.
     pub volume: VolumeId,
+    /// Who is at its far end.
+    pub client: Client,
+    /// It may not use its volume any more, or not in this way.
+    pub revoked: bool,
     /// What was agreed on.
     pub session: Session,
     /// How it stands.
@@ -77,6 +83,10 @@ pub struct Link {
     pub written: u64,
     /// Bytes of those that the server could take now.
     pub arrived: u64,
+    /// Bytes at the end of `items` that the client does not send, or not yet.
+    pub withheld: u64,
+    /// It was in the middle of this payload when the world last looked.
+    pub(crate) midway: Midway,
     /// The engine said that it does not want to read.
     pub paused: bool,
     /// Reply bytes that the client has not read.
@@ -134,12 +144,16 @@ impl Link {
         Link {
             conn,
             volume,
+            client: 0,
+            revoked: false,
             session,
             state: State::Open,
             rng,
             items: VecDeque::new(),
             written: 0,
             arrived: 0,
+            withheld: 0,
+            midway: None,
             paused: false,
             buffered: 0,
             sent: 0,
@@ -159,6 +173,11 @@ impl Link {
             polite: false,
             planned: Planned::default(),
         }
+    }
+
+    /// Bytes that the client has sent and that have not arrived.
+    pub fn on_the_way(&self) -> u64 {
+        self.written - self.arrived - self.withheld
     }
 
     /// Whether the client is there to send and to read.

@@ -9,7 +9,7 @@ use engine::control::{
 use engine::curve::{Point, View};
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Settings, Slice};
-use engine::units::{BLOCK, MILLISECOND, SECOND, VOLUME_BYTES_MAX};
+use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, VOLUME_BYTES_MAX};
 use engine::{Action, Event};
 
 use crate::Verdict;
@@ -28,6 +28,10 @@ pub enum Ask {
     May,
     /// A change of a write cache, since when, and whether that brings what is there to another promise.
     WriteCache(VolumeId, WriteCache, Step, bool),
+    /// Who may open a volume changes, since when.
+    Restrict(VolumeId, Step),
+    /// The memory is to have another size, since then.
+    Budget(Nanos),
     /// A volume grows.
     Grow(VolumeId, u64),
     /// A loss is accepted, since when.
@@ -91,7 +95,8 @@ impl World {
         holes.retain(|_| !self.rng.one_in(4));
         let state = &mut self.volumes[volume];
         (state.closing, state.open, state.mode_asked) = (false, true, state.mode);
-        let spec = VolumeSpec { size, holes, write_cache: state.mode, ..state.setup.spec.clone() };
+        let read_only = state.access.read_only;
+        let spec = VolumeSpec { size, holes, write_cache: state.mode, read_only, ..state.setup.spec.clone() };
         self.ask(Command::OpenVolume(spec), Ask::Must)
     }
 
@@ -110,6 +115,10 @@ impl World {
         }
         if self.rng.chance(self.setup.operations) {
             return self.command();
+        }
+        if self.setup.restricts > 0 && self.rng.chance(self.setup.restricts) {
+            let at = self.rng.below(self.volumes.len() as u64) as usize;
+            return self.restrict(at);
         }
         Ok(())
     }
@@ -135,7 +144,7 @@ impl World {
             3 if self.volumes[at].trouble.ever() => self.clear(at),
             4 => {
                 let bytes = self.rng.between(LEAST_BYTES, self.setup.config.budget_bytes_max);
-                self.ask(Command::SetBudget(bytes), Ask::May)
+                self.ask(Command::SetBudget(bytes), Ask::Budget(self.now))
             }
             5 if !self.is_asked(volume) && !self.draining => {
                 let discard = self.rng.one_in(2);
@@ -175,9 +184,10 @@ impl World {
     }
 
     /// Whether something is asked of a volume and not yet answered.
-    fn is_asked(&self, volume: VolumeId) -> bool {
+    pub(crate) fn is_asked(&self, volume: VolumeId) -> bool {
         self.asks.values().any(|ask| match ask {
             Ask::WriteCache(asked, ..) | Ask::Close(asked, ..) | Ask::Clear(asked, ..) => *asked == volume,
+            Ask::Restrict(asked, _) => *asked == volume,
             _ => false,
         })
     }
@@ -247,7 +257,11 @@ impl World {
             (Ask::May, Report::Plan(_)) | (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => {
                 Ok(())
             }
-            (Ask::May, Report::Held { bytes }) if bytes > 0 => Ok(()),
+            (Ask::Restrict(volume, _), Report::Done) => self.restricted(volume),
+            (Ask::Restrict(volume, start), Report::Refused(Refusal::FlushFailed)) => self.not_restricted(volume, start),
+            (Ask::Budget(asked), Report::Done) => self.budget_set(asked, 0),
+            (Ask::Budget(asked), Report::Held { bytes }) if bytes > 0 => self.budget_set(asked, bytes / BLOCK),
+            (Ask::Budget(_), Report::Refused(Refusal::BudgetTooSmall { .. } | Refusal::InUse)) => Ok(()),
             (Ask::Tenant(tenant), Report::Done) => {
                 self.tenants[tenant.0 as usize] = true;
                 Ok(())
@@ -306,6 +320,18 @@ impl World {
         if mode != WriteCache::Unsafe && state.unsafe_until == NEVER {
             state.unsafe_until = start;
         }
+        Ok(())
+    }
+
+    /// The memory has another size; so many frames above that are still in use.
+    fn budget_set(&mut self, asked: Nanos, held: u64) -> Verdict {
+        /// What the engine may wait beyond the age at which dirty data is written anyway.
+        const PATIENCE_NS: Nanos = 5 * SECOND;
+        let most = asked + self.setup.config.dirty_age_max_ns + PATIENCE_NS + self.setup.late_ns;
+        if self.now > most + MILLISECOND {
+            return Err(format!("SetBudget was asked at {asked} and is answered at {}, which is too late", self.now));
+        }
+        self.held_most = Some(held);
         Ok(())
     }
 
@@ -371,7 +397,7 @@ impl World {
     }
 
     /// Everything that was acknowledged before now is on the medium, whatever the mode was.
-    fn check_promised(&mut self, volume: VolumeId) -> Verdict {
+    pub(crate) fn check_promised(&mut self, volume: VolumeId) -> Verdict {
         let unsafe_until = std::mem::replace(&mut self.volume(volume).unsafe_until, 0);
         let step = self.step;
         let verdict = self.check_flushed(volume, step);
@@ -397,7 +423,10 @@ impl World {
         let target: u64 = snapshot.tenants.iter().map(|tenant| tenant.target_frames).sum();
         let most = self.setup.config.requests_per_connection;
         let put_off = self.batch.iter().filter(|action| matches!(action, Action::Submit(_))).count() as u64;
-        let wrong = if target > snapshot.frames {
+        let held = self.frames.limit() == self.server.frames_limit() && snapshot.held_frames > self.frames.held();
+        let wrong = if held {
+            "more frames above the limit are in use than before"
+        } else if target > snapshot.frames {
             "partitions are larger than the cache"
         } else if snapshot.tenants.iter().any(|tenant| tenant.dirty_frames > tenant.used_frames) {
             "there is more dirt than content"

@@ -1,5 +1,6 @@
 //! One request of a client: its bytes on the wire, and what the answer may be.
 
+use engine::Session;
 use engine::nbd::Errno;
 use engine::nbd::wire::{self, PAYLOAD_BYTES_MAX, REQUEST_BYTES, command, command_flag};
 
@@ -73,6 +74,15 @@ impl Request {
             command::BLOCK_STATUS => command_flag::REQ_ONE | command_flag::FUA,
             _ => command_flag::FUA,
         }
+    }
+
+    /// What the answer must be in this session, on a volume of `size` bytes, whatever the disk does.
+    pub fn expected(&self, size: u64, session: Session) -> Expected {
+        let changes = matches!(self.command, command::WRITE | command::WRITE_ZEROES | command::TRIM);
+        if session.read_only && changes {
+            return Expected::Refused(&[Errno::Perm]);
+        }
+        self.verdict(size, session.structured, session.base_allocation)
     }
 
     /// What the answer must be, on a volume of `size` bytes, whatever the disk does.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   process dies ─► its requests go on in the device ─► land, one after the other ─► the last one of a volume: the
-//!                   clients are gone                    (the volume stays closed)    driver flushes it and opens it
+//!                   clients are gone                    (the volume stays closed)    driver opens it
 //! ```
 //!
 //! What the dead server had in memory is lost, as with a power cut; what the device has is not. A flush that fails in
@@ -63,10 +63,12 @@ impl World {
     fn restart(&mut self) -> Verdict {
         self.stats.restarts += 1;
         self.links.clear();
+        self.openings.clear();
         self.by_conn.clear();
         self.asks.clear();
         (self.draining, self.drained) = (false, false);
         self.batch.clear();
+        self.held_most = None;
         self.server = Server::new(self.setup.config.clone());
         self.policy = self.setup.config.policy();
         self.frames = Frames::new(self.setup.config.frames_max());
@@ -89,13 +91,12 @@ impl World {
         fenced
     }
 
-    /// No request of an earlier server can change a volume any more: the driver flushes what they brought, and opens
-    /// it.
+    /// No request of an earlier server can change a volume any more: the driver opens it. What they brought is flushed
+    /// by nobody but the engine.
     pub(crate) fn fence_is_over(&mut self, at: usize) {
         let step = self.step;
         let volume = &mut self.volumes[at];
         volume.fenced = false;
-        self.disk.sync(volume.setup.spec.volume);
         volume.losses.drain(..).for_each(|op| volume.history.end_loss(op, step));
         volume.unsettled.drain(..).for_each(|(op, cells)| volume.history.settle(op, cells, step));
     }

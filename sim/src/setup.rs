@@ -6,6 +6,7 @@ use engine::control::{CacheSpec, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec, 
 use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{Direction, Finding, Key, Profile, Quantile};
+use engine::nbd::Tls;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
 
 use crate::disk::Limits;
@@ -14,6 +15,10 @@ use crate::disk::drive::{Drive, presets};
 use crate::fault::Faults;
 use crate::rng::Rng;
 use crate::workload::Mix;
+
+/// A partition in which volumes leave room for payloads of each other: the smallest one holds a single piece of a
+/// payload beside what must be left to reads.
+pub(crate) const ROOMY_BYTES: u64 = 4 * LEAST_BYTES;
 
 /// A volume and its clients.
 #[derive(Clone, Debug)]
@@ -24,6 +29,8 @@ pub struct VolumeSetup {
     pub clients: u64,
     /// Clients that it always has, and that never read a reply.
     pub deaf: u64,
+    /// Clients that it always has, and that announce writes whose payload they do not send, or hardly.
+    pub stalled: u64,
 }
 
 /// The disk.
@@ -70,6 +77,8 @@ pub struct Setup {
     pub disk: DiskSetup,
     /// What goes wrong.
     pub faults: Faults,
+    /// The only volume whose requests hang, if it is one.
+    pub hangs: Option<VolumeId>,
     /// What clients ask for.
     pub mix: Mix,
     /// Tenants, by number.
@@ -80,6 +89,10 @@ pub struct Setup {
     pub operations: u64,
     /// Power cuts and restarts, parts per million of events.
     pub restarts: u64,
+    /// Changes of who may open a volume, parts per million of events.
+    pub restricts: u64,
+    /// What the listener demands of the transport.
+    pub tls: Tls,
     /// The operator sets other policies now and then.
     pub changes_policy: bool,
     /// How often the server's process dies, but not the machine, parts per million of events.
@@ -118,11 +131,14 @@ impl Setup {
             config,
             disk,
             faults: faults(rng),
+            hangs: None,
             mix: Mix::random(rng),
             tenants: tenant_specs,
             volumes,
             operations: rng.pick(&[0, 300, 2000]),
             restarts: rng.pick(&[0, 100, 400, 1200]),
+            restricts: Rng::new(seed ^ 0xacce55).pick(&[0, 0, 0, 2000]),
+            tls: Rng::new(seed ^ 0x71_5).pick(&[Tls::Off, Tls::Off, Tls::On, Tls::Require]),
             changes_policy: Rng::new(seed ^ 0x90_11c7).one_in(3),
             kills: Rng::new(seed ^ 0x1_9).pick(&[0, 0, 100, 600]),
             clears: false,
@@ -148,6 +164,8 @@ impl Setup {
             0 if !setup.scattered => setup.overlap(dice),
             1 if !setup.scattered => setup.fail(dice),
             2 if !setup.scattered => setup.overlap(dice),
+            3 if !setup.scattered => setup.stall(dice),
+            4 if !setup.scattered => setup.hang(dice),
             _ => {}
         }
         setup
@@ -165,7 +183,7 @@ impl Setup {
         (self.disk.limits.depth, self.config.device_depth) = (128, 128);
         self.config.policy = Kind::None;
         self.config.dirty_age_max_ns = MILLISECOND;
-        (self.operations, self.restarts, self.kills) = (0, 0, 0);
+        (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
         for volume in &mut self.volumes {
             volume.spec.size = rng.between(2, 4) << 20;
             (volume.spec.sparse, volume.spec.grows_empty, volume.spec.can_punch) = (true, true, true);
@@ -180,12 +198,61 @@ impl Setup {
         self.faults = Faults { write: 200_000, flush: 400_000, ..Faults::NONE };
         (self.scattered, self.pace) = (true, Some((2, 2 * MILLISECOND)));
         self.config.dirty_age_max_ns = MILLISECOND;
-        (self.clears, self.operations, self.restarts, self.kills) = (true, 8_000, 0, 0);
+        (self.clears, self.operations, self.restricts, self.restarts, self.kills) = (true, 8_000, 0, 0, 0);
         for volume in &mut self.volumes {
             volume.spec.size = BLOCK * rng.between(2, 5);
             volume.spec.write_cache = WriteCache::Volatile;
             (volume.clients, volume.deaf) = (4, 0);
         }
+    }
+
+    /// Clients of one volume that announce writes and do not send the payload, beside others of the same volume, of
+    /// another one of the tenant, and perhaps of another tenant.
+    fn stall(&mut self, rng: &mut Rng) {
+        self.requests = 800;
+        (self.mix, self.pace) = (Mix::short(), Some((4, 2 * MILLISECOND)));
+        self.faults = Faults::NONE;
+        (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
+        let cache = CacheSpec::Asked(rng.pick(&[LEAST_BYTES, ROOMY_BYTES, ROOMY_BYTES]));
+        self.tenants.iter_mut().for_each(|tenant| tenant.cache = cache);
+        self.config.budget_bytes += 2 * ROOMY_BYTES;
+        self.config.budget_bytes_max += 2 * ROOMY_BYTES;
+        self.add_volume(self.volumes[0].spec.tenant);
+        for volume in &mut self.volumes {
+            volume.spec.size = rng.between(2, 4) << 20;
+            (volume.clients, volume.deaf, volume.stalled) = (2, 0, 0);
+        }
+        self.volumes[0].stalled = rng.between(1, 3);
+    }
+
+    /// One tenant's requests hang in a shallow device; another one goes on.
+    fn hang(&mut self, rng: &mut Rng) {
+        self.requests = 800;
+        (self.mix, self.pace, self.scattered) = (Mix::short(), Some((8, MILLISECOND)), true);
+        self.faults = Faults { hung: 100_000, ..Faults::NONE };
+        self.hangs = Some(self.volumes[0].spec.volume);
+        self.disk.limits.depth = rng.pick(&[4, 8]);
+        (self.config.device_depth, self.config.policy) = (self.disk.limits.depth, Kind::Insulated);
+        (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
+        if self.tenants.len() < 2 {
+            self.tenants.push(self.tenants[0]);
+            self.config.budget_bytes += 2 * LEAST_BYTES;
+            self.config.budget_bytes_max += 2 * LEAST_BYTES;
+        }
+        self.volumes.truncate(1);
+        self.tenants.iter_mut().for_each(|tenant| tenant.cache = CacheSpec::Asked(2 * LEAST_BYTES));
+        self.add_volume(TenantId(1 - self.volumes[0].spec.tenant.0));
+        for volume in &mut self.volumes {
+            volume.spec.size = 32 << 20;
+            (volume.clients, volume.deaf) = (4, 0);
+        }
+    }
+
+    /// One more volume like the first one.
+    fn add_volume(&mut self, tenant: TenantId) {
+        let mut added = self.volumes[0].clone();
+        (added.spec.volume, added.spec.tenant) = (VolumeId(self.volumes.len() as u32), tenant);
+        self.volumes.push(added);
     }
 
     /// Many small writes far from each other and few flushes: more dirt than the device takes at once.
@@ -243,8 +310,9 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         can_zero: rng.one_in(2),
         can_punch: sparse && rng.chance(700_000),
         read_only: false,
+        unflushed: true,
     };
-    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0 }
+    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0, stalled: 0 }
 }
 
 fn disk(rng: &mut Rng) -> DiskSetup {

@@ -6,11 +6,12 @@ use engine::units::{MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
 
 use crate::Verdict;
+use crate::access::Client;
 use crate::cell::{self, CELL};
 use crate::link::{Item, Link, State};
 use crate::request::{Expected, Pending, Request};
 use crate::trace::Line;
-use crate::workload::{Asker, Manners};
+use crate::workload::{Asker, Manners, Sending};
 use crate::world::{LinkId, Wake, World};
 
 /// What one connection may bring in before others have their turn.
@@ -21,9 +22,9 @@ const DEAF_NS: Nanos = 9 * SECOND;
 
 impl World {
     /// A client connects, if there are not too many.
-    pub(crate) fn connect(&mut self, volume: usize) -> Verdict {
+    pub(crate) fn connect(&mut self, volume: usize) {
         if !self.busy {
-            return Ok(());
+            return;
         }
         let session = self.rng.pick(&[
             Session { structured: false, ..Session::default() },
@@ -31,19 +32,35 @@ impl World {
             Session { structured: true, base_allocation: true, ..Session::default() },
         ]);
         let id = self.volumes[volume].setup.spec.volume;
-        let deaf = self.links.values().filter(|link| link.volume == id && link.manners.deaf).count() as u64;
-        if deaf < self.volumes[volume].setup.deaf {
+        let count = |is: fn(&Manners) -> bool| {
+            let links = self.links.values().filter(|link| link.volume == id && is(&link.manners)).count();
+            let openings = self.openings.values().filter(|opening| opening.volume == volume && is(&opening.manners));
+            (links + openings.count()) as u64
+        };
+        let setup = &self.volumes[volume].setup;
+        if count(|manners| manners.deaf) < setup.deaf {
             let manners = Manners::deaf(&mut self.rng);
-            return self.attach(volume, Session { structured: true, ..session }, manners).map(|_| ());
+            return self.knock(volume, Session { structured: true, ..session }, manners);
+        }
+        if count(|manners| manners.sending != Sending::Prompt) < setup.stalled {
+            let manners = Manners::stalled(&mut self.rng);
+            return self.knock(volume, session, manners);
         }
         let mut manners = Manners::random(&mut self.rng);
         if let Some((window, think_ns)) = self.setup.pace {
             (manners.window, manners.think_ns, manners.stops) = (window, think_ns, 0);
         }
-        self.attach(volume, session, manners).map(|_| ())
+        self.knock(volume, session, manners);
     }
 
-    pub(crate) fn attach(&mut self, volume: usize, session: Session, manners: Manners) -> Result<LinkId, String> {
+    /// A client has opened a volume.
+    pub(crate) fn attach(
+        &mut self,
+        volume: usize,
+        session: Session,
+        manners: Manners,
+        client: Client,
+    ) -> Result<LinkId, String> {
         let slot = self.by_conn.iter().position(Option::is_none).unwrap_or(self.by_conn.len());
         if slot == self.by_conn.len() {
             self.by_conn.push(None);
@@ -52,15 +69,17 @@ impl World {
         self.stats.connections += 1;
         let (id, conn) = (self.links_made, ConnId(slot as u32));
         self.by_conn[slot] = Some(id);
+        let read_only = session.read_only || self.volumes[volume].access.read_only;
         let volume = self.volumes[volume].setup.spec.volume;
-        self.links.insert(id, Link::new(conn, volume, session, manners, self.rng.fork()));
+        let link = Link::new(conn, volume, Session { read_only, ..session }, manners, self.rng.fork());
+        self.links.insert(id, Link { client, ..link });
         self.give(Event::Attach { conn, volume, session }, Line::attach(conn, volume, session))?;
         self.plan(id, Wake::Think(id), 0);
         Ok(id)
     }
 
     /// Plans something for a connection, unless it is planned already.
-    fn plan(&mut self, id: LinkId, wake: Wake, delay_ns: Nanos) {
+    pub(crate) fn plan(&mut self, id: LinkId, wake: Wake, delay_ns: Nanos) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let planned = match wake {
             Wake::Arrive(_) => &mut link.planned.arrive,
@@ -75,7 +94,7 @@ impl World {
         }
     }
 
-    fn plan_net(&mut self, id: LinkId, wake: Wake) {
+    pub(crate) fn plan_net(&mut self, id: LinkId, wake: Wake) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let delay_ns = link.net_ns();
         self.plan(id, wake, delay_ns);
@@ -87,6 +106,9 @@ impl World {
         link.planned.think = false;
         if link.state != State::Open {
             return;
+        }
+        if link.manners.sending != Sending::Prompt {
+            return self.begin_to_stall(id);
         }
         for _ in 0..4 {
             if link.outstanding >= link.manners.window {
@@ -184,12 +206,13 @@ impl World {
         if !link.has_client() {
             return;
         }
-        let room = link.manners.in_bytes.saturating_sub(link.arrived).min(link.written - link.arrived);
+        let room = link.manners.in_bytes.saturating_sub(link.arrived).min(link.on_the_way());
         if room > 0 {
             link.arrived += if link.rng.one_in(3) { link.rng.between(1, room) } else { room };
         }
-        let more = link.arrived < link.written && link.arrived < link.manners.in_bytes;
+        let more = link.on_the_way() > 0 && link.arrived < link.manners.in_bytes;
         let paused = link.paused;
+        self.trickle(id);
         if !paused {
             self.plan(id, Wake::Receive(id), 0);
         }
@@ -233,7 +256,7 @@ impl World {
     }
 
     fn plan_arrival_of_rest(&mut self, id: LinkId) {
-        if self.links.get(&id).is_some_and(|link| link.written > link.arrived) {
+        if self.links.get(&id).is_some_and(|link| link.on_the_way() > 0) {
             self.plan_net(id, Wake::Arrive(id));
         }
     }
@@ -243,6 +266,9 @@ impl World {
         let Some(&Item::Header(header, request)) = link.items.front() else {
             return Err(format!("{:?}: a header is wanted where payload comes", link.conn));
         };
+        if link.revoked {
+            return Err(format!("{:?} has lost its access, and a request of it is taken", link.conn));
+        }
         link.took(28);
         let (conn, event) = (link.conn, Event::Header { conn: link.conn, since: self.now, header: &header });
         let Some(request) = request else {
@@ -267,12 +293,11 @@ impl World {
         let watched = volume.flush_counts(start) && !volume.closing && !self.draining && !volume.trouble.ever();
         if request.command == command::FLUSH
             && watched
-            && request.verdict(volume.size, true, true) == Expected::Ordinary
+            && request.expected(volume.size, link.session) == Expected::Ordinary
         {
             volume.promptness.flush_arrived(&volume.history, self.disk.medium(link.volume), start);
         }
-        let Session { structured, base_allocation, .. } = link.session;
-        if !matches!(request.verdict(volume.size, structured, base_allocation), Expected::Refused(_)) {
+        if !matches!(request.expected(volume.size, link.session), Expected::Refused(_)) {
             let cells = cell::covered(request.offset, u64::from(request.len));
             match request.command {
                 command::TRIM => {
@@ -424,7 +449,10 @@ impl World {
     pub(crate) fn on_close(&mut self, conn: ConnId, why: Farewell) -> Verdict {
         self.log(Line::Close(conn, why));
         let id = self.link_of(conn)?;
-        let in_the_way = self.is_in_the_way(&self.links[&id]);
+        let in_the_way = match why {
+            Farewell::Stalled => self.may_be_stalled(&self.links[&id]),
+            _ => self.is_in_the_way(&self.links[&id]),
+        };
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &self.volumes[link.volume.0 as usize];
         // A simple reply that began well cannot say that it ended badly.
@@ -433,11 +461,10 @@ impl World {
             command == command::READ && volume.trouble.excuses_read(pending.start, offset, len.into())
         };
         let torn = !link.session.structured && link.pending.values().any(unread);
-        let reason = link.garbage || volume.closing || torn || in_the_way;
+        let reason = link.garbage || volume.closing || torn || in_the_way || link.revoked;
         let is_true = match why {
             Farewell::Over => volume.closing || link.state == State::Leaving,
-            // No world changes who may open a volume.
-            Farewell::Revoked => false,
+            Farewell::Revoked => link.revoked,
             Farewell::Garbage => link.garbage,
             Farewell::Torn => torn,
             Farewell::Deaf | Farewell::Stalled => in_the_way,
@@ -461,10 +488,15 @@ impl World {
 
     /// It has read nothing for a while, and others of its tenant wait, perhaps for the memory that its replies take.
     fn is_in_the_way(&self, link: &Link) -> bool {
+        link.sending && link.took_at + DEAF_NS <= self.now && self.others_wait(link)
+    }
+
+    /// Others of its tenant wait for an answer.
+    pub(crate) fn others_wait(&self, link: &Link) -> bool {
         let tenant = |link: &Link| self.volumes[link.volume.0 as usize].setup.spec.tenant;
         let waits =
-            |other: &&Link| other.conn != link.conn && !other.pending.is_empty() && tenant(other) == tenant(link);
-        link.sending && link.took_at + DEAF_NS <= self.now && self.links.values().any(|other| waits(&other))
+            |other: &Link| other.conn != link.conn && !other.pending.is_empty() && tenant(other) == tenant(link);
+        self.links.values().any(waits)
     }
 
     pub(crate) fn on_gone(&mut self, conn: ConnId) -> Verdict {

@@ -34,6 +34,19 @@ pub struct Manners {
     pub vanishes: bool,
     /// It never reads a reply.
     pub deaf: bool,
+    /// How it sends payloads.
+    pub sending: Sending,
+}
+
+/// How a client sends the payload of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sending {
+    /// As fast as the network takes it.
+    Prompt,
+    /// Only a part of it, or nothing.
+    Stalls,
+    /// Slowly, but fast enough.
+    Trickles,
 }
 
 impl Default for Manners {
@@ -49,6 +62,7 @@ impl Default for Manners {
             requests: u64::MAX,
             vanishes: false,
             deaf: false,
+            sending: Sending::Prompt,
         }
     }
 }
@@ -68,12 +82,19 @@ impl Manners {
             requests: rng.pick(&[3, 20, 100, 1000, u64::MAX]),
             vanishes: rng.one_in(2),
             deaf: false,
+            sending: Sending::Prompt,
         }
     }
 
     /// Those of a client that asks for as much as it can, and never reads a reply.
     pub fn deaf(rng: &mut Rng) -> Manners {
         Manners { window: rng.pick(&[8, 128]), requests: u64::MAX, deaf: true, ..Manners::random(rng) }
+    }
+
+    /// Those of a client that announces writes, and sends the payload too slowly or just fast enough.
+    pub fn stalled(rng: &mut Rng) -> Manners {
+        let sending = rng.pick(&[Sending::Stalls, Sending::Stalls, Sending::Trickles]);
+        Manners { sending, net_ns: rng.pick(&[8, 60]) * MICROSECOND, ..Manners::default() }
     }
 
     /// Those of a client that checks what is left at the end.
@@ -176,6 +197,13 @@ impl Mix {
         ];
         let lengths = vec![(1, Length::Small), (1, Length::Medium), (10, Length::Large)];
         Mix { commands, fua: 0, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 }
+    }
+
+    /// Reads and writes of up to a piece, and flushes.
+    pub fn short() -> Mix {
+        let commands = vec![(40, command::READ), (50, command::WRITE), (5, command::FLUSH)];
+        let lengths = vec![(10, Length::Small), (5, Length::Medium), (1, Length::Large)];
+        Mix { commands, fua: 10_000, wrong: 0, garbage: 0, lengths, aligned: 700_000, long: 0 }
     }
 
     /// Small reads and writes, and flushes.

@@ -25,10 +25,12 @@ use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use engine::{Action, ConnId, EVENT_UNITS_MAX, Event, Outgoing, Server};
 
 use crate::Verdict;
+use crate::access::Access;
 use crate::disk::Disk;
 use crate::frames::Frames;
 use crate::history::{History, OpId, Step};
 use crate::link::{Link, State};
+use crate::opening::Opening;
 use crate::operator::Ask;
 use crate::promptness::Promptness;
 use crate::queue::Queue;
@@ -70,6 +72,12 @@ pub enum Wake {
     Hangup(LinkId),
     /// A client connects to a volume.
     Connect(usize),
+    /// A handshake goes on.
+    Negotiate(u64),
+    /// A handshake has led to transmission: its client is admitted, or refused.
+    Enter(u64),
+    /// Everybody may open a volume again.
+    Admit(usize),
     /// A device request completes, of this life of the server.
     Complete(u64, IoId),
     /// A tenant has its turn of the server's thread, in this life of the server.
@@ -87,6 +95,8 @@ pub struct Volume {
     pub history: History,
     /// Where its clients go.
     pub places: Places,
+    /// Who may open it.
+    pub access: Access,
     /// How writes are acknowledged.
     pub mode: WriteCache,
     /// Since when every write is on the medium before it is answered.
@@ -157,6 +167,9 @@ pub struct World {
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) by_conn: Vec<Option<LinkId>>,
     pub(crate) links_made: u64,
+    /// Clients that have not opened a volume yet.
+    pub(crate) openings: BTreeMap<u64, Opening>,
+    pub(crate) openings_made: u64,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) asks: BTreeMap<u64, Ask>,
     pub(crate) tokens: u64,
@@ -174,6 +187,8 @@ pub struct World {
     /// The engine's present policy, and since when it is another one than the first.
     pub(crate) policy: Settings,
     pub(crate) policy_since: Option<Nanos>,
+    /// Frames above the limit that may still be in use after this event, as the engine has just said.
+    pub(crate) held_most: Option<u64>,
     /// The device has had nothing to do since then.
     idle_since: Option<Nanos>,
     at_once: u32,
@@ -191,7 +206,8 @@ impl World {
     pub fn new(setup: Setup, sink: Option<Sink>) -> World {
         let mut rng = Rng::new(setup.seed);
         let drive = setup.disk.drive.build(rng.fork());
-        let disk = Disk::new(setup.disk.limits, drive, setup.faults, rng.fork());
+        let mut disk = Disk::new(setup.disk.limits, drive, setup.faults, rng.fork());
+        disk.hangs = setup.hangs;
         let volumes = setup.volumes.iter().map(|volume| new_volume(volume, setup.scattered, &mut rng)).collect();
         World {
             now: 0,
@@ -203,6 +219,8 @@ impl World {
             links: BTreeMap::new(),
             by_conn: Vec::new(),
             links_made: 0,
+            openings: BTreeMap::new(),
+            openings_made: 0,
             volumes,
             asks: BTreeMap::new(),
             tokens: 0,
@@ -215,6 +233,7 @@ impl World {
             hung_until: 0,
             policy: setup.config.policy(),
             policy_since: None,
+            held_most: None,
             idle_since: Some(0),
             at_once: 0,
             working: Vec::new(),
@@ -326,8 +345,11 @@ impl World {
         self.silence_checked_at = self.now;
         let snapshot = self.server.snapshot();
         self.check_snapshot(&snapshot)?;
+        self.check_stalls()?;
         for link in self.links.values().filter(|link| link.state == State::Open && !link.manners.deaf) {
             let oldest = link.pending.values().min_by_key(|pending| pending.arrived);
+            // Who sends no payload is not answered.
+            let oldest = oldest.filter(|_| link.withheld == 0);
             let waits = |pending: &&Pending| pending.arrived.max(self.hung_until) + SILENCE_MAX_NS < self.now;
             if let Some(pending) = oldest.filter(|pending| waits(pending) && !self.may_hang(link)) {
                 let (conn, everything) = (link.conn, self.describe());
@@ -346,7 +368,10 @@ impl World {
             Wake::Think(link) => self.think(link),
             Wake::Vanish(link) => self.vanish(link),
             Wake::Hangup(link) => return self.hang_up(link),
-            Wake::Connect(volume) => return self.connect(volume),
+            Wake::Connect(volume) => self.connect(volume),
+            Wake::Negotiate(opening) => return self.negotiate(opening),
+            Wake::Enter(opening) => return self.enter(opening),
+            Wake::Admit(volume) => return self.admit(volume),
             Wake::Complete(life, io) if life == self.disk.life() => return self.complete(io),
             Wake::Complete(life, io) => return self.land(life, io),
             Wake::Work(life, tenant) if life == self.disk.life() => {
@@ -408,7 +433,24 @@ impl World {
             }
         }
         self.watch_outgoing()?;
+        self.give_back_frames()?;
         if self.in_pass { Ok(()) } else { self.end_pass() }
+    }
+
+    /// The driver gives back the memory of frames that the engine has given up: at once when all of it must be free,
+    /// now and then while some of it is in use.
+    pub(crate) fn give_back_frames(&mut self) -> Verdict {
+        /// Events between looks at the frames that are still in use: a look goes through all of them.
+        const EVENTS: Step = 64;
+        let (limit, most) = (self.server.frames_limit(), self.held_most.take());
+        let moved = limit != self.frames.limit();
+        if moved || most.is_some() || self.frames.held() > 0 && self.step.is_multiple_of(EVENTS) {
+            self.frames.give_back(limit, |frame| self.server.is_retired(frame))?;
+        }
+        match most.filter(|&most| self.frames.held() > most) {
+            Some(most) => Err(format!("{} frames above the limit are in use, not {most}", self.frames.held())),
+            None => Ok(()),
+        }
     }
 
     /// The driver does what it has put off.
@@ -472,8 +514,12 @@ impl World {
             Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Report { token, report } => self.reported(token, report),
-            // There is no memory to give back, and nobody to tell.
-            Action::Retired | Action::Decided { .. } => Ok(()),
+            Action::Retired => {
+                self.held_most = Some(0);
+                Ok(())
+            }
+            // Nobody is there to be told.
+            Action::Decided { .. } => Ok(()),
         }
     }
 
@@ -603,6 +649,7 @@ fn new_volume(setup: &VolumeSetup, scattered: bool, rng: &mut Rng) -> Volume {
         size,
         history: History::default(),
         places: if scattered { Places::everywhere(size) } else { Places::random(size, rng) },
+        access: Access::default(),
         mode,
         through_since: if mode == WriteCache::None { 0 } else { NEVER },
         unsafe_until: if mode == WriteCache::Unsafe { NEVER } else { 0 },

@@ -95,7 +95,7 @@ impl Partition {
     /// nothing.
     pub(crate) fn leaves_room(&self, receiving: u32, frames: u32) -> bool {
         let room = (self.target / 2).saturating_sub(self.receiving - receiving);
-        self.volumes < 2 || receiving == 0 || receiving + frames <= room / 2
+        self.volumes < 2 || planted!(StalledTakesAllFrames) || receiving == 0 || receiving + frames <= room / 2
     }
 
     /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.
@@ -237,7 +237,8 @@ impl Cache {
             self.retire_at = (self.retire_at + 1) % self.blocks.len();
             let id = self.retire_at as BlockId;
             let block = self.block(id);
-            if self.pool.is_retiring(block.frame) && block.quiet() && !block.unwritten() {
+            let retires = self.pool.is_retiring(block.frame) && !planted!(FramesNeverRetire);
+            if retires && block.quiet() && !block.unwritten() {
                 self.drop_block(id);
             }
         }

@@ -129,10 +129,10 @@ impl Pool {
             _ => return None,
         }
         self.used -= 1;
-        if frame.0 <= self.limit {
+        let retires = self.is_retiring(frame);
+        self.retiring -= u32::from(retires);
+        if !retires || planted!(RetiredFrameUsedAgain) {
             self.free.push(frame.0);
-        } else {
-            self.retiring -= 1;
         }
         Some((tenant, Left::Nobody))
     }

@@ -145,7 +145,12 @@ impl Server {
         self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
         self.cache.partition_mut(spec.tenant).volumes += 1;
         self.curve(spec.tenant).opened(spec.volume);
+        let (volume, unflushed) = (spec.volume, spec.unflushed);
         self.volumes[at] = Some(Volume::new(spec));
+        if unflushed && !planted!(OpenedAsFlushed) {
+            self.cache.durability.unsettled(volume);
+            self.flush_arrived(volume, FlushFor::Opening);
+        }
         self.wake_at(self.now + self.config.idle_ns);
         Ok(Some(Report::Done))
     }
@@ -179,7 +184,10 @@ impl Server {
             return Err(Refusal::InUse);
         }
         state.spec.read_only = read_only;
-        let is_expelled = |conn: ConnId, session: Session| expelled.contains(&conn) || read_only && !session.read_only;
+        let is_expelled = |conn: ConnId, session: Session| {
+            let writes = read_only && !session.read_only;
+            (expelled.contains(&conn) || writes) && !planted!(RevokedClientStays)
+        };
         for (at, connection) in self.connections.iter_mut().enumerate() {
             let conn = ConnId(at as u32);
             if let Some(connection) = connection
@@ -191,7 +199,7 @@ impl Server {
                 self.actions.push_back(Action::Close(conn, Farewell::Revoked));
             }
         }
-        if !read_only {
+        if !read_only || planted!(ReadOnlyNotFlushed) {
             return Ok(Some(Report::Done));
         }
         self.volume_mut(volume).restricting = Some(Restricting { token, flushing: false });
@@ -289,7 +297,7 @@ impl Server {
                 }
             }
         }
-        if state.device_requests > 0 || !state.flushes.is_idle() {
+        if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
             return;
         }
         let tenant = state.spec.tenant;

@@ -146,7 +146,7 @@ impl Server {
         if self.draining.is_some() || state.closing.is_some() {
             return Err(Errno::Shutdown);
         }
-        if session.read_only && writes(header.kind) {
+        if session.read_only && writes(header.kind) && !planted!(ReadOnlySessionWrites) {
             return Err(Errno::Perm);
         }
         header.check(state.spec.size)?;
@@ -260,6 +260,9 @@ impl Server {
     /// Clients that do not send the payload of a write while others of their tenant wait for frames are disconnected:
     /// all that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
     pub(crate) fn part_with_stalled(&mut self, tenant: TenantId) {
+        if planted!(StalledNotDisconnected) {
+            return;
+        }
         let Some(hungry_since) = self.hungry_since(tenant) else { return };
         let mut next = Nanos::MAX;
         for at in 0..self.connections.len() {

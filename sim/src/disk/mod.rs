@@ -76,6 +76,8 @@ pub struct Disk {
     drive: Box<dyn Drive>,
     /// What goes wrong from now on.
     pub faults: Faults,
+    /// The only volume whose requests hang, if it is one.
+    pub hangs: Option<VolumeId>,
     rng: Rng,
     turn: Turn,
     /// Lives of the server so far: a request's number is only its own in one of them.
@@ -99,6 +101,7 @@ impl Disk {
             limits,
             drive,
             faults,
+            hangs: None,
             rng,
             turn: 0,
             life: 0,
@@ -205,8 +208,10 @@ impl Disk {
             let (tag, at) = self.drive.poll(now)?;
             let (life, id) = (tag >> 32, IoId(tag as u32));
             let request = if life == self.life { self.in_flight.get(&id) } else { self.orphans.get(&(life, id)) };
-            let Some(since) = request.map(|request| request.submitted_at) else { continue };
-            if self.rng.chance(self.faults.hung) {
+            let Some(request) = request else { continue };
+            let since = request.submitted_at;
+            let may_hang = self.hangs.is_none_or(|volume| volume == request.io.volume);
+            if may_hang && self.rng.chance(self.faults.hung) {
                 self.hung.push((at, life, id));
                 continue;
             }
@@ -369,12 +374,6 @@ impl Disk {
             Some(_) => apply(medium, &request, Fate::Volatile, self.turn, |_| self.rng.one_in(2)),
         }
         Some(request.io.volume)
-    }
-
-    /// The driver flushes `volume` before it opens it.
-    pub fn sync(&mut self, volume: VolumeId) {
-        self.turn += 1;
-        self.volumes.get_mut(&volume).expect("a volume").medium.flush(self.turn);
     }
 }
 

@@ -1,16 +1,20 @@
 //! Passes in virtual time, over a reactor of the test's own: what is sent in which pass, and what is counted.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use engine::control::{TenantSpec, VolumeSpec, VolumeStats};
+use engine::control::{Command, TenantSpec, VolumeSpec, VolumeStats};
 use engine::disk::{Io, IoId};
 use engine::nbd::wire;
 use engine::{Config, Outgoing, Session};
+use tokio::sync::oneshot;
 
+use super::mail::ATTACHES_PER_PASS;
 use super::*;
-use crate::disk_thread::mailbox;
+use crate::disk_thread::mailbox::{self, Client};
 use crate::frames::Chunk;
-use crate::reactor::{BufferId, Stack, Waker};
+use crate::reactor::{BufferId, Place, Stack, Waker};
 
 /// Connections, volumes and tenants have the same numbers. One reads a megabyte at a time, the other a sector.
 const GREEDY: usize = 0;

@@ -435,7 +435,9 @@ impl Policy for Insulated {
             if let Some(since) = current.draining {
                 if out == 0 || planted!(SliceNotDrained) {
                     self.end(now, true);
-                } else if now < since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS {
+                } else if planted!(HungRequestHoldsSlice)
+                    || now < since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS
+                {
                     return None;
                 } else {
                     self.stuck += out;

@@ -1,0 +1,409 @@
+//! What clients ask in a handshake, and what the protocol says of the answer (`doc/proto.md` of the NBD project). Written
+//! without a look at the engine's handshake: they are compared.
+
+use std::collections::VecDeque;
+
+use engine::Session;
+use engine::nbd::wire::{self, export_flag, info, option, reply};
+use engine::nbd::{Ending, Export, Tls};
+
+use crate::rng::Rng;
+
+/// Bytes of option data that are too many to be looked at, and so many that the connection is closed.
+const TOO_LONG: u32 = 20_000;
+const ABSURD: u32 = 64 << 20;
+/// An option that does not exist.
+const UNKNOWN: u32 = 99;
+
+/// Something that a client asks.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    /// Its flags.
+    Hello(u32),
+    /// An option that has no data, with or without some.
+    Plain(u32, bool),
+    /// INFO or GO: name, kinds of information.
+    Info(u32, String, Vec<u16>),
+    /// The same with lengths that do not add up.
+    Torn(u32),
+    /// LIST_META_CONTEXT or SET_META_CONTEXT: name, queries.
+    Context(u32, String, Vec<&'static str>),
+    /// Its answer has no room for an error.
+    ExportName(String),
+    /// Longer than anybody looks at.
+    TooLong(u32),
+    /// Longer than anybody reads.
+    Absurd,
+    /// No option.
+    Garbage,
+}
+
+/// What client and server have agreed on.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Agreed {
+    no_zeroes: bool,
+    structured: bool,
+    /// The name for which `base:allocation` was selected.
+    context: Option<String>,
+    encrypted: bool,
+}
+
+/// What there is to be opened, by a certain client, at this moment.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// Volumes of the world.
+    pub(crate) at: Vec<usize>,
+    /// The same, as they are offered.
+    pub(crate) exports: Vec<Export>,
+    pub(crate) shutting_down: bool,
+    pub(crate) tls: Tls,
+}
+
+/// How it goes on after an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    GoesOn,
+    StartsTls,
+    /// Transmission, of this one of the offer.
+    Begins(usize, Session),
+    Closes(Ending),
+}
+
+/// What the server must answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    option: u32,
+    /// Bytes that are no option reply.
+    raw: Vec<u8>,
+    /// Option replies: kind and data, in any order but for the last one; text after an error is not compared.
+    replies: Vec<(u32, Vec<u8>)>,
+    pub(crate) end: End,
+}
+
+impl Ask {
+    /// What a client asks that wants `wanted` on a volume, and some more.
+    pub(crate) fn plan(at: usize, volumes: usize, wanted: Session, tls: Tls, rng: &mut Rng) -> VecDeque<Ask> {
+        let flags = u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
+        let hello = if rng.one_in(60) { rng.pick(&[0, 2, 1 << 9 | flags]) } else { rng.pick(&[flags, flags, 1]) };
+        let mut plan = VecDeque::from([Ask::Hello(hello)]);
+        let name = if rng.one_in(8) { String::new() } else { format!("v{at}") };
+        let digress = |plan: &mut VecDeque<Ask>, rng: &mut Rng| {
+            if rng.one_in(3) {
+                plan.push_back(Ask::digression(volumes, rng));
+            }
+        };
+        digress(&mut plan, rng);
+        let starts_tls = match tls {
+            Tls::Off => rng.one_in(20),
+            Tls::On => rng.one_in(2),
+            Tls::Require => !rng.one_in(10),
+        };
+        if starts_tls {
+            if rng.one_in(3) {
+                plan.push_back(Ask::Plain(option::STRUCTURED_REPLY, false));
+            }
+            plan.push_back(Ask::Plain(option::STARTTLS, false));
+        }
+        if wanted.structured {
+            plan.push_back(Ask::Plain(option::STRUCTURED_REPLY, false));
+        }
+        digress(&mut plan, rng);
+        if wanted.base_allocation {
+            plan.push_back(Ask::Context(option::SET_META_CONTEXT, name.clone(), vec![wire::BASE_ALLOCATION]));
+        }
+        digress(&mut plan, rng);
+        if rng.one_in(4) {
+            plan.push_back(Ask::ExportName(name));
+        } else {
+            let wants = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, 77];
+            let wants = wants.into_iter().filter(|_| rng.one_in(2)).collect();
+            plan.push_back(Ask::Info(option::GO, name, wants));
+        }
+        if rng.one_in(2) {
+            // If it could not begin.
+            plan.push_back(Ask::Plain(option::ABORT, false));
+        }
+        plan
+    }
+
+    /// Something that need not be asked, or makes no sense.
+    fn digression(volumes: usize, rng: &mut Rng) -> Ask {
+        let name = match rng.below(4) {
+            0 => String::new(),
+            1 => "nobody".into(),
+            _ => format!("v{}", rng.below(volumes as u64)),
+        };
+        let queries = rng.pick(&[&[][..], &["base:"], &[wire::BASE_ALLOCATION], &["x:y", wire::BASE_ALLOCATION]]);
+        let context = rng.pick(&[option::LIST_META_CONTEXT, option::SET_META_CONTEXT]);
+        match rng.below(40) {
+            0..6 => Ask::Plain(option::LIST, rng.one_in(8)),
+            6..14 => Ask::Info(option::INFO, name, vec![info::DESCRIPTION, info::NAME]),
+            14..16 => Ask::Torn(rng.pick(&[option::INFO, option::GO])),
+            16..26 => Ask::Context(context, name, queries.to_vec()),
+            26..28 => Ask::Plain(option::STRUCTURED_REPLY, true),
+            28..30 => Ask::Plain(UNKNOWN, rng.one_in(2)),
+            30 => Ask::TooLong(rng.pick(&[option::LIST, option::GO, UNKNOWN])),
+            31 => Ask::Absurd,
+            32 => Ask::Garbage,
+            33 => Ask::Plain(option::STARTTLS, true),
+            34..37 => Ask::Info(option::GO, "nobody".into(), Vec::new()),
+            37 => Ask::ExportName("nobody".into()),
+            _ => Ask::Plain(option::STRUCTURED_REPLY, false),
+        }
+    }
+
+    /// Whether a client reads the answer before it asks anything else.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.is_start_tls() || matches!(self, Ask::Info(option::GO, ..) | Ask::ExportName(_))
+    }
+
+    pub(crate) fn is_start_tls(&self) -> bool {
+        matches!(self, Ask::Plain(option::STARTTLS, _))
+    }
+
+    /// On the wire.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let counted = |name: &str| [&(name.len() as u32).to_be_bytes()[..], name.as_bytes()].concat();
+        let (option, data) = match self {
+            Ask::Hello(flags) => return flags.to_be_bytes().into(),
+            Ask::Garbage => return b"GET / HTTP/1.1\r\n".into(),
+            Ask::Absurd => return header(option::LIST, ABSURD),
+            Ask::TooLong(option) => (*option, vec![7; TOO_LONG as usize]),
+            Ask::Plain(option, data) => (*option, if *data { vec![1] } else { Vec::new() }),
+            Ask::Torn(option) => (*option, vec![0, 0, 0, 9, b'v']),
+            Ask::ExportName(name) => (option::EXPORT_NAME, name.as_bytes().to_vec()),
+            Ask::Info(option, name, wants) => {
+                let mut data = counted(name);
+                data.extend((wants.len() as u16).to_be_bytes());
+                data.extend(wants.iter().flat_map(|want| want.to_be_bytes()));
+                (*option, data)
+            }
+            Ask::Context(option, name, queries) => {
+                let mut data = counted(name);
+                data.extend((queries.len() as u32).to_be_bytes());
+                data.extend(queries.iter().flat_map(|query| counted(query)));
+                (*option, data)
+            }
+        };
+        [header(option, data.len() as u32), data].concat()
+    }
+
+    /// What must be answered, and what is agreed on by that.
+    pub(crate) fn answer(&self, agreed: &mut Agreed, offer: &Offer) -> Answer {
+        let needs_tls = offer.tls == Tls::Require && !agreed.encrypted;
+        match self {
+            Ask::Hello(flags) => return Self::hello(*flags, agreed),
+            Ask::Garbage => return Answer::closes(0, Ending::Garbage),
+            Ask::Absurd => return Answer::closes(0, Ending::Excess),
+            Ask::TooLong(option) => return Answer::error(*option, reply::ERR_TOO_BIG),
+            Ask::Plain(option::ABORT, _) => {
+                return Answer { end: End::Closes(Ending::Abort), ..Answer::done(option::ABORT, Vec::new()) };
+            }
+            Ask::Plain(option::STARTTLS, data) => return Self::start_tls(*data, agreed, offer.tls),
+            Ask::ExportName(_) if needs_tls => return Answer::closes(option::EXPORT_NAME, Ending::TlsRequired),
+            Ask::ExportName(_) if offer.shutting_down => {
+                return Answer::closes(option::EXPORT_NAME, Ending::Refused);
+            }
+            _ => {}
+        }
+        match self {
+            Ask::ExportName(name) => Self::export_name(name, agreed, offer),
+            _ if needs_tls => Answer::error(self.option(), reply::ERR_TLS_REQD),
+            _ if offer.shutting_down => Answer::error(self.option(), reply::ERR_SHUTDOWN),
+            Ask::Info(option, name, wants) => Self::info(*option, name, wants, agreed, offer),
+            Ask::Context(option, name, queries) => Self::context(*option, name, queries, agreed, offer),
+            Ask::Plain(UNKNOWN, _) => Answer::error(UNKNOWN, reply::ERR_UNSUP),
+            Ask::Plain(option, true) => Answer::error(*option, reply::ERR_INVALID),
+            Ask::Torn(option) => Answer::error(*option, reply::ERR_INVALID),
+            Ask::Plain(option::STRUCTURED_REPLY, _) => {
+                agreed.structured = true;
+                Answer::done(option::STRUCTURED_REPLY, Vec::new())
+            }
+            _ => {
+                let entry = |export: &Export| {
+                    let (name, description) = (export.name.as_bytes(), export.description.as_bytes());
+                    (reply::SERVER, [&(name.len() as u32).to_be_bytes()[..], name, description].concat())
+                };
+                Answer::done(option::LIST, offer.exports.iter().map(entry).collect())
+            }
+        }
+    }
+
+    fn option(&self) -> u32 {
+        match self {
+            Ask::Plain(option, _) | Ask::Info(option, ..) | Ask::Torn(option) | Ask::Context(option, ..) => *option,
+            _ => 0,
+        }
+    }
+
+    fn hello(flags: u32, agreed: &mut Agreed) -> Answer {
+        agreed.no_zeroes = flags & u32::from(wire::FLAG_NO_ZEROES) != 0;
+        let end = match flags {
+            0..=3 if flags & 1 != 0 => End::GoesOn,
+            0..=3 => End::Closes(Ending::Oldstyle),
+            _ => End::Closes(Ending::UnknownFlags),
+        };
+        Answer { option: 0, raw: Vec::new(), replies: Vec::new(), end }
+    }
+
+    fn start_tls(data: bool, agreed: &Agreed, tls: Tls) -> Answer {
+        let option = option::STARTTLS;
+        match tls {
+            Tls::Off => Answer::error(option, reply::ERR_POLICY),
+            _ if data || agreed.encrypted => Answer::error(option, reply::ERR_INVALID),
+            _ => Answer { end: End::StartsTls, ..Answer::done(option, Vec::new()) },
+        }
+    }
+
+    fn export_name(name: &str, agreed: &Agreed, offer: &Offer) -> Answer {
+        let Some(at) = offer.find(name) else { return Answer::closes(option::EXPORT_NAME, Ending::Refused) };
+        let export = &offer.exports[at];
+        let mut raw = [&export.size.to_be_bytes()[..], &flags(export, agreed).to_be_bytes()].concat();
+        raw.extend(vec![0; if agreed.no_zeroes { 0 } else { 124 }]);
+        let end = End::Begins(at, agreed.session(name, export));
+        Answer { option: option::EXPORT_NAME, raw, replies: Vec::new(), end }
+    }
+
+    fn info(option: u32, name: &str, wants: &[u16], agreed: &Agreed, offer: &Offer) -> Answer {
+        let Some(at) = offer.find(name) else { return Answer::error(option, reply::ERR_UNKNOWN) };
+        let export = &offer.exports[at];
+        let of_kind = |kind: u16, data: &[u8]| (reply::INFO, [&kind.to_be_bytes()[..], data].concat());
+        let size_flags = [&export.size.to_be_bytes()[..], &flags(export, agreed).to_be_bytes()].concat();
+        let sizes = [1, wire::PREFERRED_BLOCK_BYTES, wire::PAYLOAD_BYTES_MAX].map(u32::to_be_bytes).concat();
+        let mut replies = vec![of_kind(info::EXPORT, &size_flags), of_kind(info::BLOCK_SIZE, &sizes)];
+        for &want in wants {
+            match want {
+                info::NAME => replies.push(of_kind(want, export.name.as_bytes())),
+                info::DESCRIPTION if !export.description.is_empty() => {
+                    replies.push(of_kind(want, export.description.as_bytes()));
+                }
+                _ => {}
+            }
+        }
+        let end = match option {
+            option::GO => End::Begins(at, agreed.session(name, export)),
+            _ => End::GoesOn,
+        };
+        Answer { end, ..Answer::done(option, replies) }
+    }
+
+    fn context(option: u32, name: &str, queries: &[&str], agreed: &mut Agreed, offer: &Offer) -> Answer {
+        let set = option == option::SET_META_CONTEXT;
+        if set {
+            agreed.context = None;
+        }
+        if !agreed.structured {
+            return Answer::error(option, reply::ERR_INVALID);
+        }
+        if offer.find(name).is_none() {
+            return Answer::error(option, reply::ERR_UNKNOWN);
+        }
+        let lists = |query: &&str| *query == wire::BASE_ALLOCATION || !set && *query == "base:";
+        let mut replies = Vec::new();
+        if queries.iter().any(lists) || !set && queries.is_empty() {
+            let number = if set { wire::BASE_ALLOCATION_ID } else { 0 };
+            let data = [&number.to_be_bytes()[..], wire::BASE_ALLOCATION.as_bytes()].concat();
+            replies.push((reply::META_CONTEXT, data));
+            agreed.context = if set { Some(name.to_owned()) } else { agreed.context.take() };
+        }
+        Answer::done(option, replies)
+    }
+}
+
+impl Agreed {
+    /// Nothing that was said in clear counts.
+    pub(crate) fn tls_started(&mut self) {
+        (self.structured, self.context, self.encrypted) = (false, None, true);
+    }
+
+    fn session(&self, name: &str, export: &Export) -> Session {
+        let base_allocation = self.context.as_deref() == Some(name);
+        Session { structured: self.structured, base_allocation, read_only: export.read_only }
+    }
+}
+
+impl Offer {
+    fn find(&self, name: &str) -> Option<usize> {
+        match (name, &self.exports[..]) {
+            ("", [_]) => Some(0),
+            ("", _) => None,
+            (name, exports) => exports.iter().position(|export| export.name == name),
+        }
+    }
+}
+
+/// What an export can do.
+fn flags(export: &Export, agreed: &Agreed) -> u16 {
+    use export_flag::*;
+    let writes = SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+    let access = if export.read_only { READ_ONLY } else { writes };
+    let optional = [(agreed.structured, SEND_DF), (export.rotational, ROTATIONAL)];
+    let optional: u16 = optional.into_iter().filter(|(has, _)| *has).map(|(_, flag)| flag).sum();
+    HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE | access | optional
+}
+
+fn header(option: u32, len: u32) -> Vec<u8> {
+    [&wire::IHAVEOPT.to_be_bytes()[..], &option.to_be_bytes(), &len.to_be_bytes()].concat()
+}
+
+impl Answer {
+    /// What the server says first.
+    pub(crate) fn greeting() -> Answer {
+        let flags = wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES;
+        let raw = [&b"NBDMAGICIHAVEOPT"[..], &flags.to_be_bytes()].concat();
+        Answer { option: 0, raw, replies: Vec::new(), end: End::GoesOn }
+    }
+
+    /// Bytes in clear came behind STARTTLS.
+    pub(crate) fn clear_behind_start_tls() -> End {
+        End::Closes(Ending::ClearBehindStartTls)
+    }
+
+    fn done(option: u32, mut replies: Vec<(u32, Vec<u8>)>) -> Answer {
+        replies.push((reply::ACK, Vec::new()));
+        Answer { option, raw: Vec::new(), replies, end: End::GoesOn }
+    }
+
+    fn error(option: u32, kind: u32) -> Answer {
+        Answer { option, raw: Vec::new(), replies: vec![(kind, Vec::new())], end: End::GoesOn }
+    }
+
+    fn closes(option: u32, why: Ending) -> Answer {
+        Answer { option, raw: Vec::new(), replies: Vec::new(), end: End::Closes(why) }
+    }
+
+    /// The same where the driver says no.
+    pub(crate) fn refused(&self) -> Answer {
+        match self.option {
+            option::EXPORT_NAME => Answer::closes(self.option, Ending::Refused),
+            option => Answer::error(option, reply::ERR_POLICY),
+        }
+    }
+
+    /// `sent` begins with this answer: what follows it.
+    pub(crate) fn compare<'a>(&self, sent: &'a [u8]) -> Result<&'a [u8], String> {
+        let mut rest = sent.strip_prefix(&self.raw[..]).ok_or("other bytes were sent")?;
+        let mut replies = Vec::new();
+        for _ in &self.replies {
+            let (kind, data, after) = option_reply(self.option, rest)?;
+            replies.push((kind, if kind >> 31 == 1 { Vec::new() } else { data.to_vec() }));
+            rest = after;
+        }
+        let mut expected = self.replies.clone();
+        let last = replies.len().saturating_sub(1);
+        replies[..last].sort();
+        expected[..last].sort();
+        if replies == expected { Ok(rest) } else { Err(format!("these replies were sent: {replies:?}")) }
+    }
+}
+
+/// The option reply that `bytes` begin with: kind, data, what follows.
+fn option_reply(option: u32, bytes: &[u8]) -> Result<(u32, &[u8], &[u8]), String> {
+    let (header, rest) = bytes.split_at_checked(20).ok_or("a reply is missing")?;
+    let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+    if header[..8] != wire::OPTION_REPLY_MAGIC.to_be_bytes() || number(8) != option {
+        return Err(format!("{header:?} is no reply to option {option}"));
+    }
+    let (data, after) = rest.split_at_checked(number(16) as usize).ok_or("a reply is cut off")?;
+    Ok((number(12), data, after))
+}

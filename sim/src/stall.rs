@@ -1,0 +1,147 @@
+//! Clients that announce a write and do not send its payload, and what others may expect beside them.
+//!
+//! ```text
+//!   stalls:    header, a part of the payload ───────────────────── nothing, for ever
+//!   trickles:  header, 20 KiB a second ───────────────────────────► complete: never disconnected
+//!
+//!   other volumes of the tenant, other tenants     answered within OTHERS_MAX_NS (in the smallest partitions, which
+//!                                                  hold one piece, other volumes wait until that one is over)
+//!   other writers of the volume                    while they wait for frames, the one that stalls is disconnected
+//! ```
+
+use engine::control::{CacheSpec, LEAST_BYTES};
+use engine::nbd::wire::command;
+use engine::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECOND};
+use engine::{ConnId, Receive};
+
+use crate::Verdict;
+use crate::link::{Item, Link, State};
+use crate::request::Request;
+use crate::workload::Sending;
+use crate::world::{LinkId, Wake, World};
+
+/// The engine's patience with a payload that does not come, and the rate that is always fast enough.
+const PATIENCE_NS: Nanos = 10 * SECOND;
+const ENOUGH_BYTES_PER_S: u64 = 16 << 10;
+/// What a client that trickles sends at once, and how often: 20 KiB/s.
+const TRICKLE_BYTES: u64 = 5 << 10;
+const TRICKLE_NS: Nanos = 250 * MILLISECOND;
+/// How long the engine may be late, beyond what its driver is: the world looks once a second.
+const SLACK_NS: Nanos = 3 * SECOND;
+/// How long requests to other volumes wait beside clients that stall: less than the engine's patience with those.
+const OTHERS_MAX_NS: Nanos = 8 * SECOND;
+
+/// How long one piece of a payload takes at most: a client that sends it just fast enough.
+const PIECE_NS: Nanos = PATIENCE_NS + PIECE * SECOND / ENOUGH_BYTES_PER_S;
+
+/// A connection that is in the middle of a payload without progress: since when, and at which byte of which request.
+pub(crate) type Midway = Option<(Nanos, u64, u64)>;
+
+impl World {
+    /// A client that stalls announces a write, and sends as much of its payload as it ever will.
+    pub(crate) fn begin_to_stall(&mut self, id: LinkId) {
+        let link = self.links.get_mut(&id).expect("a link");
+        if link.outstanding == 0 && self.busy {
+            let size = self.volumes[link.volume.0 as usize].size;
+            let len = (BLOCK * link.rng.between(1, PIECE / BLOCK)).min(size / BLOCK * BLOCK);
+            let offset = link.rng.below((size - len) / BLOCK + 1) * BLOCK;
+            self.ops += 1;
+            let cookie = link.rng.next();
+            let len = len as u32;
+            link.write(Request { op: self.ops, cookie, command: command::WRITE, flags: 0, offset, len });
+            link.withheld = link.rng.between(1, len.into());
+        }
+        self.plan_net(id, Wake::Arrive(id));
+    }
+
+    /// A client that trickles lets some more of its payload go.
+    pub(crate) fn trickle(&mut self, id: LinkId) {
+        let link = self.links.get_mut(&id).expect("a link");
+        if link.withheld > 0 && link.manners.sending == Sending::Trickles {
+            link.withheld -= link.withheld.min(TRICKLE_BYTES);
+            self.plan(id, Wake::Arrive(id), TRICKLE_NS);
+        }
+    }
+
+    /// A client that stalled sends the rest.
+    pub(crate) fn send_rest(&mut self, id: LinkId) {
+        let link = self.links.get_mut(&id).expect("a link");
+        (link.withheld, link.manners.sending) = (0, Sending::Prompt);
+        self.plan_net(id, Wake::Arrive(id));
+    }
+
+    /// Whether a client may be disconnected because it does not send its payload: it has not for a while, and others of
+    /// its tenant wait, perhaps for the frames that are reserved for it. Never one that is fast enough.
+    pub(crate) fn may_be_stalled(&self, link: &Link) -> bool {
+        let long_ago = |arrived: Nanos| arrived + PATIENCE_NS <= self.now + SECOND;
+        let midway = link.pending.values().any(|pending| {
+            let request = pending.request;
+            request.command == command::WRITE && pending.taken < request.len.into() && long_ago(pending.arrived)
+        });
+        link.manners.sending == Sending::Stalls && midway && self.others_wait(link)
+    }
+
+    /// Once a second: whether those that stall hold up others for longer than they may.
+    pub(crate) fn check_stalls(&mut self) -> Verdict {
+        if self.setup.volumes.iter().all(|volume| volume.stalled == 0) {
+            return Ok(());
+        }
+        for link in self.links.values_mut() {
+            link.midway = match (link.midway, payload_place(link)) {
+                (Some((since, op, taken)), Some(place)) if (op, taken) == place => Some((since, op, taken)),
+                (_, place) => place.map(|(op, taken)| (self.now, op, taken)),
+            };
+        }
+        self.check_stalled_are_closed()?;
+        self.check_others_go_on()
+    }
+
+    fn check_stalled_are_closed(&self) -> Verdict {
+        let tenant = |link: &Link| self.volumes[link.volume.0 as usize].setup.spec.tenant;
+        let midway = |wanted: fn(Receive) -> bool| {
+            let found = self.links.values().filter(move |link| wanted(self.server.receive(link.conn)));
+            found.filter_map(|link| Some((link, link.midway?)))
+        };
+        for (link, (since, _, taken)) in midway(|wants| matches!(wants, Receive::Payload(_))) {
+            let hungry = midway(|wants| wants == Receive::Pause).filter(|(other, _)| tenant(other) == tenant(link));
+            let Some((other, hungry_since)) =
+                hungry.map(|(other, (since, ..))| (other.conn, since)).min_by_key(|&(_, since)| since)
+            else {
+                continue;
+            };
+            let patience_ns = PATIENCE_NS + taken * SECOND / ENOUGH_BYTES_PER_S + SLACK_NS + self.setup.late_ns;
+            if self.now > since.max(hungry_since) + patience_ns {
+                return Err(format!(
+                    "{:?} has sent nothing of its payload since {since}, {other:?} waits for frames since \
+                     {hungry_since}, and the first one is still connected at {}",
+                    link.conn, self.now
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_others_go_on(&self) -> Verdict {
+        let setup = |link: &Link| &self.setup.volumes[link.volume.0 as usize];
+        let stalling = |tenant| self.setup.volumes.iter().any(|v| v.stalled > 0 && v.spec.tenant == tenant);
+        for link in self.links.values().filter(|link| link.state == State::Open && setup(link).stalled == 0) {
+            let tenant = setup(link).spec.tenant;
+            let small = self.setup.tenants[tenant.0 as usize].cache == CacheSpec::Asked(LEAST_BYTES);
+            let most_ns = OTHERS_MAX_NS + if small && stalling(tenant) { PIECE_NS } else { 0 };
+            let late = link.pending.values().find(|pending| pending.arrived + most_ns < self.now);
+            if let Some(pending) = late {
+                let conn: ConnId = link.conn;
+                return Err(format!("beside clients of another volume that stall, {conn:?} waits for {pending:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The request whose payload comes next, and how many bytes of it were taken.
+fn payload_place(link: &Link) -> Option<(u64, u64)> {
+    match link.items.front() {
+        Some(&Item::Payload(request, done)) if link.state == State::Open => Some((request.op, done)),
+        _ => None,
+    }
+}
