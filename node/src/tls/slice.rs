@@ -1,9 +1,9 @@
 //! Slices of the processor for threads whose turns are short.
 //!
 //! Where there are fewer processors than busy threads, a thread that wakes waits until the running one has used its
-//! slice up, 3 ms and more; a request over TLS wakes a pump twice. Since Linux 6.12 a thread may ask for shorter slices:
-//! it is then run at once when it wakes, as long as it has had no more than its part of the processor. Older kernels
-//! ignore the wish.
+//! slice up, 3 ms and more; a request over TLS wakes a pump twice. Since Linux 6.12 a thread may ask for shorter
+//! slices: it is then run at once when it wakes, as long as it has had no more than its part of the processor. Older
+//! kernels ignore the wish.
 
 /// The shortest slice that the kernel grants, nanoseconds: two turns of a pump.
 const SLICE_NS: u64 = 100_000;
@@ -29,7 +29,7 @@ pub fn shorten() {
 }
 
 fn set(slice_ns: u64) -> std::io::Result<()> {
-    // SAFETY: reads a number of this thread. An error, -1, is a nice value too; it does not occur for the caller itself.
+    // SAFETY: reads a number of this thread. An error, -1, is a nice value too; for the caller itself there is none.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let policy = libc::SCHED_OTHER as u32;
     let size = size_of::<SchedAttr>() as u32;
