@@ -11,7 +11,9 @@ PYTHON := /usr/bin/python3
 CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab test-traces swarm lab fuzz fuzz-minimise bench bench-headless bench-insulation bench-mixes bench-release bench-realtime readme install deb lint deny clean
+.PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
+.PHONY: test-traces swarm lab fuzz fuzz-minimise bench bench-headless bench-insulation bench-mixes bench-release
+.PHONY: bench-realtime readme install deb lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,15 +39,17 @@ test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	@$(MAKE) --no-print-directory deny
 
-lint: ## formatting and warnings
+lint: ## formatting, line and file sizes, warnings
 	cargo fmt --all --check
+	scripts/tidy
 	cargo clippy --workspace --all-targets $(CHECKED) -- -D warnings
 
 test-rust: ## unit, property and scenario tests of all crates
 	cargo test --workspace $(CHECKED)
 
-test-planted: ## the simulation's checkers find every planted bug
+test-planted: ## the simulation's checkers find every planted bug, the fuzzer's corpus some
 	cargo test $(CHECKED) -p sim --features planted-bugs --test planted
+	cargo test $(CHECKED) -p fuzz --features planted-bugs --test planted
 
 # With the assertions on, and few enough seeds for each change.
 test-swarm: ## some hundreds of simulated worlds
@@ -98,12 +102,12 @@ bench-headless: ## three tenants on the disk of this machine, taken for an SSD (
 	cargo build --release -p node
 	$(PYTHON) bench/headless.py $(BENCH)
 
-bench-insulation: ## beside schedulers, weights and ceilings of the kernel, and qemu-nbd, on one simulated disk (root; 25 minutes)
+bench-insulation: ## against schedulers, weights and ceilings of the kernel, and qemu-nbd (root; 25 minutes)
 	@scripts/setup bench
 	cargo build --release -p node
 	$(PYTHON) bench/insulation.py $(BENCH)
 
-bench-mixes: ## whether the laboratory's mixes do in real time, driven by fio, what they do in virtual time (half an hour)
+bench-mixes: ## the laboratory's mixes in real time, driven by fio, against virtual time (half an hour)
 	@scripts/setup bench
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/mixes.py $(BENCH)

@@ -1,10 +1,12 @@
 #!/usr/bin/python3
-"""What three tenants keep of a third each on this machine's own disk (`make bench-headless`), which is taken for an SSD.
+"""What three tenants keep of a third each on this machine's own disk (`make bench-headless`), which is taken for an
+SSD.
 
-- One 4 KiB read at a time, 64 at a time (or 64 writes), 1 MiB one after the other (read or written), from volumes of their own, far
-  larger than the cache and written in full before. The disk is probed first: what its requests cost is found, not told.
-- Each alone, all together, and again, since the disk's own rate moves; the medians count. All clients are on one core and
-  the server is on the other, so with three busy clients these cores are shared too, and not the disk alone.
+- One 4 KiB read at a time, 64 at a time (or 64 writes), 1 MiB one after the other (read or written), from volumes of
+  their own, far larger than the cache and written in full before. The disk is probed first: what its requests cost is
+  found, not told.
+- Each alone, all together, and again, since the disk's own rate moves; the medians count. All clients are on one core
+  and the server is on the other, so with three busy clients these cores are shared too, and not the disk alone.
 """
 
 import argparse
@@ -69,18 +71,31 @@ def report(name, mix, runs):
         total += after / before
         good = after / before >= R / 3 and (tenant != POLITE[0] or hurried <= P99_TIMES_MAX * calm)
         held &= good
-        cells = [tenant, f"{before:.0f}/s", f"{after:.0f}/s", f"{3 * after / before:.2f}", f"{calm:.2f} ms", f"{hurried:.2f} ms"]
+        cells = [
+            tenant,
+            f"{before:.0f}/s",
+            f"{after:.0f}/s",
+            f"{3 * after / before:.2f}",
+            f"{calm:.2f} ms",
+            f"{hurried:.2f} ms",
+        ]
         print("| " + " | ".join([*cells, "holds" if good else "**misses**"]) + " |")
     held &= total >= R
-    print(f"\nsum of the fractions: {total:.2f} ({'holds' if total >= R else '**misses**'}: at least {R})\n", flush=True)
+    print(
+        f"\nsum of the fractions: {total:.2f} ({'holds' if total >= R else '**misses**'}: at least {R})\n", flush=True
+    )
     return held
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=5, help="how long each run counts, after 4 s of warming up (5)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each tenant is measured alone, and all together (3)")
-    parser.add_argument("--only", action="append", choices=list(MIXES), metavar="MIX", help=f"one mix, or several: {', '.join(MIXES)}")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often each tenant is measured alone, and all together (3)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(MIXES), metavar="MIX", help=f"one mix, or several: {', '.join(MIXES)}"
+    )
     options = parser.parse_args()
     TARGET.mkdir(exist_ok=True)
     fatal, remarks = objections(os.environ["AEROGEL_BIN"], TARGET, time.sleep)
@@ -89,7 +104,10 @@ def main():
     if fatal:
         return 1
     held = True
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=TARGET) as directory, Server(directory, cache="64MiB") as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=TARGET) as directory,
+        Server(directory, cache="64MiB") as server,
+    ):
         warn("probing the disk")
         server.cli("disk", "probe", "default", seconds=PROBE_SECONDS)
         move(server.pid, SERVER_CORE)

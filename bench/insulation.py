@@ -5,11 +5,12 @@
                                   └─ raw ── nbdfuse ── loop device ──┬─ fio, under each scheduler of the kernel
                                                                      └─ two qemu-nbd, a half of the device each
 
-- Two tenants on two far-apart parts of the disk, each alone first, then together, with the same clients everywhere (fio). What
-  counts is each one's part of what it gets alone on the same stack: a half is due to it.
-- The disk is simulated by our own server in real time, exported with the policy `none`, without a cache worth mentioning and written
-  through: what the kernel sees of it is a slow disk with a command queue. Its path is longer than a cable, by the same for all who
-  use it; ours is not behind it, and so every figure is a part of the same stack's figure alone.
+- Two tenants on two far-apart parts of the disk, each alone first, then together, with the same clients everywhere
+  (fio). What counts is each one's part of what it gets alone on the same stack: a half is due to it.
+- The disk is simulated by our own server in real time, exported with the policy `none`, without a cache worth
+  mentioning and written through: what the kernel sees of it is a slow disk with a command queue. Its path is longer
+  than a cable, by the same for all who use it; ours is not behind it, and so every figure is a part of the same stack's
+  figure alone.
 - A ceiling is set to half of what each gets alone, as an operator would who knew that.
 """
 
@@ -26,7 +27,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-os.environ.setdefault("AEROGEL_BIN", str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "aerogel"))
+os.environ.setdefault(
+    "AEROGEL_BIN", str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "aerogel")
+)
 
 from harness.loops import LOSETUP, attached, detach  # noqa: E402
 from harness.server import GIB, Server, run  # noqa: E402
@@ -48,7 +51,11 @@ LOADS = {
     "stream": ["--rw=read", "--bs=128k", "--iodepth=2"],
     "other stream": ["--rw=read", "--bs=128k", "--iodepth=2"],
 }
-MIXES = {"1 beside 27 outstanding": ("one", "many"), "stream beside random": ("stream", "many"), "two streams": ("stream", "other stream")}
+MIXES = {
+    "1 beside 27 outstanding": ("one", "many"),
+    "stream beside random": ("stream", "many"),
+    "two streams": ("stream", "other stream"),
+}
 
 
 @dataclass
@@ -87,7 +94,12 @@ class Client:
 
         self.command = command
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=before,
         )
 
     def got(self):
@@ -157,7 +169,9 @@ class Exported:
         fuse = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=pinned(SERVER_CORE))
         self.stack.callback(lambda: (fuse.terminate(), fuse.wait()))
         self.stack.callback(lambda: run("fusermount3", "-u", "-z", mount, check=False))
-        until("nbdfuse to mount", lambda: (mount / "disk").exists(), gone=lambda: fuse.poll() is not None and "it ended")
+        until(
+            "nbdfuse to mount", lambda: (mount / "disk").exists(), gone=lambda: fuse.poll() is not None and "it ended"
+        )
         self.device = run(LOSETUP, "--find", "--show", "--direct-io=on", mount / "disk").stdout.strip()
         self.stack.callback(self.detach)
         self.queue = Path("/sys/block") / Path(self.device).name / "queue"
@@ -290,15 +304,27 @@ def table(mix, rows):
         total = sum(together.bytes_per_second / alone.bytes_per_second for alone, together in results)
         for at, (alone, together) in enumerate(results):
             kept = 2 * together.bytes_per_second / alone.bytes_per_second
-            cells = [stack, MIXES[mix][at], shown(alone), shown(together), f"{kept:.2f}", f"{alone.p99_ms:.1f}", f"{together.p99_ms:.1f}"]
+            cells = [
+                stack,
+                MIXES[mix][at],
+                shown(alone),
+                shown(together),
+                f"{kept:.2f}",
+                f"{alone.p99_ms:.1f}",
+                f"{together.p99_ms:.1f}",
+            ]
             lines.append("| " + " | ".join([*cells, f"{total:.2f}" if at == 0 else ""]) + " |")
     return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=10, help="how long each run counts, after 4 s of warming up (10)")
-    parser.add_argument("--only", action="append", choices=list(MIXES), metavar="MIX", help=f"one mix, or several: {', '.join(MIXES)}")
+    parser.add_argument(
+        "--seconds", type=int, default=10, help="how long each run counts, after 4 s of warming up (10)"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(MIXES), metavar="MIX", help=f"one mix, or several: {', '.join(MIXES)}"
+    )
     options = parser.parse_args()
     if os.geteuid() != 0:
         print("needs root: loop devices and cgroups are made", file=sys.stderr)

@@ -50,10 +50,16 @@ def busy_ratio_of_cores(seconds, sleep):
 def describe(directory):
     """The machine in a few words: without them no figure can be compared with another."""
     model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
         "unknown processor",
     )
-    kind = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=True).stdout.strip()
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=True
+    ).stdout.strip()
     return {
         "processor": model,
         "cores": os.cpu_count(),
@@ -79,7 +85,9 @@ def objections(binary, directory, sleep):
         fatal.append(f"{directory} has {free / GIB:.0f} GiB free, {DISK_BYTES_NEEDED // GIB} are needed")
     busy = busy_ratio_of_cores(1.0, sleep)
     if busy > 0.05:
-        worrying.append(f"others use {busy:.0%} of the processors now: ratios of pairs taken in turns are what can still be used")
+        worrying.append(
+            f"others use {busy:.0%} of the processors now: ratios of pairs taken in turns are what can still be used"
+        )
     for core in (SERVER_CORE, CLIENT_CORE):
         governor = Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor")
         if governor.exists() and governor.read_text().strip() != "performance":

@@ -1,16 +1,19 @@
 #!/usr/bin/python3
-"""Whether the shipping server does on a simulated disk in real time what the laboratory says in virtual time (`make bench-mixes`).
+"""Whether the shipping server does on a simulated disk in real time what the laboratory says in virtual time (`make
+bench-mixes`).
 
     aerogel-lab stage MIX ──┬─ volumes, shares, caches ──► aerogel serve, sim: disk, core 0
                             ├─ each client's requests  ──► fio over NBD, as many at a time, core 0
                             └─ rates in virtual time   ──► at most 5 % away, alone and together
 
-- What counts is what the laboratory counts: what clients get, and of tenants that only write what reaches the medium; the server's
-  counters say how much, between two moments, for all at once.
-- The simulated disk's data is in memory (tmpfs): a file system that takes longer for a request than the drive would makes it late (`aerogel_simulated_completion_late_seconds`,
-  cause "file"), and ext4 takes 6 ms for a direct write into new space that is no multiple of 4 KiB.
-- Clients share the server's core. One that asks for 4 KiB at a time, as the laboratory's streams do, gets 54 MB/s across two cores from
-  any cache, because each answer wakes a virtual processor: less than the disk alone gives, and no disk's business.
+- What counts is what the laboratory counts: what clients get, and of tenants that only write what reaches the medium;
+  the server's counters say how much, between two moments, for all at once.
+- The simulated disk's data is in memory (tmpfs): a file system that takes longer for a request than the drive would
+  makes it late (`aerogel_simulated_completion_late_seconds`, cause "file"), and ext4 takes 6 ms for a direct write into
+  new space that is no multiple of 4 KiB.
+- Clients share the server's core. One that asks for 4 KiB at a time, as the laboratory's streams do, gets 54 MB/s
+  across two cores from any cache, because each answer wakes a virtual processor: less than the disk alone gives, and no
+  disk's business.
 """
 
 import argparse
@@ -79,7 +82,10 @@ class Tenant:
         """Its clients end, and what they wrote is on the disk."""
         for client in self.clients:
             if client.poll() is not None:
-                raise SystemExit(f"a client of '{self.volume}' ended by itself with {client.returncode}: {' '.join(map(str, client.args))}")
+                raise SystemExit(
+                    f"a client of '{self.volume}' ended by itself with {client.returncode}: "
+                    f"{' '.join(map(str, client.args))}"
+                )
             client.kill()
             client.wait()
         self.clients = []
@@ -88,7 +94,11 @@ class Tenant:
     def counter(self, name):
         """One of its volume's, bytes."""
         key = f'aerogel_volume_{name}{{'
-        return sum(value for label, value in self.server.metrics().items() if label.startswith(key) and f'volume="{self.volume}"' in label)
+        return sum(
+            value
+            for label, value in self.server.metrics().items()
+            if label.startswith(key) and f'volume="{self.volume}"' in label
+        )
 
     def done(self):
         """Bytes that count, so far."""
@@ -171,7 +181,9 @@ def main():
     parser.add_argument("--disk", default="cheetah-15k5", help="the simulated disk (cheetah-15k5)")
     parser.add_argument("--warm-up", type=int, default=30, help="how long each run warms up, s (30)")
     parser.add_argument("--counted", type=int, default=30, help="how long each run counts after that, s (30)")
-    parser.add_argument("--only", action="append", choices=MIXES, metavar="MIX", help=f"one mix, or several: {', '.join(MIXES)}")
+    parser.add_argument(
+        "--only", action="append", choices=MIXES, metavar="MIX", help=f"one mix, or several: {', '.join(MIXES)}"
+    )
     options = parser.parse_args()
     good = True
     with tempfile.TemporaryDirectory(prefix="bench-", dir=MEMORY) as scratch:

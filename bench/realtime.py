@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Whether a simulated disk keeps time (`make bench-realtime`): the same load on a running server and in virtual time.
 
-The server has one core. The client has the other, which is kept busy all the time by somebody else too. Asked: requests a second
-within 5 % of virtual time's, and 99 % of the completions at most 100 us late.
+The server has one core. The client has the other, which is kept busy all the time by somebody else too. Asked: requests
+a second within 5 % of virtual time's, and 99 % of the completions at most 100 us late.
 """
 
 import argparse
@@ -60,12 +60,22 @@ def main():
     parser.add_argument("--idle", action="store_true", help="leave the client's core to the client")
     options = parser.parse_args()
     missed = False
-    print("| outstanding | in real time, 1/s | in virtual time, 1/s | ratio | completions | later than 100 us | |\n|" + " --- |" * 7)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=TARGET) as directory, Server(directory, cache="16MiB") as server:
+    print(
+        "| outstanding | in real time, 1/s | in virtual time, 1/s | ratio | completions | later than 100 us | |\n|"
+        + " --- |" * 7
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-", dir=TARGET) as directory,
+        Server(directory, cache="16MiB") as server,
+    ):
         move(server.pid, SERVER_CORE)
         server.cli("disk", "add", "hdd", f"sim:{PRESET}", "--size", str(SIZE), "--policy", "none")
         uri = server.create("v", str(SIZE), "--disk", "hdd")
-        busy = None if options.idle else subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=pinned(CLIENT_CORE))
+        busy = (
+            None
+            if options.idle
+            else subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=pinned(CLIENT_CORE))
+        )
         try:
             for depth in DEPTHS:
                 before = lateness(server)
@@ -74,7 +84,14 @@ def main():
                 virtual = replayed(depth, options.seconds, depth, "--disk", PRESET)
                 holds = abs(real / virtual - 1) <= RATE_OFF_MAX and late <= LATE_PART_MAX * count
                 missed |= not holds
-                cells = [depth, f"{real:.1f}", f"{virtual:.1f}", f"{real / virtual:.3f}", f"{count:.0f}", f"{late / count:.2%}"]
+                cells = [
+                    depth,
+                    f"{real:.1f}",
+                    f"{virtual:.1f}",
+                    f"{real / virtual:.3f}",
+                    f"{count:.0f}",
+                    f"{late / count:.2%}",
+                ]
                 print("| " + " | ".join(map(str, [*cells, "holds" if holds else "**misses**"])) + " |", flush=True)
         finally:
             if busy:

@@ -44,16 +44,41 @@ class Line:
 
     def cells(self):
         """Of the table."""
-        show = lambda values: f"{statistics.median(values):,.{0 if statistics.median(values) >= 100 else 2}f}" if values else "-"
+        show = lambda values: (
+            f"{statistics.median(values):,.{0 if statistics.median(values) >= 100 else 2}f}" if values else "-"
+        )
         spread = f"{min(self.ratios):.2f}..{max(self.ratios):.2f}" if self.ratios else "-"
         verdict = {None: "", True: "reached", False: "MISSED"}[self.reached]
         bound = f"{self.sign} {self.bound:g}" if self.bound is not None else "told"
         ratio = f"{self.ratio:.2f}" if self.ratio is not None else "-"
-        return [self.work, f"{self.figure}, {self.unit}", show(self.ours), show(self.theirs), self.peer, ratio, spread, bound, verdict]
+        return [
+            self.work,
+            f"{self.figure}, {self.unit}",
+            show(self.ours),
+            show(self.theirs),
+            self.peer,
+            ratio,
+            spread,
+            bound,
+            verdict,
+        ]
 
     def as_json(self):
         """For the file."""
-        kept = ("work", "figure", "unit", "peer", "sign", "bound", "ours", "theirs", "ratios", "ratio", "reached", "note")
+        kept = (
+            "work",
+            "figure",
+            "unit",
+            "peer",
+            "sign",
+            "bound",
+            "ours",
+            "theirs",
+            "ratios",
+            "ratio",
+            "reached",
+            "note",
+        )
         return {key: getattr(self, key) for key in kept}
 
 
@@ -77,5 +102,10 @@ def aligned(rows):
 def write(path, machine, remarks, options, lines):
     """Everything, for programs."""
     path.parent.mkdir(exist_ok=True)
-    everything = {"machine": machine, "remarks": remarks, "options": options, "lines": [line.as_json() for line in lines]}
+    everything = {
+        "machine": machine,
+        "remarks": remarks,
+        "options": options,
+        "lines": [line.as_json() for line in lines],
+    }
     path.write_text(json.dumps(everything, indent=1) + "\n")

@@ -6,8 +6,8 @@ What would make the figures meaningless, and what is done about it:
 - Machines drift within minutes: ours and the peer's are taken in turns (A B A B), and what counts is the median of the
   pairs' ratios, never a figure alone. `noise` runs a peer against itself first: a ratio within its spread says nothing.
 - Unpinned processes vary threefold here: the server is pinned to one core, fio to another.
-- Caches answer what a disk should: offsets are fresh in each run, volumes that are to miss are 64 times the cache, peers
-  bypass the page cache, and ours must prove by its own counters that it hit or missed.
+- Caches answer what a disk should: offsets are fresh in each run, volumes that are to miss are 64 times the cache,
+  peers bypass the page cache, and ours must prove by its own counters that it hit or missed.
 - Holes are free to read, first writes are dear: every volume and file is written in full before it is measured.
 - Writes that are only promised: time runs until the flush is answered, over at least four times the cache.
 - The first run warms things up and is not counted.
@@ -27,7 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="shorter runs over less data: a first look, not a result")
-    parser.add_argument("--only", action="append", metavar="NAME", help="one piece of work, or several; --only list names them")
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", help="one piece of work, or several; --only list names them"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="how often each takes its turn (5)")
     parser.add_argument("--dir", type=Path, help="where volumes and files are made and removed (target/)")
     return parser.parse_args()

@@ -23,13 +23,20 @@ def fill(uri, size):
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
+def help_of(binary):
+    """What a release says of its command `serve`."""
+    return subprocess.run([binary, "serve", "--help"], check=True, capture_output=True, text=True).stdout
+
+
 class Ours:
     """Aerogel with one volume that has all the cache."""
 
     name = "aerogel"
 
     def __init__(self, directory, size, cache, core=SERVER_CORE, name="ours", binary=None):
-        self.server = Server(directory, cache=cache, name=name, binary=binary)
+        # A release that never probes a disk by itself does not know the option that says so.
+        probe = binary is not None and "--no-probe" not in help_of(binary)
+        self.server = Server(directory, cache=cache, name=name, binary=binary, probe=probe)
         self.server.start(preexec_fn=pinned(core))
         self.size = size
         self.uri = self.server.create("bench", str(size), "--prealloc", "full")

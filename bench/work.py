@@ -68,7 +68,9 @@ class Bench:
 
         def turn():
             before = server.read_blocks() if isinstance(server, Ours) else None
-            run = fio(server.uri, "randread", depth=depth, size=server.size, seconds=self.seconds, core=core, pid=server.pid)
+            run = fio(
+                server.uri, "randread", depth=depth, size=server.size, seconds=self.seconds, core=core, pid=server.pid
+            )
             if before is not None and hits is not None:
                 hit, miss = (b - a for a, b in zip(before, server.read_blocks()))
                 stray = (miss if hits else hit) / max(1, hit + miss)
@@ -91,7 +93,10 @@ def requests_and_cpu(work, peer, rate, cpu):
 def hits(bench):
     """Random reads that hit, depth 32."""
     cache = HOT_BYTES * 4
-    with bench.taking_part(bench.ours(HOT_BYTES, cache), lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (ours, peer):
+    with bench.taking_part(bench.ours(HOT_BYTES, cache), lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (
+        ours,
+        peer,
+    ):
         fio(ours.uri, "read", depth=8, bs="1m", size=HOT_BYTES, amount=HOT_BYTES)
         lines = requests_and_cpu("random read hits, depth 32", peer.name, 1.3, 0.6)
         return bench.in_turns(lines, bench.reading(ours, 32, hits=True), bench.reading(peer, 32))
@@ -120,7 +125,10 @@ def latency(bench, work, ours, peer, hits):
 def latency_hits(bench):
     """Random reads that hit, depth 1."""
     cache = HOT_BYTES * 4
-    with bench.taking_part(bench.ours(HOT_BYTES, cache), lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (ours, peer):
+    with bench.taking_part(bench.ours(HOT_BYTES, cache), lambda: nbdkit_memory(bench.directory, HOT_BYTES)) as (
+        ours,
+        peer,
+    ):
         fio(ours.uri, "read", depth=8, bs="1m", size=HOT_BYTES, amount=HOT_BYTES)
         return latency(bench, "random read hits", ours, peer, hits=True)
 
@@ -161,7 +169,10 @@ def sequential(bench):
         reads = "1 MiB sequential reads, depth 8"
         done = bench.in_turns(
             [
-                (Line(reads, "throughput", "MiB/s", "better of both", ">=", 0.95), lambda a, f, q: (speed(a), max(speed(f), speed(q)))),
+                (
+                    Line(reads, "throughput", "MiB/s", "better of both", ">=", 0.95),
+                    lambda a, f, q: (speed(a), max(speed(f), speed(q))),
+                ),
                 (Line(reads, "throughput", "MiB/s", "fio on the file"), lambda a, f, q: (speed(a), speed(f))),
                 (Line(reads, "throughput", "MiB/s", peer.name), lambda a, f, q: (speed(a), speed(q))),
             ],
@@ -172,7 +183,10 @@ def sequential(bench):
         writes = "1 MiB sequential writes and a flush, depth 8"
         return done + bench.in_turns(
             [
-                (Line(writes, "throughput", "MiB/s", "fio on the file", ">=", 0.85), lambda a, f, q: (speed(a), speed(f))),
+                (
+                    Line(writes, "throughput", "MiB/s", "fio on the file", ">=", 0.85),
+                    lambda a, f, q: (speed(a), speed(f)),
+                ),
                 (Line(writes, "throughput", "MiB/s", peer.name), lambda a, f, q: (speed(a), speed(q))),
             ],
             turn(ours.uri, "write"),
@@ -223,7 +237,9 @@ def policies(bench):
             return of, lambda *runs: (runs[at].server_cpu_us, runs[0].server_cpu_us + allowed_us)
 
         lines = [line("slices", 1), line("no heads", 2)]
-        turns = [by(server, policy, slices, hits) for policy, slices in (("none", 1), ("insulated", 1), ("insulated", 0))]
+        turns = [
+            by(server, policy, slices, hits) for policy, slices in (("none", 1), ("insulated", 1), ("insulated", 0))
+        ]
         return bench.in_turns(lines, *turns)
 
     with bench.taking_part(bench.ours(HOT_BYTES, HOT_BYTES * 4)) as (ours,):

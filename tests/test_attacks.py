@@ -1,15 +1,17 @@
 """One tenant against the others: what a tenant's requests take while another does its worst (docs/design/thread.md).
 
 The victim reads 4 KiB at a time on its own volume, alone and then beside the attack, in the same run. All attacks are
-written against `connect`, so that they can be run over any transport.
+written against `connect`, so that each runs over Unix sockets and over TLS.
 """
 
 import os
+import ssl
 import unittest
 
-from harness import attack, wire
+from harness import attack, places, wire
 from harness.attack import GIB, Attack, flood, header, measure
 from harness.case import ServerCase
+from harness.certificates import Authority
 from harness.server import MIB
 from harness.wait import until
 from harness.wire import Wire
@@ -29,20 +31,56 @@ def ranges(*commands):
     return lambda rng: header(rng.choice(commands), rng.getrandbits(32), 0, GIB)
 
 
-class Attacks(ServerCase):
-    """A tenant with two processors' worth of clients against one with a client at depth 1."""
+class Clients(ServerCase):
+    """A server, and bare clients of it over a Unix socket."""
+
+    def listen(self, **more):
+        """A server that these clients reach."""
+        return self.serve(**more)
 
     def connect(self, server, volume, **more):
-        """A connection to a volume, beyond the handshake: the one place that knows the transport."""
+        """A connection to a volume, beyond the handshake: with `listen`, all that knows the transport."""
         client = Wire(server.socket, **more)
-        client.go(volume)
+        self.assertIsInstance(client.go(volume), dict)
         return client
 
-    def scene(self, cache="512MiB", victim="64MiB", attacker="2GiB", sparse=True, options=(), **more):
-        """A server with both volumes; the victim's content is written and, as far as it fits, in the cache."""
-        server = self.serve(cache=cache, **more)
-        server.create("victim", victim, *options)
-        server.create("attacker", attacker, *(["--sparse"] if sparse else []), *options)
+
+class OverTls(Clients):
+    """The same over TCP and TLS."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.pki = places.scratch("pki")
+        cls.addClassCleanup(places.discard, cls.pki)
+        cls.authority = Authority(cls.pki / "ca")
+        cls.files = cls.authority.sign(cls.pki / "server", "server", "/CN=storage1", "DNS:localhost,IP:127.0.0.1")
+
+    def listen(self, config="", **more):
+        lines = [config, "[tls]", f'certificate = "{self.files}/server-cert.pem"', f'key = "{self.files}/server-key.pem"']
+        server = self.serve(config="\n".join(lines), nbd=["tcp:127.0.0.1:0,tls=require"], **more)
+        # Asked for once: each look is a command of its own.
+        self.at, self.context = server.tcp(), ssl.create_default_context(cafile=str(self.authority.certificate))
+        return server
+
+    def connect(self, server, volume, **more):
+        client = Wire(self.at, **more)
+        client.start_tls(self.context)
+        self.assertIsInstance(client.go(volume), dict)
+        return client
+
+
+class Attacks(Clients):
+    """A tenant with two processors' worth of clients against one with a client at depth 1."""
+
+    def scene(self, cache="512MiB", victim="64MiB", attacker="2GiB", sparse=True, disks=(None, None)):
+        """A server with both volumes, each on the default disk or on one of its own (name, then words for `disk add`)."""
+        server = self.listen(cache=cache)
+        for name, *words in sorted({tuple(disk) for disk in disks if disk}):
+            server.cli("disk", "add", name, *words)
+        on = [["--disk", disk[0]] if disk else [] for disk in disks]
+        server.create("victim", victim, *on[0])
+        server.create("attacker", attacker, *(["--sparse"] if sparse else []), *on[1])
         self.addCleanup(attack.pin(server.pid))
         return server
 
@@ -59,10 +97,11 @@ class Attacks(ServerCase):
         victim = lambda: self.connect(server, "victim")
         said, best = [], None
         for _ in range(ATTEMPTS):
-            alone = measure(victim, size, SECONDS)
+            with attack.Awake():
+                alone = measure(victim, size, SECONDS)
             # What an attack leaves to be done may go on for a while: that is not alone.
             best = min(best or alone, alone, key=lambda latencies: latencies.at(part))
-            with attack_of():
+            with attack.Awake(), attack_of():
                 beside = measure(victim, size, SECONDS)
             said.append(f"alone: {alone}; beside the attack: {beside}")
             if os.environ.get("AEROGEL_TEST_SAY"):
@@ -130,6 +169,24 @@ class Attacks(ServerCase):
         choose = lambda rng: header(rng.choice((wire.READ, wire.CACHE, wire.TRIM)), 0, 0, 32 * MIB)
         self.compare(server, 3, lambda: Attack(attack.connects, self.attacker(server), choose))
 
+    def test_a_victim_on_another_disk(self):
+        second = ("second", self.scratch / "second", "--force")
+        self.flooded(3, 50, 60, ranges(wire.TRIM, wire.CACHE, wire.WRITE_ZEROES), disks=(second, None))
+
+    def test_an_insulated_disk(self):
+        both = ("hdd", "sim:cheetah-15k5")
+        self.flooded(3, 1, 128, ranges(wire.CACHE), sparse=False, attacker="1GiB", disks=(both, both))
+
+    def test_a_disk_that_hangs(self):
+        """What is in the cache is read as ever while the device answers nobody."""
+        server = self.scene(sparse=False, attacker="1GiB")
+        self.fill(server, "victim", 16 * MIB)
+        victim = lambda: self.connect(server, "victim")
+        measure(victim, 16 * MIB, 0.1)
+        server.cli("disk", "fault", "add", "default", "stuck", "read", "--yes")
+        self.compare(server, 2, lambda: Attack(flood, self.attacker(server), 1, 128, ranges(wire.CACHE)))
+        server.cli("disk", "fault", "clear", "default")
+
     def test_3000_ranges_against_reads_that_miss(self):
         # Without insulation the disk is whoever's comes first: requests of the attacker that are in it are waited for.
         server = self.scene(cache="64MiB", victim="256MiB")
@@ -138,21 +195,19 @@ class Attacks(ServerCase):
         self.compare(server, 3, lambda: Attack(flood, self.attacker(server), 50, 60, choose), size=256 * MIB)
 
 
-class StalledWriters(ServerCase):
+class StalledWriters(Clients):
     """Clients that announce a payload and do not send it."""
 
     def test_another_volume_of_the_tenant_goes_on(self):
-        server = self.serve(cache="64MiB")
+        server = self.listen(cache="64MiB")
         server.create("stalled", "1GiB", "--sparse", "--tenant", "t")
         server.create("other", "64MiB", "--tenant", "t")
         stalled = []
         for _ in range(200):
-            client = Wire(server.socket)
-            client.go("stalled")
+            client = self.connect(server, "stalled")
             client.request(wire.WRITE, 0, 32 * MIB)
             stalled.append(client)
-        with Wire(server.socket) as other:
-            other.go("other")
+        with self.connect(server, "other") as other:
             for at in range(64):
                 self.assertEqual(other.ask(wire.WRITE, at * 65536, 65536, payload=bytes(65536)), 0)
         # Those that still wait for frames want what the others hold: these time out.
@@ -161,6 +216,14 @@ class StalledWriters(ServerCase):
         self.assertIn("does not send the payload of its write", server.log())
         for client in stalled:
             client.socket.close()
+
+
+class AttacksOverTls(OverTls, Attacks):
+    """Victim and attacker over TLS."""
+
+
+class StalledWritersOverTls(OverTls, StalledWriters):
+    """Each record that is announced and does not come is one of TLS."""
 
 
 if __name__ == "__main__":

@@ -56,7 +56,9 @@ class Curves(SharedServerCase):
             self.assertTrue(root.tag.endswith("svg"))
             self.assertIn("which it does not run", picture.read_text())
             self.assertIn("now:", picture.read_text())
-            self.assertIn("cannot write", self.server.refused("volume", "curve", name, "--svg", Path(directory) / "no" / "x"))
+            self.assertIn(
+                "cannot write", self.server.refused("volume", "curve", name, "--svg", Path(directory) / "no" / "x")
+            )
 
     def test_little_is_no_curve(self):
         name = self.volume()

@@ -26,7 +26,14 @@ class Decisions(ServerCase):
         self.create("db", "--share", "3/4", "--cache", "16MiB")
         asked = ("volume", "create", "web", "1GiB", "--disk", "hdd", "--share", "1/8", "--dry-run")
         said = self.server.cli(*asked).stdout
-        for part in ("12.5% of the time of disk 'hdd'", "12.5% would be left", "its slice would be", "trial", "waits", "of cache can be asked for"):
+        for part in (
+            "12.5% of the time of disk 'hdd'",
+            "12.5% would be left",
+            "its slice would be",
+            "trial",
+            "waits",
+            "of cache can be asked for",
+        ):
             self.assertIn(part, said)
         plan = self.server.json(*asked)
         self.assertAlmostEqual(plan["share_left"], 0.125)
@@ -60,7 +67,9 @@ class Decisions(ServerCase):
         self.assertEqual((db["decision"], web["decision"]), ("admitted", "trial"))
         self.assertLessEqual(abs(db["guaranteed_bytes"] - 16 * MIB), MIB)
         events = until("the decisions of both", lambda: self.told(2))
-        self.assertEqual({(event["tenant"], event["decision"]) for event in events}, {("db", "admitted"), ("web", "trial")})
+        self.assertEqual(
+            {(event["tenant"], event["decision"]) for event in events}, {("db", "admitted"), ("web", "trial")}
+        )
         self.assertIn("tenant 'db' of disk 'hdd': admitted", self.server.cli("status").stdout)
         metrics = self.server.metrics()
         label = 'disk="hdd",tenant="db"'
@@ -79,7 +88,14 @@ class Decisions(ServerCase):
     def read(self, name, seconds):
         """Random reads of a part that the cache holds."""
         command = ["fio", "--name=read", "--ioengine=nbd", f"--uri={self.server.uri(name)}", "--rw=randread", "--bs=4k"]
-        command += ["--thread", "--iodepth=16", "--size=8M", "--time_based", f"--runtime={seconds}", "--output-format=json"]
+        command += [
+            "--thread",
+            "--iodepth=16",
+            "--size=8M",
+            "--time_based",
+            f"--runtime={seconds}",
+            "--output-format=json",
+        ]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)

@@ -15,8 +15,8 @@ from harness.wait import until
 from harness.wire import Wire
 
 KIB = 1024
-# A request that waits for a client that has stopped waits for ever; one that waits for nobody is answered long before this,
-# on a loaded machine too.
+# A request that waits for a client that has stopped waits for ever; one that waits for nobody is answered long before
+# this, on a loaded machine too.
 SECONDS_MAX = 30
 
 

@@ -4,9 +4,10 @@ import os
 import subprocess
 import time
 
-from harness import places
+from harness import places, wire
 from harness.case import ServerCase
 from harness.wait import until
+from harness.wire import Wire
 
 # Commands on disks that answer take some 50 ms; the machine may be loaded. Before, they took for ever.
 PROMPT_SECONDS = 8
@@ -83,6 +84,34 @@ class Hung(ServerCase):
             self.promptly("status")
         self.assertLess(len(os.listdir(f"/proc/{self.server.pid}/task")), threads + 4, "each look holds a thread")
 
+    def starts_without(self, path):
+        """The server starts while whoever opens a file of its first disk waits; that disk is served when it answers."""
+        self.server.open("db").flush()
+        self.assertEqual(self.server.stop(), 0)
+        kept, pipe = path.with_suffix(".kept"), path.with_suffix(".pipe")
+        os.rename(path, kept)
+        os.mkfifo(path)
+        self.server.start()
+        shown = {disk["name"]: disk for disk in self.server.json("disk", "list")}
+        self.assertIn("does not answer", shown["default"]["reason"])
+        self.assertEqual(self.server.json("volume", "show", "db")["condition"], "offline")
+        self.others_do_not_notice()
+        os.rename(path, pipe)
+        os.rename(kept, path)
+        # Who waits finds nothing in the pipe; the disk is tried again.
+        os.close(os.open(pipe, os.O_WRONLY))
+        online = lambda: self.server.json("volume", "show", "db")["condition"] == "online"
+        until("the disk to be opened", online, 60, gone=self.server.ended)
+        pipe.unlink()
+        self.server.open("db").flush()
+        self.assertEqual(self.server.stop(), 0)
+
+    def test_a_start_does_not_wait_for_a_disk_that_hangs(self):
+        self.starts_without(self.server.data / "disks" / "default" / "disk.toml")
+
+    def test_nor_for_its_volumes(self):
+        self.starts_without(self.server.data / "disks" / "default" / "volumes" / "db.toml")
+
     def test_a_disk_that_hangs_does_not_keep_the_server_from_ending(self):
         self.hang_device()
         self.begin("volume", "set", "db", "--write-cache", "none")
@@ -95,3 +124,37 @@ class Hung(ServerCase):
         self.assertIn("volumes=\"db\"", self.server.log())
         path = self.scratch / "second" / "volumes" / "other.img"
         self.assertEqual(path.read_bytes()[:4096], b"z" * 4096, "the other disk was flushed")
+
+
+class HungFile(ServerCase):
+    """A file that hangs, on a disk that does not."""
+
+    def test_it_leaves_the_device_to_other_tenants(self):
+        for policy in ("none", "insulated"):
+            with self.subTest(policy):
+                server = self.serve(cache="256MiB", name=policy)
+                server.cli("disk", "set", "default", "--policy", policy)
+                for name in ("hangs", "other"):
+                    server.create(name, "64MiB", "--prealloc", "full")
+                server.cli("disk", "fault", "add", "default", "stuck", "read", "volume=hangs", "--yes")
+                # More reads than fit into the device, none next to another.
+                hung = []
+                for first in range(0, 256, 64):
+                    client = Wire(server.socket)
+                    self.addCleanup(client.socket.close)
+                    client.go("hangs")
+                    for at in range(first, first + 64):
+                        client.request(wire.READ, at * 262144, 4096)
+                    hung.append(client)
+                stuck = lambda: server.json("disk", "fault", "list", "default")[0]["stuck"]
+                until("the device to hold as many as it takes of one tenant", lambda: stuck() >= 90, 60)
+                with Wire(server.socket, seconds=60) as other:
+                    other.go("other")
+                    for at in range(64):
+                        other.request(wire.READ, at * 262144, 4096)
+                        self.assertEqual(other.simple(4096)[1], 0)
+                server.cli("disk", "fault", "clear", "default")
+                for client in hung:
+                    for _ in range(64):
+                        self.assertEqual(client.simple(4096)[1], 0)
+                server.kill()

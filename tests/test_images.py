@@ -27,8 +27,8 @@ SECONDS = 9
 RESTARTS_LONG, RAW_IMAGES_LONG = 2000, 5000
 # Images that are started at the same time: the machine has at least two cores, and a start mostly waits.
 WORKERS = 3
-# ext4 does not mount a superblock of which one sector is new and one is old (its checksum is wrong): it relies on a write
-# of 1 KiB being atomic. The block that holds it survives whole.
+# ext4 does not mount a superblock of which one sector is new and one is old (its checksum is wrong): it relies on a
+# write of 1 KiB being atomic. The block that holds it survives whole.
 SUPERBLOCK_BYTES = 4096
 # Images of one pass over the log.
 PASS_IMAGES = 24
@@ -217,7 +217,7 @@ class Restarts(ServerCase):
         connection.request("GET", "/v1/volumes", headers={"Host": "localhost"})
         volumes = {volume["name"]: volume for volume in json.loads(connection.getresponse().read())}
         connection.close()
-        problems = []
+        problems, present = [], set(volumes)
         for name, allowed in sizes.items():
             volume = volumes.pop(name, None)
             size = volume and volume["size_bytes"]
@@ -233,7 +233,23 @@ class Restarts(ServerCase):
                     found = [problem for problem, _ in region.compare(part) if problem]
                     problems += [f"volume {name}, {problem}" for problem in found[:5]]
                 handle.shutdown()
+        problems += self.blocked(server, [name for name, allowed in sizes.items() if name not in present])
         return problems + [f"volume {name} was never created" for name in volumes]
+
+    def blocked(self, server, names):
+        """Names of volumes that are not there, and cannot be created."""
+        problems = []
+        for name in names:
+            connection = UnixHTTP(server.data / "api.sock")
+            body = json.dumps({"name": name, "size": 64 << 10, "allocation": "sparse"})
+            headers = {"Host": "localhost", "Content-Type": "application/json"}
+            connection.request("POST", "/v1/volumes", body, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            if answer.status >= 300:
+                problems.append(f"volume {name} is not there and cannot be created: {text}")
+            connection.close()
+        return problems
 
     def expected(self, story, load, tape):
         """A function that says what must be there at a position; positions only grow."""

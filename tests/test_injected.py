@@ -145,6 +145,35 @@ class Injected(ServerCase):
         handle.flush()
         self.assertEqual(list((server.data / "lost").glob("*")), [])
 
+    def test_unflushed_writes_of_a_killed_server_are_lost_if_the_first_flush_fails(self):
+        """The successor flushes them when it opens the volume, without being asked; a failure is a loss."""
+        server = self.serve(cache="16MiB", config='[limits]\ndirty_age = "200ms"')
+        server.cli("disk", "add", "bad", str(self.scratch / "bad"), "--force")
+        for name in ("v", "beside"):
+            server.create(name, "16MiB", "--disk", "bad")
+        handle = server.open("v")
+        handle.pwrite(b"1" * MIB, 0)
+
+        def written():
+            shown = server.json("volume", "show", "v")
+            return shown["cache"]["used_bytes"] > 0 and shown["dirty_bytes"] == 0
+
+        until("the data to be written, but not flushed", written, gone=server.ended)
+        server.kill()
+        # The disk has the fault from its next start on, as if it had been added with it.
+        identity = self.scratch / "bad" / "disk.toml"
+        text = identity.read_text()
+        self.assertNotIn("faults", text)
+        identity.write_text('faults = ["error flush volume=v count=1"]\n' + text)
+        server.start()
+        until("the loss to be noted", lambda: any((server.data / "lost").glob("*")), gone=server.ended)
+        handle = server.open("v")
+        self.assertEqual(handle.pread(MIB, 0), b"1" * MIB)
+        for _ in range(2):
+            self.assertEqual(self.fails(handle.flush), errno.EIO, "the device has failed a flush, and nobody was told")
+        server.cli("volume", "clear", "v", "--yes")
+        handle.flush()
+
     def test_a_torn_write_is_written_again(self):
         server = self.serve_two()
         handle = server.open("v")

@@ -1,4 +1,5 @@
-"""Insulation with real clients: fio over NBD on a real-time simulated disk, and what the server says of it meanwhile."""
+"""Insulation with real clients: fio over NBD on a real-time simulated disk, and what the server says of it
+meanwhile."""
 
 import fcntl
 import json
@@ -14,14 +15,16 @@ from harness.case import ServerCase
 from harness.wait import until
 
 R = 0.9
-# On a machine that does other things the figures of real time are its own: in each change they have to show the shape (first come,
-# first served, the one with a single request keeps 0.002 of its half here), in `make test-long` the promise.
+# On a machine that does other things the figures of real time are its own: in each change they have to show the shape
+# (first come, first served, the one with a single request keeps 0.002 of its half here), in `make test-long` the
+# promise.
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 FLOOR = R if LONG else 0.5
 # What is lost of slices has to be seen before it is known how long they must be: the laboratory leaves out 5 s.
 WARM_UP_SECONDS = 3
 SECONDS = 10
-# What the server says is of the last six seconds of the run, and what fio says of ten: they are apart by the noise of random places.
+# What the server says is of the last six seconds of the run, and what fio says of ten: they are apart by the noise of
+# random places.
 TOLD_OFF = 0.1
 SHOWN_SECONDS = 30
 DEPTHS = {"one": 1, "many": 27}
@@ -43,7 +46,13 @@ class Insulation(ServerCase):
         self.runs = getattr(self, "runs", 0) + 1
         report = self.scratch / f"{name}-{self.runs}.json"
         command = ["fio", f"--name={name}", "--ioengine=nbd", f"--uri={server.uri(name)}", "--rw=randread", "--bs=4k"]
-        command += [f"--iodepth={DEPTHS[name]}", "--time_based", f"--runtime={SECONDS}", f"--ramp_time={WARM_UP_SECONDS}", f"--randseed={self.runs}"]
+        command += [
+            f"--iodepth={DEPTHS[name]}",
+            "--time_based",
+            f"--runtime={SECONDS}",
+            f"--ramp_time={WARM_UP_SECONDS}",
+            f"--randseed={self.runs}",
+        ]
         command += ["--output-format=json", f"--output={report}"]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         self.addCleanup(process.kill)
@@ -96,8 +105,12 @@ class Insulation(ServerCase):
             self.assertEqual(ordered, sorted(ordered))
             self.assertGreater(ordered[0], 0.001, "a read of such a disk")
             self.assertGreaterEqual(tenant["latency"]["total"]["read"]["requests"], recent["read"]["requests"])
-            self.assertIn(f'aerogel_tenant_read_latency_recent_seconds{{disk="hdd",tenant="{name}",quantile="0.99"}}', metrics)
-            self.assertGreater(metrics[f'aerogel_tenant_insulation_ratio{{disk="hdd",tenant="{name}"}}'], FLOOR - TOLD_OFF)
+            self.assertIn(
+                f'aerogel_tenant_read_latency_recent_seconds{{disk="hdd",tenant="{name}",quantile="0.99"}}', metrics
+            )
+            self.assertGreater(
+                metrics[f'aerogel_tenant_insulation_ratio{{disk="hdd",tenant="{name}"}}'], FLOOR - TOLD_OFF
+            )
             if LONG:
                 self.assertLess(abs(tenant["insulation"]["ratio"] - 2 * together[name] / alone[name]), TOLD_OFF, told)
         for use in ("tenant", "switch"):

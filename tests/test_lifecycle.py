@@ -48,10 +48,14 @@ class Volumes(SharedServerCase):
                 self.server.refused("volume", "create", "--", bad, "1MiB")
         for bad in ("0", "1000", "-5", "1MB", "many", "2EiB", "1.3KiB"):
             with self.subTest(size=bad):
-                said = self.server.refused("volume", "create", f"--disk=default", "n", f"{bad}" if bad[0] != "-" else "-5")
+                said = self.server.refused(
+                    "volume", "create", f"--disk=default", "n", f"{bad}" if bad[0] != "-" else "-5"
+                )
                 self.assertTrue(said.strip(), "refused without a word")
         self.assertIn("64MiB", self.server.refused("volume", "create", "n", "64MB"), "64MB is refused without the fix")
-        self.assertRegex(self.server.refused("volume", "create", "n", "1PiB", "--sparse"), r"at most [\d.]+.iB", "no limit is named")
+        self.assertRegex(
+            self.server.refused("volume", "create", "n", "1PiB", "--sparse"), r"at most [\d.]+.iB", "no limit is named"
+        )
         self.assertNotIn("n", self.names())
 
     def test_longest_name(self):
@@ -73,7 +77,12 @@ class Volumes(SharedServerCase):
         self.assertEqual(handle.pread(3, free + GIB), b"far")
 
     def test_unknown_names_say_what_to_do(self):
-        for words in (("show", "ghost"), ("grow", "ghost", "2GiB"), ("delete", "ghost", "--yes", "--force"), ("clear", "ghost", "--yes")):
+        for words in (
+            ("show", "ghost"),
+            ("grow", "ghost", "2GiB"),
+            ("delete", "ghost", "--yes", "--force"),
+            ("clear", "ghost", "--yes"),
+        ):
             with self.subTest(words=words):
                 said = self.server.refused("volume", *words)
                 self.assertIn("ghost", said)
@@ -207,7 +216,11 @@ class Volumes(SharedServerCase):
             self.assertEqual(len(found), 1, f"{metric} of the volume in /metrics")
             self.assertGreaterEqual(found[0], least, metric)
         keys = "\n".join(samples)
-        for metric in ("aerogel_volume_delay_seconds_total", "aerogel_disk_time_seconds_total", "aerogel_disk_committed_share_ratio"):
+        for metric in (
+            "aerogel_volume_delay_seconds_total",
+            "aerogel_disk_time_seconds_total",
+            "aerogel_disk_committed_share_ratio",
+        ):
             self.assertIn(metric + "{", keys)
         for center in ("thread", "queue", "cache", "slice", "disk"):
             self.assertIn(f'center="{center}"', keys)
@@ -410,4 +423,3 @@ class Servers(ServerCase):
             server.process.send_signal(signal.SIGTERM)
             self.assertIn(b"STOPPING=1", notify.recv(4096))
             self.assertEqual(server.process.wait(STOP_SECONDS), 0)
-

@@ -1,4 +1,5 @@
-"""What an operator expects of commands: questions before harm, exit statuses, and disks that come back by themselves."""
+"""What an operator expects of commands: questions before harm, exit statuses, and disks that come back by
+themselves."""
 
 import json
 import os
@@ -320,7 +321,9 @@ class Tools(SharedServerCase):
         self.assertIn("force", page)
         self.assertTrue((pages / "aerogel.1").exists())
 
-    @unittest.skipUnless(os.environ.get("AEROGEL_TEST_LONG"), "stripping and packing take a minute, in `make test-long`")
+    @unittest.skipUnless(
+        os.environ.get("AEROGEL_TEST_LONG"), "stripping and packing take a minute, in `make test-long`"
+    )
     def test_package_installs_and_runs(self):
         if shutil.which("dpkg-shlibdeps") is None:
             self.skipTest("dpkg-dev is not installed")
@@ -329,7 +332,9 @@ class Tools(SharedServerCase):
         where = self.scratch / "installed"
         run("dpkg-deb", "--extract", package, where)
         installed = where / "usr/bin/aerogel"
-        self.assertLess(installed.stat().st_size, os.stat(places.binary()).st_size / 2, "debug information is installed")
+        self.assertLess(
+            installed.stat().st_size, os.stat(places.binary()).st_size / 2, "debug information is installed"
+        )
         self.assertIn("aerogel", run(installed, "--version").stdout)
         run(installed, "status", "--data", self.server.data)
         unit = (where / "usr/lib/systemd/system/aerogel.service").read_text()

@@ -83,7 +83,9 @@ class Probes(ServerCase):
         self.assertEqual(sorted(os.listdir(self.disk)), ["disk.toml", "lock", "volumes"])
 
     def test_override_is_shown_as_one_and_taken_back(self):
-        self.server.cli("disk", "set", "default", "--profile", "switch_cost_p50_ns=5000000", "--profile", "needs_slices=1")
+        self.server.cli(
+            "disk", "set", "default", "--profile", "switch_cost_p50_ns=5000000", "--profile", "needs_slices=1"
+        )
         value = self.values()["switch_cost_p50_ns"]
         self.assertEqual((value["value"], value["source"]), (5_000_000, "override"))
         shown = self.server.cli("disk", "show", "default").stdout

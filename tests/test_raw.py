@@ -78,8 +78,21 @@ class Clients(RawCase):
     def fio(self, uri, *options):
         report = self.scratch / "fio.json"
         common = ["--name=verified", "--ioengine=nbd", f"--uri={uri}", "--rw=randwrite", "--bsrange=512-64k"]
-        common += ["--blockalign=512", "--verify=crc32c", "--verify_fatal=1", "--iodepth=32", "--randseed=42", "--numjobs=2"]
-        common += ["--size=32m", "--offset_increment=32m", "--verify_state_save=0", "--output-format=json", f"--output={report}"]
+        common += [
+            "--blockalign=512",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--iodepth=32",
+            "--randseed=42",
+            "--numjobs=2",
+        ]
+        common += [
+            "--size=32m",
+            "--offset_increment=32m",
+            "--verify_state_save=0",
+            "--output-format=json",
+            f"--output={report}",
+        ]
         run("fio", *common, *options, seconds=600)
         text = report.read_text()
         jobs = json.loads(text[text.index("{") :])["jobs"]
@@ -153,7 +166,9 @@ class Clients(RawCase):
                 self.assertEqual(found[7 * MIB :], b"d" * MIB)
                 self.assertEqual(device.read(0, 8 * MIB), found, "the device holds something else")
                 given_back = (used - os.stat(device.image).st_blocks) * 512
-                self.assertTrue(given_back >= 6 * MIB if options else given_back == 0, f"{given_back} bytes were given back")
+                self.assertTrue(
+                    given_back >= 6 * MIB if options else given_back == 0, f"{given_back} bytes were given back"
+                )
 
     def test_a_flush_reaches_the_device(self):
         server = self.serve(cache="16MiB")
@@ -319,7 +334,11 @@ class Devices(RawCase):
 
     def test_no_device_and_no_block_device(self):
         server = self.serve()
-        for path, word in ((self.scratch / "absent", "no device"), (self.scratch, "not a block device"), ("/dev/null", "not a block device")):
+        for path, word in (
+            (self.scratch / "absent", "no device"),
+            (self.scratch, "not a block device"),
+            ("/dev/null", "not a block device"),
+        ):
             with self.subTest(path=path):
                 said = server.refused("volume", "create", "v", "--device", str(path), "--force")
                 self.assertIn(word, said)

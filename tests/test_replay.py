@@ -1,4 +1,5 @@
-"""`aerogel-lab replay` against our server and against nbdkit: are all requests made, as described, and is time told truly?"""
+"""`aerogel-lab replay` against our server and against nbdkit: are all requests made, as described, and is time told
+truly?"""
 
 import contextlib
 import json

@@ -69,7 +69,9 @@ class Resources(ServerCase):
 
         until("write-back to end", written, 60)
         before, after = once_per(10, 2, lambda: cpu_seconds(server.pid))
-        self.assertLess((after - before) / 10, 0.01, f"{len(handles)} idle connections use {after - before:.2f} s of CPU in 10 s")
+        self.assertLess(
+            (after - before) / 10, 0.01, f"{len(handles)} idle connections use {after - before:.2f} s of CPU in 10 s"
+        )
 
 
 class Memory(ServerCase):

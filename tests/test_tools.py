@@ -18,7 +18,9 @@ class Tools(SharedServerCase):
         self.assertEqual(shown["protocol"], "newstyle-fixed")
         self.assertTrue(shown["structured"], "structured replies are not negotiated")
         self.assertEqual(export["export-size"], 64 * MIB)
-        wanted = dict.fromkeys("can_flush can_fua can_trim can_zero can_fast_zero can_df can_cache can_multi_conn".split(), True)
+        wanted = dict.fromkeys(
+            "can_flush can_fua can_trim can_zero can_fast_zero can_df can_cache can_multi_conn".split(), True
+        )
         wanted["is_read_only"] = False
         self.assertEqual({key: export.get(key) for key in wanted}, wanted)
         self.assertIn("base:allocation", export["contexts"])

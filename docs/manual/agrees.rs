@@ -1,5 +1,6 @@
-//! For the tests of `node` and `lab`: a page of the manual shows the help as the program prints it. With `UPDATE_MANUAL=1` it is
-//! written. The commands are in the page: `<!-- help: COMMAND, COMMAND -->` before them, `<!-- end -->` behind.
+//! For the tests of `node` and `lab`: a page of the manual shows the help as the program prints it. With
+//! `UPDATE_MANUAL=1` it is written. The commands are in the page: `<!-- help: COMMAND, COMMAND -->` before them, `<!--
+//! end -->` behind.
 
 use std::fs;
 use std::path::Path;

@@ -6,14 +6,14 @@
 //!   handle(now, event)        ───────────►   decides
 //!   poll_action() until None  ◄───────────   Copy/Zero: at once, in order, before the next event
 //!                                            Submit/Send/Receive/Close: may be batched until the end of the pass
-//!   handed_over(at, given)    ───────────►   what was answered has left, as far as given (optional: at once, if never said)
+//!   handed_over(at, given)    ───────────►   what was answered has left, as far as given (optional; default: at once)
 //!   poll_timeout()            ◄───────────   wake me then with Event::Timer
 //!   take_spent() until None   ◄───────────   cost of the event beyond a request and its bytes, by tenant
 //! ```
 //!
-//! Data never passes through: the driver asks [`Server::receive`](crate::Server::receive) what a connection wants next, puts the
-//! bytes there, and says so with an event. Frames named by a `Submit`ted request or by unsent replies are not touched until
-//! `IoDone` or `Sent`.
+//! Data never passes through: the driver asks [`Server::receive`](crate::Server::receive) what a connection wants next,
+//! puts the bytes there, and says so with an event. Frames named by a `Submit`ted request or by unsent replies are not
+//! touched until `IoDone` or `Sent`.
 
 use crate::cache::FrameId;
 use crate::control::{Command, Report, Sizing, TenantId};
@@ -53,8 +53,8 @@ pub enum Event<'a> {
     Header {
         /// From whom.
         conn: ConnId,
-        /// When they could have been read if the driver had had nothing else to do, at most now: the request has waited for
-        /// the thread since.
+        /// When they could have been read if the driver had had nothing else to do, at most now: the request has waited
+        /// for the thread since.
         since: Nanos,
         /// The bytes.
         header: &'a [u8; REQUEST_BYTES],
@@ -144,8 +144,9 @@ pub enum Action {
     Close(ConnId, Farewell),
     /// Nothing refers to this connection any more: the slot may be used again.
     Gone(ConnId),
-    /// The last frame above the limit is free: its memory may be given back, see [`Server::is_retired`](crate::Server::is_retired).
-    /// After a `SetBudget` that was answered with [`Report::Held`]; otherwise its answer says the same.
+    /// The last frame above the limit is free: its memory may be given back, see
+    /// [`Server::is_retired`](crate::Server::is_retired). After a `SetBudget` that was answered with [`Report::Held`];
+    /// otherwise its answer says the same.
     Retired,
     /// Something else was decided for a tenant than before.
     Decided {

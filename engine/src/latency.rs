@@ -5,9 +5,9 @@
 //!   time:      | past, folded together |  slot  |  slot  | slot of now |         5 s each: the latest 10 to 15 s
 //! ```
 //!
-//! A bucket is at most a sixteenth as wide as where it begins, and stands for its middle: log-linear, as HdrHistogram (G. Tene). The
-//! longest latency is kept exactly. Counting one is an addition at a place that its leading bits say. The downside of slots: what is
-//! "of late" is between two and three of them.
+//! A bucket is at most a sixteenth as wide as where it begins, and stands for its middle: log-linear, as HdrHistogram
+//! (G. Tene). The longest latency is kept exactly. Counting one is an addition at a place that its leading bits say.
+//! The downside of slots: what is "of late" is between two and three of them.
 
 use crate::units::{Nanos, SECOND};
 

@@ -54,6 +54,8 @@ bugs! {
     InFlightFlushTrusted,
     /// A write that was in the device when a flush failed counts when it succeeds.
     InFlightWriteTrusted,
+    /// What a killed process wrote and nobody flushed counts as flushed when its successor opens the volume.
+    OpenedAsFlushed,
     /// `clear` does not remember that what it gives up has an older content which no flush covers.
     ClearForgetsEvictions,
     /// A volume's write cache is changed without the flush that brings what is there to the new promise.

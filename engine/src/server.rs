@@ -50,8 +50,8 @@ pub struct Config {
     pub requests_per_connection: u32,
     /// Reply bytes per connection, being read or unsent, above which nothing more is begun for it.
     pub unsent_bytes_per_connection: u64,
-    /// Dirty data is written after at most this long of its tenant's own time, which goes slower, by six at most, while its reads wait and
-    /// the disk is others'.
+    /// Dirty data is written after at most this long of its tenant's own time, which goes slower, by six at most, while
+    /// its reads wait and the disk is others'.
     pub dirty_age_max_ns: Nanos,
     /// Nobody asked for anything this long: never-written ranges may be initialised.
     pub idle_ns: Nanos,
@@ -59,8 +59,8 @@ pub struct Config {
     pub trial_ns_max: Nanos,
     /// Bytes a second that the device reads one after the other, where it is fastest: from the profile.
     pub stream_bytes_per_s: u64,
-    /// Bytes of the largest window that is read ahead of a stream, 0 for none; `None`: as many as R and the disk ask for
-    /// ([`policy::Settings::prefetch_bytes`]). `Command::SetPrefetch` changes it.
+    /// Bytes of the largest window that is read ahead of a stream, 0 for none; `None`: as many as R and the disk ask
+    /// for ([`policy::Settings::prefetch_bytes`]). `Command::SetPrefetch` changes it.
     pub prefetch_bytes_max: Option<u64>,
     /// Seeds hash tables.
     pub seed: u64,
@@ -81,7 +81,8 @@ impl Config {
             switch_ns: 12 * MILLISECOND,
             // Design, section 5.1.
             round_max_ns: 2 * SECOND,
-            // Until a probe says otherwise: slices on a device that does not need them cost less than none on one that does.
+            // Until a probe says otherwise: slices on a device that does not need them cost less than none on one that
+            // does.
             needs_slices: true,
             prices: policy::Prices::default(),
             // Four times what fio or qemu keep in flight.
@@ -308,9 +309,9 @@ impl Server {
         self.connections.get(conn.0 as usize).and_then(|c| c.as_ref()).map_or(0, |c| c.in_flight)
     }
 
-    /// A hint of the headers that come next: looks at what their reads will look at, so that the processor has it at hand. What
-    /// takes three misses of its caches for each request, one after the other, takes three for all of them together. Changes
-    /// nothing. Ends at the first that is no read, as what follows may be a payload.
+    /// A hint of the headers that come next: looks at what their reads will look at, so that the processor has it at
+    /// hand. What takes three misses of its caches for each request, one after the other, takes three for all of them
+    /// together. Changes nothing. Ends at the first that is no read, as what follows may be a payload.
     pub fn look_ahead(&self, conn: ConnId, headers: &[[u8; REQUEST_BYTES]]) {
         let Some(Some(connection)) = self.connections.get(conn.0 as usize) else { return };
         for header in headers {
@@ -351,8 +352,9 @@ impl Server {
         (partition.target / 2).saturating_sub(partition.owed)
     }
 
-    /// Frames that replies to one connection may take now: so many that it has no more than it leaves to others. One that
-    /// does not read gets a quarter of the partition, the next one an eighth, and there is always room for one more.
+    /// Frames that replies to one connection may take now: so many that it has no more than it leaves to others. One
+    /// that does not read gets a quarter of the partition, the next one an eighth, and there is always room for one
+    /// more.
     pub(crate) fn reply_room(&self, connection: &Connection) -> u32 {
         if planted!(UnsentNotBounded) {
             return u32::MAX;

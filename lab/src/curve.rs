@@ -1,8 +1,8 @@
 //! `aerogel-lab curve`: how far the curves that the server keeps are from the truth, and what they cost.
 //!
-//! The same references go through curves of the size that a server uses, from several seeds, and through one that samples everything
-//! and forgets nothing. Read-ahead is part of it: a reader that goes on where it was twice has the next 32 blocks read ahead. Fading is
-//! off, because the truth does not fade.
+//! The same references go through curves of the size that a server uses, from several seeds, and through one that
+//! samples everything and forgets nothing. Read-ahead is part of it: a reader that goes on where it was twice has the
+//! next 32 blocks read ahead. Fading is off, because the truth does not fade.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -172,8 +172,8 @@ fn judge(trace: String, story: &Story, seeds: u64) -> Report {
     }
 }
 
-/// The mean absolute distance of two curves over the sizes that both name, from [`BLOCKS_MIN`] to where the truth is flat:
-/// sizes an octave apart weigh the same.
+/// The mean absolute distance of two curves over the sizes that both name, from [`BLOCKS_MIN`] to where the truth is
+/// flat: sizes an octave apart weigh the same.
 fn distance(view: &View, truth: &View, part: fn(&Point) -> Option<f64>) -> f64 {
     let floor = truth.points.last().and_then(part);
     let judged = truth.points.iter().take_while(|point| part(point) != floor).count() + 1;

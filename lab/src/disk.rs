@@ -17,8 +17,8 @@ use sim::rng::Rng;
 
 use crate::probe::ProbeDrive;
 
-/// The longest list that is read, bytes: ten thousand times the ones that are known. It bounds what a small compressed file
-/// can unpack to.
+/// The longest list that is read, bytes: ten thousand times the ones that are known. It bounds what a small compressed
+/// file can unpack to.
 const LIST_BYTES_MAX: u64 = 1 << 30;
 /// Requests of one measurement of a rate.
 const RATE_REQUESTS: u64 = 5_000;

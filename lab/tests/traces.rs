@@ -122,7 +122,8 @@ fn disksim_as_it_comes() {
 #[test]
 fn msr_as_it_comes() {
     let text = "\u{feff}Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\r\n\
-                128166372003061629,hm,1,Read,383496192,32768,413\r\n128166372002869395,hm,0,write,2822144,4096,58011\r\n";
+                128166372003061629,hm,1,Read,383496192,32768,413\r\n\
+                128166372002869395,hm,0,write,2822144,4096,58011\r\n";
     let (records, trace) = read(text, Format::Msr);
     let expected = [
         record(12_816_637_200_306_162_900, Op::Read, 383_496_192, 32_768, 0),
@@ -326,7 +327,8 @@ proptest! {
                 times += u64::from(back.time_ns != kept.time_ns);
                 ranges += u64::from((back.offset, back.bytes) != (kept.offset, kept.bytes));
                 if format != Format::Blkreplay {
-                    let number = |name: Option<&str>| name.unwrap().trim_start_matches(|c: char| !c.is_ascii_digit()).to_owned();
+                    let is_other = |c: char| !c.is_ascii_digit();
+                    let number = |name: Option<&str>| name.unwrap().trim_start_matches(is_other).to_owned();
                     let name = number(trace.names().name(back.stream));
                     prop_assert!(name.starts_with(&kept.stream.to_string()), "{} {}", name, kept.stream);
                 }
@@ -336,7 +338,8 @@ proptest! {
             let (again, lost) = written(format, &back, trace.names());
             prop_assert_eq!(lost, lab::trace::Losses::default());
             let trace = Trace::new(std::io::Cursor::new(again), format).unwrap();
-            let same = |records: &[Record]| records.iter().map(|r| (r.time_ns, r.op, r.offset, r.bytes)).collect::<Vec<_>>();
+            let part = |r: &Record| (r.time_ns, r.op, r.offset, r.bytes);
+            let same = |records: &[Record]| records.iter().map(part).collect::<Vec<_>>();
             let twice: Vec<Record> = trace.map(|record| record.unwrap()).collect();
             prop_assert_eq!(same(&twice), same(&back));
         }
@@ -344,7 +347,8 @@ proptest! {
 
     /// Whatever the bytes: an end, no panic, and records that can be.
     #[test]
-    fn any_text_is_read_to_an_end(text in "([0-9a-zRW ,;.+\r\n-]|fio version 2 iolog\n|8,0 1 1 0.1 1 Q W 1 [+] 8){0,200}") {
+    fn any_text_is_read_to_an_end(text in "([0-9a-zRW ,;.+\r\n-]|fio version 2 iolog\n|8,0 1 1 0.1 1 Q W 1 [+] \
+                                           8){0,200}") {
         for (format, ..) in Format::ALL {
             for record in Trace::new(std::io::Cursor::new(text.clone()), format).unwrap().flatten() {
                 prop_assert!(record.end() <= 1 << 60);
@@ -360,7 +364,8 @@ fn the_original_is_named_in_a_copy() {
     assert!(text.contains("the original is a\\nname\na notice\n"), "{text}");
 }
 
-/// The command line from end to end: a load is made up, converted, compressed, described; a failure leaves what was there.
+/// The command line from end to end: a load is made up, converted, compressed, described; a failure leaves what was
+/// there.
 #[test]
 fn made_converted_and_described() {
     let directory = tempfile::tempdir().unwrap();

@@ -225,7 +225,10 @@ impl Address {
                     );
                 }
                 let listener = TcpListener::bind(&addresses[..]).await.with_context(|| {
-                    format!("cannot listen at {self} (does another server run there? name other addresses with --nbd and --http)")
+                    format!(
+                        "cannot listen at {self} (does another server run there? name other addresses with --nbd and \
+                         --http)"
+                    )
                 })?;
                 tcp.apply(&listener).with_context(|| format!("cannot set the TCP options of {self}"))?;
                 Ok(Listener::Tcp(listener))

@@ -176,8 +176,8 @@ pub struct Limits {
     pub unsent_per_connection: Size,
     /// Requests in a disk at the same time.
     pub device_depth: u32,
-    /// Dirty data is written after at most this long. Time in which its tenant's reads wait for other tenants' slices hardly counts: beside
-    /// others it may be up to six times as long.
+    /// Dirty data is written after at most this long. Time in which its tenant's reads wait for other tenants' slices
+    /// hardly counts: beside others it may be up to six times as long.
     pub dirty_age: Time,
 }
 

@@ -6,8 +6,8 @@
 //!   gone after=10s for=30s
 //! ```
 //!
-//! Parsed once into what it means for [`sim::fault::layer`]; the text is kept for display. `docs/manual/disk.md` explains
-//! the words.
+//! Parsed once into what it means for [`sim::fault::layer`]; the text is kept for display. `docs/manual/disk.md`
+//! explains the words.
 
 use std::fmt;
 use std::ops::Range;

@@ -27,13 +27,14 @@ pub use mapping::Mapping;
 
 /// Bytes of a frame.
 const FRAME: usize = BLOCK as usize;
-/// Chunks that the frames are divided into at most: the buffers that a ring can know (the kernel's IORING_MAX_REG_BUFFERS).
+/// Chunks that the frames are divided into at most: the buffers that a ring can know (the kernel's
+/// IORING_MAX_REG_BUFFERS).
 pub const CHUNKS_MAX: usize = 1 << 14;
 /// Bytes of a chunk in a pool up to 32 GiB: a huge page, so that pinning it is one page fault.
 const CHUNK_MIN: usize = 2 << 20;
 
-/// A stretch of the frames that becomes resident, is made known to the kernel, and is given back as a whole. Chunks begin at
-/// addresses that are multiples of their size, as huge pages do; the first and the last are seldom whole.
+/// A stretch of the frames that becomes resident, is made known to the kernel, and is given back as a whole. Chunks
+/// begin at addresses that are multiples of their size, as huge pages do; the first and the last are seldom whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Its number.
@@ -70,8 +71,9 @@ impl Frames {
         assert!(from != to, "a frame is not copied onto itself");
         let source = self.memory.address(Segment { frame: from, start, len });
         let target = self.memory.address_for_writing(Segment { frame: to, start, len });
-        // SAFETY: both addresses are inside the mapping for `len` bytes (asserted above), in different frames, so they do not
-        // overlap. `&mut self` keeps other copies away; the kernel writes neither of them now (the engine's contract).
+        // SAFETY: both addresses are inside the mapping for `len` bytes (asserted above), in different frames, so they
+        // do not overlap. `&mut self` keeps other copies away; the kernel writes neither of them now (the engine's
+        // contract).
         unsafe { std::ptr::copy_nonoverlapping(source, target, usize::from(len)) }
     }
 
@@ -82,8 +84,8 @@ impl Frames {
         unsafe { std::ptr::write_bytes(target, 0, usize::from(len)) }
     }
 
-    /// Gives the memory of a chunk back to the system; it reads as zeros from now on. Nobody may use its frames, and the kernel may
-    /// not know them.
+    /// Gives the memory of a chunk back to the system; it reads as zeros from now on. Nobody may use its frames, and
+    /// the kernel may not know them.
     pub fn give_back(&mut self, chunk: &Chunk) {
         let base = self.memory.mapping.address(0) as usize;
         self.memory.mapping.give_back(chunk.addresses.start - base, chunk.addresses.len());
@@ -93,7 +95,8 @@ impl Frames {
     pub fn put(&mut self, segment: Segment, bytes: &[u8]) {
         assert_eq!(bytes.len(), usize::from(segment.len));
         let target = self.memory.address_for_writing(segment);
-        // SAFETY: inside the mapping and not frame 0 (asserted). `bytes` is a reference, and none points into the mapping.
+        // SAFETY: inside the mapping and not frame 0 (asserted). `bytes` is a reference, and none points into the
+        // mapping.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) }
     }
 

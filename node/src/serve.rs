@@ -103,8 +103,8 @@ impl Serve {
         Ok(config)
     }
 
-    /// Runs a server until it is told to end. An error comes with the exit status: 2 if the command line or the configuration is
-    /// wrong, 1 for everything else.
+    /// Runs a server until it is told to end. An error comes with the exit status: 2 if the command line or the
+    /// configuration is wrong, 1 for everything else.
     pub fn run(self) -> Result<ExitCode, (anyhow::Error, u8)> {
         let config = self.config().and_then(|config| start_log(&config.log).map(|()| config));
         run(config.map_err(|error| (error, 2))?, !self.quiet).map_err(|error| (error, 1))

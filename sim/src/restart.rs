@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   process dies ─► its requests go on in the device ─► land, one after the other ─► the last one of a volume: the
-//!                   clients are gone                    (the volume stays closed)    driver flushes it and opens it
+//!                   clients are gone                    (the volume stays closed)    driver opens it
 //! ```
 //!
 //! What the dead server had in memory is lost, as with a power cut; what the device has is not. A flush that fails in
@@ -92,15 +92,14 @@ impl World {
         fenced
     }
 
-    /// No request of an earlier server can change a volume any more: the driver flushes what they brought, and opens
-    /// it.
+    /// No request of an earlier server can change a volume any more: the driver opens it. What they brought is flushed
+    /// by nobody but the engine.
     pub(crate) fn fence_is_over(&mut self, at: usize) {
         let step = self.step;
         let volume = &mut self.volumes[at];
         volume.fenced = false;
         // Flushes that failed while it was closed, after its loss was accepted, are nobody's any more.
         self.disk.forgive(volume.setup.spec.volume, Turn::MAX);
-        self.disk.sync(volume.setup.spec.volume);
         volume.losses.drain(..).for_each(|op| volume.history.end_loss(op, step));
         volume.unsettled.drain(..).for_each(|(op, cells)| volume.history.settle(op, cells, step));
     }

@@ -310,6 +310,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         can_zero: rng.one_in(2),
         can_punch: sparse && rng.chance(700_000),
         read_only: false,
+        unflushed: true,
     };
     VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0, stalled: 0 }
 }

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import random
 import selectors
+import ssl
 import struct
 import time
 
@@ -11,6 +12,8 @@ from . import wire
 
 GIB = 1 << 30
 BLOCK = 4096
+# A socket that does not block, over TLS or not, has nothing or takes nothing.
+NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 PROCESSES = multiprocessing.get_context("fork")
 # What the attackers have in hand before the victim is measured, and how long they may take to get there.
 READY_SECONDS = 60
@@ -72,12 +75,41 @@ def measure(connect, size, seconds):
         process.join()
 
 
+def _behind_all(work, *arguments):
+    # The victim's client is what is measured: it has its processor whenever it wants it.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    work(*arguments)
+
+
+def _spin(processor):
+    os.sched_setaffinity(0, [processor])
+    while True:
+        pass
+
+
+class Awake:
+    """Keeps all processors from sleeping until the end of a `with`. A processor that sleeps takes 20 to 100 us to wake:
+    alone, a client would be measured with that, and under attack without it."""
+
+    def __enter__(self):
+        spin = lambda processor: PROCESSES.Process(target=_behind_all, args=(_spin, processor), daemon=True)
+        self.spinning = [spin(processor) for processor in range(os.cpu_count())]
+        for process in self.spinning:
+            process.start()
+        return self
+
+    def __exit__(self, *_):
+        for process in self.spinning:
+            process.kill()
+            process.join()
+
+
 class Attack:
     """Attacks until the end of a `with`: `work(ready)` runs in its own process and sets `ready` once it attacks."""
 
     def __init__(self, work, *arguments):
         self.ready = PROCESSES.Event()
-        self.process = PROCESSES.Process(target=work, args=(self.ready, *arguments))
+        self.process = PROCESSES.Process(target=_behind_all, args=(work, self.ready, *arguments))
 
     def __enter__(self):
         self.process.start()
@@ -97,6 +129,22 @@ def header(command, cookie, offset, length, flags=0):
     return struct.pack(">IHHQQI", wire.REQUEST, flags, command, cookie, offset, length)
 
 
+def _receive(connection):
+    """Reads what there is, and drops it: how many bytes, or None at the end."""
+    received = 0
+    while True:
+        try:
+            part = len(connection.recv(1 << 20))
+        except NOT_NOW:
+            return received
+        if part == 0:
+            return None
+        received += part
+        # What TLS holds decrypted no selector tells of.
+        if not getattr(connection, "pending", int)():
+            return received
+
+
 def flood(ready, connect, connections, depth, choose, reads=True):
     """Keeps `depth` requests outstanding on each connection; `choose(rng)` gives the bytes of one. Replies are read and
     dropped, or not read at all."""
@@ -111,21 +159,18 @@ def flood(ready, connect, connections, depth, choose, reads=True):
         for key, events in selector.select(1):
             client = key.data
             if events & selectors.EVENT_READ:
-                try:
-                    received = len(client.socket.recv(1 << 20))
-                except BlockingIOError:
-                    received = -1
-                if received == 0:
+                received = _receive(client.socket)
+                if received is None:
                     return
                 # Replies without data: 16 bytes each.
-                answered, client.partial = divmod(client.partial + max(received, 0), 16)
+                answered, client.partial = divmod(client.partial + received, 16)
                 client.wanted += answered
             while client.wanted and len(client.unsent) < 1 << 16:
                 client.unsent += choose(rng)
                 client.wanted -= 1
             try:
                 client.unsent = client.unsent[client.socket.send(client.unsent) :] if client.unsent else b""
-            except BlockingIOError:
+            except NOT_NOW:
                 pass
             begun.add(client)
             wants = selectors.EVENT_READ * reads | (selectors.EVENT_WRITE if client.unsent or client.wanted else 0)

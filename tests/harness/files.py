@@ -57,7 +57,8 @@ def mounted_image(path, at):
 
 
 def when_unused(*command):
-    """Runs mount or umount once nothing holds the file system: a ring's files are closed a little after its process ended."""
+    """Runs mount or umount once nothing holds the file system: a ring's files are closed a little after its process
+    ended."""
     until(f"`{' '.join(map(str, command))}` to succeed", lambda: run(*command, check=False).returncode == 0, 20)
 
 

@@ -1,9 +1,9 @@
 """Verified load: a writer that knows what a disk may hold after a crash.
 
 Each sector that is written carries its own number and a sequence number, over and over. The writer notes, per sector,
-everything it sent since the last content known to be on the medium. After a crash a sector must hold either that content or
-something sent later: an acknowledged flush (on any connection) or a FUA write moves the mark forward, and nothing moves
-it back. Contents that nobody sent (a torn sector, another sector's data, garbage) are found too.
+everything it sent since the last content known to be on the medium. After a crash a sector must hold either that
+content or something sent later: an acknowledged flush (on any connection) or a FUA write moves the mark forward, and
+nothing moves it back. Contents that nobody sent (a torn sector, another sector's data, garbage) are found too.
 """
 
 import errno
@@ -122,7 +122,9 @@ class Load:
         works = [lambda handle, rng, region=region: self._write(handle, rng, region) for region in self.regions]
         works.append(lambda handle, rng: self._flush(handle))
         for number, work in enumerate(works):
-            thread = threading.Thread(target=self._until_cut_off, args=(connect(), random.Random(self.seed + number), work))
+            thread = threading.Thread(
+                target=self._until_cut_off, args=(connect(), random.Random(self.seed + number), work)
+            )
             thread.start()
             self.threads.append(thread)
 

@@ -45,7 +45,17 @@ class Server:
     """`aerogel serve` on its own directory and Unix sockets. Use as a context manager."""
 
     def __init__(
-        self, directory, *, reactor=None, cache="64MiB", config="", http=(), nbd=(), name="data", data=None, binary=None,
+        self,
+        directory,
+        *,
+        reactor=None,
+        cache="64MiB",
+        config="",
+        http=(),
+        nbd=(),
+        name="data",
+        data=None,
+        binary=None,
         probe=False,
     ):
         self.directory = Path(directory)

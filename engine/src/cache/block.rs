@@ -37,7 +37,7 @@ impl Queue {
 /// What is known of 4 KiB of a volume. Masks have a bit for each 512-byte sector.
 ///
 /// ```text
-///   absent ──fill──► filling ──► clean ──write──► dirty ──issue──► writing ──► clean (not yet synced) ──flush──► synced
+///   absent ──fill─► filling ─► clean ──write──► dirty ──issue──► writing ──► clean (not yet synced) ──flush──► synced
 ///                                  ▲                ▲                 │
 ///                                  └── evicted      └──── failed ─────┘
 /// ```

@@ -2,7 +2,8 @@
 //!
 //! A partition holds the frames of one tenant and evicts only inside. Content enters a block in one step, always with a
 //! new frame ([`Cache::write`], [`Cache::end_fill`]); what the old frame has and the new one lacks is copied over. So a
-//! frame that others can see never changes, at the price of copying up to 3.5 KiB when a part of a block is overwritten.
+//! frame that others can see never changes, at the price of copying up to 3.5 KiB when a part of a block is
+//! overwritten.
 
 mod block;
 pub(crate) mod eviction;

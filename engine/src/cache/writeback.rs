@@ -1,10 +1,10 @@
 //! Which blocks go to the device together, and what a block's mask become when they have.
 //!
 //! A run is contiguous on the device: the oldest dirty block, then its dirty neighbours on both sides. What is
-//! clean but known is written again where that joins two runs: sectors of a block, and whole blocks as far as the device passes over them
-//! sooner than it goes to another place; where unknown sectors lie between, each run is a request
-//! of its own ("other sectors are read only if the device's block size demands it"). A block has one write in flight at
-//! most, so the device never has two versions of a sector to reorder.
+//! clean but known is written again where that joins two runs: sectors of a block, and whole blocks as far as the
+//! device passes over them sooner than it goes to another place; where unknown sectors lie between, each run is a
+//! request of its own ("other sectors are read only if the device's block size demands it"). A block has one write in
+//! flight at most, so the device never has two versions of a sector to reorder.
 
 use super::block::{Block, BlockId};
 use super::{Cache, age_ms, runs};
@@ -13,7 +13,8 @@ use crate::disk::durability::DISTRUST_MAX;
 use crate::nbd::Errno;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
-/// Blocks of the longest write, unless the policy wants it shorter: 1 MiB, at which even a fast disk's transfer time hides the request's own cost.
+/// Blocks of the longest write, unless the policy wants it shorter: 1 MiB, at which even a fast disk's transfer time
+/// hides the request's own cost.
 const RUN_BLOCKS_MAX: u64 = 256;
 
 /// A part of a device write: sectors of a block, contiguous.
@@ -77,8 +78,8 @@ impl Cache {
         if durable { self.not_on_medium(id) } else { self.block(id).dirty }
     }
 
-    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of offset, and with those of
-    /// them that had to be written, which were dirty since then.
+    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of
+    /// offset, and with those of them that had to be written, which were dirty since then.
     pub(crate) fn begin_write(
         &mut self,
         now: Nanos,

@@ -1,5 +1,5 @@
-//! How the frames of a disk are divided: who asked for a size gets it, who needs one has at least that, and all that is spare is lent
-//! evenly: the smallest partitions rise first, like water.
+//! How the frames of a disk are divided: who asked for a size gets it, who needs one has at least that, and all that is
+//! spare is lent evenly: the smallest partitions rise first, like water.
 
 use super::{CacheSpec, Refusal, TenantId};
 use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, FRAMES_MIN};
@@ -55,7 +55,8 @@ pub(crate) fn least_bytes(claims: &[(TenantId, Claim)]) -> u64 {
     claims.iter().map(|(_, claim)| bytes_of(claim.least())).sum()
 }
 
-/// Whether one more tenant, or one that changes, can have what it insists on, beside others that have to keep `others` frames.
+/// Whether one more tenant, or one that changes, can have what it insists on, beside others that have to keep `others`
+/// frames.
 pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Refusal> {
     let own = Claim::new(cache, 0).least();
     if others + own <= total {

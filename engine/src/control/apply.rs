@@ -145,7 +145,12 @@ impl Server {
         self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
         self.cache.partition_mut(spec.tenant).volumes += 1;
         self.curve(spec.tenant).opened(spec.volume);
+        let (volume, unflushed) = (spec.volume, spec.unflushed);
         self.volumes[at] = Some(Volume::new(spec));
+        if unflushed && !planted!(OpenedAsFlushed) {
+            self.cache.durability.unsettled(volume);
+            self.flush_arrived(volume, FlushFor::Opening);
+        }
         self.wake_at(self.now + self.config.idle_ns);
         Ok(Some(Report::Done))
     }

@@ -59,6 +59,9 @@ pub struct VolumeSpec {
     pub can_punch: bool,
     /// Every session is read-only, whatever its handshake agreed on.
     pub read_only: bool,
+    /// Whether the device may hold content that no flush covers, of a process that was killed. It is flushed as soon
+    /// as the volume is open. If a device flush fails before that one has succeeded, the content counts as lost.
+    pub unflushed: bool,
 }
 
 impl VolumeSpec {
@@ -78,6 +81,7 @@ impl VolumeSpec {
             can_zero: true,
             can_punch: true,
             read_only: false,
+            unflushed: false,
         }
     }
 }
@@ -212,7 +216,8 @@ pub enum Refusal {
     },
     /// The caches asked for do not fit.
     #[error(
-        "a cache of {asked} bytes does not fit: {free} bytes are not promised to others, and {least} is the least a tenant needs"
+        "a cache of {asked} bytes does not fit: {free} bytes are not promised to others, and {least} is the least a \
+         tenant needs"
     )]
     CacheTooLarge {
         /// Bytes asked for.

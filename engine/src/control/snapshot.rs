@@ -9,8 +9,8 @@ use crate::units::Nanos;
 /// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all others.
 pub const BUCKETS: usize = 26;
 
-/// Latencies, by powers of two of a microsecond: what is summed up over volumes and servers. Exact percentiles are those of
-/// [`TenantStats::latency`].
+/// Latencies, by powers of two of a microsecond: what is summed up over volumes and servers. Exact percentiles are
+/// those of [`TenantStats::latency`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// Counts by bucket.
@@ -81,12 +81,13 @@ pub struct VolumeStats {
     pub prefetched_blocks: u64,
     /// Blocks of reads that had to come from the device.
     pub miss_blocks: u64,
-    /// Nanoseconds that requests, their replies up to the last byte, and what the device had done for them waited while the thread did other
-    /// work.
+    /// Nanoseconds that requests, their replies up to the last byte, and what the device had done for them waited while
+    /// the thread did other work.
     pub thread_delay_ns: u64,
     /// Nanoseconds that requests waited for frames of their partition.
     pub cache_delay_ns: u64,
-    /// Nanoseconds that device requests waited before they were given to the device, while their tenant could have had it.
+    /// Nanoseconds that device requests waited before they were given to the device, while their tenant could have had
+    /// it.
     pub queue_delay_ns: u64,
     /// Nanoseconds that device requests waited while the disk was another tenant's.
     pub slice_delay_ns: u64,
@@ -131,8 +132,8 @@ pub struct TenantStats {
     pub dirty_frames: u64,
     /// Nanoseconds in which it had a request outstanding, of a client or of the device.
     pub wanting_ns: Nanos,
-    /// What its work so far would have taken alone, with the whole disk and the whole cache, nanoseconds; 0 under a policy that does not
-    /// tell tenants apart. A little of it may be taken back when a slice ends.
+    /// What its work so far would have taken alone, with the whole disk and the whole cache, nanoseconds; 0 under a
+    /// policy that does not tell tenants apart. A little of it may be taken back when a slice ends.
     pub worth_ns: Nanos,
     /// Its disk time; `None` under a policy that does not tell tenants apart.
     pub plan: Option<TenantPlan>,

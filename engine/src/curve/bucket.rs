@@ -92,8 +92,8 @@ impl Tally {
     /// The part that needs the disk for each bucket, 0 to 1: falls with size. `None` without references.
     ///
     /// Hot blocks are few, so a sample has too many or too few of them, and that is most of its error. Blocks are
-    /// sampled evenly, so what the sample's weight lacks to the weight of all is hot references: it is entered where those
-    /// fall that came soon after another (SHARDS-adj, which enters them at the smallest size).
+    /// sampled evenly, so what the sample's weight lacks to the weight of all is hot references: it is entered where
+    /// those fall that came soon after another (SHARDS-adj, which enters them at the smallest size).
     pub(super) fn misses(&self) -> Option<[f64; BUCKETS]> {
         let all = self.weight();
         if all <= 0.0 {

@@ -1,14 +1,16 @@
-//! A miniature cache: a sample of the blocks in a partition that is as much smaller, under the policy that is asked about.
+//! A miniature cache: a sample of the blocks in a partition that is as much smaller, under the policy that is asked
+//! about.
 //!
 //! ```text
 //!   rate = places / size        a partition of 131,072 blocks, seen through one block of 386: 340 places
 //! ```
 //!
-//! The order of eviction is [`crate::cache::eviction`], the code of real partitions. What is dirty does not go, and what is half
-//! a partition of dirt is written; writing takes no time here.
+//! The order of eviction is [`crate::cache::eviction`], the code of real partitions. What is dirty does not go, and
+//! what is half a partition of dirt is written; writing takes no time here.
 //!
-//! Source: Waldspurger, Saemundsson, Ahmad, Park, "Cache modeling and optimization using miniature simulations" (ATC 2017).
-//! Downside: one size each, so there are few, an octave apart; and 340 places are an error of two to four percent where a curve is steep.
+//! Source: Waldspurger, Saemundsson, Ahmad, Park, "Cache modeling and optimization using miniature simulations" (ATC
+//! 2017). Downside: one size each, so there are few, an octave apart; and 340 places are an error of two to four
+//! percent where a curve is steep.
 
 use hashbrown::HashTable;
 
@@ -78,7 +80,8 @@ impl Kind {
         self.absorbed *= factor;
     }
 
-    /// The part that needs the disk. What the sample lacks to `expected` is hot references, of which `hot` are absorbed.
+    /// The part that needs the disk. What the sample lacks to `expected` is hot references, of which `hot` are
+    /// absorbed.
     pub(super) fn misses(&self, expected: f64, hot: f64) -> f64 {
         let absorbed = self.absorbed + (expected - self.sampled) * hot;
         if expected > 0.0 { (1.0 - absorbed / expected).clamp(0.0, 1.0) } else { 1.0 }

@@ -1,5 +1,5 @@
-//! What a tenant's cache absorbs, and what it would absorb if it were larger or smaller: its miss ratio against cache size, always,
-//! from a sample of its requests.
+//! What a tenant's cache absorbs, and what it would absorb if it were larger or smaller: its miss ratio against cache
+//! size, always, from a sample of its requests.
 //!
 //! ```text
 //!   volume/read, write, prefetch ─► hash < threshold? no: counted, that is all
@@ -8,19 +8,19 @@
 //!                                      └─► miniature caches of another policy             ─► hits: what if
 //! ```
 //!
-//! Absorbed is what needs no disk: reads of what is in the cache, and writes to blocks that are still dirty, with no flush
-//! and no write-back between. Reads and writes are told apart. A block that was read ahead and is then asked for is absorbed
-//! only where the cache would have had it without. Holes are absorbed by any size.
+//! Absorbed is what needs no disk: reads of what is in the cache, and writes to blocks that are still dirty, with no
+//! flush and no write-back between. Reads and writes are told apart. A block that was read ahead and is then asked for
+//! is absorbed only where the cache would have had it without. Holes are absorbed by any size.
 //!
-//! **Fading.** A reference weighs half as much after four times as many references as the curve remembers blocks (at least
-//! 65,536). Counted in references and not in seconds: a curve must have seen a working set a few times over to know it, however
-//! long that takes, and a tenant that rests for a night has the same needs in the morning.
+//! **Fading.** A reference weighs half as much after four times as many references as the curve remembers blocks (at
+//! least 65,536). Counted in references and not in seconds: a curve must have seen a working set a few times over to
+//! know it, however long that takes, and a tenant that rests for a night has the same needs in the morning.
 //!
 //! **Memory** is fixed: see [`Limits::within`]. Nothing is allocated on the data path.
 //!
-//! Downside: what is near each other is written back together, which samples cannot see; so writes of neighbours count as absorbed
-//! a little more than they are. Frames of payload and replies, which a partition also holds, are not in the sizes. `docs/design/curve.md`
-//! has the formulas.
+//! Downside: what is near each other is written back together, which samples cannot see; so writes of neighbours count
+//! as absorbed a little more than they are. Frames of payload and replies, which a partition also holds, are not in the
+//! sizes. `docs/design/curve.md` has the formulas.
 
 mod bucket;
 mod feed;
@@ -40,12 +40,15 @@ use samples::{Dirt, Samples};
 /// Hashes are below.
 const ALL: u64 = 1 << 32;
 
-/// A reference comes soon after another one if at most one in so many of the samples was referred to between: hot blocks do.
+/// A reference comes soon after another one if at most one in so many of the samples was referred to between: hot
+/// blocks do.
 const SOON: u32 = 64;
 
-/// The shortest half-life, references: enough that noise is below a percent (65,536 references at a rate of 1/8 are 8,192).
+/// The shortest half-life, references: enough that noise is below a percent (65,536 references at a rate of 1/8 are
+/// 8,192).
 const HALF_LIFE_MIN: u64 = 1 << 16;
-/// A half-life in blocks that the curve remembers: a working set has been used a few times before half of its first use fades.
+/// A half-life in blocks that the curve remembers: a working set has been used a few times before half of its first use
+/// fades.
 const HALF_LIFE_ROUNDS: u64 = 4;
 /// Steps of a half-life: how often weights change, and how often it is looked for what is to be forgotten.
 const STEPS: u64 = 64;
@@ -120,8 +123,8 @@ impl Limits {
     }
 }
 
-/// The capacity of an index of so many entries that never grows: one that is at most half full when what was removed has
-/// filled it is put in order in place (hashbrown, `reserve_rehash`), and nothing is allocated.
+/// The capacity of an index of so many entries that never grows: one that is at most half full when what was removed
+/// has filled it is put in order in place (hashbrown, `reserve_rehash`), and nothing is allocated.
 fn index_capacity(entries: usize) -> usize {
     2 * entries
 }
@@ -295,7 +298,8 @@ impl Curve {
     }
 
     /// The blocks `first..past` of a volume are dropped from the cache, dirt and all: they were trimmed or zeroed. What
-    /// was referred to before them counts as nearer than it is, by as much as was dropped, until it is referred to again.
+    /// was referred to before them counts as nearer than it is, by as much as was dropped, until it is referred to
+    /// again.
     pub fn dropped(&mut self, volume: VolumeId, first: u64, past: u64) {
         if past - first > 4 * u64::from(self.samples.recorded()) {
             let gone = |block: &Block| block.volume == volume.0 && (first..past).contains(&block.number);

@@ -1,4 +1,5 @@
-//! The sampled blocks: when each was referred to last, and from which cache size on it would be there, sector by sector.
+//! The sampled blocks: when each was referred to last, and from which cache size on it would be there, sector by
+//! sector.
 //!
 //! ```text
 //!   hash of a block < counted      its references are recorded, each for 1 / rate of them
@@ -6,16 +7,17 @@
 //!                   otherwise      not sampled: nothing is kept of it
 //! ```
 //!
-//! A block is sampled by its number, for good: so all its references are, and the distance between two of them, in sampled
-//! blocks, is the distance in blocks times the rate. When the table is full, `admitted` falls by a sixteenth and what is
-//! above it goes. When it is almost empty it doubles again, and those who are new are watched in silence first, because nobody
-//! knows whether they were there before.
+//! A block is sampled by its number, for good: so all its references are, and the distance between two of them, in
+//! sampled blocks, is the distance in blocks times the rate. When the table is full, `admitted` falls by a sixteenth
+//! and what is above it goes. When it is almost empty it doubles again, and those who are new are watched in silence
+//! first, because nobody knows whether they were there before.
 //!
-//! What is beyond the largest size of interest goes, oldest first, and what was not referred to for [`FORGET_HALF_LIVES`]: one long scan does not keep the rate low for ever.
+//! What is beyond the largest size of interest goes, oldest first, and what was not referred to for
+//! [`FORGET_HALF_LIVES`]: one long scan does not keep the rate low for ever.
 //!
-//! Source: Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS" (FAST 2015), fixed size. Ours: it
-//! evicts by sixteenths instead of one at a time, weighs a reference when it is recorded instead of rescaling histograms, raises
-//! the rate again, forgets, and knows sectors, dirt and read-ahead.
+//! Source: Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS" (FAST 2015), fixed size.
+//! Ours: it evicts by sixteenths instead of one at a time, weighs a reference when it is recorded instead of rescaling
+//! histograms, raises the rate again, forgets, and knows sectors, dirt and read-ahead.
 
 use hashbrown::HashTable;
 
@@ -26,11 +28,12 @@ use crate::units::{SECTORS_PER_BLOCK, SectorMask};
 
 /// Stands for no slot.
 const NONE: u32 = u32::MAX;
-/// Slots for each sample: two are in use at most (its last reference and its last write), so that there are as many free ones
-/// as samples when they are numbered anew.
+/// Slots for each sample: two are in use at most (its last reference and its last write), so that there are as many
+/// free ones as samples when they are numbered anew.
 const SLOTS_PER_SAMPLE: usize = 3;
-/// A block that was not referred to for so many of the curve's half-lives is forgotten. They are four times as many references
-/// as there are blocks, at least: one of a working set that is used evenly is found in 32 rounds of it (all but e^-32).
+/// A block that was not referred to for so many of the curve's half-lives is forgotten. They are four times as many
+/// references as there are blocks, at least: one of a working set that is used evenly is found in 32 rounds of it (all
+/// but e^-32).
 const FORGET_HALF_LIVES: u64 = 8;
 /// References that a sample's clock does not tell apart.
 const TICK: u64 = 1024;
@@ -202,7 +205,8 @@ impl Samples {
         self.outcome(hash, depth, absorbed_by)
     }
 
-    /// A block is read though nobody asked for it: it takes its place, but what it then absorbs is not the cache's merit.
+    /// A block is read though nobody asked for it: it takes its place, but what it then absorbs is not the cache's
+    /// merit.
     pub(super) fn read_ahead(&mut self, block: Block, hash: u32, references: u64) {
         let (id, depth) = self.refer(block, hash, references);
         let at = self.size_of(depth);

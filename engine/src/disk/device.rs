@@ -164,8 +164,8 @@ impl Device {
         self.policy.drop_tenant(now, tenant);
     }
 
-    /// Other settings; perhaps another policy. What waits moves to it in the order in which it came; what is in the device
-    /// comes back without its notice.
+    /// Other settings; perhaps another policy. What waits moves to it in the order in which it came; what is in the
+    /// device comes back without its notice.
     pub(crate) fn set_policy(&mut self, now: Nanos, settings: policy::Settings) {
         let is_other = settings.is_other(&self.settings);
         self.settings = settings;
@@ -237,9 +237,9 @@ impl Device {
         bytes / BLOCK
     }
 
-    /// The most clean blocks that are written again to join two runs of dirt. On a device with heads the next place, however near, costs
-    /// settling and waiting for it to come round; passing over so much takes a sixteenth of what a turn to another tenant
-    /// does, which is less.
+    /// The most clean blocks that are written again to join two runs of dirt. On a device with heads the next place,
+    /// however near, costs settling and waiting for it to come round; passing over so much takes a sixteenth of what a
+    /// turn to another tenant does, which is less.
     pub(crate) fn gap_blocks_max(&self) -> u64 {
         let policy::Settings { needs_slices, switch_ns, stream_bytes_per_s, .. } = self.settings;
         let bytes = u128::from(switch_ns / 16) * u128::from(stream_bytes_per_s) / u128::from(SECOND);
@@ -285,7 +285,8 @@ impl Device {
         self.policy.hurry(tenant, &is_write);
     }
 
-    /// Takes back those of a tenant's requests that wait for their turn and that are `unwanted`: the caller forgets them.
+    /// Takes back those of a tenant's requests that wait for their turn and that are `unwanted`: the caller forgets
+    /// them.
     pub(crate) fn withdraw(
         &mut self,
         now: Nanos,

@@ -78,7 +78,8 @@ pub(crate) struct Durability {
 }
 
 impl Durability {
-    /// A volume is served from now on. Everything on the medium is settled.
+    /// A volume is served from now on. Everything that the device has of it is settled, unless the caller says
+    /// otherwise ([`Durability::unsettled`]).
     pub(crate) fn opened(&mut self, volume: VolumeId) {
         let at = volume.0 as usize;
         if self.volumes.len() <= at {
@@ -119,7 +120,7 @@ impl Durability {
     }
 
     /// The device has content of the volume that no flush covers and that the cache does not have: zeros that it made,
-    /// or what an accepted loss leaves.
+    /// what an accepted loss leaves, or what a killed process wrote.
     pub(crate) fn unsettled(&mut self, volume: VolumeId) {
         let generation = self.written(volume);
         self.evicted(volume, generation);

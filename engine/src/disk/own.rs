@@ -1,18 +1,21 @@
 //! The clock by which a tenant's dirt ages: it goes slower while the tenant waits to read and the disk is others'.
 //!
 //! ```text
-//!   a read waits, the disk is others' ─► waited        own time goes as fast as 1 - waited / past, of late; at least a sixth
+//!   a read waits, the disk is others' ─► waited  own time goes as fast as 1 - waited / past, of late; at least a sixth
 //! ```
 //!
-//! In five seconds of the day's time a tenant with half a disk overwrites what is dirty half as often as alone, and as much of it would go to
-//! the disk for half of the work: a loss that no slice gives back. In five seconds of its own time it does what it does alone.
-//! Who waits for nothing, or for nobody, has the day's time; so has who only writes, since his writes wait for no disk.
+//! In five seconds of the day's time a tenant with half a disk overwrites what is dirty half as often as alone, and as
+//! much of it would go to the disk for half of the work: a loss that no slice gives back. In five seconds of its own
+//! time it does what it does alone. Who waits for nothing, or for nobody, has the day's time; so has who only writes,
+//! since his writes wait for no disk.
 //!
-//! Downside: beside others what nobody flushed is that much longer not on the medium, though it is no more of the client's work.
+//! Downside: beside others what nobody flushed is that much longer not on the medium, though it is no more of the
+//! client's work.
 
 use crate::units::{Nanos, SECOND};
 
-/// Dirt never waits for more than so many times its age: 30 s if that is 5 s, as long as Linux lets it (`dirty_expire_centisecs`).
+/// Dirt never waits for more than so many times its age: 30 s if that is 5 s, as long as Linux lets it
+/// (`dirty_expire_centisecs`).
 pub(crate) const SLOWEST: u64 = 6;
 /// How often the rate is looked at, and how long the past is that counts: several of the longest rounds.
 pub(crate) const LOOK_NS: Nanos = SECOND;

@@ -1,4 +1,5 @@
-//! What was answered is counted when its reply has left: how long it took, and how long its reply waited for the thread.
+//! What was answered is counted when its reply has left: how long it took, and how long its reply waited for the
+//! thread.
 //!
 //! ```text
 //!   since ───────── now ═══════════════ now ──────────── handed over
@@ -6,9 +7,10 @@
 //!     does other work  the engine works    does other work    latency: all of it
 //! ```
 //!
-//! A driver reads its clock once in many events, so to the engine what it does in between takes no time. A driver that says
-//! when replies have left ([`Server::handed_over`]) has that time counted as the delay of the thread; for one that does not, they leave at once.
-//! A reply that a driver sends in parts has left when its last byte has: where that is among all the bytes of its connection is noted.
+//! A driver reads its clock once in many events, so to the engine what it does in between takes no time. A driver that
+//! says when replies have left ([`Server::handed_over`]) has that time counted as the delay of the thread; for one that
+//! does not, they leave at once. A reply that a driver sends in parts has left when its last byte has: where that is
+//! among all the bytes of its connection is noted.
 
 use super::Kind;
 use crate::disk::VolumeId;
@@ -50,9 +52,9 @@ impl Server {
         self.answered.push(Answered { volume, kind, arrived, at: self.now, conn, end });
     }
 
-    /// What was answered so far left at `at`: it was given to the sockets, as far as they took it. Said before the next event, or
-    /// not at all. `given(conn)`: only so many of its outgoing bytes, and what is beyond them waits for the thread: a reply that
-    /// ends there has not left yet.
+    /// What was answered so far left at `at`: it was given to the sockets, as far as they took it. Said before the next
+    /// event, or not at all. `given(conn)`: only so many of its outgoing bytes, and what is beyond them waits for the
+    /// thread: a reply that ends there has not left yet.
     pub fn handed_over(&mut self, at: Nanos, given: impl Fn(ConnId) -> Option<u64>) {
         let mut answered = std::mem::take(&mut self.answered);
         answered.retain(|answer| {

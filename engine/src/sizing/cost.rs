@@ -1,10 +1,11 @@
 //! What a block that goes to the disk costs a tenant: disk time, measured.
 //!
-//! A disk with heads does one thing at a time, so what a request took is the time since the one before it came back, or since
-//! it was given to the device; on others that is what it took of the device's throughput. Writes are told apart by how much was dirty
-//! at the time: the more there is to choose from, the more neighbours go together.
+//! A disk with heads does one thing at a time, so what a request took is the time since the one before it came back, or
+//! since it was given to the device; on others that is what it took of the device's throughput. Writes are told apart
+//! by how much was dirty at the time: the more there is to choose from, the more neighbours go together.
 //!
-//! Downside: a tenant that reads sequentially and at random has one time for both, though its cache absorbs mostly the latter.
+//! Downside: a tenant that reads sequentially and at random has one time for both, though its cache absorbs mostly the
+//! latter.
 
 use crate::units::Nanos;
 
@@ -14,7 +15,8 @@ const OCTAVES: usize = 32;
 const HALF_LIFE_BLOCKS: f64 = 16_384.0;
 /// Blocks of an octave below which it is not believed.
 const BLOCKS_LEAST: f64 = 64.0;
-/// What a miss costs as long as none was seen: half a turn at 7,200 rpm and a medium seek, as in `disk::policy::cost_ns`.
+/// What a miss costs as long as none was seen: half a turn at 7,200 rpm and a medium seek, as in
+/// `disk::policy::cost_ns`.
 const UNKNOWN_NS: f64 = 8e6;
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -1,21 +1,23 @@
-//! What writing costs a tenant, and what it would cost with the whole cache, beside the others and alone: its dirt in miniature, three
-//! times, fed with the same writes.
+//! What writing costs a tenant, and what it would cost with the whole cache, beside the others and alone: its dirt in
+//! miniature, three times, fed with the same writes.
 //!
 //! ```text
 //!   a write ─► hash of its region < admitted? ─► NOW    its partition's half, 5 s
 //!                                              ─► ROOMY  half of the whole cache, 5 s
-//!                                              ─► ALONE  half of the whole cache, 5 s of the time that it would have taken alone
+//!                                              ─► ALONE  half of the cache, 5 s of the time that it would take alone
 //!              the oldest region of a pool that is too full or too old goes to the disk: so many runs, so many blocks
 //! ```
 //!
-//! More dirt absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on what is written and when: alone a
-//! tenant does in five seconds what takes it minutes beside seven others, and all that time its dirt may not wait. A curve of single blocks
-//! sees neither. What counts is the proportion of the three: what is wrong of all is wrong of none.
+//! More dirt absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on what is
+//! written and when: alone a tenant does in five seconds what takes it minutes beside seven others, and all that time
+//! its dirt may not wait. A curve of single blocks sees neither. What counts is the proportion of the three: what is
+//! wrong of all is wrong of none.
 //!
-//! Regions of 256 blocks, the longest write, are sampled by their number, so that neighbours are seen together: all of them as long as the table holds them,
-//! else fewer, as in SHARDS (Waldspurger et al., FAST 2015).
+//! Regions of 256 blocks, the longest write, are sampled by their number, so that neighbours are seen together: all of
+//! them as long as the table holds them, else fewer, as in SHARDS (Waldspurger et al., FAST 2015).
 //!
-//! Downside: a region goes as a whole, in its runs; of a partition only blocks around the oldest do. Trimmed dirt goes to the disk as if it had not been.
+//! Downside: a region goes as a whole, in its runs; of a partition only blocks around the oldest do. Trimmed dirt goes
+//! to the disk as if it had not been.
 
 use hashbrown::HashTable;
 
@@ -101,7 +103,8 @@ struct Pool {
     newest: u32,
     /// What went to the disk: how many runs its blocks were.
     written: Written,
-    /// Blocks that became dirty, and so will go. What went is no measure of that while a pool fills, which a large one does for minutes.
+    /// Blocks that became dirty, and so will go. What went is no measure of that while a pool fills, which a large one
+    /// does for minutes.
     entered: f64,
 }
 
@@ -321,8 +324,8 @@ impl Dirt {
 }
 
 impl Written {
-    /// What this takes by what `now` took, if there a block took `mean_ns` on average, `transfer_ns` of it on its way, and the rest is
-    /// what going to each run cost. 1 if nothing was written.
+    /// What this takes by what `now` took, if there a block took `mean_ns` on average, `transfer_ns` of it on its way,
+    /// and the rest is what going to each run cost. 1 if nothing was written.
     pub(super) fn by(self, now: Written, mean_ns: f64, transfer_ns: f64) -> f64 {
         if now.blocks <= 0.0 || mean_ns <= 0.0 {
             return 1.0;
@@ -382,7 +385,8 @@ mod tests {
 
     #[test]
     fn more_dirt_has_neighbours_and_absorbs_overwrites() {
-        // Every fourth block of ten regions, four times over, each time the next ones: a pool of ten regions has them together.
+        // Every fourth block of ten regions, four times over, each time the next ones: a pool of ten regions has them
+        // together.
         let mut dirt = dirt(8, 1000);
         for round in 0..4 {
             for region in 0..10 {

@@ -1,26 +1,29 @@
-//! What cache is worth to a tenant: its throughput by the size of its partition, as a part of what the whole cache gives it.
+//! What cache is worth to a tenant: its throughput by the size of its partition, as a part of what the whole cache
+//! gives it.
 //!
 //! ```text
 //!   S(c) = reads x (m_r(c) x disk_r + (1 - m_r(c)) x hit)  +  writes x (m_w(c) x disk_w(c / 2) + (1 - m_w(c)) x hit)
 //!   R_cache(c) = S(alone) / S(c)
 //! ```
 //!
-//! m are the parts that go to the disk by the tenant's curve; half a partition is dirt at most, and dirt is cheaper to write the more
-//! there is of it. What it would cost with more than the tenant has, and alone, `dirt.rs` knows ([`Gain`]).
+//! m are the parts that go to the disk by the tenant's curve; half a partition is dirt at most, and dirt is cheaper to
+//! write the more there is of it. What it would cost with more than the tenant has, and alone, `dirt.rs` knows
+//! ([`Gain`]).
 //!
 //! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S.
-//! Downside: hits and misses are taken to follow each other, as if the client had one request at a time. With more the hits cost
-//! even less; beside a disk's milliseconds it makes no difference.
+//! Downside: hits and misses are taken to follow each other, as if the client had one request at a time. With more the
+//! hits cost even less; beside a disk's milliseconds it makes no difference.
 
 use super::cost::Cost;
 use crate::cache::FRAMES_MIN;
 use crate::curve::{Point, View};
 
-/// What an absorbed block takes: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU and 14 us on
-/// the way for one at a time, and less for several. A hundredth of a seek is near enough.
+/// What an absorbed block takes: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU
+/// and 14 us on the way for one at a time, and less for several. A hundredth of a seek is near enough.
 const HIT_NS: f64 = 10_000.0;
 
-/// What writes would take, by what they take in the partition that there is: with the whole cache beside the others, and alone.
+/// What writes would take, by what they take in the partition that there is: with the whole cache beside the others,
+/// and alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gain {
     /// Frames of the partition.
@@ -49,7 +52,8 @@ pub(super) struct Load {
 const OTHER_FRAMES: u64 = FRAMES_MIN as u64;
 
 impl Load {
-    /// From a curve, measured times, and what more dirt would gain; `None` without any reference. `whole` frames are the whole cache.
+    /// From a curve, measured times, and what more dirt would gain; `None` without any reference. `whole` frames are
+    /// the whole cache.
     pub(super) fn new(view: &View, cost: &Cost, gain: Gain, whole: u64) -> Option<Load> {
         let all = view.reads + view.writes;
         if all <= 0.0 {

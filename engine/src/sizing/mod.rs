@@ -3,15 +3,15 @@
 //! ```text
 //!   curve ─────► misses by size ─┐
 //!   device ────► time of a miss ─┴► load: R_cache by size ─┐
-//!   policy ────► loss, weight ─────► R_time by round ──────┴► split: the shortest round in which R_time x R_cache >= R for all,
+//!   policy ───► loss, weight ───► R_time by round ────┴► split: shortest round with R_time x R_cache >= R for all,
 //!                                                             within the memory there is
 //!   trial: whether the curve can be believed yet              │
 //!                                                             ▼
 //!   review, once a second: decisions, partitions, and the part of R that is asked of each tenant's slices
 //! ```
 //!
-//! `load`, `split`, `trial` and `cost` are plain arithmetic; only `review.rs` knows the server. `docs/design/sizing.md` says why
-//! all this is as it is.
+//! `load`, `split`, `trial` and `cost` are plain arithmetic; only `review.rs` knows the server. `docs/design/sizing.md`
+//! says why all this is as it is.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), section 3.4 of the cache; DESIGN 6.
 
@@ -37,8 +37,8 @@ pub struct Sizing {
     pub since: Nanos,
     /// R that is asked of the disk, thousandths.
     pub insulation_permille: u32,
-    /// The least cache with which it keeps R in a round of `round_ns`. `None` while its load is not known, and where no cache is
-    /// enough.
+    /// The least cache with which it keeps R in a round of `round_ns`. `None` while its load is not known, and where no
+    /// cache is enough.
     pub need_bytes: Option<u64>,
     /// Cache that nobody takes from it while it has this decision.
     pub kept_bytes: u64,
@@ -46,15 +46,16 @@ pub struct Sizing {
     pub lent_bytes: u64,
     /// R_time: the part of its slices that it would not lose in a round of `round_ns`, thousandths.
     pub time_permille: u32,
-    /// R_cache: the part of its throughput with the whole cache that it has with its partition, thousandths. `None` while its
-    /// load is not known.
+    /// R_cache: the part of its throughput with the whole cache that it has with its partition, thousandths. `None`
+    /// while its load is not known.
     pub cache_permille: Option<u32>,
-    /// R_time x R_cache: the R that it has with all that it was given; of a tenant served as well as can be, the best it can have.
+    /// R_time x R_cache: the R that it has with all that it was given; of a tenant served as well as can be, the best
+    /// it can have.
     pub best_permille: Option<u32>,
     /// The round, while all tenants are busy.
     pub round_ns: Nanos,
-    /// How long a request waits for the next slice of its tenant at most, while all are busy; a round more beside a long slice, in which
-    /// losses are measured.
+    /// How long a request waits for the next slice of its tenant at most, while all are busy; a round more beside a
+    /// long slice, in which losses are measured.
     pub wait_ns: Nanos,
 }
 
@@ -63,7 +64,8 @@ pub struct Sizing {
 pub enum Decision {
     /// It is not known yet what it needs. It has cache that nobody needs, and its share of time.
     Trial(Doubt),
-    /// It keeps R as far as its load stays as it was; or it was asked to have so much cache, and its load is not known yet.
+    /// It keeps R as far as its load stays as it was; or it was asked to have so much cache, and its load is not known
+    /// yet.
     Admitted,
     /// It cannot have R: this is what is missing. It has its share of time, and of what cache is spare.
     BestEffort(Bound),
@@ -101,8 +103,8 @@ pub enum Bound {
         /// Nanoseconds of the round that R needs.
         needs_ns: Nanos,
     },
-    /// Dirt may not wait: alone it does so much in that time that more of it is overwritten, or goes together, than any cache can give
-    /// it beside others.
+    /// Dirt may not wait: alone it does so much in that time that more of it is overwritten, or goes together, than any
+    /// cache can give it beside others.
     Age {
         /// R_cache with the whole cache, thousandths.
         most_permille: u32,

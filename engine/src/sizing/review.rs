@@ -18,13 +18,14 @@ use crate::units::{BLOCK, Nanos, SECOND, Share};
 
 /// How often needs are looked at: often beside the seconds that a curve takes to change, seldom beside what it costs.
 const REVIEW_NS: Nanos = SECOND;
-/// Tenants whose curves are looked at in one review; more take turns. 20 us each: nobody waits for more than about a millisecond.
+/// Tenants whose curves are looked at in one review; more take turns. 20 us each: nobody waits for more than about a
+/// millisecond.
 const LOOKS_MAX: usize = 64;
 /// Windows of read-ahead that a partition has to hold for each stream: two in the quarter that streams may use
 /// (`volume/prefetch.rs`).
 const WINDOWS: u64 = 8;
-/// Blocks with which a writer's runs are as long as they get: two of the largest device requests being written, as much again
-/// arriving, half the partition being dirt.
+/// Blocks with which a writer's runs are as long as they get: two of the largest device requests being written, as much
+/// again arriving, half the partition being dirt.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
 /// Bytes of tenants' dirt in miniature for each frame of a disk's memory, and of one tenant at most.
@@ -111,7 +112,8 @@ impl OfTenant {
         }
     }
 
-    /// What writes would take by what they take, with a partition of `target` frames, where a block is on its way for `transfer_ns`.
+    /// What writes would take by what they take, with a partition of `target` frames, where a block is on its way for
+    /// `transfer_ns`.
     fn gain(&self, target: u64, transfer_ns: f64) -> Gain {
         let [now, roomy, alone] = [NOW, ROOMY, ALONE].map(|pool| self.dirt.written(pool));
         let mean_ns = self.cost.any_write_ns().unwrap_or(0.0);

@@ -1,8 +1,9 @@
 //! Whether a tenant's curve can be believed: it has not changed much while the number of requests doubled.
 //!
-//! A curve that has seen n requests is compared with the one that had seen half as many, at sizes an octave apart. What has
-//! not been asked for twice yet is not on it, so the curve of a large working set keeps changing until that has been used a few
-//! times over; then, or at a time limit, it is decided. A curve that grows later is no surprise: needs are followed.
+//! A curve that has seen n requests is compared with the one that had seen half as many, at sizes an octave apart. What
+//! has not been asked for twice yet is not on it, so the curve of a large working set keeps changing until that has
+//! been used a few times over; then, or at a time limit, it is decided. A curve that grows later is no surprise: needs
+//! are followed.
 
 use crate::curve::View;
 use crate::units::Nanos;

@@ -1,14 +1,16 @@
 //! What a tenant's work would have taken alone: with the whole disk, and with the whole cache.
 //!
 //! ```text
-//!   useful   what the disk's work would have taken without turning     (policy: from the middle of the tenant's slices)
+//!   useful   what the disk's work would have taken without turning  (policy: from the middle of the tenant's slices)
 //!   worth  = useful x (reads x  m_r(whole) / m_r(partition)            (its curve)
 //!                      + writes x  written ALONE / written NOW)        (`dirt.rs`)
 //! ```
 //!
-//! reads and writes are parts of the disk time of a second. The insulation ratio that is shown is worth by share and time.
+//! reads and writes are parts of the disk time of a second. The insulation ratio that is shown is worth by share and
+//! time.
 //!
-//! Downside: what the cache does alone is worth nothing here, so a tenant that hardly needs the disk seems to keep less than it does.
+//! Downside: what the cache does alone is worth nothing here, so a tenant that hardly needs the disk seems to keep less
+//! than it does.
 
 use crate::units::Nanos;
 

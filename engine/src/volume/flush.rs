@@ -23,6 +23,8 @@ pub(crate) enum FlushFor {
     Request(u32),
     /// The volume's closing, the server's drain, or a change of its write cache.
     Control,
+    /// Nobody: it covers what a process before left on the device.
+    Opening,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +88,8 @@ impl Server {
             flushes.for_control = None;
             flushes.control += 1;
         }
-        let is_unsafe = self.volume(volume).spec.write_cache == WriteCache::Unsafe && who != FlushFor::Control;
+        let is_request = matches!(who, FlushFor::Request(_));
+        let is_unsafe = is_request && self.volume(volume).spec.write_cache == WriteCache::Unsafe;
         if is_unsafe || self.volume(volume).flushes.lost {
             return self.flush_answered(volume, who, if is_unsafe { Ok(()) } else { Err(Errno::Io) });
         }
@@ -117,6 +120,8 @@ impl Server {
                 }
                 self.poke(volume);
             }
+            // If it failed, what it was to cover is lost: `device_flush_failed` has seen to that.
+            FlushFor::Opening => self.poke(volume),
         }
     }
 
@@ -370,6 +375,60 @@ mod tests {
         assert_eq!((rig.answer(3), rig.device.len()), (FAILED, 0));
         rig.command(9, Command::ClearVolume(VolumeId(1)));
         assert_eq!(neighbours_flush(&mut rig), [Op::Flush]);
+    }
+
+    /// The second volume was opened while the device may have had unflushed content of a killed process.
+    fn with_unflushed_neighbour() -> Rig {
+        let mut rig = Rig::new();
+        let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::rig::VOLUME_BYTES as u64);
+        rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
+        rig.command(11, Command::OpenVolume(VolumeSpec { unflushed: true, ..plain }));
+        assert!(rig.is_done(11), "the opening does not wait for the device");
+        rig.handle(Event::Attach { conn: OTHER, volume: VolumeId(1), session: Session::default() });
+        assert_eq!(rig.ops(), [Op::Flush]);
+        rig
+    }
+
+    #[test]
+    fn what_a_killed_process_left_unflushed_is_lost_if_the_first_flush_fails() {
+        for result in [BAD, Ok(())] {
+            let mut rig = with_unflushed_neighbour();
+            rig.complete(0, result);
+            rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
+            rig.complete_all();
+            assert_eq!(rig.answer(3), if result.is_ok() { Some(0) } else { FAILED });
+        }
+        let mut rig = with_unflushed_neighbour();
+        rig.complete(0, BAD);
+        rig.command(9, Command::ClearVolume(VolumeId(1)));
+        assert!(rig.is_done(9));
+        assert_eq!(neighbours_flush(&mut rig), [Op::Flush]);
+    }
+
+    #[test]
+    fn what_a_killed_process_left_unflushed_is_lost_if_another_volumes_flush_fails_first() {
+        for flushed in [false, true] {
+            let mut rig = with_unflushed_neighbour();
+            if flushed {
+                rig.complete(0, Ok(()));
+            }
+            rig.ask(2, command::FLUSH, 0, 0, 0);
+            rig.complete(rig.ops().len() - 1, BAD);
+            rig.complete_all();
+            rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
+            rig.complete_all();
+            assert_eq!((rig.answer(2), rig.answer(3)), (FAILED, if flushed { Some(0) } else { FAILED }));
+        }
+    }
+
+    #[test]
+    fn a_volume_is_closed_while_what_was_left_unflushed_is_flushed() {
+        let mut rig = with_unflushed_neighbour();
+        rig.command(9, Command::CloseVolume { volume: VolumeId(1), discard: false });
+        rig.complete_all();
+        rig.handle(Event::Closed { conn: OTHER });
+        rig.complete_all();
+        assert!(rig.is_done(9));
     }
 
     #[test]

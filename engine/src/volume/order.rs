@@ -5,12 +5,12 @@
 //!               in device     waits for it    waits for that    overlaps nothing: goes on, and takes no place
 //! ```
 //!
-//! A range operation has a place until it is done, a piece while it waits. A newcomer waits for the latest place that it
-//! conflicts with; when that is given up, it looks on from there towards older ones. So nobody ever waits for a younger one,
-//! nobody is overtaken, and each looks at each older place once.
+//! A range operation has a place until it is done, a piece while it waits. A newcomer waits for the latest place that
+//! it conflicts with; when that is given up, it looks on from there towards older ones. So nobody ever waits for a
+//! younger one, nobody is overtaken, and each looks at each older place once.
 //!
-//! A read has arrived when it has its frames: one that must wait for them gives its place up. (If it kept it, writes behind it
-//! would hold the frames that it needs.)
+//! A read has arrived when it has its frames: one that must wait for them gives its place up. (If it kept it, writes
+//! behind it would hold the frames that it needs.)
 //!
 //! Downside: places are allocated; but only while there are range operations, of which there are few.
 

@@ -4,13 +4,14 @@
 //!   owed grows by dirt / SPREAD          owed >= a batch ─► the oldest dirt is written until nothing is owed
 //! ```
 //!
-//! Were dirt written when it has reached its age and not before, what is written now would be what was asked for 5 s ago. A client that
-//! waits for its reads asks for little while much is written, so that 5 s later there is little to write, and it asks for much: its
-//! throughput swings, twice the age from one crest to the next. What is written in proportion to how much there is follows what is
-//! asked for without delay, and cannot swing. When it is written, it is as old as that while on average (Little's law). Of what is written
-//! only the oldest is written for its age, and what lies beside it goes with it, however young. So the while is such a part of `SPREAD` as blocks are
-//! of the oldest one's age when they go together, of late: then it is the oldest ones that are as old as `SPREAD` on average, a little less than
-//! they may become, and the rule of age, which swings, has nothing to do.
+//! Were dirt written when it has reached its age and not before, what is written now would be what was asked for 5 s
+//! ago. A client that waits for its reads asks for little while much is written, so that 5 s later there is little to
+//! write, and it asks for much: its throughput swings, twice the age from one crest to the next. What is written in
+//! proportion to how much there is follows what is asked for without delay, and cannot swing. When it is written, it is
+//! as old as that while on average (Little's law). Of what is written only the oldest is written for its age, and what
+//! lies beside it goes with it, however young. So the while is such a part of `SPREAD` as blocks are of the oldest
+//! one's age when they go together, of late: then it is the oldest ones that are as old as `SPREAD` on average, a
+//! little less than they may become, and the rule of age, which swings, has nothing to do.
 //!
 //! In batches, since a drive sorts what it has: many writes at once take less time each.
 //!
@@ -22,7 +23,8 @@ use crate::units::Nanos;
 
 /// Blocks that are begun together: as many as there are write-backs in flight at most, each of a block at least.
 const BATCH: i128 = WRITEBACKS_MAX as i128;
-/// Runs that a volume may be ahead: a longest one is several batches, and what a flush wrote at once must not stop it for long.
+/// Runs that a volume may be ahead: a longest one is several batches, and what a flush wrote at once must not stop it
+/// for long.
 const AHEAD: i128 = 4 * BATCH;
 
 /// How long it is remembered how old blocks go: in times as much as there is.
@@ -36,7 +38,8 @@ pub(crate) struct Pace {
     /// What is owed is of that moment, and so many blocks were dirty then; more, as if none went before it is old.
     at: Nanos,
     dirty: u32,
-    /// Ages of blocks that went of late, and what they would have been had all been as old as the oldest they went with.
+    /// Ages of blocks that went of late, and what they would have been had all been as old as the oldest they went
+    /// with.
     ages_ms: f64,
     oldest_ms: f64,
     /// Blocks, times the nanoseconds in which all dirt is to be gone; below 0 it is ahead.

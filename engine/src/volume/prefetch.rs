@@ -1,18 +1,20 @@
-//! Reading ahead of sequential streams, so that a disk's positioning is paid once for much data and a reader finds what it
-//! asks for.
+//! Reading ahead of sequential streams, so that a disk's positioning is paid once for much data and a reader finds what
+//! it asks for.
 //!
 //! ```text
 //!   volume   |···· read ····|── last window ──|── next window ──|
 //!                           ▲marker           ▲ahead            the run doubles: so does the window, up to the maximum
-//!              reader ──────► gets past the marker: the next window is read, and the device has work while this one is used
+//!              reader ──────► gets past the marker: the next window is read while this one is used
 //! ```
 //!
-//! Always after the read that wants it: the device requests of demanded blocks go first, and are other requests. What is read
-//! ahead is what is in no frame, in no hole, and not on its way, in device requests of 1 MiB at most, or what the policy allows.
+//! Always after the read that wants it: the device requests of demanded blocks go first, and are other requests. What
+//! is read ahead is what is in no frame, in no hole, and not on its way, in device requests of 1 MiB at most, or what
+//! the policy allows.
 //!
-//! Nothing waits for it. It takes frames that are free or cold, only while three quarters of the partition are not in use, a
-//! quarter for all streams of a tenant; and when somebody has to wait for frames, what is not in the device yet is dropped. So
-//! it is when its stream ends: another one takes its place, its client is gone, nobody has read it for 5 s, its volume closes.
+//! Nothing waits for it. It takes frames that are free or cold, only while three quarters of the partition are not in
+//! use, a quarter for all streams of a tenant; and when somebody has to wait for frames, what is not in the device yet
+//! is dropped. So it is when its stream ends: another one takes its place, its client is gone, nobody has read it for 5
+//! s, its volume closes.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), sections 3 and 4; the marker is that of Linux, mm/readahead.c.
 //! Downside: a stream that stops has read up to two windows in vain; see `aerogel_volume_prefetch_bytes_total`.
@@ -27,8 +29,8 @@ use crate::volume::{Halted, Request};
 /// Blocks of one device request: 1 MiB, at which even a fast disk's transfer time hides the request's own cost.
 const REQUEST_BLOCKS: u64 = 256;
 
-/// Which bytes, at block boundaries, are to be read ahead of a stream now, if any. `most` bytes are the largest window, `room`
-/// those that the stream may have ahead of its reader.
+/// Which bytes, at block boundaries, are to be read ahead of a stream now, if any. `most` bytes are the largest window,
+/// `room` those that the stream may have ahead of its reader.
 fn window(read: (u64, u64), ahead: u64, marker: u64, most: u64, room: u64, volume_end: u64) -> Option<(u64, u64)> {
     let (start, end) = read;
     if end <= marker {
@@ -131,7 +133,8 @@ impl Server {
         self.cache.lookup(volume, number).is_none() && !is_hole()
     }
 
-    /// Reads the blocks `first..past`, of which nothing is known, with one device request. False if there are no frames.
+    /// Reads the blocks `first..past`, of which nothing is known, with one device request. False if there are no
+    /// frames.
     fn prefetch_run(&mut self, volume: VolumeId, serial: u32, first: u64, past: u64) -> bool {
         let tenant = self.tenant_of(volume);
         let count = (past - first) as u32;
@@ -204,8 +207,8 @@ impl Server {
         self.drop_prefetch(volume, |of, serial| of == volume && serial == halted.serial);
     }
 
-    /// Somebody waits for frames of a tenant: what is read ahead for it and is not in the device yet is dropped. True if
-    /// something was.
+    /// Somebody waits for frames of a tenant: what is read ahead for it and is not in the device yet is dropped. True
+    /// if something was.
     pub(crate) fn yield_prefetch(&mut self, volume: VolumeId) -> bool {
         self.drop_prefetch(volume, |_, _| true)
     }

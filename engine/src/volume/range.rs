@@ -7,7 +7,8 @@
 //!                └─ refused: zeros are written to the device, 1 MiB at a time; the place is kept meanwhile
 //! ```
 //!
-//! Zeros that the device is to make go in parts beside other tenants: some devices write each of them, gigabytes in one request.
+//! Zeros that the device is to make go in parts beside other tenants: some devices write each of them, gigabytes in one
+//! request.
 //!
 //! Dirty blocks are written before they are dropped, unless they are trimmed. Zeros that the device does not make are
 //! written past the cache: pieces that wait for them hold frames already, and could keep the zeros from getting any.
@@ -29,8 +30,8 @@ const PUNCH_UNIT: u64 = 64 << 10;
 /// Bytes of zeros in one device write: long enough to stream, short enough that a request which comes meanwhile waits
 /// a few milliseconds at most on a disk.
 const ZEROS_BYTES: u64 = 1 << 20;
-/// Range operations of one volume, waiting or in the device. At this bound nothing more is read from its connections. As
-/// many as one connection may have requests in flight, so that one alone is never stopped here.
+/// Range operations of one volume, waiting or in the device. At this bound nothing more is read from its connections.
+/// As many as one connection may have requests in flight, so that one alone is never stopped here.
 pub(crate) const RANGES_MAX: usize = 128;
 /// Places in the order of one volume, those of pieces that wait included, from which on nothing more is read from its
 /// connections: each newcomer may look at all of them.
@@ -241,7 +242,8 @@ impl Server {
                 self.device.add_segment(io, Segment::whole(FrameId::ZERO));
             }
         } else {
-            // A device may write them, at the pace of any data: beside others they go in parts. What gives space back moves none.
+            // A device may write them, at the pace of any data: beside others they go in parts. What gives space back
+            // moves none.
             let most = match op {
                 Op::Zero => (self.device.request_blocks_max(tenant, op) * BLOCK).max(ZEROS_BYTES),
                 _ => u64::MAX,
@@ -251,8 +253,8 @@ impl Server {
         self.submit(io, false);
     }
 
-    /// Drops the cached blocks of a range, as far as none is in use or waited for by a flush. True when all are dropped.
-    /// It goes on where it stood, so that each block is looked at twice, however many completions it takes.
+    /// Drops the cached blocks of a range, as far as none is in use or waited for by a flush. True when all are
+    /// dropped. It goes on where it stood, so that each block is looked at twice, however many completions it takes.
     ///
     /// What is dirty is written first, unless it is trimmed: until the device has zeroed the range it may be read by
     /// nobody, but a flush or a power cut may want it, and the device may fail.
@@ -394,8 +396,8 @@ impl Server {
 
     fn note_zeros(&mut self, volume: VolumeId, range: &RangeOp) {
         let state = self.volume_mut(volume);
-        // What was written counts as data, and so do a sparse volume's zeros that were to keep their space: BLOCK_STATUS
-        // must not call them a hole.
+        // What was written counts as data, and so do a sparse volume's zeros that were to keep their space:
+        // BLOCK_STATUS must not call them a hole.
         if range.op == Some(Op::Punch) || range.op == Some(Op::Zero) && !state.spec.sparse {
             state.holes.dig(range.start, range.end);
             state.initialising |= state.spec.initialise && !state.holes.is_empty();

@@ -39,8 +39,8 @@ impl Server {
         self.go_on(request);
     }
 
-    /// Begins pieces while the window, the socket and the partition allow. True if the socket does not: the request then
-    /// stands on its connection's list.
+    /// Begins pieces while the window, the socket and the partition allow. True if the socket does not: the request
+    /// then stands on its connection's list.
     pub(crate) fn read_on(&mut self, request: u32) -> bool {
         let conn = self.requests[request].conn;
         let window = if self.conn(conn).session.structured { WINDOW } else { 1 };
@@ -83,7 +83,8 @@ impl Server {
         }
     }
 
-    /// How much of the next piece of a read may be begun: up to which byte. `None` if it must wait until replies were sent.
+    /// How much of the next piece of a read may be begun: up to which byte. `None` if it must wait until replies were
+    /// sent.
     fn reply_fits(&self, request: u32, start: u64, end: u64) -> Option<u64> {
         let state = &self.requests[request];
         let connection = self.connections[state.conn.0 as usize].as_ref().expect("a connection");
@@ -192,8 +193,8 @@ impl Server {
         true
     }
 
-    /// Takes references to what is cached or zero; says how many blocks must be read that nobody is reading yet, and how many
-    /// were read ahead, or are being, and nobody has asked for before.
+    /// Takes references to what is cached or zero; says how many blocks must be read that nobody is reading yet, and
+    /// how many were read ahead, or are being, and nobody has asked for before.
     fn find_hits(&mut self, piece: u32, volume: VolumeId) -> (u32, u32) {
         let (mut missing, mut prefetched) = (0, 0);
         for i in 0..self.pieces[piece].blocks() {
@@ -237,7 +238,8 @@ impl Server {
         }
     }
 
-    /// Begins to read what is missing, contiguous blocks at once as far as the policy lets them go together, and waits for all.
+    /// Begins to read what is missing, contiguous blocks at once as far as the policy lets them go together, and waits
+    /// for all.
     fn fill_missing(&mut self, piece: u32, volume: VolumeId, frames: &mut Vec<FrameId>) {
         let mut reading: Option<IoId> = None;
         let blocks_max = self.device.request_blocks_max(self.tenant_of(volume), Op::Read);

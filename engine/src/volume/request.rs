@@ -4,8 +4,8 @@
 //!   1 MiB at 100 KiB:   |piece ..256K|piece ..512K|piece ..768K|piece ..1124K|
 //! ```
 //!
-//! A piece has 256 KiB at most, and all but the last end at a multiple of that. Its frames are reserved before its payload is read or its fills begin, all or
-//! none: nothing holds frames while it waits for others.
+//! A piece has 256 KiB at most, and all but the last end at a multiple of that. Its frames are reserved before its
+//! payload is read or its fills begin, all or none: nothing holds frames while it waits for others.
 
 use crate::cache::FrameId;
 use crate::disk::VolumeId;

@@ -8,12 +8,13 @@
 //!            [0..3) [100..102)  ...          three requests in a row: 0.. is a stream
 //! ```
 //!
-//! So requests that overtake each other (depth above 1, several connections) need no tolerance that random reads could slip
-//! through: only what is really read without a gap counts. Newcomers replace the oldest interval that is no stream yet, and a
-//! stream only ever makes room for another stream: random reads beside it, however many, do not push it out.
+//! So requests that overtake each other (depth above 1, several connections) need no tolerance that random reads could
+//! slip through: only what is really read without a gap counts. Newcomers replace the oldest interval that is no stream
+//! yet, and a stream only ever makes room for another stream: random reads beside it, however many, do not push it out.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), section 4, "run count"; the table is ours, Argon has one stream an object.
-//! Downside: each read looks at all 32 ends (some 20 ns). A new stream of which fewer than one read in 16 is its own is not seen.
+//! Downside: each read looks at all 32 ends (some 20 ns). A new stream of which fewer than one read in 16 is its own is
+//! not seen.
 
 use crate::event::ConnId;
 use crate::units::{Nanos, SECOND};
@@ -24,7 +25,8 @@ const INTERVALS: usize = 32;
 const STREAMS_MAX: usize = INTERVALS / 2;
 /// Requests in a row that make a stream: two neighbours are chance now and then, three hardly ever are.
 const PROOF: u32 = 3;
-/// A stream that is not read for this long has ended: longer than a depth-1 reader waits for two rounds of `max_round` (2 s).
+/// A stream that is not read for this long has ended: longer than a depth-1 reader waits for two rounds of `max_round`
+/// (2 s).
 pub(crate) const IDLE_NS: Nanos = 5 * SECOND;
 
 /// What was read without a gap, and how far ahead of it has been read.
@@ -342,8 +344,8 @@ mod tests {
             }
         }
 
-        /// Interleaved streams whose reads overtake each other, with random reads between: each is seen from its third read
-        /// on, and its span is what was read of it without a gap.
+        /// Interleaved streams whose reads overtake each other, with random reads between: each is seen from its third
+        /// read on, and its span is what was read of it without a gap.
         #[test]
         fn interleaved_streams_are_seen_though_their_reads_overtake_each_other(
             count in 1u64..=12,

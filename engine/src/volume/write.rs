@@ -350,7 +350,8 @@ impl Server {
         if self.pieces[piece].persisting == 0 {
             return self.piece_written(piece);
         }
-        // It must be on the medium: write what is not being written already. The hold keeps the piece until all is begun.
+        // It must be on the medium: write what is not being written already. The hold keeps the piece until all is
+        // begun.
         self.pieces[piece].persisting += 1;
         let volume = self.requests[self.pieces[piece].request].volume;
         let mut being_written = false;

@@ -1,7 +1,8 @@
 //! When blocks are written to the device, and what completed device requests set in motion.
 //!
-//! Written are: everything that a flush waits for; dirt older than 5 s of its tenant's time (`disk/own.rs`), most of it somewhat earlier at an even pace (`pace.rs`); the
-//! oldest dirt while more than half the partition is dirty, while pieces wait for frames, or while the partition must shrink.
+//! Written are: everything that a flush waits for; dirt older than 5 s of its tenant's time (`disk/own.rs`), most of it
+//! somewhat earlier at an even pace (`pace.rs`); the oldest dirt while more than half the partition is dirty, while
+//! pieces wait for frames, or while the partition must shrink.
 
 use crate::cache::{BlockId, Reach, Wanted};
 use crate::control::TenantId;
@@ -15,8 +16,8 @@ use crate::work::Todo;
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough that reads find room in its queue.
 pub(super) const WRITEBACKS_MAX: u32 = 64;
 
-/// Parts of the age that dirt may have, eighths: nothing is written for its age alone before the first (who overwrites or trims soon, or
-/// writes little, goes to the disk once), and at an even pace it is written at the second on average.
+/// Parts of the age that dirt may have, eighths: nothing is written for its age alone before the first (who overwrites
+/// or trims soon, or writes little, goes to the disk once), and at an even pace it is written at the second on average.
 const REST_EIGHTHS: u64 = 6;
 const SPREAD_EIGHTHS: u64 = 7;
 

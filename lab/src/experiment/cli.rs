@@ -74,8 +74,8 @@ pub struct Report {
     out: PathBuf,
 }
 
-/// Writes a mix of tenants down for a real server: what each client asks for (logs that fio replays), and what each tenant
-/// gets in virtual time
+/// Writes a mix of tenants down for a real server: what each client asks for (logs that fio replays), and what each
+/// tenant gets in virtual time
 #[derive(Args, Debug)]
 pub struct Stage {
     /// Which experiment

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   run --write docs/claims.md            the record: full runs, and what a quick run finds beside them
-//!   run --quick --check docs/claims.md    each change: the same claims, and figures that are still about those of the quick run
+//!   run --quick --check docs/claims.md    each change: the same claims, and figures close to those of the quick run
 //! ```
 //!
-//! Quick runs are shorter and have one seed: they may miss what holds. So like is compared with like. A figure may differ by
-//! [`STALE`], and what held may not miss. Some claims depend on what the server decides, and are made in one of both runs only: the
-//! other has a dash. Downside: what changes by less goes unnoticed until the next record.
+//! Quick runs are shorter and have one seed: they may miss what holds. So like is compared with like. A figure may
+//! differ by [`STALE`], and what held may not miss. Some claims depend on what the server decides, and are made in one
+//! of both runs only: the other has a dash. Downside: what changes by less goes unnoticed until the next record.
 
 use std::path::Path;
 
@@ -15,7 +15,8 @@ use super::Claim;
 
 const BEGIN: &str = "<!-- lab: begin -->\n";
 const END: &str = "<!-- lab: end -->";
-/// How far a quick run may be from the record: most claims are ratios between 0 and about 1; of larger figures, this part.
+/// How far a quick run may be from the record: most claims are ratios between 0 and about 1; of larger figures, this
+/// part.
 const STALE: f64 = 0.06;
 
 /// What rounding to the digits of the index may change.

@@ -17,7 +17,8 @@ const SIZE: (u32, u32) = (860, 380);
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(230, 159, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
-/// Lines over a setting on a logarithmic axis, with a line across and its name. Large points are what the server chooses.
+/// Lines over a setting on a logarithmic axis, with a line across and its name. Large points are what the server
+/// chooses.
 pub fn lines(axes: (&str, &str), lines: &[Line], across: (f64, &str)) -> Result<String, String> {
     let mut svg = String::new();
     draw(&mut svg, axes, lines, across).map_err(|error| format!("the chart of {} cannot be drawn: {error}", axes.1))?;

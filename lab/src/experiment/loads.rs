@@ -17,7 +17,8 @@ pub enum Load {
     Mixture(Mixture),
     /// At first one, from a time on the other, at the pace of the first.
     Change(Mixture, Nanos, Mixture),
-    /// Requests of a trace. At its own times until its end; closed, it begins again. Places beyond the volume's end come round.
+    /// Requests of a trace. At its own times until its end; closed, it begins again. Places beyond the volume's end
+    /// come round.
     Trace(Arc<Vec<Record>>, Pace),
 }
 
@@ -26,8 +27,8 @@ pub enum Load {
 pub struct Mixture {
     /// How often, and where and what. Their own paces are not used.
     pub parts: Vec<(u64, Stream)>,
-    /// So many bytes from the volume's beginning are read first, one after the other: what would be in the cache after an hour
-    /// is there after a second.
+    /// So many bytes from the volume's beginning are read first, one after the other: what would be in the cache after
+    /// an hour is there after a second.
     pub warm_bytes: u64,
     /// What is read is written a little later, as databases do.
     pub updates: bool,

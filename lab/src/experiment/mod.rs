@@ -5,8 +5,8 @@
 //!                                └──────► page: one HTML file that a person reads
 //! ```
 //!
-//! The engine that runs here is the one that ships, on a simulated drive, in virtual time ([`sim::bench`]). The same seeds
-//! give the same figures, on any machine, however many cores work at them.
+//! The engine that runs here is the one that ships, on a simulated drive, in virtual time ([`sim::bench`]). The same
+//! seeds give the same figures, on any machine, however many cores work at them.
 //!
 //! Downside: what virtual time leaves out (jitter of the network and of the processor) is left out here. The last
 //! experiment of each kind belongs to a real server.

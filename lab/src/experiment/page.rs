@@ -7,10 +7,13 @@ use super::{Experiment, Outcome};
 const STYLE: &str = "
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; } h2 { margin-top: 3rem; font-size: 1.3rem; border-top: 1px solid #ddd; padding-top: 1.5rem; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; } td, th { padding: .3rem .6rem; text-align: left; vertical-align: top; }
-tr { border-bottom: 1px solid #eee; } td.value { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+td, th { padding: .3rem .6rem; text-align: left; vertical-align: top; }
+tr { border-bottom: 1px solid #eee; }
+td.value { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .holds { color: #00704a; } .fails { color: #b3261e; font-weight: 600; }
-figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; } figcaption { color: #555; font-size: .92rem; }
+figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
+figcaption { color: #555; font-size: .92rem; }
 details { color: #444; font-size: .92rem; } code { background: #f4f4f4; padding: 0 .25rem; }
 nav a { margin-right: 1rem; }";
 
@@ -21,9 +24,9 @@ pub fn page(experiments: &[&Experiment], outcomes: &[Outcome], effort: &str) -> 
     let mut page = String::new();
     let mut add = |text: std::fmt::Arguments<'_>| page.write_fmt(text).expect("a string takes everything");
     add(format_args!(
-        "<!doctype html><html lang=en><head><meta charset=utf-8><title>Aerogel: measurements</title>\
-         <meta name=viewport content=\"width=device-width\"><style>{STYLE}</style></head><body>\
-         <h1>Aerogel: measurements</h1><p>{held} of {claims} claims hold. The shipping engine on simulated drives, in virtual \
+        "<!doctype html><html lang=en><head><meta charset=utf-8><title>Aerogel: measurements</title><meta \
+         name=viewport content=\"width=device-width\"><style>{STYLE}</style></head><body><h1>Aerogel: \
+         measurements</h1><p>{held} of {claims} claims hold. The shipping engine on simulated drives, in virtual \
          time; {effort}.</p><nav>"
     ));
     for experiment in experiments {

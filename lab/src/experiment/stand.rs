@@ -118,8 +118,8 @@ pub struct Stand {
     pub insulation_permille: u32,
     /// The longest round.
     pub round_max_ns: Nanos,
-    /// What a turn to another tenant costs, and what a stream reads: as a probe finds it ([`Stand::probed`]), or as a server that knows
-    /// nothing believes.
+    /// What a turn to another tenant costs, and what a stream reads: as a probe finds it ([`Stand::probed`]), or as a
+    /// server that knows nothing believes.
     pub switch_ns: Nanos,
     /// The same, bytes a second.
     pub stream_bytes_per_s: u64,
@@ -189,7 +189,8 @@ impl Stand {
         described.and_then(|drive| drive.build()).map_err(|error| format!("{}: {error}", self.preset))
     }
 
-    /// Volume `number` of `of`: spread from the outer to the inner edge, each an eighth of the disk, or less where there are more.
+    /// Volume `number` of `of`: spread from the outer to the inner edge, each an eighth of the disk, or less where
+    /// there are more.
     pub fn place(&self, number: usize, of: usize) -> Result<(u64, u64), String> {
         let disk = self.drive()?.bytes();
         let bytes = (disk / of.max(8) as u64).next_multiple_of(BLOCK) - BLOCK;
@@ -212,8 +213,8 @@ impl Stand {
         Ok(rates.collect())
     }
 
-    /// These tenants, each with one volume and its load, those that are `None` absent: what happened. With `reserved`, those
-    /// who are absent have their partition of the cache nevertheless.
+    /// These tenants, each with one volume and its load, those that are `None` absent: what happened. With `reserved`,
+    /// those who are absent have their partition of the cache nevertheless.
     pub fn play(&self, actors: &[Option<(TenantSpec, Load)>], reserved: bool, seed: u64) -> Result<Run, String> {
         let (mut tenants, mut volumes) = (Vec::new(), Vec::new());
         for (number, actor) in actors.iter().enumerate() {

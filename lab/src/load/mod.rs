@@ -86,8 +86,8 @@ struct Keys {
     requests: Option<u64>,
 }
 
-/// Reads a description: a file if there is one of that name, else the short form. `volume_bytes` is what streams without an
-/// area have. `seed` replaces the description's.
+/// Reads a description: a file if there is one of that name, else the short form. `volume_bytes` is what streams
+/// without an area have. `seed` replaces the description's.
 pub fn parse(text: &str, volume_bytes: Option<u64>, seed: Option<u64>) -> Result<Spec, String> {
     let file = if Path::new(text).is_file() || text.ends_with(".toml") {
         let content = std::fs::read_to_string(text).map_err(|error| format!("{text} cannot be read: {error}"))?;

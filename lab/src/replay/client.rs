@@ -1,5 +1,5 @@
-//! A small NBD client: fixed newstyle, GO, simple replies (NetworkBlockDevice/nbd, `doc/proto.md`). Each connection has a
-//! thread that writes and one that reads, so that neither waits for the other and a slow one delays nobody else.
+//! A small NBD client: fixed newstyle, GO, simple replies (NetworkBlockDevice/nbd, `doc/proto.md`). Each connection has
+//! a thread that writes and one that reads, so that neither waits for the other and a slow one delays nobody else.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Read, Write};

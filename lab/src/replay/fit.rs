@@ -1,5 +1,5 @@
-//! Fitting requests into a volume that is smaller than what they were recorded on, and into what the server can do. What
-//! was changed is counted, so that it can be said.
+//! Fitting requests into a volume that is smaller than what they were recorded on, and into what the server can do.
+//! What was changed is counted, so that it can be said.
 
 use clap::ValueEnum;
 use engine::nbd::wire::{command, export_flag};

@@ -1,5 +1,5 @@
-//! `aerogel-lab replay`: a trace or a described load against a live server, over NBD; or against the engine on a simulated
-//! drive, in virtual time (`simulated`).
+//! `aerogel-lab replay`: a trace or a described load against a live server, over NBD; or against the engine on a
+//! simulated drive, in virtual time (`simulated`).
 //!
 //! ```text
 //!   Trace ─► Sorted ─► Lane ─┐
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Latency counts from the moment a request was meant for, so a server that stalls pays for everything that waited, and
-//! so does a driver that is late; how late it was is reported beside it. The downside of blocking threads: wake-ups of some
-//! tens of microseconds are in every latency. To compare servers, not to measure a cache hit.
+//! so does a driver that is late; how late it was is reported beside it. The downside of blocking threads: wake-ups of
+//! some tens of microseconds are in every latency. To compare servers, not to measure a cache hit.
 
 mod client;
 mod fit;
@@ -86,7 +86,8 @@ pub struct Replay {
     #[arg(long, value_name = "LIMIT")]
     limit: Vec<Limit>,
     /// Connections to spread requests over; a request goes to the one with the fewest unanswered
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=CONNECTIONS_MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=CONNECTIONS_MAX))]
     connections: u64,
     /// What to do with requests beyond the volume's end
     #[arg(long, value_enum, default_value_t = Beyond::Wrap)]

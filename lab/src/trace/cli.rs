@@ -84,8 +84,8 @@ impl Reading {
 struct Convert {
     /// The trace to read
     from: PathBuf,
-    /// The file to write: its extension says the format (.load, .iolog, .iolog2, .disksim, .csv, .spc), with .gz, .xz or .zst
-    /// after it compressed. Replaced if it exists
+    /// The file to write: its extension says the format (.load, .iolog, .iolog2, .disksim, .csv, .spc), with .gz, .xz
+    /// or .zst after it compressed. Replaced if it exists
     to: PathBuf,
     #[command(flatten)]
     reading: Reading,

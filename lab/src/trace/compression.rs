@@ -58,8 +58,8 @@ impl Out {
         })
     }
 
-    /// Writes a file by `fill`, all or nothing: under another name first, so that a failure leaves what was there. What is no
-    /// ordinary file (a pipe) is written to directly.
+    /// Writes a file by `fill`, all or nothing: under another name first, so that a failure leaves what was there. What
+    /// is no ordinary file (a pipe) is written to directly.
     pub fn create<T>(path: &Path, fill: impl FnOnce(Out) -> anyhow::Result<(Out, T)>) -> anyhow::Result<T> {
         let cannot = || format!("{} cannot be written", path.display());
         let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());

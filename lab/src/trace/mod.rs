@@ -5,11 +5,11 @@
 //!                                       32- or 40-byte records (vscsi)   Tally: broken, left out
 //! ```
 //!
-//! A [`Trace`] is an iterator that holds one record at a time, so a file's size does not matter. A broken line is counted
-//! and the first few are kept with their numbers and reasons; a file that is mostly broken ends in an error. What a format
-//! has beyond records (comments, headers, other events) is passed over, and what is left out on purpose is counted by its
-//! kind. Times, offsets and lengths are checked here, once: everything after relies on [`REQUEST_BYTES_MAX`] and on
-//! offsets below [`VOLUME_BYTES_MAX`].
+//! A [`Trace`] is an iterator that holds one record at a time, so a file's size does not matter. A broken line is
+//! counted and the first few are kept with their numbers and reasons; a file that is mostly broken ends in an error.
+//! What a format has beyond records (comments, headers, other events) is passed over, and what is left out on purpose
+//! is counted by its kind. Times, offsets and lengths are checked here, once: everything after relies on
+//! [`REQUEST_BYTES_MAX`] and on offsets below [`VOLUME_BYTES_MAX`].
 
 pub mod cli;
 mod compression;

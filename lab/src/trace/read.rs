@@ -27,7 +27,8 @@ const NOTICE_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// Neither the extension nor an option says what it is.
-    #[error("what format '{path}' has is not known: give --format, one of {list}", path = path.display(), list = Format::list())]
+    #[error("what format '{path}' has is not known: give --format, one of {list}",
+        path = path.display(), list = Format::list())]
     UnknownFormat {
         /// The file.
         path: PathBuf,

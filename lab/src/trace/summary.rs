@@ -1,10 +1,10 @@
 //! What there is to know of a trace, gathered record by record.
 //!
-//! Memory grows with what is distinct, not with the requests: 16 bytes for each second that has any, and a bitmap of the 4 KiB
-//! blocks touched (roaring: at most 8 KiB for each 256 MiB of them).
+//! Memory grows with what is distinct, not with the requests: 16 bytes for each second that has any, and a bitmap of
+//! the 4 KiB blocks touched (roaring: at most 8 KiB for each 256 MiB of them).
 //!
-//! *Sequential* is a read or write that begins where the one before it on the same device ended. *In streams* is one that
-//! begins where any of the last 32 ended: several sequential streams side by side are seen as what they are.
+//! *Sequential* is a read or write that begins where the one before it on the same device ended. *In streams* is one
+//! that begins where any of the last 32 ended: several sequential streams side by side are seen as what they are.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

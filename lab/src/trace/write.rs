@@ -1,8 +1,8 @@
 //! Writing a trace in the formats that are text and made for it, and the account of what a format cannot say.
 //!
-//! Each writes what its reader reads back. Formats differ in the finest time that they know (a nanosecond to a millisecond),
-//! in whether offsets are in bytes or sectors, and in which operations there are; what is cut off or left out is counted in
-//! [`Losses`].
+//! Each writes what its reader reads back. Formats differ in the finest time that they know (a nanosecond to a
+//! millisecond), in whether offsets are in bytes or sectors, and in which operations there are; what is cut off or left
+//! out is counted in [`Losses`].
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -59,8 +59,8 @@ impl Format {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace. `origin` is what it is a copy of, `notice` the text before the first request of the original: both are
-    /// kept where the format has a place for them.
+    /// Begins a trace. `origin` is what it is a copy of, `notice` the text before the first request of the original:
+    /// both are kept where the format has a place for them.
     pub fn new(mut out: W, format: Format, origin: &str, notice: &str) -> io::Result<Writer<W>> {
         match format {
             Format::Blkreplay => {

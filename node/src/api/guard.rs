@@ -1,5 +1,5 @@
-//! Who may do what over TCP. Pages in a browser on this machine can reach a loopback listener too, under a name that they
-//! made point here (DNS rebinding), so the names by which the server is called are checked; changes need a token.
+//! Who may do what over TCP. Pages in a browser on this machine can reach a loopback listener too, under a name that
+//! they made point here (DNS rebinding), so the names by which the server is called are checked; changes need a token.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! Prometheus: the counters of the disks' machines under the names of the design, base units, read when scraped.
 //!
-//! Not there yet: time that others used the device (`use="foreign"`). The kernel samples a device's busy time by timer ticks, so
-//! what is left of it after ours would be an invention (docs/design/store.md).
+//! Not there yet: time that others used the device (`use="foreign"`). The kernel samples a device's busy time by timer
+//! ticks, so what is left of it after ours would be an invention (docs/design/store.md).
 
 use std::fmt::Error;
 
@@ -165,7 +165,8 @@ impl Scrape {
             let values = self.volumes(|v| seconds(of(v)));
             delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
         }
-        let help = "Time that requests spent, by where; thread: while the disk's thread did other work; slice: while the disk was another tenant's";
+        let help = "Time that requests spent, by where; thread: while the disk's thread did other work; slice: while \
+                    the disk was another tenant's";
         counters(to, "aerogel_volume_delay_seconds", help, delays)?;
         let mut blocks = Vec::new();
         let reads: [Labelled; 3] =
@@ -583,7 +584,8 @@ mod tests {
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="thread"} 0.125"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="cache"} 1.5"#,
-            r#"aerogel_volume_cache_read_bytes_total{disk="default",volume="db",tenant="team",result="prefetched"} 8192.0"#,
+            "aerogel_volume_cache_read_bytes_total{disk=\"default\",volume=\"db\",tenant=\"team\",\
+             result=\"prefetched\"} 8192.0",
             r#"aerogel_volume_prefetch_bytes_total{disk="default",volume="db",tenant="team",result="wasted"} 12288.0"#,
             r#"aerogel_volume_read_latency_seconds_bucket{le="0.002048",disk="default",volume="db",tenant="team"} 0"#,
             r#"aerogel_volume_read_latency_seconds_bucket{le="0.004096",disk="default",volume="db",tenant="team"} 1"#,

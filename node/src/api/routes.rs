@@ -27,7 +27,8 @@ use crate::store::spec::{Allocation, Eviction};
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
     title = "Aerogel",
-    description = "Block storage for many tenants. A failed request changes nothing, and says what is wrong and what to do."
+    description = "Block storage for many tenants. A failed request changes nothing, and says what is wrong and what \
+                   to do."
 ))]
 struct Document;
 
@@ -360,7 +361,8 @@ async fn cancel_probe(State(control): Server, Named(disk): Named) -> Answer<Done
 }
 
 /// Counters and levels for Prometheus, as OpenMetrics; in the older format for those who ask for text/plain.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+#[utoipa::path(get, path = "/metrics",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn show_metrics(State(control): Server, headers: HeaderMap) -> Result<Response, Failure> {
     let (observed, standing) = futures::future::join(control.observe(), control.standing()).await;
     let text =

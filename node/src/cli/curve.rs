@@ -67,7 +67,8 @@ impl Chart<'_> {
     fn source(&self) -> String {
         let CurveView { block_reads, block_writes, sampling_rate, samples, .. } = self.view;
         format!(
-            "from about {block_reads:.0} block reads and {block_writes:.0} block writes; {} of all blocks watched, {samples} of them",
+            "from about {block_reads:.0} block reads and {block_writes:.0} block writes; {} of all blocks watched, \
+             {samples} of them",
             ratio(*sampling_rate)
         )
     }
@@ -153,8 +154,8 @@ pub fn svg(view: &CurveView) -> String {
     const ACROSS: f64 = 700.0;
     const DOWN: f64 = 320.0;
     let mut svg = String::from(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 450\" font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"800\" height=\"450\" fill=\"white\"/>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 450\" font-family=\"sans-serif\" \
+         font-size=\"13\">\n<rect width=\"800\" height=\"450\" fill=\"white\"/>\n",
     );
     let mut put = |text: String| svg += &(text + "\n");
     let Some(chart) = Chart::of(view) else {

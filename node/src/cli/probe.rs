@@ -17,8 +17,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
-/// Begins a probe, by this answer, and shows how far it is until it is over; an interrupt (Ctrl-C) ends it. The answer is what there is
-/// to say, and the disk.
+/// Begins a probe, by this answer, and shows how far it is until it is over; an interrupt (Ctrl-C) ends it. The answer
+/// is what there is to say, and the disk.
 pub async fn follow(
     reach: &Reach,
     disk: &Name,

@@ -53,7 +53,8 @@ async fn look(reach: &Reach, path: &str) -> Result<Value, ClientError> {
     tokio::time::timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(silent()))
 }
 
-/// Shows what the server says at `path` until it is quit with q or Ctrl-C, or told to end; or prints it as often as wanted.
+/// Shows what the server says at `path` until it is quit with q or Ctrl-C, or told to end; or prints it as often as
+/// wanted.
 pub async fn watch(reach: &Reach, path: &str, how: How) -> Result<Value, ClientError> {
     // What is wrong from the beginning is said without a screen.
     let first = look(reach, path).await?;
@@ -103,7 +104,8 @@ async fn show(
                     Ok(disks) => (state.disks, state.lost, lost_at) = (disks, None, None),
                     Err(error) => {
                         let since: Instant = *lost_at.get_or_insert_with(Instant::now);
-                        state.lost = Some(format!("server lost, trying again for {} s: {error}", since.elapsed().as_secs()));
+                        let seconds = since.elapsed().as_secs();
+                        state.lost = Some(format!("server lost, trying again for {seconds} s: {error}"));
                     }
                 }
             }

@@ -1,4 +1,5 @@
-//! Disks of which nothing is known are probed when they are idle, so that tenants are insulated unless somebody says otherwise.
+//! Disks of which nothing is known are probed when they are idle, so that tenants are insulated unless somebody says
+//! otherwise.
 //!
 //! ```text
 //!   idle for 10 s ──► quick probe ──► sure: kept in disk.toml, and the policy changes at once
@@ -6,8 +7,8 @@
 //!        └── a request ◄──┘ cancelled at the first request; again later
 //! ```
 //!
-//! It is the quick probe of `aerogel disk probe --quick`: a scratch file without a name, of at most a quarter of the free space, and
-//! only reads on raw devices. One disk is probed at a time, for two of them may share a device.
+//! It is the quick probe of `aerogel disk probe --quick`: a scratch file without a name, of at most a quarter of the
+//! free space, and only reads on raw devices. One disk is probed at a time, for two of them may share a device.
 //!
 //! Downside: a disk that is never idle for so long is never probed by itself; `disk show` says that it waits.
 

@@ -1,7 +1,7 @@
 //! What was decided for tenants: asked before they are there, told when it changes, kept over a restart.
 //!
-//! A decision is a level, not an edge: it stands in each snapshot. So it is told from two looks, and nothing is lost when one
-//! is missed but what was taken back meanwhile.
+//! A decision is a level, not an edge: it stands in each snapshot. So it is told from two looks, and nothing is lost
+//! when one is missed but what was taken back meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
@@ -174,7 +174,8 @@ impl Control {
         Ok(PlanView::new(&plan, request.name.as_str(), (disk.as_str(), tenant.as_str()), share, asked.share))
     }
 
-    /// The cache that a volume's tenant is to have at once because it will be like another's; nothing if that one says nothing.
+    /// The cache that a volume's tenant is to have at once because it will be like another's; nothing if that one says
+    /// nothing.
     pub(super) async fn decide_like(&self, request: &CreateVolume, disk: &Name) -> Result<Option<Size>, Error> {
         let Some(like) = &request.like else { return Ok(None) };
         let asked = {

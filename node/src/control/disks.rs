@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::registry::{Entry, Registry};
 use super::view::AddDisk;
+use super::volumes::volumes_unreadable;
 use super::{Control, Disk, Done, Error, Kind, Running, VolumeState, blocking, refusal, resolve, stop};
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
 use crate::quantity::{Name, Size};
@@ -21,6 +22,11 @@ use crate::store::{Chosen, Identity, Simulated, Store};
 pub const SIM: &str = "sim:";
 /// The disk that a new server starts with.
 const FIRST: &str = "default";
+/// How long a start waits for disks to be opened, and then for their volumes. Less than a drive needs to spin up, so such
+/// a disk comes later; on others both are done in milliseconds.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Why a disk that takes longer is offline.
+const HANGS: &str = "its file system does not answer; the disk is opened when it does";
 /// A new disk starts with at least one in so many of the bytes that are its part, or not at all.
 const LEAST_PART: u64 = 4;
 /// How long a machine may take to free memory, beyond the age at which dirty data is written anyway: 5 s longer than
@@ -32,32 +38,57 @@ const QUESTIONS_MAX: usize = 4;
 const HELD_POLL: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Opens every disk of the registry. One that cannot be used is offline; the others go on.
-    pub(super) async fn open_known_disks(&self) {
+    /// Opens every disk of the registry, all at the same time. One that cannot be used is offline; the others go on. So
+    /// they do without one that does not answer in time: [`Control::reopen`] opens it when it does.
+    pub(super) async fn open_known_disks(self: &Arc<Control>) {
         let known = self.registry.lock().await.disks.clone();
         self.state().remembered = known.iter().map(|(name, entry)| (name.clone(), entry.volumes.clone())).collect();
-        let mut opened = Vec::new();
-        for (name, entry) in known {
-            let path = resolve(&self.config.data, &entry.path);
-            let store = open_store(&path, Some(entry.uuid)).await;
-            opened.push((name, entry, path, store));
-        }
+        let opening = known.into_iter().map(|(name, entry)| {
+            let (path, uuid) = (resolve(&self.config.data, &entry.path), entry.uuid);
+            let (looked, tried) = (path.clone(), self.trying.begin((name.clone(), None)));
+            let opened = blocking(move || {
+                // If nobody waits for it any more, it is opened anew: by `reopen`, not before this has ended.
+                let _tried = tried;
+                let store = Store::open(&looked, Some(uuid))?;
+                let found = store.scan().map_err(|error| volumes_unreadable(&error))?;
+                Ok((store, found))
+            });
+            async move {
+                let opened = tokio::time::timeout(OPENING_TIMEOUT, opened).await;
+                let failed = |error: Error| Err(error.to_string());
+                (name, path, uuid, opened.map_or(Err(HANGS.into()), |opened| opened.unwrap_or_else(failed)))
+            }
+        });
+        let opened: Vec<(_, _, _, Result<_, String>)> = futures::future::join_all(opening).await;
         let online = opened.iter().filter(|(.., store)| store.is_ok()).count() as u64;
-        for (name, entry, path, store) in opened {
-            let state = match store {
-                Ok(store) => self.start(&name, store, self.memory_bytes / online),
-                Err(reason) => Err(reason),
+        let mut volumes = Vec::new();
+        for (name, path, uuid, opened) in opened {
+            let started =
+                opened.and_then(|(store, found)| Ok((self.start(&name, store, self.memory_bytes / online)?, found)));
+            let (state, found) = match started {
+                Ok((running, found)) => (Ok(running), Some(found)),
+                Err(reason) => {
+                    warn!(disk = %name, "offline: {reason}");
+                    (Err(reason), None)
+                }
             };
-            if let Err(reason) = &state {
-                warn!(disk = %name, "offline: {reason}");
-            }
-            let is_running = state.is_ok();
-            self.state().disks.insert(name.clone(), Disk { path, uuid: entry.uuid, state });
-            if is_running {
-                self.open_volumes(&name).await;
+            self.state().disks.insert(name.clone(), Disk { path, uuid, state });
+            if let Some(found) = found {
+                volumes.push((self.enter_volumes(&name, found), name));
             }
         }
-        self.settle(None).await;
+        let opening = volumes.into_iter().map(|(volumes, disk)| {
+            let control = self.clone();
+            tokio::spawn(async move {
+                let _turn = control.turns.wait(&disk).await;
+                control.open_entered(&disk, volumes).await;
+                control.settle(&disk).await;
+            })
+        });
+        let opened = futures::future::join_all(opening.collect::<Vec<_>>());
+        if tokio::time::timeout(OPENING_TIMEOUT, opened).await.is_err() {
+            warn!("serving without volumes that are still being opened: their disks do not answer");
+        }
     }
 
     pub(super) async fn make_first_disk(&self) -> anyhow::Result<()> {
@@ -171,8 +202,8 @@ impl Control {
         Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None })
     }
 
-    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they do not
-    /// free in time, bytes, is not the new disk's until they have.
+    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they
+    /// do not free in time, bytes, is not the new disk's until they have.
     pub(super) async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
         let _division = self.dividing.lock().await;
         let others = self.running();
@@ -194,7 +225,7 @@ impl Control {
         }
         drop(_division);
         self.open_volumes(name).await;
-        self.settle(Some(name)).await;
+        self.settle(name).await;
         Ok(held_bytes)
     }
 
@@ -219,8 +250,9 @@ impl Control {
         Ok(())
     }
 
-    /// Gives every one of these disks this much memory, waiting until those that shrink have, in bounded time; or leaves all as
-    /// they are. Bytes that are still held then; a disk that does not answer holds all that it had `before`.
+    /// Gives every one of these disks this much memory, waiting until those that shrink have, in bounded time; or
+    /// leaves all as they are. Bytes that are still held then; a disk that does not answer holds all that it had
+    /// `before`.
     async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64, before: u64) -> Result<u64, Error> {
         self.divisions.fetch_add(1, Ordering::Relaxed);
         let patience = self.config.limits.dirty_age.0 + BUDGET_PATIENCE;

@@ -123,7 +123,8 @@ pub enum Error {
     NoFault(Name, u64),
     /// Data may be lost this way, and nobody accepted that.
     #[error(
-        "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops unexpectedly"
+        "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops \
+         unexpectedly"
     )]
     NotAccepted,
     /// What the other disks give up is not free.
@@ -180,7 +181,10 @@ impl Error {
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
             Error::Offline(Kind::Disk, name, _) => {
-                format!("it opens by itself when the reason is gone; `aerogel disk add {name} PATH` with its path tries at once")
+                format!(
+                    "it opens by itself when the reason is gone; `aerogel disk add {name} PATH` with its path tries \
+                     at once"
+                )
             }
             Error::Waiting(..) => "`aerogel volume show` says when it is served".into(),
             Error::Offline(Kind::Volume, ..) => "it opens by itself when the reason is gone".into(),
@@ -196,7 +200,9 @@ impl Error {
                 "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()
             }
             Error::SameDevice { .. } => {
-                "name one on another device, or accept it with --force (a disk of raw volumes only has little in its directory)".into()
+                "name one on another device, or accept it with --force (a disk of raw volumes only has little in its \
+                 directory)"
+                    .into()
             }
             Error::Raw(error) => error.hint().into(),
             Error::NoPlace { .. } => "ask for less, or delete a volume of it".into(),
@@ -207,14 +213,17 @@ impl Error {
                 )
             }
             Error::MemoryHeld(_) => {
-                "disconnect clients that do not read their replies (`aerogel status` shows who is connected), and try again".into()
+                "disconnect clients that do not read their replies (`aerogel status` shows who is connected), and try \
+                 again"
+                    .into()
             }
             Error::NotAccepted => "if that is meant, add --i-accept-data-loss".into(),
             Error::Refused { refusal: Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. }, .. } => {
                 "ask for less cache, or start the server with more (cache = \"…\" in its configuration)".into()
             }
             Error::Refused { refusal: Refusal::FlushFailed, name, .. } => format!(
-                "see the server's log for the device's error; `aerogel volume clear {name}` gives up what cannot be written"
+                "see the server's log for the device's error; `aerogel volume clear {name}` gives up what cannot be \
+                 written"
             ),
             Error::Store(StoreError::NoSpace { .. }) => {
                 "free some space, ask for less, or use --sparse to allocate as it is written".into()

@@ -1,5 +1,5 @@
-//! Faults that users stack on a disk's device. None of this waits for the turn to change something: whoever waits there may
-//! wait for a request that hangs because of a fault.
+//! Faults that users stack on a disk's device. None of this waits for the turn to change something: whoever waits there
+//! may wait for a request that hangs because of a fault.
 
 use sim::fault::layer::{FAULTS_MAX, Phase};
 use tracing::warn;
@@ -11,7 +11,6 @@ use crate::disk_thread::Stopped;
 use crate::fault::FaultText;
 use crate::quantity::Name;
 use crate::reactor::{LayerCommand, LayerReport, LayerView};
-use crate::store::Identity;
 
 impl Control {
     /// What is stacked on a disk's device; nothing if it is offline or does not answer.
@@ -54,7 +53,8 @@ impl Control {
         Ok(fault_views(&self.change_layers(disk, LayerCommand::Look).await?.view))
     }
 
-    /// Takes a fault away, or all. What hangs because of it goes on. Those that the disk was added with do not come back.
+    /// Takes a fault away, or all. What hangs because of it goes on. Those that the disk was added with do not come
+    /// back.
     pub async fn clear_faults(&self, disk: &Name, id: Option<u64>) -> Result<Done, Error> {
         let report = self.change_layers(disk, LayerCommand::Clear(id)).await?;
         if let Some(id) = id
@@ -66,16 +66,9 @@ impl Control {
         warn!(%disk, count, "faults cleared");
         let lasting: Vec<_> = report.changed.into_iter().filter(|(_, is_lasting)| *is_lasting).collect();
         if !lasting.is_empty() {
-            let directory = self.state().disk(disk)?.store.directory().to_owned();
-            let forgotten = blocking(move || {
-                let mut identity = Identity::read(&directory)?;
-                for (text, _) in lasting {
-                    let at = identity.faults.iter().position(|other| *other == text);
-                    at.map(|at| identity.faults.remove(at));
-                }
-                identity.write(&directory).map_err(|error| error.to_string())
-            });
-            forgotten.await?.map_err(|error| {
+            let store = self.state().disk(disk)?.store.clone();
+            let lasting: Vec<_> = lasting.into_iter().map(|(text, _)| text).collect();
+            blocking(move || store.forget_faults(&lasting)).await?.map_err(|error| {
                 Error::Unusable(format!(
                     "the faults are cleared, but will be back when the disk is opened again: {error}"
                 ))

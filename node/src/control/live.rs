@@ -5,9 +5,10 @@
 //!            ▲ insulation: ten rounds ago     ▲ rates: two seconds ago
 //! ```
 //!
-//! Insulation is what a tenant's work would have taken alone, as its own slices or the prices of its requests tell (engine,
-//! `insulated/meter.rs`, `fair/mod.rs`), by its share of the time in which it wanted something. Ten rounds even out whose turn it is. Downside: work that the cache does between two slices
-//! is not counted, so a tenant that hardly needs the disk seems to keep less than it does.
+//! Insulation is what a tenant's work would have taken alone, as its own slices or the prices of its requests tell
+//! (engine, `insulated/meter.rs`, `fair/mod.rs`), by its share of the time in which it wanted something. Ten rounds
+//! even out whose turn it is. Downside: work that the cache does between two slices is not counted, so a tenant that
+//! hardly needs the disk seems to keep less than it does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -194,8 +195,8 @@ pub struct DiskUse {
 }
 
 impl Series {
-    /// What the disk's time was used for. How the slice that runs is divided is corrected when it ends; a counter never goes
-    /// back, so it waits until it is right again.
+    /// What the disk's time was used for. How the slice that runs is divided is corrected when it ends; a counter never
+    /// goes back, so it waits until it is right again.
     fn time(&mut self, snapshot: &Snapshot) -> DiskUse {
         let (used, past_ns) = (snapshot.time, snapshot.busy_ns + snapshot.idle_ns);
         let told = &mut self.time;

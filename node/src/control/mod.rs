@@ -76,6 +76,8 @@ pub struct Control {
     probes: probes::Probes,
     /// Disks of which nothing is known, and when they are probed.
     automatic: automatic::Waiting,
+    /// Disks and volumes that are being opened.
+    trying: reopen::Trying,
     /// Told when there are volumes whose data is busy.
     waiting: tokio::sync::Notify,
     /// What the disks have done of late.
@@ -186,7 +188,8 @@ impl Offer {
 }
 
 impl Control {
-    /// Locks the server's directory and opens the disks that it knows. In a directory that is new, makes the first disk.
+    /// Locks the server's directory and opens the disks that it knows. In a directory that is new, makes the first
+    /// disk.
     pub async fn open(config: Config) -> anyhow::Result<Arc<Control>> {
         let data = &config.data;
         std::fs::create_dir_all(data)
@@ -211,6 +214,7 @@ impl Control {
             divisions: Arc::default(),
             probes: probes::Probes::default(),
             automatic: automatic::Waiting::default(),
+            trying: reopen::Trying::default(),
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),

@@ -21,8 +21,8 @@ const AGREE: f64 = 0.15;
 /// What disturbs a probe by less than this is not worth a word.
 const DISTURBS: f64 = 0.05;
 
-/// How often is looked whether an automatic probe has got out of the way, and how long that is waited for: what it has in the
-/// device, and one step of its scratch file.
+/// How often is looked whether an automatic probe has got out of the way, and how long that is waited for: what it has
+/// in the device, and one step of its scratch file.
 const YIELD_POLL: Duration = Duration::from_millis(20);
 const YIELD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -250,15 +250,15 @@ impl Control {
     }
 }
 
-/// Why an automatic probe of raw devices is not believed. They are only read, and a thin volume or flash answers reads of what
-/// was never written without its medium; so of devices that say that they turn, good news is no news.
+/// Why an automatic probe of raw devices is not believed. They are only read, and a thin volume or flash answers reads
+/// of what was never written without its medium; so of devices that say that they turn, good news is no news.
 fn unread(devices: &[(Raw, u64)], found: &Found) -> Option<String> {
     let needs_slices = found.iter().find(|(key, _)| *key == Key::NeedsSlices).and_then(|(_, finding)| finding.value);
     let kernel = Kernel::default();
     let turns = devices.iter().any(|(_, number)| kernel.queue(*number, "rotational").as_deref() == Some("1"));
     (turns && needs_slices != Some(1.0)).then(|| {
-        "its raw devices were only read, say that they turn, and answered as if they did not: what was never written is \
-         not read from the medium"
+        "its raw devices were only read, say that they turn, and answered as if they did not: what was never written \
+         is not read from the medium"
             .into()
     })
 }

@@ -139,7 +139,8 @@ impl Running {
         served.chain(directory).collect()
     }
 
-    /// The devices of its volumes that are served, if all volumes are raw: what a probe reads in place of a scratch file.
+    /// The devices of its volumes that are served, if all volumes are raw: what a probe reads in place of a scratch
+    /// file.
     pub(super) fn raw_devices(&self) -> Vec<(Raw, u64)> {
         if self.data_kind() != DataKind::Raw {
             return Vec::new();

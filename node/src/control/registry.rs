@@ -1,4 +1,5 @@
-//! The disks that this server knows, in `DIR/disks.toml`: replaced as a whole, so a crash leaves the old or the new list.
+//! The disks that this server knows, in `DIR/disks.toml`: replaced as a whole, so a crash leaves the old or the new
+//! list.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,12 +1,12 @@
-//! Disks and volumes that are offline are tried again until they open, so that a file system that is mounted late or a device
-//! that is back needs no restart.
+//! Disks and volumes that are offline are tried again until they open, so that a file system that is mounted late or a
+//! device that is back needs no restart.
 //!
-//! A disk opens only as the disk that it was (its UUID): nothing is ever initialised here. A file system that hangs keeps one
-//! thread for each thing that is looked at, and never the lock of those who change something.
+//! A disk opens only as the disk that it was (its UUID): nothing is ever initialised here. A file system that hangs
+//! keeps one thread for each thing that is looked at, and never the lock of those who change something.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tracing::{info, warn};
@@ -14,29 +14,66 @@ use tracing::{info, warn};
 use super::disks::open_store;
 use super::registry::Remembered;
 use super::volumes::OpenError;
-use super::{Control, Error, Volume, VolumeState};
+use super::{Control, Error, Volume, VolumeState, blocking};
 use crate::quantity::Name;
 use crate::store::{Identity, Spec, Store};
 
 /// Between two tries: soon for somebody who waits, and rare enough to cost nothing.
 const PERIOD: Duration = Duration::from_secs(5);
-/// A look that takes longer is left to its own; the thing is not looked at again before it has ended.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is being looked at.
-type Looking = Arc<Mutex<BTreeSet<(Name, Option<Name>)>>>;
+/// A disk, or a volume of a disk.
+type What = (Name, Option<Name>);
+
+/// What is being opened: it is not tried again before that has ended, so a file system that hangs holds one thread for
+/// each.
+#[derive(Clone, Debug, Default)]
+pub struct Trying(Arc<Mutex<BTreeSet<What>>>);
+
+impl Trying {
+    /// Begins to open something, unless that is under way.
+    pub fn begin(&self, what: What) -> Option<Tried> {
+        let is_new = self.all().insert(what.clone());
+        is_new.then(|| Tried { trying: self.clone(), what })
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeSet<What>> {
+        self.0.lock().expect("nobody panics while holding it")
+    }
+}
+
+/// The opening of something, until it is dropped.
+#[derive(Debug)]
+pub struct Tried {
+    trying: Trying,
+    what: What,
+}
+
+impl Drop for Tried {
+    fn drop(&mut self) {
+        self.trying.all().remove(&self.what);
+    }
+}
 
 impl Control {
-    /// Tries what is offline again, until the server shuts down.
+    /// Tries what is offline again, until the server shuts down; each in a task of its own.
     pub async fn reopen(self: Arc<Control>) {
-        let looking = Looking::default();
         while !self.is_shutting_down() {
             tokio::time::sleep(PERIOD).await;
             for disk in self.offline_disks() {
-                self.reopen_disk(&disk, &looking).await;
+                let Some(tried) = self.trying.begin((disk.clone(), None)) else { continue };
+                let control = self.clone();
+                tokio::spawn(async move {
+                    control.reopen_disk(&disk).await;
+                    drop(tried);
+                });
             }
             for (disk, volume, store) in self.offline_volumes() {
-                self.reopen_volume(&disk, &volume, store, &looking).await;
+                let Some(tried) = self.trying.begin((disk.clone(), Some(volume.clone()))) else { continue };
+                let control = self.clone();
+                tokio::spawn(async move {
+                    control.reopen_volume(&disk, &volume, store).await;
+                    drop(tried);
+                });
             }
         }
     }
@@ -56,18 +93,17 @@ impl Control {
         offline.collect()
     }
 
-    async fn reopen_disk(&self, name: &Name, looking: &Looking) {
+    async fn reopen_disk(&self, name: &Name) {
         let Some((path, uuid)) = self.state().disks.get(name).map(|disk| (disk.path.clone(), disk.uuid)) else {
             return;
         };
         let looked = path.clone();
-        let found = look(looking, (name.clone(), None), move || Identity::read(&looked)).await;
-        let reason = match found {
-            None => return,
+        let reason = match blocking(move || Identity::read(&looked)).await {
+            Err(_) => return,
             // With the reason in full.
-            Some(Ok(identity)) if identity.uuid != uuid => open_store(&path, Some(uuid)).await.err(),
-            Some(Ok(_)) => self.bring_back(name, &path, uuid).await,
-            Some(Err(reason)) => Some(reason),
+            Ok(Ok(identity)) if identity.uuid != uuid => open_store(&path, Some(uuid)).await.err(),
+            Ok(Ok(_)) => self.bring_back(name, &path, uuid).await,
+            Ok(Err(reason)) => Some(reason),
         };
         if let (Some(disk), Some(reason)) = (self.state().disks.get_mut(name), reason)
             && let Err(known) = &mut disk.state
@@ -95,13 +131,12 @@ impl Control {
         None
     }
 
-    async fn reopen_volume(&self, disk: &Name, name: &Name, store: Arc<Store>, looking: &Looking) {
+    async fn reopen_volume(&self, disk: &Name, name: &Name, store: Arc<Store>) {
         let (looked, wanted) = (store, name.clone());
-        let found = look(looking, (disk.clone(), Some(name.clone())), move || looked.load(&wanted)).await;
-        let reason = match found {
-            None => return,
-            Some(Ok(spec)) => self.open_again(disk, name, spec).await,
-            Some(Err(reason)) => Some(reason),
+        let reason = match blocking(move || looked.load(&wanted)).await {
+            Err(_) => return,
+            Ok(Ok(spec)) => self.open_again(disk, name, spec).await,
+            Ok(Err(reason)) => Some(reason),
         };
         if let Some(reason) = reason
             && let Some(volume) = self.state().volume_mut(disk, name)
@@ -178,23 +213,4 @@ impl Volume {
     pub(super) fn is_offline(&self) -> bool {
         matches!(self.state, VolumeState::Offline(_))
     }
-}
-
-/// Looks where waiting is allowed. Nothing if that takes too long, or the look before has not ended.
-async fn look<T: Send + 'static>(
-    looking: &Looking,
-    what: (Name, Option<Name>),
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let all = || looking.lock().expect("nobody panics while holding it");
-    if !all().insert(what.clone()) {
-        return None;
-    }
-    let looking = looking.clone();
-    let looked = tokio::task::spawn_blocking(move || {
-        let found = work();
-        looking.lock().expect("nobody panics while holding it").remove(&what);
-        found
-    });
-    tokio::time::timeout(LOOK_TIMEOUT, looked).await.ok()?.ok()
 }

@@ -513,7 +513,8 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         }
         if let Some(held) = snapshot.map(|snapshot| snapshot.held_frames * BLOCK).filter(|&held| held > 0) {
             warnings.push(format!(
-                "{} of memory that it gave up are still held, by replies that clients do not read or by data that cannot be written",
+                "{} of memory that it gave up are still held, by replies that clients do not read or by data that \
+                 cannot be written",
                 Size(held).rounded()
             ));
         }
@@ -522,7 +523,8 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         if drives.len() > 1 && running.store.model.is_none() {
             let names: Vec<String> = drives.iter().map(|drive| Kernel::default().name(*drive)).collect();
             warnings.push(format!(
-                "its volumes are on several drives ({}), which are scheduled as if they were one: give each a disk of its own",
+                "its volumes are on several drives ({}), which are scheduled as if they were one: give each a disk of \
+                 its own",
                 names.join(", ")
             ));
         }

@@ -13,8 +13,7 @@ use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
 use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
-use crate::store::steps::{DISCARD, UNPUBLISH};
-use crate::store::{Data, DataError, DataId, Files, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store};
+use crate::store::{Data, DataError, DataId, Files, Found, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store};
 
 impl Control {
     /// Opens the volumes found on a disk. One that cannot be used is offline; the others go on.
@@ -26,6 +25,13 @@ impl Control {
             Ok(Err(error)) => return self.unreadable(disk, &error),
             Err(error) => return self.unreadable(disk, &error),
         };
+        let usable = self.enter_volumes(disk, found);
+        self.open_entered(disk, usable).await;
+    }
+
+    /// Enters the volumes that were found on a disk into its state: those that can be opened.
+    pub(super) fn enter_volumes(&self, disk: &Name, found: Found) -> Vec<Name> {
+        let mut usable = Vec::new();
         for path in found.unclaimed {
             warn!(%disk, path = %path.display(), "data without specification: left alone");
         }
@@ -35,22 +41,29 @@ impl Control {
                 continue;
             }
             let state = self.admit(disk, &name, spec.as_ref());
-            let is_usable = state.is_none();
+            if state.is_none() {
+                usable.push(name.clone());
+            }
             let state = state.unwrap_or_else(|| offline("it is being opened"));
             let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false };
             if let Ok(running) = self.state().disk_mut(disk) {
-                running.volumes.insert(name.clone(), volume);
+                running.volumes.insert(name, volume);
             }
-            if is_usable {
-                self.try_open(disk, &name).await;
-            }
+        }
+        usable
+    }
+
+    /// Opens these volumes of a disk, one after the other.
+    pub(super) async fn open_entered(&self, disk: &Name, volumes: Vec<Name>) {
+        for name in volumes {
+            self.try_open(disk, &name).await;
         }
         self.remember_volumes(disk).await;
     }
 
     /// A disk whose volumes are not known is offline: it must not look like one that has none. What is served goes on.
     fn unreadable(&self, disk: &Name, error: &dyn std::fmt::Display) {
-        let reason = format!("its volumes cannot be read: {error}");
+        let reason = volumes_unreadable(error);
         warn!(%disk, "{reason}");
         let mut state = self.state();
         let serves = |running: &super::Running| running.volumes.values().any(|volume| volume.id().is_some());
@@ -134,6 +147,8 @@ impl Control {
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,
             read_only: spec.read_only,
+            // A server that was killed leaves writes in the device's volatile cache, and no trace of its end.
+            unflushed: true,
         };
         let place = Place { volume: name.to_string(), start, block: block.into() };
         refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
@@ -446,7 +461,7 @@ impl Control {
             }
         }
         let removed = spec.clone();
-        with_files(&store, name, move |files| files.remove(UNPUBLISH, &removed)).await??;
+        with_files(&store, name, move |files| files.unpublish(&removed)).await??;
         if let Some(volume) = id.filter(|_| discard) {
             refusal(thread.command(Command::CloseVolume { volume, discard }).await)
                 .map_err(|refusal| refused(name, refusal))?;
@@ -462,7 +477,7 @@ impl Control {
             if let Err(error) = note.remove_own() {
                 warn!("a note about a volume that is deleted stays, and means nothing any more: {error}");
             }
-            files.remove(DISCARD, &spec)
+            files.discard(&spec)
         });
         let discarded = discarded.await?;
         let message = match discarded {
@@ -586,6 +601,11 @@ impl Changeable {
     }
 }
 
+/// Why a disk is offline whose directory of volumes cannot be read.
+pub(super) fn volumes_unreadable(error: &dyn std::fmt::Display) -> String {
+    format!("its volumes cannot be read: {error}")
+}
+
 fn offline(reason: &str) -> VolumeState {
     VolumeState::Offline(reason.into())
 }
@@ -595,8 +615,8 @@ fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {
 }
 
 fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError> {
-    files.remove(UNPUBLISH, spec)?;
-    files.remove(DISCARD, spec)
+    files.unpublish(spec)?;
+    files.discard(spec)
 }
 
 /// What to say when a volume uses the allotment of a tenant with others.

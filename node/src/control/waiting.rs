@@ -23,14 +23,14 @@ const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
 impl Control {
-    /// Waits a moment for volumes that are busy; those that still are then are left to [`Control::open_later`].
-    /// Only those of one disk, if it is named: the caller has the turn to change it.
-    pub(super) async fn settle(&self, only: Option<&Name>) {
+    /// Waits a moment for volumes of a disk that are busy; those that still are then are left to
+    /// [`Control::open_later`]. The caller has the turn to change the disk.
+    pub(super) async fn settle(&self, disk: &Name) {
         let deadline = Instant::now() + GRACE;
-        while self.open_waiting(only).await && Instant::now() < deadline {
+        while self.open_waiting(disk).await && Instant::now() < deadline {
             tokio::time::sleep(RETRY).await;
         }
-        for (disk, name, reason) in self.waiting(only) {
+        for (disk, name, reason) in self.waiting(Some(disk)) {
             warn!(%disk, volume = %name, "not served yet: {reason}");
         }
         self.waiting.notify_one();
@@ -62,20 +62,20 @@ impl Control {
             let control = self.clone();
             tokio::spawn(async move {
                 let _turn = turn;
-                control.open_waiting(Some(&disk)).await;
+                control.open_waiting(&disk).await;
             });
         }
     }
 
-    /// Tries each volume that is busy once more, of all disks or of one. Whether any still is.
-    async fn open_waiting(&self, only: Option<&Name>) -> bool {
-        for (disk, name, _) in self.waiting(only) {
+    /// Tries each volume of a disk that is busy once more. Whether any still is.
+    async fn open_waiting(&self, disk: &Name) -> bool {
+        for (disk, name, _) in self.waiting(Some(disk)) {
             self.try_open(&disk, &name).await;
             if self.state().volume_mut(&disk, &name).is_some_and(|volume| volume.id().is_some()) {
                 info!(%disk, volume = %name, "its data is free: it is served");
             }
         }
-        !self.waiting(only).is_empty()
+        !self.waiting(Some(disk)).is_empty()
     }
 
     /// Volumes that are busy: disk, name, reason.

@@ -241,6 +241,12 @@ impl Turns {
         *credit_ns = credit_ns.saturating_sub(ns).max(-DEBT_NS_MAX);
     }
 
+    /// Whether a tenant has spent more than it had.
+    #[cfg(test)]
+    pub fn owes(&self, tenant: TenantId) -> bool {
+        self.tenants[tenant.0 as usize].credit_ns < 0
+    }
+
     /// Bytes of replies that a tenant may still send in this pass.
     pub fn may_send(&mut self, tenant: TenantId) -> u64 {
         if self.company < 2 {

@@ -27,7 +27,8 @@ impl Mapping {
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("a mapping at address zero"))?;
         let mapping = Mapping { base, len };
-        // SAFETY: advice about a mapping that we own. Clients' data does not belong into core files; a refusal is harmless.
+        // SAFETY: advice about a mapping that we own. Clients' data does not belong into core files; a refusal is
+        // harmless.
         unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTDUMP) };
         Ok(mapping)
     }
@@ -52,7 +53,8 @@ impl Mapping {
     /// Pages are no longer resident, and zeros when they are touched again. Both numbers are multiples of a page.
     pub fn give_back(&self, offset: usize, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
-        // SAFETY: inside a mapping that we own; no Rust reference points there. It fails for locked pages only, which then stay.
+        // SAFETY: inside a mapping that we own; no Rust reference points there. It fails for locked pages only, which
+        // then stay.
         unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), len, libc::MADV_DONTNEED) };
     }
 
@@ -66,7 +68,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and whoever handed addresses to the kernel holds the mapping until the kernel is done with them.
+        // SAFETY: ours, and whoever handed addresses to the kernel holds the mapping until the kernel is done with
+        // them.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

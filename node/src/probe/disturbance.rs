@@ -42,9 +42,9 @@ impl DeviceUse {
 
     /// The part of all this that others used, 0 to 1, if ours was `own`; nothing if the device did nothing.
     ///
-    /// By time; but our requests end when this thread looks, and if that is late it hides the others' time. So at least by bytes
-    /// and by requests, the lesser of both: one large request among our small ones is little, and the kernel may split a
-    /// request of ours.
+    /// By time; but our requests end when this thread looks, and if that is late it hides the others' time. So at least
+    /// by bytes and by requests, the lesser of both: one large request among our small ones is little, and the kernel
+    /// may split a request of ours.
     pub fn others(&self, own: &DeviceUse) -> Option<f64> {
         let part = |all: u64, own: u64| (all > 0).then(|| all.saturating_sub(own) as f64 / all as f64);
         let by_data = part(self.bytes, own.bytes)?.min(part(self.requests, own.requests)?);

@@ -7,10 +7,10 @@
 //!      └──── phases that are over ────►     whoever works out what they mean, on a thread of its own
 //! ```
 //!
-//! Its requests go through the same faults and wait in the same queue as those of the volumes, but touch no file: what they
-//! read or write takes the drive's time, and nothing else. It lives in the drive's time: it asks at the very moment at which
-//! something was done, however late the thread is. So it finds what the drive does, whatever else the machine is doing; how late
-//! the thread is, the metric of completions tells.
+//! Its requests go through the same faults and wait in the same queue as those of the volumes, but touch no file: what
+//! they read or write takes the drive's time, and nothing else. It lives in the drive's time: it asks at the very
+//! moment at which something was done, however late the thread is. So it finds what the drive does, whatever else the
+//! machine is doing; how late the thread is, the metric of completions tells.
 //!
 //! Downside: a drive faster than the thread can simulate is measured as fast as the thread is.
 

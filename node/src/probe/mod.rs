@@ -4,10 +4,10 @@
 //!   control ──► Job (progress, cancel) ──► thread "probe NAME": scratch file ─► Probe ◄─► ProbeTarget ─► findings
 //! ```
 //!
-//! What is probed is behind [`ProbeTarget`]: a scratch file through a reactor of its own; or, on a disk whose volumes are all
-//! raw, their devices, which are only read. The disk's own thread is not
-//! touched but by the load, which is full on purpose: a rate that is measured politely is the rate of politeness. Whoever
-//! probes a disk in use is told what that did to the values, and his clients wait longer meanwhile.
+//! What is probed is behind [`ProbeTarget`]: a scratch file through a reactor of its own; or, on a disk whose volumes
+//! are all raw, their devices, which are only read. The disk's own thread is not touched but by the load, which is full
+//! on purpose: a rate that is measured politely is the rate of politeness. Whoever probes a disk in use is told what
+//! that did to the values, and his clients wait longer meanwhile.
 //!
 //! The drive of a simulated disk is in the layers of the disk's thread, and nowhere else: there [`drive`] asks it.
 //!

@@ -4,11 +4,11 @@
 //!   ├─ written ─┼── allocated only ──┼─ written ─┼── allocated only ──┼─ …        a quarter of the free space at most
 //! ```
 //!
-//! Reads of what was never written are answered without the device, so what is measured is written first: a gigabyte, in
-//! pieces as far from each other as a quarter of the free space allows. The gaps are allocated and never touched; they make
-//! the file system spread the pieces. The file loses its name as soon as it is open, so whatever happens to the server,
-//! its space is free when the process is gone; only a crash between the two steps leaves an empty file, which the next
-//! start of the disk removes.
+//! Reads of what was never written are answered without the device, so what is measured is written first: a gigabyte,
+//! in pieces as far from each other as a quarter of the free space allows. The gaps are allocated and never touched;
+//! they make the file system spread the pieces. The file loses its name as soon as it is open, so whatever happens to
+//! the server, its space is free when the process is gone; only a crash between the two steps leaves an empty file,
+//! which the next start of the disk removes.
 //!
 //! Downside: for as long as a probe runs, a quarter of the free space is taken.
 

@@ -1,4 +1,5 @@
-//! One suite, both back ends, and layers that change nothing on one of them: what the trait promises is tested here and nowhere else.
+//! One suite, both back ends, and layers that change nothing on one of them: what the trait promises is tested here and
+//! nowhere else.
 //!
 //! Where the system forbids io_uring its half fails: a skipped test would hide that what ships was not tested.
 

@@ -10,9 +10,9 @@
 //! Beside the engine a [`Probing`] may ask the drive.
 //!
 //! The machines that decide are `sim`'s and know nothing of clocks and files; here they get CLOCK_MONOTONIC. A request
-//! goes to the file at once and to the drive at the same moment; whichever is later decides. The wait ends when the drive asks
-//! for it, but for what timers are late by ([`Lead`]). How late each completion was is counted, apart for the clock and for
-//! files that are slower than the drive pretends to be.
+//! goes to the file at once and to the drive at the same moment; whichever is later decides. The wait ends when the
+//! drive asks for it, but for what timers are late by ([`Lead`]). How late each completion was is counted, apart for
+//! the clock and for files that are slower than the drive pretends to be.
 //!
 //! A disk without layers passes through untouched: one test of a flag for each request and turn.
 
@@ -46,8 +46,8 @@ pub struct Stack {
     pub faults: Vec<FaultText>,
 }
 
-/// Moments that a probe may live through in one pass: some milliseconds. With a drive that is too fast for this thread it
-/// would be at it for ever.
+/// Moments that a probe may live through in one pass: some milliseconds. With a drive that is too fast for this thread
+/// it would be at it for ever.
 const MOMENTS_PER_PASS: usize = 4096;
 
 /// What the layers have to know of a volume.
@@ -77,8 +77,8 @@ pub enum LayerCommand {
 /// What became of it.
 #[derive(Clone, Debug)]
 pub struct LayerReport {
-    /// Faults added or taken away, and whether they were there from the start; none if there are as many as there may be,
-    /// or not this one.
+    /// Faults added or taken away, and whether they were there from the start; none if there are as many as there may
+    /// be, or not this one.
     pub changed: Vec<(FaultText, bool)>,
     /// What is there now.
     pub view: LayerView,

@@ -1,12 +1,13 @@
 //! How much earlier to ask to be woken, so as to be awake on time.
 //!
-//! A timer wakes late, on virtual machines by tens of microseconds, and later the longer the wait. Measured on one with KVM, on
-//! a core of its own at real-time priority: 28 µs (median) after 0.1 ms, 48 µs after 0.4 ms, 60 µs and more after 4 ms, and
-//! 105 µs at the 99th percentile: more than a simulated drive's completions may be late. What is usual is learned and taken
-//! off: the 98th percentile of what was seen, by a step up or a 49th of it down for each wake-up (stochastic approximation of a quantile:
-//! Robbins and Monro, "A stochastic approximation method", 1951), apart for three lengths of waits. Less is not enough
-//! where timers have a long tail: on another machine (45 µs, and 180 µs at the 99th percentile) the median left 2.4 % of the
-//! completions more than 100 µs late, and the 90th percentile 2.2 to 3.4 %.
+//! A timer wakes late, on virtual machines by tens of microseconds, and later the longer the wait. Measured on one with
+//! KVM, on a core of its own at real-time priority: 28 µs (median) after 0.1 ms, 48 µs after 0.4 ms, 60 µs and more
+//! after 4 ms, and 105 µs at the 99th percentile: more than a simulated drive's completions may be late. What is usual
+//! is learned and taken off: the 98th percentile of what was seen, by a step up or a 49th of it down for each wake-up
+//! (stochastic approximation of a quantile: Robbins and Monro, "A stochastic approximation method", 1951), apart for
+//! three lengths of waits. Less is not enough where timers have a long tail: on another machine (45 µs, and 180 µs at
+//! the 99th percentile) the median left 2.4 % of the completions more than 100 µs late, and the 90th percentile 2.2 to
+//! 3.4 %.
 //!
 //! Downside: whoever is awake early stays awake, at most [`LEAD_NS_MAX`], usually a tenth of a millisecond: passes of
 //! the loop that wait for nothing, some 2 % of a core for 200 completions a second.
@@ -19,7 +20,8 @@ const LEAD_NS_MAX: Nanos = 250_000;
 const EARLY_TO_LATE: Nanos = 49;
 /// Nanoseconds up for the first wake-ups: there in ten of them.
 const STEP_NS_FIRST: Nanos = 16_000;
-/// Half of it after each change of direction, down to this: steady within a microsecond or two, and still able to follow.
+/// Half of it after each change of direction, down to this: steady within a microsecond or two, and still able to
+/// follow.
 const STEP_NS_LEAST: Nanos = 900;
 /// Waits up to these lengths, nanoseconds, have a lead of their own; and those that are longer.
 const LENGTHS_NS: [Nanos; 2] = [MILLISECOND / 4, MILLISECOND];

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   submit, receive, receive_into, send, close_socket …   queue (a send may be tried at once)
-//!   turn(timeout, &mut completions)                       hands everything over, waits, collects: one system call a pass
+//!   turn(timeout, &mut completions)                     hands everything over, waits, collects: one system call a pass
 //! ```
 //!
 //! [`Layers`] stands above them for disks that are simulated, and for faults.
@@ -10,10 +10,10 @@
 //! Two back ends stand behind the trait: [`Uring`] (io_uring) and [`Threads`] (epoll and plain threads, for systems
 //! that forbid io_uring); `conformance.rs` holds both to the same behaviour.
 //!
-//! Rules for the caller: at most one receive and one send of a socket at a time; [`Completion::Received`] lends a buffer
-//! out of a small shared pool, to be given back with [`Reactor::release`] soon, or everybody stops receiving; slots
-//! (requests, volumes, sockets) are used again only after their last completion. The downside of a pool in place of a
-//! buffer per socket is just that; what is won is that idle connections cost nothing.
+//! Rules for the caller: at most one receive and one send of a socket at a time; [`Completion::Received`] lends a
+//! buffer out of a small shared pool, to be given back with [`Reactor::release`] soon, or everybody stops receiving;
+//! slots (requests, volumes, sockets) are used again only after their last completion. The downside of a pool in place
+//! of a buffer per socket is just that; what is won is that idle connections cost nothing.
 
 mod buffers;
 #[cfg(test)]
@@ -141,8 +141,8 @@ impl Waker {
     /// The current or the next `turn` returns with [`Completion::Woken`].
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: reads eight bytes of a live array. It can only fail or block when the counter is about to overflow, after
-        // 2^64 - 2 wake-ups that nobody answered.
+        // SAFETY: reads eight bytes of a live array. It can only fail or block when the counter is about to overflow,
+        // after 2^64 - 2 wake-ups that nobody answered.
         unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
@@ -206,8 +206,8 @@ pub trait Reactor {
     fn unpin(&mut self, chunk: &Chunk) -> bool;
 
     /// Hands over what was queued, waits until something is complete (at most `timeout`, without limit if `None`), and
-    /// appends what is complete. May return early with nothing. Says whether it may have slept until something came; otherwise
-    /// what is complete came before. An error means that no I/O is possible any more.
+    /// appends what is complete. May return early with nothing. Says whether it may have slept until something came;
+    /// otherwise what is complete came before. An error means that no I/O is possible any more.
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool>;
 }
 

@@ -1,8 +1,8 @@
 //! The back end without io_uring: the sockets by epoll on this thread, device requests on worker threads.
 //!
-//! Some systems forbid io_uring (containers by default). Everything works there, at up to three times the CPU time: a system
-//! call for each receive and send, and two changes of thread for each device request. The workers' queue is the one lock
-//! on a data path, and only here.
+//! Some systems forbid io_uring (containers by default). Everything works there, at up to three times the CPU time: a
+//! system call for each receive and send, and two changes of thread for each device request. The workers' queue is the
+//! one lock on a data path, and only here.
 //!
 //! Sockets are registered once, edge-triggered; each receive or send is first tried, and tried again when epoll says
 //! that the socket has changed.
@@ -288,12 +288,14 @@ impl Reactor for Threads {
         self.sockets[conn.0 as usize].as_ref().map_or(0, |socket| unread(&socket.fd))
     }
 
-    /// Nothing of a socket is ever in the kernel between two turns, so this closes at once. Closing takes it out of epoll.
+    /// Nothing of a socket is ever in the kernel between two turns, so this closes at once. Closing takes it out of
+    /// epoll.
     fn close_socket(&mut self, conn: ConnId) {
         let socket = slot(&mut self.sockets, conn.0).take().expect("the socket is open");
         self.starved.retain(|&other| other != conn);
         self.eager.retain(|&other| other != conn);
-        // SAFETY: a system call on a descriptor that we own: the peer sees the end even if a child process inherited a copy.
+        // SAFETY: a system call on a descriptor that we own: the peer sees the end even if a child process inherited a
+        // copy.
         unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_RDWR) };
         self.ready.push(Completion::Closed { conn });
     }

@@ -26,8 +26,8 @@ pub enum Transfer {
 pub fn transfer(fd: &OwnedFd, message: *mut libc::msghdr, direction: Direction) -> Transfer {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
-        // SAFETY: the caller's message names memory that is valid and that nobody else uses: frames and headers of a list in
-        // use, or a free buffer.
+        // SAFETY: the caller's message names memory that is valid and that nobody else uses: frames and headers of a
+        // list in use, or a free buffer.
         let answer = unsafe {
             match direction {
                 Direction::In => libc::recvmsg(fd.as_raw_fd(), message, flags),

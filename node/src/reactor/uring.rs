@@ -6,14 +6,14 @@
 //!   free buffers ───► buffer ring ─────┘                       └─► the rest of short requests: queued again
 //! ```
 //!
-//! Each entry names its slot in `user_data`; a slot is used again only after its completion, so no generation is needed.
-//! What an entry points to (lists, message headers, frames, buffers) lives in its slot until then.
+//! Each entry names its slot in `user_data`; a slot is used again only after its completion, so no generation is
+//! needed. What an entry points to (lists, message headers, frames, buffers) lives in its slot until then.
 //!
 //! Sends are tried by an ordinary system call first and go through the ring only when the socket is full. Through the
-//! ring, a reply's completion would end the wait for the next request at once: two enters for each request of a client at
-//! depth 1, where this way it is one send and one enter, and the engine knows at once which frames are free. (Waiting for
-//! two completions with the kernel's minimum wait set a timer for each request: 37 µs in place of 13 on a virtual
-//! machine. Without it, replies that were sent in part would wait for a request that need not come.)
+//! ring, a reply's completion would end the wait for the next request at once: two enters for each request of a client
+//! at depth 1, where this way it is one send and one enter, and the engine knows at once which frames are free.
+//! (Waiting for two completions with the kernel's minimum wait set a timer for each request: 37 µs in place of 13 on a
+//! virtual machine. Without it, replies that were sent in part would wait for a request that need not come.)
 //!
 //! The downside of the ring: a file system that blocks inside a request costs a kernel worker thread, invisible here.
 
@@ -49,11 +49,12 @@ use crate::frames::{Chunk, FrameMemory};
 /// How long the end waits for what is still in the kernel. Devices answer within their own timeouts (30 s for SCSI).
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// How long the rest of a payload is looked for before the ring waits for it: what a sleeping virtual processor takes to wake
-/// up (30 to 50 us), so that looking never costs more than it saves.
+/// How long the rest of a payload is looked for before the ring waits for it: what a sleeping virtual processor takes
+/// to wake up (30 to 50 us), so that looking never costs more than it saves.
 const LOOK_NS: Nanos = 50_000;
 
-/// A reply of so many bytes takes longer to copy (10 us) than the system call that hands over what the device is to do meanwhile.
+/// A reply of so many bytes takes longer to copy (10 us) than the system call that hands over what the device is to do
+/// meanwhile.
 const COPY_BYTES: u64 = 16 << 10;
 
 /// What a completion belongs to: the upper half of its `user_data`; the lower is the slot.
@@ -156,9 +157,9 @@ impl Uring {
 
     fn push(&mut self, entry: squeue::Entry) {
         self.in_flight += 1;
-        // SAFETY: every caller builds entries from memory in its slot (request lists, message headers, buffers of the pool),
-        // which is neither moved nor dropped until the completion; frames and buffers are mapped as long
-        // as `self`, and `drop` waits for the kernel.
+        // SAFETY: every caller builds entries from memory in its slot (request lists, message headers, buffers of the
+        // pool), which is neither moved nor dropped until the completion; frames and buffers are mapped as long as
+        // `self`, and `drop` waits for the kernel.
         unsafe { self.ring.push(entry) }
     }
 
@@ -447,8 +448,8 @@ impl Reactor for Uring {
                 self.gathers.give_back(gather);
             }
         }
-        // SAFETY: a system call on a descriptor that we own. It ends the receive and the send in the kernel; on a socket whose
-        // peer has gone it fails, and those have ended already.
+        // SAFETY: a system call on a descriptor that we own. It ends the receive and the send in the kernel; on a
+        // socket whose peer has gone it fails, and those have ended already.
         unsafe { libc::shutdown(self.socket(conn).fd.as_raw_fd(), libc::SHUT_RDWR) };
         self.close_if_idle(conn);
     }
@@ -473,7 +474,8 @@ impl Reactor for Uring {
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool> {
-        // What is complete already may bring more to hand over: both go with the next turn, which does not put it off again.
+        // What is complete already may bring more to hand over: both go with the next turn, which does not put it off
+        // again.
         self.look();
         self.put_off = !self.ready.is_empty() && !self.put_off;
         let mut slept = false;

@@ -25,7 +25,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use engine::disk::profile::{Key, Profile};
 use uuid::Uuid;
@@ -41,6 +41,7 @@ pub use simulated::{Model, Simulated};
 pub use spec::Spec;
 pub use steps::{Files, Progress};
 
+use crate::fault::FaultText;
 use crate::quantity::{Name, Size};
 
 /// Why something about a disk's files could not be done.
@@ -60,6 +61,8 @@ pub enum StoreError {
     NotUndone { error: Box<StoreError>, path: PathBuf, undo: io::Error },
     #[error("{error}; and what there was of it could not be removed at {} ({undo})", path.display())]
     NotRemoved { error: Box<StoreError>, path: PathBuf, undo: io::Error },
+    #[error("{error}; and its data could not be renamed back from {} ({undo}): a restart does that", path.display())]
+    NotShown { error: Box<StoreError>, path: PathBuf, undo: io::Error },
     #[error("the specification {} was changed or removed while its volume is served", .0.display())]
     Edited(PathBuf),
     #[error("{doing} failed at {}: {source}", path.display())]
@@ -180,17 +183,36 @@ impl Store {
     /// Changes that, here and in `disk.toml`, or not at all.
     pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), String> {
         // What is known can be read meanwhile: the file system may hang.
-        let _writing = self.writing.lock().expect("nobody panics while holding it");
-        self.check()?;
-        let mut identity = Identity::read(&self.directory)?;
+        let writing = self.writing.lock().expect("nobody panics while holding it");
         let mut next = self.known();
-        change(&mut next);
-        profile::write(&next.profile, &mut identity.profile);
-        identity.scheduling = next.scheduling;
-        let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
-        identity.write(&self.directory).map_err(cannot)?;
+        self.rewrite(&writing, |identity| {
+            change(&mut next);
+            profile::write(&next.profile, &mut identity.profile);
+            identity.scheduling = next.scheduling;
+        })?;
         *self.known.lock().expect("nobody panics while holding it") = next;
         Ok(())
+    }
+
+    /// Removes faults from `disk.toml`: the disk does not have them at the next start.
+    pub fn forget_faults(&self, faults: &[FaultText]) -> Result<(), String> {
+        let writing = self.writing.lock().expect("nobody panics while holding it");
+        self.rewrite(&writing, |identity| {
+            for fault in faults {
+                let at = identity.faults.iter().position(|other| other == fault);
+                at.map(|at| identity.faults.remove(at));
+            }
+        })
+    }
+
+    /// Reads `disk.toml`, changes it and replaces it. An open disk changes it nowhere else, and one change at a time:
+    /// otherwise one would undo another.
+    fn rewrite(&self, _writing: &MutexGuard<'_, ()>, change: impl FnOnce(&mut Identity)) -> Result<(), String> {
+        self.check()?;
+        let mut identity = Identity::read(&self.directory)?;
+        change(&mut identity);
+        let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
+        identity.write(&self.directory).map_err(cannot)
     }
 
     /// Looks at every file. What a change that was cut off left of a specification is removed.

@@ -6,12 +6,14 @@
 //! create   CreateData  AllocateNew  SyncNew  WriteSpec  SyncSpec  PublishSpec  SyncNames  PublishData  SyncNames
 //! grow                 Allocate  SyncData   WriteSpec  SyncSpec  PublishSpec  SyncNames
 //! change                                    WriteSpec  SyncSpec  PublishSpec  SyncNames
-//! delete   RemoveSpec  SyncNames  |  RemoveData  SyncNames       (the engine closes the file at the bar)
+//! delete   HideData  SyncNames  RemoveSpec  SyncNames  |  RemoveData  SyncNames
+//!                                                 the engine closes the file at the bar
 //! ```
 //!
-//! New data has a hidden temporary name, which only a creation uses, until its specification is durable. So a restart
-//! knows which files an unfinished creation left: it renames those that have a specification, and removes the others
-//! ([`recover`]). A file under a volume's own name is never removed without a specification.
+//! New data has a hidden temporary name until its specification is durable, and data to be removed has it from before
+//! its specification is removed. Only creations and deletions use such names. So a restart knows which files they left
+//! if they were cut off: it renames those that have a specification, and removes the others ([`recover`]). A file
+//! under a volume's own name is never removed without a specification.
 //!
 //! A raw device is neither made nor removed: the steps on data do nothing to it.
 
@@ -41,6 +43,7 @@ pub enum Step {
     PublishSpec,
     SyncNames,
     PublishData,
+    HideData,
     RemoveSpec,
     RemoveData,
 }
@@ -50,10 +53,10 @@ pub const CREATE: &[Step] =
     &[CreateData, AllocateNew, SyncNew, WriteSpec, SyncSpec, PublishSpec, SyncNames, PublishData, SyncNames];
 pub const GROW: &[Step] = &[Allocate, SyncData, WriteSpec, SyncSpec, PublishSpec, SyncNames];
 pub const CHANGE: &[Step] = &[WriteSpec, SyncSpec, PublishSpec, SyncNames];
-pub const UNPUBLISH: &[Step] = &[RemoveSpec, SyncNames];
+pub const UNPUBLISH: &[Step] = &[HideData, SyncNames, RemoveSpec, SyncNames];
 pub const DISCARD: &[Step] = &[RemoveData, SyncNames];
 
-/// How the temporary name of new data ends.
+/// How the temporary name of data that is not a volume's yet, or not any more, ends.
 const NEW_DATA: &str = ".img.tmp";
 
 /// How far a long allocation is, and whether it is still wanted.
@@ -83,7 +86,7 @@ impl Files<'_> {
         self.directory.join(format!("{}.toml", self.name))
     }
 
-    /// Data of a volume that is being created.
+    /// Data of a volume that is being created or deleted.
     pub fn new_data(&self) -> PathBuf {
         self.directory.join(format!(".{}{NEW_DATA}", self.name))
     }
@@ -106,13 +109,15 @@ impl Files<'_> {
         match step {
             // A device is there before its volume and after it. A file of the volume's name would become its data.
             CreateData if self.data().try_exists()? => Err(io::ErrorKind::AlreadyExists.into()),
-            CreateData | RemoveData if is_raw => removed(fs::remove_file(self.lost())),
-            AllocateNew | SyncNew | Allocate | SyncData | PublishData if is_raw => Ok(()),
+            AllocateNew | SyncNew | Allocate | SyncData | PublishData | HideData if is_raw => Ok(()),
             CreateData => {
-                File::create(self.new_data())?;
-                // A deletion that was cut off may have left it.
-                removed(fs::remove_file(self.lost()))
+                // A deletion that was cut off may have left both. Requests may still be on their way to that data: a
+                // new volume never has the same file.
+                removed(fs::remove_file(self.new_data()))?;
+                removed(fs::remove_file(self.lost()))?;
+                if is_raw { Ok(()) } else { File::create_new(self.new_data()).map(drop) }
             }
+            RemoveData if is_raw => removed(fs::remove_file(self.lost())),
             AllocateNew => self.extend(&self.new_data(), 0, spec, progress),
             SyncNew => File::open(self.new_data())?.sync_all(),
             PublishData => publish_data(&self.new_data(), &self.data()),
@@ -122,8 +127,12 @@ impl Files<'_> {
             SyncSpec => File::open(self.temporary())?.sync_all(),
             PublishSpec => fs::rename(self.temporary(), self.spec()),
             SyncNames => sync_parent(&self.spec()),
-            RemoveSpec => fs::remove_file(self.spec()),
-            RemoveData => fs::remove_file(self.data()).and_then(|()| removed(fs::remove_file(self.lost()))),
+            // A volume whose data is gone can be deleted, and so can one whose deletion was not finished.
+            HideData => removed(fs::rename(self.data(), self.new_data())),
+            RemoveSpec => removed(fs::remove_file(self.spec())),
+            RemoveData => {
+                removed(fs::remove_file(self.new_data())).and_then(|()| removed(fs::remove_file(self.lost())))
+            }
         }
     }
 
@@ -257,9 +266,25 @@ impl Files<'_> {
         super::identity::replace(&self.spec(), spec.to_toml().as_bytes())
     }
 
-    /// Performs steps that have nothing to undo.
-    pub fn remove(&self, steps: &[Step], spec: &Spec) -> Result<(), StoreError> {
-        self.perform(steps, spec, &Progress::default()).map_err(|(_, error)| error)
+    /// Deletes the volume, or leaves it as it is. Its data goes when nobody uses it any more ([`Files::discard`]).
+    pub fn unpublish(&self, spec: &Spec) -> Result<(), StoreError> {
+        self.perform(UNPUBLISH, spec, &Progress::default()).map_err(|(_, error)| {
+            match self.spec().try_exists() {
+                Ok(true) => match publish_data(&self.new_data(), &self.data()) {
+                    Err(undo) if undo.kind() != io::ErrorKind::NotFound => {
+                        StoreError::NotShown { error: Box::new(error), path: self.new_data(), undo }
+                    }
+                    _ => error,
+                },
+                // It is deleted; perhaps not on the medium yet.
+                _ => error,
+            }
+        })
+    }
+
+    /// Removes the data of a volume that was deleted.
+    pub fn discard(&self, spec: &Spec) -> Result<(), StoreError> {
+        self.perform(DISCARD, spec, &Progress::default()).map_err(|(_, error)| error)
     }
 }
 
@@ -273,8 +298,8 @@ fn publish_data(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Completes what creations that were cut off left in a directory of volumes, or removes it; and what changes left of
-/// specifications. True if something was done.
+/// Data under a hidden name, which creations and deletions that were cut off left in a directory of volumes, gets its own
+/// name if it has a specification, and is removed otherwise. What changes left of specifications is removed. True if something was done.
 pub fn recover(directory: &Path, file: &str) -> io::Result<bool> {
     let Some(rest) = file.strip_prefix('.').filter(|rest| rest.ends_with(".tmp")) else { return Ok(false) };
     let path = directory.join(file);

@@ -101,13 +101,84 @@ fn a_change_cut_off_leaves_the_old_specification_or_the_new_one() {
 }
 
 #[test]
-fn a_deletion_cut_off_leaves_the_volume_or_unclaimed_data() {
+fn a_deletion_cut_off_leaves_the_volume_or_nothing() {
     let spec = Spec::new(1 << 20, None, Allocation::Whole);
     for n in 0..=UNPUBLISH.len() + DISCARD.len() {
         let (found, unclaimed) = cut_off(Some(&spec), &[UNPUBLISH, DISCARD], n, &spec);
-        assert_eq!(found.is_some(), n == 0, "after {n} steps");
-        assert_eq!(unclaimed, usize::from((1..3).contains(&n)), "after {n} steps");
+        assert_eq!(found, (n < 3).then(|| spec.clone()), "after {n} steps");
+        assert_eq!(unclaimed, 0, "after {n} steps: its name is blocked");
     }
+}
+
+/// The volume has its data, or the name is free: with a restart in between, and for a deletion that failed.
+#[test]
+fn a_deletion_cut_off_keeps_all_of_the_data_or_frees_the_name() {
+    for (n, restarts) in (0..=UNPUBLISH.len() + DISCARD.len()).flat_map(|n| [(n, false), (n, true)]) {
+        let dir = tempfile::tempdir().unwrap();
+        let (volumes, name) = (disk(dir.path()).volumes(), name());
+        let files = Files { directory: &volumes, name: &name };
+        let spec = Spec::new(1 << 20, None, Allocation::Whole);
+        files.create(&spec, &Progress::default()).unwrap();
+        let open = File::options().write(true).open(files.data()).unwrap();
+        open.write_all_at(b"precious", 0).unwrap();
+        files.perform(&[UNPUBLISH, DISCARD].concat()[..n], &spec, &Progress::default()).unwrap();
+        if restarts && n < 3 {
+            assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name], Ok(spec.clone()), "after {n} steps");
+            assert!(fs::read(files.data()).unwrap().starts_with(b"precious"), "after {n} steps");
+            continue;
+        }
+        if restarts {
+            disk(dir.path()).scan().unwrap();
+        } else {
+            // Deleting it again finishes the job.
+            files.unpublish(&spec).unwrap();
+        }
+        files.create(&spec, &Progress::default()).unwrap();
+        open.write_all_at(b"late", 0).unwrap();
+        assert!(fs::read(files.data()).unwrap().starts_with(&[0; 8]), "after {n} steps: a new volume has old data");
+    }
+}
+
+/// A directory in the place of the specification cannot be removed as a file.
+#[test]
+fn a_deletion_that_fails_leaves_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = disk(dir.path());
+    let (volumes, name) = (store.volumes(), name());
+    let files = Files { directory: &volumes, name: &name };
+    let spec = Spec::new(4096, None, Allocation::Whole);
+    files.create(&spec, &Progress::default()).unwrap();
+    fs::remove_file(files.spec()).unwrap();
+    fs::create_dir(files.spec()).unwrap();
+    files.unpublish(&spec).unwrap_err();
+    assert_eq!(fs::metadata(files.data()).unwrap().len(), 4096);
+}
+
+/// A change of the scheduling has read `disk.toml` when faults are cleared.
+#[test]
+fn changes_of_a_disk_do_not_undo_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let fault: crate::fault::FaultText = "error read 1%".parse().unwrap();
+    Identity::initialise(dir.path(), None, vec![fault.clone()], Scheduling::default()).unwrap();
+    let store = Store::open(dir.path(), None).unwrap();
+    let (cleared, is_cleared) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        store
+            .change(|known| {
+                let store = &store;
+                scope.spawn(move || {
+                    store.forget_faults(&[fault]).unwrap();
+                    cleared.send(()).unwrap();
+                });
+                // Time for an undoing to happen: if changes wait for each other, this one comes first.
+                let first = is_cleared.recv_timeout(std::time::Duration::from_millis(300));
+                assert!(first.is_err(), "both change it at a time");
+                known.scheduling.no_probe = true;
+            })
+            .unwrap();
+    });
+    let found = Identity::read(dir.path()).unwrap();
+    assert!(found.faults.is_empty() && found.scheduling.no_probe);
 }
 
 fn raw(size: u64) -> Spec {
@@ -129,7 +200,7 @@ fn a_change_of_a_raw_volume_cut_off_leaves_the_old_volume_or_the_new_one() {
         assert_eq!(cut_off(Some(&old), &[GROW], n, &new), (Some(expected.clone()), 0), "after {n} steps");
     }
     for n in 0..=UNPUBLISH.len() + DISCARD.len() {
-        let expected = (n == 0).then(|| old.clone());
+        let expected = (n < 3).then(|| old.clone());
         assert_eq!(cut_off(Some(&old), &[UNPUBLISH, DISCARD], n, &old), (expected, 0), "after {n} steps");
     }
 }
@@ -154,8 +225,8 @@ fn a_raw_volume_takes_no_file() {
     assert_eq!(store.scan().unwrap().volumes[&name], Ok(new.clone()));
     fs::write(files.spec(), raw(8 << 20).to_toml()).unwrap();
     assert!(store.scan().unwrap().volumes[&name].clone().unwrap_err().contains("that of its device 4MiB"));
-    files.remove(UNPUBLISH, &new).unwrap();
-    files.remove(DISCARD, &new).unwrap();
+    files.unpublish(&new).unwrap();
+    files.discard(&new).unwrap();
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
 }
 
@@ -289,8 +360,8 @@ fn a_deleted_volume_takes_the_note_of_its_loss_along() {
     files.create(&spec, &Progress::default()).unwrap();
     fs::write(files.lost(), "").unwrap();
     assert_eq!(store.scan().unwrap().unclaimed, [] as [PathBuf; 0]);
-    files.remove(UNPUBLISH, &spec).unwrap();
-    files.remove(DISCARD, &spec).unwrap();
+    files.unpublish(&spec).unwrap();
+    files.discard(&spec).unwrap();
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
 }
 

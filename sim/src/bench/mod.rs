@@ -176,6 +176,7 @@ impl Bench {
             can_zero: false,
             can_punch: false,
             read_only: false,
+            unflushed: false,
         }))?;
         self.server.handle(0, Event::Attach { conn, volume, session: Session::default() });
         self.starts.push(on.start);

@@ -380,12 +380,6 @@ impl Disk {
         }
         Some(request.io.volume)
     }
-
-    /// The driver flushes `volume` before it opens it.
-    pub fn sync(&mut self, volume: VolumeId) {
-        self.turn += 1;
-        self.volumes.get_mut(&volume).expect("a volume").medium.flush(self.turn);
-    }
 }
 
 /// Put those sectors of a request on the medium that `keep` chooses.

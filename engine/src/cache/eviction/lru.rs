@@ -1,7 +1,7 @@
 //! Least recently used: what is used goes to the front, what is evicted comes from the back.
 //!
-//! Its miss ratio falls with size, always, and one pass over a stream of requests tells it for all sizes ([`crate::curve`]).
-//! Downside: a scan larger than the partition empties it.
+//! Its miss ratio falls with size, always, and one pass over a stream of requests tells it for all sizes
+//! ([`crate::curve`]). Downside: a scan larger than the partition empties it.
 
 use super::{Eviction, ORDER, Placed};
 use crate::cache::list::List;

@@ -3,12 +3,13 @@
 //! ```text
 //!   partition: "a frame, please" ─► evict ─► policy: next? ─► partition: can it go?
 //!                                     ▲                          │ yes: it is dropped
-//!                                     └── pass, leave ◄──────────┘ in use: others first; dirty: comes back when written
+//!                                     └── pass, leave ◄──────────┘ in use: others first; dirty: back when written
 //! ```
 //!
-//! A policy orders, the partition decides: only it knows what is dirty or in use. All policies keep their blocks on one list
-//! through the blocks themselves, so nothing is allocated, and a tenant changes its policy in one step: the list is handed over.
-//! They are generic over what stands on the list: the miniature caches of [`crate::curve`] run the same code.
+//! A policy orders, the partition decides: only it knows what is dirty or in use. All policies keep their blocks on one
+//! list through the blocks themselves, so nothing is allocated, and a tenant changes its policy in one step: the list
+//! is handed over. They are generic over what stands on the list: the miniature caches of [`crate::curve`] run the same
+//! code.
 //!
 //! Downside: a policy that needs to remember what it has evicted (S3-FIFO's ghosts, ARC) has no place for it here.
 

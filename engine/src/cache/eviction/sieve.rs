@@ -6,21 +6,21 @@
 //!          marked: the mark goes, the block stays where it is. Not marked: it is evicted.
 //! ```
 //!
-//! What is used once is gone when the hand has come round; what is used again stays at the back, and new blocks do not mix
-//! with it. A hit sets a bit and moves nothing.
+//! What is used once is gone when the hand has come round; what is used again stays at the back, and new blocks do not
+//! mix with it. A hit sets a bit and moves nothing.
 //!
 //! Source: Zhang, Yang, Yue, Vigfusson, Rashmi, "SIEVE is simpler than LRU" (NSDI 2024). Ours: a sweep takes at most
-//! [`SWEEP_MAX`] marks off and then takes what it has come to, so that no request pays for the marks of a whole partition; and
-//! the first use of a block that was read ahead is no mark.
+//! [`SWEEP_MAX`] marks off and then takes what it has come to, so that no request pays for the marks of a whole
+//! partition; and the first use of a block that was read ahead is no mark.
 //!
-//! Downside: its miss ratio may rise with size; a working set that changes leaves marked blocks behind for a whole round of the
-//! hand; and two uses that belong together (a block read in halves) count as a use and another one.
+//! Downside: its miss ratio may rise with size; a working set that changes leaves marked blocks behind for a whole
+//! round of the hand; and two uses that belong together (a block read in halves) count as a use and another one.
 
 use super::{Eviction, ORDER, Placed};
 use crate::cache::list::List;
 
-/// Marks that are taken off for one eviction, at most: about 10 us at a cache miss each. When so many blocks in a row are
-/// marked, nearly all are, and which of them goes makes little difference.
+/// Marks that are taken off for one eviction, at most: about 10 us at a cache miss each. When so many blocks in a row
+/// are marked, nearly all are, and which of them goes makes little difference.
 pub(super) const SWEEP_MAX: usize = 128;
 
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use crate::control::{TenantId, TenantSpec};
 use crate::disk::VolumeId;
 use crate::units::BLOCK;
 
-/// Items, the next to go last in the vector; a mark each. The hand is an index; it points past the end for "at the back".
+/// Items, the next to go last in the vector; a mark each. The hand is an index; it points past the end for "at the
+/// back".
 struct Naive {
     policy: Policy,
     order: Vec<(u32, bool)>,
@@ -174,7 +175,10 @@ proptest! {
     /// of one's own that nobody holds, as long as there are any, and never from others.
     #[test]
     fn only_own_clean_idle_blocks_are_evicted(
-        policies in [prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)], prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)]],
+        policies in [
+            prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)],
+            prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)],
+        ],
         steps in prop::collection::vec((0u32..2, 0u64..12, 0u8..6), 1..300),
     ) {
         let mut cache = Cache::new(12, 12, 0);

@@ -6,11 +6,19 @@
 //!             others     0  1              (here: device ◄─ 2, then b's 3, then 0 and 1)
 //!   tenant b: others     3
 //! ```
+//!
+//! One exception: on a disk with several tenants, each may have at most three quarters of the depth that the others
+//! leave in the device (dynamic thresholds, Choudhury and Hahne 1998). So a tenant whose requests never return, because
+//! its file hangs, leaves places to the others, and no clock has to tell hung requests from slow ones. A tenant at that
+//! bound is passed over; its turns keep their place in the order of arrival.
+//!
+//! Downside: a tenant next to idle ones has a quarter less of the depth than alone; and four tenants that all hang still
+//! fill a device of the usual depth of 128.
 
 use std::collections::VecDeque;
 
 use super::queue::{Entry, Queue};
-use super::{Policy, Settings, TenantPlan};
+use super::{Policy, Settings, TenantPlan, depth_of_one};
 use crate::control::TenantId;
 use crate::disk::IoId;
 use crate::units::{Nanos, Share};
@@ -18,48 +26,106 @@ use crate::units::{Nanos, Share};
 /// First come, first served.
 #[derive(Debug)]
 pub(crate) struct None {
-    /// Whose request goes next: as many turns as requests wait.
-    turns: VecDeque<TenantId>,
-    /// By tenant.
-    queues: Vec<Queue>,
+    /// Whose request goes next, and its place in the order of arrival: as many turns as requests wait, but for those
+    /// that were passed over.
+    turns: VecDeque<(u64, TenantId)>,
+    arrived: u64,
+    /// By number.
+    tenants: Vec<Tenant>,
+    /// Tenants with turns that were passed over.
+    passed_over: Vec<TenantId>,
     depth: u32,
+}
+
+#[derive(Default, Debug)]
+struct Tenant {
+    is_there: bool,
+    queue: Queue,
+    in_device: u32,
+    /// Places of its turns that were passed over: its oldest.
+    passed_over: VecDeque<u64>,
 }
 
 impl None {
     /// At most `depth` requests in the device.
     pub(crate) fn new(depth: u32) -> None {
-        None { turns: VecDeque::new(), queues: Vec::new(), depth }
+        None { turns: VecDeque::new(), arrived: 0, tenants: Vec::new(), passed_over: Vec::new(), depth }
+    }
+
+    fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
+        &mut self.tenants[tenant.0 as usize]
+    }
+
+    /// Whether one more request of the tenant may go to the device.
+    fn may_go(&self, tenant: TenantId, in_device: u32) -> bool {
+        let own = self.tenants[tenant.0 as usize].in_device;
+        // Alone on the disk it has all of it.
+        let several = || self.tenants.iter().filter(|tenant| tenant.is_there).nth(1).is_some();
+        own < depth_of_one(self.depth, in_device - own) || !several()
+    }
+
+    /// Takes the oldest turn of a tenant that may go.
+    fn take_turn(&mut self, in_device: u32) -> Option<TenantId> {
+        let place = |tenant: &TenantId| self.tenants[tenant.0 as usize].passed_over.front().copied();
+        let candidates = self.passed_over.iter().copied().filter(|&tenant| self.may_go(tenant, in_device));
+        let oldest = candidates.min_by_key(place);
+        let oldest_place = oldest.as_ref().and_then(place).unwrap_or(u64::MAX);
+        while let Some((place, tenant)) = self.turns.pop_front_if(|(place, _)| *place < oldest_place) {
+            if self.may_go(tenant, in_device) {
+                return Some(tenant);
+            }
+            let state = self.tenant(tenant);
+            state.passed_over.push_back(place);
+            if state.passed_over.len() == 1 {
+                self.passed_over.push(tenant);
+            }
+        }
+        let tenant = oldest?;
+        let state = self.tenant(tenant);
+        state.passed_over.pop_front();
+        if state.passed_over.is_empty() {
+            self.passed_over.retain(|&other| other != tenant);
+        }
+        Some(tenant)
     }
 }
 
 impl Policy for None {
     fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _share: Option<Share>) {
         let at = tenant.0 as usize;
-        if self.queues.len() <= at {
-            self.queues.resize_with(at + 1, Queue::default);
+        if self.tenants.len() <= at {
+            self.tenants.resize_with(at + 1, Tenant::default);
         }
+        self.tenants[at].is_there = true;
     }
 
     fn drop_tenant(&mut self, _now: Nanos, tenant: TenantId) {
-        debug_assert!(self.queues[tenant.0 as usize].is_empty(), "its volumes are closed");
+        let state = self.tenant(tenant);
+        debug_assert!(state.queue.is_empty(), "its volumes are closed");
+        state.is_there = false;
     }
 
     fn arrived(&mut self, _now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
-        self.queues[tenant.0 as usize].push(entry, urgent);
-        self.turns.push_back(tenant);
+        self.tenant(tenant).queue.push(entry, urgent);
+        self.turns.push_back((self.arrived, tenant));
+        self.arrived += 1;
     }
 
     fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
-        self.queues[tenant.0 as usize].hurry(wanted);
+        self.tenant(tenant).queue.hurry(wanted);
     }
 
     fn withdraw(&mut self, _now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
-        let queue = &mut self.queues[tenant.0 as usize];
-        queue.withdraw(unwanted, dropped);
+        let state = self.tenant(tenant);
+        state.queue.withdraw(unwanted, dropped);
         // The tenant's last turns go: what is left of its requests has waited for the others.
-        let keep = queue.len();
-        let mut turns = 0;
-        self.turns.retain(|&turn| {
+        let keep = state.queue.len();
+        state.passed_over.truncate(keep);
+        let mut turns = state.passed_over.len();
+        if turns == 0 {
+            self.passed_over.retain(|&other| other != tenant);
+        }
+        self.turns.retain(|&(_, turn)| {
             turns += usize::from(turn == tenant);
             turn != tenant || turns <= keep
         });
@@ -69,16 +135,21 @@ impl Policy for None {
         if in_device >= self.depth {
             return Option::None;
         }
-        let tenant = self.turns.pop_front()?;
-        let entry = self.queues[tenant.0 as usize].pop();
+        let tenant = self.take_turn(in_device)?;
+        let state = self.tenant(tenant);
+        state.in_device += 1;
+        let entry = state.queue.pop();
         debug_assert!(entry.is_some(), "a turn for each request");
         entry.map(|entry| entry.io)
     }
 
-    fn done(&mut self, _now: Nanos, _tenant: TenantId, _entry: &Entry, _submitted: Nanos) {}
+    fn done(&mut self, _now: Nanos, tenant: TenantId, _entry: &Entry, _submitted: Nanos) {
+        self.tenant(tenant).in_device -= 1;
+    }
 
     fn waiting(&self) -> usize {
-        self.turns.len()
+        let passed_over = self.passed_over.iter().map(|tenant| self.tenants[tenant.0 as usize].passed_over.len());
+        self.turns.len() + passed_over.sum::<usize>()
     }
 
     fn poll_timeout(&self) -> Option<Nanos> {
@@ -102,23 +173,27 @@ mod tests {
     const A: TenantId = TenantId(0);
     const B: TenantId = TenantId(1);
 
+    fn entry(number: u32) -> Entry {
+        Entry { io: IoId(number), op: Op::Read, len: 0, cost_ns: 0, follows: false }
+    }
+
     /// A policy with these requests, numbered as they come: whose, whether urgent.
     fn with(arrivals: &[(TenantId, bool)]) -> None {
         let mut policy = None::new(u32::MAX);
         [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Option::None));
         for (i, &(tenant, urgent)) in arrivals.iter().enumerate() {
-            policy.arrived(
-                0,
-                tenant,
-                Entry { io: IoId(i as u32), op: Op::Read, len: 0, cost_ns: 0, follows: false },
-                urgent,
-            );
+            policy.arrived(0, tenant, entry(i as u32), urgent);
         }
         policy
     }
 
+    /// All of them, each back before the next one goes.
     fn all(mut policy: None) -> Vec<u32> {
-        std::iter::from_fn(|| policy.next(0, 0)).map(|io| io.0).collect()
+        let mut next = || {
+            policy.tenants.iter_mut().for_each(|tenant| tenant.in_device = 0);
+            policy.next(0, 0)
+        };
+        std::iter::from_fn(|| next().map(|io| io.0)).collect()
     }
 
     #[test]
@@ -148,6 +223,40 @@ mod tests {
         policy.withdraw(0, A, &|io| io.0 == 0 || io.0 == 4, &mut dropped);
         assert_eq!((dropped, policy.waiting()), (vec![IoId(0)], 4));
         assert_eq!(all(policy), [2, 1, 3, 4]);
+    }
+
+    #[test]
+    fn requests_of_one_tenant_that_hang_leave_the_device_to_others() {
+        // 200 of the first tenant, then 100 of the second, one after the other.
+        let arrivals: Vec<_> = [(A, false); 200].into_iter().chain([(B, false); 100]).collect();
+        let mut policy = with(&arrivals);
+        policy.depth = 128;
+        let (mut in_device, mut of_a, mut others) = (0, 0, Vec::new());
+        while let Some(io) = policy.next(0, in_device) {
+            if io.0 < 200 {
+                (of_a, in_device) = (of_a + 1, in_device + 1);
+            } else {
+                // The device returns these at once.
+                policy.done(0, B, &entry(io.0), 0);
+                others.push(io.0);
+            }
+        }
+        assert_eq!((of_a, others), (96, (200..300).collect()));
+        assert_eq!(policy.waiting(), 104);
+        // One returns: the oldest of those passed over goes before what came later.
+        policy.arrived(0, B, entry(300), false);
+        policy.done(0, A, &entry(0), 0);
+        assert_eq!(
+            [policy.next(0, 95), policy.next(0, 96), policy.next(0, 97)].map(|io| io.map(|io| io.0)),
+            [Some(96), Some(300), Option::None]
+        );
+        // What is taken back leaves no turn behind.
+        let mut dropped = Vec::new();
+        policy.withdraw(0, A, &|io| io.0 > 100, &mut dropped);
+        assert_eq!((dropped.len(), policy.waiting()), (99, 4));
+        // Alone it has the whole depth.
+        policy.drop_tenant(0, B);
+        assert_eq!(policy.next(0, 97), Some(IoId(97)));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What waits of one tenant: urgent requests (a flush waits for them) ahead of the others, a few at a time. In order of arrival,
-//! or reads and writes apart.
+//! What waits of one tenant: urgent requests (a flush waits for them) ahead of the others, a few at a time. In order of
+//! arrival, or reads and writes apart.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,8 @@ use crate::disk::{IoId, Op};
 use crate::units::Nanos;
 
 /// Urgent requests that a tenant sends ahead of its others before one of those has its turn: enough that a flush hardly
-/// notices, few enough that a client that only flushes, or writes through, leaves its tenant's reads a fifth of the turns.
+/// notices, few enough that a client that only flushes, or writes through, leaves its tenant's reads a fifth of the
+/// turns.
 const URGENT_IN_A_ROW: u32 = 4;
 
 /// A request that waits.

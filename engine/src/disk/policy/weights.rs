@@ -1,10 +1,11 @@
-//! What each tenant weighs: its share; what nobody was promised is divided in proportion among those who are active, which
-//! follows from dividing each one's weight by the sum of theirs. Tenants without a share have, together, what is left, but at
-//! least a little, so that nobody starves.
+//! What each tenant weighs: its share; what nobody was promised is divided in proportion among those who are active,
+//! which follows from dividing each one's weight by the sum of theirs. Tenants without a share have, together, what is
+//! left, but at least a little, so that nobody starves.
 
 use crate::units::Share;
 
-/// What those without a share have together at least, parts per billion of the whole: a percent, less than what R leaves.
+/// What those without a share have together at least, parts per billion of the whole: a percent, less than what R
+/// leaves.
 const LEAST_PPB: u64 = 10_000_000;
 
 /// No tenant weighs less than this, parts per billion, however small its share: a thousandth. A request that takes the

@@ -1,14 +1,16 @@
 //! Whether the result of an automatic probe is certain enough to choose a policy.
 //!
-//! A manual probe is judged by the operator who reads what disturbed it. An automatic one decides by itself between slices and
-//! cost, and a wrong choice is worse than none: slices on a device without heads waste it, cost on one with heads insulates
-//! nobody. So a value near the bound, a disturbed measurement and evidence that contradicts itself all count as doubt.
+//! A manual probe is judged by the operator who reads what disturbed it. An automatic one decides by itself between
+//! slices and cost, and a wrong choice is worse than none: slices on a device without heads waste it, cost on one with
+//! heads insulates nobody. So a value near the bound, a disturbed measurement and evidence that contradicts itself all
+//! count as doubt.
 
 use super::findings::{EFFICIENT, SWITCH_PART};
 use super::{Direction, Finding, Key, Quantile};
 
-/// Above these parts a measurement is not the device's own. More than the noise of an idle machine, less than what could turn
-/// an efficiency of two streams of 1 into one of 0.9, or the other way round, in both phases that are compared.
+/// Above these parts a measurement is not the device's own. More than the noise of an idle machine, less than what
+/// could turn an efficiency of two streams of 1 into one of 0.9, or the other way round, in both phases that are
+/// compared.
 const DISTURBED: [(Key, f64, &str); 4] = [
     (Key::DisturbedByOthers, 0.2, "others used {} of the device"),
     (Key::DisturbedByOthersMost, 0.5, "others used {} of the device in one phase"),
@@ -17,8 +19,8 @@ const DISTURBED: [(Key, f64, &str); 4] = [
 ];
 /// A switch that is clearly cheap or clearly dear is this much below or above the bound.
 const MARGIN: f64 = 2.0;
-/// A switch that takes at least this long is a seek (half a short one), whatever two streams reached: without a rotation that was
-/// found, heads are believed in above it, and that there are none only below it.
+/// A switch that takes at least this long is a seek (half a short one), whatever two streams reached: without a
+/// rotation that was found, heads are believed in above it, and that there are none only below it.
 const SWITCH_NS_LEAST: f64 = 1e6;
 
 /// Why what a probe found is not enough to choose between slices and cost; nothing if it is.

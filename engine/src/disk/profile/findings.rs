@@ -178,8 +178,8 @@ impl Findings {
     }
 }
 
-/// Whether going elsewhere takes a part of a request's time that is worth anything. What two streams lose besides comes from somebody who
-/// disturbed the probe. What was not measured may be much.
+/// Whether going elsewhere takes a part of a request's time that is worth anything. What two streams lose besides comes
+/// from somebody who disturbed the probe. What was not measured may be much.
 fn switching_costs(switch_ns: Option<f64>, service_ns: Option<f64>) -> bool {
     switch_ns.zip(service_ns).is_none_or(|(switch, service)| switch > SWITCH_PART * service)
 }
@@ -195,7 +195,8 @@ fn rate(began: Nanos, done: &[Nanos], depth: usize) -> Option<Rate> {
 mod tests {
     use super::*;
 
-    /// Whether slices are needed by these rates of one stream and of two, and by the medians of a switch and a small read.
+    /// Whether slices are needed by these rates of one stream and of two, and by the medians of a switch and a small
+    /// read.
     fn needs_slices(streams: [[f64; 3]; 2], switch_ns: f64, service_ns: f64) -> bool {
         let mut findings = Findings { streams: streams.map(Vec::from), ..Findings::default() };
         findings.values.insert(Key::SwitchCost(Quantile::P50), Finding::plain(Some(switch_ns)));

@@ -5,8 +5,8 @@
 //!            walk (where)                                                                 statistics
 //! ```
 //!
-//! A profile is a flat list of values with names that carry their units, so that showing, storing and overriding one needs
-//! to know nothing of what it means. An override stands beside what was measured, and goes before it.
+//! A profile is a flat list of values with names that carry their units, so that showing, storing and overriding one
+//! needs to know nothing of what it means. An override stands beside what was measured, and goes before it.
 //!
 //! `docs/design/profile.md` says for each value how it is measured, and what would make it wrong.
 
@@ -99,7 +99,8 @@ pub enum Key {
     Sequential(Direction, u8),
     /// Random requests: bytes, and how many at a time.
     Random(Direction, u32, u16),
-    /// Part of the device's time in requests that others used meanwhile, and at least their part of its requests and bytes.
+    /// Part of the device's time in requests that others used meanwhile, and at least their part of its requests and
+    /// bytes.
     DisturbedByOthers,
     /// The same in the phase in which it was most.
     DisturbedByOthersMost,

@@ -1,14 +1,14 @@
 //! What a probe does, in which order, and how much of its time each part may take.
 //!
-//! The order is part of the method. Reads come before writes, which leave work behind in caches. The first phase finds a
-//! throttle with all that was saved up. Deep queues come before shallow ones: where a throttle or a write buffer makes the
-//! first fast, it is used up by the deepest, and the others see what lasts.
+//! The order is part of the method. Reads come before writes, which leave work behind in caches. The first phase finds
+//! a throttle with all that was saved up. Deep queues come before shallow ones: where a throttle or a write buffer
+//! makes the first fast, it is used up by the deepest, and the others see what lasts.
 
 use super::Direction::{self, Read, Write};
 use crate::units::{MILLISECOND, Nanos, SECOND};
 
-/// The time that a probe takes at most when nobody says otherwise. A scratch file is written besides: together below two
-/// minutes.
+/// The time that a probe takes at most when nobody says otherwise. A scratch file is written besides: together below
+/// two minutes.
 pub const BUDGET_NS: Nanos = 100 * SECOND;
 /// The deepest queue of any phase.
 pub const DEPTH_MAX: usize = 32;
@@ -25,13 +25,16 @@ pub const STREAM_DEPTH: u16 = 8;
 pub const SWITCH_BYTES: u32 = 64 * KIB;
 /// Requests at a place: the first one, one that may still find the drive settling, and one that is compared.
 pub const SWITCH_RUN: u64 = 3;
-/// More places than a drive's cache has segments (32 in those that are known), so that most are gone when they are read again.
+/// More places than a drive's cache has segments (32 in those that are known), so that most are gone when they are read
+/// again.
 pub const ROTATION_PLACES: u64 = 48;
 /// Pauses between those reads, at most: longer than any revolution.
 pub const ROTATION_PAUSE_NS: Nanos = 20 * MILLISECOND;
-/// Small writes that a read comes after, when it is measured what it waits for them: some for each part of a device that works on many.
+/// Small writes that a read comes after, when it is measured what it waits for them: some for each part of a device
+/// that works on many.
 pub const BEHIND_WRITES: u64 = DEPTH_MAX as u64;
-/// Those reads at least, or nothing is said: a device that manages fewer is one with heads, and turns are of no use there.
+/// Those reads at least, or nothing is said: a device that manages fewer is one with heads, and turns are of no use
+/// there.
 pub const BEHIND_READS_LEAST: usize = 64;
 /// How often each place is read.
 const ROTATION_ROUNDS: u64 = 6;

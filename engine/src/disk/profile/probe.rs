@@ -8,15 +8,16 @@
 //!          probe.complete(now, request.slot)
 //! ```
 //!
-//! What the times mean is worked out in [`super::Findings`], apart, because that takes a tenth of a second now and then: whoever
-//! has other things to do hands the phases to another thread.
+//! What the times mean is worked out in [`super::Findings`], apart, because that takes a tenth of a second now and
+//! then: whoever has other things to do hands the phases to another thread.
 //!
-//! Time is an argument and never goes back. A phase is over when it has made its requests and taken its least time, or when
-//! its part of the budget is used up; what a phase does not use, later ones may. Slots are below [`super::DEPTH_MAX`]
-//! and name the buffer of a request. What the device says to a request, the driver judges: after an error it stops.
+//! Time is an argument and never goes back. A phase is over when it has made its requests and taken its least time, or
+//! when its part of the budget is used up; what a phase does not use, later ones may. Slots are below
+//! [`super::DEPTH_MAX`] and name the buffer of a request. What the device says to a request, the driver judges: after
+//! an error it stops.
 //!
-//! Downside: times are taken when the driver calls, so what wakes the driver late makes the device look slow. That error is
-//! of microseconds, and the driver says how long it had to wait for a processor.
+//! Downside: times are taken when the driver calls, so what wakes the driver late makes the device look slow. That
+//! error is of microseconds, and the driver says how long it had to wait for a processor.
 
 use std::collections::VecDeque;
 
@@ -295,7 +296,8 @@ impl Running {
             return self.issued - 1;
         }
         if self.round.is_empty() {
-            // In another order each time: were a round always as long, anything that fits into it would look like a rotation.
+            // In another order each time: were a round always as long, anything that fits into it would look like a
+            // rotation.
             self.round = dice.shuffled(ROTATION_PLACES);
         }
         self.round.pop().unwrap_or(0)
@@ -342,7 +344,8 @@ mod tests {
         Probe::new(Space::whole(SIZE, 4096), Options { budget_ns, seed: 1, read_only }, 0).unwrap()
     }
 
-    /// Drives a probe on a device that needs `service_ns` for each request, any number at a time: all requests, and the end.
+    /// Drives a probe on a device that needs `service_ns` for each request, any number at a time: all requests, and the
+    /// end.
     fn drive(mut probe: Probe, service_ns: Nanos) -> (Vec<Request>, Nanos, Vec<(Key, Finding)>) {
         let (mut now, mut all, mut findings) = (0, Vec::new(), Findings::default());
         let mut queue: VecDeque<(Nanos, u32)> = VecDeque::new();

@@ -2,21 +2,21 @@
 //!
 //! Everything here is a plain function of times in nanoseconds, so it can be tested on lists whose answer is known.
 //! Sources: the truncation of a beginning is MSER (White, "An effective truncation heuristic for bias reduction in
-//! simulation output", Simulation 69(6), 1997); the rotation is the coherence of phases (Rayleigh's test, as astronomers
-//! search for pulsars: Leahy et al., Astrophysical Journal 272, 1983).
+//! simulation output", Simulation 69(6), 1997); the rotation is the coherence of phases (Rayleigh's test, as
+//! astronomers search for pulsars: Leahy et al., Astrophysical Journal 272, 1983).
 //!
 //! Downside: MSER sees a change in the middle of a phase that has one change; a rate that wanders is averaged, and its
 //! spread says so.
 
 use crate::units::{Nanos, SECOND};
 
-/// Windows of equal time that a phase is cut into to find its beginning: fine enough for a beginning of some hundredths, and
-/// few enough that each has requests in it.
+/// Windows of equal time that a phase is cut into to find its beginning: fine enough for a beginning of some
+/// hundredths, and few enough that each has requests in it.
 const WINDOWS: usize = 50;
 /// Parts whose rates are compared to tell the spread.
 const PARTS: usize = 8;
-/// A beginning that changes the rate by less than this, or by less than the rest is sure of, is none: cutting it off would
-/// only lose requests, and of several halves the quietest is no better than the whole.
+/// A beginning that changes the rate by less than this, or by less than the rest is sure of, is none: cutting it off
+/// would only lose requests, and of several halves the quietest is no better than the whole.
 const BEGINNING_MATTERS: f64 = 0.02;
 /// The slowest drives turned 3,600 times a minute; cycles a second, with some room.
 const ROTATION_LEAST_HZ: f64 = 50.0;
@@ -30,7 +30,8 @@ const OVERTONE: f64 = 0.85;
 /// That many times the slowest rotation is beyond the fastest.
 const OVERTONES: u32 = (ROTATION_MOST_HZ / ROTATION_LEAST_HZ) as u32;
 
-/// The value below which a part `q` of the sorted `values` lies, between neighbours by straight lines. `None` without values.
+/// The value below which a part `q` of the sorted `values` lies, between neighbours by straight lines. `None` without
+/// values.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let at = q.clamp(0.0, 1.0) * last as f64;
@@ -78,8 +79,8 @@ pub fn plain_rate(done: &[Nanos]) -> Option<f64> {
     (last > first).then(|| (done.len() - 1) as f64 * SECOND as f64 / (last - first) as f64)
 }
 
-/// The first completion after the beginning, by MSER over windows of equal time: the cut that makes the mean of the rest
-/// surest. At most half of the time is cut off.
+/// The first completion after the beginning, by MSER over windows of equal time: the cut that makes the mean of the
+/// rest surest. At most half of the time is cut off.
 fn beginning(began: Nanos, done: &[Nanos]) -> usize {
     let Some(&end) = done.last().filter(|&&end| end > began) else { return 0 };
     let counts = windows(began, end, done, WINDOWS);
@@ -168,8 +169,8 @@ pub fn typical_pause(done: &[Nanos]) -> Option<f64> {
         .map(|pause| pause as f64)
 }
 
-/// The period, nanoseconds, of which all `distances` are nearly multiples, if there is one: a drive that turns brings a place
-/// under its heads once in a revolution. The distances must vary by more than a revolution by chance, or anything
+/// The period, nanoseconds, of which all `distances` are nearly multiples, if there is one: a drive that turns brings a
+/// place under its heads once in a revolution. The distances must vary by more than a revolution by chance, or anything
 /// regular would pass for one.
 pub fn rotation_period_ns(distances: &[Nanos]) -> Option<f64> {
     let longest = *distances.iter().max().filter(|&&longest| longest > 0)? as f64 / SECOND as f64;
@@ -286,7 +287,8 @@ mod tests {
         // A scan of all frequencies takes a tenth of a second.
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        /// The period is found within a thousandth whatever it is, with noise of a tenth of it and some reads from a cache.
+        /// The period is found within a thousandth whatever it is, with noise of a tenth of it and some reads from a
+        /// cache.
         #[test]
         fn a_rotation_is_found(period in 3_600_000u64..18_000_000, seed in any::<u64>()) {
             let mut dice = Dice::new(seed);

@@ -1,10 +1,10 @@
 //! Where a probe's requests go.
 //!
-//! Random places would need thousands of seeks for a mean within some hundredths, and a hard disk has time for hundreds.
-//! So chance is given its due once only: the space is cut into cells, and a walk goes from every cell to every cell exactly
-//! once, in random order (an Eulerian circuit of the complete graph). All seek distances then occur as often as they
-//! should, and what is left to chance is the place inside of a cell and the rotation. This is stratified sampling of
-//! pairs; measured on the simulated drives, a quarter of the requests do.
+//! Random places would need thousands of seeks for a mean within some hundredths, and a hard disk has time for
+//! hundreds. So chance is given its due once only: the space is cut into cells, and a walk goes from every cell to
+//! every cell exactly once, in random order (an Eulerian circuit of the complete graph). All seek distances then occur
+//! as often as they should, and what is left to chance is the place inside of a cell and the rotation. This is
+//! stratified sampling of pairs; measured on the simulated drives, a quarter of the requests do.
 
 use std::ops::Range;
 
@@ -66,8 +66,8 @@ impl Space {
         self.ranges.iter().map(|range| range.end - range.start).min().unwrap_or(0)
     }
 
-    /// Where a request for `len` bytes at `place` of the space is on the device. It never leaves a range: near the end of one
-    /// it is moved forward to the beginning of the next. Beyond the last it starts over.
+    /// Where a request for `len` bytes at `place` of the space is on the device. It never leaves a range: near the end
+    /// of one it is moved forward to the beginning of the next. Beyond the last it starts over.
     pub fn offset(&self, place: u64, len: u64) -> u64 {
         let mut left = place % self.bytes().max(1) / self.block * self.block;
         let mut ranges = self.ranges.iter();
@@ -157,7 +157,8 @@ mod tests {
             let len = (blocks * 4096).min(space.longest());
             let offset = space.offset(place, len);
             prop_assert!(offset.is_multiple_of(4096));
-            prop_assert!(ranges.iter().any(|r| r.start <= offset && offset + len <= r.end), "{} + {} in {:?}", offset, len, ranges);
+            let fits = ranges.iter().any(|r| r.start <= offset && offset + len <= r.end);
+            prop_assert!(fits, "{} + {} in {:?}", offset, len, ranges);
         }
     }
 

@@ -6,11 +6,12 @@
 //!   T            = the shortest round at which the c_i fit into the memory
 //! ```
 //!
-//! Who was admitted comes first; then, one after the other, those who wish to be: each of them is, if with it there is still such a
-//! round. Where the needs of the admitted have grown beyond the memory, each keeps what it had as far as it needs it, and what is left
-//! goes to those who keep R with it, who miss least first.
+//! Who was admitted comes first; then, one after the other, those who wish to be: each of them is, if with it there is
+//! still such a round. Where the needs of the admitted have grown beyond the memory, each keeps what it had as far as
+//! it needs it, and what is left goes to those who keep R with it, who miss least first.
 //!
-//! Asked for is R and a quarter of what R may lose, for what is not foreseen (as `insulated` does); less of it where that cannot be had.
+//! Asked for is R and a quarter of what R may lose, for what is not foreseen (as `insulated` does); less of it where
+//! that cannot be had.
 
 use super::load::Load;
 use crate::cache::FRAMES_MIN;
@@ -20,10 +21,11 @@ use crate::units::Nanos;
 const ROUNDS: usize = 65;
 /// 2 to the power of -1/8.
 const NEXT_ROUND: f64 = 0.917_004_043_204_671_2;
-/// Cache is never asked to keep more than this part of what R may lose: the rest of it is in a curve's long tail, where much
-/// cache buys little.
+/// Cache is never asked to keep more than this part of what R may lose: the rest of it is in a curve's long tail, where
+/// much cache buys little.
 const CACHE_LOSS_LEAST: f64 = 1.0 / 8.0;
-/// What was refused before is admitted when it needs no more than this part of the memory: decisions do not come and go.
+/// What was refused before is admitted when it needs no more than this part of the memory: decisions do not come and
+/// go.
 const MEMORY_AGAIN: f64 = 15.0 / 16.0;
 /// A partition follows a need that has become smaller than this part of it.
 const SHRINKS_AT: f64 = 0.75;
@@ -42,7 +44,8 @@ pub(super) struct Question {
     /// Frames.
     pub(super) memory: u64,
     pub(super) round_max_ns: f64,
-    /// Which of those that were refused before is asked again, by its place: one at a time, so that many cost no more than one.
+    /// Which of those that were refused before is asked again, by its place: one at a time, so that many cost no more
+    /// than one.
     pub(super) turn: usize,
 }
 
@@ -64,8 +67,8 @@ impl Question {
         rounds
     }
 
-    /// R_time that the slices of a tenant have to keep whose cache keeps so much, if the longest round gives it so much, where R is
-    /// not to be more than `most`.
+    /// R_time that the slices of a tenant have to keep whose cache keeps so much, if the longest round gives it so
+    /// much, where R is not to be more than `most`.
     pub(super) fn slices_keep(&self, cache: f64, time_longest: f64, most: f64) -> f64 {
         // Where no round is long enough, a longer one would cost all the others more than it gives to this one.
         let mut by_slices = self.aims().into_iter().filter(|&aim| aim <= most).map(|aim| aim / cache);
@@ -98,7 +101,8 @@ pub(super) struct Tenant<'a> {
     pub(super) slice_least_ns: f64,
     /// `None` while it is not known.
     pub(super) load: Option<&'a Load>,
-    /// Frames of what it transfers in a nanosecond of disk time, and frames that are enough for its streams in any slice.
+    /// Frames of what it transfers in a nanosecond of disk time, and frames that are enough for its streams in any
+    /// slice.
     pub(super) transfer: (f64, u64),
 }
 
@@ -233,8 +237,8 @@ impl Splitter<'_> {
         self.find(self.memory().saturating_sub(watched * even)).or_else(|| self.find(self.memory()))
     }
 
-    /// Whoever does not keep R though the round is the longest is no member, and holds what it had, as far as that is of use: where the
-    /// round is too short, or dirt may not wait, more cache does not help.
+    /// Whoever does not keep R though the round is the longest is no member, and holds what it had, as far as that is
+    /// of use: where the round is too short, or dirt may not wait, more cache does not help.
     fn hold(&mut self) {
         let Question { keep, round_max_ns, .. } = *self.question;
         let needs: Vec<_> = self.tenants.iter().map(|tenant| tenant.need(keep, round_max_ns)).collect();
@@ -368,7 +372,8 @@ fn had(tenant: &Tenant<'_>) -> u64 {
     if let Claim::Kept(frames) = tenant.claim { frames } else { 0 }
 }
 
-/// The frames of each member out of `memory`: their needs fit in the round that was found for them, not always in the longer one of others.
+/// The frames of each member out of `memory`: their needs fit in the round that was found for them, not always in the
+/// longer one of others.
 fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
     let needed = of_members(members, |at| needs[at].unwrap_or(had(&tenants[at])));
     // What has become a little smaller stays.
@@ -380,8 +385,8 @@ fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory:
     [steady, needed].into_iter().find(fits).unwrap_or_else(|| meet_most(tenants, members, needs, memory))
 }
 
-/// Frames of the members out of `memory` that is not enough: what each one had and still needs, cut in proportion where there is less
-/// than then; and what is left is for those who keep R with it, who miss least first.
+/// Frames of the members out of `memory` that is not enough: what each one had and still needs, cut in proportion where
+/// there is less than then; and what is left is for those who keep R with it, who miss least first.
 fn meet_most(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
     // Nobody has less than the least: what is said of that is not cut.
     let mut given = of_members(members, |_| LEAST);

@@ -156,8 +156,8 @@ fn who_was_refused_is_asked_again_in_turn_and_needs_some_room() {
     assert_eq!([met(6000, 0), met(6000, 1), met(4400, 1)], [false, true, false]);
 }
 
-/// Whatever the tenants: nobody is promised what there is not, who is told that it keeps R does, and who was admitted loses nothing
-/// that it needs.
+/// Whatever the tenants: nobody is promised what there is not, who is told that it keeps R does, and who was admitted
+/// loses nothing that it needs.
 #[test]
 fn where_the_round_is_too_short_nobody_holds_cache_that_is_of_no_use() {
     // 150 ms of loss: half of 2 s keeps 0.85.

@@ -8,15 +8,17 @@ use super::super::{Context, Experiment, Outcome};
 use super::judge::insulate;
 use super::{Actor, Mix, Sizes};
 
-const PAPER: &str = "Argon, section 5.2: with partitions that keep R of the hits, slices and prefetching, each of four workloads keeps \
-                     about R of its share; without, a stream takes the others' cache and one random reader the disk.";
+const PAPER: &str = "Argon, section 5.2: with partitions that keep R of the hits, slices and prefetching, each of \
+                     four workloads keeps about R of its share; without, a stream takes the others' cache and one \
+                     random reader the disk.";
 
 pub const ABSORBED: Experiment = Experiment {
     name: "insulated-absorbed",
     question: "What does a stream keep beside a workload whose cache absorbs a third, and that one beside it?",
-    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge, shares 1/2; 96 MiB of memory, partitions as the \
-            server decides. Reads of 64 KiB one after the other, one at a time; 4 KiB reads, 4 \
-            at a time, a third of them within 4 MiB, the others anywhere. 120 s to warm up, half of which is a trial, 60 s counted. Under none both share one cache.",
+    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge, shares 1/2; 96 MiB of memory, \
+            partitions as the server decides. Reads of 64 KiB one after the other, one at a time; 4 KiB reads, 4 at a \
+            time, a third of them within 4 MiB, the others anywhere. 120 s to warm up, half of which is a trial, 60 s \
+            counted. Under none both share one cache.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let actors = vec![Actor::new("stream", (1, 2), scan()), Actor::new("a third absorbed", (1, 2), absorbed())];
@@ -26,12 +28,14 @@ pub const ABSORBED: Experiment = Experiment {
 
 pub const FOUR: Experiment = Experiment {
     name: "insulated-four",
-    question: "What do a stream, two random readers, one of which has a cache that helps, and a skewed workload keep of a quarter each?",
-    setup: "Four volumes of an eighth of the disk, from its outer to its inner edge, shares 1/4; 256 MiB of memory, partitions as \
-            the server decides. Reads of 64 KiB one after the other, one at a time; 4 KiB reads, 4 at a time, a \
-            third of them within 4 MiB; 4 KiB reads, 8 at a time, 60 % of them Zipf (exponent 0.9) within 16 MiB: a knee as TPC-C \
-            has it; 4 KiB reads anywhere, 4 at a time. 1,800 s to warm up (quick runs: 600 s): a trial, and until the cache is full of what is \
-            used again; with a quarter of the slowest disk the rarest of it is asked for once in ten minutes. 60 s counted. Under none all share one cache.",
+    question: "What do a stream, two random readers, one of which has a cache that helps, and a skewed workload keep \
+               of a quarter each?",
+    setup: "Four volumes of an eighth of the disk, from its outer to its inner edge, shares 1/4; 256 MiB of memory, \
+            partitions as the server decides. Reads of 64 KiB one after the other, one at a time; 4 KiB reads, 4 at a \
+            time, a third of them within 4 MiB; 4 KiB reads, 8 at a time, 60 % of them Zipf (exponent 0.9) within 16 \
+            MiB: a knee as TPC-C has it; 4 KiB reads anywhere, 4 at a time. 1,800 s to warm up (quick runs: 600 s): a \
+            trial, and until the cache is full of what is used again; with a quarter of the slowest disk the rarest \
+            of it is asked for once in ten minutes. 60 s counted. Under none all share one cache.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let actors = vec![
@@ -48,11 +52,11 @@ pub const FOUR: Experiment = Experiment {
 pub const DATABASE: Experiment = Experiment {
     name: "insulated-oltp-scan",
     question: "What does a database of small updates keep beside one that scans, and that one beside it?",
-    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge, shares 1/2; 512 MiB of memory, partitions as the \
-            server decides. 8 KiB reads, each followed by a write to the same place, 10 requests \
-            at a time, 70 % of them Zipf (exponent 0.9) within 16 MiB; two scans of 128 KiB reads, 2 at a time each, and 8 KiB reads \
-            anywhere, one at a time. 120 s to warm up, half of which is a trial, 60 s counted: later the scans would reach what they \
-            had read alone. Under none both share one cache.",
+    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge, shares 1/2; 512 MiB of memory, \
+            partitions as the server decides. 8 KiB reads, each followed by a write to the same place, 10 requests at \
+            a time, 70 % of them Zipf (exponent 0.9) within 16 MiB; two scans of 128 KiB reads, 2 at a time each, and \
+            8 KiB reads anywhere, one at a time. 120 s to warm up, half of which is a trial, 60 s counted: later the \
+            scans would reach what they had read alone. Under none both share one cache.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let actors = vec![Actor::new("updates", (1, 2), updates()), Actor::new("scans", (1, 2), scans())];

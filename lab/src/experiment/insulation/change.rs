@@ -16,13 +16,15 @@ use super::{Actor, Mix, cached, short};
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "insulated-change",
-    question: "What do two tenants notice of a third one that turns from random reads to a stream, from idle to busy, or to a working \
-               set twice as large?",
-    setup: "Three volumes of an eighth of the disk, shares 1/3; 128 MiB of memory, partitions by exact curves. Two do the same \
-            throughout: reads of 64 KiB one after the other, and 4 KiB reads, 4 at a time, half of them within 4 MiB. The third one changes in the \
-            middle: 8 at a time, 4 KiB anywhere to 64 KiB in order; nothing to 16 at a time anywhere; 4 at a time, half within 4 MiB \
-            to half within 8 MiB. 10 s to warm up, 60 s counted. The step: throughput in ten rounds after the change (the mean of those that begin within a \
-            round from it) against that of the same rounds of a run with the same seed in which the third one was so from the beginning.",
+    question: "What do two tenants notice of a third one that turns from random reads to a stream, from idle to busy, \
+               or to a working set twice as large?",
+    setup: "Three volumes of an eighth of the disk, shares 1/3; 128 MiB of memory, partitions by exact curves. Two do \
+            the same throughout: reads of 64 KiB one after the other, and 4 KiB reads, 4 at a time, half of them \
+            within 4 MiB. The third one changes in the middle: 8 at a time, 4 KiB anywhere to 64 KiB in order; \
+            nothing to 16 at a time anywhere; 4 at a time, half within 4 MiB to half within 8 MiB. 10 s to warm up, \
+            60 s counted. The step: throughput in ten rounds after the change (the mean of those that begin within a \
+            round from it) against that of the same rounds of a run with the same seed in which the third one was so \
+            from the beginning.",
     paper: "Argon, section 1: a workload's performance is to depend on its own behaviour only.",
     run,
 };
@@ -76,9 +78,9 @@ struct Paired {
 }
 
 impl Paired {
-    /// How much more, or less, a neighbour got in ten rounds after the change than it did without one, as a part: the mean of those
-    /// that begin within a round from the change. Ten rounds hold ten slices of a tenant, or nine, or eleven, by where they begin: of one
-    /// such window that alone would be a step of a tenth.
+    /// How much more, or less, a neighbour got in ten rounds after the change than it did without one, as a part: the
+    /// mean of those that begin within a round from the change. Ten rounds hold ten slices of a tenant, or nine, or
+    /// eleven, by where they begin: of one such window that alone would be a step of a tenth.
     fn step(&self, actor: &Actor, at: usize, change_bin: usize) -> f64 {
         let all = windows(actor, &self.alone[usize::from(at > 0)], &self.changed, at, 0.0);
         let width = all.first().map_or(1, |(window, _)| window.len());

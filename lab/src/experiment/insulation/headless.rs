@@ -17,14 +17,15 @@ use super::{Actor, live, surely};
 /// Flash, and a volume behind a token bucket.
 const DISKS: &[&str] = &["flash", "throttled"];
 const R: f64 = 0.9;
-const PAPER: &str = "BFQ's documentation: no solution gives both strong guarantees and optimal throughput on devices with internal \
-                     queueing. Asked here: each keeps 0.9 of its third, and together they lose no more than a tenth.";
+const PAPER: &str = "BFQ's documentation: no solution gives both strong guarantees and optimal throughput on devices \
+                     with internal queueing. Asked here: each keeps 0.9 of its third, and together they lose no more \
+                     than a tenth.";
 
 pub const READERS: Experiment = Experiment {
     name: "headless-readers",
     question: "What do a polite client, a greedy one and a stream keep of a third each, where there are no heads?",
-    setup: "Three volumes of an eighth of the disk each: 4 KiB uniformly at random, 1 and 64 at a time, and 1 MiB one after the \
-            other, 4 at a time; 64 MiB of memory; R = 0.9. 2 s to warm up, 10 s counted.",
+    setup: "Three volumes of an eighth of the disk each: 4 KiB uniformly at random, 1 and 64 at a time, and 1 MiB one \
+            after the other, 4 at a time; 64 MiB of memory; R = 0.9. 2 s to warm up, 10 s counted.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let deep = Actor::new("64 outstanding", (1, 3), random(64));

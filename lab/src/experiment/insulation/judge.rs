@@ -62,8 +62,8 @@ impl Tenant<'_> {
         self.of(which, |_, seed| live(&seed.insulated[which], self.at, self.actor.share()).0)
     }
 
-    /// How far the R that the server names is from what is kept, if it says, with most seeds, that slices would have to be longer than
-    /// the longest round allows.
+    /// How far the R that the server names is from what is kept, if it says, with most seeds, that slices would have to
+    /// be longer than the longest round allows.
     fn named_off(&self, which: usize, keep: f64) -> Option<f64> {
         let plans = self.of_plans(which);
         let is_short = |plan: &&TenantPlan| {
@@ -92,7 +92,8 @@ impl Tenant<'_> {
         self.seeds.iter().zip(self.kept(which)).filter(move |(seed, _)| is_admitted(seed)).map(|(_, kept)| kept)
     }
 
-    /// How far what the server named is from what is kept, on average. What it did not know when counting began is off by 1.
+    /// How far what the server named is from what is kept, on average. What it did not know when counting began is off
+    /// by 1.
     fn said_off(&self, which: usize) -> f64 {
         let said = self.seeds.iter().map(|seed| decided(&seed.insulated[which], self.at));
         let off = said.zip(self.kept(which)).map(|(said, kept)| said.map_or(1.0, |(_, named)| (named - kept).abs()));
@@ -209,10 +210,14 @@ fn figures(mix: &Mix, played: &Played) -> Value {
             let rounds = tenant.of(which, |_, seed| live(&seed.insulated[which], at, 1.0).1 as f64 / 1e6);
             let figures = json!({
                 "kept": tenant.kept(which), "windows": tenant.windows(which, keep), "live": tenant.live(which),
-                "in_time": tenant.in_time(which, keep), "lost": tenant.of(which, |_, seed| lost(&seed.insulated[which])),
+                "in_time": tenant.in_time(which, keep),
+                "lost": tenant.of(which, |_, seed| lost(&seed.insulated[which])),
                 "round_ms": rounds, "missed_alone": tenant.of(which, |alone, _| missed(alone, 0)),
                 "missed": tenant.of(which, |_, seed| missed(&seed.insulated[which], at)),
-                "sizing": seeds.iter().map(|seed| format!("{:?}", seed.insulated[which].after.tenants[at].sizing)).collect::<Vec<_>>(),
+                "sizing": seeds
+                    .iter()
+                    .map(|seed| format!("{:?}", seed.insulated[which].after.tenants[at].sizing))
+                    .collect::<Vec<_>>(),
                 "plan": format!("{:?}", seeds[0].insulated[which].after.tenants[at].plan),
                 "rates": seeds.iter().map(|seed| seed.insulated[which].rates[at].json()).collect::<Vec<_>>(),
             });
@@ -290,7 +295,8 @@ fn pictures(mix: &Mix, all: &[Played]) -> Result<Vec<Picture>, String> {
         });
         let totals = totals.collect::<Vec<_>>().join(", ");
         let caption = format!(
-            "{on}insulation: throughput together / (share x throughput alone). Sum of all parts of standalone: {totals}."
+            "{on}insulation: throughput together / (share x throughput alone). Sum of all parts of standalone: \
+             {totals}."
         );
         let svg = chart::bars("insulation", &series, &kept, Some((first, series[0])))?;
         pictures.push(Picture { name: format!("kept{suffix}"), caption, svg });

@@ -13,9 +13,9 @@ use super::{Actor, KEEP_UNCACHED, Mix};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "insulated-beyond",
     question: "Eight deep queues and short rounds: which R does the server name, and which is kept?",
-    setup: "Eight volumes of an eighth of the disk, shares 1/8: 4 KiB reads uniformly at random, 27 at a time each; 64 MiB of memory; \
-            rounds of 600 ms at most, so that slices are too short for any R that is asked for. 10 s to warm up, 60 s counted. Named: \
-            the least that a tenant's plan says it keeps (`efficiency`).",
+    setup: "Eight volumes of an eighth of the disk, shares 1/8: 4 KiB reads uniformly at random, 27 at a time each; \
+            64 MiB of memory; rounds of 600 ms at most, so that slices are too short for any R that is asked for. 10 \
+            s to warm up, 60 s counted. Named: the least that a tenant's plan says it keeps (`efficiency`).",
     paper: "Argon, section 3.4: slices that are longer keep more, and response times are what they cost.",
     run,
 };

@@ -12,8 +12,8 @@ const PAPER: &str =
 pub const STREAMS: Experiment = Experiment {
     name: "insulated-streams",
     question: "What do two sequential readers keep of their half each?",
-    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; 4 KiB reads one after the other, one at a \
-            time; 64 MiB of memory. 5 s to warm up, 60 s counted.",
+    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; 4 KiB reads one after the \
+            other, one at a time; 64 MiB of memory. 5 s to warm up, 60 s counted.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let actors = vec![Actor::new("outer stream", (1, 2), stream()), Actor::new("inner stream", (1, 2), stream())];
@@ -67,8 +67,8 @@ fn write_stream() -> Stream {
 pub const WRITE_STREAM: Experiment = Experiment {
     name: "insulated-write-stream",
     question: "What do a sequential writer and a random reader keep of their half each?",
-    setup: "As `insulated-streams`; one writes 64 KiB sequentially, 4 at a time, the other reads 4 KiB uniformly at random, 4 at \
-            a time. What counts of the writer is what reaches the medium.",
+    setup: "As `insulated-streams`; one writes 64 KiB sequentially, 4 at a time, the other reads 4 KiB uniformly at \
+            random, 4 at a time. What counts of the writer is what reaches the medium.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let actors = vec![
@@ -82,8 +82,8 @@ pub const WRITE_STREAM: Experiment = Experiment {
 pub const RANDOM_WRITES: Experiment = Experiment {
     name: "insulated-random-writes",
     question: "What do a random writer and a stream keep of their half each?",
-    setup: "As `insulated-streams`; one writes 4 KiB uniformly at random, 16 at a time, the other reads sequentially. What counts \
-            of the writer is what reaches the medium.",
+    setup: "As `insulated-streams`; one writes 4 KiB uniformly at random, 16 at a time, the other reads sequentially. \
+            What counts of the writer is what reaches the medium.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let writer = Stream { read_ppm: 0, ..random(16) };

@@ -1,7 +1,8 @@
-//! What insulation keeps: the mixes of Argon's evaluation and ours, under the policy `insulated` and, beside it, `none`.
+//! What insulation keeps: the mixes of Argon's evaluation and ours, under the policy `insulated` and, beside it,
+//! `none`.
 //!
-//! Each tenant of a mix is run alone (the whole cache, the whole disk, the same server), then all together. What counts is
-//! throughput together / (share x throughput alone): its insulation, at least R.
+//! Each tenant of a mix is run alone (the whole cache, the whole disk, the same server), then all together. What counts
+//! is throughput together / (share x throughput alone): its insulation, at least R.
 //!
 //! ```text
 //!   Mix ──► play: each alone, all together at each R, all together under `none` ──► judge: claims, pictures

@@ -1,7 +1,8 @@
 //! How much of the cache each tenant of a mix gets: sizes that are stated, found by each tenant's exact curve.
 //!
-//! With `c` blocks a tenant goes to the disk for the part `m(c)` of what it asks for, so that it keeps about `m(whole) / m(c)` of what
-//! it would do with the whole cache. The sizes are those with which all keep the same part, the largest that the memory holds, 0.99 at most.
+//! With `c` blocks a tenant goes to the disk for the part `m(c)` of what it asks for, so that it keeps about `m(whole)
+//! / m(c)` of what it would do with the whole cache. The sizes are those with which all keep the same part, the largest
+//! that the memory holds, 0.99 at most.
 //!
 //! Downside: that sorted write-back gains with the number of dirty blocks is left out.
 
@@ -17,7 +18,8 @@ use super::super::loads::Load;
 const LEAST: u64 = 8 << 20;
 /// What is being received and sent, bytes, and some dirt: nobody can have less.
 const WORKING: u64 = 1 << 20;
-/// Requests that a curve is made of, several times the blocks of the mixes' working sets; and those before them, which fill the cache.
+/// Requests that a curve is made of, several times the blocks of the mixes' working sets; and those before them, which
+/// fill the cache.
 const COUNTED: usize = 60_000;
 const BEFORE: usize = 30_000;
 
@@ -82,7 +84,8 @@ fn curves(loads: &[&Load], volume_bytes: u64, whole: u64) -> Result<Vec<View>, S
 pub struct Possible {
     /// The part that all keep with the partitions that are best for the worst-off.
     pub all: f64,
-    /// By R: which tenants keep it, by their places, if those come first who need least, and half of what R may lose is left to slices.
+    /// By R: which tenants keep it, by their places, if those come first who need least, and half of what R may lose is
+    /// left to slices.
     pub tenants: Vec<Vec<usize>>,
 }
 

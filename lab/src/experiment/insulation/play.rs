@@ -1,6 +1,7 @@
 //! Runs a mix: each tenant alone, all together at each R, all together under `none`.
 //!
-//! Alone is the same server: its R says how far it reads ahead (Argon, section 3.1), so a tenant that streams is run alone at each R.
+//! Alone is the same server: its R says how far it reads ahead (Argon, section 3.1), so a tenant that streams is run
+//! alone at each R.
 
 use engine::control::{CacheSpec, Decision, Sizing, Snapshot};
 use engine::disk::policy::Kind;
@@ -62,8 +63,8 @@ fn alone_s(alone: &Rate, together: &Rate, bins: std::ops::Range<usize>) -> f64 {
     took(until(bins.start), until(bins.end)).unwrap_or(f64::NAN)
 }
 
-/// What tenant `at` keeps in a run: of a steady load, throughput together / (share x throughput alone). Where one second is not
-/// worth another, the time that the same work takes alone / (share x the time that it took).
+/// What tenant `at` keeps in a run: of a steady load, throughput together / (share x throughput alone). Where one
+/// second is not worth another, the time that the same work takes alone / (share x the time that it took).
 pub fn kept(actor: &Actor, alone: &Run, run: &Run, at: usize) -> f64 {
     let together = &run.rates[at];
     if actor.load.is_steady() {
@@ -73,7 +74,8 @@ pub fn kept(actor: &Actor, alone: &Run, run: &Run, at: usize) -> f64 {
     alone_s(&alone.rates[0], together, warm..warm + count) / together.seconds / actor.share()
 }
 
-/// Of all windows of ten rounds that begin at a bin: from which bin to which, and whether tenant `at` keeps at least `least`.
+/// Of all windows of ten rounds that begin at a bin: from which bin to which, and whether tenant `at` keeps at least
+/// `least`.
 pub fn windows(actor: &Actor, alone: &Run, run: &Run, at: usize, least: f64) -> Vec<(std::ops::Range<usize>, bool)> {
     let (alone, together) = (&alone.rates[0], &run.rates[at]);
     let (_, round_ns) = live(run, at, actor.share());
@@ -94,8 +96,8 @@ pub fn bytes_in(rate: &Rate, bins: std::ops::Range<usize>) -> f64 {
     rate.bins.iter().take(bins.end).skip(bins.start).sum::<u64>() as f64
 }
 
-/// The part of requests that is answered within two rounds beyond the tenant's own queueing: the longest response alone, on a
-/// disk that is as much slower as its share says.
+/// The part of requests that is answered within two rounds beyond the tenant's own queueing: the longest response
+/// alone, on a disk that is as much slower as its share says.
 pub fn in_time(actor: &Actor, alone: &Run, run: &Run, at: usize, keep: f64) -> f64 {
     let (_, round_ns) = live(run, at, actor.share());
     let own_ns = alone.rates[0].latency.max() as f64 / (actor.share() * keep);
@@ -112,8 +114,8 @@ fn counted_bins(rate: &Rate) -> (usize, usize) {
 /// How often it is looked what the server has decided: what it names holds for what is asked at that moment.
 const LOOKS: u64 = 19;
 
-/// What the server decided of a tenant while it counted: whether it was admitted most of the time, and the R that it named on average.
-/// `None` if its trial was not over when counting began.
+/// What the server decided of a tenant while it counted: whether it was admitted most of the time, and the R that it
+/// named on average. `None` if its trial was not over when counting began.
 pub fn decided(run: &Run, at: usize) -> Option<(bool, f64)> {
     let ends = [&run.before, &run.after].map(|snapshot| snapshot.tenants[at].sizing);
     let looks = || run.decided.iter().map(|tenants| tenants[at]).chain(ends);
@@ -134,8 +136,8 @@ fn counted_ns(context: &Context, mix: &Mix) -> Nanos {
     if context.quick { mix.counted_ns / 3 / SECOND * SECOND } else { mix.counted_ns }
 }
 
-/// Where a tenant is alone: what it does not do all the time it need only do as far as it comes together with others. Twice that is
-/// more than enough.
+/// Where a tenant is alone: what it does not do all the time it need only do as far as it comes together with others.
+/// Twice that is more than enough.
 fn alone(stand: &Stand, actor: &Actor) -> Stand {
     let needed_ns = ((stand.warm_up_ns + stand.counted_ns) as f64 * actor.share() * 2.0) as Nanos;
     match actor.load.is_steady() || actor.load.is_open() {

@@ -1,12 +1,13 @@
-//! A mix written down for a real server: who has which volume, what each client asks for, request by request (logs that fio replays),
-//! and what each tenant gets in virtual time, alone and together.
+//! A mix written down for a real server: who has which volume, what each client asks for, request by request (logs that
+//! fio replays), and what each tenant gets in virtual time, alone and together.
 //!
 //! ```text
-//!   Mix ──► mix.json: volumes, shares, caches, clients, rates in virtual time ──► bench/mixes.py: server, fio, rates in real time
+//!   Mix ──► mix.json: volumes, shares, caches, clients, virtual rates ──► bench/mixes.py: server, fio, real rates
 //!       └─► 0-0.log, …: a client's requests, closed, without times            ──►
 //! ```
 //!
-//! Downside: what a client asks for does not depend on when it is answered. Loads that change with time cannot be written down.
+//! Downside: what a client asks for does not depend on when it is answered. Loads that change with time cannot be
+//! written down.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -37,7 +38,8 @@ pub struct Stage {
     pub counted_ns: Nanos,
 }
 
-/// A client's log is longer than what it gets in virtual time, should the real one be faster: twice as long, and so many bytes.
+/// A client's log is longer than what it gets in virtual time, should the real one be faster: twice as long, and so
+/// many bytes.
 const MORE_BYTES: u64 = 64 << 20;
 
 /// Writes a mix down.
@@ -55,7 +57,8 @@ pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, Str
     let volume_bytes = stand.place(0, count)?.1;
     let sizes = (mix.sizes == Sizes::Stated).then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()?;
     let keep = mix.keep[0];
-    // What a load that is not steady does alone and together is not the same work in the same time: such a mix is run together only.
+    // What a load that is not steady does alone and together is not the same work in the same time: such a mix is run
+    // together only.
     let steady = mix.actors.iter().all(|actor| actor.load.is_steady());
     let alone = (0..count).filter(|_| steady).map(|at| Job::Alone(at, keep));
     let jobs: Vec<_> = alone.chain([Job::Together(keep)]).collect();

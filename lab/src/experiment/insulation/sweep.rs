@@ -18,22 +18,23 @@ const SEEDS_MAX: usize = 3;
 pub const PREFETCH: Experiment = Experiment {
     name: "sweep-prefetch",
     question: "How much has to be read ahead of two streams that share a disk without slices?",
-    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; reads of 64 KiB one after the other, one at a \
-            time; 256 MiB of memory in two partitions; policy none and one request at a time in the drive, so that only prefetching amortises. 32 KiB to 16 MiB, and what \
-            the server chooses: as much as takes R / (1 - R) of a switch to transfer, by a probe's findings. 5 s to warm up, 30 s counted.",
-    paper: "Argon, section 5.4: throughput rises with the prefetch size until R of it is reached where the formula says, and more than \
-            that neither helps nor harms much.",
+    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; reads of 64 KiB one after the \
+            other, one at a time; 256 MiB of memory in two partitions; policy none and one request at a time in the \
+            drive, so that only prefetching amortises. 32 KiB to 16 MiB, and what the server chooses: as much as \
+            takes R / (1 - R) of a switch to transfer, by a probe's findings. 5 s to warm up, 30 s counted.",
+    paper: "Argon, section 5.4: throughput rises with the prefetch size until R of it is reached where the formula \
+            says, and more than that neither helps nor harms much.",
     run: prefetch,
 };
 
 pub const SLICES: Experiment = Experiment {
     name: "sweep-slices",
     question: "How long have slices to be for a stream and a random reader?",
-    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; reads of 64 KiB one after the other, one at a \
-            time, beside 4 KiB reads, 4 at a time; shares 1/2, 64 MiB of memory. Slices of 10 ms to 1.28 s, and what the server chooses \
-            for R = 0.9. 5 s to warm up, 30 s counted.",
-    paper: "Argon, section 5.4: throughput rises with the slice and is flat from about 140 ms on, which is what it chooses for \
-            R = 0.9; longer slices only make response times longer.",
+    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; reads of 64 KiB one after the \
+            other, one at a time, beside 4 KiB reads, 4 at a time; shares 1/2, 64 MiB of memory. Slices of 10 ms to \
+            1.28 s, and what the server chooses for R = 0.9. 5 s to warm up, 30 s counted.",
+    paper: "Argon, section 5.4: throughput rises with the slice and is flat from about 140 ms on, which is what it \
+            chooses for R = 0.9; longer slices only make response times longer.",
     run: slices,
 };
 
@@ -83,8 +84,8 @@ fn prefetch(context: &Context) -> Result<Outcome, String> {
         found.push(Line { name: stand.preset.into(), points, chosen: Some((own as f64 / 1024.0, *at_own)) });
     }
     let svg = lines(("read ahead at once, KiB", "efficiency of the disk"), &found, (R, "R"))?;
-    let caption = "Two streams without slices: throughput together / alone, on average, by how much is read ahead of each at once. \
-                   Large: what the server chooses.";
+    let caption = "Two streams without slices: throughput together / alone, on average, by how much is read ahead of \
+                   each at once. Large: what the server chooses.";
     let pictures = vec![Picture { name: "efficiency".into(), caption: caption.into(), svg }];
     Ok(Outcome { claims, data: Value::Object(data), pictures, ..Outcome::default() })
 }
@@ -113,8 +114,8 @@ fn slices(context: &Context) -> Result<Outcome, String> {
         found.push(Line { name: stand.preset.into(), points, chosen: Some((own_ms, *at_own)) });
     }
     let svg = lines(("slice, ms", "insulation of the worse-off"), &found, (R, "R"))?;
-    let caption = "A stream beside random reads: insulation of whoever has less of it, by the length of slices. Large: what the server \
-                   chooses.";
+    let caption = "A stream beside random reads: insulation of whoever has less of it, by the length of slices. \
+                   Large: what the server chooses.";
     let pictures = vec![Picture { name: "insulation".into(), caption: caption.into(), svg }];
     Ok(Outcome { claims, data: Value::Object(data), pictures, ..Outcome::default() })
 }

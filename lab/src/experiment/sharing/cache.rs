@@ -10,12 +10,13 @@ use super::{ONE_AT_A_TIME, Pair, QUEUEING, Shared, Variant, compare};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "sharing-cache",
     question: "What does a workload that lives from its cache keep when a stream runs through the same cache?",
-    setup: "Two volumes of one tenant, an eighth of the disk each, so that they share one partition: 16 MiB of memory. On the \
-            first, 32 KiB reads one after the other, 2 at a time, 128 KiB prefetched; on the second, 4 KiB reads uniformly at \
-            random over 12 MiB, 4 at a time with 1 ms of thought: alone, all of it is cached after a while. Policy none; one \
-            request at a time in the drive or up to 128. 40 s to warm up, 10 s counted.",
-    paper: "Argon, section 5.1 (cache partitioning): the stream evicts nearly all blocks of the other workload, which then \
-            gets almost no cache hits.",
+    setup: "Two volumes of one tenant, an eighth of the disk each, so that they share one partition: 16 MiB of \
+            memory. On the first, 32 KiB reads one after the other, 2 at a time, 128 KiB prefetched; on the second, 4 \
+            KiB reads uniformly at random over 12 MiB, 4 at a time with 1 ms of thought: alone, all of it is cached \
+            after a while. Policy none; one request at a time in the drive or up to 128. 40 s to warm up, 10 s \
+            counted.",
+    paper: "Argon, section 5.1 (cache partitioning): the stream evicts nearly all blocks of the other workload, which \
+            then gets almost no cache hits.",
     run,
 };
 

@@ -7,11 +7,11 @@ use super::{ONE_AT_A_TIME, Pair, QUEUEING, Shared, Variant, compare};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "sharing-depths",
     question: "What does a polite client, one request at a time, keep beside one with 27 outstanding?",
-    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; on both, 4 KiB reads uniformly at \
-            random, 1 and 27 at a time; 64 MiB of memory in two equal partitions; policy none; one request at a time in the \
-            drive (the paper's disks) or up to 128. 2 s to warm up, 10 s counted.",
-    paper: "Argon, section 5.1 (quanta-based scheduling): the client with one outstanding request receives practically no \
-            service.",
+    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; on both, 4 KiB reads uniformly \
+            at random, 1 and 27 at a time; 64 MiB of memory in two equal partitions; policy none; one request at a \
+            time in the drive (the paper's disks) or up to 128. 2 s to warm up, 10 s counted.",
+    paper: "Argon, section 5.1 (quanta-based scheduling): the client with one outstanding request receives \
+            practically no service.",
     run,
 };
 

@@ -51,7 +51,10 @@ impl Shared {
 
     pub fn json(&self, names: &[&str; 2]) -> Value {
         let rates = |of: &[Rate]| of.iter().map(Rate::json).collect::<Vec<_>>();
-        let one = |i: usize| json!({ "name": names[i], "alone": rates(&self.alone[i]), "together": rates(&self.together[i]), "kept": self.kept(i) });
+        let one = |i: usize| {
+            let (alone, together) = (rates(&self.alone[i]), rates(&self.together[i]));
+            json!({ "name": names[i], "alone": alone, "together": together, "kept": self.kept(i) })
+        };
         json!([one(0), one(1)])
     }
 }

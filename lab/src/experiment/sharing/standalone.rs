@@ -10,10 +10,11 @@ use super::DISKS;
 pub const EXPERIMENT: Experiment = Experiment {
     name: "standalone",
     question: "How much of the bare disk does a lone client get through the server, uncached?",
-    setup: "One volume, an eighth of the disk at its outer edge; 64 MiB of memory; policy none, nothing prefetched. The same \
-            requests on the bare drive, without server, network or cache: random 4 KiB reads, 1, 4 and 27 at a time, random \
-            64 KiB reads, 4 at a time, sequential 128 KiB reads, 4 at a time. 2 s to warm up, 10 s counted. On flash, 1 \
-            and 4 at a time are shown without a bound: the way to the server and back is a tenth of what the drive takes.",
+    setup: "One volume, an eighth of the disk at its outer edge; 64 MiB of memory; policy none, nothing prefetched. \
+            The same requests on the bare drive, without server, network or cache: random 4 KiB reads, 1, 4 and 27 at \
+            a time, random 64 KiB reads, 4 at a time, sequential 128 KiB reads, 4 at a time. 2 s to warm up, 10 s \
+            counted. On flash, 1 and 4 at a time are shown without a bound: the way to the server and back is a tenth \
+            of what the drive takes.",
     paper: "Aerogel's own rule: slowing the standalone baseline must never pay, so it is held against the raw device.",
     run,
 };

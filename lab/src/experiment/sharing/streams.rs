@@ -7,9 +7,10 @@ use super::{ONE_AT_A_TIME, Pair, QUEUEING, Shared, Variant, compare};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "sharing-streams",
     question: "What do two sequential readers leave each other, with and without the prefetching of common systems?",
-    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; 4 KiB reads one after the other, one \
-            at a time; 64 MiB of memory in two equal partitions; policy none. 128 KiB prefetched, one request at a time in the \
-            drive (the paper's disks) or up to 128; or nothing prefetched. 2 s to warm up, 10 s counted.",
+    setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; 4 KiB reads one after the \
+            other, one at a time; 64 MiB of memory in two equal partitions; policy none. 128 KiB prefetched, one \
+            request at a time in the drive (the paper's disks) or up to 128; or nothing prefetched. 2 s to warm up, \
+            10 s counted.",
     paper: "Argon, section 5.1 (amortisation): with the prefetching of Linux, each of two streams gets a ninth of its \
             standalone throughput, so that the disk delivers a quarter of what it can.",
     run,
@@ -22,9 +23,9 @@ fn run(context: &Context) -> Result<Outcome, String> {
     compare(context, &pair, &[ONE_AT_A_TIME, QUEUEING, PLAIN], |stand| stand, claim)
 }
 
-/// Only of one request at a time: a drive that chooses among many serves one stream until the other's request is old, which
-/// is efficient, and makes for the long response times in the data. And not of the drive of 1996: it transfers so slowly
-/// that 128 KiB are worth a seek.
+/// Only of one request at a time: a drive that chooses among many serves one stream until the other's request is old,
+/// which is efficient, and makes for the long response times in the data. And not of the drive of 1996: it transfers so
+/// slowly that 128 KiB are worth a seek.
 fn claim(variant: &Variant, disk: &str, shared: &Shared) -> Option<Claim> {
     let name = format!("{disk}, {}: the disk's efficiency, both streams / each alone", variant.name);
     let is_bound = variant.name == ONE_AT_A_TIME.name && disk != "barracuda-st32171w";

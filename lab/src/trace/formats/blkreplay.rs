@@ -1,9 +1,9 @@
 //! blkreplay's loads: `seconds ; sector ; sectors ; R|W ; 0.0 ; 0.0` after a notice and a heading.
 //!
-//! As written by its `conv_blktrace_to_load.sh` and read by its `blkreplay.c` (schoebel/blkreplay): 512-byte sectors, more
-//! fields than four are for its own results. Operations come from blktrace: `RA` are reads that the kernel made ahead of
-//! anybody's asking. They are left out and counted unless they are asked for, since the published figures of such traces
-//! leave them out; blkreplay itself looks at the first letter only, so it reads them.
+//! As written by its `conv_blktrace_to_load.sh` and read by its `blkreplay.c` (schoebel/blkreplay): 512-byte sectors,
+//! more fields than four are for its own results. Operations come from blktrace: `RA` are reads that the kernel made
+//! ahead of anybody's asking. They are left out and counted unless they are asked for, since the published figures of
+//! such traces leave them out; blkreplay itself looks at the first letter only, so it reads them.
 
 use sim::load::Op;
 

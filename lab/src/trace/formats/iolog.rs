@@ -1,11 +1,11 @@
 //! fio's iolog, versions 2 and 3.
 //!
 //! fio's manual ("Trace file format") and its `iolog.c`. The first line says `fio version 2 iolog` or `… 3 …`; then
-//! `file action` (add, open, close) and `file action offset length` (read, write, trim, sync, datasync, wait), in version
-//! 3 with the microseconds since the beginning before each. Version 2 has times only by `wait`: the manual says microseconds
-//! since the previous wait, the code waits until so many *milliseconds* after the beginning. What is believed here is the
-//! code (fio 3.33 takes 1.6 s for waits of 800 and 1600), so that a trace is replayed as fio replays it; without waits, all
-//! times are 0.
+//! `file action` (add, open, close) and `file action offset length` (read, write, trim, sync, datasync, wait), in
+//! version 3 with the microseconds since the beginning before each. Version 2 has times only by `wait`: the manual says
+//! microseconds since the previous wait, the code waits until so many *milliseconds* after the beginning. What is
+//! believed here is the code (fio 3.33 takes 1.6 s for waits of 800 and 1600), so that a trace is replayed as fio
+//! replays it; without waits, all times are 0.
 
 use sim::load::Op;
 

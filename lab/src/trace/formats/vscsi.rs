@@ -1,12 +1,13 @@
-//! VMware's vscsi captures: little-endian records, as in libCacheSim's `vscsi.h` (1a1a11a/libCacheSim) and CloudPhysics'
-//! published traces.
+//! VMware's vscsi captures: little-endian records, as in libCacheSim's `vscsi.h` (1a1a11a/libCacheSim) and
+//! CloudPhysics' published traces.
 //!
 //! ```text
 //!   version 1, 32 bytes: u32 serial, u32 bytes, u32 scatter-gather, u16 command, u16 version, u64 sector, u64 us
-//!   version 2, 40 bytes: u16 command, u16 version, u32 serial, u32 bytes, u32 scatter-gather, u64 sector, u64 us, u64 response
+//!   version 2, 40 bytes: u16 command, u16 version, u32 serial, u32 bytes, u32 parts, u64 sector, u64 us, u64 response
 //! ```
 //!
-//! The high byte of the version field is 1 or 2. Which it is, the first two records say (one is enough if there is only one).
+//! The high byte of the version field is 1 or 2. Which it is, the first two records say (one is enough if there is only
+//! one).
 
 use std::io::{self, BufRead, Read};
 

@@ -17,8 +17,8 @@ pub fn is_wanted(accept: &str) -> bool {
     weight(PLAIN) > weight(OPEN)
 }
 
-/// OpenMetrics' text in the older format: counters are named with `_total` in their headings, percentiles are those of a summary,
-/// and there is no end mark.
+/// OpenMetrics' text in the older format: counters are named with `_total` in their headings, percentiles are those of
+/// a summary, and there is no end mark.
 pub fn plain(open: &str) -> String {
     let mut out = String::with_capacity(open.len());
     let mut lines = open.lines().peekable();

@@ -10,8 +10,8 @@ use super::super::print::{self, KEEPS, TENANT_HEADINGS};
 use super::strip::{self, Owner};
 use crate::control::view::{LiveView, TenantView};
 
-/// Of tenants: told apart on dark and on light ground, and none that KEEPS uses (red and green). Tags tell apart those that
-/// share one.
+/// Of tenants: told apart on dark and on light ground, and none that KEEPS uses (red and green). Tags tell apart those
+/// that share one.
 const COLOURS: [u8; 12] = [39, 214, 177, 81, 205, 228, 69, 180, 99, 223, 45, 248];
 /// Of tenants, in the order of their names, in the strip and before the name.
 const TAGS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";

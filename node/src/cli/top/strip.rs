@@ -33,7 +33,8 @@ fn longest(disk: &LiveView) -> f64 {
     disk.tenants.iter().filter_map(|tenant| Some(tenant.slice.as_ref()?.seconds)).fold(0.0, f64::max)
 }
 
-/// The last seconds, the latest at the right. A disk that does nothing shows that: old slices leave the strip at its left.
+/// The last seconds, the latest at the right. A disk that does nothing shows that: old slices leave the strip at its
+/// left.
 pub fn strip(disk: &LiveView, width: usize) -> Vec<Owner> {
     let (shown, slices) = (seconds(disk), &disk.slices);
     let Some((first, last)) = slices.first().zip(slices.last()) else { return vec![Owner::Nobody; width] };

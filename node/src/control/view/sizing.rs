@@ -62,14 +62,15 @@ pub struct SizingView {
     pub lent_bytes: u64,
     /// R_time: the part of its slices that it does not lose.
     pub time_ratio: f64,
-    /// R_cache: the part of its throughput with the whole cache that it has with its own; absent while its load is not known.
+    /// R_cache: the part of its throughput with the whole cache that it has with its own; absent while its load is not
+    /// known.
     pub cache_ratio: Option<f64>,
     /// R_time x R_cache: the R that it has; the best that it can have, if it was not admitted.
     pub best_ratio: Option<f64>,
     /// The round while all tenants are busy.
     pub round_seconds: f64,
-    /// The longest that a request waits for the tenant's slice, as shares and losses are now; a round more beside a long slice, in which the
-    /// losses of a deep queue are measured.
+    /// The longest that a request waits for the tenant's slice, as shares and losses are now; a round more beside a
+    /// long slice, in which the losses of a deep queue are measured.
     pub wait_seconds_max: f64,
 }
 
@@ -158,7 +159,8 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
         }
         Decision::BestEffort(Bound::Age { most_permille }) => {
             format!(
-                "writes so much alone before it has to go to the disk that the whole cache would keep {:.2} of that beside others{best}",
+                "writes so much alone before it has to go to the disk that the whole cache would keep {:.2} of that \
+                 beside others{best}",
                 part(most_permille)
             )
         }

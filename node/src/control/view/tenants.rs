@@ -60,8 +60,8 @@ impl SliceView {
     }
 }
 
-/// What a tenant kept of its standalone efficiency: predicted standalone time of its work by (share x time in which it had a
-/// request outstanding).
+/// What a tenant kept of its standalone efficiency: predicted standalone time of its work by (share x time in which it
+/// had a request outstanding).
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RatioView {
     /// Above 1 if it got more than it was promised.
@@ -182,7 +182,8 @@ pub struct LiveView {
     pub condition: Condition,
     /// Who decides; absent while it is offline.
     pub policy: Option<PolicyView>,
-    /// Part of the last seconds in which it had a request in the device, 0 to 1; absent before there is anything to compare with.
+    /// Part of the last seconds in which it had a request in the device, 0 to 1; absent before there is anything to
+    /// compare with.
     pub busy_ratio: Option<f64>,
     /// Its tenants.
     pub tenants: Vec<TenantView>,

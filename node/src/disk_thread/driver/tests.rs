@@ -1,16 +1,20 @@
 //! Passes in virtual time, over a reactor of the test's own: what is sent in which pass, and what is counted.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use engine::control::{TenantSpec, VolumeSpec, VolumeStats};
+use engine::control::{Command, TenantSpec, VolumeSpec, VolumeStats};
 use engine::disk::{Io, IoId};
 use engine::nbd::wire;
 use engine::{Config, Outgoing, Session};
+use tokio::sync::oneshot;
 
+use super::mail::ATTACHES_PER_PASS;
 use super::*;
-use crate::disk_thread::mailbox;
+use crate::disk_thread::mailbox::{self, Client};
 use crate::frames::Chunk;
-use crate::reactor::{BufferId, Stack, Waker};
+use crate::reactor::{BufferId, Place, Stack, Waker};
 
 /// Connections, volumes and tenants have the same numbers. One reads a megabyte at a time, the other a sector.
 const GREEDY: usize = 0;
@@ -19,6 +23,8 @@ const LARGE: u32 = 1 << 20;
 const SMALL: u32 = 512;
 /// The head of a reply.
 const HEAD: u64 = 16;
+/// Connections of the test.
+const CONNECTIONS: usize = 16;
 /// How long a pass takes.
 const PASS_NS: Nanos = 100_000;
 
@@ -29,12 +35,12 @@ struct Script {
     sleep_ns: Nanos,
     ready: Vec<Completion>,
     /// By receive buffer, one for each connection: what its client has written, all of it headers.
-    written: [Vec<u8>; 2],
+    written: [Vec<u8>; CONNECTIONS],
     /// Its receive waits for that.
-    receiving: [bool; 2],
-    full: [bool; 2],
+    receiving: [bool; CONNECTIONS],
+    full: [bool; CONNECTIONS],
     /// What each was given in this pass.
-    given: [u64; 2],
+    given: [u64; CONNECTIONS],
 }
 
 impl Script {
@@ -43,10 +49,10 @@ impl Script {
             now: 1_000 * SECOND,
             sleep_ns: 0,
             ready: Vec::new(),
-            written: [const { Vec::new() }; 2],
-            receiving: [false; 2],
-            full: [false; 2],
-            given: [0; 2],
+            written: [const { Vec::new() }; CONNECTIONS],
+            receiving: [false; CONNECTIONS],
+            full: [false; CONNECTIONS],
+            given: [0; CONNECTIONS],
         }
     }
 
@@ -120,7 +126,7 @@ impl Reactor for Script {
     fn turn(&mut self, _: Option<Duration>, completions: &mut Vec<Completion>) -> std::io::Result<bool> {
         let sleep_ns = std::mem::take(&mut self.sleep_ns);
         self.now += PASS_NS + sleep_ns;
-        self.given = [0; 2];
+        self.given = [0; CONNECTIONS];
         completions.append(&mut self.ready);
         Ok(sleep_ns > 0)
     }
@@ -128,6 +134,14 @@ impl Reactor for Script {
 
 struct Rig {
     driver: Driver<Script>,
+    sender: mailbox::Sender,
+}
+
+/// A client of a volume.
+fn client(volume: VolumeId) -> Client {
+    let socket = UnixStream::pair().unwrap().0.into();
+    let (session, peer) = (Session::default(), crate::peer::Peer::local(0));
+    Client { socket, received: Vec::new(), volume, session, peer, seat: None }
 }
 
 impl Rig {
@@ -136,7 +150,7 @@ impl Rig {
         let options = Options::new("test", Config::new(16 << 20));
         let server = Server::new(options.engine.clone());
         let frames = Frames::new(options.engine.frames_max()).unwrap();
-        let (_, mailbox) = mailbox::new(Waker::new().unwrap());
+        let (sender, mailbox) = mailbox::new(Waker::new().unwrap());
         let reactor = Layers::new(Script::new(), Stack::default());
         let mut driver = Driver::new(options, server, frames, reactor, mailbox);
         for number in 0..2 {
@@ -145,11 +159,9 @@ impl Rig {
             let spec = VolumeSpec::plain(volume, tenant, 64 << 20);
             driver.command(Command::SetTenant(tenant, TenantSpec::default()), None, oneshot::channel().0);
             driver.command(Command::OpenVolume(spec), Some((file, Place::default())), oneshot::channel().0);
-            let socket = UnixStream::pair().unwrap().0.into();
-            let (session, peer) = (Session::default(), crate::peer::Peer::local(0));
-            driver.attach(Client { socket, received: Vec::new(), volume, session, peer, seat: None });
+            driver.attach(client(volume));
         }
-        let mut rig = Rig { driver };
+        let mut rig = Rig { driver, sender };
         rig.pass();
         rig.ask(GREEDY, LARGE);
         rig.ask(POLITE, SMALL);
@@ -179,12 +191,33 @@ impl Rig {
     /// What each is given in it.
     fn pass(&mut self) -> [u64; 2] {
         self.driver.pass();
-        self.script().given
+        self.script().given[..2].try_into().expect("two of them")
     }
 
     fn stats(&mut self, who: usize) -> VolumeStats {
         self.driver.server.snapshot().volumes.swap_remove(who)
     }
+}
+
+#[test]
+fn a_storm_of_connections_holds_up_no_request_and_is_paid_for() {
+    let mut rig = Rig::new();
+    for _ in 2..CONNECTIONS {
+        let room = futures::FutureExt::now_or_never(rig.sender.room()).unwrap().unwrap();
+        room.take(client(VolumeId(GREEDY as u32)));
+    }
+    rig.driver.mail = true;
+    let mut passes = 0;
+    while rig.driver.mail {
+        let before = rig.driver.connections.len();
+        rig.ask(POLITE, SMALL);
+        assert_eq!(rig.pass()[POLITE], HEAD + u64::from(SMALL), "answered in the pass in which it comes");
+        assert!(rig.driver.connections.len() <= before + ATTACHES_PER_PASS);
+        passes += 1;
+    }
+    assert_eq!(rig.driver.connections.len(), CONNECTIONS);
+    assert!(passes >= (CONNECTIONS - 2) / ATTACHES_PER_PASS, "{passes}");
+    assert!(rig.driver.turns.owes(TenantId(GREEDY as u32)) && !rig.driver.turns.owes(TenantId(POLITE as u32)));
 }
 
 #[test]

@@ -164,8 +164,8 @@ fn probe<R: Reactor>(rig: &mut Rig<Layers<R>>) -> (Arc<Job>, mpsc::Receiver<News
     (job, heard)
 }
 
-/// However late the thread is, a probe asks for more at the very moment at which something is done; only phases and pauses
-/// begin at others. Meanwhile a volume is served.
+/// However late the thread is, a probe asks for more at the very moment at which something is done; only phases and
+/// pauses begin at others. Meanwhile a volume is served.
 fn a_probe_lives_in_the_drives_time<R: Reactor>(rig: Rig<R>) {
     let drive = || presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));

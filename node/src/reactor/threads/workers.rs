@@ -147,8 +147,8 @@ fn call(file: &File, request: &Request) -> isize {
     let list = request.entries();
     let (entries, count) = (list.as_ptr(), list.len() as i32);
     let (offset, left) = (request.offset as i64, request.left as i64);
-    // SAFETY: the list names frames of this request, mapped (`Shared` holds them) and left alone by everybody else until
-    // it is complete.
+    // SAFETY: the list names frames of this request, mapped (`Shared` holds them) and left alone by everybody else
+    // until it is complete.
     unsafe {
         match request.op {
             Op::Read => libc::preadv(fd, entries, count, offset),

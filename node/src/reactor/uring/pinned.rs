@@ -1,8 +1,9 @@
 //! Frames known to the ring (registered, or "fixed", buffers): pinned once, so that a device request need not look its
 //! pages up. Measured on a virtio disk, 4 KiB random reads at depth 32: 4.3 µs of CPU a read instead of 4.8.
 //!
-//! The memory is registered in chunks, each when the device first uses it: what the cache does not use yet is not pinned,
-//! and no start waits for gigabytes. A chunk of which the disk gives up all frames is forgotten again. Where the limit of locked memory ends it, the rest goes on without, which is said once.
+//! The memory is registered in chunks, each when the device first uses it: what the cache does not use yet is not
+//! pinned, and no start waits for gigabytes. A chunk of which the disk gives up all frames is forgotten again. Where
+//! the limit of locked memory ends it, the rest goes on without, which is said once.
 //!
 //! Only a request for one contiguous stretch inside a chunk profits; others name their stretches in a list.
 
@@ -44,8 +45,8 @@ impl Pinned {
         if !self.known[at] {
             let addresses = self.memory.chunk(at).addresses;
             let buffer = libc::iovec { iov_base: addresses.start as *mut libc::c_void, iov_len: addresses.len() };
-            // SAFETY: the chunk is inside the frames' mapping, which outlives the ring (the reactor holds both, and waits
-            // for the kernel before it goes).
+            // SAFETY: the chunk is inside the frames' mapping, which outlives the ring (the reactor holds both, and
+            // waits for the kernel before it goes).
             if let Err(error) = unsafe { ring.submitter().register_buffers_update(at as u32, &[buffer], None) } {
                 self.stop(&error);
                 return None;
@@ -55,7 +56,8 @@ impl Pinned {
         Some(at as u16)
     }
 
-    /// The ring forgets a chunk of which no frame is in use, so that its memory can be given back. False if it does not.
+    /// The ring forgets a chunk of which no frame is in use, so that its memory can be given back. False if it does
+    /// not.
     pub fn forget(&mut self, ring: &Ring, chunk: &Chunk) -> bool {
         let Some(known) = self.known.get_mut(chunk.number).filter(|known| **known) else { return true };
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };

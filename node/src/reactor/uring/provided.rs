@@ -1,5 +1,5 @@
-//! The receive buffers as the kernel takes them: a ring of free ones, out of which each receive picks its own when bytes
-//! are there.
+//! The receive buffers as the kernel takes them: a ring of free ones, out of which each receive picks its own when
+//! bytes are there.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -59,14 +59,15 @@ impl Provided {
     fn provide(&mut self, buffer: BufferId) {
         let index = usize::from(self.tail) & (BUFFERS - 1);
         let base = self.ring.address(0).cast::<BufRingEntry>();
-        // SAFETY: inside the ring's memory; there are as many places as buffers, so the place is not in the kernel's hands.
-        // Entry 0 shares its last two bytes with the tail, which the setters leave alone.
+        // SAFETY: inside the ring's memory; there are as many places as buffers, so the place is not in the kernel's
+        // hands. Entry 0 shares its last two bytes with the tail, which the setters leave alone.
         let entry = unsafe { &mut *base.add(index) };
         entry.set_addr(self.buffers.address(buffer) as u64);
         entry.set_len(BUFFER_BYTES as u32);
         entry.set_bid(buffer.0);
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail is an aligned u16 inside the ring's memory that only we write; the kernel reads it with acquire.
+        // SAFETY: the tail is an aligned u16 inside the ring's memory that only we write; the kernel reads it with
+        // acquire.
         let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(base).cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }

@@ -1,4 +1,5 @@
-//! What the kernel is given when. The device of these tests is the client's own socket: the client sees what came first.
+//! What the kernel is given when. The device of these tests is the client's own socket: the client sees what came
+//! first.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;

@@ -1,22 +1,24 @@
 //! Who waits: the polite for the greedy in the device, or the greedy for room there.
 //!
-//! The less others have in flight, the sooner a polite tenant is answered, and the less of the device they can use. The formula
-//! (`mod.rs`) starts from costs in flight being waited for one after the other. In truth a device may work beside them, or take
-//! longer than they cost (reads behind programs). So the limit is moved by what all of them keep:
+//! The less others have in flight, the sooner a polite tenant is answered, and the less of the device they can use. The
+//! formula (`mod.rs`) starts from costs in flight being waited for one after the other. In truth a device may work
+//! beside them, or take longer than they cost (reads behind programs). So the limit is moved by what all of them keep:
 //!
 //! ```text
 //!   kept   = what a tenant's work would have taken alone / (share x time in which it wanted something)
 //!   factor x= 1 + GAIN x (least kept of the polite - least kept of the greedy)        each capped at R and a little
 //! ```
 //!
-//! And among the greedy: tags know what a request costs alone, and turns how long reads and writes may go each, not what they do to
-//! each other. While one of them keeps less than R, their weights are multiplied by
+//! And among the greedy: tags know what a request costs alone, and turns how long reads and writes may go each, not
+//! what they do to each other. While one of them keeps less than R, their weights are multiplied by
 //!
 //! ```text
-//!   pull  x= 1 + (mean kept of the greedy - its own) / mean / 10          and all of theirs by what makes the sum of their weights what it was
+//!   pull  x= 1 + (mean kept of the greedy - its own) / mean / 10
+//!         and all of theirs by what makes the sum of their weights what it was
 //! ```
 //!
-//! When all keep R, factor and pulls go back to 1. They are bounded, and move by a tenth in a tenth of a second at most.
+//! When all keep R, factor and pulls go back to 1. They are bounded, and move by a tenth in a tenth of a second at
+//! most.
 //!
 //! Downside: where the device cannot keep the promise to both, both lose the same part of it.
 
@@ -116,7 +118,8 @@ impl Balance {
         now >= self.looked_at + LOOK_NS
     }
 
-    /// What each tenant has kept of its share of late, the polite ones marked; `keep` is R. True after a pause, which says nothing.
+    /// What each tenant has kept of its share of late, the polite ones marked; `keep` is R. True after a pause, which
+    /// says nothing.
     fn look(&mut self, now: Nanos, keep: f64, kept: impl Iterator<Item = (bool, f64)>) -> bool {
         let is_late = now >= self.looked_at + 2 * LOOK_NS;
         self.looked_at = now;

@@ -1,33 +1,36 @@
-//! Fair queueing on cost, for devices without heads: everybody's requests are in the device at the same time, and nobody's
-//! share of its time is larger than promised while others want theirs.
+//! Fair queueing on cost, for devices without heads: everybody's requests are in the device at the same time, and
+//! nobody's share of its time is larger than promised while others want theirs.
 //!
 //! ```text
 //!   tenant a  ▒▒▒▒▒▒ ─┐   least start tag first        in flight:
-//!   tenant b  ▒▒▒    ─┼─►  start  = max(V, finish)  ─►  cost of others ahead of a polite tenant  <= what its share allows
+//!   tenant b  ▒▒▒    ─┼─►  start  = max(V, finish) ─► cost of others ahead of a polite tenant <= what its share allows
 //!   tenant c  ·      ─┘   finish = start + cost/w       load <= knee; below a throttle           ─► device
 //!                         V      = start of the last one that went
 //! ```
 //!
 //! - **Cost** is device time at saturation (`price.rs`), corrected by what is measured (`scale.rs`).
-//! - **Shares**: start-time fair queueing. While two tenants have requests waiting, what each was given, divided by its weight,
-//!   differs by no more than the largest request of each, divided by its weight. No tenant has credit for time in which it had
-//!   nothing to do.
-//! - **In flight** there is as much as fills the device (the knee), and no more: what waits in the device is beyond our order.
-//! - **A polite tenant** uses less than its share though nobody stops it: a client with one request at a time. What it gets
-//!   alone is 1 / (time alone), so what it was promised is a response time: alone / (R x share). Its requests go at once; and
-//!   the cost that others have in flight, which is what it waits for in the device, is kept to `alone x (1 / (R x share) - 1)`.
-//!   What others lose by that is what the polite one leaves of its share. One request of the others may always be there.
+//! - **Shares**: start-time fair queueing. While two tenants have requests waiting, what each was given, divided by its
+//!   weight, differs by no more than the largest request of each, divided by its weight. No tenant has credit for time
+//!   in which it had nothing to do.
+//! - **In flight** there is as much as fills the device (the knee), and no more: what waits in the device is beyond our
+//!   order.
+//! - **A polite tenant** uses less than its share though nobody stops it: a client with one request at a time. What it
+//!   gets alone is 1 / (time alone), so what it was promised is a response time: alone / (R x share). Its requests go
+//!   at once; and the cost that others have in flight, which is what it waits for in the device, is kept to `alone x (1
+//!   / (R x share) - 1)`. What others lose by that is what the polite one leaves of its share. One request of the
+//!   others may always be there.
 //! - **Turns** of reads and of writes, where a read suffers from acknowledged writes (`turns.rs`).
 //! - **A tenant alone** is not held back at all.
-//! - A request that the device does not give back holds up others for [`STUCK_NS`] at most; then it is not counted any more.
+//! - A request that the device does not give back holds up others for [`STUCK_NS`] at most; then it is not counted any
+//!   more.
 //!
-//! Books: the time in which the device has something is divided by cost in flight. What a tenant's work would have taken alone is
-//! its cost, by the part of the device that its requests would fill (all of them, those that wait included), and the time
-//! between its requests.
+//! Books: the time in which the device has something is divided by cost in flight. What a tenant's work would have
+//! taken alone is its cost, by the part of the device that its requests would fill (all of them, those that wait
+//! included), and the time between its requests.
 //!
-//! Source: Jin, Chase and Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004 (SFQ(D));
-//! Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`.
-//! Downside: the order inside the device is its own. Each request costs a look at every tenant.
+//! Source: Jin, Chase and Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004
+//! (SFQ(D)); Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`. Downside: the
+//! order inside the device is its own. Each request costs a look at every tenant.
 
 mod balance;
 mod pace;
@@ -53,7 +56,8 @@ use turns::{Lengths, Turns};
 pub use pace::PACE_DEBT_NS;
 pub use price::Prices;
 
-/// A tenant that has asked for nothing this long is not counted on: longer than the pauses of a client that works now and then.
+/// A tenant that has asked for nothing this long is not counted on: longer than the pauses of a client that works now
+/// and then.
 const ACTIVE_NS: Nanos = SECOND;
 /// How often limits are looked at: often enough for a client that changes, seldom enough to cost nothing.
 const TICK_NS: Nanos = 10 * MILLISECOND;
@@ -195,8 +199,8 @@ impl Fair {
         self.first(|tenant| !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some())
     }
 
-    /// Whether what is in flight leaves room for a request of somebody who is not polite; writes in their turn may come to
-    /// what a read waits for them anyway.
+    /// Whether what is in flight leaves room for a request of somebody who is not polite; writes in their turn may come
+    /// to what a read waits for them anyway.
     fn fits(&self, entry: &Entry, turn: Option<Direction>) -> bool {
         let greedy = self.tenants.iter().flatten().filter(|tenant| !tenant.is_polite());
         let in_device_ns: Nanos = greedy.map(|tenant| tenant.in_device_ns).sum();

@@ -1,8 +1,9 @@
-//! Stays below a throttle that the profile found, so that requests wait in our queues, where shares hold, and not in its.
+//! Stays below a throttle that the profile found, so that requests wait in our queues, where shares hold, and not in
+//! its.
 //!
-//! Two leaky buckets, requests and bytes, each kept as the moment at which it would be empty (the generic cell rate algorithm,
-//! ITU-T I.371). They leak a little more slowly than the throttle lets pass: what is left over fills its own bucket, which
-//! then covers those who need not wait here.
+//! Two leaky buckets, requests and bytes, each kept as the moment at which it would be empty (the generic cell rate
+//! algorithm, ITU-T I.371). They leak a little more slowly than the throttle lets pass: what is left over fills its own
+//! bucket, which then covers those who need not wait here.
 //!
 //! Downside: bursts that the throttle has saved up are used by a tenant that is alone only.
 
@@ -11,7 +12,8 @@ use crate::units::{MILLISECOND, Nanos};
 
 /// What is left to the throttle, in hundredths.
 const SPARE_PERCENT: Nanos = 2;
-/// What may pass at once after a pause: a driver looks at the clock once a pass, and a late look must not cost throughput.
+/// What may pass at once after a pause: a driver looks at the clock once a pass, and a late look must not cost
+/// throughput.
 const BURST_NS: Nanos = 2 * MILLISECOND;
 /// Nobody is held for longer than that, whatever has passed before.
 pub const PACE_DEBT_NS: Nanos = 100 * MILLISECOND;

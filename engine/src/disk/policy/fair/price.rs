@@ -1,4 +1,5 @@
-//! What requests cost a device that works on many at a time: the part of its time that each takes up when it is saturated.
+//! What requests cost a device that works on many at a time: the part of its time that each takes up when it is
+//! saturated.
 //!
 //! ```text
 //!   cost  = 1 / saturated rate of its kind and size       (the deepest queue that the profile has)
@@ -9,8 +10,8 @@
 //!
 //! Between sizes that were measured costs are interpolated; below and above they are the least, and in proportion.
 //!
-//! Source: the linear cost models of blk-iocost and mClock, with rates that were measured instead of those of a data sheet.
-//! Downside: places do not count (a device without heads has none), nor does what the device does by itself.
+//! Source: the linear cost models of blk-iocost and mClock, with rates that were measured instead of those of a data
+//! sheet. Downside: places do not count (a device without heads has none), nor does what the device does by itself.
 
 use crate::disk::Op;
 use crate::disk::profile::Direction::{self, Read, Write};
@@ -28,8 +29,8 @@ const DEEPER: [u16; 2] = [64, 128];
 /// A device that reaches that part of its best rate is saturated.
 const SATURATED: f64 = 0.95;
 
-/// Rates of small requests by depth. Beyond what was measured, the time of a request grows with the requests in the device by
-/// the same for each, as it does in any closed system that is about to be saturated: n / rate(n) = a n + b.
+/// Rates of small requests by depth. Beyond what was measured, the time of a request grows with the requests in the
+/// device by the same for each, as it does in any closed system that is about to be saturated: n / rate(n) = a n + b.
 fn rates(profile: &Profile, direction: Direction) -> Option<[f64; DEPTHS.len() + DEEPER.len()]> {
     let rate = |depth: u16| profile.number(Key::Random(direction, SIZES[0].0, depth)).filter(|&rate| rate > 0.0);
     let mut rates = [0.0; DEPTHS.len() + DEEPER.len()];
@@ -50,8 +51,8 @@ fn rates(profile: &Profile, direction: Direction) -> Option<[f64; DEPTHS.len() +
 }
 /// Requests of this size are as good as large ones if their bytes come at this part of the rate of large ones.
 const AS_GOOD: f64 = 0.9;
-/// Sizes that large requests are split to, the first that is as good: none so small that the processor notices, none larger
-/// than a piece.
+/// Sizes that large requests are split to, the first that is as good: none so small that the processor notices, none
+/// larger than a piece.
 const SPLIT_BYTES: [u64; 5] = [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
 
 /// Of reads, or of writes: by size.
@@ -114,8 +115,8 @@ pub struct Prices {
 }
 
 impl Default for Prices {
-    /// 100,000 reads and 30,000 writes a second, 500 MB/s, 100 us: a SATA drive of the usual kind. Only ratios matter for
-    /// shares, and how fast the device is turns out when it is used.
+    /// 100,000 reads and 30,000 writes a second, 500 MB/s, 100 us: a SATA drive of the usual kind. Only ratios matter
+    /// for shares, and how fast the device is turns out when it is used.
     fn default() -> Prices {
         let read = Kind { cost_ns: [1e4, 1.3e5, 2.1e6], alone_ns: [1e5, 3e5, 2.5e6] };
         let write = Kind { cost_ns: [3e4, 1.5e5, 2.2e6], alone_ns: [5e4, 2e5, 2.5e6] };
@@ -197,9 +198,9 @@ impl Prices {
         FULL_PPM
     }
 
-    /// The longest requests of this kind that others can wait for: the shortest that carry bytes nearly as well as large ones.
-    /// Writes stay whole unless a throttle makes others wait for them: a device takes them into its buffer, and scattering their
-    /// programs over more time would slow more reads down.
+    /// The longest requests of this kind that others can wait for: the shortest that carry bytes nearly as well as
+    /// large ones. Writes stay whole unless a throttle makes others wait for them: a device takes them into its buffer,
+    /// and scattering their programs over more time would slow more reads down.
     pub(super) fn split_bytes(&self, op: Op) -> u64 {
         let [sizes @ .., largest] = SPLIT_BYTES;
         let (kind, _) = self.kind(op);
@@ -207,9 +208,9 @@ impl Prices {
         sizes.into_iter().find(|&bytes| splits && kind.splits_well(bytes)).unwrap_or(largest)
     }
 
-    /// How long a read waits at most for what was written before and is acknowledged, if reads suffer from that: it takes at least
-    /// twice as long as alone then. Less is within the noise of a probe, and turns that short hold a few requests only. A
-    /// throttle lets so little pass that it does not matter.
+    /// How long a read waits at most for what was written before and is acknowledged, if reads suffer from that: it
+    /// takes at least twice as long as alone then. Less is within the noise of a probe, and turns that short hold a few
+    /// requests only. A throttle lets so little pass that it does not matter.
     pub(super) fn behind_writes_ns(&self) -> Option<f64> {
         let suffers = |&ns: &f64| ns > self.read.alone_ns[0];
         self.behind_writes_ns.filter(suffers).filter(|_| !self.is_throttled())

@@ -1,21 +1,23 @@
-//! How much slower or faster the device is than its profile says, by kind of request: what one takes when nobody else's is there.
+//! How much slower or faster the device is than its profile says, by kind of request: what one takes when nobody else's
+//! is there.
 //!
-//! Told from windows in which one tenant only wanted something: then what its requests should have taken (`mod.rs`: cost by the part of
-//! the device that they fill) and the time in which it wanted something are the same. And from windows of several tenants in which the
-//! device was full with one kind of requests: there costs add up to the time that passed.
+//! Told from windows in which one tenant only wanted something: then what its requests should have taken (`mod.rs`:
+//! cost by the part of the device that they fill) and the time in which it wanted something are the same. And from
+//! windows of several tenants in which the device was full with one kind of requests: there costs add up to the time
+//! that passed.
 //!
 //! ```text
 //!   found    = time / what it should have taken                    in a window of 20 ms
-//!   factor  += (found - 1) x factor x the kind's part of it / 8    reads and writes; one small one, several, large ones
+//!   factor  += (found - 1) x factor x the kind's part of it / 8   reads and writes; one small one, several, large ones
 //! ```
 //!
 //! Windows of several tenants and kinds say nothing: which of them slows the other down is not to be seen, and not
-//! needed. Shares are parts of what a tenant gets alone, so the cost of reads is that of reads without writes beside them.
-//! Nor do those in which the limits of this policy kept the device less than full: otherwise what is held back
+//! needed. Shares are parts of what a tenant gets alone, so the cost of reads is that of reads without writes beside
+//! them. Nor do those in which the limits of this policy kept the device less than full: otherwise what is held back
 //! would look slow, and be held back more.
 //!
-//! Source: DESIGN 5.4 ("rescaled live"); the update is that of normalised least mean squares (Widrow and Hoff 1960), each kind by its part.
-//! Downside: who is never alone is judged by the profile, or by others of its kind.
+//! Source: DESIGN 5.4 ("rescaled live"); the update is that of normalised least mean squares (Widrow and Hoff 1960),
+//! each kind by its part. Downside: who is never alone is judged by the profile, or by others of its kind.
 
 use super::price::Prices;
 use crate::disk::Op;

@@ -6,7 +6,8 @@ use crate::disk::device::TURNAROUND_NS;
 use crate::disk::policy::queue::Queue;
 use crate::units::{Nanos, Share};
 
-/// What the least gap grows by with each, so that a client that thinks longer than it did is believed after some hundred.
+/// What the least gap grows by with each, so that a client that thinks longer than it did is believed after some
+/// hundred.
 const FORGETS: f64 = 1.0 / 256.0;
 /// No client asks again sooner: what grows by a part of itself must not be 0.
 const GAP_LEAST_NS: f64 = 1000.0;
@@ -109,10 +110,11 @@ impl Tenant {
         self.queue.len() as u64 + u64::from(self.in_device)
     }
 
-    /// It asks again after a pause. A short one is a gap in which it thinks, as it would alone: there is no other way to know how long it would
-    /// be then than to have seen it. Beside others a client may have to wait for a processor too, or for the server's thread: who was never
-    /// alone and has one request at a time is believed to think for the least that it took of late: too little for one that thinks now longer, now
-    /// shorter. Gaps of others are also those in which their replies are copied.
+    /// It asks again after a pause. A short one is a gap in which it thinks, as it would alone: there is no other way
+    /// to know how long it would be then than to have seen it. Beside others a client may have to wait for a processor
+    /// too, or for the server's thread: who was never alone and has one request at a time is believed to think for the
+    /// least that it took of late: too little for one that thinks now longer, now shorter. Gaps of others are also
+    /// those in which their replies are copied.
     pub(super) fn resume(&mut self, now: Nanos, alone: bool) {
         self.busy_since = now;
         let gap_ns = now - self.idle_since;

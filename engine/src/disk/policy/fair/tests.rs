@@ -1,4 +1,5 @@
-//! Whether shares hold, whatever is asked; whether the polite are answered soon; whether nobody is held back for nothing.
+//! Whether shares hold, whatever is asked; whether the polite are answered soon; whether nobody is held back for
+//! nothing.
 
 use std::collections::VecDeque;
 
@@ -117,7 +118,8 @@ fn throttled(requests_per_s: f64) -> Prices {
     Prices::of(&profile).unwrap()
 }
 
-/// A device of 10,000 small reads and as many writes a second, ten at a time; what was written keeps a read waiting for so long.
+/// A device of 10,000 small reads and as many writes a second, ten at a time; what was written keeps a read waiting for
+/// so long.
 fn programming(behind_writes_ns: f64) -> Prices {
     let mut profile = Profile::default();
     let found = Key::all().filter_map(|key| {
@@ -135,8 +137,8 @@ fn programming(behind_writes_ns: f64) -> Prices {
 }
 
 impl Rig {
-    /// A client with one read at a time beside a deep reader and one that has as many requests of `op`, for three seconds after one: the directions
-    /// in which greedy requests went, with their times.
+    /// A client with one read at a time beside a deep reader and one that has as many requests of `op`, for three
+    /// seconds after one: the directions in which greedy requests went, with their times.
     fn one_beside(&mut self, op: Op) -> Vec<(Nanos, Direction)> {
         let ops = [Op::Read, op, Op::Read];
         [(A, 1), (B, 64), (C, 64)]
@@ -402,8 +404,8 @@ enum Step {
     Go,
 }
 
-/// Generalised processor sharing (Parekh and Gallager 1993): so much is divided by weight among those who have not had all that
-/// they asked for.
+/// Generalised processor sharing (Parekh and Gallager 1993): so much is divided by weight among those who have not had
+/// all that they asked for.
 fn flow(fluid: &mut [f64], asked: &[f64], weights: &[u64], mut amount: f64) {
     while amount > 1e-6 {
         let waits: Vec<usize> = (0..fluid.len()).filter(|&at| asked[at] - fluid[at] > 1e-6).collect();
@@ -423,7 +425,8 @@ proptest! {
     fn nobody_lags_behind_a_fluid(
         percents in prop::collection::vec(1u64..30, 2..5),
         steps in prop::collection::vec(prop_oneof![
-            (0u32..4, any::<bool>(), 1u64..256).prop_map(|(tenant, is_read, blocks)| Step::Ask(tenant, is_read, blocks * SMALL)),
+            (0u32..4, any::<bool>(), 1u64..256)
+                .prop_map(|(tenant, is_read, blocks)| Step::Ask(tenant, is_read, blocks * SMALL)),
             Just(Step::Go),
         ], 1..800),
     ) {
@@ -451,7 +454,8 @@ proptest! {
                     flow(&mut fluid, &asked, &percents, (rig.given_ns.iter().sum::<u64>() - before) as f64);
                     rig.complete();
                     for at in 0..count {
-                        let (lag, bound) = (fluid[at] - rig.given_ns[at] as f64, largest.iter().sum::<f64>() + largest[at]);
+                        let lag = fluid[at] - rig.given_ns[at] as f64;
+                        let bound = largest.iter().sum::<f64>() + largest[at];
                         prop_assert!(lag <= bound, "tenant {} lags {} of {}", at, lag, bound);
                     }
                 }

@@ -1,8 +1,9 @@
 //! Reads and writes in turns, where a read suffers from writes that the device has acknowledged long ago.
 //!
-//! Flash cannot interrupt a program. While writes trickle in between reads, some part of the device is always programming, and whatever
-//! has to do with that part waits: the polite tenant, and with it all that is kept back for it. Written together, as much is
-//! programmed in a part of the time, and for the rest reads find the device as if nobody wrote.
+//! Flash cannot interrupt a program. While writes trickle in between reads, some part of the device is always
+//! programming, and whatever has to do with that part waits: the polite tenant, and with it all that is kept back for
+//! it. Written together, as much is programmed in a part of the time, and for the rest reads find the device as if
+//! nobody wrote.
 //!
 //! ```text
 //!   writes  ▒▒▒▒▒▒▒              ▒▒▒▒▒▒▒             part of the time: what the writing tenants' weights come to
@@ -11,12 +12,14 @@
 //!                 ▲ programmed, as costs say: not before
 //! ```
 //!
-//! The loss is how long a program keeps a read waiting, from the profile: it is lost once in each turn of reads, so the turn has the
-//! length that a slice would have (`docs/design/slices.md`). Writes have credit of their part of a turn; what a large one takes
-//! too much, it owes. If they take longer than they cost (each on the medium, say), their turn is over all the same.
+//! The loss is how long a program keeps a read waiting, from the profile: it is lost once in each turn of reads, so the
+//! turn has the length that a slice would have (`docs/design/slices.md`). Writes have credit of their part of a turn;
+//! what a large one takes too much, it owes. If they take longer than they cost (each on the medium, say), their turn
+//! is over all the same.
 //!
-//! Source: Park and Shen, "FIOS: A Fair, Efficient Flash I/O Scheduler", FAST 2012 (reads and writes apart, time slices).
-//! Downside: when all is programmed is believed, by cost, not seen. A tenant that waits for a write waits for its turn.
+//! Source: Park and Shen, "FIOS: A Fair, Efficient Flash I/O Scheduler", FAST 2012 (reads and writes apart, time
+//! slices). Downside: when all is programmed is believed, by cost, not seen. A tenant that waits for a write waits for
+//! its turn.
 
 use super::Fair;
 use crate::disk::profile::Direction;
@@ -31,11 +34,13 @@ pub(super) struct Lengths {
 
 /// However little weight those have who read, in the long run: so that a turn of writes has an end.
 const READS_LEAST: f64 = 1.0 / 16.0;
-/// Nobody is held for longer than that by a turn, or by what was written too much before, whatever is believed of the device.
+/// Nobody is held for longer than that by a turn, or by what was written too much before, whatever is believed of the
+/// device.
 const HELD_MOST_NS: f64 = 50.0 * MILLISECOND as f64;
 
 impl Lengths {
-    /// For the part `writes` of the time for writing, what a turn loses, and R. `None` if nobody writes, or nobody reads.
+    /// For the part `writes` of the time for writing, what a turn loses, and R. `None` if nobody writes, or nobody
+    /// reads.
     pub(super) fn of(writes: f64, loss_ns: Nanos, keep: f64) -> Option<Lengths> {
         if !(writes > 0.0 && writes < 1.0) {
             return None;
@@ -139,7 +144,8 @@ impl Fair {
         (direction, first)
     }
 
-    /// Those whose turn begins are as far as those who had the last one: what each kind gets, turns decide, and tags only within it.
+    /// Those whose turn begins are as far as those who had the last one: what each kind gets, turns decide, and tags
+    /// only within it.
     fn catch_up(&mut self, direction: Direction) {
         let Some(first) = self.first_greedy(direction) else { return };
         let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].as_ref().map_or(0, |tenant| tenant.start));
@@ -158,8 +164,8 @@ impl Fair {
 mod tests {
     use super::*;
 
-    /// Who has had how much of ten seconds, of requests that cost so much, if somebody always wants to write: cost of writes, and time
-    /// in which reads had their turn.
+    /// Who has had how much of ten seconds, of requests that cost so much, if somebody always wants to write: cost of
+    /// writes, and time in which reads had their turn.
     fn ten_seconds(lengths: Lengths, write_ns: Nanos) -> (Nanos, Nanos) {
         let (mut turns, mut now, mut wrote, mut read) = (Turns::default(), 0, 0, 0);
         turns.set(Some(lengths));

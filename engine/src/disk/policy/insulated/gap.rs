@@ -2,8 +2,9 @@
 
 use crate::units::{MILLISECOND, Nanos};
 
-/// A slice is held for at least so long: the jitter of a client that always answers at once, on a machine that has other
-/// things to do. What is held in vain is the tenant's own time; what it loses if it is given up too early is the rest of its slice.
+/// A slice is held for at least so long: the jitter of a client that always answers at once, on a machine that has
+/// other things to do. What is held in vain is the tenant's own time; what it loses if it is given up too early is the
+/// rest of its slice.
 const HOLD_MIN_NS: Nanos = 10 * MILLISECOND;
 /// The longest that a slice is held for a tenant that has nothing to do.
 pub const HOLD_MAX_NS: Nanos = 100 * MILLISECOND;
@@ -16,7 +17,8 @@ pub(super) struct Gap {
     /// Of the gaps that a slice can be held for.
     mean: f64,
     deviation: f64,
-    /// The part of its gaps that are such. One pause says little: who was away for a while asks as soon as ever when it is back.
+    /// The part of its gaps that are such. One pause says little: who was away for a while asks as soon as ever when it
+    /// is back.
     soon: f64,
 }
 

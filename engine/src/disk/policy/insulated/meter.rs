@@ -12,16 +12,16 @@
 //!
 //! Time in which it thinks, the disk being held for it, is part of `steady`: alone it would think as well.
 //!
-//! Source: Argon (Wachs et al., FAST 2007), section 3.4, which derives the loss from an average seek; here it is measured,
-//! since deep queues lose far more in the drain than in the seek.
-//! Downside: in the steady part a drive picks the nearest requests and leaves the far ones to the drain, so that `useful` is
-//! a little too small and slices a little too long.
+//! Source: Argon (Wachs et al., FAST 2007), section 3.4, which derives the loss from an average seek; here it is
+//! measured, since deep queues lose far more in the drain than in the seek. Downside: in the steady part a drive picks
+//! the nearest requests and leaves the far ones to the drain, so that `useful` is a little too small and slices a
+//! little too long.
 
 use crate::disk::policy::BYTE_NS;
 use crate::units::Nanos;
 
-/// What is remembered of a tenant: so much of its time, and at least a dozen slices. Seconds, so that many requests make one
-/// figure where slices are short; no more, so that a tenant that changes is soon known anew.
+/// What is remembered of a tenant: so much of its time, and at least a dozen slices. Seconds, so that many requests
+/// make one figure where slices are short; no more, so that a tenant that changes is soon known anew.
 const MEMORY_NS: f64 = 8e9;
 const FADE_LEAST: f64 = 7.0 / 8.0;
 
@@ -60,7 +60,8 @@ struct Mark {
     done: u32,
 }
 
-/// Requests in the steady parts of the last slices from which on they say more than what comes after each first request.
+/// Requests in the steady parts of the last slices from which on they say more than what comes after each first
+/// request.
 const STEADY: f64 = 4.0;
 
 /// A slice being watched.
@@ -78,8 +79,8 @@ pub(super) struct Watch {
     last: Option<Mark>,
     /// When the drain began, the cost of what was in the device, and how many requests that were.
     drain: Option<(Mark, Nanos, u32)>,
-    /// The end of the steady part: the first request that came back when the drain had begun. The device chose it, or was at work on
-    /// it, before. To leave it out because its slice was over would leave out the long ones.
+    /// The end of the steady part: the first request that came back when the drain had begun. The device chose it, or
+    /// was at work on it, before. To leave it out because its slice was over would leave out the long ones.
     past: Option<Mark>,
 }
 
@@ -146,7 +147,8 @@ pub(super) struct Meter {
     too_short_ns: Option<Nanos>,
     /// How long it has had slices of which less than a quarter was steady.
     dark_ns: Nanos,
-    /// What work was worth beyond the slices in which it was done, so far: requests take longer in one slice than in another.
+    /// What work was worth beyond the slices in which it was done, so far: requests take longer in one slice than in
+    /// another.
     carry: f64,
 }
 
@@ -166,7 +168,8 @@ impl Meter {
         Watch::new(now, self.depth.map_or(u32::MAX, |depth| depth.ceil() as u32 + 1))
     }
 
-    /// A slice is over at `now`: what its work would have taken alone. `used_up` if it ended though there was more to do.
+    /// A slice is over at `now`: what its work would have taken alone. `used_up` if it ended though there was more to
+    /// do.
     pub(super) fn slice(&mut self, now: Nanos, watch: &Watch, used_up: bool) -> Nanos {
         let total = now - watch.begun;
         if watch.done == 0 {
@@ -203,8 +206,8 @@ impl Meter {
         enough(self.steady).or(enough(self.early))
     }
 
-    /// What the work of a slice, so far, would have taken alone, at most as long as it took, and what it was worth beyond that: of
-    /// slices that are worth more and less than they lasted the sum is to be right.
+    /// What the work of a slice, so far, would have taken alone, at most as long as it took, and what it was worth
+    /// beyond that: of slices that are worth more and less than they lasted the sum is to be right.
     fn worth(&self, now: Nanos, watch: &Watch) -> (Nanos, f64) {
         let total = now - watch.begun;
         let Some(rate) = self.rate() else { return (total, 0.0) };
@@ -213,7 +216,8 @@ impl Meter {
         (useful as Nanos, (worth - useful).min(total as f64))
     }
 
-    /// What the work of a slice, so far, would have taken alone. Of a tenant of which too little is known: as long as it took.
+    /// What the work of a slice, so far, would have taken alone. Of a tenant of which too little is known: as long as
+    /// it took.
     pub(super) fn useful_ns(&self, now: Nanos, watch: &Watch) -> Nanos {
         self.worth(now, watch).0
     }
@@ -229,8 +233,8 @@ impl Meter {
         self.drain_ns(self.backlog.unwrap_or(0.0) as Nanos)
     }
 
-    /// It should have a slice so long once, in which everything that it has is in the device at once and stays there for a while: in
-    /// those that it has that is not seen.
+    /// It should have a slice so long once, in which everything that it has is in the device at once and stays there
+    /// for a while: in those that it has that is not seen.
     pub(super) fn look_ns(&self) -> Option<Nanos> {
         let look_ns = 3 * self.backlog_ns();
         (self.dark_ns > look_ns).then_some(look_ns)
@@ -248,14 +252,15 @@ impl Meter {
         Some(((self.whole.time - self.whole.cost * rate) / self.whole.slices).max(0.0) as Nanos)
     }
 
-    /// The shortest slice in which all that it has for the device at once takes no more than half: otherwise it would never have there
-    /// what it has alone.
+    /// The shortest slice in which all that it has for the device at once takes no more than half: otherwise it would
+    /// never have there what it has alone.
     pub(super) fn burst_ns(&self) -> Nanos {
         2 * self.backlog_ns()
     }
 
-    /// The shortest slice of which it loses at most so many thousandths, and in which there is room for a burst. Until the loss is measured: by the
-    /// formula, with what a switch costs; and twice as long as one in which it cannot be measured.
+    /// The shortest slice of which it loses at most so many thousandths, and in which there is room for a burst. Until
+    /// the loss is measured: by the formula, with what a switch costs; and twice as long as one in which it cannot be
+    /// measured.
     pub(super) fn need_ns(&self, lost_permille: u32, switch_ns: Nanos) -> Nanos {
         let need = |loss: Nanos| loss * 1000 / u64::from(lost_permille.max(1));
         let by_loss = need(self.loss_ns().unwrap_or(switch_ns)).max(self.too_short_ns.map_or(0, |total| 2 * total));
@@ -267,8 +272,8 @@ impl Meter {
 mod tests {
     use super::*;
 
-    /// 20 requests of cost 100: the first comes back after 50 of switch, then one every 10; two are in the device, and the
-    /// last takes 30 alone.
+    /// 20 requests of cost 100: the first comes back after 50 of switch, then one every 10; two are in the device, and
+    /// the last takes 30 alone.
     fn slice(meter: &mut Meter) -> Nanos {
         let mut watch = meter.watch(1000);
         let mut now = 1050;

@@ -194,7 +194,8 @@ fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
     let mut stage = Stage::new(&[50, 50], &[1, 0]);
     stage.now = SECOND;
     stage.ask();
-    // The other one has just gone: in this round it is planned for, and in the next it is not, so that slices become shorter.
+    // The other one has just gone: in this round it is planned for, and in the next it is not, so that slices become
+    // shorter.
     let policy = &mut stage.policy;
     policy.turn = 1;
     let [first, second] = [0, 1].map(|at| policy.tenants[at].take().unwrap());

@@ -1,0 +1,63 @@
+//! The volumes that a handshake offers.
+
+use super::wire::export_flag;
+
+/// A volume as the handshake offers it.
+#[derive(Clone, Debug, Default)]
+pub struct Export {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Whether the disk's profile says that it has heads.
+    pub rotational: bool,
+    /// For people.
+    pub description: String,
+    /// The client may read the volume and not change it.
+    pub read_only: bool,
+}
+
+impl Export {
+    pub(super) fn flags(&self, structured: bool) -> u16 {
+        use export_flag::*;
+        let mut flags = HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE;
+        if self.read_only {
+            flags |= READ_ONLY;
+        } else {
+            // What cannot be fast is refused at once: that is worth announcing on every export.
+            flags |= SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+        }
+        if structured {
+            flags |= SEND_DF;
+        }
+        if self.rotational {
+            flags |= ROTATIONAL;
+        }
+        flags
+    }
+}
+
+/// What can be opened at this moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Exports<'a> {
+    /// All volumes.
+    pub volumes: &'a [Export],
+    /// No new sessions: options are answered with ERR_SHUTDOWN.
+    pub shutting_down: bool,
+}
+
+impl Exports<'_> {
+    /// The volume of this name; the empty name is the only volume there is.
+    pub(super) fn find(&self, name: &[u8]) -> Result<usize, String> {
+        match (name, self.volumes) {
+            (b"", [_]) => Ok(0),
+            (b"", []) => Err("there is no volume".to_owned()),
+            (b"", _) => Err("there are several volumes: name one".to_owned()),
+            (name, volumes) => volumes
+                .iter()
+                .position(|volume| volume.name.as_bytes() == name)
+                .or((planted!(UnknownNameOpensAnother) && !volumes.is_empty()).then_some(0))
+                .ok_or_else(|| format!("no volume '{}'", String::from_utf8_lossy(name))),
+        }
+    }
+}

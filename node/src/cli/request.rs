@@ -1,0 +1,201 @@
+//! What was typed becomes a request to the API.
+
+use std::path::PathBuf;
+
+use clap::CommandFactory;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use super::arguments::{Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, Switch, VolumeVerb};
+use super::client::ClientError;
+use super::{curve, print, read, top};
+use crate::access::{Access, Rule};
+use crate::control::SIM;
+use crate::control::view::{
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk, SetVolume, StartProbe, VolumeView,
+};
+use crate::probe::SECONDS_QUICK;
+use crate::quantity::Name;
+use crate::store::spec::Allocation;
+
+/// A request, and how its answer is shown to people.
+pub struct Request {
+    pub method: Method,
+    pub path: String,
+    pub body: Option<Value>,
+    pub print: fn(Value) -> Result<String, ClientError>,
+    /// The volume and the bytes to watch while it is made.
+    pub progress: Option<(Name, u64)>,
+    /// The disk whose probe it begins.
+    pub probe: Option<Name>,
+    /// It is asked again and again, and shown on a screen or printed.
+    pub live: Option<top::How>,
+    /// Where a picture of its answer goes.
+    pub svg: Option<PathBuf>,
+    /// A disk that must be a simulated one, as nobody said --yes.
+    pub only_simulated: Option<Name>,
+}
+
+impl Request {
+    pub fn new(method: Method, path: impl Into<String>, body: Option<Value>) -> Request {
+        Request {
+            method,
+            path: path.into(),
+            body,
+            print: show_done,
+            progress: None,
+            probe: None,
+            svg: None,
+            live: None,
+            only_simulated: None,
+        }
+    }
+
+    pub fn get(path: impl Into<String>, print: fn(Value) -> Result<String, ClientError>) -> Request {
+        Request { print, ..Request::new(Method::GET, path, None) }
+    }
+}
+
+fn show_done(answer: Value) -> Result<String, ClientError> {
+    let done: Done = read(answer)?;
+    let uris = done.volume.map_or_else(Vec::new, |volume| volume.uris);
+    Ok(uris.iter().fold(done.message + "\n", |text, uri| format!("{text}  {uri}\n")))
+}
+
+fn show_probed(answer: Value) -> Result<String, ClientError> {
+    let done: Done = read(answer)?;
+    let profile = done.disk.map_or_else(String::new, |disk| print::profile(&disk.profile));
+    Ok(format!("{profile}\n{}\n", done.message))
+}
+
+/// The rules of one command; nothing if it has none.
+fn access_list(rules: Vec<Rule>) -> Option<Access> {
+    if rules.is_empty() {
+        return None;
+    }
+    let list = Access::new(rules);
+    Some(list.unwrap_or_else(|why| {
+        Cli::command().error(clap::error::ErrorKind::ValueValidation, format!("--allow: {why}")).exit()
+    }))
+}
+
+pub fn volume_request(verb: VolumeVerb) -> Request {
+    let at = |name: &Name| format!("/v1/volumes/{name}");
+    match verb {
+        VolumeVerb::Create(arguments) => create_request(*arguments),
+        VolumeVerb::List => Request::get("/v1/volumes", |answer| Ok(print::volumes(&read::<Vec<VolumeView>>(answer)?))),
+        VolumeVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::volume(&read(answer)?))),
+        VolumeVerb::Set { name, share, cache, eviction, write_cache, i_accept_data_loss, access } => {
+            let SetAccess { allow, read_only, description } = access;
+            let body = SetVolume {
+                share,
+                cache,
+                eviction,
+                write_cache,
+                accept_data_loss: i_accept_data_loss,
+                allow: access_list(allow),
+                read_only: read_only.map(Switch::is_on),
+                description,
+            };
+            Request::new(Method::PATCH, at(&name), Some(json!(body)))
+        }
+        VolumeVerb::Curve { name, policy, svg } => {
+            let policy = policy.map_or_else(String::new, |policy| format!("?policy={}", print::eviction(policy)));
+            let request = Request::get(at(&name) + "/curve" + &policy, |answer| Ok(curve::text(&read(answer)?)));
+            Request { svg, ..request }
+        }
+        VolumeVerb::Grow { name, size } => {
+            Request::new(Method::POST, at(&name) + "/grow", Some(json!(GrowVolume { size })))
+        }
+        VolumeVerb::Delete { name, yes: _, force } => {
+            Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None)
+        }
+        VolumeVerb::Clear { name, yes: _ } => Request::new(Method::POST, at(&name) + "/clear", None),
+    }
+}
+
+fn create_request(arguments: CreateArgs) -> Request {
+    let allocation = match (arguments.prealloc, arguments.sparse) {
+        (Some(Prealloc::Full), _) => Allocation::Full,
+        (None, true) => Allocation::Sparse,
+        (None, false) => Allocation::Whole,
+    };
+    let progress = arguments.prealloc.and(arguments.size).map(|size| (arguments.name.clone(), size.0));
+    let access = arguments.access;
+    let body = CreateVolume {
+        name: arguments.name,
+        size: arguments.size,
+        device: arguments.device.map(|device| absolute(&device.to_string_lossy())),
+        force: arguments.force,
+        disk: arguments.disk,
+        share: arguments.share,
+        tenant: arguments.tenant,
+        cache: arguments.cache,
+        like: arguments.like,
+        eviction: arguments.eviction,
+        allocation,
+        allow: access_list(access.allow).unwrap_or_default(),
+        read_only: access.read_only.is_some_and(Switch::is_on),
+        description: access.description.unwrap_or_default(),
+    };
+    if arguments.dry_run {
+        let print = |answer| Ok(read::<PlanView>(answer)?.message + "\n");
+        return Request { print, ..Request::new(Method::POST, "/v1/plan", Some(json!(body))) };
+    }
+    Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
+}
+
+pub fn disk_request(verb: DiskVerb) -> Request {
+    let at = |name: &Name| format!("/v1/disks/{name}");
+    match verb {
+        DiskVerb::Add { name, path, force, size, directory, faults, policy, insulation, max_round, no_probe } => {
+            let (path, directory) =
+                (absolute(&path), directory.map(|directory| absolute(&directory.to_string_lossy())));
+            let body = AddDisk { name, path, force, size, directory, faults, policy, insulation, max_round, no_probe };
+            Request::new(Method::POST, "/v1/disks", Some(json!(body)))
+        }
+        DiskVerb::Fault { verb } => fault_request(verb),
+        DiskVerb::List => Request::get("/v1/disks", |answer| Ok(print::disks(&read::<Vec<DiskView>>(answer)?))),
+        DiskVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::disk(&read(answer)?))),
+        DiskVerb::Probe { name, cancel: true, .. } => Request::new(Method::DELETE, at(&name) + "/probe", None),
+        DiskVerb::Probe { name, seconds, quick, .. } => {
+            let body = StartProbe { seconds: seconds.or(quick.then_some(SECONDS_QUICK)) };
+            let request = Request::new(Method::POST, at(&name) + "/probe", Some(json!(body)));
+            Request { probe: Some(name), print: show_probed, ..request }
+        }
+        DiskVerb::Set { name, policy, insulation, max_round, profile } => {
+            let body = SetDisk { policy, insulation, max_round, profile: profile.into_iter().collect() };
+            Request::new(Method::PATCH, at(&name), Some(json!(body)))
+        }
+        DiskVerb::Remove { name, force } => Request::new(Method::DELETE, format!("{}?force={force}", at(&name)), None),
+    }
+}
+
+fn fault_request(verb: FaultVerb) -> Request {
+    let at = |name: &Name| format!("/v1/disks/{name}/faults");
+    match verb {
+        // The server says what is wrong with it.
+        FaultVerb::Add { name, fault, yes } => {
+            let request = Request::new(Method::POST, at(&name), Some(json!({ "fault": fault.join(" ") })));
+            Request { only_simulated: Some(name).filter(|_| !yes), ..request }
+        }
+        FaultVerb::List { name } => {
+            Request::get(at(&name), |answer| Ok(print::faults(&read::<Vec<FaultView>>(answer)?)))
+        }
+        FaultVerb::Clear { name, id } => {
+            let which = id.map_or_else(String::new, |id| format!("?id={id}"));
+            Request::new(Method::DELETE, at(&name) + &which, None)
+        }
+    }
+}
+
+/// A path relative to where the user is, not to where the server is. Behind `sim:` it is one if it has a slash.
+fn absolute(path: &str) -> String {
+    let (scheme, rest) = match path.strip_prefix(SIM) {
+        Some(rest) if !rest.contains('/') => return path.to_owned(),
+        Some(rest) => (SIM, rest),
+        None => ("", path),
+    };
+    let path = std::path::absolute(rest).map_or_else(|_| rest.to_owned(), |path| path.to_string_lossy().into_owned());
+    format!("{scheme}{path}")
+}

@@ -1,0 +1,190 @@
+//! Mail: commands of control, new clients, and what becomes of their answers.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use engine::control::{Command, Report, TenantId};
+use engine::disk::VolumeId;
+use engine::units::Nanos;
+use engine::{ConnId, Event};
+use tokio::sync::oneshot;
+
+use super::Driver;
+use crate::access::{Access, Grant};
+use crate::disk_thread::connection::{Connection, Handed};
+use crate::disk_thread::giving::Giving;
+use crate::disk_thread::mailbox::{Client, Mail};
+use crate::reactor::{Place, Reactor};
+
+/// Messages of control in one pass.
+const MAILS_PER_PASS: usize = 64;
+/// New connections in one pass: each takes the thread for [`ATTACH_NS`], and requests that are there wait meanwhile.
+pub(super) const ATTACHES_PER_PASS: usize = 2;
+/// What a new connection takes, its closing included: settings of its socket, its entry in the reactor and in the
+/// engine, 20 us. Its tenant is charged.
+const ATTACH_NS: Nanos = 20_000;
+/// Socket buffers of local clients, bytes: a reply of this size leaves in one call.
+const SOCKET_BUFFER: libc::c_int = 1024 * 1024;
+
+/// A command without its answer.
+pub struct Pending {
+    reply: oneshot::Sender<Report>,
+    pub then: Then,
+}
+
+/// What a command's answer means for the file of a volume.
+#[derive(Clone, Copy)]
+pub enum Then {
+    Nothing,
+    /// Refused: close it.
+    CloseUnlessDone(VolumeId),
+    /// Done: close it.
+    CloseIfDone(VolumeId),
+    /// Not refused: give back the memory that the engine has given up.
+    GiveBack,
+}
+
+impl<R: Reactor> Driver<R> {
+    pub(super) fn read_mail(&mut self) {
+        if !self.mail {
+            return;
+        }
+        let mut attached = 0;
+        for _ in 0..MAILS_PER_PASS {
+            if attached == ATTACHES_PER_PASS {
+                return;
+            }
+            match self.mailbox.take() {
+                Some(Mail::Command { command, file, reply }) => self.command(command, file, reply),
+                Some(Mail::Layers { command, reply }) => drop(reply.send(self.reactor.command(command))),
+                Some(Mail::Attach(client)) => {
+                    attached += 1;
+                    self.attach(client);
+                }
+                Some(Mail::Restrict { volume, access, read_only, reply }) => {
+                    let expelled = self.expelled(volume, &access);
+                    self.command(Command::Restrict { volume, read_only, expelled }, None, reply);
+                }
+                None => {
+                    self.mail = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn command(&mut self, command: Command, file: Option<(File, Place)>, reply: oneshot::Sender<Report>) {
+        let mut then = Then::Nothing;
+        match (&command, file) {
+            // With a number that is taken, the engine refuses, and the file that has it stays.
+            (Command::OpenVolume(spec), Some((file, place))) if !self.tenants.contains_key(&spec.volume) => {
+                self.reactor.place(spec.volume, place);
+                if let Err(error) = self.reactor.open_volume(spec.volume, file) {
+                    tracing::error!(disk = self.options.name, volume = spec.volume.0, %error, "a file cannot be used");
+                }
+                self.tenants.insert(spec.volume, spec.tenant);
+                then = Then::CloseUnlessDone(spec.volume);
+            }
+            (&Command::CloseVolume { volume, .. }, _) => then = Then::CloseIfDone(volume),
+            (Command::SetBudget(_), _) => {
+                // Frames above the old limit may be used again from now on.
+                self.end_giving();
+                then = Then::GiveBack;
+            }
+            _ => {}
+        }
+        let shares_change = matches!(command, Command::SetTenant(..) | Command::DropTenant(_));
+        self.token += 1;
+        self.pending.insert(self.token, Pending { reply, then });
+        self.handle(Event::Control { token: self.token, command });
+        if shares_change {
+            self.turns.set_weights(self.server.weights());
+        }
+    }
+
+    pub(super) fn answer(&mut self, token: u64, report: Report) {
+        let Pending { reply, then } = self.pending.remove(&token).expect("each command is answered once");
+        match (then, matches!(report, Report::Done)) {
+            (Then::CloseIfDone(volume), true) | (Then::CloseUnlessDone(volume), false) => {
+                self.tenants.remove(&volume);
+                self.reactor.close_volume(volume);
+            }
+            _ => {}
+        }
+        // Whoever asked may have gone meanwhile.
+        let _ = reply.send(report);
+    }
+
+    pub(super) fn give_back(&mut self) {
+        if let Some(giving) = &mut self.giving
+            && giving.step(&self.server, &mut self.frames, &mut self.reactor)
+        {
+            self.end_giving();
+        }
+    }
+
+    fn end_giving(&mut self) {
+        if let Some(Giving { answer: Some((token, report)), .. }) = self.giving.take() {
+            self.answer(token, report);
+        }
+    }
+
+    /// Clients of a volume that use it in a way that they may not.
+    fn expelled(&self, volume: VolumeId, access: &Access) -> Vec<ConnId> {
+        let is_expelled = |connection: &Connection| {
+            let grant = access.grants(&connection.peer);
+            connection.volume == volume && grant < Some(if connection.read_only { Grant::Read } else { Grant::Write })
+        };
+        let connections = self.connections.iter().enumerate();
+        let expelled = connections.filter(|(_, connection)| connection.as_ref().is_some_and(is_expelled));
+        expelled.map(|(at, _)| ConnId(at as u32)).collect()
+    }
+
+    pub(super) fn attach(&mut self, client: Client) {
+        let disk = &self.options.name;
+        if self.free.is_empty() && self.connections.len() >= self.options.limits.disk as usize {
+            // Those that were counted by their seats fit.
+            tracing::error!(disk, client = %client.peer, "a client without a seat: disconnected");
+            return;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() as u32 - 1
+        });
+        let conn = ConnId(index);
+        let local = tune(&client.socket);
+        if let Err(error) = self.reactor.open_socket(conn, client.socket) {
+            tracing::error!(disk, %error, "a connection cannot be used");
+            self.free.push(index);
+            return;
+        }
+        let Client { volume, session, received, peer, seat, .. } = client;
+        // An unknown volume has no tenant; its connection is closed before it has a turn.
+        let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
+        let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
+        self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
+        self.handle(Event::Attach { conn, volume, session });
+        self.turns.charge_to(tenant, ATTACH_NS);
+        self.queue(conn);
+    }
+}
+
+/// Replies leave at once; Unix sockets take large ones whole. TCP sizes its buffers itself, unless it is told to. Says
+/// whether it is a Unix socket.
+fn tune(socket: &OwnedFd) -> bool {
+    let set = |level, name, value: libc::c_int| {
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: reads an integer of ours. Refusals are harmless.
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(&value).cast(), len) == 0 }
+    };
+    let local = !set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    if local {
+        // Beyond the system's bound it needs a privilege.
+        for (force, plain) in [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)] {
+            if !set(libc::SOL_SOCKET, force, SOCKET_BUFFER) {
+                set(libc::SOL_SOCKET, plain, SOCKET_BUFFER);
+            }
+        }
+    }
+    local
+}

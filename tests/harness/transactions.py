@@ -1,0 +1,133 @@
+"""Transaction logs as nbd-server records them (`transactionlog`) and nbd-tester-client's integrity test replays them.
+
+A log is what went over the wire without payloads: requests (28 bytes) and simple replies (16 bytes), in network order,
+and a DISC at the end. A replay makes the contents up: each block of 512 bytes holds its number and the number of the
+request that wrote it, so that a read tells a block that is lost, old or elsewhere.
+"""
+
+import random
+import struct
+
+from . import wire
+
+BLOCK = 512
+LONGEST = 254 * BLOCK
+# Requests in flight of a replay: their payloads fit into the socket buffers and the server's bound on unsent replies.
+WINDOW = 16
+
+
+class Wrong(AssertionError):
+    """A reply that is not what the log allows."""
+
+
+def requests(log):
+    """The requests of a log as (command, flags, offset, length), up to its DISC."""
+    at = 0
+    while True:
+        magic = struct.unpack_from(">I", log, at)[0]
+        if magic == wire.SIMPLE:
+            at += 16
+            continue
+        assert magic == wire.REQUEST, f"{magic:08x} at byte {at} of the log"
+        _, flags, command, _, offset, length = struct.unpack_from(">IHHQQI", log, at)
+        at += 28
+        if command == wire.DISC:
+            return
+        yield command, flags, offset, length
+
+
+def recorded(seed, size, count):
+    """A log of `count` requests as a file system makes them: long writes one after the other, rewrites of a few blocks
+    again and again, a flush or FUA behind some, and few reads.
+    """
+    dice = random.Random(seed)
+    blocks, cursor, log = size // BLOCK, 0, []
+    hot = [dice.randrange(blocks - 8) for _ in range(64)]
+    for number in range(count):
+        kind = dice.random()
+        flags = offset = length = 0
+        command = wire.WRITE
+        if kind < 0.02:
+            command = wire.FLUSH
+        elif kind < 0.12:
+            command, offset = wire.READ, dice.randrange(blocks)
+            length = min(dice.randrange(1, 255), blocks - offset)
+        elif kind < 0.6:
+            offset, length = dice.choice(hot), dice.randrange(1, 9)
+            flags = wire.FUA if dice.random() < 0.04 else 0
+        else:
+            length = min(dice.randrange(8, 255), blocks - cursor)
+            offset, cursor = cursor, (cursor + length) % blocks
+        assert length * BLOCK <= LONGEST
+        log.append(struct.pack(">IHHQQI", wire.REQUEST, flags, command, number, offset * BLOCK, length * BLOCK))
+        log.append(struct.pack(">IIQ", wire.SIMPLE, 0, number))
+    log.append(struct.pack(">IHHQQI", wire.REQUEST, 0, wire.DISC, count, 0, 0))
+    return b"".join(log)
+
+
+def content(block, number):
+    """What request `number` writes into a block; zeros before the first one."""
+    return struct.pack(">II", block, number) * (BLOCK // 8) if number else bytes(BLOCK)
+
+
+class Replay:
+    """One replay over one connection that has negotiated simple replies."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.written = {}
+        self.in_flight = {}
+        self.reading, self.writing = {}, {}
+        self.answered = 0
+
+    def run(self, log):
+        """Makes all requests. Overlapping ones are in flight together only if all of them read."""
+        for number, (command, flags, offset, length) in enumerate(requests(log), 1):
+            blocks = range(offset // BLOCK, (offset + length) // BLOCK)
+            while len(self.in_flight) >= WINDOW or self._must_wait(command, blocks):
+                self._take_reply()
+            payload = b""
+            if command == wire.WRITE:
+                payload = b"".join(content(block, number) for block in blocks)
+            self._count(command, blocks, 1)
+            cookie = self.connection.request(command, offset, length, flags, payload)
+            self.in_flight[cookie] = (command, blocks, number)
+        while self.in_flight:
+            self._take_reply()
+        return self.answered
+
+    def _users(self, command):
+        return {wire.READ: self.reading, wire.WRITE: self.writing}.get(command)
+
+    def _must_wait(self, command, blocks):
+        also = self.reading if command == wire.WRITE else {}
+        return any(block in self.writing or block in also for block in blocks)
+
+    def _count(self, command, blocks, change):
+        users = self._users(command)
+        for block in blocks if users is not None else ():
+            users[block] = users.get(block, 0) + change
+            if not users[block]:
+                del users[block]
+
+    def _take_reply(self):
+        magic, error, cookie = struct.unpack(">IIQ", self.connection.receive(16))
+        if magic != wire.SIMPLE or error:
+            raise Wrong(f"a reply of {magic:08x} with error {error}")
+        if cookie not in self.in_flight:
+            raise Wrong(f"a reply with cookie {cookie}, which no request in flight has")
+        command, blocks, number = self.in_flight.pop(cookie)
+        self._count(command, blocks, -1)
+        self.answered += 1
+        if command == wire.WRITE:
+            self.written.update((block, number) for block in blocks)
+        if command == wire.READ:
+            self.check(blocks, self.connection.receive(len(blocks) * BLOCK))
+
+    def check(self, blocks, data):
+        """Compares what was read with the last acknowledged writes."""
+        for at, block in enumerate(blocks):
+            found = data[at * BLOCK : (at + 1) * BLOCK]
+            number = self.written.get(block, 0)
+            if found != content(block, number):
+                raise Wrong(f"block {block} holds {found[:8].hex()}… instead of what request {number} wrote")

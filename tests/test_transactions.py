@@ -1,0 +1,58 @@
+"""Recorded transactions replayed with the checks of nbd-tester-client's integrity test.
+
+AEROGEL_NBD_TRACES names a directory with logs (*.tr) of nbd's own tests, which are replayed too.
+"""
+
+import os
+from pathlib import Path
+
+from harness import wire
+from harness.case import SharedServerCase
+from harness.server import MIB
+from harness.transactions import BLOCK, Replay, Wrong, recorded
+from harness.wire import Wire
+
+SIZE = 50 * MIB
+# All of the volume in reads of this size.
+LOOK = MIB
+COUNT = 20_000 if os.environ.get("AEROGEL_TEST_LONG") else 4_000
+
+
+class Transactions(SharedServerCase):
+    """Content and order of replies, for requests as a kernel made them."""
+
+    def replayed(self, log):
+        connection = Wire(self.server.socket)
+        self.addCleanup(connection.socket.close)
+        name = self.volume(str(SIZE))
+        self.assertIn(wire.INFO_EXPORT, connection.go(name))
+        replay = Replay(connection)
+        return replay, replay.run(log), name
+
+    def check_all(self, replay, connection):
+        for offset in range(0, SIZE, LOOK):
+            connection.request(wire.READ, offset, LOOK)
+            _, error, data = connection.simple(LOOK)
+            self.assertEqual(error, 0)
+            replay.check(range(offset // BLOCK, (offset + LOOK) // BLOCK), data)
+
+    def test_recorded_transactions_read_what_was_written(self):
+        replay, answered, name = self.replayed(recorded(1, SIZE, COUNT))
+        self.assertEqual(answered, COUNT)
+        with Wire(self.server.socket) as other:
+            other.go(name)
+            self.check_all(replay, other)
+            # A block that is not what the log says is noticed.
+            self.assertEqual(other.ask(wire.WRITE, 7 * BLOCK, BLOCK, payload=b"\1" * BLOCK), 0)
+            with self.assertRaisesRegex(Wrong, "block 7 holds 0101"):
+                self.check_all(replay, other)
+
+    def test_logs_of_the_nbd_project(self):
+        logs = sorted(Path(os.environ.get("AEROGEL_NBD_TRACES", "/nonexistent")).glob("*.tr"))
+        if not logs:
+            self.skipTest("AEROGEL_NBD_TRACES names no directory with logs (set it for `make test-long`)")
+        for log in logs:
+            with self.subTest(log=log.name):
+                replay, answered, _ = self.replayed(log.read_bytes())
+                self.check_all(replay, replay.connection)
+                self.assertGreater(answered, 0)
