@@ -172,11 +172,6 @@ impl Disk {
         self.in_flight.values().any(|request| request.io.volume == volume)
     }
 
-    /// Requests of `volume` in it.
-    pub fn in_flight_of(&self, volume: VolumeId) -> usize {
-        self.in_flight.values().filter(|request| request.io.volume == volume).count()
-    }
-
     /// Whether a flush of `volume` is in it.
     pub fn is_flushing(&self, volume: VolumeId) -> bool {
         self.in_flight.values().any(|request| request.io.volume == volume && request.io.op == Op::Flush)
