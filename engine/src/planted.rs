@@ -110,6 +110,8 @@ bugs! {
     RetiredFrameUsedAgain,
     /// Clean blocks keep the frames that were given up.
     FramesNeverRetire,
+    /// A loss that comes after `clear` was asked for, and before it is answered, is accepted too.
+    ClearForgetsLaterLoss,
     /// Requests of one tenant that hang leave no place in the device to others.
     HungRequestsTakeAllPlaces,
     /// A slice does not end as long as one of its requests hangs.

@@ -1,5 +1,6 @@
 //! `aerogel-lab swarm`: simulated worlds on all cores, until one goes wrong.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +10,16 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::swarm::{self, Failure, Success};
 
+/// Where nobody watches a bar, a line is printed as often as this.
+const LINE_EVERY: Duration = Duration::from_secs(30);
+
 /// What to run.
 #[derive(Args, Debug)]
 pub struct Swarm {
     /// How many worlds.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The seed of the first one.
+    /// The seed of the first one. A run that was cut off goes on at the last one that it named.
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Run this one only.
@@ -31,6 +35,39 @@ pub struct Swarm {
     #[cfg(feature = "planted-bugs")]
     #[arg(long, value_name = "NAME")]
     bug: Option<String>,
+}
+
+/// What is seen of a run while it lasts.
+struct Progress<'a> {
+    bar: &'a ProgressBar,
+    began: Instant,
+    /// By thread: the seed that it works on.
+    current: Vec<AtomicU64>,
+    /// When a line was last printed.
+    lines: Mutex<Instant>,
+}
+
+impl Progress<'_> {
+    fn begun(&self, at: usize, seed: u64) {
+        self.current[at].store(seed, Ordering::Relaxed);
+    }
+
+    fn ended(&self) {
+        self.bar.inc(1);
+        // All worlds before this one are over.
+        let from = self.current.iter().map(|seed| seed.load(Ordering::Relaxed)).min().unwrap_or(0);
+        self.bar.set_message(from.to_string());
+        let Ok(mut last) = self.lines.try_lock() else { return };
+        if last.elapsed() < LINE_EVERY || std::io::stderr().is_terminal() {
+            return;
+        }
+        *last = Instant::now();
+        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        let per_second = done as f64 / self.began.elapsed().as_secs_f64();
+        let left_s = all.saturating_sub(done) as f64 / per_second;
+        let left = indicatif::HumanDuration(Duration::from_secs_f64(left_s));
+        eprintln!("{done} of {all} worlds ended, {per_second:.1} a second, {left} left; to go on: --from {from}");
+    }
 }
 
 impl Swarm {
@@ -64,16 +101,23 @@ impl Swarm {
 
     fn many(&self) -> ExitCode {
         let began = Instant::now();
-        let style = "{bar:40} {pos}/{len} worlds, {per_sec}, {eta} left {msg}";
+        let style = "{bar:40} {pos}/{len} worlds, {per_sec}, {eta} left, --from {msg}";
         let bar = ProgressBar::new(self.seeds).with_style(ProgressStyle::with_template(style).expect("a template"));
         bar.enable_steady_tick(Duration::from_millis(200));
         let next = AtomicU64::new(self.from);
         let end = self.from.saturating_add(self.seeds);
         let failures = Mutex::new(Vec::new());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let progress = Progress {
+            bar: &bar,
+            began,
+            current: (0..threads).map(|_| AtomicU64::new(self.from)).collect(),
+            lines: Mutex::new(began),
+        };
         std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| self.work(&next, end, &failures, &bar));
+            for at in 0..threads {
+                let (progress, next, failures) = (&progress, &next, &failures);
+                scope.spawn(move || self.work(at, next, end, failures, progress));
             }
         });
         bar.finish_and_clear();
@@ -93,17 +137,18 @@ impl Swarm {
         }
     }
 
-    fn work(&self, next: &AtomicU64, end: u64, failures: &Mutex<Vec<Failure>>, bar: &ProgressBar) {
+    fn work(&self, at: usize, next: &AtomicU64, end: u64, failures: &Mutex<Vec<Failure>>, progress: &Progress<'_>) {
         self.plant().expect("it was planted before");
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
+            progress.begun(at, seed);
             if seed >= end || !self.keep_going && !failures.lock().expect("no thread panics").is_empty() {
                 return;
             }
             if let Err(failure) = swarm::run(seed, None) {
                 failures.lock().expect("no thread panics").push(failure);
             }
-            bar.inc(1);
+            progress.ended();
         }
     }
 

@@ -50,7 +50,8 @@ impl Content {
 struct Version {
     content: Content,
     completed: Turn,
-    doomed: bool,
+    /// Since when no flush makes it durable.
+    doomed: Option<Turn>,
 }
 
 /// A sector and everything that a power cut could leave of it.
@@ -85,8 +86,8 @@ pub enum Fate {
     Durable,
     /// With the next flush.
     Volatile,
-    /// Perhaps never.
-    Doomed,
+    /// Perhaps never, since then.
+    Doomed(Turn),
 }
 
 /// One volume's sectors. What was never written reads as zeros.
@@ -125,7 +126,8 @@ impl Medium {
         if fate == Fate::Durable {
             return at.settle(content);
         }
-        at.volatile.push(Version { content, completed, doomed: fate == Fate::Doomed });
+        let doomed = if let Fate::Doomed(since) = fate { Some(since) } else { None };
+        at.volatile.push(Version { content, completed, doomed });
         self.unstable.insert(number);
     }
 
@@ -144,7 +146,7 @@ impl Medium {
             let block = blocks.get_mut(number).expect("an unstable block");
             let mut unstable = false;
             for sector in block {
-                let durable = sector.volatile.iter().rposition(|v| !v.doomed && v.completed < submitted);
+                let durable = sector.volatile.iter().rposition(|v| v.doomed.is_none() && v.completed < submitted);
                 if let Some(at) = durable {
                     sector.stable = sector.volatile.drain(..=at).next_back().expect("the newest").content;
                 }
@@ -154,20 +156,24 @@ impl Medium {
         });
     }
 
-    /// A failed flush of the device: those volatile versions that `drops` chooses become durable by no later one.
-    pub fn doom(&mut self, mut drops: impl FnMut() -> bool) {
+    /// A flush of the device fails now: those volatile versions that `drops` chooses become durable by no later one.
+    pub fn doom(&mut self, now: Turn, mut drops: impl FnMut() -> bool) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");
-            block.iter_mut().flat_map(|sector| &mut sector.volatile).for_each(|version| version.doomed |= drops());
+            for version in block.iter_mut().flat_map(|sector| &mut sector.volatile).filter(|_| drops()) {
+                version.doomed = Some(now);
+            }
         }
     }
 
-    /// The losses of failed flushes are accepted, or the process that was told of them is gone. What can still be read
+    /// The losses of flushes that failed by `until` are accepted, or the process that was told of them is gone. What can still be read
     /// is as good as any other: that it stays readable and no flush can save it is not pretended.
-    pub fn forgive(&mut self) {
+    pub fn forgive(&mut self, until: Turn) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");
-            block.iter_mut().flat_map(|sector| &mut sector.volatile).for_each(|version| version.doomed = false);
+            for version in block.iter_mut().flat_map(|sector| &mut sector.volatile) {
+                version.doomed = version.doomed.filter(|&doomed| doomed > until);
+            }
         }
     }
 
@@ -235,12 +241,17 @@ mod tests {
     fn a_failed_flush_dooms_until_rewritten() {
         let mut medium = Medium::default();
         medium.write(0, content(1), Fate::Volatile, 1);
-        medium.doom(|| true);
+        medium.doom(2, || true);
+        medium.forgive(1);
         medium.flush(9);
         assert_eq!((read(&medium), survivors(&medium)), (1, vec![0, 1]));
         medium.write(0, content(1), Fate::Volatile, 10);
         medium.flush(11);
         assert_eq!(survivors(&medium), [1]);
+        medium.write(0, content(2), Fate::Doomed(12), 13);
+        medium.forgive(12);
+        medium.flush(14);
+        assert_eq!(survivors(&medium), [2], "its loss was accepted, and it is there");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use engine::{Action, Event};
 use crate::Verdict;
 use crate::history::{History, OpId, Step};
 use crate::link::State;
+use crate::medium::Turn;
 use crate::request::Request;
 use crate::trace::Line;
 use crate::world::{LinkId, NEVER, World};
@@ -34,8 +35,8 @@ pub enum Ask {
     Budget(Nanos),
     /// A volume grows.
     Grow(VolumeId, u64),
-    /// A loss is accepted, since when.
-    Clear(VolumeId, OpId, Step),
+    /// A loss is accepted, as it was then: in steps of the world and turns of the disk.
+    Clear(VolumeId, OpId, Step, Turn),
     /// A volume is closed since then, its dirt flushed, or dropped by this operation.
     Close(VolumeId, Step, Option<OpId>),
     /// A tenant is made or changed; that may be refused.
@@ -221,7 +222,7 @@ impl World {
         self.ops += 1;
         let (op, step) = (self.ops, self.step + 1);
         self.volumes[at].history.begin_loss(op, step);
-        self.ask(Command::ClearVolume(volume), Ask::Clear(volume, op, step))
+        self.ask(Command::ClearVolume(volume), Ask::Clear(volume, op, step, self.disk.turn()))
     }
 
     /// A volume is closed. With `discard` what is not flushed may be lost, as if that was accepted.
@@ -288,8 +289,8 @@ impl World {
                 Ok(())
             }
             (Ask::Grow(..), Report::Refused(Refusal::BadSize | Refusal::UnknownVolume)) => Ok(()),
-            (Ask::Clear(volume, op, asked), Report::Done | Report::Refused(Refusal::UnknownVolume)) => {
-                self.cleared(volume, op, asked);
+            (Ask::Clear(volume, op, asked, turn), Report::Done | Report::Refused(Refusal::UnknownVolume)) => {
+                self.cleared(volume, op, asked, turn);
                 Ok(())
             }
             (Ask::Close(volume, _, loss), Report::Done) => self.closed(volume, loss),
@@ -340,7 +341,7 @@ impl World {
     }
 
     /// A loss was accepted: what could not be written is forgotten, but where something was going on just then.
-    fn cleared(&mut self, volume: VolumeId, op: OpId, asked: Step) {
+    fn cleared(&mut self, volume: VolumeId, op: OpId, asked: Step, turn: Turn) {
         let step = self.step;
         let requests: Vec<Request> = self
             .links
@@ -356,7 +357,7 @@ impl World {
         };
         let state = &mut self.volumes[volume.0 as usize];
         state.trouble.accepted(asked, step, in_use);
-        self.disk.forgive(volume);
+        self.disk.forgive(volume, turn);
         state.history.end_loss(op, step);
     }
 

@@ -16,6 +16,7 @@ use engine::nbd::wire::command;
 use crate::Verdict;
 use crate::cell;
 use crate::frames::Frames;
+use crate::medium::Turn;
 use crate::operator::Ask;
 use crate::trace::Line;
 use crate::world::{NEVER, World};
@@ -47,7 +48,7 @@ impl World {
             self.volumes[link.volume.0 as usize].unsettled.extend(unsettled);
         }
         for ask in self.asks.values() {
-            if let Ask::Clear(volume, op, _) | Ask::Close(volume, _, Some(op)) = ask {
+            if let Ask::Clear(volume, op, ..) | Ask::Close(volume, _, Some(op)) = ask {
                 self.volumes[volume.0 as usize].losses.push(*op);
             }
         }
@@ -97,6 +98,8 @@ impl World {
         let step = self.step;
         let volume = &mut self.volumes[at];
         volume.fenced = false;
+        // Flushes that failed while it was closed, after its loss was accepted, are nobody's any more.
+        self.disk.forgive(volume.setup.spec.volume, Turn::MAX);
         volume.losses.drain(..).for_each(|op| volume.history.end_loss(op, step));
         volume.unsettled.drain(..).for_each(|(op, cells)| volume.history.settle(op, cells, step));
     }

@@ -474,7 +474,7 @@ impl World {
         let works = |volume: &Volume| self.working.contains(&(self.disk.life(), volume.setup.spec.tenant));
         for volume in self.volumes.iter().filter(|volume| !volume.closing && !works(volume)) {
             let idle = match (hold_ns, self.idle_since) {
-                (None, _) => !self.disk.is_full(),
+                (None, _) => !self.disk.is_full() && self.has_place(volume.setup.spec.tenant),
                 (Some(hold_ns), Some(since)) => self.now > since + hold_ns + self.setup.late_ns,
                 (Some(_), None) => false,
             };
@@ -484,6 +484,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// First come, first served: whether a tenant may have one more request in the device. Beside other tenants it has
+    /// three quarters of the depth that those leave, so that it leaves places to them when its requests hang.
+    fn has_place(&self, tenant: TenantId) -> bool {
+        let of = |volume: VolumeId| self.volumes[volume.0 as usize].setup.spec.tenant;
+        let own = self.disk.requests().filter(|&(volume, _)| of(volume) == tenant).count() as u32;
+        let left = self.setup.disk.limits.depth - (self.disk.in_flight() as u32 - own);
+        self.tenants.iter().filter(|&&there| there).count() < 2 || own < (left - left / 4).max(1)
     }
 
     pub(crate) fn log(&mut self, line: Line) {

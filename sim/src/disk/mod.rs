@@ -47,8 +47,8 @@ struct InFlight {
     submitted: Turn,
     submitted_at: Nanos,
     error: Option<Errno>,
-    /// A failed flush dropped its data from the device's cache, though it will complete well.
-    dropped: bool,
+    /// When a failed flush dropped its data from the device's cache, though it will complete well.
+    dropped: Option<Turn>,
 }
 
 /// How a request went.
@@ -130,9 +130,14 @@ impl Disk {
         &self.volumes[&volume].medium
     }
 
-    /// The losses of a volume are accepted: see [`Medium::forgive`].
-    pub fn forgive(&mut self, volume: VolumeId) {
-        self.volumes.get_mut(&volume).expect("a volume").medium.forgive();
+    /// The losses of a volume are accepted, of flushes that failed by `until`: see [`Medium::forgive`].
+    pub fn forgive(&mut self, volume: VolumeId, until: Turn) {
+        self.volumes.get_mut(&volume).expect("a volume").medium.forgive(until);
+    }
+
+    /// What has happened so far.
+    pub fn turn(&self) -> Turn {
+        self.turn
     }
 
     /// The file is deleted: another one of this number is empty.
@@ -185,7 +190,7 @@ impl Disk {
         let error = self.faults.error(io.op, &mut self.rng);
         let (data, submitted) = (Rc::new(data), self.turn);
         self.in_flight
-            .insert(id, InFlight { io: io.clone(), data, submitted, submitted_at: now, error, dropped: false });
+            .insert(id, InFlight { io: io.clone(), data, submitted, submitted_at: now, error, dropped: None });
         let (offset, len) = self.place(io);
         self.drive.submit(now, self.life << 32 | Tag::from(id.0), io.op, offset, len);
         Ok(())
@@ -276,7 +281,7 @@ impl Disk {
         let request = self.in_flight.remove(&id).expect("a request in flight");
         let io = &request.io;
         self.turn += 1;
-        let fate = |fate| if request.dropped { Fate::Doomed } else { fate };
+        let fate = |fate| request.dropped.map_or(fate, Fate::Doomed);
         let medium = &mut self.volumes.get_mut(&io.volume).expect("its volume").medium;
         match (io.op, request.error) {
             (Op::Read, None) => {
@@ -295,7 +300,7 @@ impl Disk {
                 apply(medium, &request, fate(Fate::Volatile), self.turn, |_| true);
             }
             (_, Some(Errno::NoSpace | Errno::NotSupported)) => {}
-            (_, Some(_)) => apply(medium, &request, Fate::Doomed, self.turn, |_| self.rng.one_in(2)),
+            (_, Some(_)) => apply(medium, &request, Fate::Doomed(request.submitted), self.turn, |_| self.rng.one_in(2)),
         }
         if matches!(io.op, Op::Write { .. }) {
             frames.end_device_write(&io.segments);
@@ -313,13 +318,13 @@ impl Disk {
 
     /// A flush fails: all of what is in the device's cache is dropped, or any part of it.
     fn drop_cached(&mut self) {
-        let rng = &mut self.rng;
+        let (rng, now) = (&mut self.rng, self.turn);
         let all = rng.one_in(2);
         for volume in self.volumes.values_mut() {
-            volume.medium.doom(|| all || rng.one_in(2));
+            volume.medium.doom(now, || all || rng.one_in(2));
         }
         for request in self.in_flight.values_mut().chain(self.orphans.values_mut()) {
-            request.dropped |= rng.one_in(2);
+            request.dropped = if rng.one_in(2) { Some(now) } else { request.dropped };
         }
     }
 
@@ -348,7 +353,7 @@ impl Disk {
         let life = self.life;
         self.life += 1;
         self.orphans.extend(std::mem::take(&mut self.in_flight).into_iter().map(|(id, request)| ((life, id), request)));
-        self.volumes.values_mut().for_each(|volume| volume.medium.forgive());
+        self.volumes.values_mut().for_each(|volume| volume.medium.forgive(Turn::MAX));
     }
 
     /// Requests of servers that died are in the device for `volume`.
@@ -364,8 +369,8 @@ impl Disk {
         let medium = &mut self.volumes.get_mut(&io.volume).expect("its volume").medium;
         let fate = match (io.op, request.dropped) {
             (Op::Read | Op::Flush, _) => return Some(io.volume),
-            (_, true) => Fate::Doomed,
-            (Op::Write { durable: true }, false) => Fate::Durable,
+            (_, Some(since)) => Fate::Doomed(since),
+            (Op::Write { durable: true }, None) => Fate::Durable,
             _ => Fate::Volatile,
         };
         match request.error {

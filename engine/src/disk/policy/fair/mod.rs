@@ -337,7 +337,10 @@ impl Policy for Fair {
             false => (None, Some(first)),
         };
         let Some(first) = first else {
-            self.blocked_since = None;
+            // That the turn passes is no progress of what is in flight: it may hang.
+            if self.books.cost_ns == 0 {
+                self.blocked_since = None;
+            }
             self.look_at = Some(self.turns.ends_at()).filter(|&at| at > now).or(Some(self.tick_at));
             return self.first_polite().map(|polite| self.dispatch(now, polite, None));
         };

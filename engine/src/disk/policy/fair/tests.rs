@@ -495,3 +495,36 @@ proptest! {
         prop_assert!(rig.policy.virtual_ns < u64::MAX / 1_000_000, "{}", rig.policy.virtual_ns);
     }
 }
+
+/// The device keeps writes, and only writes wait: that the turn of reads comes and goes is no sign that it works.
+#[test]
+fn what_the_device_keeps_is_written_off_where_reads_and_writes_take_turns() {
+    let mut rig = Rig::new(programming(2e6), &[50, 50]);
+    (0..64).for_each(|_| rig.ask(A, WRITE, SMALL));
+    (0..64).for_each(|_| rig.ask(B, Op::Read, SMALL));
+    let mut reads = 64;
+    while reads > 0 {
+        rig.fill();
+        if rig.in_device.is_empty() {
+            rig.now = rig.policy.poll_timeout().expect("somebody waits").max(rig.now);
+            continue;
+        }
+        let op = rig.requests[rig.in_device[0].0 as usize].1.op;
+        let tenant = rig.complete();
+        let last = op == Op::Read && rig.now > SECOND / 2;
+        reads -= u32::from(last);
+        rig.ask(tenant, if last { WRITE } else { op }, SMALL);
+    }
+    assert!(rig.policy.turns.are_taken());
+    while rig.in_device.is_empty() {
+        rig.now = rig.policy.poll_timeout().expect("writes wait").max(rig.now);
+        rig.fill();
+    }
+    let (hang_since, mut hanging) = (rig.now, rig.in_device.len());
+    while rig.policy.stuck == 0 {
+        rig.now = rig.policy.poll_timeout().expect("a look at what hangs").max(rig.now);
+        assert!(rig.now <= hang_since + 2 * STUCK_NS, "{hanging} requests hang, and the others wait for them");
+        rig.fill();
+        hanging = hanging.max(rig.in_device.len());
+    }
+}
