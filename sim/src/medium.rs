@@ -166,8 +166,8 @@ impl Medium {
         }
     }
 
-    /// The losses of flushes that failed by `until` are accepted, or the process that was told of them is gone. What can still be read
-    /// is as good as any other: that it stays readable and no flush can save it is not pretended.
+    /// The losses of flushes that failed by `until` are accepted, or the process that was told of them is gone. What
+    /// can still be read is as good as any other: that it stays readable and no flush can save it is not pretended.
     pub fn forgive(&mut self, until: Turn) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");

@@ -1,4 +1,5 @@
-//! The world's operator: commands in the middle of everything, volumes and tenants that come and go, power cuts, restarts.
+//! The world's operator: commands in the middle of everything, volumes and tenants that come and go, power cuts,
+//! restarts.
 
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;

@@ -322,8 +322,8 @@ impl Cache {
 
     /// Looks at the next blocks of a volume, `most` of them at most, and forgets the content of those whose write-back
     /// failed: it is what the device has. Where another attempt is in flight, that decides; see
-    /// [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up; says how many were looked at. As
-    /// many looks as the volume has blocks, in any number of calls, find all that were failing before the first.
+    /// [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up; says how many were looked at.
+    /// As many looks as the volume has blocks, in any number of calls, find all that were failing before the first.
     pub(crate) fn give_up_failing(&mut self, volume: VolumeId, most: u32, mut visit: impl FnMut(u32)) -> u32 {
         for looked in 0..most {
             let Some(id) = self.volume(volume).all.front().filter(|_| self.volume(volume).failing > 0) else {

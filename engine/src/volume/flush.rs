@@ -242,8 +242,8 @@ impl Server {
         self.clear_on(volume);
     }
 
-    /// Looks for blocks to be given up, a step at a time. Answers `clear` when none of those is in flight any more: what
-    /// can be read does not change after that.
+    /// Looks for blocks to be given up, a step at a time. Answers `clear` when none of those is in flight any more:
+    /// what can be read does not change after that.
     pub(crate) fn clear_on(&mut self, volume: VolumeId) {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         if state.clear_looks > 0 {

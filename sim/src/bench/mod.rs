@@ -6,9 +6,9 @@
 //!        └──────────────── (network) ◄── reply ◄── costs CPU time ◄────────────────────────┘
 //! ```
 //!
-//! What a client would see is counted: a [`Done`] for each request, with the time it was meant for and the time at which
-//! its reply arrived. Frames have no memory behind them, replies are read only as far as their headers; so an hour of a
-//! trace is over in seconds. Whether the data would be right is the business of [`crate::world`].
+//! What a client would see is counted: a [`Done`] for each request, with the time it was meant for and the time at
+//! which its reply arrived. Frames have no memory behind them, replies are read only as far as their headers; so an
+//! hour of a trace is over in seconds. Whether the data would be right is the business of [`crate::world`].
 //!
 //! [`raw::Raw`] puts the same load on the same drive without a server: what "alone" is worth on the bare disk.
 //!

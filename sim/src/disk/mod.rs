@@ -1,7 +1,8 @@
-//! The world's disk: what is on it, what is only in its volatile write cache, and what goes wrong. When a request is done
-//! is a [`drive`]'s subject: any of them will do.
+//! The world's disk: what is on it, what is only in its volatile write cache, and what goes wrong. When a request is
+//! done is a [`drive`]'s subject: any of them will do.
 //!
-//! Requests take effect when they complete, in any order: whoever has overlapping ones in flight gets what the dice say.
+//! Requests take effect when they complete, in any order: whoever has overlapping ones in flight gets what the dice
+//! say.
 //!
 //! All volumes share the device's volatile cache. A failed flush, reported to one of them, may drop any of what all of
 //! them have there, data of requests whose completion nobody has seen included. A durable write that fails may be such
