@@ -159,7 +159,8 @@ impl Bench {
         if end.is_none_or(|end| end > self.drive.bytes()) || !on.start.is_multiple_of(BLOCK) {
             let (bytes, start, disk) = (on.bytes, on.start, self.drive.bytes());
             return Err(format!(
-                "volume {number}: {bytes} bytes at {start} are not inside of a disk of {disk} bytes, at a multiple of {BLOCK}"
+                "volume {number}: {bytes} bytes at {start} are not inside of a disk of {disk} bytes, \
+                 at a multiple of {BLOCK}"
             ));
         }
         let (volume, conn) = (VolumeId(number), ConnId(number));
