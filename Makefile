@@ -12,8 +12,8 @@ CHECKED := --profile checked
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
-.PHONY: test-traces swarm lab fuzz fuzz-minimise bench bench-headless bench-insulation bench-mixes bench-release
-.PHONY: bench-realtime readme install deb lint deny clean
+.PHONY: test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless bench-insulation bench-mixes
+.PHONY: bench-release bench-realtime readme install deb lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,12 @@ bench-mixes: ## the laboratory's mixes in real time, driven by fio, against virt
 	cargo build --release -p node -p lab
 	$(PYTHON) bench/mixes.py $(BENCH)
 
+bench-attacks: ## one tenant's requests alone and while another attacks, on an idle machine (4 minutes; ONLY=pattern)
+	@scripts/setup test
+	cargo build --release -p node
+	AEROGEL_BIN=$(abspath $(TARGET))/release/aerogel AEROGEL_TEST_TIGHT=1 AEROGEL_TEST_SAY=1 \
+		$(PYTHON) tests/run.py -k 'test_attacks*$(ONLY)'
+
 bench-release: ## this release against an earlier one, in turns (BASE=REVISION or a binary; 25 minutes)
 	@scripts/setup bench
 	cargo build --release -p node
@@ -137,9 +143,8 @@ fuzz-minimise: ## keep only inputs in fuzz/corpus that reach what no other one r
 	@scripts/setup fuzz
 	@set -e; for target in $$($(CARGO_FUZZ) list); do $(CARGO_FUZZ) cmin $(FUZZ_FLAGS) $$target; done
 
-deny: ## licences and advisories of the dependencies, where cargo-deny is installed
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
-	else echo "deny: skipped, cargo-deny is not installed (cargo install cargo-deny)"; fi
+deny: ## licences, sources and advisories of the dependencies (`scripts/setup long` installs cargo-deny)
+	@scripts/deny
 
 clean: ## remove what was built
 	cargo clean

@@ -1,5 +1,5 @@
-//! The model of the transmission fuzzer notices mistakes: with a bug planted in the engine, an input of the corpus fails.
-//! `make test-planted` runs it.
+//! The model of the transmission fuzzer notices mistakes: with a bug planted in the engine, an input of the corpus
+//! fails. `make test-planted` runs it.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};

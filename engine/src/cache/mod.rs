@@ -259,31 +259,6 @@ impl Cache {
         self.free_blocks.push(id);
     }
 
-    /// Calls `visit` for each cached block of `first..past`, by whichever is shorter: the range or the volume's blocks.
-    pub(crate) fn for_each(
-        &mut self,
-        volume: VolumeId,
-        first: u64,
-        past: u64,
-        mut visit: impl FnMut(&mut Cache, BlockId),
-    ) {
-        if past - first <= u64::from(self.volume(volume).all.len()) {
-            for number in first..past {
-                if let Some(id) = self.lookup(volume, number) {
-                    visit(self, id);
-                }
-            }
-            return;
-        }
-        let mut next = self.volume(volume).all.front();
-        while let Some(id) = next {
-            next = self.volume(volume).all.next(&self.blocks, id);
-            if (first..past).contains(&self.block(id).number) {
-                visit(self, id);
-            }
-        }
-    }
-
     /// Cached blocks of a volume.
     pub(crate) fn cached_blocks(&self, volume: VolumeId) -> u64 {
         u64::from(self.volume(volume).all.len())

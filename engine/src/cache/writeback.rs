@@ -320,37 +320,53 @@ impl Cache {
         Ok(())
     }
 
-    /// Forgets the content of blocks whose write-back failed: it is what the device has. Where another attempt is in
-    /// flight, that decides; see [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up.
-    pub(crate) fn give_up_failing(&mut self, volume: VolumeId, mut visit: impl FnMut(u32)) {
-        self.for_each(volume, 0, u64::MAX, |cache, id| {
-            if !cache.block(id).failing {
-                return;
+    /// Looks at the next blocks of a volume, `most` of them at most, and forgets the content of those whose write-back
+    /// failed: it is what the device has. Where another attempt is in flight, that decides; see
+    /// [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up; says how many were looked at. As
+    /// many looks as the volume has blocks, in any number of calls, find all that were failing before the first.
+    pub(crate) fn give_up_failing(&mut self, volume: VolumeId, most: u32, mut visit: impl FnMut(u32)) -> u32 {
+        for looked in 0..most {
+            let Some(id) = self.volume(volume).all.front().filter(|_| self.volume(volume).failing > 0) else {
+                return looked;
+            };
+            self.look_last(volume, id);
+            if self.block(id).failing {
+                self.give_up(id, &mut visit);
             }
-            let Block { writing, writing_epoch, dirty, dirty_epoch, .. } = *cache.block(id);
-            visit(if writing != 0 { writing_epoch } else { dirty_epoch });
-            if cache.block(id).quiet() {
-                if planted!(ClearForgetsEvictions) {
-                    cache.block_mut(id).unsynced = 0;
-                } else {
-                    cache.durability.unsettled(volume);
-                }
-                return cache.drop_block(id);
+        }
+        most
+    }
+
+    /// Puts a block behind those that are still to be looked at: the order of this list means nothing.
+    pub(crate) fn look_last(&mut self, volume: VolumeId, id: BlockId) {
+        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        state.all.remove(&mut self.blocks, id);
+        state.all.push_back(&mut self.blocks, id);
+    }
+
+    fn give_up(&mut self, id: BlockId, visit: &mut impl FnMut(u32)) {
+        let Block { volume, writing, writing_epoch, dirty, dirty_epoch, .. } = *self.block(id);
+        visit(if writing != 0 { writing_epoch } else { dirty_epoch });
+        if self.block(id).quiet() {
+            if planted!(ClearForgetsEvictions) {
+                self.block_mut(id).unsynced = 0;
+            } else {
+                self.durability.unsettled(volume);
             }
-            if writing == 0 {
-                // It is being read: what the device has comes with that.
-                cache.forget_dirt(id);
-                if !planted!(ClearForgetsEvictions) {
-                    cache.durability.unsettled(volume);
-                }
-                return cache.blocks[id as usize].forget(dirty);
+            return self.drop_block(id);
+        }
+        if writing == 0 {
+            // It is being read: what the device has comes with that.
+            self.forget_dirt(id);
+            if !planted!(ClearForgetsEvictions) {
+                self.durability.unsettled(volume);
             }
-            cache.no_longer_failing(id);
-            let block = &mut cache.blocks[id as usize];
-            if !std::mem::replace(&mut block.given_up, true) {
-                cache.volume_mut(volume).given_up += 1;
-            }
-        });
+            return self.blocks[id as usize].forget(dirty);
+        }
+        self.no_longer_failing(id);
+        if !std::mem::replace(&mut self.blocks[id as usize].given_up, true) {
+            self.volume_mut(volume).given_up += 1;
+        }
     }
 
     fn no_longer_failing(&mut self, id: BlockId) {

@@ -20,8 +20,9 @@ use crate::work::Todo;
 const SHED_FRAMES: u32 = 256;
 /// Units of work of a block that is dropped with its volume.
 const CLOSE_UNITS: u32 = 3;
-/// How long frames that are given up may stay in use, beyond the age at which dirt is written anyway: a device that is not
-/// stuck writes what was due, and a client that reads at all has read. Whoever asked is told then what is still held.
+/// How long frames that are given up may stay in use, beyond the age at which dirt is written anyway: a device that is
+/// not stuck writes what was due, and a client that reads at all has read. Whoever asked is told then what is still
+/// held.
 const SHRINK_PATIENCE: Nanos = 5 * SECOND;
 /// How often is looked for frames that were still held then.
 const HELD_STEP: Nanos = 100 * MILLISECOND;
@@ -335,8 +336,8 @@ impl Server {
         Ok(None)
     }
 
-    /// Whether this frame was given up by `SetBudget` and nobody uses it any more: until a larger budget is set, its content is
-    /// not needed, and the driver may give its memory back.
+    /// Whether this frame was given up by `SetBudget` and nobody uses it any more: until a larger budget is set, its
+    /// content is not needed, and the driver may give its memory back.
     pub fn is_retired(&self, frame: FrameId) -> bool {
         self.cache.pool().is_retired(frame)
     }
@@ -390,8 +391,8 @@ impl Server {
     /// Drain goes on: when what was received is finished, everything is flushed, once.
     pub(crate) fn drain_on(&mut self) {
         let received = self.connections.iter().flatten().all(|connection| {
-            // A request whose payload has not all come was not received. Reads are not waited for: a client that does not
-            // take its data must not keep everybody's from being flushed.
+            // A request whose payload has not all come was not received. Reads are not waited for: a client that does
+            // not take its data must not keep everybody's from being flushed.
             let coming = !matches!(connection.inbound, Inbound::Header | Inbound::Stopped);
             connection.changing <= u32::from(coming)
         });

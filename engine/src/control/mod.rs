@@ -65,8 +65,8 @@ pub struct VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// One that was allocated whole and written before, with a volatile cache, on a device of 512-byte sectors that can do
-    /// everything: for those who change only what they care for.
+    /// One that was allocated whole and written before, with a volatile cache, on a device of 512-byte sectors that can
+    /// do everything: for those who change only what they care for.
     pub fn plain(volume: VolumeId, tenant: TenantId, size: u64) -> VolumeSpec {
         VolumeSpec {
             volume,
@@ -89,11 +89,12 @@ impl VolumeSpec {
 /// How much cache a tenant has. Bytes are memory, bookkeeping included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CacheSpec {
-    /// What it needs for R: found by watching it for a while, followed from then on. Cache that nobody needs is lent evenly on top.
+    /// What it needs for R: found by watching it for a while, followed from then on. Cache that nobody needs is lent
+    /// evenly on top.
     #[default]
     Trial,
-    /// The same, decided before: it is admitted with so much, or with what there is. For a tenant that was admitted when the server
-    /// stopped, and for one that will be like another.
+    /// The same, decided before: it is admitted with so much, or with what there is. For a tenant that was admitted
+    /// when the server stopped, and for one that will be like another.
     Decided(u64),
     /// So much, neither more nor less.
     Asked(u64),
@@ -142,18 +143,18 @@ pub enum Command {
         /// Whether dirty data is dropped (the volume is being deleted) rather than flushed.
         discard: bool,
     },
-    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again. Answered
-    /// when no attempt to write one of them is in flight any more.
+    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again.
+    /// Answered when no attempt to write one of them is in flight any more.
     ClearVolume(VolumeId),
-    /// Use this many bytes of memory, bookkeeping included. Answered with `Done` when what is above is free, or in bounded time
-    /// (dirty data has to be written first: five seconds more than it may be old) with [`Report::Held`].
+    /// Use this many bytes of memory, bookkeeping included. Answered with `Done` when what is above is free, or in
+    /// bounded time (dirty data has to be written first: five seconds more than it may be old) with [`Report::Held`].
     SetBudget(u64),
     /// Acknowledged data was lost before the volume was opened: flushes fail until `ClearVolume`.
     DeclareLost(VolumeId),
     /// Read at most this many bytes ahead of a stream at once, 0 for none; `None`: as many as R and the disk ask for.
     SetPrefetch(Option<u64>),
-    /// Another policy, or other settings of the same. What waits stays in its order; the depth is at most the one that the
-    /// machine began with.
+    /// Another policy, or other settings of the same. What waits stays in its order; the depth is at most the one that
+    /// the machine began with.
     SetPolicy(Box<policy::Settings>),
     /// Report what would be decided now for a tenant that is not there yet, or for other settings of one that is.
     Plan(PlanRequest),
@@ -170,8 +171,8 @@ pub enum Command {
 pub enum Report {
     /// Done.
     Done,
-    /// Done, but some memory that was to be given up is still in use: by replies that clients do not read, or by data that
-    /// cannot be written. It becomes free as they go; [`Snapshot::held_frames`] says how much is left.
+    /// Done, but some memory that was to be given up is still in use: by replies that clients do not read, or by data
+    /// that cannot be written. It becomes free as they go; [`Snapshot::held_frames`] says how much is left.
     Held {
         /// How much, bytes.
         bytes: u64,
@@ -207,7 +208,11 @@ pub enum Refusal {
     #[error("the tenant still has volumes")]
     InUse,
     /// The shares of a disk sum to one at most.
-    #[error("a share of {} % of the disk's time does not fit: {} % is left", *asked_ppb as f64 / 1e7, *left_ppb as f64 / 1e7)]
+    #[error(
+        "a share of {} % of the disk's time does not fit: {} % is left",
+        *asked_ppb as f64 / 1e7,
+        *left_ppb as f64 / 1e7
+    )]
     ShareTooLarge {
         /// Parts per billion asked for.
         asked_ppb: u64,

@@ -16,6 +16,9 @@ use crate::disk::{Op, Purpose, VolumeId};
 use crate::nbd::{ANSWER_UNITS, Errno};
 use crate::server::Server;
 
+/// Units of work of a look at a block that may be given up: 0.4 us if it is.
+const CLEAR_UNITS: u32 = 4;
+
 /// Who waits for a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FlushFor {
@@ -224,24 +227,35 @@ impl Server {
         self.poke(volume);
     }
 
-    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes that
-    /// wait now, and covered those blocks, still fail: they were asked for before.
+    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes
+    /// that wait now, and covered those blocks, still fail: they were asked for before.
     pub(crate) fn clear(&mut self, volume: VolumeId, token: u64) {
-        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
-        let (flushes, why) = (&mut state.flushes, state.write_error);
-        self.cache.give_up_failing(volume, |epoch| flushes.write_failed(epoch, why));
-        if std::mem::take(&mut flushes.lost) {
+        let looks = self.cache.cached_blocks(volume) as u32;
+        let state = self.volume_mut(volume);
+        state.clearing.push(token);
+        state.clear_looks = looks;
+        if std::mem::take(&mut state.flushes.lost) {
             // What can be read instead is covered by no flush either, until the next one succeeds.
             self.cache.durability.unsettled(volume);
         }
-        flushes.failing = false;
-        state.clearing.push(token);
-        self.poke(volume);
+        self.volume_mut(volume).flushes.failing = false;
+        self.clear_on(volume);
     }
 
-    /// Answers `clear` when no block that was given up is in flight any more: what can be read does not change after that.
+    /// Looks for blocks to be given up, a step at a time. Answers `clear` when none of those is in flight any more: what
+    /// can be read does not change after that.
     pub(crate) fn clear_on(&mut self, volume: VolumeId) {
-        if self.cache.volume(volume).given_up == 0 {
+        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        if state.clear_looks > 0 {
+            let most = state.clear_looks.min(self.work.left() / CLEAR_UNITS).max(1);
+            let (flushes, why) = (&mut state.flushes, state.write_error);
+            let looked = self.cache.give_up_failing(volume, most, |epoch| flushes.write_failed(epoch, why));
+            // Fewer: there are no more.
+            state.clear_looks -= if looked == most { looked } else { state.clear_looks };
+            self.charge(self.tenant_of(volume), CLEAR_UNITS * looked);
+            self.poke(volume);
+        }
+        if self.volume(volume).clear_looks == 0 && self.cache.volume(volume).given_up == 0 {
             while let Some(token) = self.volume_mut(volume).clearing.pop() {
                 if planted!(ClearForgetsLaterLoss) {
                     self.volume_mut(volume).flushes.lost = false;
@@ -422,6 +436,27 @@ mod tests {
     }
 
     #[test]
+    fn a_drain_waits_for_a_flush_of_its_own() {
+        let mut rig = Rig::with(16, |spec| spec.write_cache = WriteCache::Unsafe);
+        rig.command(8, Command::SetWriteCache(VOLUME, WriteCache::Volatile));
+        assert_eq!(rig.ops(), [Op::Flush]);
+        // Not covered by the flush in the device, which is for the change of the write cache.
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.command(9, Command::Drain);
+        let at = rig.ops().iter().position(|&op| op == Op::Flush).unwrap();
+        rig.complete(at, Ok(()));
+        assert!(rig.report(9).is_none(), "an earlier flush was taken for the drain's");
+        assert_eq!(rig.ops(), [WRITE]);
+        rig.complete(0, Ok(()));
+        assert!(rig.report(9).is_none());
+        assert_eq!(rig.ops(), [Op::Flush]);
+        rig.complete(0, Ok(()));
+        assert!(matches!(rig.report(9), Some(Report::Drained { failed }) if failed.is_empty()));
+        assert!(rig.is_done(8));
+        assert_eq!(rig.medium[0], 7);
+    }
+
+    #[test]
     fn a_volume_is_closed_while_what_was_left_unflushed_is_flushed() {
         let mut rig = with_unflushed_neighbour();
         rig.command(9, Command::CloseVolume { volume: VolumeId(1), discard: false });
@@ -514,6 +549,32 @@ mod tests {
         rig.ask(5, command::FLUSH, 0, 0, 0);
         rig.complete_all();
         assert_eq!((rig.answer(4), rig.answer(5)), (FAILED, FAILED), "its content may be gone");
+    }
+
+    #[test]
+    fn clear_looks_at_a_large_cache_in_steps_that_its_tenant_pays_for() {
+        let mut rig = retrying();
+        rig.complete(0, BAD);
+        for at in 0..crate::rig::VOLUME_BYTES as u64 >> 20 {
+            rig.ask(100 + at, command::READ, 0, at << 20, 1 << 20);
+            rig.complete_all();
+        }
+        // The block that failed is looked at last.
+        let id = rig.server.cache.lookup(VOLUME, 0).unwrap();
+        rig.server.cache.look_last(VOLUME, id);
+        let (cached, mut looks) = (rig.server.cache.cached_blocks(VOLUME), 0);
+        assert!(is_failing(&rig) && cached > 1000, "{cached}");
+        (rig.lazy, rig.units_max) = (true, 0);
+        rig.spent_ns.clear();
+        rig.command(9, Command::ClearVolume(VOLUME));
+        while !rig.is_done(9) {
+            assert!(is_failing(&rig) && rig.work_once(), "after {looks} steps");
+            looks += 1;
+        }
+        assert!(!is_failing(&rig) && looks >= cached * u64::from(CLEAR_UNITS) / u64::from(crate::work::STEP_UNITS) - 1);
+        assert!(rig.units_max <= crate::work::STEP_UNITS + 8, "{}", rig.units_max);
+        assert!(rig.spent_ns[&TenantId(0)] >= cached * 100 * u64::from(CLEAR_UNITS), "{:?}", rig.spent_ns);
+        assert_eq!(rig.content(0), 1, "what the device has");
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub(crate) struct Volume {
     pub(crate) restricting: Option<Restricting>,
     /// Whom to tell when everything that was given up is out of the device.
     pub(crate) clearing: Vec<u64>,
+    /// Blocks that it is still to look at.
+    pub(crate) clear_looks: u32,
     /// Its last flush, before the server stops, was begun.
     pub(crate) draining: bool,
     /// Stands on the agenda.
@@ -156,6 +158,7 @@ impl Volume {
             changing: None,
             restricting: None,
             clearing: Vec::new(),
+            clear_looks: 0,
             draining: false,
             poked: false,
         }

@@ -22,8 +22,8 @@ use crate::store::{Chosen, Identity, Simulated, Store};
 pub const SIM: &str = "sim:";
 /// The disk that a new server starts with.
 const FIRST: &str = "default";
-/// How long a start waits for disks to be opened, and then for their volumes. Less than a drive needs to spin up, so such
-/// a disk comes later; on others both are done in milliseconds.
+/// How long a start waits for disks to be opened, and then for their volumes. Less than a drive needs to spin up, so
+/// such a disk comes later; on others both are done in milliseconds.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why a disk that takes longer is offline.
 const HANGS: &str = "its file system does not answer; the disk is opened when it does";

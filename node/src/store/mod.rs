@@ -49,7 +49,12 @@ use crate::quantity::{Name, Size};
 pub enum StoreError {
     #[error("{} of space do not fit into {}: {} are free", Size(*asked), directory.display(), Size(*free).rounded())]
     NoSpace { asked: u64, free: u64, directory: PathBuf },
-    #[error("the file system at {} takes files of at most {}, not {}", directory.display(), Size(*limit).rounded(), Size(*asked).rounded())]
+    #[error(
+        "the file system at {} takes files of at most {}, not {}",
+        directory.display(),
+        Size(*limit).rounded(),
+        Size(*asked).rounded()
+    )]
     TooLarge { asked: u64, limit: u64, directory: PathBuf },
     #[error("the file system at {} cannot allocate files", directory.display())]
     NoAllocation { directory: PathBuf },
@@ -57,7 +62,11 @@ pub enum StoreError {
     Unclaimed(PathBuf),
     #[error("the server is shutting down")]
     Cancelled,
-    #[error("{error}; and {} could not be made as it was ({undo}): the volume has its old size, and growing it again finishes the job", path.display())]
+    #[error(
+        "{error}; and {} could not be made as it was ({undo}): the volume has its old size, and growing it again \
+         finishes the job",
+        path.display()
+    )]
     NotUndone { error: Box<StoreError>, path: PathBuf, undo: io::Error },
     #[error("{error}; and what there was of it could not be removed at {} ({undo})", path.display())]
     NotRemoved { error: Box<StoreError>, path: PathBuf, undo: io::Error },
@@ -125,8 +134,8 @@ impl Store {
         crate::probe::remove_left_over(directory);
         let (profile, unreadable) = profile::read(&identity.profile);
         if !unreadable.is_empty() {
-            let values = unreadable.join(", ");
-            tracing::warn!(disk = %directory.display(), values, "its profile has values that this server does not know");
+            let (disk, values) = (directory.display(), unreadable.join(", "));
+            tracing::warn!(%disk, values, "its profile has values that this server does not know");
         }
         let known = Mutex::new(Known { profile, scheduling: identity.scheduling });
         Ok(Store {

@@ -124,8 +124,8 @@ impl Scheduling {
         Chosen { name, reason, settings }
     }
 
-    /// The one place where a policy is chosen. What an operator says goes before what is known of the disk; of a disk of which
-    /// nothing is known, nobody can tell what insulating its tenants would cost.
+    /// The one place where a policy is chosen. What an operator says goes before what is known of the disk; of a disk
+    /// of which nothing is known, nobody can tell what insulating its tenants would cost.
     fn choose_policy(&self, disk: &str, model: Option<&Model>, profile: &Profile) -> (PolicyName, String) {
         let how = match needs_slices(model, profile) {
             Some((true, source)) => Ok(format!("by slices of disk time, {source}")),

@@ -1,8 +1,9 @@
 //! A simulated disk: a directory like any other, with the description of a drive in its `disk.toml`.
 //!
 //! The data of its volumes is in sparse files, but each volume has its place on the drive, as if it were a partition:
-//! contiguous, found first fit, kept in its specification. The place decides how long requests take; the data is where it is. The
-//! description is kept with the disk, of presets too: what was measured on it yesterday is what it is tomorrow.
+//! contiguous, found first fit, kept in its specification. The place decides how long requests take; the data is where
+//! it is. The description is kept with the disk, of presets too: what was measured on it yesterday is what it is
+//! tomorrow.
 
 use std::io::Read;
 
@@ -93,7 +94,8 @@ fn read(source: &str) -> Result<String, String> {
     }
 }
 
-/// Where a volume of `bytes` fits first among those at `taken` (start and bytes); else the longest stretch that is free.
+/// Where a volume of `bytes` fits first among those at `taken` (start and bytes); else the longest stretch that is
+/// free.
 pub fn find_place(size: u64, taken: &[(u64, u64)], bytes: u64) -> Result<u64, u64> {
     let gaps = gaps(size, taken);
     let fit = gaps.iter().find(|(start, end)| end - start >= bytes);

@@ -136,8 +136,8 @@ impl Files<'_> {
         }
     }
 
-    /// Extends the data file to what the specification says. What it has beyond the published specification (a growth that was
-    /// cut off, which may be allocated and not yet zero-written) was never a volume's: it goes first.
+    /// Extends the data file to what the specification says. What it has beyond the published specification (a growth
+    /// that was cut off, which may be allocated and not yet zero-written) was never a volume's: it goes first.
     fn allocate(&self, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let data = File::options().write(true).open(self.data())?;
         let before = self.published()?.map_or(0, |spec| spec.file_bytes());
@@ -298,8 +298,9 @@ fn publish_data(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Data under a hidden name, which creations and deletions that were cut off left in a directory of volumes, gets its own
-/// name if it has a specification, and is removed otherwise. What changes left of specifications is removed. True if something was done.
+/// Data under a hidden name, which creations and deletions that were cut off left in a directory of volumes, gets its
+/// own name if it has a specification, and is removed otherwise. What changes left of specifications is removed. True
+/// if something was done.
 pub fn recover(directory: &Path, file: &str) -> io::Result<bool> {
     let Some(rest) = file.strip_prefix('.').filter(|rest| rest.ends_with(".tmp")) else { return Ok(false) };
     let path = directory.join(file);

@@ -14,6 +14,7 @@
 mod certificates;
 mod identity;
 mod pump;
+mod slice;
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -60,14 +61,14 @@ impl Tls {
     /// Reads the certificates and starts the threads, which live as long as the process.
     pub fn start(config: &config::Tls) -> anyhow::Result<Arc<Tls>> {
         let certificates = Certificates::read(config)?;
-        let start = |name: &str, threads| -> anyhow::Result<&'static Runtime> {
+        let start = |name: &str, threads, begin: fn()| -> anyhow::Result<&'static Runtime> {
             let mut builder = Builder::new_multi_thread();
-            builder.worker_threads(threads).thread_name(name).enable_all();
+            builder.worker_threads(threads).thread_name(name).enable_all().on_thread_start(begin);
             let runtime = builder.event_interval(EVENT_INTERVAL).global_queue_interval(EVENT_INTERVAL).build();
             Ok(Box::leak(Box::new(runtime.context("cannot start the TLS threads")?)))
         };
-        let handshakes = start("tls handshake", 1)?.handle().clone();
-        let pumps = start("tls", threads())?.handle().clone();
+        let handshakes = start("tls handshake", 1, || ())?.handle().clone();
+        let pumps = start("tls", threads(), slice::shorten)?.handle().clone();
         let (busy, idle) = mpsc::channel(1);
         let (busy, idle) = (std::sync::Mutex::new(Some(busy)), Mutex::new(idle));
         Ok(Arc::new(Tls { certificates, handshakes, pumps, busy, idle }))

@@ -5,6 +5,10 @@
 //! and the disk's thread does not take yet, and what is encrypted and the client does not take yet, at most a turn's
 //! bytes of each.
 //!
+//! A client can make bytes expensive: a record of 27 bytes updates the keys, and rustls breaks the
+//! connection off only after 32 updates without data between them. So a turn ends when it has taken its time, too, and
+//! keeps what it has not decrypted for the next one.
+//!
 //! Ends: a client that ends its side (TLS close_notify, or FIN) ends the requests; the disk's thread answers as it
 //! would any other client and closes. What it has sent is then encrypted and sent whole, followed by close_notify and
 //! FIN; the client has a moment to read them before the socket is closed. A client that breaks off is disconnected at
@@ -28,6 +32,9 @@ use tokio::time::{Instant, timeout};
 
 /// Bytes that a turn moves in each direction: four TLS records, some 50 µs.
 const TURN_BYTES: usize = 64 << 10;
+/// A turn that has decrypted for so long decrypts no more: several times what its bytes usually take. It is looked at
+/// after each 4 KiB, of which rustls makes at most some 150 records.
+const DECRYPTING_MAX: Duration = Duration::from_micros(200);
 /// While the client does not read, whether the disk's thread has closed is looked up this often.
 const HANGUP_CHECK: Duration = Duration::from_secs(1);
 /// How long a client may take nothing of its last replies, as on the disk's thread.
@@ -46,6 +53,8 @@ pub struct Pump<S> {
     client: S,
     tls: ServerConnection,
     disk: UnixStream,
+    /// Received, and left to the next turn; seldom anything.
+    received: Vec<u8>,
     /// Decrypted, and not yet taken by the disk's thread.
     requests: Vec<u8>,
     requests_taken: usize,
@@ -83,9 +92,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     pub fn new(client: S, mut tls: ServerConnection, disk: UnixStream) -> io::Result<Pump<S>> {
         // A turn encrypts only when everything before is sent: this is the bound.
         tls.set_buffer_limit(None);
-        let (requests, requests_end) = (Vec::new(), RequestsEnd::Open);
-        let mut pump =
-            Pump { client, tls, disk, requests, requests_taken: 0, requests_end, replies_ended: false, written: 0 };
+        let (received, requests, requests_end) = (Vec::new(), Vec::new(), RequestsEnd::Open);
+        let mut pump = Pump {
+            client,
+            tls,
+            disk,
+            received,
+            requests,
+            requests_taken: 0,
+            requests_end,
+            replies_ended: false,
+            written: 0,
+        };
         // What came behind the handshake.
         pump.take_decrypted()?;
         Ok(pump)
@@ -156,6 +174,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         if !self.pass_on(cx) || self.requests_end != RequestsEnd::Open || self.replies_ended {
             return Ok(Turn::Blocked);
         }
+        if !self.received.is_empty() {
+            let received = std::mem::take(&mut self.received);
+            self.decrypt(&received)?;
+            self.pass_on(cx);
+            return Ok(Turn::Moved);
+        }
         let mut buffer = ReadBuf::new(scratch);
         match Pin::new(&mut self.client).poll_read(cx, &mut buffer) {
             Poll::Pending => return Ok(Turn::Blocked),
@@ -169,8 +193,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(Turn::Moved)
     }
 
+    /// Decrypts for a turn's time, and keeps the rest.
     fn decrypt(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let started = Instant::now();
         while !bytes.is_empty() && self.requests_end == RequestsEnd::Open {
+            if started.elapsed() >= DECRYPTING_MAX {
+                self.received = bytes.to_vec();
+                break;
+            }
             if self.tls.read_tls(&mut bytes)? == 0 {
                 break;
             }
@@ -294,3 +324,6 @@ impl<S: AsyncWrite + Unpin> Write for Polled<'_, '_, S> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

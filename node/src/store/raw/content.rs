@@ -1,5 +1,5 @@
-//! What a device holds, as `blkid -p` (util-linux) sees it: it knows hundreds of signatures, and reads the device itself,
-//! not a cache.
+//! What a device holds, as `blkid -p` (util-linux) sees it: it knows hundreds of signatures, and reads the device
+//! itself, not a cache.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -137,8 +137,8 @@ impl Kernel {
         Ok(facts)
     }
 
-    /// The drives below a device: a partition's drive, what a logical volume or a RAID stands on. A loop device is one of
-    /// its own. What the kernel knows nothing of stands for itself.
+    /// The drives below a device: a partition's drive, what a logical volume or a RAID stands on. A loop device is one
+    /// of its own. What the kernel knows nothing of stands for itself.
     pub fn drives(&self, number: u64) -> BTreeSet<u64> {
         if self.text(number, "partition").is_some()
             && let Some(drive) = self.text(number, "../dev").and_then(|text| parse(&text))

@@ -6,9 +6,9 @@
 //!                                 └ at a start:  same name, same facts, large enough? ─► claim ─► served; else offline
 //! ```
 //!
-//! The whole device belongs to the volume: nothing of ours is written to it, so that what is on it can be taken over and
-//! taken away again. The price is that a device is known again only by what it says of itself (`kernel.rs`): where that is
-//! nothing, its size must be exactly what it was.
+//! The whole device belongs to the volume: nothing of ours is written to it, so that what is on it can be taken over
+//! and taken away again. The price is that a device is known again only by what it says of itself (`kernel.rs`): where
+//! that is nothing, its size must be exactly what it was.
 //!
 //! The claim is an open with O_EXCL, as `mount`, LVM and RAID do it: whoever has the device keeps us out, and we them.
 
@@ -111,7 +111,8 @@ impl RawError {
             RawError::NotTold { .. } => "sysfs has to be mounted at /sys; if descriptors or memory ran out, try again",
             RawError::TooSmall { .. } => "ask for less, leave the size out for all of it, or enlarge the device first",
             RawError::Another { .. } => {
-                "bring the right one back; or delete the volume, which leaves both devices as they are, and create it anew on this one"
+                "bring the right one back; or delete the volume, which leaves both devices as they are, and create it \
+                 anew on this one"
             }
             RawError::Blocks { .. } => "name a device with blocks of 512 to 4096 bytes",
             RawError::Open { .. } => "the server's user needs to read and write it: see its owner and group",
