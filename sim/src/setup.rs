@@ -138,7 +138,7 @@ impl Setup {
             operations: rng.pick(&[0, 300, 2000]),
             restarts: rng.pick(&[0, 100, 400, 1200]),
             restricts: Rng::new(seed ^ 0xacce55).pick(&[0, 0, 0, 2000]),
-            tls: Rng::new(seed ^ 0x71_5).pick(&[Tls::Off, Tls::Off, Tls::On, Tls::Require]),
+            tls: Rng::new(seed ^ 0x715).pick(&[Tls::Off, Tls::Off, Tls::On, Tls::Require]),
             changes_policy: Rng::new(seed ^ 0x90_11c7).one_in(3),
             kills: Rng::new(seed ^ 0x1_9).pick(&[0, 0, 100, 600]),
             clears: false,
