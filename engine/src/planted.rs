@@ -110,8 +110,6 @@ bugs! {
     RetiredFrameUsedAgain,
     /// Clean blocks keep the frames that were given up.
     FramesNeverRetire,
-    /// A loss that comes after `clear` was asked for, and before it is answered, is accepted too.
-    ClearForgetsLaterLoss,
     /// Requests of one tenant that hang leave no place in the device to others.
     HungRequestsTakeAllPlaces,
     /// A slice does not end as long as one of its requests hangs.
@@ -120,8 +118,6 @@ bugs! {
     ClosedBesideDeviceRequests,
     /// Who stops in the middle of a payload is never disconnected.
     StalledNotDisconnected,
-    /// Payloads that are not sent may have all frames of a tenant, those for its other volumes too.
-    StalledTakesAllFrames,
     /// A client that lost its access to a volume goes on.
     RevokedClientStays,
     /// A volume becomes read-only without the flush that makes its content final.

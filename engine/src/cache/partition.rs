@@ -96,7 +96,7 @@ impl Partition {
     /// nothing.
     pub(crate) fn leaves_room(&self, receiving: u32, frames: u32) -> bool {
         let room = (self.target / 2).saturating_sub(self.receiving - receiving);
-        self.volumes < 2 || planted!(StalledTakesAllFrames) || receiving == 0 || receiving + frames <= room / 2
+        self.volumes < 2 || receiving == 0 || receiving + frames <= room / 2
     }
 
     /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.

@@ -257,9 +257,6 @@ impl Server {
         }
         if self.volume(volume).clear_looks == 0 && self.cache.volume(volume).given_up == 0 {
             while let Some(token) = self.volume_mut(volume).clearing.pop() {
-                if planted!(ClearForgetsLaterLoss) {
-                    self.volume_mut(volume).flushes.lost = false;
-                }
                 self.report(token, Report::Done);
             }
         }
