@@ -241,8 +241,9 @@ impl Insulated {
     fn pass(&mut self, now: Nanos) -> bool {
         let count = self.tenants.len();
         for _ in 0..count {
-            let last = self.tenants[self.turn].as_ref();
-            if !planted!(TurnNotPassed) || last.is_none_or(|tenant| tenant.queue.is_empty()) {
+            let (depth, stuck) = (self.settings.depth, self.stuck);
+            let goes_on = |tenant: &Tenant| planted!(TurnNotPassed) && tenant.wants_disk(depth, stuck);
+            if !self.tenants[self.turn].as_ref().is_some_and(goes_on) {
                 self.turn = (self.turn + 1) % count;
             }
             if self.turn == 0 || !self.is_planned {
@@ -250,8 +251,8 @@ impl Insulated {
             }
             let length = self.lengths[self.turn];
             let Some(tenant) = &mut self.tenants[self.turn] else { continue };
-            let depth = tenant.depth(self.settings.depth, self.stuck);
-            if !tenant.wants_disk(self.settings.depth, self.stuck) && !tenant.is_expected(now) {
+            let places = tenant.depth(depth, stuck);
+            if !tenant.wants_disk(depth, stuck) && !tenant.is_expected(now) {
                 // In debt it stays; what is left over it loses.
                 (tenant.credit, tenant.saved) = (tenant.credit.min(0), 0);
                 tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
@@ -265,7 +266,7 @@ impl Insulated {
             if tenant.save(length.saturating_add(self.round_ns), is_time) {
                 self.looked = self.begun;
             }
-            let at_once = (depth as usize).saturating_sub(tenant.in_device as usize);
+            let at_once = (places as usize).saturating_sub(tenant.in_device as usize);
             if !tenant.queue.is_empty() {
                 tenant.meter.begin(tenant.queue.cost_ns(at_once, FOLLOWING_BYTES));
             }
