@@ -106,6 +106,8 @@ impl World {
             let flush = self.request(command::FLUSH, 0, 0, 0);
             self.follow(at, [flush].into())?;
             self.clear(at)?;
+            // Until it is answered, a flush may still fail because of what it gives up.
+            self.until("accepting a loss", 100 * SECOND, |world| world.asks.is_empty())?;
             self.volumes[at].trouble = Default::default();
         }
         let mut script = VecDeque::from([self.request(command::FLUSH, 0, 0, 0)]);
