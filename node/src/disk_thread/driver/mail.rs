@@ -159,12 +159,16 @@ impl<R: Reactor> Driver<R> {
             return;
         }
         let Client { volume, session, received, peer, seat, .. } = client;
+        let owner = self.tenants.get(&volume).copied();
         // An unknown volume has no tenant; its connection is closed before it has a turn.
-        let tenant = self.tenants.get(&volume).copied().unwrap_or(TenantId(0));
+        let tenant = owner.unwrap_or(TenantId(0));
         let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
         self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
-        self.turns.charge_to(tenant, ATTACH_NS);
+        // A connection to a volume that is gone must not cost another tenant.
+        if let Some(owner) = owner {
+            self.turns.charge_to(owner, ATTACH_NS);
+        }
         self.queue(conn);
     }
 }
