@@ -52,7 +52,8 @@ impl World {
                 self.volumes[volume.0 as usize].losses.push(*op);
             }
         }
-        for volume in &mut self.volumes {
+        // A volume that waits for an earlier server's requests has had its loss, and nothing was written since.
+        for volume in self.volumes.iter_mut().filter(|volume| !volume.fenced) {
             self.ops += 1;
             volume.history.begin_loss(self.ops, self.step);
             volume.losses.push(self.ops);
