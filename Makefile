@@ -9,6 +9,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PYTHON := /usr/bin/python3
 # The speed of a release with the assertions of a debug build.
 CHECKED := --profile checked
+# What the tests run comes from one build of the whole workspace: `-p` would build dependencies with other features.
+BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
@@ -48,23 +50,24 @@ test-rust: ## unit, property and scenario tests of all crates
 	cargo test --workspace $(CHECKED)
 
 test-planted: ## the simulation's checkers find every planted bug, the fuzzer's corpus some
-	cargo test $(CHECKED) -p sim --features planted-bugs --test planted
-	cargo test $(CHECKED) -p fuzz --features planted-bugs --test planted
+	cargo test --workspace $(CHECKED) --features sim/planted-bugs,fuzz/planted-bugs --test planted
 
 # With the assertions on, and few enough seeds for each change.
 test-swarm: ## some hundreds of simulated worlds
-	cargo run $(CHECKED) -p lab --bin aerogel-lab -- swarm --from 1000 --seeds 400
+	$(BUILD_CHECKED)
+	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 400
 
 swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --seeds $(SEEDS)
 
 test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../shared/data/traces)
 	@if [ -d $(TRACES) ]; then \
-		AEROGEL_TRACES=$(abspath $(TRACES)) cargo test $(CHECKED) -p lab --features whole-traces --test traces; \
+		AEROGEL_TRACES=$(abspath $(TRACES)) cargo test --workspace $(CHECKED) --features lab/whole-traces --test traces; \
 	else echo "test-traces: skipped, there is no directory $(TRACES) (TRACES=DIR names another)"; fi
 
 test-lab: ## quick experiments, and whether docs/claims.md still says what they find
-	cargo run $(CHECKED) -p lab --bin aerogel-lab -- run --quick --traces $(TRACES) --check docs/claims.md
+	$(BUILD_CHECKED)
+	$(TARGET)/checked/aerogel-lab run --quick --traces $(TRACES) --check docs/claims.md
 
 lab: ## all experiments in full; their figures go into docs/claims.md, their page into target/lab/report.html
 	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims.md
@@ -72,12 +75,12 @@ lab: ## all experiments in full; their figures go into docs/claims.md, their pag
 
 test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for some)
 	@scripts/setup test
-	cargo build $(CHECKED) -p node -p lab
+	$(BUILD_CHECKED)
 	$(PYTHON) tests/run.py $(addprefix -k ,$(ONLY))
 
 test-clients-long: ## the same with more rounds, databases, an emulated machine, crash images by the thousand
 	@scripts/setup long
-	cargo build $(CHECKED) -p node -p lab
+	$(BUILD_CHECKED)
 	$(PYTHON) tests/run.py --long $(addprefix -k ,$(ONLY))
 
 install: build ## install into PREFIX (/usr/local), below DESTDIR: program, man pages, completions, unit
@@ -89,7 +92,6 @@ deb: build ## a Debian package in target/debian
 
 readme: ## run the commands that the README shows
 	@scripts/setup test
-	cargo build --release -p node
 	PATH="$(abspath $(TARGET)/release):$$PATH" scripts/readme-check README.md
 
 bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick --only hits")

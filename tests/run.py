@@ -1,10 +1,12 @@
 #!/usr/bin/python3
 """Runs the tests with real clients: `tests/run.py [-k PATTERN]… [--long] [--list]`.
 
-The server under test is AEROGEL_BIN, or target/checked/aerogel as `make test` builds it.
+The server under test is AEROGEL_BIN, or target/checked/aerogel as `make test` builds it. Tests of modules that say
+`WAITS = True` spend their time waiting for timeouts: they run in a process of their own, beside all others.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -33,14 +35,16 @@ class Lines(unittest.TestResult):
     def say(self, word, test, reason=""):
         name = test.id().removeprefix("test_")
         took = time.monotonic() - getattr(self, "started", time.monotonic())
-        print(f"{word:<7} {took:6.1f} s  {name}{reason and ': ' + reason}", flush=True)
+        # In one piece, as two processes write.
+        sys.stdout.write(f"{word:<7} {took:6.1f} s  {name}{reason and ': ' + reason}\n")
+        sys.stdout.flush()
 
     def tell(self, test, error):
-        self.say("FAILED", test)
-        print(self._exc_info_to_string(error, test).rstrip())
-        if hasattr(test, "last_lines"):
-            print(test.last_lines())
-        sys.stdout.flush()
+        said = self._exc_info_to_string(error, test).rstrip()
+        case = getattr(test, "test_case", test)
+        if hasattr(case, "last_lines"):
+            said += f"\n{case.last_lines()}"
+        self.say("FAILED", test, f"\n{said}")
 
     def addSuccess(self, test):
         if not self.bad_parts:
@@ -60,7 +64,6 @@ class Lines(unittest.TestResult):
         if error is not None:
             self.bad_parts = True
             self.tell(part, error)
-            print(test.last_lines() if hasattr(test, "last_lines") else "")
 
     def addSkip(self, test, reason):
         # What needs minutes is left to `make test-long`; in CI nothing else may be left out.
@@ -77,6 +80,38 @@ def each(suite):
             yield from each(part)
         else:
             yield part
+
+
+def run(tests):
+    """(passed, failed, skipped)"""
+    result = Lines()
+    unittest.TestSuite(tests).run(result)
+    return result.passed, len(result.failures) + len(result.errors), len(result.skipped)
+
+
+class Beside:
+    """Tests that run in another process meanwhile."""
+
+    def __init__(self, tests):
+        self.counts, theirs = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            # Whatever happens, only this process's part of the work is left.
+            status = 1
+            try:
+                os.write(theirs, json.dumps(run(tests)).encode())
+                status = 0
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        os.close(theirs)
+
+    def join(self):
+        """Its counts; a process that died counts as a failure."""
+        with os.fdopen(self.counts, "rb") as counts:
+            said = counts.read()
+        _, status = os.waitpid(self.pid, 0)
+        return json.loads(said) if status == 0 else (0, 1, 0)
 
 
 def main():
@@ -100,12 +135,14 @@ def main():
         return 1
 
     started = time.monotonic()
-    result = Lines()
-    suite.run(result)
-    failed = len(result.failures) + len(result.errors)
+    waiting, others = [], []
+    for test in each(suite):
+        (waiting if getattr(sys.modules[type(test).__module__], "WAITS", False) else others).append(test)
+    beside = Beside(waiting)
+    passed, failed, skipped = map(sum, zip(run(others), beside.join()))
     took = time.monotonic() - started
-    print(f"real clients: {result.passed} passed, {failed} failed, {len(result.skipped)} skipped in {took:.0f} s")
-    return 1 if failed or not result.passed else 0
+    print(f"real clients: {passed} passed, {failed} failed, {skipped} skipped in {took:.0f} s")
+    return 1 if failed or not passed else 0
 
 
 if __name__ == "__main__":

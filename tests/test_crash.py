@@ -11,6 +11,9 @@ from harness.load import Load, content, describe
 from harness.server import MIB, STOP_SECONDS
 from harness.wait import until
 
+# For `tests/run.py`.
+WAITS = True
+
 ROUNDS = 20 if os.environ.get("AEROGEL_TEST_LONG") else 3
 
 

@@ -9,6 +9,9 @@ from harness.server import MIB, run
 from harness.throttle import Throttle, needed
 from harness.wait import until
 
+# For `tests/run.py`.
+WAITS = True
+
 # What waits in the block layer, and how fast it gets through: four seconds, far beyond what a start takes.
 BYTES = 2 * MIB
 BYTES_PER_SECOND = BYTES // 4

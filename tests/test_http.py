@@ -11,6 +11,9 @@ from harness.case import ServerCase
 from harness.server import MIB, UnixHTTP, memory_of
 from harness.wait import until
 
+# For `tests/run.py`.
+WAITS = True
+
 ATTACKERS = 2000
 # On a machine that does nothing else a command takes 50 ms and an open 5 ms.
 CLI_SECONDS, OPEN_SECONDS = 1, 0.1

@@ -9,6 +9,9 @@ from harness.case import ServerCase
 from harness.wait import until
 from harness.wire import Wire
 
+# For `tests/run.py`.
+WAITS = True
+
 # Commands on disks that answer take some 50 ms; the machine may be loaded. Before, they took for ever.
 PROMPT_SECONDS = 8
 

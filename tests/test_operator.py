@@ -16,6 +16,9 @@ from harness.case import ServerCase, SharedServerCase
 from harness.server import MIB, Server, UnixHTTP, run
 from harness.wait import until
 
+# For `tests/run.py`.
+WAITS = True
+
 USAGE = 2
 
 

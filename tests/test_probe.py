@@ -10,6 +10,9 @@ from harness.case import ServerCase
 from harness.server import COMMAND_SECONDS, MIB, run
 from harness.wait import until
 
+# For `tests/run.py`.
+WAITS = True
+
 # As short as it goes: what is tested is not how exact it is.
 SHORT = "3"
 

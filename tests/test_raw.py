@@ -14,6 +14,9 @@ from harness.loops import Loop, needed
 from harness.server import MIB, run
 from harness.wait import until
 
+# For `tests/run.py`.
+WAITS = True
+
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 ROUNDS = 20 if LONG else 3
 SIZE = 64 * MIB

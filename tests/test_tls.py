@@ -21,6 +21,9 @@ from harness.server import MIB, Failed, run
 from harness.wait import until
 from harness.wire import Closed, Wire
 
+# For `tests/run.py`.
+WAITS = True
+
 # Of a measurement, on a machine that does other work too.
 ATTEMPTS = 5
 REQUIRE = "tcp:127.0.0.1:0,tls=require"
