@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 
 import nbd
 from harness import places
@@ -383,6 +384,8 @@ class Servers(ServerCase):
         missing = self.scratch / "missing"
         files = f'[tls]\ncertificate = "{missing}/server-cert.pem"\nkey = "{missing}/server-key.pem"'
         secure = "tcp:127.0.0.1:0,tls=require"
+        taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(taken.close)
         for i, (said, more) in enumerate(
             (
                 ("--allow-insecure-remote", {"nbd": ["tcp:0.0.0.0:10809"]}),
@@ -391,6 +394,7 @@ class Servers(ServerCase):
                 (f"{missing}/server-cert.pem", {"nbd": [secure], "config": files}),
                 (f"{missing} does not exist", {"nbd": [f"unix:{missing}/nbd.sock"]}),
                 ("is not a socket", {"http": [f"unix:{__file__}"]}),
+                ("does another server run", {"nbd": [f"tcp:127.0.0.1:{taken.getsockname()[1]}"]}),
                 ("at most 107", {"nbd": [f"unix:{'x' * 108}"]}),
             )
         ):
@@ -480,8 +484,6 @@ class Servers(ServerCase):
 
     def test_readiness_is_told_to_systemd(self):
         """sd_notify: READY=1 when it serves, STOPPING=1 when it drains."""
-        import socket
-
         path = str(self.scratch / "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(path)

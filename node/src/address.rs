@@ -238,6 +238,15 @@ impl Tcp {
     }
 }
 
+/// The server's directory, before it is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Data<'a> {
+    /// Where it is, or will be.
+    pub directory: &'a Path,
+    /// No server has used it.
+    pub is_new: bool,
+}
+
 /// A listener of either kind.
 #[derive(Debug)]
 pub enum Listener {
@@ -248,11 +257,22 @@ pub enum Listener {
 }
 
 impl Address {
-    /// Refuses what [`Address::listen`] would refuse in any case, before anything is made. `data` is made later.
-    pub fn check(&self, allow_remote: bool, data: &Path) -> anyhow::Result<()> {
+    /// Refuses what [`Address::listen`] would refuse, before the server makes anything. If its directory is not new, a
+    /// killed server may still listen; then [`Address::listen`] says whether the address is free.
+    pub fn check(&self, allow_remote: bool, data: &Data<'_>) -> anyhow::Result<()> {
         match self {
-            Address::Unix(path) => check_unix_path(path).and_then(|()| check_place(path, data)),
-            Address::Tcp(..) => self.resolve(allow_remote).map(|_| ()),
+            Address::Unix(path) => {
+                check_unix_path(path)?;
+                check_parent(path, data.directory)?;
+                if data.is_new { find_stale(path).map(|_| ()) } else { Ok(()) }
+            }
+            Address::Tcp(..) => {
+                let addresses = self.resolve(allow_remote)?;
+                if data.is_new {
+                    std::net::TcpListener::bind(&addresses[..]).with_context(|| self.is_taken())?;
+                }
+                Ok(())
+            }
         }
     }
 
@@ -262,16 +282,15 @@ impl Address {
             Address::Unix(path) => listen_unix(path, Permissions::default().mode(), None).map(Listener::Unix),
             Address::Tcp(..) => {
                 let addresses = self.resolve(allow_remote)?;
-                let listener = TcpListener::bind(&addresses[..]).await.with_context(|| {
-                    format!(
-                        "cannot listen at {self} (does another server run there? name other addresses with --nbd and \
-                         --http)"
-                    )
-                })?;
+                let listener = TcpListener::bind(&addresses[..]).await.with_context(|| self.is_taken())?;
                 tcp.apply(&listener).with_context(|| format!("cannot set the TCP options of {self}"))?;
                 Ok(Listener::Tcp(listener))
             }
         }
+    }
+
+    fn is_taken(&self) -> String {
+        format!("cannot listen at {self} (does another server run there? name other addresses with --nbd and --http)")
     }
 
     /// The addresses of a host, if it may be listened at; none of a Unix socket.
@@ -292,7 +311,7 @@ impl Address {
 
 impl NbdAddress {
     /// As [`Address::check`]; and the group exists.
-    pub fn check(&self, allow_remote: bool, data: &Path) -> anyhow::Result<()> {
+    pub fn check(&self, allow_remote: bool, data: &Data<'_>) -> anyhow::Result<()> {
         self.address.check(self.is_secure() || allow_remote, data)?;
         self.group().map(|_| ())
     }
@@ -326,8 +345,8 @@ impl Listener {
     }
 }
 
-/// Refuses a path at which no socket can be made.
-fn check_place(path: &Path, data: &Path) -> anyhow::Result<()> {
+/// Refuses a path in no directory. That of the server is made later.
+fn check_parent(path: &Path, data: &Path) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() && std::path::absolute(parent)? != std::path::absolute(data)? {
         bail!(
@@ -336,12 +355,7 @@ fn check_place(path: &Path, data: &Path) -> anyhow::Result<()> {
             parent.display()
         );
     }
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            bail!("{} exists and is not a socket: move it away or name another path", path.display())
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// Refuses paths that do not fit into a socket address.
@@ -360,22 +374,7 @@ pub fn check_unix_path(path: &Path) -> anyhow::Result<()> {
 /// Listens at a Unix socket with this mode and this group. A socket file that nobody answers at is replaced.
 pub fn listen_unix(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result<UnixListener> {
     check_unix_path(path)?;
-    let found = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        found => Some(found.with_context(|| format!("cannot look at {}", path.display()))?),
-    };
-    if let Some(found) = found {
-        if !found.file_type().is_socket() {
-            bail!("{} exists and is not a socket: move it away or name another path", path.display());
-        }
-        match UnixStream::connect(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
-            Ok(_) => bail!("another process listens at {}: stop it or name another path", path.display()),
-            Err(error) => bail!(
-                "whether another process listens at {} cannot be found out ({error}): remove it or name another path",
-                path.display()
-            ),
-        }
+    if find_stale(path)? {
         std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {}", path.display()))?;
     }
     let listener = UnixListener::bind(path).with_context(|| format!("cannot listen at unix:{}", path.display()))?;
@@ -384,6 +383,25 @@ pub fn listen_unix(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result
         return Err(error);
     }
     Ok(listener)
+}
+
+/// Whether a path is a socket that nobody answers at. A socket that is in use is an error, as is any other file.
+fn find_stale(path: &Path) -> anyhow::Result<bool> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found.with_context(|| format!("cannot look at {}", path.display()))?,
+    };
+    if !found.file_type().is_socket() {
+        bail!("{} exists and is not a socket: move it away or name another path", path.display());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Ok(_) => bail!("another process listens at {}: stop it or name another path", path.display()),
+        Err(error) => bail!(
+            "whether another process listens at {} cannot be found out ({error}): remove it or name another path",
+            path.display()
+        ),
+    }
 }
 
 /// The group first: no other group gets in meanwhile.

@@ -16,10 +16,10 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::address::{Address, Listener, NbdAddress, TlsMode, check_unix_path, listen_unix};
+use crate::address::{Address, Data, Listener, NbdAddress, TlsMode, check_unix_path, listen_unix};
 use crate::api::{self, Guard, Purpose};
 use crate::config::{Config, Limits, Log, LogFormat, Memory, ReactorKind, data_by_environment};
-use crate::control::{Control, Listening};
+use crate::control::{Control, Listening, Registry};
 use crate::handshakes::Handshakes;
 use crate::incidents;
 use crate::listen::{self, Door};
@@ -214,11 +214,12 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
 fn check(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
     check_unix_path(&config.api_socket())?;
     let nbd = config.nbd();
+    let data = Data { directory: &config.data, is_new: Registry::read(&config.data)?.is_none() };
     for address in &nbd {
-        address.check(config.allow_insecure_remote, &config.data)?;
+        address.check(config.allow_insecure_remote, &data)?;
     }
     for address in config.http() {
-        address.check(config.allow_insecure_remote, &config.data)?;
+        address.check(config.allow_insecure_remote, &data)?;
     }
     let needs_tls = nbd.iter().any(|address| address.tls != TlsMode::Off);
     needs_tls.then(|| Tls::start(&config.tls)).transpose()
