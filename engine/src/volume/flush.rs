@@ -273,7 +273,7 @@ mod tests {
     use crate::event::{ConnId, Event, Session};
     use crate::nbd::wire::{command, command_flag as flag};
     use crate::rig::{Rig, VOLUME};
-    use crate::units::{BLOCK, MILLISECOND, SECOND};
+    use crate::units::{BLOCK, SECOND};
 
     const BAD: Result<(), Errno> = Err(Errno::Io);
     const FAILED: Option<u32> = Some(Errno::Io as u32);
@@ -416,37 +416,6 @@ mod tests {
         rig.command(9, Command::ClearVolume(VolumeId(1)));
         assert!(rig.is_done(9));
         assert_eq!(neighbours_flush(&mut rig), [Op::Flush]);
-    }
-
-    #[test]
-    fn the_servers_own_flush_is_neither_demand_of_the_tenant_nor_useful_work() {
-        for needs_slices in [true, false] {
-            let mut rig = Rig::new();
-            let kind = policy::Kind::Insulated;
-            let settings = policy::Settings { kind, needs_slices, ..*rig.server.device.settings() };
-            rig.command(8, Command::SetPolicy(Box::new(settings)));
-            let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::rig::VOLUME_BYTES as u64);
-            rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
-            rig.command(11, Command::OpenVolume(VolumeSpec { unflushed: true, ..plain }));
-            let books = |rig: &mut Rig| {
-                let snapshot = rig.server.snapshot();
-                let stats = snapshot.tenants.iter().find(|stats| stats.tenant == TenantId(1)).expect("the tenant");
-                (stats.wanting_ns, stats.worth_ns)
-            };
-            rig.wait(3 * MILLISECOND);
-            assert_eq!((rig.ops(), books(&mut rig)), (vec![Op::Flush], (0, 0)), "slices: {needs_slices}");
-            rig.complete_all();
-            // The disk is still held for the tenant, as after a request of a client.
-            rig.wait(5 * MILLISECOND);
-            assert_eq!(books(&mut rig), (0, 0), "slices: {needs_slices}");
-            rig.handle(Event::Attach { conn: OTHER, volume: VolumeId(1), session: Session::default() });
-            rig.ask_as(OTHER, 1, command::READ, 0, 0, BLOCK);
-            rig.wait(4 * MILLISECOND);
-            rig.complete_all();
-            let (wanting, worth) = books(&mut rig);
-            assert_eq!(wanting, 4 * MILLISECOND, "slices: {needs_slices}");
-            assert!(worth > 0 && worth <= wanting, "slices: {needs_slices}, {worth} ns");
-        }
     }
 
     #[test]
