@@ -390,7 +390,7 @@ fn cache_parts(sizing: &SizingView) -> String {
     }
 }
 
-/// R_time and R_cache.
+/// R_time and R_cache; `?` while the load of the tenant, and so R_cache, is not known.
 fn r_parts(sizing: &SizingView) -> String {
     let cache = sizing.cache_ratio.map_or("?".into(), |cache| format!("{cache:.2}"));
     format!("{:.2}x{cache}", sizing.time_ratio)
