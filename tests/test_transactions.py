@@ -9,10 +9,12 @@ from pathlib import Path
 from harness import wire
 from harness.case import SharedServerCase
 from harness.server import MIB
-from harness.transactions import BLOCK, Replay, Wrong, recorded
+from harness.transactions import BLOCK, Replay, Wrong, recorded, requests
 from harness.wire import Wire
 
 SIZE = 50 * MIB
+PAYLOAD = (wire.READ, wire.WRITE)
+PAYLOAD_BYTES_MAX = 32 * MIB
 # All of the volume in reads of this size.
 LOOK = MIB
 COUNT = 20_000 if os.environ.get("AEROGEL_TEST_LONG") else 4_000
@@ -51,8 +53,17 @@ class Transactions(SharedServerCase):
         logs = sorted(Path(os.environ.get("AEROGEL_NBD_TRACES", "/nonexistent")).glob("*.tr"))
         if not logs:
             self.skipTest("AEROGEL_NBD_TRACES names no directory with logs (set it for `make test-long`)")
+        replayed = 0
         for log in logs:
+            data = log.read_bytes()
+            if max(length for command, _, _, length in requests(data) if command in PAYLOAD) > PAYLOAD_BYTES_MAX:
+                print(f"        {log.name}: has requests above the server's 32 MiB")
+                continue
             with self.subTest(log=log.name):
-                replay, answered, _ = self.replayed(log.read_bytes())
+                replay, answered, name = self.replayed(data)
                 self.check_all(replay, replay.connection)
                 self.assertGreater(answered, 0)
+                self.server.cli("volume", "delete", name, "--yes", "--force")
+                replayed += answered
+        self.assertGreater(replayed, 0, "no log could be replayed")
+        print(f"        {replayed} requests replayed")

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -166,6 +167,12 @@ class PostgreSQL(Database):
         return [] if len(set(sums.split("|"))) == 1 else [f"pgbench's four sums differ: {sums}"]
 
 
+# What MariaDB warns of while the record is not removed yet, which it does in the background after a recovery: seen on a
+# plain directory, too.
+UNPURGED = "check\tWarning\tInnoDB: Clustered index record not found"
+PURGE_SECONDS = 60
+
+
 class MariaDB(Database):
     """With sysbench beside the ledger."""
 
@@ -198,7 +205,9 @@ class MariaDB(Database):
             "--skip-networking",
             "--innodb-flush-log-at-trx-commit=1",
             "--innodb-log-file-size=16M",
-            "--innodb-buffer-pool-size=32M",
+            # So large that a recovery needs one pass. With 32 MiB it needs several, and then one of some 300
+            # crashes of MariaDB 10.11.19 on a plain directory left a corrupt index.
+            "--innodb-buffer-pool-size=256M",
         ]
 
     def sql(self, text, check=True):
@@ -215,6 +224,13 @@ class MariaDB(Database):
         return [*self.bench, "--mysql-ignore-errors=1213,1205,1020", "run"]
 
     def problems(self):
-        """What its own checks find."""
-        found = self.sql("CHECK TABLE test.ledger, test.sbtest1, test.sbtest2 EXTENDED").stdout.splitlines()
-        return [line for line in found if not line.endswith("status\tOK")]
+        """What its own checks find: the first check may meet records that a recovery has not removed yet."""
+        for _ in range(PURGE_SECONDS):
+            found = self.sql("CHECK TABLE test.ledger, test.sbtest1, test.sbtest2 EXTENDED").stdout.splitlines()
+            found = [line for line in found if not line.endswith("status\tOK")]
+            if not all(UNPURGED in line for line in found):
+                break
+            if not found:
+                return []
+            time.sleep(1)
+        return found
