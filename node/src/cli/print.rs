@@ -327,7 +327,7 @@ fn round(policy: &PolicyView) -> String {
     match policy.round_seconds {
         Some(round) => {
             format!(
-                "{} at present, {longest}: so long a tenant waits for its slice, seldom twice that",
+                "{} at present, {longest} (--max-round): the longest wait of a tenant for its slice, seldom twice that",
                 duration(round)
             )
         }
