@@ -229,7 +229,9 @@ impl Control {
         if let Some(device) = &spec.device {
             message += &format!("; its data is {}, with what is on it", device.path.display());
         }
-        message += &asks_cache.then(|| cache_note(&tenant, before, spec.allotment.cache)).unwrap_or_default();
+        if asks_cache {
+            message += &cache_note(&tenant, before, spec.allotment.cache);
+        }
         self.done_with_slice(&name, &disk, &spec, message).await
     }
 
