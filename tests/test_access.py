@@ -1,13 +1,17 @@
 """Which clients may open a volume, and how: access lists, read-only volumes, descriptions."""
 
 import os
+import shutil
 import struct
+import tempfile
 import threading
+from pathlib import Path
 
 import nbd
 from harness import wire
 from harness.case import ServerCase
-from harness.server import MIB
+from harness.files import as_root
+from harness.server import MIB, STOP_SECONDS, Server, run
 from harness.wait import until
 from harness.wire import Closed, Wire
 
@@ -90,6 +94,36 @@ class Access(ServerCase):
         self.assertIn("exclude", self.server.refused("volume", "set", "db", "--allow", "nobody", "--allow", "any"))
         self.assertEqual(self.server.json("volume", "show", "db")["allow"], ["any"])
 
+    def test_subjects_are_taken_as_openssl_prints_them_for_rfc2253(self):
+        self.server.create("db", "1MiB", "--allow", "cert:subject=CN=db1,O=Example")
+        self.assertEqual(self.server.json("volume", "show", "db")["allow"], ["cert:CN=db1,O=Example"])
+        for rule in ("cert:subject=O = Example, CN = db1", "cert:O = Example, CN = db1", "cert:/O=Example/CN=db1"):
+            self.assertIn("RFC2253", self.server.refused("volume", "set", "db", "--allow", rule))
+        self.assertEqual(self.server.json("volume", "show", "db")["allow"], ["cert:CN=db1,O=Example"])
+
+    def test_clients_that_the_list_refuses_are_counted_and_logged(self):
+        def counted():
+            metrics = self.server.metrics()
+            volume = metrics['aerogel_volume_access_refusals_total{disk="default",volume="theirs",tenant="theirs"}']
+            return volume, metrics['aerogel_nbd_connections_refused_total{limit="access"}']
+
+        self.server.create("theirs", "1MiB", "--allow", OTHER)
+        self.server.create("mine", "1MiB")
+        self.assertEqual(counted(), (0, 0))
+        connection = self.wire()
+        for name in ("absent", "theirs", "mine"):
+            connection.go(name, option=wire.INFO)
+        until("it to be counted", lambda: counted() == (1, 1))
+        self.assertIn("volume 'theirs' is hidden from the client by its access list", self.server.log())
+        self.assertIn(f"user {os.getuid()}", self.server.log())
+        with self.assertRaises(Closed):
+            self.wire().export_name("theirs")
+        for _ in range(98):
+            self.assertEqual(connection.go("theirs"), wire.ERR_UNKNOWN)
+        until("all to be counted", lambda: counted() == (100, 100))
+        # Ten in a window of ten seconds, of which this may have seen some.
+        self.assertLess(self.server.log().count("is hidden from the client"), 100)
+
     def test_revoking_disconnects_and_spares_the_others(self):
         self.server.create("db", "1MiB", "--allow", OWN)
         self.server.create("other", "1MiB")
@@ -109,6 +143,8 @@ class Access(ServerCase):
         self.assertEqual(reader.simple(5)[1:], (0, b"hello"))
         self.allow("db", "nobody")
         self.assertTrue(reader.closed())
+        self.assertEqual(self.server.metrics()['aerogel_nbd_disconnects_total{reason="revoked"}'], 2)
+        self.assertEqual(self.server.log().count("its access was revoked"), 2)
 
     def test_a_writer_that_may_only_read_from_now_on_is_disconnected(self):
         self.server.create("db", "1MiB")
@@ -210,3 +246,60 @@ class Access(ServerCase):
             for client in clients:
                 client.join()
         self.assertTrue(any(opened), "nobody got in while everybody might")
+
+
+class Sockets(ServerCase):
+    """Other users reach a Unix socket by its mode or its group, and then the access lists tell them apart."""
+
+    USER, STRANGER, GROUP = 54321, 54322, 54323
+
+    def setUp(self):
+        super().setUp()
+        as_root()
+        # A directory that everybody can enter.
+        self.public = Path(tempfile.mkdtemp(prefix="aerogel-", dir="/var/tmp"))
+        self.addCleanup(shutil.rmtree, self.public)
+        self.public.chmod(0o755)
+
+    def opened(self, socket, user, group=STRANGER):
+        """Whether a process of this user and group opens the volume `db`, and what it says if not."""
+        uri = f"nbd+unix:///db?socket={self.public / socket}"
+        identity = ("setpriv", "--reuid", user, "--regid", group, "--clear-groups")
+        done = run(*identity, "nbdinfo", "--size", uri, check=False)
+        return done.returncode == 0 or done.stderr
+
+    def test_mode_and_group_let_other_users_in(self):
+        options = {"own": "", "all": ",mode=0666", "group": f",group={self.GROUP}"}
+        named = [f"unix:{self.public}/{name}{options}" for name, options in options.items()]
+        server = self.serve(nbd=named)
+        self.assertEqual(server.json("status")["nbd"][1:], named)
+        server.create("db", "1MiB", "--allow", f"user:{self.USER}")
+        self.assertEqual(self.opened("all", self.USER), True)
+        self.assertEqual(self.opened("group", self.USER, self.GROUP), True)
+        for socket in ("own", "group"):
+            self.assertIn("Permission denied", self.opened(socket, self.USER))
+        for socket in ("all", "group"):
+            self.assertIn("no export", self.opened(socket, self.STRANGER, self.GROUP))
+        found = (self.public / "group").stat()
+        self.assertEqual((found.st_mode & 0o777, found.st_uid, found.st_gid), (0o660, 0, self.GROUP))
+
+    def test_the_configuration_says_the_same(self):
+        table = f'{{ address = "unix:{self.public}/all", mode = "0666", group = "{self.GROUP}" }}'
+        server = Server(self.scratch, config=f'nbd = ["unix:{self.scratch}/data/nbd.sock", {table}]')
+        self.servers.append(server)
+        self.addCleanup(server.kill)
+        command = server.command()
+        del command[command.index("--nbd") : command.index("--nbd") + 2]
+        server.command = lambda: command
+        server.start()
+        server.create("db", "1MiB", "--allow", f"user:{self.USER}")
+        self.assertEqual(self.opened("all", self.USER), True)
+
+    def test_an_unknown_group_is_refused_before_anything_is_made(self):
+        server = Server(self.scratch, nbd=[f"unix:{self.public}/a,group=no-such-group"])
+        self.servers.append(server)
+        self.addCleanup(server.kill)
+        server.spawn()
+        self.assertNotEqual(server.process.wait(STOP_SECONDS), 0)
+        self.assertIn("there is no group 'no-such-group': create it", server.log())
+        self.assertFalse(server.data.exists())

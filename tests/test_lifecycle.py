@@ -1,9 +1,11 @@
 """Volumes, disks and servers through the command line: made, shown, changed, kept across restarts, deleted."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
+import socket
 
 import nbd
 from harness import places
@@ -63,6 +65,11 @@ class Volumes(SharedServerCase):
         self.server.create(name, "1MiB")
         self.assertEqual(self.server.open(name).get_size(), MIB)
         self.server.cli("volume", "delete", name, "--yes", "--force")
+
+    def test_a_cache_that_does_not_fit_is_refused_in_units_of_people(self):
+        said = self.server.refused("volume", "set", self.volume(), "--cache", "100GiB")
+        self.assertRegex(said, r"a cache of 100GiB does not fit: [\d.]+[KM]iB are not promised")
+        self.assertNotIn("bytes", said)
 
     def test_larger_than_the_disk(self):
         free = shutil.disk_usage(self.server.data).free
@@ -375,6 +382,75 @@ class Servers(ServerCase):
         self.assertIn("nbd.sock", server.log())
         self.assertEqual(server.socket.read_text(), "not a socket")
 
+    def test_nothing_is_made_for_a_configuration_that_is_refused(self):
+        missing = self.scratch / "missing"
+        files = f'[tls]\ncertificate = "{missing}/server-cert.pem"\nkey = "{missing}/server-key.pem"'
+        secure = "tcp:127.0.0.1:0,tls=require"
+        taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(taken.close)
+        for i, (said, more) in enumerate(
+            (
+                ("--allow-insecure-remote", {"nbd": ["tcp:0.0.0.0:10809"]}),
+                ("--allow-insecure-remote", {"http": ["tcp:0.0.0.0:0"]}),
+                ("tls.certificate", {"nbd": [secure]}),
+                (f"{missing}/server-cert.pem", {"nbd": [secure], "config": files}),
+                (f"{missing} does not exist", {"nbd": [f"unix:{missing}/nbd.sock"]}),
+                ("is not a socket", {"http": [f"unix:{__file__}"]}),
+                ("does another server run", {"nbd": [f"tcp:127.0.0.1:{taken.getsockname()[1]}"]}),
+                ("at most 107", {"nbd": [f"unix:{'x' * 108}"]}),
+            )
+        ):
+            with self.subTest(said=said, **more):
+                server = Server(self.scratch, name=f"refused{i}", **more)
+                self.servers.append(server)
+                self.addCleanup(server.kill)
+                server.spawn()
+                self.assertNotEqual(server.process.wait(STOP_SECONDS), 0)
+                self.assertIn(said, server.log())
+                self.assertFalse(server.data.exists(), "the server's directory was made")
+
+    def test_a_clean_stop_removes_the_sockets(self):
+        server = self.serve()
+        sockets = (server.socket, server.http_socket, server.data / "api.sock")
+        self.assertTrue(all(path.is_socket() for path in sockets))
+        self.assertEqual(server.stop(), 0)
+        self.assertEqual([path for path in sockets if path.exists()], [])
+
+    def test_a_killed_server_is_waited_for_until_its_process_has_ended(self):
+        server = Server(self.scratch)
+        self.servers.append(server)
+        self.addCleanup(server.kill)
+        server.data.mkdir()
+        # This process takes the place of the killed one.
+        with open(server.data / "lock", "w+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write("process 1 on host there\n")
+            lock.flush()
+            server.spawn()
+            until("it to say what it waits for", lambda: "process 1 on host there" in server.log(), gone=server.ended)
+            self.assertIn("waiting up to 5 s", server.log())
+        until("it to serve", server.ready, gone=server.ended)
+        self.assertEqual(server.log().count("process 1 on host there"), 1)
+
+    def test_a_start_tells_which_volumes_the_server_before_did_not_flush(self):
+        server = self.serve()
+        server.create("v", "1MiB")
+        server.create("w", "1MiB")
+        server.open("v").pwrite(b"x" * 4096, 0)
+
+        def told():
+            return [line for line in server.log().splitlines() if "its last server ended without flushing" in line]
+
+        server.restart()
+        self.assertEqual(told(), [], "it ended in order")
+        server.kill()
+        server.start()
+        until("both to be told", lambda: len(told()) == 2)
+        self.assertEqual(sorted("volume=v" in line for line in told()), [False, True])
+        server.create("x", "1MiB")
+        server.restart()
+        self.assertEqual(len(told()), 2)
+
     def test_configuration_mistakes_name_the_nearest_key(self):
         server = Server(self.scratch, config='shutdwn_timeout = "5s"')
         self.servers.append(server)
@@ -410,8 +486,6 @@ class Servers(ServerCase):
 
     def test_readiness_is_told_to_systemd(self):
         """sd_notify: READY=1 when it serves, STOPPING=1 when it drains."""
-        import socket
-
         path = str(self.scratch / "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.bind(path)

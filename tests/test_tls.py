@@ -125,8 +125,10 @@ class Certificates(TlsCase):
         server = self.tls(more='client_certificates = "optional"')
         names = "DNS:db2.example,email:ops@example.net,IP:192.0.2.8,URI:spiffe://example/db2"
         other = self.authority.sign(self.scratch / "other", "client", "/O=Example/CN=db2", names)
+        shown = ("openssl", "x509", "-noout", "-subject", "-nameopt", "RFC2253", "-in", other / "client-cert.pem")
         rules = {
             "subject": "cert:CN=db2,O=Example",
+            "pasted": "cert:" + run(*shown).stdout.strip(),
             "dns": "name:DB2.example",
             "mail": "name:ops@example.net",
             "address": "name:192.0.2.8",

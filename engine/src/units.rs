@@ -45,6 +45,25 @@ fn mask(first: u64, past: u64) -> SectorMask {
     (((1u16 << past) - 1) & !((1u16 << first) - 1)) as SectorMask
 }
 
+const UNITS: [(&str, u32); 6] = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
+/// Bytes in the largest unit of which they are a whole number.
+pub fn exact(bytes: u64) -> String {
+    match UNITS.iter().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift)) {
+        Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
+        None => format!("{bytes}B"),
+    }
+}
+
+/// Bytes for people: at most one digit after the point, so not always exact.
+pub fn rounded(bytes: u64) -> String {
+    match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
+        Some((_, shift)) if bytes.is_multiple_of(1 << shift) => exact(bytes),
+        Some((unit, shift)) => format!("{:.1}{unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => exact(bytes),
+    }
+}
+
 /// A part of a disk's time, in parts per billion, rounded down so that three thirds fit into one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Share(u32);

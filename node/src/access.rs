@@ -154,9 +154,14 @@ impl FromStr for Rule {
                 Ok(id) if id != u32::MAX && id.to_string() == rule[5..] => Who::User(id),
                 _ => return wrong("a user is named by its number, as `id -u NAME` prints it"),
             },
-            Some(("cert", subject)) => match normalised(subject) {
+            Some(("cert", subject)) => match parse_subject(subject) {
                 Some(subject) => Who::Certificate(subject),
-                None => return wrong("a subject is a list such as CN=db1,O=Example"),
+                None => {
+                    return wrong(
+                        "a subject is a list such as CN=db1,O=Example, as `openssl x509 -noout -subject -nameopt \
+                         RFC2253` prints it",
+                    );
+                }
             },
             Some(("name", name)) if name.is_empty() || name.contains(char::is_whitespace) => {
                 return wrong("a name has letters and no spaces");
@@ -179,6 +184,25 @@ impl fmt::Display for Rule {
         }?;
         f.write_str(if self.read_only { READ_ONLY } else { "" })
     }
+}
+
+/// What `openssl x509 -subject` prints before the subject.
+const OPENSSL_PREFIX: &str = "subject=";
+
+/// The subject of a rule, normalised; with or without openssl's prefix. `None` if it is not in the form of RFC 2253
+/// (now RFC 4514). openssl's own forms have the reverse order: a rule in them would never match.
+fn parse_subject(text: &str) -> Option<String> {
+    let prefix = text.get(..OPENSSL_PREFIX.len()).filter(|start| start.eq_ignore_ascii_case(OPENSSL_PREFIX));
+    let subject = text[prefix.map_or(0, str::len)..].trim_start();
+    let is_rfc = |part: &&str| {
+        let Some((kind, value)) = part.split_once('=') else { return false };
+        let name = kind.trim_start();
+        let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+        let is_kind = is_name && !name.eq_ignore_ascii_case("subject");
+        // `O = Example, CN = db1`; and, of openssl 3.2, `O=Example, CN=db1`, which the prefix tells.
+        is_kind && !value.starts_with(' ') && !(prefix.is_some() && kind.starts_with(' '))
+    };
+    parts(subject).iter().all(is_rfc).then(|| normalised(subject)).flatten()
 }
 
 /// A subject without spaces around its parts, and with their types in capitals: `cn=db1, o=Example` and
@@ -253,7 +277,28 @@ mod tests {
         {
             assert_eq!(rule.parse::<Rule>().unwrap().to_string(), rule);
         }
-        assert_eq!("cert:cn=a, o = b".parse::<Rule>().unwrap().to_string(), "cert:CN=a,O=b");
+        assert_eq!("cert:cn=a, o=b".parse::<Rule>().unwrap().to_string(), "cert:CN=a,O=b");
+        // As it is pasted; also from a specification in which the prefix was kept.
+        for pasted in ["cert:subject=CN=a,O=b", "cert:SUBJECT=CN=a,O=b", "cert:subject=CN=a,O=b,ro"] {
+            let rule = pasted.parse::<Rule>().unwrap().to_string();
+            assert_eq!(rule.trim_end_matches(",ro"), "cert:CN=a,O=b");
+        }
+        assert_eq!("cert:2.5.4.3=#0c0161,O=\\ c".parse::<Rule>().unwrap().to_string(), "cert:2.5.4.3=#0c0161,O=\\ c");
+    }
+
+    #[test]
+    fn the_other_forms_of_openssl_are_refused() {
+        for wrong in [
+            "O = Ex, CN = a",
+            "subject=O = Ex, CN = a",
+            "subject=O=Ex, CN=a",
+            "/O=Ex/CN=a",
+            "subject= /O=Ex",
+            "subject=subject=CN=a",
+        ] {
+            let said = format!("cert:{wrong}").parse::<Rule>().unwrap_err();
+            assert!(said.contains("RFC2253"), "{said}");
+        }
     }
 
     #[test]

@@ -1,8 +1,11 @@
-//! Where to listen: `unix:PATH` or `tcp:HOST:PORT`, for NBD with `,tls=…`; and listening there, with stale sockets
-//! replaced and live ones not.
+//! Where to listen: `unix:PATH` or `tcp:HOST:PORT`, for NBD with options behind it; and listening there, with stale
+//! sockets replaced and live ones not.
+
+mod permissions;
 
 use std::fmt;
-use std::net::ToSocketAddrs;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
@@ -10,11 +13,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener};
 
+use self::permissions::Permissions;
 use crate::quantity::Time;
 
 /// Between probes of a peer that was silent for [`Tcp::keepalive`]; it ends with [`Tcp::user_timeout`], not with a
@@ -78,6 +82,8 @@ pub struct NbdAddress {
     pub address: Address,
     /// Whether it speaks TLS.
     pub tls: TlsMode,
+    /// Who may open it, if it is a Unix socket.
+    pub permissions: Permissions,
 }
 
 /// Whether a listener speaks TLS.
@@ -109,7 +115,18 @@ impl From<TlsMode> for engine::nbd::Tls {
 
 impl From<Address> for NbdAddress {
     fn from(address: Address) -> NbdAddress {
-        NbdAddress { address, tls: TlsMode::Off }
+        NbdAddress { address, tls: TlsMode::Off, permissions: Permissions::default() }
+    }
+}
+
+impl NbdAddress {
+    fn new(address: Address, tls: TlsMode, permissions: Permissions) -> Result<NbdAddress, String> {
+        if let (Address::Tcp(..), false) = (&address, permissions.is_default()) {
+            return Err(format!(
+                "'{address}{permissions}' has an option of Unix sockets: mode= and group= say who may open a file"
+            ));
+        }
+        Ok(NbdAddress { address, tls, permissions })
     }
 }
 
@@ -117,19 +134,37 @@ impl FromStr for NbdAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<NbdAddress, String> {
-        let Some((address, mode)) = text.rsplit_once(",tls=") else { return Ok(text.parse::<Address>()?.into()) };
-        let known = TlsMode::ALL.into_iter().find(|(name, _)| *name == mode);
-        let (_, tls) = known.ok_or_else(|| format!("'{mode}' in '{text}' is not off, on or require"))?;
-        Ok(NbdAddress { address: address.parse()?, tls })
+        let (mut address, mut tls, mut mode, mut group) = (text, None, None, None);
+        while let Some((before, option)) = address.rsplit_once(',') {
+            let (slot, value) = match option.split_once('=') {
+                Some(("tls", value)) => (&mut tls, value),
+                Some(("mode", value)) => (&mut mode, value),
+                Some(("group", value)) => (&mut group, value),
+                // Paths may have commas.
+                _ => break,
+            };
+            if slot.replace(value).is_some() {
+                return Err(format!("'{text}' has an option twice: write each once"));
+            }
+            address = before;
+        }
+        let known = |mode: &str| TlsMode::ALL.into_iter().find(|(name, _)| *name == mode).map(|(_, mode)| mode);
+        let tls = match tls {
+            Some(mode) => known(mode).ok_or_else(|| format!("'{mode}' in '{text}' is not off, on or require"))?,
+            None => TlsMode::Off,
+        };
+        let permissions = Permissions::new(mode, group).map_err(|why| format!("in '{text}', {why}"))?;
+        NbdAddress::new(address.parse()?, tls, permissions)
     }
 }
 
 impl fmt::Display for NbdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = TlsMode::ALL.into_iter().find(|(_, mode)| *mode == self.tls).map_or("", |(name, _)| name);
-        match self.tls {
-            TlsMode::Off => self.address.fmt(f),
-            _ => write!(f, "{},tls={name}", self.address),
+        let NbdAddress { address, tls, permissions } = self;
+        write!(f, "{address}{permissions}")?;
+        match TlsMode::ALL.into_iter().find(|(_, mode)| mode == tls) {
+            Some((name, mode)) if mode != TlsMode::Off => write!(f, ",tls={name}"),
+            _ => Ok(()),
         }
     }
 }
@@ -157,13 +192,18 @@ struct NbdAddressTable {
     address: Address,
     #[serde(default)]
     tls: TlsMode,
+    mode: Option<String>,
+    group: Option<String>,
 }
 
 impl<'de> Deserialize<'de> for NbdAddress {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         match NbdAddressForm::deserialize(from)? {
             NbdAddressForm::Text(text) => text.parse().map_err(serde::de::Error::custom),
-            NbdAddressForm::Table(NbdAddressTable { address, tls }) => Ok(NbdAddress { address, tls }),
+            NbdAddressForm::Table(NbdAddressTable { address, tls, mode, group }) => {
+                let permissions = Permissions::new(mode.as_deref(), group.as_deref());
+                permissions.and_then(|it| NbdAddress::new(address, tls, it)).map_err(serde::de::Error::custom)
+            }
         }
     }
 }
@@ -198,6 +238,15 @@ impl Tcp {
     }
 }
 
+/// The server's directory, before it is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Data<'a> {
+    /// Where it is, or will be.
+    pub directory: &'a Path,
+    /// No server has used it.
+    pub is_new: bool,
+}
+
 /// A listener of either kind.
 #[derive(Debug)]
 pub enum Listener {
@@ -208,33 +257,105 @@ pub enum Listener {
 }
 
 impl Address {
+    /// Refuses what [`Address::listen`] would refuse, before the server makes anything. If its directory is not new, a
+    /// killed server may still listen; then [`Address::listen`] says whether the address is free.
+    pub fn check(&self, allow_remote: bool, data: &Data<'_>) -> anyhow::Result<()> {
+        match self {
+            Address::Unix(path) => {
+                check_unix_path(path)?;
+                check_parent(path, data.directory)?;
+                if data.is_new { find_stale(path).map(|_| ()) } else { Ok(()) }
+            }
+            Address::Tcp(..) => {
+                let addresses = self.resolve(allow_remote)?;
+                if data.is_new {
+                    std::net::TcpListener::bind(&addresses[..]).with_context(|| self.is_taken())?;
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Listens. At a TCP address that other hosts can reach only if `allow_remote`.
     pub async fn listen(&self, allow_remote: bool, tcp: &Tcp) -> anyhow::Result<Listener> {
         match self {
-            Address::Unix(path) => listen_unix(path, 0o660).map(Listener::Unix),
-            Address::Tcp(host, port) => {
-                let addresses: Vec<_> = (host.as_str(), *port)
-                    .to_socket_addrs()
-                    .with_context(|| format!("cannot resolve the host of {self}"))?
-                    .collect();
-                if !allow_remote && addresses.iter().any(|a| !a.ip().is_loopback()) {
-                    bail!(
-                        "{self} can be reached from other hosts without encryption: listen at 127.0.0.1, for NBD \
-                         append ,tls=require, or allow it with --allow-insecure-remote (allow_insecure_remote = true \
-                         in the configuration)"
-                    );
-                }
-                let listener = TcpListener::bind(&addresses[..]).await.with_context(|| {
-                    format!(
-                        "cannot listen at {self} (does another server run there? name other addresses with --nbd and \
-                         --http)"
-                    )
-                })?;
+            Address::Unix(path) => listen_unix(path, Permissions::default().mode(), None).map(Listener::Unix),
+            Address::Tcp(..) => {
+                let addresses = self.resolve(allow_remote)?;
+                let listener = TcpListener::bind(&addresses[..]).await.with_context(|| self.is_taken())?;
                 tcp.apply(&listener).with_context(|| format!("cannot set the TCP options of {self}"))?;
                 Ok(Listener::Tcp(listener))
             }
         }
     }
+
+    fn is_taken(&self) -> String {
+        format!("cannot listen at {self} (does another server run there? name other addresses with --nbd and --http)")
+    }
+
+    /// The addresses of a host, if it may be listened at; none of a Unix socket.
+    fn resolve(&self, allow_remote: bool) -> anyhow::Result<Vec<SocketAddr>> {
+        let Address::Tcp(host, port) = self else { return Ok(Vec::new()) };
+        let found = (host.as_str(), *port).to_socket_addrs();
+        let addresses: Vec<_> = found.with_context(|| format!("cannot resolve the host of {self}"))?.collect();
+        if !allow_remote && addresses.iter().any(|a| !a.ip().is_loopback()) {
+            bail!(
+                "{self} can be reached from other hosts without encryption: listen at 127.0.0.1, for NBD append \
+                 ,tls=require, or allow it with --allow-insecure-remote (allow_insecure_remote = true in the \
+                 configuration)"
+            );
+        }
+        Ok(addresses)
+    }
+}
+
+impl NbdAddress {
+    /// As [`Address::check`]; and the group exists.
+    pub fn check(&self, allow_remote: bool, data: &Data<'_>) -> anyhow::Result<()> {
+        self.address.check(self.is_secure() || allow_remote, data)?;
+        self.group().map(|_| ())
+    }
+
+    /// As [`Address::listen`]. Nobody but the server's own user can open a Unix socket before its group is set.
+    pub async fn listen(&self, allow_remote: bool, tcp: &Tcp) -> anyhow::Result<Listener> {
+        match &self.address {
+            Address::Unix(path) => listen_unix(path, self.permissions.mode(), self.group()?).map(Listener::Unix),
+            address => address.listen(self.is_secure() || allow_remote, tcp).await,
+        }
+    }
+
+    fn is_secure(&self) -> bool {
+        self.tls == TlsMode::Require
+    }
+
+    fn group(&self) -> anyhow::Result<Option<u32>> {
+        self.permissions.group().map_err(|why| anyhow!("the listener {self} cannot be used: {why}"))
+    }
+}
+
+impl Listener {
+    /// Where it listens; `named` is the address that was asked for. The kernel chooses a port of 0.
+    pub fn actual(&self, named: &Address) -> io::Result<Address> {
+        Ok(match (named, self) {
+            (Address::Tcp(host, _), Listener::Tcp(listener)) => {
+                Address::Tcp(host.clone(), listener.local_addr()?.port())
+            }
+            _ => named.clone(),
+        })
+    }
+}
+
+/// Refuses a path in no directory. That of the server is made later.
+fn check_parent(path: &Path, data: &Path) -> anyhow::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() && std::path::absolute(parent)? != std::path::absolute(data)? {
+        bail!(
+            "cannot listen at unix:{}: the directory {} does not exist: create it, or name another path",
+            path.display(),
+            parent.display()
+        );
+    }
+    Ok(())
 }
 
 /// Refuses paths that do not fit into a socket address.
@@ -250,31 +371,51 @@ pub fn check_unix_path(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listens at a Unix socket with these permissions. A socket file that nobody answers at is replaced.
-pub fn listen_unix(path: &Path, mode: u32) -> anyhow::Result<UnixListener> {
+/// Listens at a Unix socket with this mode and this group. A socket file that nobody answers at is replaced.
+pub fn listen_unix(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result<UnixListener> {
     check_unix_path(path)?;
-    let found = match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        found => Some(found.with_context(|| format!("cannot look at {}", path.display()))?),
-    };
-    if let Some(found) = found {
-        if !found.file_type().is_socket() {
-            bail!("{} exists and is not a socket: move it away or name another path", path.display());
-        }
-        match UnixStream::connect(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
-            Ok(_) => bail!("another process listens at {}: stop it or name another path", path.display()),
-            Err(error) => bail!(
-                "whether another process listens at {} cannot be found out ({error}): remove it or name another path",
-                path.display()
-            ),
-        }
+    if find_stale(path)? {
         std::fs::remove_file(path).with_context(|| format!("cannot replace the stale socket {}", path.display()))?;
     }
     let listener = UnixListener::bind(path).with_context(|| format!("cannot listen at unix:{}", path.display()))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-        .with_context(|| format!("cannot set the permissions of {}", path.display()))?;
+    if let Err(error) = permit(path, mode, group) {
+        let _ = std::fs::remove_file(path);
+        return Err(error);
+    }
     Ok(listener)
+}
+
+/// Whether a path is a socket that nobody answers at. A socket that is in use is an error, as is any other file.
+fn find_stale(path: &Path) -> anyhow::Result<bool> {
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found.with_context(|| format!("cannot look at {}", path.display()))?,
+    };
+    if !found.file_type().is_socket() {
+        bail!("{} exists and is not a socket: move it away or name another path", path.display());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Ok(_) => bail!("another process listens at {}: stop it or name another path", path.display()),
+        Err(error) => bail!(
+            "whether another process listens at {} cannot be found out ({error}): remove it or name another path",
+            path.display()
+        ),
+    }
+}
+
+/// The group first: no other group gets in meanwhile.
+fn permit(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result<()> {
+    if let Some(group) = group {
+        std::os::unix::fs::chown(path, None, Some(group)).with_context(|| {
+            format!(
+                "{} cannot be given to the group {group}: the server's user has to be root or a member of it",
+                path.display()
+            )
+        })?;
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .with_context(|| format!("cannot set the permissions of {}", path.display()))
 }
 
 #[cfg(test)]
@@ -305,6 +446,39 @@ mod tests {
         assert!(parse(r#"nbd = [{ address = "tcp:h:1", tsl = "require" }]"#).is_err());
     }
 
+    #[test]
+    fn addresses_for_nbd_say_who_may_open_the_socket() {
+        for text in ["unix:/run/a,b.sock,mode=0666", "unix:a,group=kvm", "unix:a,mode=0660,group=7,tls=on"] {
+            assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), text);
+        }
+        let shuffled: NbdAddress = "unix:a,tls=on,group=7,mode=660".parse().unwrap();
+        assert_eq!(shuffled.to_string(), "unix:a,mode=0660,group=7,tls=on");
+        let table = r#"nbd = [{ address = "unix:a", mode = "0660", group = "7", tls = "on" }]"#;
+        let mut table = toml::from_str::<toml::Table>(table).unwrap();
+        assert_eq!(table.remove("nbd").unwrap().try_into::<Vec<NbdAddress>>().unwrap(), [shuffled]);
+        for (wrong, why) in [
+            ("unix:a,mode=0668", "mode=0668"),
+            ("unix:a,mode=0666,mode=0600", "twice"),
+            ("unix:a,group=", "group="),
+            ("tcp:127.0.0.1:1,mode=0666", "Unix"),
+            ("tcp:127.0.0.1:1,group=kvm", "Unix"),
+        ] {
+            let said = wrong.parse::<NbdAddress>().unwrap_err();
+            assert!(said.contains(why), "{wrong}: {said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_the_mode_that_was_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        for (options, mode) in [("", 0o660), (",mode=0666", 0o666), (",mode=0600", 0o600)] {
+            let address: NbdAddress = format!("unix:{}{options}", path.display()).parse().unwrap();
+            let _listener = address.listen(false, &Tcp::default()).await.unwrap();
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode, "{options}");
+        }
+    }
+
     #[tokio::test]
     async fn accepted_connections_notice_peers_that_are_gone() {
         let address: Address = "tcp:127.0.0.1:0".parse().unwrap();
@@ -320,13 +494,13 @@ mod tests {
     async fn stale_sockets_are_replaced_and_live_ones_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
-        let live = listen_unix(&path, 0o600).unwrap();
-        assert!(listen_unix(&path, 0o600).unwrap_err().to_string().contains("another process listens"));
+        let live = listen_unix(&path, 0o600, None).unwrap();
+        assert!(listen_unix(&path, 0o600, None).unwrap_err().to_string().contains("another process listens"));
         drop(live);
-        listen_unix(&path, 0o600).unwrap();
+        listen_unix(&path, 0o600, None).unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "mine").unwrap();
-        assert!(listen_unix(&file, 0o600).is_err());
+        assert!(listen_unix(&file, 0o600, None).is_err());
         assert_eq!(std::fs::read(&file).unwrap(), b"mine");
     }
 

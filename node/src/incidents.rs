@@ -37,6 +37,8 @@ pub enum Incident {
     RefusedTenant,
     /// No connection left of those of the disk.
     RefusedDisk,
+    /// The access list of the volume does not name the client.
+    RefusedAccess,
     /// No descriptors left.
     RefusedDescriptors,
     /// The client sent what is no request.
@@ -47,6 +49,8 @@ pub enum Incident {
     StalledReader,
     /// The client does not send the payload of its write.
     StalledWriter,
+    /// The client lost its access to the volume.
+    Revoked,
     /// The client broke the TLS protocol after the handshake.
     TlsBroken,
 }
@@ -82,12 +86,13 @@ pub const FAMILIES: [Family; 3] = [
     },
     Family {
         name: "aerogel_nbd_connections_refused",
-        help: "NBD connections refused because a limit was reached",
+        help: "NBD connections refused because a limit was reached, or by the access list of a volume (access)",
         label: "limit",
         kinds: &[
             ("volume", Incident::RefusedVolume),
             ("tenant", Incident::RefusedTenant),
             ("disk", Incident::RefusedDisk),
+            ("access", Incident::RefusedAccess),
             ("descriptors", Incident::RefusedDescriptors),
         ],
     },
@@ -100,6 +105,7 @@ pub const FAMILIES: [Family; 3] = [
             ("torn_reply", Incident::Torn),
             ("stalled_reader", Incident::StalledReader),
             ("stalled_writer", Incident::StalledWriter),
+            ("revoked", Incident::Revoked),
             ("tls", Incident::TlsBroken),
         ],
     },

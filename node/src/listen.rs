@@ -300,6 +300,10 @@ impl Greeting {
                 opened = self.open(&name, offer.targets.swap_remove(export), session);
             }
             self.send(socket).await?;
+            // Behind the answer: it takes as long as for a volume that does not exist.
+            if let Some(name) = self.handshake.take_unknown() {
+                self.note_refusal(&name);
+            }
             match (self.handshake.outcome(), opened) {
                 (Outcome::Transmission { .. }, Some(opened)) => return Ok(Step::Begin(Box::new(opened))),
                 (Outcome::StartTls, _) => return Ok(Step::StartTls),
@@ -329,6 +333,15 @@ impl Greeting {
         }
         self.handshake.refuse(&why);
         None
+    }
+
+    /// Counts and logs that a client asked for a volume whose access list does not name it. The client gets the same
+    /// answer as for a volume that does not exist.
+    fn note_refusal(&self, name: &[u8]) {
+        let Some(volume) = self.door.control.count_refusal(name, &self.peer) else { return };
+        if let Some(more) = incidents::note(Incident::RefusedAccess) {
+            info!(client = %self.peer, "volume '{volume}' is hidden from the client by its access list{more}");
+        }
     }
 
     /// Receives until there is enough for a step.

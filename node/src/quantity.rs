@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use engine::units::Share;
+use engine::units::{self, Share};
 use serde::{Deserialize, Serialize};
 
 const UNITS: [(&str, u32); 7] =
@@ -61,22 +61,14 @@ fn decimal(text: &str) -> Option<(u128, u128)> {
 /// Exact: what it prints parses to the same size.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = |shift: u32| self.0 != 0 && self.0.is_multiple_of(1 << shift);
-        match UNITS.iter().find(|(_, shift)| *shift > 0 && exact(*shift)) {
-            Some((unit, shift)) => write!(f, "{}{unit}", self.0 >> shift),
-            None => write!(f, "{}B", self.0),
-        }
+        f.write_str(&units::exact(self.0))
     }
 }
 
 impl Size {
     /// For tables: at most one digit after the point, so not always exact.
     pub fn rounded(self) -> String {
-        match UNITS.iter().find(|(_, shift)| *shift > 0 && self.0 >= 1 << shift) {
-            Some((_, shift)) if self.0.is_multiple_of(1 << shift) => self.to_string(),
-            Some((unit, shift)) => format!("{:.1}{unit}", self.0 as f64 / (1u64 << shift) as f64),
-            None => self.to_string(),
-        }
+        units::rounded(self.0)
     }
 }
 

@@ -16,10 +16,10 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::address::{Address, Listener, NbdAddress, TlsMode, listen_unix};
+use crate::address::{Address, Data, Listener, NbdAddress, TlsMode, check_unix_path, listen_unix};
 use crate::api::{self, Guard, Purpose};
 use crate::config::{Config, Limits, Log, LogFormat, Memory, ReactorKind, data_by_environment};
-use crate::control::{Control, Listening};
+use crate::control::{Control, Listening, Registry};
 use crate::handshakes::Handshakes;
 use crate::incidents;
 use crate::listen::{self, Door};
@@ -49,7 +49,8 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; append ,tls=on or ,tls=require for TLS with the
-    /// certificates of the configuration; may be repeated [default: unix:DIR/nbd.sock]
+    /// certificates of the configuration, and to unix:PATH ,mode=0666 or ,group=NAME for other users; may be repeated
+    /// [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<NbdAddress>,
     /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
@@ -135,23 +136,26 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
         Ok(text.trim().to_owned())
     });
     let token = token.transpose()?;
+    let tls = check(&config)?;
     let control = Control::open(config).await?;
     let config = &control.config;
-    let api = listen_unix(&config.api_socket(), 0o600)?;
+    let api = listen_unix(&config.api_socket(), 0o600, None)?;
+    let mut sockets = Sockets(vec![config.api_socket()]);
     let (mut nbd_addresses, mut nbd) = (Vec::new(), Vec::new());
-    for NbdAddress { address, tls } in config.nbd() {
-        let (address, listener) = listen_at(&address, config, tls == TlsMode::Require).await?;
-        nbd_addresses.push(NbdAddress { address, tls });
-        nbd.push((listener, tls));
+    for named in config.nbd() {
+        let listener = named.listen(config.allow_insecure_remote, &config.tcp).await?;
+        sockets.add(&named.address);
+        nbd.push((listener, named.tls));
+        let address = nbd[nbd.len() - 1].0.actual(&named.address)?;
+        nbd_addresses.push(NbdAddress { address, ..named });
     }
     let (mut http_addresses, mut http) = (Vec::new(), Vec::new());
-    for address in config.http() {
-        let (address, listener) = listen_at(&address, config, false).await?;
-        http_addresses.push(address);
+    for named in config.http() {
+        let listener = named.listen(config.allow_insecure_remote, &config.tcp).await?;
+        sockets.add(&named);
+        http_addresses.push(listener.actual(&named)?);
         http.push(listener);
     }
-    let needs_tls = nbd.iter().any(|(_, tls)| *tls != TlsMode::Off);
-    let tls = if needs_tls { Some(Tls::start(&config.tls)?) } else { None };
     let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
     control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
 
@@ -196,7 +200,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
         // What the disks' threads have answered last.
         let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, tls.finish()).await;
     }
-    let _ = std::fs::remove_file(config.api_socket());
+    sockets.remove();
     if failed.is_empty() {
         info!("everything is flushed");
         return Ok(ExitCode::SUCCESS);
@@ -205,14 +209,38 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Listens, and says where (a port of 0 is chosen by the kernel).
-async fn listen_at(address: &Address, config: &Config, is_secure: bool) -> anyhow::Result<(Address, Listener)> {
-    let listener = address.listen(is_secure || config.allow_insecure_remote, &config.tcp).await?;
-    let actual = match (address, &listener) {
-        (Address::Tcp(host, _), Listener::Tcp(listener)) => Address::Tcp(host.clone(), listener.local_addr()?.port()),
-        _ => address.clone(),
-    };
-    Ok((actual, listener))
+/// Refuses a configuration with which the server could not run, before anything is made. Reads the certificates, if a
+/// listener needs them.
+fn check(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
+    check_unix_path(&config.api_socket())?;
+    let nbd = config.nbd();
+    let data = Data { directory: &config.data, is_new: Registry::read(&config.data)?.is_none() };
+    for address in &nbd {
+        address.check(config.allow_insecure_remote, &data)?;
+    }
+    for address in config.http() {
+        address.check(config.allow_insecure_remote, &data)?;
+    }
+    let needs_tls = nbd.iter().any(|address| address.tls != TlsMode::Off);
+    needs_tls.then(|| Tls::start(&config.tls)).transpose()
+}
+
+/// The Unix sockets of this server. It removes them when it ends in order; those of a killed one are replaced by the
+/// next server.
+struct Sockets(Vec<PathBuf>);
+
+impl Sockets {
+    fn add(&mut self, address: &Address) {
+        if let Address::Unix(path) = address {
+            self.0.push(path.clone());
+        }
+    }
+
+    fn remove(&self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Bounds on handshakes. Most of the descriptors that the process may have are for those that are done.
@@ -242,7 +270,7 @@ async fn print_welcome(control: &Control) {
     match uri {
         Some(uri) => text += &format!("  {program} status{data}\n  nbdinfo '{uri}'\n"),
         None => {
-            let at = control.config.nbd().into_iter().find_map(|NbdAddress { address, tls }| match address {
+            let at = control.config.nbd().into_iter().find_map(|NbdAddress { address, tls, .. }| match address {
                 Address::Unix(path) if tls == TlsMode::Off => std::path::absolute(path).ok(),
                 _ => None,
             });

@@ -63,7 +63,8 @@ pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Ref
         return Ok(());
     }
     let free = total.saturating_sub(others);
-    Err(Refusal::CacheTooLarge { asked: bytes_of(own), free: bytes_of(free), least: LEAST_BYTES })
+    let asked = if let CacheSpec::Asked(bytes) = cache { bytes } else { bytes_of(own) };
+    Err(Refusal::CacheTooLarge { asked, free: bytes_of(free), least: LEAST_BYTES })
 }
 
 /// The frames of each tenant out of `total`. `None` if that is too few to work.
@@ -134,8 +135,9 @@ mod tests {
 
     #[test]
     fn too_much_is_refused_with_what_is_free() {
-        let refusal = admit(1500, 1000, CacheSpec::Asked(bytes_of(600))).unwrap_err();
-        let (asked, free) = (bytes_of(600), bytes_of(500));
+        // The size that was asked for, not that of its frames.
+        let (asked, free) = (bytes_of(600) + 1, bytes_of(500));
+        let refusal = admit(1500, 1000, CacheSpec::Asked(asked)).unwrap_err();
         assert_eq!(refusal, Refusal::CacheTooLarge { asked, free, least: LEAST_BYTES });
         assert_eq!(admit(1500, 1000, CacheSpec::Decided(bytes_of(600))), Ok(()));
     }

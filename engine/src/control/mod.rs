@@ -13,7 +13,7 @@ use crate::cache::EvictionPolicy;
 use crate::curve::View;
 use crate::disk::{VolumeId, policy};
 use crate::event::ConnId;
-use crate::units::Share;
+use crate::units::{Share, exact, rounded};
 
 /// A tenant of this disk: a small number that control chose.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -221,8 +221,10 @@ pub enum Refusal {
     },
     /// The caches asked for do not fit.
     #[error(
-        "a cache of {asked} bytes does not fit: {free} bytes are not promised to others, and {least} is the least a \
-         tenant needs"
+        "a cache of {} does not fit: {} are not promised to others, and {} is the least a tenant needs",
+        exact(*asked),
+        rounded(*free),
+        rounded(*least)
     )]
     CacheTooLarge {
         /// Bytes asked for.
@@ -233,7 +235,7 @@ pub enum Refusal {
         least: u64,
     },
     /// The memory does not hold the smallest partitions.
-    #[error("{budget} bytes of memory are too few: the tenants need at least {least}")]
+    #[error("{} of memory are too few: the tenants need at least {}", rounded(*budget), rounded(*least))]
     BudgetTooSmall {
         /// Bytes offered.
         budget: u64,

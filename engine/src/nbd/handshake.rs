@@ -118,6 +118,8 @@ pub struct Handshake {
     ending: Option<Ending>,
     /// The option that began transmission, and the bytes that were outgoing before its answer.
     begun: Option<(u32, usize)>,
+    /// See [`Handshake::take_unknown`].
+    unknown: Option<Vec<u8>>,
 }
 
 impl Default for Handshake {
@@ -150,6 +152,7 @@ impl Handshake {
             encrypted: false,
             ending: None,
             begun: None,
+            unknown: None,
         }
     }
 
@@ -210,6 +213,11 @@ impl Handshake {
             option::EXPORT_NAME => self.close(Ending::Refused),
             _ => self.error(option, reply::ERR_POLICY, why),
         }
+    }
+
+    /// The name of no export for which the client asked last, with INFO, GO or EXPORT_NAME, since the call before.
+    pub fn take_unknown(&mut self) -> Option<Vec<u8>> {
+        self.unknown.take()
     }
 
     /// Why it ended, if the outcome is [`Outcome::Closed`].
@@ -361,6 +369,7 @@ impl Handshake {
 
     fn export_name(&mut self, name: &[u8], exports: Exports<'_>) {
         let Ok(at) = exports.find(name) else {
+            self.unknown = Some(name.to_vec());
             return self.close(Ending::Refused);
         };
         let (export, start) = (&exports.volumes[at], self.outgoing.len());
@@ -391,7 +400,10 @@ impl Handshake {
         };
         let at = match exports.find(name) {
             Ok(at) => at,
-            Err(why) => return self.error(option, reply::ERR_UNKNOWN, &why),
+            Err(why) => {
+                self.unknown = Some(name.to_vec());
+                return self.error(option, reply::ERR_UNKNOWN, &why);
+            }
         };
         let (export, start) = (&exports.volumes[at], self.outgoing.len());
         let mut data = info::EXPORT.to_be_bytes().to_vec();

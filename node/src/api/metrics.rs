@@ -100,6 +100,14 @@ impl Scrape {
             "1 if a volume can be opened, 0 if it is offline or being created",
             volumes,
         )?;
+        let refusals = disks.iter().flat_map(|disk| {
+            disk.refusals.iter().map(|(name, tenant, count)| {
+                let labels = vec![("disk", disk.name.as_str()), ("volume", name.as_str()), ("tenant", tenant.as_str())];
+                (labels, *count as f64)
+            })
+        });
+        let help = "Clients that asked for a volume whose access list does not name them";
+        counters(to, "aerogel_volume_access_refusals", help, refusals)?;
         let shares = disks.iter().flat_map(|disk| {
             disk.shares
                 .iter()
@@ -576,11 +584,13 @@ mod tests {
             space: online.then_some((1 << 40, 1 << 30)),
             insulation: online.then_some((0.9, Some(0.8))),
             volumes: vec![("db".parse().unwrap(), "team".parse().unwrap(), online)],
+            refusals: if online { vec![("db".parse().unwrap(), "team".parse().unwrap(), 4)] } else { Vec::new() },
             shares: if online { vec![("team".parse().unwrap(), 0.25)] } else { Vec::new() },
         };
         let standing = Standing { started_s: 1.5e9, disks: vec![disk("default", true), disk("away", false)] };
         let text = encode(vec![observed], standing).unwrap();
         for line in [
+            r#"aerogel_volume_access_refusals_total{disk="default",volume="db",tenant="team"} 4.0"#,
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="thread"} 0.125"#,
             r#"aerogel_volume_delay_seconds_total{disk="default",volume="db",tenant="team",center="cache"} 1.5"#,

@@ -25,6 +25,9 @@ const FIRST: &str = "default";
 /// How long a start waits for disks to be opened, and then for their volumes. Less than a drive needs to spin up, so
 /// such a disk comes later; on others both are done in milliseconds.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start waits for a disk that another server has: a killed one frees its locks one after the other, that
+/// of the server's directory first.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Why a disk that takes longer is offline.
 const HANGS: &str = "its file system does not answer; the disk is opened when it does";
 /// A new disk starts with at least one in so many of the bytes that are its part, or not at all.
@@ -49,7 +52,7 @@ impl Control {
             let opened = blocking(move || {
                 // If nobody waits for it any more, it is opened anew: by `reopen`, not before this has ended.
                 let _tried = tried;
-                let store = Store::open(&looked, Some(uuid))?;
+                let store = Store::open_within(&looked, Some(uuid), LOCK_PATIENCE)?;
                 let found = store.scan().map_err(|error| volumes_unreadable(&error))?;
                 Ok((store, found))
             });

@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::control::{CacheSpec, Command, Refusal, Report, TenantId, TenantSpec};
 use engine::disk::VolumeId;
@@ -57,6 +57,10 @@ use crate::quantity::{Name, Size};
 use crate::store::spec::Allotment;
 use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
 
+/// How long a start waits for the server before, which may have been killed: its process ends when its requests have
+/// left the kernel. One that is still there after that is not about to end.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The manager.
 #[derive(Debug)]
 pub struct Control {
@@ -78,6 +82,8 @@ pub struct Control {
     automatic: automatic::Waiting,
     /// Disks and volumes that are being opened.
     trying: reopen::Trying,
+    /// Volumes that the server before had when it was killed, until they are open.
+    unflushed: Mutex<BTreeSet<(Name, Name)>>,
     /// Told when there are volumes whose data is busy.
     waiting: tokio::sync::Notify,
     /// What the disks have done of late.
@@ -139,6 +145,8 @@ struct Volume {
     growing: Option<Arc<Progress>>,
     /// That acknowledged data of it was lost, and is not accepted, is on the medium.
     loss_noted: bool,
+    /// How often a client asked for it that its access list does not name.
+    refusals: u64,
 }
 
 #[derive(Debug)]
@@ -194,7 +202,10 @@ impl Control {
         let data = &config.data;
         std::fs::create_dir_all(data)
             .map_err(|e| anyhow::anyhow!("cannot make the directory {}: {e}", data.display()))?;
-        let lock = Lock::take(data).map_err(anyhow::Error::msg)?;
+        let locked = data.clone();
+        let lock = blocking(move || Lock::take(&locked, LOCK_PATIENCE)).await?.map_err(anyhow::Error::msg)?;
+        // A server that ends in order removes it.
+        let was_killed = config.api_socket().symlink_metadata().is_ok();
         let found = Registry::read(data)?;
         let is_new = found.is_none();
         if is_new {
@@ -202,6 +213,9 @@ impl Control {
             crate::store::identity::sync_parent(data).map_err(cannot)?;
         }
         let registry = found.unwrap_or_else(Registry::new);
+        let disks = registry.disks.iter().filter(|_| was_killed);
+        let volumes = disks.flat_map(|(disk, entry)| entry.volumes.keys().map(|name| (disk.clone(), name.clone())));
+        let unflushed = Mutex::new(volumes.collect());
         let memory_bytes = config.cache.bytes()?;
         let control = Arc::new(Control {
             memory_bytes,
@@ -215,6 +229,7 @@ impl Control {
             probes: probes::Probes::default(),
             automatic: automatic::Waiting::default(),
             trying: reopen::Trying::default(),
+            unflushed,
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
@@ -263,6 +278,17 @@ impl Control {
             }
         }
         offer
+    }
+
+    /// Counts that a client asked for a volume of this name which its access list hides; nothing if there is none.
+    pub fn count_refusal(&self, name: &[u8], peer: &Peer) -> Option<Name> {
+        let mut state = self.state();
+        let running = state.disks.values_mut().filter_map(|disk| disk.state.as_mut().ok());
+        let mut volumes = running.flat_map(|running| &mut running.volumes);
+        let is_hidden = |volume: &Volume| volume.id().is_some() && volume.grants(peer).is_none();
+        let (name, volume) = volumes.find(|(known, it)| known.as_str().as_bytes() == name && is_hidden(it))?;
+        volume.refusals += 1;
+        Some(name.clone())
     }
 
     /// Hands a client whose handshake is done to the thread of its disk, which has room for it; or closes its

@@ -492,7 +492,7 @@ fn traffic(stats: &VolumeStats) -> Traffic {
 
 /// Where clients open a volume, in the notation of the NBD project.
 fn uris(listening: &[NbdAddress], name: &Name) -> Vec<String> {
-    let uri = |NbdAddress { address, tls }: &NbdAddress| {
+    let uri = |NbdAddress { address, tls, .. }: &NbdAddress| {
         let scheme = if *tls == TlsMode::Off { "nbd" } else { "nbds" };
         match address {
             Address::Unix(path) => format!("{scheme}+unix:///{name}?socket={}", absolute(path)),

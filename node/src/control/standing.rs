@@ -33,6 +33,8 @@ pub struct DiskStanding {
     pub insulation: Option<(f64, Option<f64>)>,
     /// Its volumes: name, tenant, and whether each can be used.
     pub volumes: Vec<(Name, Name, bool)>,
+    /// Volume, tenant, and how often the volume's access list refused a client.
+    pub refusals: Vec<(Name, Name, u64)>,
     /// Its tenants, and the part of its time that each was promised.
     pub shares: Vec<(Name, f64)>,
 }
@@ -59,17 +61,23 @@ impl Control {
                     let chosen = self.chosen(name, &running.store);
                     let insulation = policy_view(running, &chosen, snapshot.as_ref()).insulation;
                     let shares = Shares::of(running);
-                    let volumes = running.volumes.iter().map(|(name, volume)| {
-                        let tenant = volume.spec.as_ref().map_or_else(|| name.clone(), |spec| spec.tenant(name));
-                        (name.clone(), tenant, matches!(volume.state, VolumeState::Serving { .. }))
-                    });
+                    let (volumes, refusals) = running
+                        .volumes
+                        .iter()
+                        .map(|(name, volume)| {
+                            let tenant = volume.spec.as_ref().map_or_else(|| name.clone(), |spec| spec.tenant(name));
+                            let is_served = matches!(volume.state, VolumeState::Serving { .. });
+                            ((name.clone(), tenant.clone(), is_served), (name.clone(), tenant, volume.refusals))
+                        })
+                        .unzip();
                     let tenants = running.tenants.keys();
                     let standing = DiskStanding {
                         name: name.clone(),
                         online: true,
                         space: running.simulated_view().map(|drive| (drive.size_bytes, drive.free_bytes)),
                         insulation: Some((insulation.requested, insulation.effective)),
-                        volumes: volumes.collect(),
+                        volumes,
+                        refusals,
                         shares: tenants.map(|tenant| (tenant.clone(), shares.effective(tenant))).collect(),
                     };
                     (standing, Some(running.store.directory().to_owned()))
@@ -93,6 +101,7 @@ impl Control {
             space: None,
             insulation: None,
             volumes: volumes.collect(),
+            refusals: Vec::new(),
             shares: Vec::new(),
         }
     }

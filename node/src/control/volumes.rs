@@ -46,7 +46,7 @@ impl Control {
                 usable.push(name.clone());
             }
             let state = state.unwrap_or_else(|| offline("it is being opened"));
-            let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false };
+            let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false, refusals: 0 };
             if let Ok(running) = self.state().disk_mut(disk) {
                 running.volumes.insert(name, volume);
             }
@@ -160,6 +160,10 @@ impl Control {
         if let Some(volume) = self.state().volume_mut(disk, name) {
             volume.state = VolumeState::Serving { id, data, block };
             volume.loss_noted = lost;
+        }
+        let opened = (disk.clone(), name.clone());
+        if self.unflushed.lock().expect("no one panics while holding it").remove(&opened) {
+            info!(%disk, volume = %name, "its last server ended without flushing: what it wrote is flushed now");
         }
         Ok(())
     }
@@ -296,7 +300,7 @@ impl Control {
         running.take_place(disk, &mut spec)?;
         let progress = Arc::new(Progress::default());
         let state = VolumeState::Creating(progress.clone());
-        let volume = Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false };
+        let volume = Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false, refusals: 0 };
         running.volumes.insert(request.name.clone(), volume);
         Ok((spec, running.store.clone(), progress))
     }

@@ -494,7 +494,10 @@ impl<R: Reactor> Driver<R> {
                 if let Some(connection) = &self.connections[conn.0 as usize] {
                     let volume = self.reactor.name_of(connection.volume);
                     let client = &connection.peer;
-                    tracing::info!(disk = self.options.name, volume, %client, "its access was revoked: disconnected");
+                    if let Some(more) = incidents::note(Incident::Revoked) {
+                        let disk = &self.options.name;
+                        tracing::info!(disk, volume, %client, "its access was revoked: disconnected{more}");
+                    }
                 }
                 None
             }

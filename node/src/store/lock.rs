@@ -1,15 +1,18 @@
 //! One server at a time: a lock on the server's directory and on each disk, held by the process that has the file open.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 /// Bytes of the file: more than any host's name (64) and what is written around it.
 const LOCK_BYTES: u64 = 128;
+/// How often a lock that another process has is tried.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A lock, until it is dropped or the process ends.
 #[derive(Debug)]
@@ -18,21 +21,32 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of a directory, or says who has it.
-    pub fn take(directory: &Path) -> Result<Lock, String> {
+    /// Takes the lock of a directory, or says who has it. A server that was killed has its locks until its last request
+    /// has ended: `patience` is how long to wait for it. Blocks meanwhile.
+    pub fn take(directory: &Path, patience: Duration) -> Result<Lock, String> {
         let path = directory.join("lock");
         let cannot = |error: &dyn std::fmt::Display| format!("cannot lock {}: {error}", path.display());
         let mut options = File::options();
         let mut file =
             options.read(true).write(true).create(true).truncate(false).open(&path).map_err(|e| cannot(&e))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                return Err(format!("{} is in use by another server: {}", directory.display(), holder.trim()));
+        let (start, mut is_told) = (Instant::now(), false);
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(cannot(&error)),
             }
-            Err(error) => return Err(cannot(&error)),
+            let mut holder = String::new();
+            let _ = file.rewind().and_then(|()| file.read_to_string(&mut holder));
+            let (directory, holder) = (directory.display(), holder.trim());
+            if start.elapsed() >= patience {
+                return Err(format!("{directory} is in use by another server: {holder}"));
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                let seconds = patience.as_secs();
+                tracing::info!("waiting up to {seconds} s for {holder} to end: it still has {directory} locked");
+            }
+            std::thread::sleep(RETRY);
         }
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let holder = format!("process {} on host {host}\n", std::process::id());
@@ -55,14 +69,34 @@ mod tests {
     #[test]
     fn the_second_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Lock::take(dir.path()).unwrap();
-        let refused = Lock::take(dir.path()).unwrap_err();
+        let first = Lock::take(dir.path(), Duration::ZERO).unwrap();
+        let refused = Lock::take(dir.path(), Duration::ZERO).unwrap_err();
         assert!(refused.contains(&format!("process {} on host", std::process::id())), "{refused}");
         drop(first);
         // What was there before is gone, also if it was longer.
         std::fs::write(dir.path().join("lock"), "x".repeat(500)).unwrap();
-        let _second = Lock::take(dir.path()).unwrap();
+        let _second = Lock::take(dir.path(), Duration::ZERO).unwrap();
         let text = std::fs::read_to_string(dir.path().join("lock")).unwrap();
         assert!(text.starts_with(&format!("process {} on host", std::process::id())) && !text.contains("xx"), "{text}");
+    }
+
+    #[test]
+    fn a_server_that_is_about_to_end_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Lock::take(dir.path(), Duration::ZERO).unwrap();
+        let (begun, waits) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                begun.send(()).unwrap();
+                Lock::take(dir.path(), Duration::from_secs(60))
+            });
+            waits.recv().unwrap();
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
+        let _third = Lock::take(dir.path(), Duration::ZERO).unwrap();
+        let before = Instant::now();
+        let refused = Lock::take(dir.path(), 3 * RETRY).unwrap_err();
+        assert!(refused.contains("in use by another server: process") && before.elapsed() >= 3 * RETRY, "{refused}");
     }
 }

@@ -26,6 +26,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use engine::disk::profile::{Key, Profile};
 use uuid::Uuid;
@@ -117,6 +118,11 @@ pub struct Found {
 impl Store {
     /// Opens a disk that is known: it must be the one that is expected. The error is the reason why it is offline.
     pub fn open(directory: &Path, expected: Option<Uuid>) -> Result<Store, String> {
+        Store::open_within(directory, expected, Duration::ZERO)
+    }
+
+    /// As [`Store::open`], and waits for so long while another server has it.
+    pub fn open_within(directory: &Path, expected: Option<Uuid>, patience: Duration) -> Result<Store, String> {
         let identity = Identity::read(directory)?;
         if let Some(expected) = expected.filter(|expected| *expected != identity.uuid) {
             return Err(format!(
@@ -126,7 +132,7 @@ impl Store {
             ));
         }
         let model = identity.simulated.as_ref().map(Simulated::open).transpose()?.map(|(_, model)| model);
-        let lock = Lock::take(directory)?;
+        let lock = Lock::take(directory, patience)?;
         let cannot = |error: io::Error| format!("{} cannot be used: {error}", directory.display());
         let volumes = identity::volumes(directory);
         let device = fs::metadata(&volumes).map_err(cannot)?.dev();
