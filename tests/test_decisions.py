@@ -49,6 +49,18 @@ class Decisions(ServerCase):
         self.assertIn("does not fit", said)
         self.assertIn("already", self.server.refused("volume", "create", "db", "1GiB", "--disk", "hdd", "--dry-run"))
 
+    def test_what_changes_for_other_volumes_of_the_tenant_is_told(self):
+        said = self.create("db", "--tenant", "shop", "--cache", "16MiB")
+        self.assertNotIn("and is now", said)
+        self.assertNotIn(" 0 us", said)
+        self.assertIn("no request waits for a slice", said)
+        said = self.create("log", "--tenant", "shop", "--cache", "8MiB")
+        self.assertIn("the cache of tenant 'shop' was 16MiB and is now 8MiB, for all its volumes", said)
+        said = self.server.cli("volume", "set", "db", "--cache", "64KiB").stdout
+        self.assertIn("was 8MiB and is now", said)
+        self.assertIn("a cache of 64KiB is below the minimum", said)
+        self.assertNotIn("below the minimum", self.server.cli("volume", "set", "db", "--share", "1/2").stdout)
+
     def test_a_share_that_orders_nothing_is_told(self):
         said = self.server.cli("volume", "create", "plain", "64MiB", "--disk", "default", "--share", "1/2").stdout
         for part in ("its share orders nothing", "not probed, run `aerogel disk probe default`"):

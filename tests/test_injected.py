@@ -141,7 +141,7 @@ class Injected(ServerCase):
         server.start()
         handle = server.open("v")
         self.assertEqual(self.fails(handle.flush), errno.EIO, "a loss was forgotten by a server that was killed")
-        server.cli("volume", "clear", "v", "--yes")
+        self.assertIn("given up", server.cli("volume", "clear", "v", "--yes").stdout)
         handle.flush()
         self.assertEqual(list((server.data / "lost").glob("*")), [])
 

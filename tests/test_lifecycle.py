@@ -183,7 +183,9 @@ class Volumes(SharedServerCase):
         name = self.volume()
         handle = self.server.open(name)
         handle.pwrite(b"c" * 10_000, 0)
-        self.server.cli("volume", "clear", name, "--yes", check=False)
+        said = self.server.cli("volume", "clear", name, "--yes").stdout
+        self.assertIn("has no loss", said)
+        self.assertIn("nothing changed", said)
         handle.flush()
         self.assertEqual(handle.pread(10_000, 0), b"c" * 10_000)
 

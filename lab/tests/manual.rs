@@ -1,6 +1,6 @@
 //! The manual shows the help as the program prints it. `UPDATE_MANUAL=1 cargo test -p lab --test manual` writes it.
 
-#[path = "../../docs/manual/agrees.rs"]
+#[path = "../../tests/harness/agrees.rs"]
 mod agrees;
 
 #[test]

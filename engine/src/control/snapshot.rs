@@ -130,7 +130,8 @@ pub struct TenantStats {
     pub used_frames: u64,
     /// Of those, dirty.
     pub dirty_frames: u64,
-    /// Nanoseconds in which it had a request outstanding, of a client or of the device.
+    /// Nanoseconds in which it had a request outstanding, of a client or, for one, of the device: a
+    /// flush that the server makes by itself does not count.
     pub wanting_ns: Nanos,
     /// What its work so far would have taken alone, with the whole disk and the whole cache, nanoseconds; 0 under a
     /// policy that does not tell tenants apart. A little of it may be taken back when a slice ends.
@@ -186,4 +187,47 @@ pub struct Snapshot {
     pub time: DiskTime,
     /// The last slices, oldest first.
     pub slices: Vec<Slice>,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::control::{Command, TenantId, TenantSpec, VolumeSpec};
+    use crate::disk::{Op, VolumeId, policy};
+    use crate::event::{ConnId, Event, Session};
+    use crate::nbd::wire::command;
+    use crate::rig::{Rig, VOLUME_BYTES};
+    use crate::units::{BLOCK, MILLISECOND};
+
+    const CLIENT: ConnId = ConnId(2);
+
+    #[test]
+    fn the_servers_own_flush_is_neither_demand_of_the_tenant_nor_useful_work() {
+        for needs_slices in [true, false] {
+            let mut rig = Rig::new();
+            let kind = policy::Kind::Insulated;
+            let settings = policy::Settings { kind, needs_slices, ..*rig.server.device.settings() };
+            rig.command(8, Command::SetPolicy(Box::new(settings)));
+            let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), VOLUME_BYTES as u64);
+            rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
+            rig.command(11, Command::OpenVolume(VolumeSpec { unflushed: true, ..plain }));
+            let books = |rig: &mut Rig| {
+                let snapshot = rig.server.snapshot();
+                let stats = snapshot.tenants.iter().find(|stats| stats.tenant == TenantId(1)).expect("the tenant");
+                (stats.wanting_ns, stats.worth_ns)
+            };
+            rig.wait(3 * MILLISECOND);
+            assert_eq!((rig.ops(), books(&mut rig)), (vec![Op::Flush], (0, 0)), "slices: {needs_slices}");
+            rig.complete_all();
+            // The disk is still held for the tenant, as after a request of a client.
+            rig.wait(5 * MILLISECOND);
+            assert_eq!(books(&mut rig), (0, 0), "slices: {needs_slices}");
+            rig.handle(Event::Attach { conn: CLIENT, volume: VolumeId(1), session: Session::default() });
+            rig.ask_as(CLIENT, 1, command::READ, 0, 0, BLOCK);
+            rig.wait(4 * MILLISECOND);
+            rig.complete_all();
+            let (wanting, worth) = books(&mut rig);
+            assert_eq!(wanting, 4 * MILLISECOND, "slices: {needs_slices}");
+            assert!(worth > 0 && worth <= wanting, "slices: {needs_slices}, {worth} ns");
+        }
+    }
 }

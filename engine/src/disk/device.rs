@@ -24,8 +24,9 @@ pub(crate) enum Purpose {
     Prefetch(u32),
     /// Writes the parts of blocks.
     WriteBack,
-    /// Makes earlier writes of the volume durable.
-    Sync,
+    /// Makes earlier writes of the volume durable; `internal` if no client waits for it: the server opens or closes the
+    /// volume, changes its write cache, or ends.
+    Sync { internal: bool },
     /// The range operation of this number.
     Range(Ticket),
 }
@@ -66,7 +67,7 @@ impl Default for Slot {
             tenant: TenantId(0),
             parts: Vec::new(),
             wanted: 0,
-            entry: Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 0, follows: false },
+            entry: Entry { io: IoId(0), op: Op::Read, len: 0, cost_ns: 0, follows: false, internal: false },
             arrived: 0,
             submitted: 0,
             urgent: Cell::new(false),
@@ -262,12 +263,16 @@ impl Device {
         (slot.others_at, slot.others_ns) = (self.policy.others_ns(now, tenant), 0);
         let of_tenant = &mut self.tenants[tenant.0 as usize];
         let follows = of_tenant.ends.follows(&slot.io);
-        of_tenant.demand.begin(now);
+        let internal = slot.purpose == Purpose::Sync { internal: true };
+        if !internal {
+            of_tenant.demand.begin(now);
+        }
         let Io { op, len, .. } = slot.io;
         if op == Op::Read {
             of_tenant.own.begin(slot.others_at);
         }
-        slot.entry = Entry { io, op, len, cost_ns: self.policy.cost_ns(tenant, op, len, follows), follows };
+        let cost_ns = self.policy.cost_ns(tenant, op, len, follows);
+        slot.entry = Entry { io, op, len, cost_ns, follows, internal };
         self.policy.arrived(now, tenant, slot.entry, urgent);
     }
 
@@ -299,7 +304,9 @@ impl Device {
         let others_ns = self.policy.others_ns(now, tenant);
         let of_tenant = &mut self.tenants[tenant.0 as usize];
         for &io in &dropped[before..] {
-            of_tenant.demand.end(now);
+            if !slots[io.0].entry.internal {
+                of_tenant.demand.end(now);
+            }
             if slots[io.0].io.op == Op::Read {
                 of_tenant.own.end(others_ns);
             }
@@ -339,7 +346,9 @@ impl Device {
         if slot.generation == self.generation || planted!(OldRequestsReported) {
             self.policy.done(now, tenant, &slot.entry, slot.submitted);
         }
-        self.end_demand(now, tenant);
+        if !self.slots[io.0].entry.internal {
+            self.end_demand(now, tenant);
+        }
         served
     }
 
@@ -383,7 +392,7 @@ impl Device {
         self.policy.poll_timeout()
     }
 
-    /// A tenant wants something: a request of a client, or of the device.
+    /// A tenant wants something: a request of a client, or of the device for one.
     pub(crate) fn begin_demand(&mut self, now: Nanos, tenant: TenantId) {
         self.tenants[tenant.0 as usize].demand.begin(now);
     }

@@ -154,7 +154,9 @@ impl Server {
         flushes.in_device = true;
         self.cache.durability.flush_begun(volume);
         let tenant = self.tenant_of(volume);
-        let io = self.device.prepare(Op::Flush, volume, tenant, Purpose::Sync);
+        let syncing = &self.volume(volume).flushes.syncing;
+        let internal = !syncing.iter().any(|waiting| matches!(waiting.who, FlushFor::Request(_)));
+        let io = self.device.prepare(Op::Flush, volume, tenant, Purpose::Sync { internal });
         self.submit(io, true);
     }
 

@@ -227,7 +227,7 @@ impl Server {
             Purpose::Fill => self.fill_done(&parts, result.is_ok()),
             Purpose::Prefetch(_) => self.prefetch_done(volume, &parts, result.is_ok()),
             Purpose::WriteBack => self.written(io, &parts, result, trusted),
-            Purpose::Sync => self.sync_done(volume, result),
+            Purpose::Sync { .. } => self.sync_done(volume, result),
             Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
         }
         self.device.slot_mut(io).parts = parts;

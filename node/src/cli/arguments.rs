@@ -390,7 +390,8 @@ pub struct StatusArgs {
 /// SLICE is the disk time of a tenant in each round, LOST the part of it that is lost at context switches. KEEPS is the
 /// insulation ratio: the time that its work would have taken alone, divided by its share of the time in which it was
 /// active; at least R is promised. KEEPS is measured over ten rounds and at least five seconds, throughput over two
-/// seconds, latencies over the last 10 to 15 seconds. The coloured strip shows the owners of the last slices.
+/// seconds, latencies over the last 10 to 15 seconds. R is R_time x R_cache; R_cache is '?' until it is measured. The
+/// coloured strip shows the owners of the last slices.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Only this disk

@@ -327,7 +327,7 @@ fn round(policy: &PolicyView) -> String {
     match policy.round_seconds {
         Some(round) => {
             format!(
-                "{} at present, {longest}: so long a tenant waits for its slice, seldom twice that",
+                "{} at present, {longest} (--max-round): the longest wait of a tenant for its slice, seldom twice that",
                 duration(round)
             )
         }
@@ -390,7 +390,7 @@ fn cache_parts(sizing: &SizingView) -> String {
     }
 }
 
-/// R_time and R_cache.
+/// R_time and R_cache; `?` while the load of the tenant, and so R_cache, is not known.
 fn r_parts(sizing: &SizingView) -> String {
     let cache = sizing.cache_ratio.map_or("?".into(), |cache| format!("{cache:.2}"));
     format!("{:.2}x{cache}", sizing.time_ratio)

@@ -147,7 +147,7 @@ impl Control {
                 job.cancel();
             }
         };
-        let (least, note) = match ended {
+        let ended = match ended {
             Ok(said) => {
                 self.waits().remove(disk);
                 let store = self.state().disk(disk).map(|running| running.store.clone());
@@ -160,11 +160,10 @@ impl Control {
                 );
                 return self.tell_disk(disk, format!("automatic quick probe: {said}{policy}"));
             }
-            Err(Ended::Cancelled) => (BACKOFF_USED, "ended when requests came".to_owned()),
-            Err(Ended::Doubtful(why)) => (BACKOFF_DOUBT, format!("left it in doubt: {why}")),
-            Err(Ended::Failed(why)) => (BACKOFF_DOUBT, format!("failed: {why}")),
+            Err(ended) => ended,
         };
-        self.tell_disk(disk, format!("the automatic quick probe {note}"));
+        let (least, note) = without_profile(&ended);
+        self.tell_disk(disk, note.clone());
         if let Some(wait) = self.waits().get_mut(disk) {
             wait.again_later(least, note, Instant::now());
         }
@@ -180,14 +179,21 @@ impl Control {
             Some((note, not_before)) => {
                 let left = not_before.saturating_duration_since(Instant::now());
                 let left = Time(Duration::from_secs(left.as_secs().max(1)));
-                format!(
-                    "not probed: the automatic quick probe {note}; again in {left} at the earliest, or run {by_hand}"
-                )
+                format!("{note}; again in {left} at the earliest, or run {by_hand}")
             }
             None => {
                 format!("not probed yet: that happens by itself when it is idle for {}, or run {by_hand}", Time(IDLE))
             }
         }
+    }
+}
+
+/// How long a probe that gave no profile is not repeated at least, and what is said of it.
+fn without_profile(ended: &Ended) -> (Duration, String) {
+    match ended {
+        Ended::Cancelled => (BACKOFF_USED, "not probed: the automatic quick probe ended when requests came".into()),
+        Ended::Doubtful(why) => (BACKOFF_DOUBT, format!("probed, result in doubt (automatic quick probe): {why}")),
+        Ended::Failed(why) => (BACKOFF_DOUBT, format!("not probed: the automatic quick probe failed: {why}")),
     }
 }
 
@@ -202,6 +208,15 @@ fn is_wanted(store: &Store) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_doubtful_probe_is_not_called_none() {
+        let (least, note) = without_profile(&Ended::Doubtful("others used it".into()));
+        assert_eq!(note, "probed, result in doubt (automatic quick probe): others used it");
+        assert_eq!(least, BACKOFF_DOUBT);
+        let (least, note) = without_profile(&Ended::Cancelled);
+        assert!(note.starts_with("not probed: ") && least == BACKOFF_USED, "{note}");
+    }
 
     #[test]
     fn only_an_idle_disk_is_due_and_failures_wait_longer_and_longer() {

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
-use engine::control::{CacheSpec, Command, Decision, Plan, PlanRequest, Report, Sizing, Snapshot, TenantId};
+use engine::control::{
+    CacheSpec, Command, Decision, LEAST_BYTES, Plan, PlanRequest, Report, Sizing, Snapshot, TenantId,
+};
 use engine::units::Nanos;
 use tracing::{info, warn};
 
@@ -224,6 +226,23 @@ fn differs(before: Option<Size>, now: Option<Size>) -> bool {
     }
 }
 
+/// What somebody who asks for a cache has to know: that it is another one for the tenant's other volumes too, which had
+/// `before` if there are any; and that it is larger than asked for.
+pub(super) fn cache_note(tenant: &Name, before: Option<Option<Size>>, now: Option<Size>) -> String {
+    let shown = |cache: Option<Size>| {
+        cache.map_or("decided by its load".into(), |size| Size(size.0.max(LEAST_BYTES)).rounded())
+    };
+    let mut note = String::new();
+    if let Some(before) = before.filter(|&before| before != now) {
+        let (before, now) = (shown(before), shown(now));
+        note = format!("; the cache of tenant '{tenant}' was {before} and is now {now}, for all its volumes");
+    }
+    if let Some(size) = now.filter(|size| size.0 < LEAST_BYTES) {
+        note += &format!("; a cache of {size} is below the minimum: it is {}", shown(now));
+    }
+    note
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,5 +270,21 @@ mod tests {
         }
         assert_eq!(decisions.events.len(), EVENTS_MAX);
         assert_eq!(decisions.events.back().unwrap().tenant, Some((2 * EVENTS_MAX - 1).to_string()));
+    }
+
+    #[test]
+    fn who_asks_for_a_cache_is_told_what_changes_for_others_and_what_is_raised() {
+        let tenant: Name = "db".parse().unwrap();
+        let mib = |count: u64| Some(Size(count << 20));
+        assert_eq!(cache_note(&tenant, None, mib(64)), "", "it has no other volumes");
+        assert_eq!(cache_note(&tenant, Some(mib(64)), mib(64)), "", "the same");
+        assert_eq!(
+            cache_note(&tenant, Some(mib(64)), mib(32)),
+            "; the cache of tenant 'db' was 64MiB and is now 32MiB, for all its volumes"
+        );
+        assert!(cache_note(&tenant, Some(None), mib(32)).contains("was decided by its load and is now 32MiB"));
+        let least = Size(LEAST_BYTES).rounded();
+        let raised = format!("; a cache of 64KiB is below the minimum: it is {least}");
+        assert_eq!(cache_note(&tenant, None, Some(Size(64 << 10))), raised);
     }
 }

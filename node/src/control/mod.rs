@@ -53,7 +53,7 @@ use crate::access::Grant;
 use crate::config::Config;
 use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
-use crate::quantity::Name;
+use crate::quantity::{Name, Size};
 use crate::store::spec::Allotment;
 use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
 
@@ -494,6 +494,11 @@ impl Running {
     /// What a tenant was promised: the latest that was asked for.
     fn allotment(&self, tenant: &Name) -> Allotment {
         self.members(tenant).map(|(_, spec)| &spec.allotment).max_by_key(|a| a.sequence).cloned().unwrap_or_default()
+    }
+
+    /// The cache that the volumes of a tenant other than `except` asked for; `None` if it has no others.
+    fn shared_cache(&self, tenant: &Name, except: &Name) -> Option<Option<Size>> {
+        self.members(tenant).any(|(name, _)| name != except).then(|| self.allotment(tenant).cache)
     }
 
     /// A number above those of all allotments so far.

@@ -6,6 +6,7 @@ use engine::control::{CacheSpec, Command, VolumeSpec};
 use engine::disk::VolumeId;
 use tracing::{info, warn};
 
+use super::decisions::cache_note;
 use super::raw::{self, Chosen};
 use super::view::{CreateVolume, GrowVolume, SetVolume};
 use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, blocking, refusal, with_files};
@@ -194,6 +195,9 @@ impl Control {
         let turn = self.change(&disk).await?;
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
+        let tenant = request.tenant.as_ref().unwrap_or(&request.name);
+        let before = self.state().disk(&disk)?.shared_cache(tenant, &request.name);
+        let asks_cache = request.cache.is_some();
         let (spec, store, progress) = self.plan(&request, &disk, chosen.as_ref(), decided)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
@@ -228,6 +232,9 @@ impl Control {
         let mut message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
         if let Some(device) = &spec.device {
             message += &format!("; its data is {}, with what is on it", device.path.display());
+        }
+        if asks_cache {
+            message += &cache_note(&tenant, before, spec.allotment.cache);
         }
         self.done_with_slice(&name, &disk, &spec, message).await
     }
@@ -329,6 +336,7 @@ impl Control {
         }
         let volume = self.changeable(name)?;
         let tenant = volume.spec.tenant(name);
+        let before = self.state().disk(&volume.disk)?.shared_cache(&tenant, name);
         let mut spec = volume.spec.clone();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
         spec.allow = request.allow.unwrap_or(spec.allow);
@@ -353,7 +361,8 @@ impl Control {
             return Err(error);
         }
         info!(disk = %volume.disk, volume = %name, "changed");
-        self.done_with_slice(name, &volume.disk, &spec, format!("volume '{name}' is changed")).await
+        let note = request.cache.map(|_| cache_note(&tenant, before, spec.allotment.cache)).unwrap_or_default();
+        self.done_with_slice(name, &volume.disk, &spec, format!("volume '{name}' is changed{note}")).await
     }
 
     /// State, then machine, then file.
@@ -529,6 +538,15 @@ impl Control {
         let (_turn, _) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
         let note = LossNote::new(&self.config.data, &volume.store, name, &volume.spec);
+        let found = note.clone();
+        // Whatever cannot be found out counts as a loss: then the volume is cleared, or the removal tells the error.
+        let is_noted = blocking(move || found.exists()).await?.unwrap_or(true);
+        let snapshot = self.snapshot(&volume.disk).await;
+        let mut known = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
+        if !is_noted && known.any(|stats| stats.volume == volume.id && !stats.lost && !stats.failing) {
+            let message = format!("volume '{name}' has no loss and no block that cannot be written; nothing changed");
+            return self.done(name, message).await;
+        }
         blocking(move || note.remove()).await??;
         if let Some(cleared) = self.state().volume_mut(&volume.disk, name) {
             cleared.loss_noted = false;

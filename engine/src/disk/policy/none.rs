@@ -174,7 +174,7 @@ mod tests {
     const B: TenantId = TenantId(1);
 
     fn entry(number: u32) -> Entry {
-        Entry { io: IoId(number), op: Op::Read, len: 0, cost_ns: 0, follows: false }
+        Entry { io: IoId(number), op: Op::Read, len: 0, cost_ns: 0, follows: false, internal: false }
     }
 
     /// A policy with these requests, numbered as they come: whose, whether urgent.

@@ -25,6 +25,8 @@ pub(crate) struct Entry {
     pub(crate) cost_ns: Nanos,
     /// It begins where an earlier one of its tenant ended.
     pub(crate) follows: bool,
+    /// No client's request led to it: it uses the tenant's disk time, but is neither demand nor useful work.
+    pub(crate) internal: bool,
 }
 
 impl Entry {
@@ -184,7 +186,7 @@ mod tests {
     fn queue(requests: &[(u32, Op, bool)]) -> Queue {
         let mut queue = Queue::default();
         for &(io, op, urgent) in requests {
-            queue.push(Entry { io: IoId(io), op, len: 0, cost_ns: 1, follows: false }, urgent);
+            queue.push(Entry { io: IoId(io), op, len: 0, cost_ns: 1, follows: false, internal: false }, urgent);
         }
         queue
     }

@@ -241,7 +241,8 @@ fn help() -> Vec<Line<'static>> {
         "busy: part of the last seconds in which the disk had a request.".to_owned(),
         "SLICE  time in each round; LOST: what is lost of it to the switch and the drain".to_owned(),
         "KEEPS  insulation ratio, red below R; READS, WRITES, P50..MAX: of clients' requests".to_owned(),
-        "CACHE  own + lent; R: R_time x R_cache; WAITS FOR: where requests spend their time".to_owned(),
+        "CACHE  own + lent; R: R_time x R_cache, ? until it is measured".to_owned(),
+        "WAITS FOR: where requests spend their time".to_owned(),
         String::new(),
         "A narrow screen shows fewer columns; `aerogel top --once` prints all.".to_owned(),
     ];

@@ -107,12 +107,13 @@ impl SizingView {
 
     /// For people.
     pub fn in_words(&self) -> String {
-        format!(
-            "{}: {}; as things are, a request waits up to {} for its slice, seldom a round more",
-            self.decision.name(),
-            self.reason,
-            duration(self.wait_seconds_max)
-        )
+        let wait = if self.wait_seconds_max > 0.0 {
+            let most = duration(self.wait_seconds_max);
+            format!("a request waits at most {most} for its slice, seldom a round more")
+        } else {
+            "no request waits for a slice".into()
+        };
+        format!("{}: {}; in the present round {wait}", self.decision.name(), self.reason)
     }
 }
 
@@ -269,10 +270,13 @@ mod tests {
         assert_eq!(
             poor.in_words(),
             format!(
-                "best-effort: {}; as things are, a request waits up to 500 ms for its slice, seldom a round more",
+                "best-effort: {}; in the present round a request waits at most 500 ms for its slice, seldom a round \
+                 more",
                 poor.reason
             )
         );
+        let alone = SizingView::new(&Sizing { wait_ns: 0, ..sizing(Decision::Admitted) }, 12 * SECOND).in_words();
+        assert!(alone.ends_with("in the present round no request waits for a slice"), "{alone}");
         let round = sizing(Decision::BestEffort(Bound::Round { needs_ns: 3 * SECOND }));
         assert!(SizingView::new(&round, SECOND).reason.contains("rounds of 3.0 s"));
         let rich = Sizing { need_bytes: Some(48 * MIB), cache_permille: Some(970), ..sizing(Decision::Admitted) };

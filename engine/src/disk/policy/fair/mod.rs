@@ -386,6 +386,7 @@ impl Policy for Fair {
         let (outstanding, in_device_ppm) = (tenant.outstanding(), books.load_ppm);
         let alone_ns = entry.cost_ns as f64 / settings.prices.utilisation(outstanding, load_ppm);
         tenant.useful_ns += alone_ns;
+        tenant.internal_ns += if entry.internal { alone_ns } else { 0.0 };
         let (who, expected_ns) = match *active {
             0 | 1 => (Who::One(at, tenant.wanting_ns(now) - tenant.gaps_ns), alone_ns),
             _ => (Who::Several, entry.cost_ns as f64 / settings.prices.utilisation(in_device_ppm, 1)),
@@ -427,7 +428,7 @@ impl Policy for Fair {
         Some(TenantPlan {
             efficiency_permille: 1000,
             owned_ns: tenant.owned_ns as Nanos,
-            useful_ns: tenant.useful_ns as Nanos,
+            useful_ns: (tenant.useful_ns - tenant.internal_ns) as Nanos,
             ..TenantPlan::default()
         })
     }

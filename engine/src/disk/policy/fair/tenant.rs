@@ -37,6 +37,8 @@ pub(super) struct Tenant {
     pub(super) alone_ns: f64,
     pub(super) owned_ns: f64,
     pub(super) useful_ns: f64,
+    /// The part of it that is internal requests': the device was used, but no client gained.
+    pub(super) internal_ns: f64,
     /// The mean of the gaps between its requests, of late, and what that was when nobody else wanted anything.
     pub(super) gap_ns: f64,
     pub(super) gap_alone_ns: Option<f64>,
@@ -71,6 +73,7 @@ impl Tenant {
             alone_ns: 0.0,
             owned_ns: 0.0,
             useful_ns: 0.0,
+            internal_ns: 0.0,
             gap_ns: 0.0,
             gap_alone_ns: None,
             gap_least_ns: f64::INFINITY,

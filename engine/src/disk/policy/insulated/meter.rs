@@ -17,7 +17,7 @@
 //! the nearest requests and leaves the far ones to the drain, so that `useful` is a little too small and slices a
 //! little too long.
 
-use crate::disk::policy::BYTE_NS;
+use crate::disk::policy::{BYTE_NS, Entry};
 use crate::units::Nanos;
 
 /// What is remembered of a tenant: so much of its time, and at least a dozen slices. Seconds, so that many requests
@@ -64,12 +64,14 @@ struct Mark {
 /// request.
 const STEADY: f64 = 4.0;
 
-/// A slice being watched.
+/// A slice being watched, from its first request on that is not internal.
 #[derive(Debug)]
 pub(super) struct Watch {
     begun: Nanos,
     done_ns: Nanos,
     done: u32,
+    /// A request was issued that is not internal.
+    has_demand: bool,
     /// Requests that make the first batch: those in the device when the first one comes back, at most `depth`.
     batch: u32,
     /// How many are there all the while.
@@ -87,10 +89,17 @@ pub(super) struct Watch {
 impl Watch {
     fn new(begun: Nanos, depth: u32) -> Watch {
         let (first, steady, last, drain, past) = (None, None, None, None, None);
-        Watch { begun, done_ns: 0, done: 0, batch: 0, depth, first, steady, last, drain, past }
+        Watch { begun, done_ns: 0, done: 0, has_demand: false, batch: 0, depth, first, steady, last, drain, past }
     }
 
-    /// A request came back; with it, so many were in the device.
+    /// A request goes to the device.
+    pub(super) fn issued(&mut self, now: Nanos, entry: &Entry) {
+        if !entry.internal && !self.has_demand {
+            (self.begun, self.has_demand) = (now, true);
+        }
+    }
+
+    /// A request that is not internal came back; with it, so many were in the device.
     pub(super) fn done(&mut self, now: Nanos, cost_ns: Nanos, in_device: u32) {
         self.done += 1;
         self.done_ns += cost_ns;
@@ -172,7 +181,7 @@ impl Meter {
     /// do.
     pub(super) fn slice(&mut self, now: Nanos, watch: &Watch, used_up: bool) -> Nanos {
         let total = now - watch.begun;
-        if watch.done == 0 {
+        if watch.done == 0 || !watch.has_demand {
             return 0;
         }
         let fade = fade(total);
@@ -207,8 +216,12 @@ impl Meter {
     }
 
     /// What the work of a slice, so far, would have taken alone, at most as long as it took, and what it was worth
-    /// beyond that: of slices that are worth more and less than they lasted the sum is to be right.
+    /// beyond that: of slices that are worth more and less than they lasted the sum is to be right. If all of
+    /// its requests were internal, nothing.
     fn worth(&self, now: Nanos, watch: &Watch) -> (Nanos, f64) {
+        if !watch.has_demand {
+            return (0, self.carry);
+        }
         let total = now - watch.begun;
         let Some(rate) = self.rate() else { return (total, 0.0) };
         let worth = watch.done_ns as f64 * rate + self.carry;
@@ -271,11 +284,19 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::{IoId, Op};
+
+    fn watch(meter: &Meter, begun: Nanos) -> Watch {
+        let (io, op) = (IoId(0), Op::Read);
+        let mut watch = meter.watch(begun);
+        watch.issued(begun, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false });
+        watch
+    }
 
     /// 20 requests of cost 100: the first comes back after 50 of switch, then one every 10; two are in the device, and
     /// the last takes 30 alone.
     fn slice(meter: &mut Meter) -> Nanos {
-        let mut watch = meter.watch(1000);
+        let mut watch = watch(meter, 1000);
         let mut now = 1050;
         for done in 1..=19 {
             now += 10;
@@ -300,7 +321,7 @@ mod tests {
     #[test]
     fn a_slice_that_was_not_used_up_says_nothing_of_the_loss() {
         let mut meter = Meter::default();
-        let mut watch = meter.watch(0);
+        let mut watch = watch(&meter, 0);
         (1..=5).for_each(|at| watch.done(at * 10, 100, 1));
         assert_eq!(meter.slice(100, &watch, false), 50, "then the disk was held for it in vain");
         assert_eq!((meter.loss_ns(), meter.need_ns(100, 12)), (None, 120));

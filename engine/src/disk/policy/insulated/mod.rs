@@ -503,6 +503,7 @@ impl Policy for Insulated {
             tenant.queue.pop();
             self.waiting -= 1;
             current.issued += 1;
+            current.watch.issued(now, &entry);
             if entry.reads_on() {
                 tenant.followers += 1;
                 tenant.following += entry.len;
@@ -528,7 +529,7 @@ impl Policy for Insulated {
             tenant.followers = tenant.followers.saturating_sub(1);
             tenant.following = tenant.following.saturating_sub(entry.len);
         }
-        if let Some(current) = self.current.as_mut().filter(|current| current.owner == at) {
+        if let Some(current) = self.current.as_mut().filter(|current| current.owner == at && !entry.internal) {
             current.watch.done(now, cost_ns, tenant.in_device - tenant.stuck + 1);
         }
         if tenant.is_idle() {

@@ -6,7 +6,8 @@ use crate::units::MILLISECOND;
 
 const MS: Nanos = MILLISECOND;
 const COST: Nanos = 8 * MS;
-const ENTRY: Entry = Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST, follows: false };
+const ENTRY: Entry =
+    Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST, follows: false, internal: false };
 
 /// A disk that works on its requests one after the other, 8 ms each, and clients that keep so many outstanding.
 struct Stage {
