@@ -130,7 +130,7 @@ impl Swarm {
                 ExitCode::SUCCESS
             }
             Some(first) => {
-                failures.iter().skip(1).for_each(|failure| eprintln!("{failure}"));
+                eprintln!("{} of {} worlds failed", failures.len(), self.seeds);
                 self.report(first, true);
                 ExitCode::FAILURE
             }
@@ -146,6 +146,8 @@ impl Swarm {
                 return;
             }
             if let Err(failure) = swarm::run(seed, None) {
+                // At once: a long run may be cut off.
+                progress.bar.suspend(|| eprintln!("{failure}"));
                 failures.lock().expect("no thread panics").push(failure);
             }
             progress.ended();
