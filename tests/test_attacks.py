@@ -238,12 +238,6 @@ class AttacksOverTls(OverTls, Attacks):
         if not LONG and not attack.TIGHT and self._testMethodName not in self.IN_THE_GATE:
             self.skipTest("like those in the gate, in `make test-long`")
 
-    def test_reads_of_32_mib_that_nobody_takes(self):
-        # While the kernel fills 100 receive buffers, 600 MB, on the core of the victim's client, its requests take
-        # milliseconds (thread.md): that this is all is what can be asserted here.
-        choose = lambda rng: header(wire.READ, 0, rng.randrange(32) * 32 * MIB, 32 * MIB)
-        self.flooded(25, 100, 16, choose, reads=False)
-
 
 class StalledWritersOverTls(OverTls, StalledWriters):
     """Each record that is announced and does not come is one of TLS."""

@@ -316,7 +316,7 @@ impl NbdAddress {
         self.group().map(|_| ())
     }
 
-    /// As [`Address::listen`]. Nobody but the server's own user can open a Unix socket before its group is set.
+    /// As [`Address::listen`]. Until its group is set, only the server's own user can open a Unix socket.
     pub async fn listen(&self, allow_remote: bool, tcp: &Tcp) -> anyhow::Result<Listener> {
         match &self.address {
             Address::Unix(path) => listen_unix(path, self.permissions.mode(), self.group()?).map(Listener::Unix),
@@ -371,7 +371,7 @@ pub fn check_unix_path(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listens at a Unix socket with this mode and this group. A socket file that nobody answers at is replaced.
+/// Listens at a Unix socket with this mode and this group. A stale socket file is replaced.
 pub fn listen_unix(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result<UnixListener> {
     check_unix_path(path)?;
     if find_stale(path)? {
@@ -385,7 +385,8 @@ pub fn listen_unix(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result
     Ok(listener)
 }
 
-/// Whether a path is a socket that nobody answers at. A socket that is in use is an error, as is any other file.
+/// Whether a path is a stale socket: no process listens at it. A socket that is in use is an error, as is any other
+/// file.
 fn find_stale(path: &Path) -> anyhow::Result<bool> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -404,7 +405,7 @@ fn find_stale(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// The group first: no other group gets in meanwhile.
+/// Sets the group before the mode: no other group can open the socket meanwhile.
 fn permit(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result<()> {
     if let Some(group) = group {
         std::os::unix::fs::chown(path, None, Some(group)).with_context(|| {

@@ -130,8 +130,8 @@ pub struct TenantStats {
     pub used_frames: u64,
     /// Of those, dirty.
     pub dirty_frames: u64,
-    /// Nanoseconds in which it had a request outstanding, of a client or, for one, of the device: a
-    /// flush that the server makes by itself does not count.
+    /// Nanoseconds in which a client's request, or a device request on behalf of a client, was outstanding. Flushes
+    /// that the server makes by itself do not count.
     pub wanting_ns: Nanos,
     /// What its work so far would have taken alone, with the whole disk and the whole cache, nanoseconds; 0 under a
     /// policy that does not tell tenants apart. A little of it may be taken back when a slice ends.

@@ -215,7 +215,7 @@ impl Handshake {
         }
     }
 
-    /// The name of no export for which the client asked last, with INFO, GO or EXPORT_NAME, since the call before.
+    /// The last name since the previous call that the client asked for (INFO, GO or EXPORT_NAME) and no export has.
     pub fn take_unknown(&mut self) -> Option<Vec<u8>> {
         self.unknown.take()
     }

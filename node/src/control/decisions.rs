@@ -226,8 +226,8 @@ fn differs(before: Option<Size>, now: Option<Size>) -> bool {
     }
 }
 
-/// What somebody who asks for a cache has to know: that it is another one for the tenant's other volumes too, which had
-/// `before` if there are any; and that it is larger than asked for.
+/// The side effects of `--cache`: the cache of the tenant's other volumes changes too, from `before` (`None` if there
+/// are no other volumes); and a size below the minimum is raised.
 pub(super) fn cache_note(tenant: &Name, before: Option<Option<Size>>, now: Option<Size>) -> String {
     let shown = |cache: Option<Size>| {
         cache.map_or("decided by its load".into(), |size| Size(size.0.max(LEAST_BYTES)).rounded())

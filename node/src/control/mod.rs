@@ -280,7 +280,8 @@ impl Control {
         offer
     }
 
-    /// Counts that a client asked for a volume of this name which its access list hides; nothing if there is none.
+    /// Counts a refused opening, if there is a volume of this name and its access list does not name the client. The
+    /// name of that volume.
     pub fn count_refusal(&self, name: &[u8], peer: &Peer) -> Option<Name> {
         let mut state = self.state();
         let running = state.disks.values_mut().filter_map(|disk| disk.state.as_mut().ok());

@@ -21,8 +21,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of a directory, or says who has it. A server that was killed has its locks until its last request
-    /// has ended: `patience` is how long to wait for it. Blocks meanwhile.
+    /// Takes the lock of a directory, or names the process that holds it. A killed server holds its locks until its
+    /// last request has ended: this waits for at most `patience`, and blocks meanwhile.
     pub fn take(directory: &Path, patience: Duration) -> Result<Lock, String> {
         let path = directory.join("lock");
         let cannot = |error: &dyn std::fmt::Display| format!("cannot lock {}: {error}", path.display());
