@@ -236,8 +236,10 @@ impl Server {
         let state = self.volume_mut(volume);
         state.clearing.push(token);
         state.clear_looks = looks;
-        if std::mem::take(&mut state.flushes.lost) {
-            // What can be read instead is covered by no flush either, until the next one succeeds.
+        let lost = std::mem::take(&mut state.flushes.lost);
+        if lost || (self.cache.volume(volume).failing > 0 && !planted!(ClearForgetsEvictions)) {
+            // What can be read instead is covered by no flush either, until the next one succeeds. Until a block is
+            // given up its cached content hides that: a device flush that fails meanwhile is another loss.
             self.cache.durability.unsettled(volume);
         }
         self.volume_mut(volume).flushes.failing = false;
@@ -588,6 +590,26 @@ mod tests {
         rig.complete_all();
         assert_eq!(rig.answer(4), Some(0), "it covers nothing that is not on the medium");
         assert_eq!([rig.content(0), rig.content(BLOCK)], [1, 8]);
+    }
+
+    #[test]
+    fn what_is_below_a_block_given_up_is_lost_if_a_device_flush_fails_meanwhile() {
+        let mut rig = retrying();
+        rig.command(9, Command::ClearVolume(VOLUME));
+        rig.write(3, flag::FUA, 100 * BLOCK, BLOCK, 8);
+        assert_eq!(rig.ops(), [WRITE, DURABLE]);
+        rig.complete(1, BAD);
+        rig.complete(0, BAD);
+        assert!(rig.is_done(9));
+        // Before the failure the device had content that no flush covered, and whose newer version is given up.
+        rig.write(4, 0, 100 * BLOCK, BLOCK, 8);
+        rig.ask(5, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        assert_eq!(rig.answer(5), FAILED);
+        rig.command(10, Command::ClearVolume(VOLUME));
+        rig.ask(6, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        assert_eq!(rig.answer(6), Some(0));
     }
 
     #[test]

@@ -301,7 +301,12 @@ impl Disk {
                 apply(medium, &request, fate(Fate::Volatile), self.turn, |_| true);
             }
             (_, Some(Errno::NoSpace | Errno::NotSupported)) => {}
-            (_, Some(_)) => apply(medium, &request, Fate::Doomed(request.submitted), self.turn, |_| self.rng.one_in(2)),
+            // What a failed write leaves is forgiven with the next loss that is accepted, even if that was asked for
+            // while the write waited in the engine's queue. A flush that failed meanwhile is a loss of its own.
+            (_, Some(_)) => {
+                let since = request.dropped.unwrap_or(0);
+                apply(medium, &request, Fate::Doomed(since), self.turn, |_| self.rng.one_in(2));
+            }
         }
         if matches!(io.op, Op::Write { .. }) {
             frames.end_device_write(&io.segments);
