@@ -85,27 +85,30 @@ impl Turns {
         self.lengths.is_some()
     }
 
-    /// Whose turn it is now, and whether it has just begun. It goes to writes only if some wait.
+    /// Whose turn it is now, and whether it has just begun. It goes to writes only if some wait. Turns of reads pass
+    /// while nobody looks: after a pause, or if the caller is late, nobody waits for time that has passed.
     pub(super) fn look(&mut self, now: Nanos, writes_wait: bool) -> (Direction, bool) {
-        let Some(lengths) = self.lengths.filter(|_| now >= self.until) else { return (self.whose, false) };
-        match self.whose {
-            Direction::Write if !(writes_wait && self.may_write() && now < self.began + SLOW * lengths.write_ns) => {
-                (self.whose, self.until) = (Direction::Read, now + lengths.read_ns);
-                (self.whose, true)
-            }
-            Direction::Read if writes_wait => {
-                let most = lengths.write_ns as i64;
-                self.credit_ns = (self.credit_ns + most).min(most);
-                if self.may_write() {
-                    (self.whose, self.began) = (Direction::Write, now);
-                } else {
-                    // An earlier turn was too long by more than this one.
-                    self.until = now + lengths.read_ns;
-                }
-                (self.whose, true)
-            }
-            whose => (whose, false),
+        let before = self.whose;
+        let Some(lengths) = self.lengths.filter(|_| now >= self.until) else { return (before, false) };
+        let goes_on = writes_wait && self.may_write();
+        let over_at = if goes_on { self.until.max(self.began + SLOW * lengths.write_ns) } else { self.until };
+        if before == Direction::Write && now >= over_at {
+            (self.whose, self.until) = (Direction::Read, over_at + lengths.read_ns);
         }
+        if self.whose == Direction::Read && writes_wait && now >= self.until {
+            let passed = 1 + (now - self.until) / lengths.read_ns;
+            let most = lengths.write_ns as i64;
+            let earned = most.saturating_mul(passed.min(i64::MAX as u64) as i64);
+            self.credit_ns = self.credit_ns.saturating_add(earned).min(most);
+            if self.may_write() {
+                (self.whose, self.began) = (Direction::Write, now);
+                return (self.whose, true);
+            }
+            // An earlier turn was too long by more than these.
+            self.until += passed * lengths.read_ns;
+            return (self.whose, true);
+        }
+        (self.whose, self.whose != before)
     }
 
     /// When it may be over.
@@ -222,5 +225,28 @@ mod tests {
         assert_eq!(turns.look(100 * MILLISECOND, false), (Direction::Write, false), "it is not yet programmed");
         assert_eq!(turns.look(101 * MILLISECOND, false), (Direction::Read, true));
         assert_eq!(turns.look(102 * MILLISECOND, true), (Direction::Read, false), "reads have their time");
+    }
+
+    #[test]
+    fn turns_of_reads_pass_while_nobody_looks() {
+        let mut turns = Turns::default();
+        turns.set(Lengths::of(0.5, MILLISECOND, 0.9));
+        let mut began = 0;
+        for (written_ns, looks) in [(9, false), (9, true), (30, false), (30, true)] {
+            let written_ns = written_ns * MILLISECOND;
+            assert_eq!(turns.look(began, true), (Direction::Write, true));
+            turns.wrote(began, written_ns);
+            // What was written too much takes further turns of reads.
+            let free = began + written_ns + written_ns / (9 * MILLISECOND) * 9 * MILLISECOND;
+            assert!(!looks || turns.look(free - 1, true).0 == Direction::Read, "{written_ns}");
+            assert_eq!(turns.look(free, true), (Direction::Write, true), "{written_ns}");
+            began = free + 100 * MILLISECOND;
+        }
+        assert_eq!(turns.look(began, true), (Direction::Write, true));
+        // A turn of writes that was not used up is over at twice its length.
+        turns.wrote(began, MILLISECOND);
+        assert_eq!(turns.look(began + 17 * MILLISECOND, true), (Direction::Write, false));
+        assert_eq!(turns.look(began + 26 * MILLISECOND, true), (Direction::Read, true));
+        assert_eq!(turns.look(began + 27 * MILLISECOND, true), (Direction::Write, true));
     }
 }
