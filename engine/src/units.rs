@@ -45,7 +45,8 @@ fn mask(first: u64, past: u64) -> SectorMask {
     (((1u16 << past) - 1) & !((1u16 << first) - 1)) as SectorMask
 }
 
-const UNITS: [(&str, u32); 6] = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+/// Units of bytes and their powers of two, the largest first.
+pub const UNITS: [(&str, u32); 6] = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 /// Bytes in the largest unit of which they are a whole number.
 pub fn exact(bytes: u64) -> String {

@@ -202,7 +202,27 @@ fn parse_subject(text: &str) -> Option<String> {
         // `O = Example, CN = db1`; and, of openssl 3.2, `O=Example, CN=db1`, which the prefix tells.
         is_kind && !value.starts_with(' ') && !(prefix.is_some() && kind.starts_with(' '))
     };
-    parts(subject).iter().all(is_rfc).then(|| normalised(subject)).flatten()
+    parts(subject).iter().all(is_rfc).then(|| normalised(&unescaped_letters(subject))).flatten()
+}
+
+/// Letters beyond ASCII, which openssl prints as `\C3\BC`, as the certificate has them. Other escapes stay.
+fn unescaped_letters(subject: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(subject.len()), subject.as_bytes());
+    while let [first, after @ ..] = rest {
+        let pair = after.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+        let letter = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).filter(|byte| !byte.is_ascii());
+        let taken = match letter {
+            _ if *first != b'\\' => 1,
+            Some(_) => 3,
+            None => 2.min(rest.len()),
+        };
+        match letter.filter(|_| taken == 3) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(&rest[..taken]),
+        }
+        rest = &rest[taken..];
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| subject.to_owned())
 }
 
 /// A subject without spaces around its parts, and with their types in capitals: `cn=db1, o=Example` and
@@ -283,6 +303,8 @@ mod tests {
             let rule = pasted.parse::<Rule>().unwrap().to_string();
             assert_eq!(rule.trim_end_matches(",ro"), "cert:CN=a,O=b");
         }
+        assert_eq!("cert:CN=db1,O=M\\C3\\BCl\\,ler".parse::<Rule>().unwrap().to_string(), "cert:CN=db1,O=Mül\\,ler");
+        assert_eq!("cert:CN=db1,O=M\\C3ller".parse::<Rule>().unwrap().to_string(), "cert:CN=db1,O=M\\C3ller");
         assert_eq!("cert:2.5.4.3=#0c0161,O=\\ c".parse::<Rule>().unwrap().to_string(), "cert:2.5.4.3=#0c0161,O=\\ c");
     }
 

@@ -10,9 +10,6 @@ use std::time::Duration;
 use engine::units::{self, Share};
 use serde::{Deserialize, Serialize};
 
-const UNITS: [(&str, u32); 7] =
-    [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
-
 /// A number of bytes, as in `64MiB`, `1.5GiB` or `4096`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
@@ -23,9 +20,9 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Size, String> {
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, suffix) = (&text[..split], text[split..].trim_start());
-        let shift = match UNITS.iter().find(|(unit, _)| *unit == suffix) {
+        let shift = match units::UNITS.iter().find(|(unit, _)| *unit == suffix) {
             Some((_, shift)) => *shift,
-            None if suffix.is_empty() => 0,
+            None if ["", "B"].contains(&suffix) => 0,
             None => return Err(unknown_suffix(text, number, suffix)),
         };
         let (value, scale) =

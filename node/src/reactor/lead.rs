@@ -10,7 +10,7 @@
 //! 3.4 %.
 //!
 //! Downside: whoever is awake early stays awake, at most [`LEAD_NS_MAX`], usually a tenth of a millisecond: passes of
-//! the loop that wait for nothing, some 2 % of a core for 200 completions a second.
+//! the loop that wait for nothing, 3 % of a core for 120 completions a second, 4 % for 220.
 
 use engine::units::{MILLISECOND, Nanos};
 
