@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantId, TenantSpec, TenantStats};
 use engine::nbd::wire::{command, command_flag};
-use engine::units::{BLOCK, PIECE, SECOND};
+use engine::units::{BLOCK, Nanos, PIECE, SECOND};
 use engine::{Event, Session};
 
 use crate::Verdict;
@@ -16,9 +16,13 @@ use crate::trace::Line;
 use crate::workload::Manners;
 use crate::world::{LinkId, Wake, World};
 
+/// The device keeps no request for longer: a slow one takes up to a hundred times as long as it would have taken.
+const STUCK_MAX_NS: Nanos = 200 * SECOND;
+
 impl World {
     /// Peace: no faults, nothing new. Everything must come to an end, be whole, and be given back.
     pub(crate) fn finale(&mut self) -> Verdict {
+        let calm_since = self.now;
         self.disk.faults = Faults::NONE;
         self.busy = false;
         self.openings.clear();
@@ -42,15 +46,23 @@ impl World {
         }
         self.until("peace", 100 * SECOND, |world| world.asks.is_empty() && world.is_quiet())?;
         self.dismiss()?;
-        self.until("the fence", 100 * SECOND, |world| {
-            !world.volumes.iter().any(|volume| world.disk.has_orphans(volume.setup.spec.volume))
-        })?;
+        self.old_requests_return(calm_since)?;
         self.reopen()?;
         for at in 0..self.volumes.len() {
             self.inspect(at)?;
         }
         self.give_back()?;
         self.last_power_cut()
+    }
+
+    /// Requests that the device was given until `since`, while it had faults, may still be stuck, and may fail. They
+    /// return. Perhaps no client waits for them: not for the flush of a volume that is opened, nor for writes of a
+    /// volume whose write cache is unsafe.
+    fn old_requests_return(&mut self, since: Nanos) -> Verdict {
+        self.until("the fence", STUCK_MAX_NS, |world| {
+            !world.volumes.iter().any(|volume| world.disk.has_orphans(volume.setup.spec.volume))
+                && world.disk.requests().all(|(_, submitted_at)| submitted_at > since)
+        })
     }
 
     /// Nobody waits for anything.
@@ -138,7 +150,7 @@ impl World {
             }
         }
         self.shrunk()?;
-        // Nobody reads slowly and nothing fails: what is above the new limit is given back, all of it.
+        // Nobody reads slowly, nothing fails, nothing is stuck: what is above the new limit is given back, all of it.
         let tenants = self.tenants.iter().filter(|&&there| there).count() as u64;
         self.ask(Command::SetBudget(tenants.max(1) * LEAST_BYTES), Ask::Must)?;
         self.until("giving back memory", 100 * SECOND, |world| world.asks.is_empty())?;

@@ -292,8 +292,10 @@ impl Server {
                 None => return,
                 Some(Ok(())) => {}
                 Some(Err(_)) => {
-                    // It stays as it was, for the operator to try again, or to clear.
+                    // It stays as it was, for the operator to try again, or to clear. What is done in idle time has
+                    // rested meanwhile.
                     state.closing = None;
+                    self.wake_at(self.now + self.config.idle_ns);
                     return self.report(closing.token, Report::Refused(Refusal::FlushFailed));
                 }
             }
@@ -509,6 +511,7 @@ impl Server {
 mod tests {
     use super::*;
     use crate::control::LEAST_BYTES;
+    use crate::disk::Op;
     use crate::event::{Event, Receive};
     use crate::nbd::Errno;
     use crate::nbd::wire::command;
@@ -618,6 +621,21 @@ mod tests {
         rig.handle(Event::Attach { conn: ConnId(0), volume: VOLUME, session: Session::default() });
         rig.write(2, 0, 0, BLOCK, 8);
         assert_eq!(rig.answer(2), Some(0));
+    }
+
+    #[test]
+    fn a_volume_that_could_not_be_closed_is_initialised_further() {
+        let mut rig = Rig::with(128, |spec| (spec.initialise, spec.holes) = (true, vec![(0, PIECE)]));
+        rig.command(DONE, Command::DeclareLost(VOLUME));
+        rig.command(DONE + 1, Command::CloseVolume { volume: VOLUME, discard: false });
+        rig.wait(SECOND);
+        rig.handle(Event::Closed { conn: ConnId(0) });
+        rig.handle(Event::Closed { conn: ConnId(1) });
+        assert!(matches!(rig.report(DONE + 1), Some(Report::Refused(Refusal::FlushFailed))));
+        assert!(rig.device.is_empty());
+        let at = rig.server.poll_timeout().expect("something to do in idle time");
+        rig.wait(at - rig.now);
+        assert_eq!(rig.ops(), [Op::Write { durable: false }]);
     }
 
     #[test]

@@ -121,6 +121,12 @@ impl Tenant {
         self.idle_rounds < IDLE_ROUNDS && self.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
     }
 
+    /// Its turn passes without work. In debt it stays; what is left over it loses.
+    fn passes(&mut self) {
+        (self.credit, self.saved) = (self.credit.min(0), 0);
+        self.idle_rounds = self.idle_rounds.saturating_add(1);
+    }
+
     /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so
     /// that nobody waits for more than two rounds. True if that is one.
     fn save(&mut self, most_ns: Nanos, is_time: bool) -> bool {
@@ -253,9 +259,7 @@ impl Insulated {
             let Some(tenant) = &mut self.tenants[self.turn] else { continue };
             let places = tenant.depth(depth, stuck);
             if !tenant.wants_disk(depth, stuck) && !tenant.is_expected(now) {
-                // In debt it stays; what is left over it loses.
-                (tenant.credit, tenant.saved) = (tenant.credit.min(0), 0);
-                tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
+                tenant.passes();
                 continue;
             }
             tenant.credit += length as i64;
@@ -285,6 +289,24 @@ impl Insulated {
             return true;
         }
         false
+    }
+
+    /// A slice is over, and nobody else has anything to do: the next one of its owner follows without a drain. It is
+    /// another round for the others, so that they are not planned for beside a slice that goes on for hours.
+    fn go_on(&mut self, now: Nanos, cost_ns: Nanos) {
+        let owner = self.current.as_ref().expect("a slice").owner;
+        for (_, tenant) in self.tenants.iter_mut().enumerate().filter(|&(at, _)| at != owner) {
+            let Some(tenant) = tenant else { continue };
+            tenant.passes();
+            self.is_planned &= tenant.idle_rounds != IDLE_ROUNDS;
+        }
+        if !self.is_planned {
+            self.make_plan();
+        }
+        let current = self.current.as_mut().expect("a slice");
+        let tenant = self.tenants[current.owner].as_ref().expect("a tenant");
+        let drain_ns = tenant.meter.drain_ns(tenant.in_device_ns + cost_ns);
+        current.ends = now + self.lengths[current.owner].max(drain_ns);
     }
 
     /// Rounds in which nobody may take the disk, all at once.
@@ -487,11 +509,7 @@ impl Policy for Insulated {
                     current.draining = Some(now);
                     current.watch.drain(now, tenant.in_device - tenant.stuck, tenant.in_device_ns);
                 } else {
-                    // Nobody waits: the next slice is its own.
-                    let current = self.current.as_mut().expect("a slice");
-                    let tenant = self.tenants[owner].as_ref().expect("a tenant");
-                    let drain_ns = tenant.meter.drain_ns(tenant.in_device_ns + entry.cost_ns);
-                    current.ends = now + self.lengths[owner].max(drain_ns);
+                    self.go_on(now, entry.cost_ns);
                 }
                 continue;
             }

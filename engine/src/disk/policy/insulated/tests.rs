@@ -134,6 +134,18 @@ fn a_tenant_alone_keeps_its_depth_all_the_time() {
 }
 
 #[test]
+fn who_is_left_alone_in_the_middle_of_a_slice_has_requests_of_any_length() {
+    let mut stage = Stage::new(&[50, 50], &[8, 8]);
+    stage.run(10 * SECOND);
+    let most = |stage: &Stage| stage.policy.request_bytes_max(TenantId(0), crate::disk::Op::Read);
+    assert!(most(&stage) < u64::MAX);
+    stage.depths[1].1 = 0;
+    // Its last slice goes on and on.
+    stage.run(20 * SECOND);
+    assert_eq!(most(&stage), u64::MAX);
+}
+
+#[test]
 fn who_comes_back_waits_for_the_slices_of_one_round_at_most() {
     let mut stage = Stage::new(&[25, 25, 50], &[4, 4, 0]);
     stage.run(10 * SECOND);
