@@ -93,7 +93,7 @@ struct Tenant {
     gap: Gap,
     /// It has had nothing to do since then.
     idle_since: Nanos,
-    /// It has had requests that wait, and not the disk, since so many slices had begun.
+    /// It has had requests that wait, and not the disk though one of its slices was due, since so many slices had begun.
     waiting_since: Option<u64>,
     owned_ns: Nanos,
     useful_ns: Nanos,
@@ -119,6 +119,11 @@ impl Tenant {
     fn is_expected(&self, now: Nanos) -> bool {
         let patience = self.gap.patience();
         self.idle_rounds < IDLE_ROUNDS && self.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
+    }
+
+    /// Nothing was due to it in this round: what waits has waited for others' slices since so many had begun.
+    fn wait_anew(&mut self, begun: u64) {
+        self.waiting_since = self.waiting_since.map(|_| begun);
     }
 
     /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so
@@ -256,10 +261,12 @@ impl Insulated {
                 // In debt it stays; what is left over it loses.
                 (tenant.credit, tenant.saved) = (tenant.credit.min(0), 0);
                 tenant.idle_rounds = tenant.idle_rounds.saturating_add(1);
+                tenant.wait_anew(self.begun);
                 continue;
             }
             tenant.credit += length as i64;
             if tenant.credit <= 0 {
+                tenant.wait_anew(self.begun);
                 continue;
             }
             let is_time = self.begun >= self.looked + self.lengths.len() as u64;
