@@ -118,6 +118,8 @@ bugs! {
     ClosedBesideDeviceRequests,
     /// Who stops in the middle of a payload is never disconnected.
     StalledNotDisconnected,
+    /// Payloads that are not sent may have all frames of a tenant, those for its other volumes too.
+    StalledTakeAllFrames,
     /// A client that lost its access to a volume goes on.
     RevokedClientStays,
     /// A volume becomes read-only without the flush that makes its content final.

@@ -139,6 +139,11 @@ impl Rig {
 
     pub(crate) fn write_as(&mut self, conn: ConnId, cookie: u64, flags: u16, offset: u64, len: u64, byte: u8) {
         self.ask_as(conn, cookie, command::WRITE, flags, offset, len);
+        self.write_on(conn, byte);
+    }
+
+    /// A client sends what the server takes of the payload that it has announced.
+    pub(crate) fn write_on(&mut self, conn: ConnId, byte: u8) {
         while let Receive::Payload(bytes) = self.server.receive(conn) {
             let segments: Vec<_> = self.server.payload(conn).collect();
             for segment in segments {

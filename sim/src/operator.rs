@@ -448,7 +448,7 @@ impl World {
 
     /// In slices: the books of disk time, and that everybody's turn comes.
     fn check_disk_time(&self, snapshot: &Snapshot) -> Option<&'static str> {
-        /// Rounds after which whoever waits, and has no debts, has had a slice: one; more where tenants come and go.
+        /// Rounds after which a tenant has had the slice that is due: one; more where tenants come and go.
         const ROUNDS_MAX: u64 = 6;
         if self.policy.kind != Kind::Insulated {
             return None;
@@ -465,8 +465,11 @@ impl World {
             Some("more time was owned than has passed")
         } else if snapshot.time.stuck == 0 && !self.setup.changes_policy && snapshot.busy_ns > owned_ns {
             Some("the device worked for nobody")
-        } else if plans().any(|plan| plan.debt_ns == 0 && plan.waiting_slices > ROUNDS_MAX * tenants) {
+        } else if plans().any(|plan| plan.waiting_slices > ROUNDS_MAX * tenants) {
             Some("somebody's turn never comes")
+        } else if plans().any(|plan| !self.setup.changes_policy && plan.debt_ns > self.setup.config.round_max_ns) {
+            // Else its slice would not be due for a long time.
+            Some("somebody owes more than a round")
         } else {
             None
         }

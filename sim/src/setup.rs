@@ -16,8 +16,8 @@ use crate::fault::Faults;
 use crate::rng::Rng;
 use crate::workload::Mix;
 
-/// A partition in which volumes leave room for payloads of each other: the smallest one holds a single piece of a
-/// payload beside what must be left to reads.
+/// A partition in which volumes leave room for whole pieces of each other's payloads: in the smallest one, pieces are
+/// cut.
 pub(crate) const ROOMY_BYTES: u64 = 4 * LEAST_BYTES;
 
 /// A volume and its clients.
@@ -214,7 +214,8 @@ impl Setup {
         self.faults = Faults::NONE;
         (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
         let cache = CacheSpec::Asked(rng.pick(&[LEAST_BYTES, ROOMY_BYTES, ROOMY_BYTES]));
-        self.tenants.iter_mut().for_each(|tenant| tenant.cache = cache);
+        // With a small share of a slow disk, a tenant waits for the disk as long as beside clients that stall.
+        self.tenants.iter_mut().for_each(|tenant| (tenant.cache, tenant.share) = (cache, None));
         self.config.budget_bytes += 2 * ROOMY_BYTES;
         self.config.budget_bytes_max += 2 * ROOMY_BYTES;
         self.add_volume(self.volumes[0].spec.tenant);

@@ -4,12 +4,10 @@
 //!   stalls:    header, a part of the payload ───────────────────── nothing, for ever
 //!   trickles:  header, 20 KiB a second ───────────────────────────► complete: never disconnected
 //!
-//!   other volumes of the tenant, other tenants     answered within OTHERS_MAX_NS (in the smallest partitions, which
-//!                                                  hold one piece, other volumes wait until that one is over)
+//!   other volumes of the tenant, other tenants     answered within OTHERS_MAX_NS, in the smallest partitions too
 //!   other writers of the volume                    while they wait for frames, the one that stalls is disconnected
 //! ```
 
-use engine::control::{CacheSpec, LEAST_BYTES};
 use engine::nbd::wire::command;
 use engine::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECOND};
 use engine::{ConnId, Receive};
@@ -30,9 +28,6 @@ const TRICKLE_NS: Nanos = 250 * MILLISECOND;
 const SLACK_NS: Nanos = 3 * SECOND;
 /// How long requests to other volumes wait beside clients that stall: less than the engine's patience with those.
 const OTHERS_MAX_NS: Nanos = 8 * SECOND;
-
-/// How long one piece of a payload takes at most: a client that sends it just fast enough.
-const PIECE_NS: Nanos = PATIENCE_NS + PIECE * SECOND / ENOUGH_BYTES_PER_S;
 
 /// A connection that is in the middle of a payload without progress: since when, and at which byte of which request.
 pub(crate) type Midway = Option<(Nanos, u64, u64)>;
@@ -123,12 +118,8 @@ impl World {
 
     fn check_others_go_on(&self) -> Verdict {
         let setup = |link: &Link| &self.setup.volumes[link.volume.0 as usize];
-        let stalling = |tenant| self.setup.volumes.iter().any(|v| v.stalled > 0 && v.spec.tenant == tenant);
         for link in self.links.values().filter(|link| link.state == State::Open && setup(link).stalled == 0) {
-            let tenant = setup(link).spec.tenant;
-            let small = self.setup.tenants[tenant.0 as usize].cache == CacheSpec::Asked(LEAST_BYTES);
-            let most_ns = OTHERS_MAX_NS + if small && stalling(tenant) { PIECE_NS } else { 0 };
-            let late = link.pending.values().find(|pending| pending.arrived + most_ns < self.now);
+            let late = link.pending.values().find(|pending| pending.arrived + OTHERS_MAX_NS < self.now);
             if let Some(pending) = late {
                 let conn: ConnId = link.conn;
                 return Err(format!("beside clients of another volume that stall, {conn:?} waits for {pending:?}"));

@@ -13,6 +13,9 @@ use crate::units::PIECE_BLOCKS;
 /// that one piece being received could keep another from ever being worked.
 pub(crate) const FRAMES_MIN: u32 = 2 * (PIECE_BLOCKS as u32 + 2);
 
+/// Frames of the smallest piece of a payload: a block that is written in part, and one for its fill.
+const PAYLOAD_FRAMES_MIN: u32 = 2;
+
 /// Blocks that are looked at in one step when frames retire: about 40 us, as they lie one behind the other.
 const RETIRE_BLOCKS: usize = 2 * 1024;
 
@@ -31,7 +34,7 @@ pub(crate) struct Partition {
     pub(crate) failing: u32,
     /// Blocks being written.
     pub(crate) writing: u32,
-    /// Frames that wait for payload.
+    /// Frames that wait for payload, or for their fill meanwhile.
     pub(crate) receiving: u32,
     /// Frames of replies that are being read or wait to be sent. Half the partition at most, unless it has shrunk.
     pub(crate) owed: u32,
@@ -91,12 +94,18 @@ impl Partition {
         receiving <= self.target / 2 && self.unwritten + receiving <= self.target / 4 * 3
     }
 
-    /// Whether a volume, with so many frames that wait for payload, may have `frames` more: where a tenant has several
-    /// volumes, one leaves as much as it has to the others, so that there is room for them while its clients send
-    /// nothing.
-    pub(crate) fn leaves_room(&self, receiving: u32, frames: u32) -> bool {
+    /// How many of `wanted` frames a volume may take for payload, if `receiving` of its frames wait for some. Where a
+    /// tenant has several volumes, one leaves as much as it has to the others, so that there is room for them while its
+    /// clients send nothing. A volume that waits for no payload takes what there is; `None` if another one must wait.
+    pub(crate) fn payload_max(&self, receiving: u32, wanted: u32) -> Option<u32> {
+        if self.volumes < 2 || planted!(StalledTakeAllFrames) {
+            return Some(wanted);
+        }
         let room = (self.target / 2).saturating_sub(self.receiving - receiving);
-        self.volumes < 2 || receiving == 0 || receiving + frames <= room / 2
+        if receiving == 0 {
+            return Some(wanted.min((room / 2).max(PAYLOAD_FRAMES_MIN)));
+        }
+        (receiving + wanted <= room / 2).then_some(wanted)
     }
 
     /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.

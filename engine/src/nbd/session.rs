@@ -633,6 +633,20 @@ mod tests {
     }
 
     #[test]
+    fn a_large_read_is_not_overtaken_for_ever_by_small_ones_of_its_client() {
+        let mut rig = with_deaf(1, BLOCK);
+        // More than it may have beside what it has not read yet.
+        rig.ask_as(ConnId(1), 1, command::READ, 0, 1 << 20, PIECE);
+        rig.ask_as(ConnId(1), 2, command::READ, 0, 2 << 20, BLOCK);
+        rig.finish_reads();
+        assert_eq!(rig.server.conn(ConnId(1)).stalled.len(), 2);
+        rig.deaf.clear();
+        rig.send(ConnId(1));
+        rig.complete_all();
+        assert_eq!([1000, 1, 2].map(|cookie| rig.answer(cookie)), [Some(0); 3]);
+    }
+
+    #[test]
     fn who_reads_nothing_may_do_so_while_nobody_minds() {
         let mut rig = with_deaf(1, PIECE);
         rig.wait(10 * PATIENCE_NS);

@@ -88,6 +88,10 @@ impl Server {
     fn reply_fits(&self, request: u32, start: u64, end: u64) -> Option<u64> {
         let state = &self.requests[request];
         let connection = self.connections[state.conn.0 as usize].as_ref().expect("a connection");
+        if state.kind == Kind::Read && !connection.stalled.is_empty() {
+            // Not before those that wait: a client that always has a small read on its way would starve its large one.
+            return None;
+        }
         let room = u64::from(self.reply_room(connection));
         if state.kind != Kind::Read || end.div_ceil(BLOCK) - start / BLOCK <= room {
             return Some(end);

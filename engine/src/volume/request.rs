@@ -132,6 +132,11 @@ impl Piece {
         (self.end.div_ceil(BLOCK) - self.first_block()) as usize
     }
 
+    /// How many frames it holds.
+    pub(crate) fn frames_held(&self) -> u32 {
+        (self.frames.len() + self.spares.len()) as u32
+    }
+
     /// The bytes of its block `i` that it is about, counted inside that block.
     pub(crate) fn bytes_in(&self, i: usize) -> (u64, u64) {
         let base = (self.first_block() + i as u64) * BLOCK;

@@ -9,7 +9,7 @@ use crate::event::{Action, ConnId};
 use crate::nbd::{Errno, Inbound, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
-use crate::volume::Who;
+use crate::volume::{Request, Who};
 
 /// Units of work of a block that is written from a payload.
 const WRITE_UNITS: u32 = 2;
@@ -105,19 +105,14 @@ impl Server {
 
     /// Takes the frames of a piece that is written, all or none.
     fn reserve(&mut self, piece: u32) -> Reserved {
-        let state = &self.pieces[piece];
-        let (request, blocks, aligned) = (state.request, state.blocks() as u32, self.is_aligned(piece));
+        let request = self.pieces[piece].request;
         let (conn, volume, kind) = {
             let request = &self.requests[request];
             (request.conn, request.volume, request.kind)
         };
         let tenant = self.tenant_of(volume);
-        let spares = if aligned { 0 } else { 2.min(blocks) };
-        let receiving = self.volume(volume).receiving;
-        if kind == Kind::Write && !self.cache.partition(tenant).leaves_room(receiving, blocks) && self.conn(conn).open {
-            return Reserved::NotForVolume;
-        }
-        let admitted = self.cache.partition(tenant).admits_payload(blocks);
+        let Some((blocks, spares)) = self.blocks_that_fit(piece) else { return Reserved::NotForVolume };
+        let admitted = self.cache.partition(tenant).admits_payload(blocks + spares);
         let mut frames = std::mem::take(&mut self.pieces[piece].frames);
         let mut take = |server: &mut Server| server.cache.take_frames(tenant, blocks + spares, &mut frames);
         let taken = admitted && (take(self) || self.yield_prefetch(volume) && take(self));
@@ -143,10 +138,11 @@ impl Server {
             let spare = self.pieces[piece].frames.pop().expect("a spare");
             self.pieces[piece].spares.push(spare);
         }
+        self.cut(piece, blocks);
         self.note_waited(piece, volume);
         if kind == Kind::Write {
-            self.cache.partition_mut(tenant).receiving += blocks;
-            self.volume_mut(volume).receiving += blocks;
+            self.cache.partition_mut(tenant).receiving += blocks + spares;
+            self.volume_mut(volume).receiving += blocks + spares;
             self.pieces[piece].receiving_since = self.now;
             self.conn(conn).inbound = Inbound::Payload { piece, received: 0 };
             self.note_pause(conn);
@@ -160,6 +156,32 @@ impl Server {
             self.write_piece(piece);
         }
         Reserved::Yes
+    }
+
+    /// How many blocks of a piece its volume may have now, and how many spare frames they take. `None` if it has as
+    /// many as it may.
+    fn blocks_that_fit(&self, piece: u32) -> Option<(u32, u32)> {
+        let state = &self.pieces[piece];
+        let blocks = state.blocks() as u32;
+        let spares = if self.is_aligned(piece) { 0 } else { 2.min(blocks) };
+        let Request { volume, kind, .. } = self.requests[state.request];
+        // Zeroes wait for no client, not even one of their own volume.
+        let receiving = if kind == Kind::Write { self.volume(volume).receiving } else { 0 };
+        let fit = self.cache.partition(self.tenant_of(volume)).payload_max(receiving, blocks + spares)?;
+        // Where a piece is cut it is aligned, so that one spare is enough.
+        let spares = spares.min(fit / 2);
+        Some((fit - spares, spares))
+    }
+
+    /// Leaves the first `blocks` of a piece: its request goes on behind them.
+    fn cut(&mut self, piece: u32, blocks: u32) {
+        let state = &mut self.pieces[piece];
+        if (blocks as usize) < state.blocks() {
+            let request = &mut self.requests[state.request];
+            debug_assert_eq!(request.next, state.end, "no later piece was begun");
+            state.end = (state.first_block() + u64::from(blocks)) * BLOCK;
+            request.next = state.end;
+        }
     }
 
     fn is_aligned(&self, piece: u32) -> bool {
@@ -194,12 +216,12 @@ impl Server {
             return;
         }
         let request = state.request;
-        let blocks = state.blocks() as u32;
+        let frames = state.frames_held();
         let volume = self.requests[request].volume;
         let tenant = self.tenant_of(volume);
-        self.volume_mut(volume).receiving -= blocks;
+        self.volume_mut(volume).receiving -= frames;
         let partition = self.cache.partition_mut(tenant);
-        partition.receiving -= blocks;
+        partition.receiving -= frames;
         partition.stirred = true;
         self.conn(conn).inbound = Inbound::Header;
         self.requests[request].active += 1;
@@ -226,9 +248,9 @@ impl Server {
                 }
             }
             None => {
-                let blocks = self.pieces[piece].blocks() as u32;
-                self.volume_mut(volume).receiving -= blocks;
-                self.cache.partition_mut(tenant).receiving -= blocks;
+                let frames = self.pieces[piece].frames_held();
+                self.volume_mut(volume).receiving -= frames;
+                self.cache.partition_mut(tenant).receiving -= frames;
                 if planted!(PartialPayloadVisible) {
                     let request = self.pieces[piece].request;
                     self.requests[request].next = self.requests[request].end;
@@ -413,5 +435,72 @@ impl Server {
         let state = &mut self.requests[request];
         state.error = state.error.or(error);
         self.part_done(request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec};
+    use crate::disk::VolumeId;
+    use crate::event::{ConnId, Event, Receive, Session};
+    use crate::nbd::wire::command;
+    use crate::rig::{Rig, VOLUME};
+    use crate::units::{BLOCK, PIECE};
+
+    /// A tenant with the smallest partition and so many volumes: the first client of each, by number.
+    fn smallest(volumes: u32) -> Rig {
+        let mut rig = Rig::new();
+        let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() };
+        rig.command(1, Command::SetTenant(TenantId(0), spec));
+        for number in 1..volumes {
+            let volume = VolumeId(number);
+            rig.command(1, Command::OpenVolume(VolumeSpec::plain(volume, TenantId(0), 4 * PIECE)));
+            rig.handle(Event::Attach { conn: ConnId(10 * number), volume, session: Session::default() });
+        }
+        rig
+    }
+
+    /// Of how many bytes of payload `conn` has the frames.
+    fn wanted(rig: &Rig, conn: ConnId) -> u64 {
+        match rig.server.receive(conn) {
+            Receive::Payload(bytes) => bytes,
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn in_the_smallest_partition_too_clients_that_send_no_payload_leave_frames_to_other_volumes() {
+        for shift in [0, 100] {
+            let mut rig = smallest(3);
+            let ask = |rig: &mut Rig, conn, command| {
+                rig.ask_as(conn, u64::from(conn.0), command, 0, shift, 2 * PIECE);
+            };
+            for conn in (50..60).map(ConnId) {
+                rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+                ask(&mut rig, conn, command::WRITE);
+            }
+            let half = u64::from(rig.server.cache.partition(TenantId(0)).target) / 2 * BLOCK;
+            let stalled: u64 = (50..60).map(|conn| wanted(&rig, ConnId(conn))).sum();
+            assert!(stalled > 0 && stalled <= half / 2, "{stalled} bytes");
+            // The next volume stalls too: there is still room in the third one.
+            ask(&mut rig, ConnId(10), command::WRITE);
+            let second = wanted(&rig, ConnId(10));
+            assert!(second > 0 && second <= (half - stalled) / 2, "{second} bytes");
+            rig.write_as(ConnId(20), 20, 0, shift, 2 * PIECE, 9);
+            while rig.answer(20).is_none() {
+                rig.complete_all();
+                rig.write_on(ConnId(20), 9);
+            }
+            rig.ask_as(ConnId(20), 21, command::WRITE_ZEROES, 0, shift, 2 * PIECE);
+            rig.complete_all();
+            assert_eq!((rig.answer(21), rig.closed.len()), (Some(0), 0));
+        }
+    }
+
+    #[test]
+    fn a_volume_alone_in_its_partition_has_whole_pieces() {
+        let mut rig = smallest(1);
+        rig.ask(0, command::WRITE, 0, 0, 2 * PIECE);
+        assert_eq!(wanted(&rig, ConnId(0)), PIECE);
     }
 }

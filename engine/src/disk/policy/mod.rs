@@ -123,7 +123,8 @@ pub struct TenantPlan {
     pub slices: u64,
     /// Time of the disk that it had too much of, to be made good.
     pub debt_ns: Nanos,
-    /// Slices of others since its oldest request waits for one of its own; 0 if none does.
+    /// Slices of others since a slice of its own is due: a request waits, the tenant owes no time, and requests of it
+    /// that hang leave a place in the device. 0 if none is.
     pub waiting_slices: u64,
     /// The shortest slice with which it keeps R: longer than its slice where the longest round forbids it. `None` if it
     /// does not use its slices up.

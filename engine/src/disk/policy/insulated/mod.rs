@@ -93,7 +93,7 @@ struct Tenant {
     gap: Gap,
     /// It has had nothing to do since then.
     idle_since: Nanos,
-    /// It has had requests that wait, and not the disk, since so many slices had begun.
+    /// It has had requests that wait, and not the disk though one of its slices was due, since so many slices had begun.
     waiting_since: Option<u64>,
     owned_ns: Nanos,
     useful_ns: Nanos,
@@ -125,6 +125,11 @@ impl Tenant {
     fn passes(&mut self) {
         (self.credit, self.saved) = (self.credit.min(0), 0);
         self.idle_rounds = self.idle_rounds.saturating_add(1);
+    }
+
+    /// Nothing was due to it in this round: what waits has waited for others' slices since so many had begun.
+    fn wait_anew(&mut self, begun: u64) {
+        self.waiting_since = self.waiting_since.map(|_| begun);
     }
 
     /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so
@@ -260,10 +265,12 @@ impl Insulated {
             let places = tenant.depth(depth, stuck);
             if !tenant.wants_disk(depth, stuck) && !tenant.is_expected(now) {
                 tenant.passes();
+                tenant.wait_anew(self.begun);
                 continue;
             }
             tenant.credit += length as i64;
             if tenant.credit <= 0 {
+                tenant.wait_anew(self.begun);
                 continue;
             }
             let is_time = self.begun >= self.looked + self.lengths.len() as u64;

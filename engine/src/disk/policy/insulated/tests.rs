@@ -243,6 +243,8 @@ fn however_many_requests_do_not_come_back_others_are_served() {
     }
     assert!(stuck[0] <= 96 && stuck[0] + stuck[1] < 128, "{stuck:?}");
     assert!(served > 60 * SECOND / COST, "{served}");
+    let waiting = [1, 2].map(|at| stage.policy.plan(stage.now, TenantId(at)).map(|plan| plan.waiting_slices));
+    assert!(waiting.iter().all(|&slices| slices <= Some(6)), "they wait for their own requests: {waiting:?}");
 }
 
 #[test]
@@ -269,6 +271,24 @@ fn an_overrun_is_paid_back() {
     stage.run(now + 10 * SECOND);
     let [first, second] = [0, 1].map(|at| (stage.served[at] - before[at]) * COST);
     assert!(second > first + 400 * MS, "the second was not compensated: {first} and {second} ns");
+}
+
+#[test]
+fn no_slice_is_due_to_a_tenant_that_owes_time() {
+    let mut stage = Stage::new(&[5, 95], &[1, 1]);
+    let run = |stage: &mut Stage| {
+        stage.run(stage.now + COST);
+        let plan = stage.policy.plan(stage.now, TenantId(0)).expect("a plan");
+        assert!(plan.waiting_slices <= 2 && plan.debt_ns <= 2 * SECOND, "{plan:?}");
+        stage.device.front().is_some_and(|&(owner, ..)| owner == 0)
+    };
+    for _ in 0..20 {
+        while !run(&mut stage) {}
+        // Each of its requests takes half a second.
+        stage.done_at += SECOND / 2;
+        while run(&mut stage) {}
+    }
+    assert_eq!(stage.served[0], 20);
 }
 
 #[test]
