@@ -65,12 +65,12 @@ test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../share
 		AEROGEL_TRACES=$(abspath $(TRACES)) cargo test --workspace $(CHECKED) --features lab/whole-traces --test traces; \
 	else echo "test-traces: skipped, there is no directory $(TRACES) (TRACES=DIR names another)"; fi
 
-test-lab: ## quick experiments, and whether docs/claims.md still says what they find
+test-lab: ## quick experiments, and whether docs/claims-lab.md still says what they find
 	$(BUILD_CHECKED)
-	$(TARGET)/checked/aerogel-lab run --quick --traces $(TRACES) --check docs/claims.md
+	$(TARGET)/checked/aerogel-lab run --quick --traces $(TRACES) --check docs/claims-lab.md
 
-lab: ## all experiments in full; their figures go into docs/claims.md, their page into target/lab/report.html
-	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims.md
+lab: ## all experiments in full; their figures go into docs/claims-lab.md, their page into target/lab/report.html
+	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims-lab.md
 	cargo run --release -p lab --bin aerogel-lab -- report --traces $(TRACES)
 
 test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for some)

@@ -50,7 +50,7 @@ pub struct Run {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// Compare with this index of claims (docs/claims.md); what is missing or has another figure is an error
+    /// Compare with this index of claims (docs/claims-lab.md); what is missing or has another figure is an error
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
     /// Put the figures into this index of claims instead

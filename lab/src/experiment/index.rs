@@ -1,8 +1,9 @@
-//! The index of claims (`docs/claims.md`): every claim of every experiment, with the figure that the record run found.
+//! The index of claims (`docs/claims-lab.md`): every claim of every experiment, with the figure that the record run
+//! found.
 //!
 //! ```text
-//!   run --write docs/claims.md            the record: full runs, and what a quick run finds beside them
-//!   run --quick --check docs/claims.md    each change: the same claims, and figures close to those of the quick run
+//!   run --write docs/claims-lab.md            the record: full runs, and what a quick run finds beside them
+//!   run --quick --check docs/claims-lab.md    each change: the same claims, and figures close to the quick run's
 //! ```
 //!
 //! Quick runs are shorter and have one seed: they may miss what holds. So like is compared with like. A figure may
@@ -108,7 +109,7 @@ mod tests {
     #[test]
     fn stale_missing_and_left_over_rows_are_named() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("claims.md");
+        let file = dir.path().join("claims-lab.md");
         std::fs::write(&file, format!("before\n{BEGIN}{END}\nafter\n")).unwrap();
         assert!(check(&file, &found(0.1)).unwrap_err().contains("no row for"));
         write(&file, &found(0.2), &found(0.1)).unwrap();
@@ -135,8 +136,8 @@ mod tests {
     #[test]
     fn an_index_without_its_place_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("claims.md");
+        let file = dir.path().join("claims-lab.md");
         std::fs::write(&file, "nothing").unwrap();
-        assert!(write(&file, &found(0.2), &found(0.1)).unwrap_err().contains("claims.md"));
+        assert!(write(&file, &found(0.2), &found(0.1)).unwrap_err().contains("claims-lab.md"));
     }
 }
