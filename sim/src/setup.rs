@@ -210,7 +210,9 @@ impl Setup {
     /// another one of the tenant, and perhaps of another tenant.
     fn stall(&mut self, rng: &mut Rng) {
         self.requests = 800;
-        (self.mix, self.pace) = (Mix::short(), Some((4, 2 * MILLISECOND)));
+        // Some worlds last longer than the engine's patience with a payload.
+        let think_ns = rng.pick(&[2 * MILLISECOND, SECOND]);
+        (self.mix, self.pace) = (Mix::short(), Some((4, think_ns)));
         self.faults = Faults::NONE;
         (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
         let cache = CacheSpec::Asked(rng.pick(&[LEAST_BYTES, ROOMY_BYTES, ROOMY_BYTES]));

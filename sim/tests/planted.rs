@@ -22,7 +22,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::UnsentNotBounded => 209,
         Bug::AdmittedShrunk => 70,
         Bug::HungRequestsTakeAllPlaces => 113,
-        Bug::StalledNotDisconnected => 430,
+        Bug::StalledNotDisconnected | Bug::StalledTakeAllFrames => 156,
         _ => 0,
     }
 }
