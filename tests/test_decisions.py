@@ -63,12 +63,12 @@ class Decisions(ServerCase):
 
     def test_a_share_that_orders_nothing_is_told(self):
         said = self.server.cli("volume", "create", "plain", "64MiB", "--disk", "default", "--share", "1/2").stdout
-        for part in ("its share orders nothing", "not probed, run `aerogel disk probe default`"):
+        for part in ("its share has no effect", "not probed, run `aerogel disk probe default`"):
             self.assertIn(part, said)
-        self.assertIn("orders nothing", self.server.cli("volume", "set", "plain", "--share", "1/4").stdout)
+        self.assertIn("has no effect", self.server.cli("volume", "set", "plain", "--share", "1/4").stdout)
         self.server.cli("disk", "set", "default", "--policy", "insulated")
-        self.assertNotIn("orders nothing", self.server.cli("volume", "set", "plain", "--share", "1/3").stdout)
-        self.assertNotIn("orders nothing", self.create("db", "--share", "1/2"))
+        self.assertNotIn("has no effect", self.server.cli("volume", "set", "plain", "--share", "1/3").stdout)
+        self.assertNotIn("has no effect", self.create("db", "--share", "1/2"))
 
     def test_what_was_asked_for_is_decided_at_once(self):
         said = self.create("db", "--share", "1/2", "--cache", "16MiB")

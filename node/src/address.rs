@@ -42,6 +42,10 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, String> {
         let wrong = || format!("'{text}' is not an address; write unix:PATH or tcp:HOST:PORT");
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            let option = path.rsplit_once(',').and_then(|(_, option)| option.split_once('='));
+            if let Some((key @ ("tls" | "mode" | "group"), _)) = option {
+                return Err(format!("'{text}' has the option {key}, which only addresses for NBD have"));
+            }
             return Ok(Address::Unix(path.into()));
         }
         let (host, port) = text.strip_prefix("tcp:").and_then(|rest| rest.rsplit_once(':')).ok_or_else(wrong)?;

@@ -154,6 +154,14 @@ impl From<ReactorKind> for reactor::Kind {
     }
 }
 
+/// Requests in a disk at the same time: as many entries as an io_uring may have in its smaller queue, and more than any
+/// device works on.
+const DEVICE_DEPTH_MAX: u64 = 4096;
+/// Connections, handshakes, requests of a connection: far more than one disk's thread serves well.
+const COUNT_MAX: u64 = 1 << 16;
+/// Longer than anybody wants acknowledged data to exist in memory only.
+const DIRTY_AGE_MAX: Duration = Duration::from_secs(3600);
+
 /// Bounds. The engine's meaning of each is in [`engine::Config`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -191,7 +199,7 @@ impl Limits {
         }
     }
 
-    /// With none of something, every client would wait for ever.
+    /// With none of something, every client would wait for ever; memory for the most of it is allocated at the start.
     fn check(&self) -> anyhow::Result<()> {
         let counts = [
             ("handshakes", self.handshakes as u64),
@@ -203,10 +211,16 @@ impl Limits {
             ("requests_per_connection", self.requests_per_connection.into()),
             ("device_depth", self.device_depth.into()),
         ];
-        match counts.into_iter().find(|&(_, count)| count == 0) {
-            Some((key, _)) => Err(anyhow!("limits.{key} is 0: give at least 1")),
-            None => Ok(()),
+        for (key, count) in counts {
+            let most = if key == "device_depth" { DEVICE_DEPTH_MAX } else { COUNT_MAX };
+            if !(1..=most).contains(&count) {
+                return Err(anyhow!("limits.{key} is {count}: give 1 to {most}"));
+            }
         }
+        if self.dirty_age.0 > DIRTY_AGE_MAX {
+            return Err(anyhow!("limits.dirty_age is {}: give at most {}", self.dirty_age, Time(DIRTY_AGE_MAX)));
+        }
+        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use engine::control::{TenantId, WriteCache};
-use engine::disk::policy::{HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
+use engine::disk::policy::{HELD_BY_TURNS_NS, HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
 use engine::disk::{Io, IoId, Op, VolumeId};
 use engine::nbd::Errno;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
@@ -464,12 +464,12 @@ impl World {
             self.act(action)?;
         }
         self.watch_outgoing()?;
-        // In slices, the disk may be another's, or be held for another; below a throttle, for a while, or beside what
-        // the disk keeps, nobody's. Then it does nothing for nobody, for a while.
+        // In slices, the disk may be another's, or be held for another; below a throttle, for a while, in the turn of
+        // reads, or beside what the disk keeps, nobody's. Then it does nothing for nobody, for a while.
         let hold_ns = match self.policy {
             policy if policy.kind != Kind::Insulated => None,
             policy if policy.needs_slices => Some(HOLD_MAX_NS),
-            _ => Some(PACE_DEBT_NS),
+            _ => Some(PACE_DEBT_NS.max(HELD_BY_TURNS_NS)),
         };
         let works = |volume: &Volume| self.working.contains(&(self.disk.life(), volume.setup.spec.tenant));
         for volume in self.volumes.iter().filter(|volume| !volume.closing && !works(volume)) {

@@ -111,7 +111,7 @@ impl Server {
             let state = &mut self.requests[request];
             state.skip = (from, to);
             state.flush_first = true;
-            state.active += 1;
+            (state.active, state.zeroes_range) = (state.active + 1, true);
             // Its place is as wide as the request: the ends are zeroed when, and only if, the device did its part.
             let op = if punch { Op::Punch } else { Op::Zero };
             self.range_arrived(volume, (start, end), (from, to), Some(op), Some(request), fast);
@@ -119,11 +119,10 @@ impl Server {
         self.go_on(request);
     }
 
-    /// Writes what a WRITE_ZEROES does not leave to the device, a piece at a time.
+    /// Writes what a WRITE_ZEROES does not leave to the device, a piece at a time: one that waits for frames may be cut.
     /// True if the rest is put off: the request stands on a list then.
     pub(crate) fn zero_on(&mut self, request: u32) -> bool {
-        let ranges = u32::from(self.requests[request].skip.1 > 0);
-        while self.requests[request].active <= ranges {
+        while self.requests[request].active <= u32::from(self.requests[request].zeroes_range) {
             if self.work.is_spent() && self.requests[request].upcoming().is_some() {
                 self.agenda.push_back(Todo::Request(request));
                 return true;
@@ -389,7 +388,10 @@ impl Server {
         }
         self.leave_order(volume, range.ticket);
         match range.request {
-            Some(request) => self.part_done(request),
+            Some(request) => {
+                self.requests[request].zeroes_range = false;
+                self.part_done(request);
+            }
             None => self.wake_at(self.now),
         }
     }

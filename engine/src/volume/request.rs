@@ -30,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) stream: Option<usize>,
     /// Pieces and range operations that are being worked.
     pub(crate) active: u32,
+    /// One of those is the range operation of a WRITE_ZEROES.
+    pub(crate) zeroes_range: bool,
     pub(crate) error: Option<Errno>,
     /// Answered only when on the medium.
     pub(crate) durable: bool,
@@ -61,6 +63,7 @@ impl Default for Request {
             skip: (0, 0),
             stream: None,
             active: 0,
+            zeroes_range: false,
             error: None,
             durable: false,
             unsplit: false,

@@ -441,7 +441,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec};
-    use crate::disk::VolumeId;
+    use crate::disk::{Op, VolumeId};
     use crate::event::{ConnId, Event, Receive, Session};
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
@@ -449,7 +449,11 @@ mod tests {
 
     /// A tenant with the smallest partition and so many volumes: the first client of each, by number.
     fn smallest(volumes: u32) -> Rig {
-        let mut rig = Rig::new();
+        smallest_with(volumes, |_| {})
+    }
+
+    fn smallest_with(volumes: u32, change: impl FnOnce(&mut VolumeSpec)) -> Rig {
+        let mut rig = Rig::with(128, change);
         let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() };
         rig.command(1, Command::SetTenant(TenantId(0), spec));
         for number in 1..volumes {
@@ -495,6 +499,25 @@ mod tests {
             rig.complete_all();
             assert_eq!((rig.answer(21), rig.closed.len()), (Some(0), 0));
         }
+    }
+
+    #[test]
+    fn both_ends_of_zeroes_are_written_if_they_wait_for_frames_while_the_device_punches_the_rest() {
+        let mut rig = smallest_with(3, |spec| (spec.sparse, spec.can_punch) = (true, true));
+        // Dirt in the first volume, and payload of the others: what is left takes a part of either end.
+        rig.write(1, 0, 64 * BLOCK, 48 * BLOCK, 7);
+        for conn in [ConnId(10), ConnId(20)] {
+            rig.ask_as(conn, u64::from(conn.0), command::WRITE, 0, 0, 2 * PIECE);
+        }
+        let (start, len) = ((1 << 20) + BLOCK, (1 << 20) - 2 * BLOCK);
+        rig.ask(2, command::WRITE_ZEROES, 0, start, len);
+        let punch = rig.ops().iter().position(|&op| op == Op::Punch).expect("the middle");
+        rig.complete(punch, Ok(()));
+        rig.complete_all();
+        rig.ask(3, command::FLUSH, 0, 0, 0);
+        rig.complete_all();
+        assert_eq!([2, 3].map(|cookie| rig.answer(cookie)), [Some(0); 2]);
+        assert!(rig.medium[start as usize..(start + len) as usize].iter().all(|&byte| byte == 0));
     }
 
     #[test]

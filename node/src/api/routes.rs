@@ -157,7 +157,8 @@ where
 }
 
 /// The server, its disks and its volumes.
-#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
+#[utoipa::path(get, path = "/v1/status",
+    responses((status = 200, body = Status), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn status(State(control): Server) -> Json<Status> {
     Json(control.status().await)
 }
@@ -171,14 +172,17 @@ struct Top {
 
 /// Disks and their tenants at this moment: what each gets, keeps and waits for, and the last slices.
 #[utoipa::path(get, path = "/v1/top", params(Top),
-    responses((status = 200, body = Vec<LiveView>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Vec<LiveView>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn top(State(control): Server, Asked(which): Asked<Top>) -> Answer<Vec<LiveView>> {
     let only = which.disk.as_deref().map(name).transpose()?;
     Ok(Json(control.live(only.as_ref()).await?))
 }
 
 /// All volumes.
-#[utoipa::path(get, path = "/v1/volumes", responses((status = 200, body = Vec<VolumeView>)))]
+#[utoipa::path(get, path = "/v1/volumes",
+    responses((status = 200, body = Vec<VolumeView>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn list_volumes(State(control): Server) -> Json<Vec<VolumeView>> {
     Json(control.list_volumes().await)
 }
@@ -201,7 +205,7 @@ async fn plan_volume(State(control): Server, Body(request): Body<CreateVolume>) 
 
 /// One volume.
 #[utoipa::path(get, path = "/v1/volumes/{name}", params(("name" = String, Path)),
-    responses((status = 200, body = VolumeView), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = VolumeView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn show_volume(State(control): Server, Named(volume): Named) -> Answer<VolumeView> {
     Ok(Json(control.show_volume(&name(&volume)?).await?))
 }
@@ -255,7 +259,7 @@ struct ShowCurve {
 
 /// Miss ratio against cache size of a volume's tenant, as of its latest requests.
 #[utoipa::path(get, path = "/v1/volumes/{name}/curve", params(("name" = String, Path), ShowCurve),
-    responses((status = 200, body = CurveView), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = CurveView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn show_curve(
     State(control): Server,
     Named(volume): Named,
@@ -265,7 +269,9 @@ async fn show_curve(
 }
 
 /// All disks.
-#[utoipa::path(get, path = "/v1/disks", responses((status = 200, body = Vec<DiskView>)))]
+#[utoipa::path(get, path = "/v1/disks",
+    responses((status = 200, body = Vec<DiskView>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn list_disks(State(control): Server) -> Json<Vec<DiskView>> {
     Json(control.list_disks().await)
 }
@@ -279,7 +285,7 @@ async fn add_disk(State(control): Server, Body(request): Body<AddDisk>) -> Answe
 
 /// One disk.
 #[utoipa::path(get, path = "/v1/disks/{name}", params(("name" = String, Path)),
-    responses((status = 200, body = DiskView), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = DiskView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn show_disk(State(control): Server, Named(disk): Named) -> Answer<DiskView> {
     Ok(Json(control.show_disk(&name(&disk)?).await?))
 }
@@ -302,7 +308,8 @@ async fn remove_disk(State(control): Server, Named(disk): Named, Asked(how): Ask
 
 /// The faults stacked on a disk's device.
 #[utoipa::path(get, path = "/v1/disks/{name}/faults", params(("name" = String, Path)),
-    responses((status = 200, body = Vec<FaultView>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Vec<FaultView>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn list_faults(State(control): Server, Named(disk): Named) -> Answer<Vec<FaultView>> {
     Ok(Json(control.list_faults(&name(&disk)?).await?))
 }
@@ -340,7 +347,7 @@ async fn set_disk(State(control): Server, Named(disk): Named, Body(request): Bod
 
 /// How far the probe of a disk is, or how the last one ended.
 #[utoipa::path(get, path = "/v1/disks/{name}/probe", params(("name" = String, Path)),
-    responses((status = 200, body = ProbeView), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = ProbeView), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn show_probe(State(control): Server, Named(disk): Named) -> Answer<ProbeView> {
     Ok(Json(control.show_probe(&name(&disk)?)?))
 }
@@ -355,7 +362,7 @@ async fn start_probe(State(control): Server, Named(disk): Named, Body(request): 
 
 /// End the probe of a disk; what it found is not kept.
 #[utoipa::path(delete, path = "/v1/disks/{name}/probe", params(("name" = String, Path)),
-    responses((status = 200, body = Done), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
 async fn cancel_probe(State(control): Server, Named(disk): Named) -> Answer<Done> {
     Ok(Json(control.cancel_probe(&name(&disk)?)?))
 }

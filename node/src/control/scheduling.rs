@@ -38,6 +38,10 @@ impl Control {
 
     /// Changes how a disk is shared, or values of its profile; or nothing.
     pub async fn set_disk(&self, name: &Name, request: SetDisk) -> Result<Done, Error> {
+        if request == SetDisk::default() {
+            let remedy = "give at least one of policy, insulation, max_round and profile";
+            return Err(Error::Invalid(format!("nothing to change on disk '{name}': {remedy}")));
+        }
         let _turn = self.change(name).await?;
         let overrides = request.profile.iter().map(|(key, to)| parse(name, key, to));
         let overrides: Vec<(Key, Option<Override>)> = overrides.collect::<Result<_, _>>()?;

@@ -572,7 +572,7 @@ impl Control {
         let chosen = self.chosen(disk, &running.store);
         match chosen.name {
             PolicyName::None => {
-                format!("\nits share orders nothing: nobody is insulated on disk '{disk}' ({})", chosen.reason)
+                format!("\nits share has no effect: disk '{disk}' does not insulate tenants ({})", chosen.reason)
             }
             PolicyName::Insulated => String::new(),
         }

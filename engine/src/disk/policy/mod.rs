@@ -10,7 +10,7 @@ use super::{IoId, Op};
 use crate::control::TenantId;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 
-pub use fair::{PACE_DEBT_NS, Prices};
+pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS, Prices};
 pub(crate) use insulated::FOLLOWING_BYTES;
 pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
 pub(crate) use queue::Entry;

@@ -290,7 +290,7 @@ pub struct AddFault {
 }
 
 /// What to change of a disk.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetDisk {
     /// Values of its profile by name: a number in the unit of the name, "none", or "measured" to take back what was

@@ -55,6 +55,7 @@ use turns::{Lengths, Turns};
 
 pub use pace::PACE_DEBT_NS;
 pub use price::Prices;
+pub use turns::HELD_BY_TURNS_NS;
 
 /// A tenant that has asked for nothing this long is not counted on: longer than the pauses of a client that works now
 /// and then.

@@ -37,6 +37,9 @@ const READS_LEAST: f64 = 1.0 / 16.0;
 /// Nobody is held for longer than that by a turn, or by what was written too much before, whatever is believed of the
 /// device.
 const HELD_MOST_NS: f64 = 50.0 * MILLISECOND as f64;
+/// For that long at most the device does nothing while writes wait for their turn: twice the longest turn of writes,
+/// if they were slow, one of reads, and those that writes owe.
+pub const HELD_BY_TURNS_NS: Nanos = 200 * MILLISECOND;
 
 impl Lengths {
     /// For the part `writes` of the time for writing, what a turn loses, and R. `None` if nobody writes, or nobody
