@@ -169,13 +169,13 @@ fn keep_largest(holes: &mut Vec<(u64, u64)>) {
     }
 }
 
-/// Whether volumes on one file system wait for each other in its journal.
+/// Whether volumes on one file system can delay each other through its journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Journal {
     /// One journal or log for all volumes of the disk.
     Shared,
-    /// The file system has none.
+    /// The file system has no journal.
     None,
 }
 

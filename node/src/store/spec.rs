@@ -9,16 +9,16 @@ use super::raw::Raw;
 use crate::access::Access;
 use crate::quantity::{Description, Name, ShareText, Size};
 
-/// How the file of a volume gets its space.
+/// How the file of a volume is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocation {
-    /// Allocated when created, then zero-written in idle disk time.
+    /// Allocated at creation, then zero-written while the disk is idle.
     #[default]
     Whole,
-    /// Allocated and zero-written before creation is answered.
+    /// Allocated and zero-written before the creation is answered.
     Full,
-    /// Allocated as it is written; space is given back. Of a device: space is given back.
+    /// Allocated when written, and freed when trimmed. On a raw device: freed when trimmed.
     Sparse,
 }
 
