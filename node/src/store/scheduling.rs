@@ -15,13 +15,14 @@ use crate::quantity::{Insulation, Time};
 /// Permitted values of `max_round`: in shorter rounds the time is lost in context switches; longer waits have no use.
 const ROUND_MAX: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(60);
 
-/// A policy by its name.
+/// The name of a scheduling policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyName {
-    /// Each tenant gets its share of the disk: slices of its time, long enough for R; or, without heads, by cost.
+    /// Each tenant gets its share of the disk: by slices of its time, long enough for R, or by cost on a device without
+    /// heads.
     Insulated,
-    /// First come, first served: nobody is insulated.
+    /// First come, first served, without insulation.
     None,
 }
 
