@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! Mix ──► play: each alone, all together at each R, all together under `none` ──► judge: claims, pictures
-//!           ▲ partitions: how much cache each gets
+//!          ▲ partitions: how much cache each gets
 //! ```
 
 pub mod cached;
