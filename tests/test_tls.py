@@ -432,7 +432,7 @@ class Ends(TlsCase):
         connection = self.wire(server)
         cookies = {connection.request(wire.WRITE, i * MIB, 4096, payload=b"w" * 4096) for i in range(16)}
         cookies.add(connection.request(wire.FLUSH, 0, 0))
-        # The first reply shows that a request was received, but not that all were; the flush waits for all.
+        # One reply does not show that all requests were received, so the test waits for all replies.
         self.assertIn(connection.simple()[0], cookies)
         answered = 1
         while answered < 17:

@@ -33,7 +33,7 @@ pub struct Config {
     pub http_token_file: Option<PathBuf>,
     /// Host names under which browsers may reach the TCP listener, in addition to IP addresses and `localhost`.
     pub http_hosts: Vec<String>,
-    /// Whether listeners without TLS may be reachable from other hosts. Its name was `allow_remote` before version 0.1.
+    /// Whether listeners without TLS may be reachable from other hosts. `allow_remote`, its former name, is also read.
     #[serde(alias = "allow_remote")]
     pub allow_insecure_remote: bool,
     /// The server's certificate, and the authorities of clients' certificates.
