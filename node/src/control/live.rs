@@ -53,7 +53,7 @@ pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
 #[derive(Clone, PartialEq, Debug)]
 struct Counters {
     share_ppb: u64,
-    /// Slices so far; `None` if the policy insulates nobody.
+    /// Slices so far; `None` under a policy without insulation.
     slices: Option<u64>,
     by_cost: bool,
     /// The standalone-equivalent time. The value of the current slice is corrected when the slice ends, so this may

@@ -46,7 +46,7 @@ const ACTIVE_NS: Nanos = 1_000_000;
 const SENT_BYTES: u64 = 128 << 10;
 /// The minimum of a tenant's part of it: a frame.
 const SENT_BYTES_MIN: u64 = 4 << 10;
-/// A tenant is present for this long after its last request; tenants that wait for a device send requests seldom.
+/// A tenant is present for this long after its last request; tenants that wait for a device send few requests.
 const COMPANY_NS: Nanos = 1_000_000_000;
 
 /// Work of a tenant.

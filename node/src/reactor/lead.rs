@@ -16,7 +16,7 @@ use engine::units::{MILLISECOND, Nanos};
 
 /// The largest lead, nanoseconds: more than a timer needs on any machine that is not overloaded.
 const LEAD_NS_MAX: Nanos = 250_000;
-/// Of fifty wake-ups 49 are to be early, so steps down are this much smaller than steps up.
+/// The target is that 49 of 50 wake-ups are early, so steps down are smaller than steps up by this factor.
 const EARLY_TO_LATE: Nanos = 49;
 /// The first step up, nanoseconds: the lead is about right after ten wake-ups.
 const STEP_NS_FIRST: Nanos = 16_000;

@@ -25,7 +25,7 @@ use super::play::{self, Job};
 use super::{Actor, DISKS, Mix, Sizes};
 use crate::trace::{Format, Names, Writer};
 
-/// How a mix is to be written.
+/// The options for writing a mix.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// The disk's preset.
