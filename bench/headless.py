@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""What three tenants keep of a third each on this machine's own disk (`make bench-headless`), which is taken for an
+"""What three tenants keep of a third each on this machine's own disk (`make bench-headless`), which is assumed to be an
 SSD.
 
-- One 4 KiB read at a time, 64 at a time (or 64 writes), 1 MiB one after the other (read or written), from volumes of
-  their own, far larger than the cache and written in full before. The disk is probed first: what its requests cost is
-  found, not told.
-- Each alone, all together, and again, since the disk's own rate moves; the medians count. All clients are on one core
-  and the server is on the other, so with three busy clients these cores are shared too, and not the disk alone.
+- The clients: one 4 KiB read at a time; 64 at a time (or 64 writes); 1 MiB sequential reads or writes. Each has a
+  volume of its own that is far larger than the cache and was written in full before. The disk is probed first, so the
+  costs of its requests are measured.
+- Each runs alone, then all together, repeatedly, since the disk's own rate varies; the medians count. All clients run
+  on one core and the server on the other, so three busy clients share these cores, too, not only the disk.
 """
 
 import argparse
@@ -44,12 +44,12 @@ MIXES = {
 
 
 def median(runs, of):
-    """Of what `of` finds in each run."""
+    """The median of what `of` returns for each run."""
     return statistics.median(of(run) for run in runs)
 
 
 def measure(mix, targets, seconds, rounds):
-    """[([alone], [together])] of each tenant."""
+    """For each tenant, the rates alone and together: [([alone], [together])]."""
     runs = [([], []) for _ in mix]
     start = lambda at: Client(mix[at][1], targets[at], None, seconds, SIZE)
     for _ in range(rounds):
@@ -61,7 +61,7 @@ def measure(mix, targets, seconds, rounds):
 
 
 def report(name, mix, runs):
-    """Prints a mix in Markdown; whether it holds."""
+    """Prints a mix in Markdown; returns whether the claim holds."""
     print(f"### {name}\n\n| tenant | alone | together | of its third | p99 alone | p99 together | |\n|" + " --- |" * 7)
     rate = lambda got: got.requests_per_second
     held, total = True, 0

@@ -1,17 +1,16 @@
 #!/usr/bin/python3
-"""What insulation is worth beside what people use today, on one and the same emulated disk (`make bench-insulation`).
+"""Insulation compared with present alternatives on the same emulated disk (`make bench-insulation`).
 
     sim:cheetah-15k5 in real time ── ours: two volumes, half of the disk each
                                   └─ raw ── nbdfuse ── loop device ──┬─ fio, under each scheduler of the kernel
                                                                      └─ two qemu-nbd, a half of the device each
 
-- Two tenants on two far-apart parts of the disk, each alone first, then together, with the same clients everywhere
-  (fio). What counts is each one's part of what it gets alone on the same stack: a half is due to it.
-- The disk is simulated by our own server in real time, exported with the policy `none`, without a cache worth
-  mentioning and written through: what the kernel sees of it is a slow disk with a command queue. Its path is longer
-  than a cable, by the same for all who use it; ours is not behind it, and so every figure is a part of the same stack's
-  figure alone.
-- A ceiling is set to half of what each gets alone, as an operator would who knew that.
+- Two tenants use two distant parts of the disk, first each alone, then together, with the same clients everywhere
+  (fio). The result is each tenant's fraction of what it gets alone on the same stack; a half is its share.
+- The disk is simulated by our own server in real time, and exported with the policy `none`, with hardly any cache, and
+  write-through: the kernel sees a slow disk with a command queue. This path is longer than a cable, equally for all
+  stacks of the kernel. Our own stack does not use it, which is why every figure is relative to the same stack alone.
+- A ceiling is set to half of what each gets alone, as an operator would set it who knew that.
 """
 
 import argparse
@@ -44,7 +43,7 @@ WARM_UP_SECONDS = 4
 BLKIO = Path("/sys/fs/cgroup/blkio")
 KIB = 1024
 
-# Name: what fio is told. Random loads go elsewhere in each run; streams begin elsewhere.
+# Options of fio by name. Random loads have new offsets in each run; streams begin elsewhere in each run.
 LOADS = {
     "one": ["--rw=randread", "--bs=4k", "--iodepth=1"],
     "many": ["--rw=randread", "--bs=4k", "--iodepth=27"],
@@ -60,7 +59,7 @@ MIXES = {
 
 @dataclass
 class Got:
-    """What a client got."""
+    """The results of a client."""
 
     bytes_per_second: float
     requests_per_second: float
@@ -68,13 +67,13 @@ class Got:
 
 
 class Client:
-    """fio on one tenant's part of `size` bytes: by NBD, or on a region of a block device, perhaps in a cgroup."""
+    """fio on one tenant's part of `size` bytes: by NBD, or on a region of a block device, optionally in a cgroup."""
 
     runs = 0
 
     def __init__(self, load, target, group, seconds, size=PART):
         Client.runs += 1
-        # Streams begin where nobody has read yet, so that no cache has it.
+        # Streams begin where no run has read yet, so that no cache has the data.
         start = Client.runs * 2 * GIB % size if {"--rw=read", "--rw=write"} & set(load) else 0
         if target.startswith("nbd"):
             where = ["--ioengine=nbd", f"--uri={target}"]
@@ -103,7 +102,7 @@ class Client:
         )
 
     def got(self):
-        """When it is over."""
+        """The results, when it has ended."""
         out, err = self.process.communicate()
         if self.process.returncode or "{" not in out:
             raise SystemExit(f"`{' '.join(self.command)}` failed:\n{out}{err}")
@@ -113,13 +112,13 @@ class Client:
 
 
 class Stack:
-    """A way to the disk: where each of the two tenants finds its part."""
+    """A stack above the disk, with the targets of the two tenants."""
 
     def __init__(self, name, targets, groups=(None, None), prepare=lambda alone: None):
         self.name, self.targets, self.groups, self.prepare = name, targets, groups, prepare
 
     def measure(self, mix, seconds):
-        """[(alone, together)] of both."""
+        """The results of both tenants: [(alone, together)]."""
         loads = [LOADS[name] for name in MIXES[mix]]
         of = lambda at: Client(loads[at], self.targets[at], self.groups[at], seconds)
         self.prepare(None)
@@ -131,7 +130,7 @@ class Stack:
 
 @contextlib.contextmanager
 def serving(directory, name, *volumes, policy):
-    """A server with the simulated disk, and these volumes on it: (name, size, more options)."""
+    """A server with the simulated disk and these volumes: (name, size, further options)."""
     with Server(directory, cache="16MiB", name=name) as server:
         move(server.pid, SERVER_CORE)
         server.cli("disk", "add", "hdd", f"sim:{PRESET}", "--policy", policy)
@@ -141,7 +140,7 @@ def serving(directory, name, *volumes, policy):
 
 
 def ours(directory, policy):
-    """Two volumes, a half of the disk's time promised to each."""
+    """Two volumes with a share of a half each."""
 
     @contextlib.contextmanager
     def stack():
@@ -186,22 +185,22 @@ class Exported:
 
     @property
     def number(self):
-        """major:minor."""
+        """Its device number as major:minor."""
         return (Path("/sys/block") / Path(self.device).name / "dev").read_text().strip()
 
     def scheduler(self, name, **settings):
-        """Chooses the kernel's scheduler for it."""
+        """Selects its I/O scheduler."""
         (self.queue / "scheduler").write_text(name)
         for key, value in settings.items():
             (self.queue / "iosched" / key).write_text(str(value))
 
     def schedulers(self):
-        """Those that the kernel has."""
+        """The I/O schedulers that the kernel offers for it."""
         return (self.queue / "scheduler").read_text().replace("[", "").replace("]", "").split()
 
     @property
     def halves(self):
-        """The tenants' parts."""
+        """The parts of the tenants."""
         return [f"{self.device}@0", f"{self.device}@{PART}"]
 
 
@@ -223,7 +222,7 @@ def groups(**settings):
 
 
 def kernels(disk):
-    """The stacks of the kernel, and why some are left out."""
+    """The stacks of the kernel, and the reasons why some are left out."""
 
     def scheduled(label, scheduler, **settings):
         @contextlib.contextmanager
@@ -265,7 +264,7 @@ def kernels(disk):
 
 
 def qemu(disk, directory):
-    """A qemu-nbd for each tenant, on its part of the device."""
+    """One qemu-nbd for each tenant, on its part of the device."""
 
     @contextlib.contextmanager
     def stack():
@@ -292,13 +291,13 @@ HEAD = ["stack", "tenant", "alone", "together", "of its half", "p99 alone, ms", 
 
 
 def shown(got):
-    """Streams in MB/s, random loads in requests a second."""
+    """A rate as text: MB/s for streams, requests per second for random loads."""
     rate = got.bytes_per_second / got.requests_per_second if got.requests_per_second else 0
     return f"{got.bytes_per_second / 1e6:.1f} MB/s" if rate > 64 * KIB else f"{got.requests_per_second:.1f}/s"
 
 
 def table(mix, rows):
-    """Of one mix, in Markdown."""
+    """The table of one mix in Markdown."""
     lines = [f"### {mix}", "", "| " + " | ".join([*HEAD, "sum of fractions"]) + " |", "|" + " --- |" * (len(HEAD) + 1)]
     for stack, results in rows:
         total = sum(together.bytes_per_second / alone.bytes_per_second for alone, together in results)

@@ -1,4 +1,4 @@
-"""The client: fio, on one core, with fresh random offsets each time."""
+"""The client: fio on one core, with new random offsets in each run."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from machine import CLIENT_CORE, cpu_seconds, pinned
 
 @dataclass
 class Run:
-    """What one run of fio did."""
+    """The results of one run of fio."""
 
     requests: int
     bytes: int
@@ -19,19 +19,19 @@ class Run:
 
     @property
     def per_second(self):
-        """Requests a second."""
+        """Requests per second."""
         return self.requests / self.seconds
 
     @property
     def mib_per_second(self):
-        """MiB a second."""
+        """MiB per second."""
         return self.bytes / self.seconds / (1 << 20)
 
 
 def fio(target, rw, *, depth, bs="4k", size, seconds=None, amount=None, core=CLIENT_CORE, pid=None):
-    """One run against `target` (an NBD URI or a file): so long, or so many bytes and then a flush.
+    """One run against `target` (an NBD URI or a file): for a time, or for a number of bytes followed by a flush.
 
-    fio counts the flush into the run's time: what was only promised is not yet written.
+    fio includes the flush in the run's time, so that data which is not on the medium yet does not count.
     """
     engine = ["--ioengine=nbd", f"--uri={target}"]
     if not str(target).startswith("nbd"):

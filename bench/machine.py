@@ -1,4 +1,4 @@
-"""What would make the figures meaningless, and the means to avoid it: cores, caches, CPU time."""
+"""Properties of the machine that would make figures meaningless, and means against it: cores, caches, CPU time."""
 
 import os
 import shutil
@@ -15,18 +15,18 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def pinned(core):
-    """For subprocess: runs on this core only, with all its threads."""
+    """For subprocess: pins the process with all its threads to this core."""
     return lambda: os.sched_setaffinity(0, {core})
 
 
 def cpu_seconds(pid):
-    """User and system time of a process, all threads, io_uring's workers included."""
+    """User and system time of a process, including all threads and io_uring's workers."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def drop_page_cache():
-    """Forgets clean pages, where that is allowed. All that is compared here bypasses the page cache anyway."""
+    """Drops clean pages, if permitted. Everything that is compared here bypasses the page cache anyway."""
     subprocess.run(["sync"], check=True)
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
@@ -35,7 +35,7 @@ def drop_page_cache():
 
 
 def busy_ratio_of_cores(seconds, sleep):
-    """Part of all cores' time that others use at present."""
+    """The fraction of all cores' time that other programs use at present."""
 
     def sample():
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
@@ -48,7 +48,7 @@ def busy_ratio_of_cores(seconds, sleep):
 
 
 def describe(directory):
-    """The machine in a few words: without them no figure can be compared with another."""
+    """A short description of the machine, without which figures cannot be compared."""
     model = next(
         (
             line.split(":", 1)[1].strip()
@@ -70,7 +70,7 @@ def describe(directory):
 
 
 def objections(binary, directory, sleep):
-    """(fatal, worrying): reasons not to measure, and reasons not to trust what is measured."""
+    """(fatal, worrying): reasons not to measure, and reasons to distrust the results."""
     fatal, worrying = [], []
     if (os.cpu_count() or 1) < 2:
         fatal.append("one core only: server and client would take each other's time")
@@ -96,5 +96,5 @@ def objections(binary, directory, sleep):
 
 
 def warn(text):
-    """To the one who reads along."""
+    """Prints a warning."""
     print(text, file=sys.stderr, flush=True)

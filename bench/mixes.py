@@ -1,19 +1,18 @@
 #!/usr/bin/python3
-"""Whether the shipping server does on a simulated disk in real time what the laboratory says in virtual time (`make
+"""Compares the shipping server on a simulated disk in real time with the laboratory's results in virtual time (`make
 bench-mixes`).
 
     aerogel-lab stage MIX ──┬─ volumes, shares, caches ──► aerogel serve, sim: disk, core 0
                             ├─ each client's requests  ──► fio over NBD, as many at a time, core 0
                             └─ rates in virtual time   ──► at most 5 % away, alone and together
 
-- What counts is what the laboratory counts: what clients get, and of tenants that only write what reaches the medium;
-  the server's counters say how much, between two moments, for all at once.
-- The simulated disk's data is in memory (tmpfs): a file system that takes longer for a request than the drive would
-  makes it late (`aerogel_simulated_completion_late_seconds`, cause "file"), and ext4 takes 6 ms for a direct write into
-  new space that is no multiple of 4 KiB.
-- Clients share the server's core. One that asks for 4 KiB at a time, as the laboratory's streams do, gets 54 MB/s
-  across two cores from any cache, because each answer wakes a virtual processor: less than the disk alone gives, and no
-  disk's business.
+- The measure is that of the laboratory: what clients get, or for tenants that only write, what reaches the medium. It
+  is taken from the server's counters between two moments, for all tenants at once.
+- The simulated disk's data is in memory (tmpfs). A file system that takes longer for a request than the drive makes
+  completions late (`aerogel_simulated_completion_late_seconds`, cause "file"), and ext4 takes 6 ms for a direct write
+  into new space that is not a multiple of 4 KiB.
+- Clients share the server's core. A client that reads 4 KiB at a time, like the laboratory's streams, gets 54 MB/s
+  across two cores from any cache, because each answer has to wake a virtual processor; the disk alone gives more.
 """
 
 import argparse
@@ -52,11 +51,11 @@ MIXES = (
 )
 SEEDS = 3
 OFF_MAX = 0.05
-# Memory that is a file system: what mixes write in a minute fits.
+# A file system in memory, large enough for what the mixes write in a minute.
 MEMORY = Path("/dev/shm")
-# The server's memory is divided evenly over its disks: the simulated one, and the one that it begins with.
+# The server's memory is divided evenly over its disks: the simulated one, and the default one.
 DISKS = 2
-# Volumes that keep a place free for a moment have partitions too.
+# Volumes that temporarily occupy a place on the drive have partitions, too.
 FILLERS_BYTES = 16 << 20
 LAB_SECONDS = 1800
 DIRTY_SECONDS = 120
@@ -71,7 +70,7 @@ class Tenant:
         self.clients = []
 
     def start(self):
-        """Its clients begin."""
+        """Starts its clients."""
         for client in self.staged["clients"]:
             command = ["fio", "--name=client", "--ioengine=nbd", f"--uri={self.server.uri(self.volume)}"]
             command += [f"--read_iolog={self.directory / client['log']}", "--replay_no_stall=1", "--thread"]
@@ -79,7 +78,7 @@ class Tenant:
             self.clients.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=pinned(SERVER_CORE)))
 
     def stop(self):
-        """Its clients end, and what they wrote is on the disk."""
+        """Stops its clients, and flushes what they wrote."""
         for client in self.clients:
             if client.poll() is not None:
                 raise SystemExit(
@@ -92,7 +91,7 @@ class Tenant:
         until("dirt to be written", lambda: self.counter("dirty_bytes") == 0, DIRTY_SECONDS)
 
     def counter(self, name):
-        """One of its volume's, bytes."""
+        """A counter of its volume, bytes."""
         key = f'aerogel_volume_{name}{{'
         return sum(
             value
@@ -101,20 +100,20 @@ class Tenant:
         )
 
     def done(self):
-        """Bytes that count, so far."""
+        """The bytes that count, so far."""
         return sum(self.counter(f"{name}_bytes_total") for name in COUNTED[self.staged["what_counts"]])
 
     def has_begun(self):
-        """Whether it got something since `stop`."""
+        """Whether it made progress since `stop`."""
         return self.counter("read_bytes_total") + self.counter("write_bytes_total") > self.before
 
     def remember(self):
-        """Where its counters stand."""
+        """Records the present values of its counters."""
         self.before = self.counter("read_bytes_total") + self.counter("write_bytes_total")
 
 
 def measure(tenants, mix):
-    """MB/s of each of these tenants, who are there at the same time."""
+    """MB/s of each of these tenants, which run at the same time."""
     for tenant in tenants:
         tenant.remember()
     for tenant in tenants:
@@ -130,7 +129,7 @@ def measure(tenants, mix):
 
 
 def staged(name, options, directory):
-    """What the laboratory wrote down of a mix."""
+    """The files that the laboratory wrote for a mix."""
     warn(f"{name}: in virtual time, {SEEDS} seeds")
     command = [LAB, "stage", name, "--disk", options.disk, "--seeds", SEEDS, "--out", directory, "--traces", TRACES]
     command += ["--warm-up", options.warm_up, "--counted", options.counted]
@@ -139,7 +138,7 @@ def staged(name, options, directory):
 
 
 def placed(server, mix, directory):
-    """A volume for each tenant, where the laboratory has it."""
+    """Creates a volume for each tenant, at the laboratory's place."""
     tenants, fillers, end = [], [], 0
     for at, staged in enumerate(mix["tenants"]):
         if staged["start_bytes"] > end:
@@ -156,7 +155,7 @@ def placed(server, mix, directory):
 
 
 def play(name, options, scratch):
-    """Plays a mix, and yields (tenant, when, real, virtual)."""
+    """Runs a mix, and yields (tenant, phase, real rate, virtual rate)."""
     directory = scratch / name
     mix = staged(name, options, directory)
     stated = all(tenant["cache_bytes"] for tenant in mix["tenants"])
@@ -170,7 +169,7 @@ def play(name, options, scratch):
             yield tenant.staged["name"], "together", rate, tenant.staged["mb_per_second"]["together"]
         for tenant in tenants:
             virtual = tenant.staged["mb_per_second"]["alone"]
-            # Loads that do not do the same at all times are compared together only.
+            # Loads that change with time are compared together only.
             if virtual:
                 warn(f"{name}: {tenant.staged['name']} alone")
                 yield tenant.staged["name"], "alone", *measure([tenant], mix), virtual

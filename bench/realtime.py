@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Whether a simulated disk keeps time (`make bench-realtime`): the same load on a running server and in virtual time.
+"""Checks that a simulated disk is on time (`make bench-realtime`): the same load on a running server and in virtual
+time.
 
-The server has one core. The client has the other, which is kept busy all the time by somebody else too. Asked: requests
-a second within 5 % of virtual time's, and 99 % of the completions at most 100 us late.
+The server has one core. The client has the other one, which another process keeps busy all the time. Required: requests
+per second within 5 % of virtual time, and 99 % of the completions at most 100 us late.
 """
 
 import argparse
@@ -34,14 +35,14 @@ DEPTHS = (1, 2, 4, 8, 16)
 
 
 def replayed(depth, seconds, seed, *where):
-    """Requests a second of uniform random 4 KiB reads."""
+    """Requests per second of uniform random 4 KiB reads."""
     load = f"rand:area={SIZE // GIB}GiB,depth={depth}"
     command = [LAB, "replay", "--load", load, "--limit", f"{seconds}s", "--seed", seed, "--json", *where]
     return json.loads(run(*command, seconds=10 * seconds, preexec_fn=pinned(CLIENT_CORE)).stdout)["requests_per_second"]
 
 
 def lateness(server):
-    """(completions, those later than 100 us) of the simulated disk so far, the clock's and its file's."""
+    """(completions, those later than 100 us) of the simulated disk so far, for both causes, clock and file."""
     count = late = 0
     for key, value in server.metrics().items():
         if not key.startswith("aerogel_simulated_completion_late_seconds") or 'disk="hdd"' not in key:

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""This release against an earlier one, in turns, with the earlier one against itself as the measure of noise.
+"""Compares this release with an earlier one, in turn, and the earlier one with itself to measure the noise.
 
 For each piece of work three servers take turns: this release (A), the earlier one (B), and a second process of the
-earlier one (C). A / B is the change, C / B is what the machine does without any change. All ratios are turned so that
-more is better. The verdict: the geometric mean over all rows is at least 0.98, and no row's median is below 0.97 by
-more than the spread, half of the range of C / B in that row.
+earlier one (C). A / B is the change, C / B is the variation without any change. All ratios are defined such that more
+is better. The verdict: the geometric mean over all rows is at least 0.98, and no row's median is below 0.97 by more
+than the spread, half of the range of C / B in that row.
 
-What would make the figures meaningless is what bench/run.py says, and: the servers use the policy `none`, so that a
-disk that one release probes by itself and the other does not is served alike.
+bench/run.py lists what would make the figures meaningless. In addition, the servers use the policy `none`, so that a
+disk that only one of the releases probes automatically is treated equally.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-# What the issues of this project ask of a change: geometric mean, and each row less the noise.
+# The requirements for a change: the geometric mean, and each row without the noise.
 MEAN_MIN, ROW_MIN = 0.98, 0.97
 
 
 def build(revision):
-    """The release binary of a revision, built in a worktree of its own; or `revision` itself if it is a binary."""
+    """The release binary of a revision, built in a separate worktree; or `revision` itself if it is a binary."""
     if os.access(revision, os.X_OK) and Path(revision).is_file():
         return Path(revision).resolve()
     named = ["git", "rev-parse", "--short", revision]
@@ -47,11 +47,11 @@ class Row:
         self.values = []
 
     def add(self, runs):
-        """What A, B and C did in one turn."""
+        """Adds the figures of A, B and C in one turn."""
         self.values.append([self.pick(run) for run in runs])
 
     def ratios(self, which):
-        """More than 1 is better than B."""
+        """The ratios to B; above 1 is better."""
         return [(v[1] / v[which] if self.less else v[which] / v[1]) for v in self.values]
 
     @property
@@ -67,11 +67,11 @@ class Row:
 
     @property
     def reached(self):
-        """Whether the row is not slower than noise explains."""
+        """Whether the row is not slower than the noise explains."""
         return self.ratio >= ROW_MIN - self.spread
 
     def cells(self):
-        """Of the table."""
+        """The cells of the table."""
         middle = lambda which: statistics.median(v[which] for v in self.values)
         noise = self.ratios(2)
         return [
@@ -106,7 +106,8 @@ def works(bench, binaries):
         for one in turn:
             one()
         for pair in range(bench.pairs):
-            # Each begins as often as the others: what a turn leaves behind in the device does not favour one of them.
+            # Each one is first equally often, so that the state in which a turn leaves the device does not favour one
+            # of them.
             order = [(pair + i) % len(turn) for i in range(len(turn))]
             found = dict((i, turn[i]()) for i in order)
             for row in rows:

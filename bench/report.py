@@ -1,4 +1,4 @@
-"""Pairs of figures to ratios, ratios to a verdict, verdicts to a table and to JSON."""
+"""Computes ratios from pairs of figures, and a verdict from ratios; writes tables and JSON."""
 
 import json
 import statistics
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Line:
-    """One figure of one piece of work: ours and the peer's, in turns."""
+    """One figure of one piece of work: ours and the peer's, measured in turn."""
 
     work: str
     figure: str
     unit: str
     peer: str
-    # At least (">=") or at most ("<=") so many times the peer's; without one, it is only told.
+    # The bound on ours / peer: at least (">=") or at most ("<="); without one, the ratio is only shown.
     sign: str = ""
     bound: float | None = None
     ours: list = field(default_factory=list)
@@ -21,18 +21,18 @@ class Line:
     note: str = ""
 
     def add(self, ours, theirs):
-        """One pair."""
+        """Adds one pair."""
         self.ours.append(ours)
         self.theirs.append(theirs)
 
     @property
     def ratios(self):
-        """Of each pair."""
+        """The ratio of each pair."""
         return [a / b for a, b in zip(self.ours, self.theirs) if b]
 
     @property
     def ratio(self):
-        """The median of the pairs' ratios."""
+        """The median of the ratios."""
         return statistics.median(self.ratios) if self.ratios else None
 
     @property
@@ -43,7 +43,7 @@ class Line:
         return self.ratio >= self.bound if self.sign == ">=" else self.ratio <= self.bound
 
     def cells(self):
-        """Of the table."""
+        """The cells of the table."""
         show = lambda values: (
             f"{statistics.median(values):,.{0 if statistics.median(values) >= 100 else 2}f}" if values else "-"
         )
@@ -64,7 +64,7 @@ class Line:
         ]
 
     def as_json(self):
-        """For the file."""
+        """The values for the JSON file."""
         kept = (
             "work",
             "figure",
@@ -86,13 +86,13 @@ HEAD = ["work", "figure", "ours", "peer's", "peer", "ratio", "of pairs", "to rea
 
 
 def table(lines):
-    """In Markdown, aligned for reading as it is."""
+    """The table in Markdown, with aligned columns."""
     notes = [f"{line.work}: {line.note}" for line in lines if line.note]
     return "\n".join([aligned([HEAD, *(line.cells() for line in lines)]), *dict.fromkeys(notes)])
 
 
 def aligned(rows):
-    """Rows of cells as a Markdown table; the first is its head."""
+    """Rows of cells as a Markdown table; the first row is the head."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     show = lambda row: "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
@@ -100,7 +100,7 @@ def aligned(rows):
 
 
 def write(path, machine, remarks, options, lines):
-    """Everything, for programs."""
+    """Writes all results as JSON."""
     path.parent.mkdir(exist_ok=True)
     everything = {
         "machine": machine,

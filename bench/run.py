@@ -1,17 +1,19 @@
 #!/usr/bin/python3
-"""Ours and the peers on this machine, in turns, one core for the server and one for the client.
+"""Compares our server with peers on this machine, in turn, with one core for the server and one for the client.
 
 What would make the figures meaningless, and what is done about it:
 
-- Machines drift within minutes: ours and the peer's are taken in turns (A B A B), and what counts is the median of the
-  pairs' ratios, never a figure alone. `noise` runs a peer against itself first: a ratio within its spread says nothing.
+- Machines drift within minutes: ours and the peer's are measured in turn (A B A B). The result is the median of the
+  pairs' ratios, never a single figure. `noise` compares a peer with itself first: a ratio within its spread means
+  nothing.
 - Unpinned processes vary threefold here: the server is pinned to one core, fio to another.
-- Caches answer what a disk should: offsets are fresh in each run, volumes that are to miss are 64 times the cache,
-  peers bypass the page cache, and ours must prove by its own counters that it hit or missed.
-- Holes are free to read, first writes are dear: every volume and file is written in full before it is measured.
-- Writes that are only promised: time runs until the flush is answered, over at least four times the cache.
-- The first run warms things up and is not counted.
-- A debug build, a busy machine, a file system in memory: refused, or said at the top of the results.
+- Caches answer instead of the disk: offsets are new in each run, volumes that are to miss are 64 times the cache, peers
+  bypass the page cache, and our server's counters must prove that it hit or missed.
+- Reads of holes cost nothing, and first writes are slow: every volume and file is written in full before.
+- Writes are acknowledged before they are on the medium: time runs until a flush is answered, and at least four times
+  the cache is written.
+- The first run is a warm-up and not counted.
+- A debug build, a busy machine, a file system in memory: refused, or noted at the top of the results.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Who is measured: ours, nbdkit's memory plugin, qemu-nbd. Each on one core, each on a Unix socket."""
+"""The servers that are measured: ours, nbdkit's memory plugin, qemu-nbd; each on one core and a Unix socket."""
 
 import os
 import subprocess
@@ -17,24 +17,24 @@ START_SECONDS = 30
 
 
 def fill(uri, size):
-    """Writes noise over a whole volume: reading what was never written costs next to nothing, and proves nothing."""
+    """Writes noise over a whole volume, since reading blocks that were never written costs next to nothing."""
     command = ["fio", "--name=fill", "--ioengine=nbd", f"--uri={uri}", "--rw=write", "--bs=1m", "--iodepth=8"]
     command += [f"--size={size}", "--end_fsync=1", "--refill_buffers", "--randrepeat=0"]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def help_of(binary):
-    """What a release says of its command `serve`."""
+    """The help text of `serve` of a release."""
     return subprocess.run([binary, "serve", "--help"], check=True, capture_output=True, text=True).stdout
 
 
 class Ours:
-    """Aerogel with one volume that has all the cache."""
+    """Aerogel with one volume that has the whole cache."""
 
     name = "aerogel"
 
     def __init__(self, directory, size, cache, core=SERVER_CORE, name="ours", binary=None):
-        # A release that never probes a disk by itself does not know the option that says so.
+        # A release without automatic probes does not have the option to disable them.
         probe = binary is not None and "--no-probe" not in help_of(binary)
         self.server = Server(directory, cache=cache, name=name, binary=binary, probe=probe)
         self.server.start(preexec_fn=pinned(core))
@@ -44,11 +44,11 @@ class Ours:
 
     @property
     def pid(self):
-        """The process's number."""
+        """The process id."""
         return self.server.pid
 
     def move(self, core):
-        """To another core, all threads."""
+        """Moves it to another core, with all threads."""
         move(self.pid, core)
 
     def read_blocks(self):
@@ -62,12 +62,12 @@ class Ours:
         return of("hit"), of("miss")
 
     def stop(self):
-        """Ends it."""
+        """Stops it."""
         self.server.kill()
 
 
 class Peer:
-    """A server that is one command."""
+    """A server that is started with one command."""
 
     def __init__(self, directory, size, name, command, core=SERVER_CORE):
         self.name = name
@@ -85,29 +85,29 @@ class Peer:
 
     @property
     def pid(self):
-        """The process's number."""
+        """The process id."""
         return self.process.pid
 
     def move(self, core):
-        """To another core, all threads."""
+        """Moves it to another core, with all threads."""
         move(self.pid, core)
 
     def stop(self):
-        """Ends it."""
+        """Stops it."""
         self.process.kill()
         self.process.wait()
         self.socket.unlink(missing_ok=True)
 
 
 def nbdkit_memory(directory, size):
-    """nbdkit's memory plugin, its data written."""
+    """nbdkit's memory plugin, with its data written."""
     peer = Peer(directory, size, "nbdkit memory", ["nbdkit", "--foreground", "--unix", None, "memory", size])
     fill(peer.uri, size)
     return peer
 
 
 def qemu_nbd(directory, size):
-    """qemu-nbd on a file that is allocated and written, past the page cache, with io_uring."""
+    """qemu-nbd on an allocated and written file, with direct I/O and io_uring."""
     file = Path(directory) / f"qemu-{size}.img"
     with open(file, "wb") as image:
         os.posix_fallocate(image.fileno(), 0, size)

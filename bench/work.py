@@ -1,4 +1,4 @@
-"""The pieces of work that are measured. Each sets up who takes part, then has them take turns."""
+"""The pieces of work that are measured. Each sets up its servers, then runs them in turn."""
 
 import contextlib
 
@@ -14,12 +14,12 @@ from harness.wait import once_per, until
 GIB = 1 << 30
 PARTITION = 64 * MIB
 HOT_BYTES = 256 * MIB
-# A hundredth of the blocks may miss (or hit) without changing what is being measured.
+# This fraction of the blocks may miss (or hit) without changing what is measured.
 STRAY = 0.02
 
 
 class Bench:
-    """What all pieces of work need: where, how long, how often."""
+    """The common parameters: directory, duration, number of pairs."""
 
     def __init__(self, directory, pairs, quick):
         self.directory = directory
@@ -32,7 +32,7 @@ class Bench:
 
     @contextlib.contextmanager
     def taking_part(self, *makers):
-        """Starts servers, and removes them and their data afterwards."""
+        """Starts servers; afterwards removes them and their data."""
         servers = []
         try:
             for make in makers:
@@ -48,12 +48,12 @@ class Bench:
                 data.unlink()
 
     def ours(self, size, cache):
-        """Makes ours."""
+        """Creates one of our servers."""
         self.ours_count += 1
         return lambda: Ours(self.directory, size, f"{cache // MIB}MiB", name=f"ours{self.ours_count}")
 
     def in_turns(self, lines, *turns):
-        """Each once without counting; then all in turn, as often as there are pairs."""
+        """Runs each once without counting; then all in turn, as often as there are pairs."""
         for turn in turns:
             turn()
         for pair in range(self.pairs):
@@ -64,7 +64,7 @@ class Bench:
         return [line for line, _ in lines]
 
     def reading(self, server, depth, core=CLIENT_CORE, hits=None):
-        """A turn of random reads; checks that ours hits (or misses) as the work says."""
+        """One run of random reads; checks that our server hits (or misses) as the work requires."""
 
         def turn():
             before = server.read_blocks() if isinstance(server, Ours) else None
@@ -83,7 +83,7 @@ class Bench:
 
 
 def requests_and_cpu(work, peer, rate, cpu):
-    """The two figures of most work, as lines and what to pick from the runs."""
+    """The two figures of most work, as lines with functions that select them from the runs."""
     return [
         (Line(work, "requests a second", "1/s", peer, ">=", rate), lambda a, b: (a.per_second, b.per_second)),
         (Line(work, "server CPU a request", "us", peer, "<=", cpu), lambda a, b: (a.server_cpu_us, b.server_cpu_us)),

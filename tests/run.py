@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Runs the tests with real clients: `tests/run.py [-k PATTERN]… [--long] [--list]`.
 
-The server under test is AEROGEL_BIN, or target/checked/aerogel as `make test` builds it. Tests of modules that say
-`WAITS = True` spend their time waiting for timeouts: they run in a process of their own, beside all others.
+The server under test is AEROGEL_BIN, or target/checked/aerogel as `make test` builds it. Test modules with `WAITS =
+True` spend their time waiting for timeouts: they run in a separate process, concurrently with the others.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from harness import places  # noqa: E402
 
 
 class Lines(unittest.TestResult):
-    """One line a test; what failed is told in full, with the server's last words."""
+    """One line per test; failures are shown in full, with the end of the server's log."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,7 @@ class Lines(unittest.TestResult):
     def say(self, word, test, reason=""):
         name = test.id().removeprefix("test_")
         took = time.monotonic() - getattr(self, "started", time.monotonic())
-        # In one piece, as two processes write.
+        # In one write, since two processes print.
         sys.stdout.write(f"{word:<7} {took:6.1f} s  {name}{reason and ': ' + reason}\n")
         sys.stdout.flush()
 
@@ -66,7 +66,7 @@ class Lines(unittest.TestResult):
             self.tell(part, error)
 
     def addSkip(self, test, reason):
-        # What needs minutes is left to `make test-long`; in CI nothing else may be left out.
+        # In CI, only tests that need minutes may be skipped; `make test-long` runs them.
         if os.environ.get("CI") and "make test-long" not in reason:
             return self.addFailure(test, (AssertionError, AssertionError(f"skipped in CI: {reason}"), None))
         super().addSkip(test, reason)
@@ -90,13 +90,13 @@ def run(tests):
 
 
 class Beside:
-    """Tests that run in another process meanwhile."""
+    """Tests that run concurrently in another process."""
 
     def __init__(self, tests):
         self.counts, theirs = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            # Whatever happens, only this process's part of the work is left.
+            # Whatever fails here, this process must end here and not run the code of its parent.
             status = 1
             try:
                 os.write(theirs, json.dumps(run(tests)).encode())
@@ -107,7 +107,7 @@ class Beside:
         os.close(theirs)
 
     def join(self):
-        """Its counts; a process that died counts as a failure."""
+        """Its counts; a process that was killed counts as a failure."""
         with os.fdopen(self.counts, "rb") as counts:
             said = counts.read()
         _, status = os.waitpid(self.pid, 0)

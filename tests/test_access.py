@@ -21,7 +21,7 @@ OTHER = f"user:{os.getuid() + 1}"
 
 
 class Access(ServerCase):
-    """Clients are told apart by their user id; all of them come from this process."""
+    """Clients are distinguished by their user id; all of them come from this process."""
 
     def setUp(self):
         super().setUp()
@@ -66,7 +66,7 @@ class Access(ServerCase):
         self.assertEqual(connection.meta(wire.SET_META, "theirs", "base:allocation"), wire.ERR_UNKNOWN)
         with self.assertRaises(Closed):
             self.wire().export_name("theirs")
-        # The empty name is the only volume that this client sees.
+        # The empty name selects the only volume that this client can see.
         size, _ = self.wire().export_name("")
         self.assertEqual(size, MIB)
 
@@ -121,7 +121,7 @@ class Access(ServerCase):
         for _ in range(98):
             self.assertEqual(connection.go("theirs"), wire.ERR_UNKNOWN)
         until("all to be counted", lambda: counted() == (100, 100))
-        # Ten in a window of ten seconds, of which this may have seen some.
+        # Ten lines in a window of ten seconds; the test may span several windows.
         self.assertLess(self.server.log().count("is hidden from the client"), 100)
 
     def test_revoking_disconnects_and_spares_the_others(self):
@@ -219,7 +219,7 @@ class Access(ServerCase):
         opened, done = [], threading.Event()
 
         def open_all_the_time():
-            # Its own: a socket that another thread closes leaves the one that reads from it waiting.
+            # A private connection: closing a socket in another thread does not wake the thread that reads from it.
             held = []
             while not done.is_set():
                 try:
@@ -249,20 +249,20 @@ class Access(ServerCase):
 
 
 class Sockets(ServerCase):
-    """Other users reach a Unix socket by its mode or its group, and then the access lists tell them apart."""
+    """Other users reach a Unix socket by its mode or group; then the access lists distinguish them."""
 
     USER, STRANGER, GROUP = 54321, 54322, 54323
 
     def setUp(self):
         super().setUp()
         as_root()
-        # A directory that everybody can enter.
+        # A directory that all users can enter.
         self.public = Path(tempfile.mkdtemp(prefix="aerogel-", dir="/var/tmp"))
         self.addCleanup(shutil.rmtree, self.public)
         self.public.chmod(0o755)
 
     def opened(self, socket, user, group=STRANGER):
-        """Whether a process of this user and group opens the volume `db`, and what it says if not."""
+        """Whether a process of this user and group can open the volume `db`, and its error if not."""
         uri = f"nbd+unix:///db?socket={self.public / socket}"
         identity = ("setpriv", "--reuid", user, "--regid", group, "--clear-groups")
         done = run(*identity, "nbdinfo", "--size", uri, check=False)

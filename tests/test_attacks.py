@@ -1,6 +1,6 @@
-"""One tenant against the others: what a tenant's requests take while another does its worst (docs/design/thread.md).
+"""Latency of a tenant's requests while another tenant attacks (docs/design/thread.md).
 
-The victim reads 4 KiB at a time on its own volume, alone and then beside the attack, in the same run. All attacks are
+The victim reads 4 KiB at a time on its own volume, first alone and then under attack, in the same run. All attacks are
 written against `connect`, so that each runs over Unix sockets and over TLS.
 """
 
@@ -19,13 +19,13 @@ from harness.wire import Wire
 # `make bench-attacks`, on an idle machine, asserts the bounds themselves. The gate runs other tests at the same time,
 # and asserts twice that.
 LOOSE = 1 if attack.TIGHT else 2
-# What the configuration calls them.
+# Keys of the configuration, and names of the files.
 FILES = [("certificate", "cert"), ("key", "key")]
-# Whole measurements, of which one must do.
+# Attempts of a whole measurement, of which one has to succeed.
 ATTEMPTS = 3
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 SECONDS = float(os.environ.get("AEROGEL_TEST_ATTACK_SECONDS", "2"))
-# A machine that runs other things gives its processors away for about this long, with or without an attack.
+# A busy machine takes its processors away for about this long, with or without an attack.
 NOISE_SECONDS = 0.0005
 
 
@@ -38,15 +38,15 @@ class Clients(ServerCase):
     """A server, and bare clients of it over a Unix socket."""
 
     def listen(self, **more):
-        """A server that these clients reach."""
+        """Starts a server that these clients can reach."""
         return self.serve(**more)
 
     def connect(self, server, volume, **more):
-        """A connection to a volume, beyond the handshake: with `listen`, all that knows the transport."""
+        """A connection to a volume after the handshake. Only this and `listen` depend on the transport."""
         return self.open(Wire(server.socket, **more), volume)
 
     def open(self, client, volume):
-        """Ends the handshake. The server may refuse: at a limit on connections."""
+        """Completes the handshake. The server may refuse at a limit on connections."""
         if not isinstance(client.go(volume), dict):
             client.socket.close()
             raise wire.Closed()
@@ -68,7 +68,7 @@ class OverTls(Clients):
         certificate, key = (f'{what} = "{self.files}/server-{file}.pem"' for what, file in FILES)
         lines = [config, "[tls]", certificate, key]
         server = self.serve(config="\n".join(lines), nbd=["tcp:127.0.0.1:0,tls=require"], **more)
-        # Asked for once: each look is a command of its own.
+        # Determined once, since each query is a command of its own.
         self.at, self.context = server.tcp(), ssl.create_default_context(cafile=str(self.authority.certificate))
         return server
 
@@ -79,10 +79,11 @@ class OverTls(Clients):
 
 
 class Attacks(Clients):
-    """A tenant with two processors' worth of clients against one with a client at depth 1."""
+    """A tenant with enough clients to use two processors, against a tenant with one client at depth 1."""
 
     def scene(self, cache="512MiB", victim="64MiB", attacker="2GiB", sparse=True, disks=(None, None), **pinned):
-        """A server with both volumes, each on the default disk or on another one (name, then words for `disk add`)."""
+        """A server with both volumes, each on the default disk or on another one (name, then arguments of `disk
+        add`)."""
         server = self.listen(cache=cache)
         for name, *words in sorted({tuple(disk) for disk in disks if disk}):
             server.cli("disk", "add", name, *words)
@@ -101,13 +102,14 @@ class Attacks(Clients):
         handle.shutdown()
 
     def compare(self, server, factor, attack_of, size=16 * MIB, part=0.99):
-        """In one of some attempts the victim's 99th percentile under attack is at most `factor` times that alone."""
+        """In one of several attempts, the victim's 99th percentile under attack is at most `factor` times that
+        alone."""
         victim = lambda: self.connect(server, "victim")
         said, best = [], None
         for _ in range(ATTEMPTS):
             with attack.Awake():
                 alone = measure(victim, size, SECONDS)
-            # What an attack leaves to be done may go on for a while: that is not alone.
+            # Work that an attack leaves behind may continue for a while, during which the victim is not alone.
             best = min(best or alone, alone, key=lambda latencies: latencies.at(part))
             with attack.Awake(), attack_of():
                 beside = measure(victim, size, SECONDS)
@@ -122,7 +124,7 @@ class Attacks(Clients):
         return lambda: self.connect(server, "attacker")
 
     def flooded(self, factor, connections, depth, choose, reads=True, **scene):
-        """A flood of one kind against reads that hit the cache."""
+        """A flood of one kind of request against reads that hit the cache."""
         server = self.scene(**scene)
         self.fill(server, "victim", 16 * MIB)
         attackers = lambda: Attack(flood, self.attacker(server), connections, depth, choose, reads)
@@ -143,7 +145,7 @@ class Attacks(Clients):
         self.compare(server, 3, lambda: Attack(flood, self.attacker(server), 50, 60, choose))
 
     def test_3000_trims_and_caches_that_undo_each_other(self):
-        # A preallocated volume: its blocks come back from the disk with each CACHE, and TRIM drops them again.
+        # A preallocated volume: each CACHE reads its blocks from the disk, and TRIM drops them again.
         server = self.scene(cache="512MiB", sparse=False, attacker="1GiB")
         self.fill(server, "victim", 16 * MIB)
         self.fill(server, "attacker", 256 * MIB)
@@ -187,7 +189,7 @@ class Attacks(Clients):
         self.flooded(3, 1, 128, ranges(wire.CACHE), sparse=False, attacker="1GiB", disks=(both, both))
 
     def test_a_disk_that_hangs(self):
-        """What is in the cache is read as ever while the device answers nobody."""
+        """Reads of cached blocks are answered as usual while the device answers no requests."""
         server = self.scene(sparse=False, attacker="1GiB")
         self.fill(server, "victim", 16 * MIB)
         victim = lambda: self.connect(server, "victim")
@@ -197,7 +199,7 @@ class Attacks(Clients):
         server.cli("disk", "fault", "clear", "default")
 
     def test_3000_ranges_against_reads_that_miss(self):
-        # Without insulation the disk is whoever's comes first: requests of the attacker that are in it are waited for.
+        # Without insulation the disk is first come, first served: reads wait for the attacker's requests in it.
         server = self.scene(cache="64MiB", victim="256MiB")
         self.fill(server, "victim", 256 * MIB)
         choose = ranges(wire.TRIM, wire.CACHE, wire.WRITE_ZEROES)
@@ -219,7 +221,7 @@ class StalledWriters(Clients):
         with self.connect(server, "other") as other:
             for at in range(64):
                 self.assertEqual(other.ask(wire.WRITE, at * 65536, 65536, payload=bytes(65536)), 0)
-        # Those that still wait for frames want what the others hold: these time out.
+        # Those that still wait for frames need frames that the others hold, so the others time out.
         counter = 'aerogel_volume_stalled_disconnects_total{disk="default",volume="stalled",tenant="t"}'
         until("stalled writers to be disconnected", lambda: server.metrics()[counter] > 0, 60)
         self.assertIn("does not send the payload of its write", server.log())
@@ -230,7 +232,7 @@ class StalledWriters(Clients):
 class AttacksOverTls(OverTls, Attacks):
     """Victim and attacker over TLS."""
 
-    # Behind TLS all attacks take the same way: the gate runs the two that the others are variations of.
+    # Over TLS all attacks take the same code path: the gate runs two representative ones.
     IN_THE_GATE = ["test_128_caches_of_a_gib", "test_3000_trims_caches_and_zeroes_of_a_gib"]
 
     def setUp(self):
@@ -240,7 +242,7 @@ class AttacksOverTls(OverTls, Attacks):
 
 
 class StalledWritersOverTls(OverTls, StalledWriters):
-    """Each record that is announced and does not come is one of TLS."""
+    """Each record that is announced and does not arrive is a TLS record."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Restarts and crashes under load: what was flushed is there, and nothing is that nobody wrote."""
+"""Restarts and crashes under load: flushed data is there, and there is no data that was never written."""
 
 import os
 import random
@@ -18,7 +18,7 @@ ROUNDS = 20 if os.environ.get("AEROGEL_TEST_LONG") else 3
 
 
 class Crash(ServerCase):
-    """Volumes larger than the cache, so that eviction and write-back are under way when the server dies."""
+    """Volumes larger than the cache, so that eviction and write-back are in progress when the server is killed."""
 
     def load_until(self, load, server, name, writes, flushes):
         load.start(lambda: server.open(name))
@@ -73,7 +73,7 @@ class Crash(ServerCase):
             self.load_until(load, server, "v", 500, 2)
             self.assertEqual(server.stop(), 0, "SIGTERM under load: not everything was flushed in time")
             load.join()
-            # Requests that are refused while the server drains are no surprise.
+            # Requests that are refused while the server drains are expected.
             load.unexpected.clear()
             for region in load.regions:
                 region.flushed(region.mark())
@@ -117,14 +117,14 @@ class Crash(ServerCase):
         self.assertGreaterEqual(flushes(server.data) - before, 40, "the device was flushed less often than the volume")
 
     def test_dirty_data_is_written_in_the_background(self):
-        """Without any flush, what is older than the limit survives a crash."""
+        """Without any flush, data older than the limit survives a crash."""
         server = self.serve(config='[limits]\ndirty_age = "500ms"')
         server.create("v", "16MiB")
         server.open("v").pwrite(b"b" * MIB, 0)
 
         def written():
             shown = server.json("volume", "show", "v")
-            # A disk that does not answer in time is shown without its levels: nothing dirty, but nothing cached either.
+            # A disk that does not answer in time is shown without its levels: no dirty data, but no cached data either.
             return shown["cache"]["used_bytes"] > 0 and shown["dirty_bytes"] == 0
 
         until("write-back in the background", written, 30, gone=server.ended)

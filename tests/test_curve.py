@@ -1,4 +1,4 @@
-"""What a cache of another size would absorb, as a client and an operator see it."""
+"""Miss-ratio curves as a client and an operator see them."""
 
 import random
 import tempfile
@@ -12,17 +12,17 @@ BLOCK = 4096
 
 
 class Curves(SharedServerCase):
-    """Volumes whose clients ask again and again."""
+    """Volumes whose clients read repeatedly."""
 
     def at(self, curve, size):
         """The miss ratio of reads at the point nearest to a size."""
         return min(curve["points"], key=lambda point: abs(point["cache_bytes"] - size))["read_miss_ratio"]
 
     def used(self, blocks, requests, *more):
-        """A volume of which so many blocks were read, by chance."""
+        """A volume of which so many blocks were read at random."""
         name = self.volume("64MiB", *more)
         handle = self.server.open(name)
-        # What was never written is read without disk, and so says nothing about the cache.
+        # Blocks that were never written are read without the disk, and so do not count in the curve.
         for offset in range(0, blocks * BLOCK, MIB):
             handle.pwrite(b"x" * MIB, offset)
         handle.flush()
@@ -32,7 +32,7 @@ class Curves(SharedServerCase):
         return name
 
     def test_working_set_shows(self):
-        """Half a working set that is used evenly is half of its hits."""
+        """With half of a working set that is used evenly, half of the reads hit."""
         name = self.used(4096, 20000)
         curve = self.server.json("volume", "curve", name)
         self.assertEqual((curve["policy"], curve["running"], curve["tenant"]), ("lru", "lru", name))

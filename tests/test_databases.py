@@ -1,4 +1,4 @@
-"""Databases on ext4 on a volume: what they acknowledged is there after kill -9 of the server or a failure of its disk.
+"""Databases on ext4 on a volume: acknowledged commits survive kill -9 of the server, and failures of its disk.
 
     ledger, pgbench or sysbench -> database -> ext4 -> loop device -> nbdfuse -> server
 """
@@ -17,16 +17,16 @@ from harness.wait import until
 
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 KILLS = 20
-# Acknowledged commits of the ledger before each kill: some seconds of load.
+# Acknowledged commits before each kill: some seconds of load.
 COMMITS = 150
 VOLUME_BYTES = GIB
-# Larger than what an empty database takes.
+# Larger than an empty database.
 FULL_BYTES = 640 * MIB
 LEFT_BYTES = 8 * MIB
 
 
 class Databases:
-    """What is tested with each database."""
+    """The tests that each database runs."""
 
     kind = None
 
@@ -35,7 +35,7 @@ class Databases:
             self.skipTest("runs for minutes, in `make test-long`")
         recorded.needed()
         super().setUp()
-        # Where a database of another user finds its socket and its files.
+        # A directory that a database of another user can access, for its socket and files.
         self.place = Path(tempfile.mkdtemp(prefix="aerogel-db-", dir="/var/tmp"))
         self.addCleanup(places.discard, self.place)
         self.place.chmod(0o755)
@@ -48,26 +48,26 @@ class Databases:
         self.ledger, self.fused = Ledger(), None
 
     def attach(self, server, fresh=False):
-        """The volume as a file system, and the database on it."""
+        """Mounts the volume, and starts the database on it."""
         self.fused = Fused(self, server.uri("db"), "volume")
         if fresh:
             run("/usr/sbin/mkfs.ext4", "-q", "-m", "0", self.fused.path)
         else:
-            # What a machine does at its start: replays the journal, and mends what an aborted one left.
+            # As at the start of a machine: replays the journal, and repairs what an aborted one left.
             done = run("/usr/sbin/e2fsck", "-p", self.fused.path, check=False, seconds=300)
             self.assertIn(done.returncode, (0, 1), f"e2fsck: {done.stdout}{done.stderr}")
         run("mount", "-t", "ext4", self.fused.path, self.mount)
         self.database.initialise() if fresh else self.database.start()
 
     def detach(self):
-        """The database is gone already."""
+        """Unmounts; the database has ended already."""
         if os.path.ismount(self.mount):
             when_unused("umount", self.mount)
         if self.fused:
             self.fused.detach()
 
     def work(self, commits=COMMITS):
-        """Load until so many more commits are acknowledged."""
+        """Waits until so many more commits are acknowledged."""
         self.database.begin(self.ledger)
         target = len(self.ledger.acknowledged) + commits
         alive = lambda: any(thread.is_alive() for thread in self.ledger.threads)
@@ -79,17 +79,17 @@ class Databases:
         )
 
     def clients_end(self, seconds=300):
-        """Until every client has met an error: none hangs, and none is told of success."""
+        """Waits until every client got an error: none hangs, and none gets a success."""
         until("the clients to meet errors", lambda: not any(t.is_alive() for t in self.ledger.threads), seconds)
 
     def crash(self):
-        """Everything above the volume goes."""
+        """Kills everything above the volume."""
         self.ledger.stop()
         self.database.kill()
         self.detach()
 
     def check(self):
-        """Every acknowledged commit is there, and the database finds no fault with itself."""
+        """Every acknowledged commit is there, and the database's own checks find no error."""
         table = "ledger" if self.kind is PostgreSQL else "test.ledger"
         found = {int(line) for line in self.database.sql(f"SELECT id FROM {table}").stdout.split()}
         lost = self.ledger.acknowledged - found
@@ -113,7 +113,7 @@ class Databases:
         server = self.begin("--sparse")
         for round in range(KILLS):
             self.work()
-            # The server alone, or the server with what runs on it.
+            # Either the server alone is killed, or the server with everything on it.
             server.kill()
             if round % 2 == 0:
                 self.clients_end()
@@ -137,7 +137,7 @@ class Databases:
         server.create("db", str(VOLUME_BYTES), "--sparse", "--disk", "small")
         self.attach(server, fresh=True)
         self.work()
-        # Something else takes nearly all of the space that is left.
+        # Another file takes nearly all of the remaining space.
         ballast = at / "ballast"
         free = os.statvfs(at).f_bavail * os.statvfs(at).f_frsize
         run("fallocate", "-l", free - LEFT_BYTES, ballast)
@@ -158,7 +158,7 @@ class Databases:
             self.clients_end()
             self.crash()
             server.cli("disk", "fault", "clear", "default")
-            # What could not be written is still there and is written now; a lost one would be reported by every flush.
+            # The data that could not be written is kept and can be written now; every flush would report a loss.
             server.open("db").flush()
             self.attach(server)
             self.check()

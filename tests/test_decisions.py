@@ -1,4 +1,4 @@
-"""What a tenant needs for R: asked before, decided after a trial, told, and kept over a restart."""
+"""What a tenant needs for R: planned before creation, decided after a trial, reported, and kept over a restart."""
 
 import subprocess
 
@@ -41,7 +41,7 @@ class Decisions(ServerCase):
         self.assertGreater(plan["sizing"]["wait_seconds_max"], 0)
         self.assertGreater(plan["slice_seconds"], 0)
         self.assertEqual([volume["name"] for volume in self.server.json("volume", "list")], ["db"])
-        # The same words as when it is made.
+        # The plan is reported in the same words as the decision at creation.
         for more in ((), ("--dry-run",)):
             said = self.server.refused("volume", "create", "web", "1GiB", "--disk", "hdd", "--share", "1/2", *more)
             self.assertIn("25% is left", said)
@@ -98,7 +98,7 @@ class Decisions(ServerCase):
         return events if len(events) >= least else None
 
     def read(self, name, seconds):
-        """Random reads of a part that the cache holds."""
+        """Random reads of a range that the cache can hold."""
         command = ["fio", "--name=read", "--ioengine=nbd", f"--uri={self.server.uri(name)}", "--rw=randread", "--bs=4k"]
         command += [
             "--thread",
@@ -121,7 +121,7 @@ class Decisions(ServerCase):
         self.assertEqual(sizing["decision"], "admitted", sizing)
         self.assertGreaterEqual(sizing["guaranteed_bytes"], 8 * MIB * sizing["requested_ratio"] * 0.9)
         self.assertGreaterEqual(sizing["best_ratio"], sizing["requested_ratio"] - 0.01)
-        # Like it: no trial for the next one.
+        # With --like, the next tenant needs no trial.
         self.assertIn("admitted: ", self.create("copy", "--share", "1/4", "--like", "db"))
         specification = self.specification("db")
         written = until("the decision beside the data", lambda: "decided" in specification.read_text())

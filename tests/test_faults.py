@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or in memory, and clients that misbehave: the others go on."""
+"""Disks that are full, read-only or in memory, and misbehaving clients: other volumes are not affected."""
 
 import errno
 import os
@@ -15,13 +15,13 @@ from harness.wait import until
 from harness.wire import Wire
 
 KIB = 1024
-# A request that waits for a client that has stopped waits for ever; one that waits for nobody is answered long before
-# this, on a loaded machine too.
+# A request that waits for a stalled client waits for ever; any other request is answered long before this, even on a
+# loaded machine.
 SECONDS_MAX = 30
 
 
 class Disks(ServerCase):
-    """File systems of their own, mounted for the test."""
+    """File systems that are mounted for the test."""
 
     def with_disk(self, kind, size, **more):
         """A server with a second disk on a file system of its own."""
@@ -112,7 +112,7 @@ class Disks(ServerCase):
         self.assertEqual(server.open("v").pread(MIB, MIB), b"c" * MIB)
 
     def test_a_loss_on_a_file_system_that_went_read_only_is_told_after_its_repair(self):
-        """The note beside the data cannot be made; the one in the server's directory can."""
+        """The loss record next to the data cannot be created; the one in the server's directory can."""
         server, path = self.with_disk("ext4", 64 * MIB, config='shutdown_timeout = "2s"')
         server.create("v", "8MiB", "--disk", "second", "--prealloc", "full")
         handle = server.open("v")
@@ -133,7 +133,7 @@ class Disks(ServerCase):
         handle = server.open("v")
         with self.assertRaises(nbd.Error, msg="a loss was forgotten"):
             handle.flush()
-        # Killed in this state, it knows no less.
+        # A server that is killed in this state keeps the record.
         server.kill()
         server.start()
         handle = server.open("v")
@@ -201,7 +201,7 @@ class Disks(ServerCase):
             handle.pwrite(b"f" * MIB, 4 * MIB)
             handle.flush()
         self.others_go_on(server)
-        # Nothing can be flushed there any more, so the exit status says so.
+        # Nothing can be flushed on this disk any more, so the exit status is 1.
         self.assertEqual(server.stop(), 1)
         self.assertIn("v", server.log_tail())
 
@@ -234,7 +234,7 @@ class Disks(ServerCase):
             self.assertFalse(server.json("disk", "show", "second")["direct_io"])
 
     def test_private_device_is_flushed_for_flushes_only(self):
-        """On a device that nobody else uses: no flush without one, one with FUA or FLUSH."""
+        """On a device without other users: no device flush without FLUSH or FUA, and one with either."""
         server, path = self.with_disk("ext4", 64 * MIB, config='[limits]\ndirty_age = "60s"')
         server.create("v", "16MiB", "--disk", "second", "--prealloc", "full")
         handle = server.open("v")
@@ -251,7 +251,7 @@ class Disks(ServerCase):
 
 
 class Clients(ServerCase):
-    """Clients that stop in the middle."""
+    """Clients that stop in the middle of a request."""
 
     def setUp(self):
         super().setUp()

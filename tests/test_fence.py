@@ -1,4 +1,5 @@
-"""A killed server's writes that are still in the block layer: none of them lands after its successor serves."""
+"""Writes of a killed server that are still in the block layer: none of them reaches the disk after its successor
+serves."""
 
 import mmap
 import os
@@ -12,16 +13,16 @@ from harness.wait import until
 # For `tests/run.py`.
 WAITS = True
 
-# What waits in the block layer, and how fast it gets through: four seconds, far beyond what a start takes.
+# Data that waits in the block layer, and its rate: four seconds in total, much longer than a start takes.
 BYTES = 2 * MIB
 BYTES_PER_SECOND = BYTES // 4
-# The reason that a volume gives meanwhile.
+# The reason that a volume shows meanwhile.
 WAITS = "waits for I/O of the server before"
 
 
 class Fence(ServerCase):
     def throttled(self, **more):
-        """A server with two volumes on a disk that takes its writes slowly from now on."""
+        """A server with two volumes on a disk whose writes are throttled from now on."""
         needed()
         context = mounted(self.scratch, "ext4", 64 * MIB)
         path = context.__enter__()
@@ -39,7 +40,7 @@ class Fence(ServerCase):
         return server, path, throttle, handle
 
     def on_its_way(self, server, handle):
-        """Version 1 is acknowledged, and a flush that is not answered has made it the block layer's."""
+        """Version 1 is acknowledged, and an unanswered flush has passed it to the block layer."""
         handle.pwrite(b"1" * BYTES, 0)
         handle.aio_flush()
         in_flight = 'aerogel_disk_in_flight_requests{disk="slow"}'
@@ -50,11 +51,11 @@ class Fence(ServerCase):
         return server.json("volume", "show", name)["condition"] == "online"
 
     def written(self, path):
-        """Bytes that the disk's device has written: those that wait in the throttle are not among them."""
+        """Bytes that the disk's device has written, without those that wait in the throttle."""
         return diskstats(path)[6] * 512
 
     def on_medium(self, path):
-        """The volume's bytes past the page cache."""
+        """The volume's bytes, read without the page cache."""
         file = os.open(path / "volumes" / "v.img", os.O_RDONLY | os.O_DIRECT)
         try:
             buffer = mmap.mmap(-1, BYTES)
@@ -64,18 +65,18 @@ class Fence(ServerCase):
             os.close(file)
 
     def versions(self, content):
-        """Which versions there are in it."""
+        """The versions that occur in it."""
         return sorted(chr(byte) for byte in set(content))
 
     def killed(self, reactor):
-        """Version 1 on its way, kill -9, version 2 written and flushed by the successor: it is what stays."""
+        """Version 1 is outstanding, kill -9, the successor writes and flushes version 2, which must stay."""
         server, path, throttle, handle = self.throttled(reactor=reactor)
         before = self.written(path)
         self.on_its_way(server, handle)
         server.kill()
         server.spawn()
         until("the successor to be up", server.ready, gone=server.ended)
-        # Its neighbour on the same disk is served, whatever the volume waits for.
+        # Another volume on the same disk is served meanwhile.
         self.assertTrue(self.served(server, "beside"))
         waited = not self.served(server, "v")
         if waited:
@@ -96,11 +97,11 @@ class Fence(ServerCase):
         self.assertTrue(self.killed("io_uring"), "nothing was in the block layer: the test has tested nothing")
 
     def test_nor_does_that_of_its_threads(self):
-        """They are the process, which is there until their system calls are done."""
+        """The worker threads keep the process alive until their system calls return."""
         self.killed("threads")
 
     def test_a_volume_that_waits_can_be_deleted_and_created_anew(self):
-        """The file that is still written to is another one."""
+        """The file that is still being written is a different one."""
         server, path, throttle, handle = self.throttled(reactor="io_uring")
         self.on_its_way(server, handle)
         server.kill()

@@ -15,7 +15,7 @@ class Fio(ServerCase):
     """Each job has its own connection and its own part of the volume."""
 
     def fio(self, uri, *options):
-        """Runs fio; its report."""
+        """Runs fio; returns its report."""
         report = self.scratch / "fio.json"
         common = ["--name=verified", "--ioengine=nbd", f"--uri={uri}", "--rw=randwrite", "--bsrange=512-64k"]
         common += ["--blockalign=512", "--verify=crc32c", "--verify_fatal=1", "--iodepth=32", "--randseed=42"]

@@ -19,7 +19,7 @@ FIO = (
     " --ioengine=psync --direct=1 --numjobs=2 --offset_increment=24m --verify=crc32c --verify_fatal=1"
     " --verify_state_save=0"
 )
-# fio's first lines are about the terminal; its last ones are read here.
+# The first lines of fio's output are about the terminal; the last ones are parsed here.
 FILE_SYSTEM = f"""
 nbd-client 10.0.2.2 $PORT /dev/nbd0 -N v -C 4
 mkfs.ext4 -q /dev/nbd0
@@ -78,7 +78,7 @@ class KernelClient(ServerCase):
 
     def test_restarts_under_a_file_system(self):
         server = self.server()
-        # What is acknowledged is on the medium: kill -9 loses nothing that the kernel believes to be written.
+        # Acknowledged data is on the medium, so kill -9 loses nothing that the kernel considers written.
         server.cli("volume", "set", "v", "--write-cache", "none")
         tool = self.scratch / "reconnect"
         if not shutil.which("cc"):

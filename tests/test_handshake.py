@@ -29,7 +29,7 @@ class Handshake(SharedServerCase):
         return connection
 
     def still_serves(self):
-        """The connection of a misbehaving client is its own affair."""
+        """A misbehaving client affects its own connection only."""
         self.assertEqual(self.server.open("first").get_size(), MIB)
 
     def test_greeting(self):
@@ -207,7 +207,7 @@ class Handshake(SharedServerCase):
         self.assertEqual(connection.ask(wire.FLUSH), 0)
 
     def test_request_sent_along_with_go(self):
-        """What arrives right behind the handshake is handed over with the connection."""
+        """Bytes that arrive directly after the handshake are passed on with the connection."""
         connection = self.wire()
         go = struct.pack(">I", 5) + b"first" + struct.pack(">H", 0)
         request = struct.pack(">IHHQQI", wire.REQUEST, 0, wire.WRITE, 1, 8192, 4096) + b"a" * 4096

@@ -1,4 +1,4 @@
-"""The checker of the crash tests sees what it is there to see."""
+"""The checker of the crash tests detects the errors that it is meant for."""
 
 import unittest
 

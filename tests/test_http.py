@@ -1,4 +1,4 @@
-"""The HTTP API under clients that do not behave."""
+"""The HTTP API with misbehaving clients."""
 
 import http.client
 import json
@@ -15,12 +15,12 @@ from harness.wait import until
 WAITS = True
 
 ATTACKERS = 2000
-# On a machine that does nothing else a command takes 50 ms and an open 5 ms.
+# On an idle machine a command takes 50 ms and an open 5 ms.
 CLI_SECONDS, OPEN_SECONDS = 1, 0.1
 
 
 def best(measure, times=5):
-    """The shortest of some durations: what is always there, and not what others do on this machine."""
+    """The shortest of several durations, since other programs on the machine only add to them."""
     took = []
     for _ in range(times):
         started = time.monotonic()
@@ -30,7 +30,7 @@ def best(measure, times=5):
 
 
 class Attacked(ServerCase):
-    """More connections than there are places."""
+    """More connections than the limit."""
 
     def setUp(self):
         super().setUp()
@@ -39,7 +39,7 @@ class Attacked(ServerCase):
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
 
     def attack(self, family, address, count=ATTACKERS):
-        """Silent connections, each other one with half a head; as many as the kernel takes."""
+        """Silent connections, half of them with half a head; as many as the kernel accepts."""
         sockets = []
         self.addCleanup(lambda: [attacker.close() for attacker in sockets])
         for i in range(count):
@@ -91,12 +91,12 @@ class Attacked(ServerCase):
         server.stop()
         server.start(preexec_fn=few)
         alone = self.alone(server)
-        # Connections to volumes take descriptors for good.
+        # Connections to volumes, which keep their descriptors.
         opened = []
         for _ in range(300):
             try:
                 opened.append(server.open("db"))
-            except Exception:  # noqa: BLE001  whatever libnbd says of a closed connection
+            except Exception:  # noqa: BLE001  libnbd reports closed connections with various errors
                 break
         self.assertGreater(len(opened), 50)
         self.assertLess(len(opened), 250)
@@ -108,7 +108,7 @@ class Attacked(ServerCase):
 
 
 class Bodies(ServerCase):
-    """Requests that make no sense are refused in JSON, with the reason."""
+    """Invalid requests are refused in JSON, with the reason."""
 
     def setUp(self):
         super().setUp()
@@ -126,7 +126,7 @@ class Bodies(ServerCase):
         try:
             connection.send(body)
         except BrokenPipeError:
-            pass  # It was answered before its end.
+            pass  # The server answered before the end of the body.
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -202,7 +202,7 @@ class Bodies(ServerCase):
 
 
 class Defaults(ServerCase):
-    """Without a word of it, nothing listens on TCP for HTTP."""
+    """By default, there is no TCP listener for HTTP."""
 
     def test_no_tcp_for_http(self):
         server = self.serve()

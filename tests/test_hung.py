@@ -1,4 +1,4 @@
-"""A disk that hangs while it is changed: the others do not notice, and it is shown as what it is."""
+"""A disk that hangs while it is changed: other disks are not affected, and its state is reported correctly."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from harness.wire import Wire
 # For `tests/run.py`.
 WAITS = True
 
-# Commands on disks that answer take some 50 ms; the machine may be loaded. Before, they took for ever.
+# Commands on disks that answer take some 50 ms, more on a loaded machine. In an earlier version they never returned.
 PROMPT_SECONDS = 8
 
 
@@ -27,13 +27,13 @@ class Hung(ServerCase):
         self.server.create("other", "1MiB", "--disk", "second")
 
     def hang_device(self):
-        """Requests of the first disk hang from now on, and one is there."""
+        """From now on requests of the first disk hang, and one of them has been sent."""
         handle = self.server.open("db")
         handle.pwrite(b"x" * 4096, 0)
         self.server.cli("disk", "fault", "add", "default", "stuck", "--yes")
 
     def begin(self, *words):
-        """A command that goes on."""
+        """A command that runs in the background."""
         first, *rest = words
         command = [str(part) for part in (places.binary(), first, "--data", self.server.data, *rest)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -73,7 +73,7 @@ class Hung(ServerCase):
         self.server.cli("volume", "set", "db", "--share", "1/2")
 
     def test_a_file_system_that_hangs(self):
-        # Whoever opens a pipe that nobody writes waits.
+        # An open of a pipe without a writer blocks.
         identity = self.server.data / "disks" / "default" / "disk.toml"
         os.rename(identity, identity.with_suffix(".kept"))
         os.mkfifo(identity)
@@ -88,7 +88,8 @@ class Hung(ServerCase):
         self.assertLess(len(os.listdir(f"/proc/{self.server.pid}/task")), threads + 4, "each look holds a thread")
 
     def starts_without(self, path):
-        """The server starts while whoever opens a file of its first disk waits; that disk is served when it answers."""
+        """The server starts while opening a file of its first disk blocks; that disk is served when the open
+        returns."""
         self.server.open("db").flush()
         self.assertEqual(self.server.stop(), 0)
         kept, pipe = path.with_suffix(".kept"), path.with_suffix(".pipe")
@@ -101,7 +102,7 @@ class Hung(ServerCase):
         self.others_do_not_notice()
         os.rename(path, pipe)
         os.rename(kept, path)
-        # Who waits finds nothing in the pipe; the disk is tried again.
+        # The blocked open finds an empty pipe; then the disk is tried again.
         os.close(os.open(pipe, os.O_WRONLY))
         online = lambda: self.server.json("volume", "show", "db")["condition"] == "online"
         until("the disk to be opened", online, 60, gone=self.server.ended)
@@ -140,7 +141,7 @@ class HungFile(ServerCase):
                 for name in ("hangs", "other"):
                     server.create(name, "64MiB", "--prealloc", "full")
                 server.cli("disk", "fault", "add", "default", "stuck", "read", "volume=hangs", "--yes")
-                # More reads than fit into the device, none next to another.
+                # More reads than fit into the device, none of them adjacent.
                 hung = []
                 for first in range(0, 256, 64):
                     client = Wire(server.socket)

@@ -1,7 +1,7 @@
-"""Crash images: what a power cut would leave of a recorded device, with the real server started on it.
+"""Crash images: what a power cut could leave of a recorded device. The real server is started on each image.
 
-`harness/recorded.py` says what an image is. The recording is made once per test. Its images are checked until the time
-is over; `make test-long` checks thousands.
+`harness/recorded.py` defines what an image is. Each test makes one recording, and checks its images until the time is
+over; `make test-long` checks thousands.
 """
 
 import json
@@ -22,29 +22,29 @@ from harness.server import MIB, Server, UnixHTTP, run
 from harness.wait import until
 
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
-# In the gate: as many images as fit into so many seconds. In long tests: so many images.
+# In the gate: the time for checking images, seconds. In long tests: the number of images.
 SECONDS = 9
 RESTARTS_LONG, RAW_IMAGES_LONG = 2000, 5000
-# Images that are started at the same time: the machine has at least two cores, and a start mostly waits.
+# Images that are started concurrently: the machine has at least two cores, and a start mostly waits.
 WORKERS = 3
-# ext4 does not mount a superblock of which one sector is new and one is old (its checksum is wrong): it relies on a
-# write of 1 KiB being atomic. The block that holds it survives whole.
+# ext4 does not mount a superblock of which one sector is new and one is old (its checksum is wrong): it relies on an
+# atomic write of 1 KiB. Therefore the block that holds it survives whole or not at all.
 SUPERBLOCK_BYTES = 4096
 # Images of one pass over the log.
 PASS_IMAGES = 24
 # Small, so that the journal wraps and an image is copied in milliseconds.
 DISK_BYTES = 40 * MIB
 LOAD_BYTES = 4 * MIB
-# Twice what the cache's dirty part holds, so that write-back and eviction are under way.
+# Twice the maximum of dirty data in the cache, so that write-back and eviction are in progress.
 RAW_BYTES = 8 * MIB
 RAW_WRITES = 3000
 
 
 class Checks:
-    """Checks images with several workers at a time."""
+    """Checks images with several concurrent workers."""
 
     def __init__(self, check):
-        """`check` is given (worker, point, image, expected) and returns problems in words."""
+        """`check` gets (worker, point, image, expected) and returns problems as texts."""
         self.check = check
         self.work = queue.Queue(WORKERS)
         self.lock = threading.Lock()
@@ -65,7 +65,7 @@ class Checks:
                     self.problems[item[0]] = found
 
     def finish(self):
-        """Waits for what is being checked; (how many images, problems by position)."""
+        """Waits for the checks in progress; returns (number of images, problems by position)."""
         for _ in self.threads:
             self.work.put(None)
         for thread in self.threads:
@@ -74,14 +74,14 @@ class Checks:
 
 
 def passes(log, points_of, state_of, check, number, seconds, seed, atomic=0):
-    """Checks images in passes over the whole log, until there were so many, the time is over or there is a problem."""
+    """Checks images in passes over the whole log, until there were enough, the time is over, or there is a problem."""
     rng = random.Random(seed)
     checks = Checks(check)
     started = time.monotonic()
     made = 0
     enough = lambda: checks.problems or made >= number or (made and seconds and time.monotonic() - started > seconds)
     while not enough():
-        # New for each pass: what is expected is followed from the start of the log to its end, as the images are.
+        # New for each pass: the expected state, like the images, is computed from the start of the log to its end.
         state = state_of()
         for point, image in log.images(points_of(min(PASS_IMAGES, number - made), rng), rng, atomic):
             checks.work.put((point, image, state(point)))
@@ -92,7 +92,7 @@ def passes(log, points_of, state_of, check, number, seconds, seed, atomic=0):
 
 
 class Operations:
-    """Changes of volumes, with the position of the log before and after each; and what is written to them."""
+    """Changes of volumes, with the position of the log before and after each; and the data that is written to them."""
 
     def __init__(self, server, position, tape):
         self.server, self.position, self.tape = server, position, tape
@@ -102,7 +102,7 @@ class Operations:
         self.sequence = 1 << 32
 
     def change(self, name, size, *command):
-        """Runs a command after which the volume has that size, or is not there."""
+        """Runs a command after which the volume has that size, or does not exist."""
         before = self.position()
         self.server.cli("volume", *command)
         self.done.append((before, self.position(), name, size))
@@ -110,7 +110,7 @@ class Operations:
 
     def create(self, name, size, *options):
         before = self.change(name, size, "create", name, str(size), *options)
-        # Room for what it grows to.
+        # Has room for the volume's growth.
         region = TapedRegion(0, 4 * size // SECTOR, self.tape)
         self.regions.setdefault(name, []).append((before, region))
         self.write(name, size)
@@ -125,7 +125,7 @@ class Operations:
         self.change(name, None, "delete", name, "--yes")
 
     def write(self, name, size):
-        """Stamps on the first, the last and some other sectors; flushed, and then some that are not."""
+        """Writes the first, the last and some other sectors; first with a flush, then some without."""
         region = self.regions[name][-1][1]
         handle = self.server.open(name)
         rng = random.Random(self.sequence)
@@ -143,7 +143,7 @@ class Operations:
         handle.shutdown()
 
     def allowed(self, point):
-        """{name: sizes that it may have}; None is a volume that is not there."""
+        """{name: sizes that it may have}; None means that the volume does not exist."""
         sizes = {}
         for before, after, name, size in self.done:
             if after <= point:
@@ -153,7 +153,7 @@ class Operations:
         return sizes
 
     def region(self, name, point):
-        """The incarnation of a volume that is there at a position."""
+        """The incarnation of a volume that exists at a position."""
         return [region for before, region in self.regions[name] if before <= point][-1]
 
 
@@ -196,7 +196,7 @@ class Restarts(ServerCase):
         return device, story, load, tape, started
 
     def restart(self, number, _point, image, expected):
-        """Problems of one image, in words."""
+        """The problems of one image, as texts."""
         path, at = self.images / f"{number}.img", self.scratch / f"fs{number}"
         directory = self.scratch / f"server{number}"
         path.write_bytes(image)
@@ -212,7 +212,7 @@ class Restarts(ServerCase):
                 server.kill()
 
     def compare(self, server, sizes, regions, load):
-        """What the server has, against what it must have."""
+        """Compares the state of the server with the expected one."""
         connection = UnixHTTP(server.data / "api.sock")
         connection.request("GET", "/v1/volumes", headers={"Host": "localhost"})
         volumes = {volume["name"]: volume for volume in json.loads(connection.getresponse().read())}
@@ -237,7 +237,7 @@ class Restarts(ServerCase):
         return problems + [f"volume {name} was never created" for name in volumes]
 
     def blocked(self, server, names):
-        """Names of volumes that are not there, and cannot be created."""
+        """Names of volumes that do not exist and cannot be created."""
         problems = []
         for name in names:
             connection = UnixHTTP(server.data / "api.sock")
@@ -252,7 +252,7 @@ class Restarts(ServerCase):
         return problems
 
     def expected(self, story, load, tape):
-        """A function that says what must be there at a position; positions only grow."""
+        """A function that returns the expected state at a position. Positions only increase."""
         replayed = Replayed(tape)
 
         def state(point):
@@ -270,28 +270,28 @@ class Restarts(ServerCase):
         log = Log(device)
         ends = [end for end in log.ends if end >= started]
         changing = [end for end in ends if any(before <= end <= after for before, after, _, _ in story.done)]
-        # Half of the positions during changes of volumes, half anywhere.
+        # Half of the positions are during changes of volumes, half anywhere.
         points = lambda count, rng: rng.choices(changing, k=(count + 1) // 2) + rng.choices(ends, k=count // 2)
         state = lambda: self.expected(story, load, tape)
         number, seconds = (RESTARTS_LONG, None) if LONG else (RESTARTS_LONG, SECONDS)
         count, problems = passes(log, points, state, self.restart, number, seconds, 1, SUPERBLOCK_BYTES)
         print(f"        {count} restarts, images of {len(log.writes)} writes, {len(log.flushes)} flushes", flush=True)
         self.assertEqual(problems, {})
-        # A disk that does not flush must be found out, or the above proves nothing.
+        # A disk that ignores flushes must be detected; otherwise the test above proves nothing.
         lying = Log(device, loses=lambda number: True)
         _, problems = passes(lying, points, state, self.restart, 2 * WORKERS, None, 2, SUPERBLOCK_BYTES)
         self.assertNotEqual(problems, {}, "a disk that loses every flush was not noticed")
 
 
 class Contents(ServerCase):
-    """A volume whose data is a recorded device: what a restarted server would serve is what the image holds."""
+    """A volume whose data is a recorded device: a restarted server would serve exactly the content of the image."""
 
     def setUp(self):
         recorded.needed()
         super().setUp()
 
     def compare(self, _worker, _point, image, regions):
-        """Problems of one image, in words."""
+        """The problems of one image, as texts."""
         problems = []
         for region in regions:
             part = image[region.first * SECTOR : (region.first + region.sectors) * SECTOR]
@@ -334,7 +334,7 @@ class Contents(ServerCase):
 
 
 def exclusive(path):
-    """Whether nothing has a device open."""
+    """Whether no process has a device open."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_EXCL))
     except OSError:
@@ -343,7 +343,7 @@ def exclusive(path):
 
 
 def in_memory(case):
-    """A directory for images: in memory where possible, because they are written thousands of times."""
+    """A directory for images: in memory if possible, since they are written thousands of times."""
     if not os.access("/dev/shm", os.W_OK):
         return case.scratch
     directory = Path(tempfile.mkdtemp(prefix="aerogel-images-", dir="/dev/shm"))

@@ -1,4 +1,4 @@
-"""Faults that users stack on a device: who sees them, who does not, and how it ends."""
+"""Fault injection: which clients get errors, which do not, and the state afterwards."""
 
 import errno
 import json
@@ -11,13 +11,13 @@ from harness.wait import until
 
 class Injected(ServerCase):
     def serve_two(self, **more):
-        """A server with a volume on the disk that will have faults, and one beside it."""
+        """A server with a volume on the disk that will have faults, and one on another disk."""
         server = self.serve(**more)
         server.cli("disk", "add", "bad", str(self.scratch / "bad"), "--force")
         server.create("v", "64MiB", "--disk", "bad")
         server.create("beside", "16MiB", "--disk", "bad")
         server.create("other", "16MiB", "--disk", "default")
-        # Else a fault hits the zeroes of the background, and a client's write behind them.
+        # Otherwise a fault would hit background zero-writing first.
         until("the space to be initialised", lambda: self.uninitialised(server) == [0, 0])
         return server
 
@@ -80,7 +80,7 @@ class Injected(ServerCase):
         self.goes_on(server, "beside")
         self.goes_on(server, "other")
         self.assertFalse(handle.aio_command_completed(cookie))
-        # Whoever changes something waits for the disk; clearing does not wait for them.
+        # A change of the disk waits for the disk; clearing does not wait for the change.
         self.clear(server)
         while not handle.aio_command_completed(cookie):
             handle.poll(-1)
@@ -125,7 +125,8 @@ class Injected(ServerCase):
         self.assertFalse([w for w in server.json("status")["warnings"] if "injected" in w])
 
     def test_a_flush_that_failed_after_eviction_is_a_loss_until_cleared(self):
-        """docs/design/flush.md: what was written since the last good flush and is cached no more may be gone."""
+        """docs/design/flush.md: data that was written since the last good flush, and is not cached any more, may be
+        lost."""
         server = self.serve(cache="16MiB", config='[limits]\ndirty_age = "1s"')
         server.cli("disk", "add", "bad", str(self.scratch / "bad"), "--force")
         server.create("v", "64MiB", "--disk", "bad")
@@ -135,7 +136,7 @@ class Injected(ServerCase):
         self.add(server, "error flush count=1")
         self.assertEqual(self.fails(handle.flush), errno.EIO)
         self.assertEqual(self.fails(handle.flush), errno.EIO, "a loss was forgotten")
-        # Once it is noted, a server that is killed remembers it, too.
+        # Once the loss is recorded, it survives a kill of the server, too.
         until("the loss to be noted", lambda: any((server.data / "lost").glob("*")), gone=server.ended)
         server.kill()
         server.start()
@@ -146,7 +147,7 @@ class Injected(ServerCase):
         self.assertEqual(list((server.data / "lost").glob("*")), [])
 
     def test_unflushed_writes_of_a_killed_server_are_lost_if_the_first_flush_fails(self):
-        """The successor flushes them when it opens the volume, without being asked; a failure is a loss."""
+        """The successor flushes when it opens the volume, without a request to do so; a failure is a loss."""
         server = self.serve(cache="16MiB", config='[limits]\ndirty_age = "200ms"')
         server.cli("disk", "add", "bad", str(self.scratch / "bad"), "--force")
         for name in ("v", "beside"):

@@ -1,5 +1,4 @@
-"""Insulation with real clients: fio over NBD on a real-time simulated disk, and what the server says of it
-meanwhile."""
+"""Insulation with real clients: fio over NBD on a real-time simulated disk, and what the server reports meanwhile."""
 
 import fcntl
 import json
@@ -15,16 +14,14 @@ from harness.case import ServerCase
 from harness.wait import until
 
 R = 0.9
-# On a machine that does other things the figures of real time are its own: in each change they have to show the shape
-# (first come, first served, the one with a single request keeps 0.002 of its half here), in `make test-long` the
-# promise.
+# On a busy machine, real-time figures vary. In the gate they only have to show the shape (first come, first served: the
+# client with a single request keeps 0.002 of its half here); in `make test-long` they have to show the promise.
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 FLOOR = R if LONG else 0.5
-# What is lost of slices has to be seen before it is known how long they must be: the laboratory leaves out 5 s.
+# Losses must be measured before the server knows how long slices must be. The laboratory leaves out 5 s.
 WARM_UP_SECONDS = 3
 SECONDS = 10
-# What the server says is of the last six seconds of the run, and what fio says of ten: they are apart by the noise of
-# random places.
+# The server reports the last six seconds of the run, and fio all ten; they differ by the noise of random offsets.
 TOLD_OFF = 0.1
 SHOWN_SECONDS = 30
 DEPTHS = {"one": 1, "many": 27}
@@ -34,7 +31,7 @@ SCREEN = (24, 140)
 
 class Insulation(ServerCase):
     def disk(self, *more):
-        """A server with a disk with heads, and a volume for each load, half of the disk's time each."""
+        """A server with a disk with heads, and a volume for each load, with half of the disk's time each."""
         server = self.serve(cache="32MiB")
         server.cli("disk", "add", "hdd", "sim:cheetah-15k5", *more)
         for name in DEPTHS:
@@ -42,7 +39,7 @@ class Insulation(ServerCase):
         return server
 
     def fio(self, server, name):
-        """Random reads at the load's depth, begun; elsewhere than all before, so that the cache has none of them."""
+        """Starts random reads at the load's depth, at new offsets, so that none of them hits the cache."""
         self.runs = getattr(self, "runs", 0) + 1
         report = self.scratch / f"{name}-{self.runs}.json"
         command = ["fio", f"--name={name}", "--ioengine=nbd", f"--uri={server.uri(name)}", "--rw=randread", "--bs=4k"]
@@ -59,7 +56,7 @@ class Insulation(ServerCase):
         return process, report
 
     def rate(self, process, report):
-        """Reads a second, when it is over."""
+        """Reads per second, when it has ended."""
         self.assertEqual(process.wait(6 * SECONDS), 0)
         text = report.read_text()
         job = json.loads(text[text.index("{") :])["jobs"][0]
@@ -79,7 +76,7 @@ class Insulation(ServerCase):
         alone = {name: self.rate(*self.fio(server, name)) for name in DEPTHS}
         loads = {name: self.fio(server, name) for name in DEPTHS}
         together = {name: self.rate(*load) for name, load in loads.items()}
-        # The window of what is shown still lies in the run. Asking meanwhile would take time of the processor from it.
+        # The window of the reported values lies in the run. A query during the run would take processor time from it.
         disk, tenants = until("the insulation of both", lambda: self.shown(server), SHOWN_SECONDS)
         once = server.cli("top", "--once").stdout
         metrics = server.metrics()
@@ -87,12 +84,12 @@ class Insulation(ServerCase):
         print(f"reads a second alone {alone}, together {together}; the server says {told}", flush=True)
         for name in DEPTHS:
             self.assertGreaterEqual(together[name], FLOOR / 2 * alone[name], f"{name}: {alone}, {together}")
-        # What the server shows of it: slices of both, in turns, and that each waits for the other's.
+        # The server reports slices of both tenants in alternation, and that each waits for the other's slice.
         self.assertEqual({owned["tenant"] for owned in disk["slices"][-6:]}, set(DEPTHS))
         self.assertLessEqual(disk["policy"]["round_seconds"], disk["policy"]["round_seconds_max"])
         for name, tenant in tenants.items():
             self.assertGreaterEqual(tenant["insulation"]["window_seconds"], 5)
-            # Slices as they were: the plan shown with them is a new one as soon as the server finds a tenant idle.
+            # Slices as they were: the plan that is shown with them changes as soon as the server finds a tenant idle.
             longest = max(owned["seconds"] for owned in disk["slices"] if owned["tenant"] == name)
             self.assertGreater(longest, tenant["slice"]["loss_seconds"])
             self.assertGreater(tenant["slice"]["seconds"], 0)
@@ -125,7 +122,7 @@ class Insulation(ServerCase):
         self.assertIn("0.95", server.cli("disk", "set", "hdd", "--insulation", "95%", "--max-round", "50ms").stdout)
 
         def cut():
-            """The longest round is too short for what was asked for, and the server says why."""
+            """The longest round is too short for the requested R, and the server reports the reason."""
             insulation = server.json("disk", "show", "hdd")["policy"]["insulation"]
             return insulation if insulation["reason"] else None
 
@@ -180,12 +177,12 @@ class Insulation(ServerCase):
                     try:
                         text += os.read(screen, 1 << 16)
                     except OSError:
-                        # How a terminal says that nobody has it any more.
+                        # This error of a terminal means that no process has it open any more.
                         return True
                 return False
 
             parts = (b"\x1b[?1049h", b"TENANT", b"many", b"q quits")
-            # It comes in pieces.
+            # The picture arrives in parts.
             until("a first picture", lambda: more() or all(part in text for part in parts), SHOWN_SECONDS)
             os.write(screen, key)
             until("the end", lambda: more() or process.poll() is not None, SHOWN_SECONDS)

@@ -1,4 +1,5 @@
-"""`--json` gives what the API's document says, and what is shown can be asked for under the same names."""
+"""`--json` prints what the API's document describes, and values that are shown are accepted in requests under the
+same names."""
 
 import json
 
@@ -10,7 +11,7 @@ SECONDS = 2
 
 
 class Json(ServerCase):
-    """All commands that answer, against one server with two disks."""
+    """All commands with an answer, on one server with two disks."""
 
     def setUp(self):
         super().setUp()
@@ -32,7 +33,7 @@ class Json(ServerCase):
         return answer
 
     def given(self, method, path, *words):
-        """What a command prints with --json, which is what the document says of this request."""
+        """The output of a command with --json, checked against the document's description of this request."""
         answer = json.loads(self.server.cli(*words, "--json").stdout)
         faults = self.document.faults(answer, self.document.answer(method, path))
         self.assertEqual(faults, [], f"`aerogel {' '.join(words)} --json`")
@@ -81,7 +82,7 @@ class Json(ServerCase):
         shown, disk = (self.server.json(kind, "show", name) for kind, name in (("volume", "v"), ("disk", "hdd")))
         self.takes("post", "/v1/volumes", shown["spec"])
         self.takes("post", "/v1/disks", disk["spec"])
-        # Changing everything that can be changed to what it is changes nothing.
+        # Setting everything that can be set to its present value changes nothing.
         for path, spec in (("/v1/volumes/{name}", shown["spec"]), ("/v1/disks/{name}", disk["spec"])):
             names = self.document.schemas[self.document.body("patch", path)["$ref"].rsplit("/", 1)[1]]["properties"]
             body = {name: value for name, value in spec.items() if name in names}
@@ -93,7 +94,7 @@ class Json(ServerCase):
         self.assertEqual(self.server.json("volume", "show", "v")["spec"], shown["spec"])
         self.assertEqual(self.server.json("disk", "show", "hdd")["spec"], disk["spec"])
         self.ask("POST", "/v1/disks/hdd/faults", {"fault": disk["faults"][0]["fault"]})
-        # Made anew from what was shown; the disk with a name and a directory of its own.
+        # Created again from what was shown; the disk with another name and directory.
         self.server.cli("volume", "delete", "v", "--yes", "--force")
         self.ask("POST", "/v1/volumes", shown["spec"])
         self.assertEqual(self.server.json("volume", "show", "v")["spec"], shown["spec"])

@@ -1,4 +1,4 @@
-"""Volumes, disks and servers through the command line: made, shown, changed, kept across restarts, deleted."""
+"""Volumes, disks and servers through the command line: created, shown, changed, kept across restarts, deleted."""
 
 import fcntl
 import json
@@ -242,7 +242,7 @@ class Volumes(SharedServerCase):
 
 
 class Disks(ServerCase):
-    """Disks come, go, and are never taken for something that they are not."""
+    """Disks are added and removed, and never mistaken for another disk."""
 
     def test_add_use_remove_add(self):
         server = self.serve()
@@ -343,7 +343,7 @@ class Disks(ServerCase):
 
 
 class Servers(ServerCase):
-    """Processes: side by side, one per directory, configured, stopped."""
+    """Processes: several at a time, one per directory, configured, stopped."""
 
     def test_side_by_side(self):
         servers = [self.serve(name=name) for name in ("one", "two", "three")]
@@ -421,7 +421,7 @@ class Servers(ServerCase):
         self.servers.append(server)
         self.addCleanup(server.kill)
         server.data.mkdir()
-        # This process takes the place of the killed one.
+        # This process takes the lock in place of the killed one.
         with open(server.data / "lock", "w+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.write("process 1 on host there\n")

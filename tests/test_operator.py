@@ -1,5 +1,5 @@
-"""What an operator expects of commands: questions before harm, exit statuses, and disks that come back by
-themselves."""
+"""What an operator expects of commands: confirmation before data is lost, exit statuses, and disks that come back
+without intervention."""
 
 import json
 import os
@@ -23,7 +23,7 @@ USAGE = 2
 
 
 class Commands(SharedServerCase):
-    """What is refused, and how that is said."""
+    """Refused commands, and their messages."""
 
     def status_of(self, *words):
         return self.server.cli(*words, check=False).returncode
@@ -128,7 +128,7 @@ class ComesBack(ServerCase):
         said = server.refused("volume", "create", "kept", "4MiB", "--disk", "default")
         self.assertIn("already", said, "the name of a volume that is offline was given away")
         self.assertIn("offline", server.refused("volume", "delete", "kept", "--yes"))
-        # Another disk in its place is not taken for it, and an empty directory is not made one.
+        # Another disk in its place is not accepted as this disk, and an empty directory is not initialised.
         path.mkdir()
         until("the empty directory to be looked at", lambda: "disk.toml is missing" in
               server.json("disk", "show", "second")["reason"])
@@ -168,10 +168,10 @@ class ComesBack(ServerCase):
 
 
 class ProbesItself(ServerCase):
-    """Disks of which nothing is known, on servers that probe them by themselves."""
+    """Disks without a profile, on servers with automatic probes."""
 
     def in_memory(self):
-        """A directory in memory: no other program's I/O disturbs a probe there."""
+        """A directory in memory, where no I/O of other programs disturbs a probe."""
         directory = Path(tempfile.mkdtemp(prefix="aerogel-probe-", dir="/dev/shm"))
         self.addCleanup(shutil.rmtree, directory, ignore_errors=True)
         return directory
@@ -183,7 +183,7 @@ class ProbesItself(ServerCase):
         return json.loads(server.get(f"/v1/disks/{disk}/probe")[1])["state"]
 
     def with_disk(self, *words):
-        """A server whose own disk is left alone, and another one that is probed when it is idle."""
+        """A server whose default disk is not probed, and another disk that is probed when it is idle."""
         server = self.serve(probe=True)
         server.cli("disk", "set", "default", "--policy", "none")
         server.cli("disk", "add", "memory", self.in_memory(), "--force", *words)
@@ -199,7 +199,7 @@ class ProbesItself(ServerCase):
         shown = server.json("disk", "show", "memory")
         events = [event["reason"] for event in server.json("status")["events"] if event["disk"] == "memory"]
         if self.probing(server) == "failed":
-            # What a machine that is busy with other things leaves in doubt is not used, and that is said.
+            # A doubtful result, on a busy machine, is not used, and this is reported.
             self.assertEqual(shown["policy"]["name"], "none")
             self.assertIn("in doubt", shown["policy"]["reason"])
             self.assertEqual(shown["profile"]["values"], [])
@@ -228,7 +228,7 @@ class ProbesItself(ServerCase):
         until("the scratch file to be gone", lambda: not any(
             ".probe.tmp" in os.readlink(f"/proc/{server.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{server.pid}/fd")
             if os.path.islink(f"/proc/{server.pid}/fd/{fd}")))
-        # A probe that somebody asks for does not wait.
+        # A requested probe does not wait for the automatic one.
         server.cli("disk", "probe", "memory", "--seconds", "2")
 
     def test_somebody_who_asks_goes_before_it(self):

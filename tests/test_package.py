@@ -1,4 +1,4 @@
-"""What `make install` and `make deb` make: installed, used and removed, in an overlay over this machine's system."""
+"""`make install` and `make deb`: installed, used and removed, in an overlay over this machine's system."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from harness.server import run
 PACK_SECONDS = 280
 INSTALL_SECONDS = 280
 
-# In a mount namespace of its own: what is written goes to a tmpfs and ends with the script.
+# In a mount namespace of its own: changes go to a tmpfs and end with the script.
 IN_OVERLAY = r"""
 set -euo pipefail
 base=$1 package=$2

@@ -1,4 +1,4 @@
-"""`disk probe`: measures the real disk here, keeps what it found, leaves nothing behind."""
+"""`disk probe`: measures the real disk here, keeps the results, and leaves nothing behind."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from harness.wait import until
 # For `tests/run.py`.
 WAITS = True
 
-# As short as it goes: what is tested is not how exact it is.
+# The shortest duration: precision is not tested here.
 SHORT = "3"
 
 
 def deleted_files(pid):
-    """Files without a name that a process has open, and their sizes."""
+    """Unlinked files that a process has open, and their sizes."""
     found = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
         path = f"/proc/{pid}/fd/{fd}"
@@ -48,7 +48,7 @@ class Probes(ServerCase):
         return {value["name"]: value for value in shown["profile"]["values"]}
 
     def begin(self, seconds):
-        """A probe that goes on; killed with the test."""
+        """A probe that runs in the background; killed with the test."""
         command = [places.binary(), "disk", "probe", "default", "--seconds", str(seconds), "--data", self.server.data]
         client = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(client.stdout.close)

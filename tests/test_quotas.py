@@ -1,4 +1,5 @@
-"""Clients that take what others need: half-open handshakes, idle connections, garbage. Others open their volumes."""
+"""Clients that use up shared resources: half-open handshakes, idle connections, garbage. Other clients can open
+volumes."""
 
 import socket
 import struct
@@ -12,7 +13,8 @@ from harness.wait import until
 from harness.wire import Closed, Wire
 
 HALF_OPEN = 500
-# To open a volume beside them. Alone it takes 2 ms; a loaded machine may need several attempts.
+# Time limit for opening a volume meanwhile. On an idle server it takes 2 ms; a loaded machine may need several
+# attempts.
 OPEN_SECONDS = 0.1
 ATTEMPTS = 5
 
@@ -38,7 +40,7 @@ class HalfOpen(ServerCase):
         return half_open
 
     def opens_at_once(self, open_one):
-        """Opening does not wait for others; the best of some attempts, as the machine may be busy."""
+        """Opening does not wait for other clients; the best of several attempts, since the machine may be busy."""
         took = []
         for _ in range(ATTEMPTS):
             started = time.monotonic()
@@ -66,7 +68,7 @@ class HalfOpen(ServerCase):
         self.opens_at_once(lambda: server.open("v").shutdown())
 
     def test_options_that_never_end(self):
-        """Each has begun an option, and sends no more of it."""
+        """Each connection has begun an option, and sends no more of it."""
         server = self.serve()
         server.create("v")
         for _ in range(HALF_OPEN):
@@ -75,7 +77,7 @@ class HalfOpen(ServerCase):
         self.opens_at_once(lambda: server.open("v").shutdown())
 
     def test_a_client_that_reads_no_answers(self):
-        """LIST after LIST: answers wait in the socket, and the options behind them."""
+        """LIST repeatedly: answers wait in the socket, and further options behind them."""
         server = self.serve()
         for i in range(8):
             server.create(f"v{i}", "1MiB", "--sparse")
@@ -90,10 +92,10 @@ class HalfOpen(ServerCase):
 
 
 class Idle(ServerCase):
-    """Connections that do nothing."""
+    """Idle connections."""
 
     def fill(self, server, name, count):
-        """Opens as many connections as are allowed; them, and the answer to the first that is not."""
+        """Opens as many connections as are allowed. Returns them, and the answer to the first refused one."""
         taken = []
         for _ in range(count):
             connection = Wire(server.socket)
@@ -155,7 +157,7 @@ class Idle(ServerCase):
 
 
 class Nonsense(ServerCase):
-    """Bytes that are no NBD."""
+    """Bytes that are not NBD."""
 
     LINES_MAX = 60
 
@@ -208,7 +210,7 @@ class Nonsense(ServerCase):
 
 
 class Listeners(ServerCase):
-    """Where the server listens."""
+    """The addresses of the server's listeners."""
 
     def test_remote_listeners_without_tls_are_refused(self):
         server = self.serve()

@@ -23,7 +23,7 @@ SIZE = 64 * MIB
 
 
 def exclusively(path):
-    """A descriptor of a device that nobody else has, or None."""
+    """A descriptor of a device if no other process has it open, or None."""
     try:
         return os.open(path, os.O_RDWR | os.O_EXCL)
     except OSError as error:
@@ -57,7 +57,7 @@ class RawCase(ServerCase):
 
 
 class Clients(RawCase):
-    """What other volumes go through."""
+    """The tests of other volumes, on raw volumes."""
 
     def test_nbdcopy_both_ways(self):
         server = self.serve(cache="16MiB")
@@ -135,7 +135,7 @@ class Clients(RawCase):
             )
             server.kill()
             load.join()
-            # The kernel may still hold the device for the server that was killed: the next one waits for it.
+            # The kernel may still hold the device for the killed server; the next server waits for it.
             server.start()
             problems = load.check(server.open("v"))
             self.assertEqual(problems[:10], [], f"{len(problems)} problems after {round + 1} crashes")
@@ -187,7 +187,7 @@ class Clients(RawCase):
 
 
 class Devices(RawCase):
-    """A volume's device is its own, the right one, or the volume is offline."""
+    """A volume has its device exclusively, and it is the right one; otherwise the volume is offline."""
 
     def test_shown_as_what_it_is(self):
         server = self.serve()
@@ -260,7 +260,7 @@ class Devices(RawCase):
         self.assertEqual(device.read(0, SIZE), before)
         server.cli("volume", "create", "v", "--device", device.path, "--force")
         self.assertEqual(server.open("v").pread(SIZE // 2, 0), before[: SIZE // 2], "taking a device over changed it")
-        # Clients make file systems on volumes: no reason to refuse them at a start.
+        # Clients create file systems on volumes, so at a start a signature is no reason to refuse a device.
         server.restart()
         self.assertEqual(self.show(server)["condition"], "online")
 
@@ -291,7 +291,7 @@ class Devices(RawCase):
         said = two.refused("volume", "create", "w", "--device", device.path, "--force")
         self.assertIn(f"process {one.pid}", said)
         self.assertRaises(OSError, os.open, device.path, os.O_RDWR | os.O_EXCL)
-        # One that is not served has it too.
+        # A volume that is not served still owns its device.
         self.assertEqual(one.stop(), 0)
         held = until("the kernel to let go of the device", lambda: exclusively(device.path))
         try:
@@ -305,7 +305,7 @@ class Devices(RawCase):
     def test_two_disks_on_one_drive_need_force(self):
         server = self.serve()
         drive = Loop(self, SIZE, "--partscan")
-        # Told to the kernel, which may know no partition tables.
+        # Registered with the kernel, which may not support partition tables.
         parts = [f"{drive.path}p{number}" for number in (1, 2)]
         for number, start in ((1, 2048), (2, 65536)):
             run("addpart", drive.path, number, start, 32768)
@@ -314,7 +314,7 @@ class Devices(RawCase):
         said = server.refused("volume", "create", "two", "--device", parts[1], "--disk", "second")
         self.assertIn("'default'", said)
         self.assertIn("--force", said)
-        # On the same disk they are scheduled together; a drive is not free while a part of it is taken.
+        # On the same disk they are scheduled together. A drive is not free while a part of it is in use.
         server.cli("volume", "create", "beside", "--device", parts[1], "--disk", "default")
         server.cli("volume", "delete", "beside", "--yes", "--force")
         self.assertIn("in use", server.refused("volume", "create", "all", "--device", drive.path, "--force"))
@@ -372,7 +372,7 @@ class Devices(RawCase):
         gone_path = gone.path
         gone.detach()
         small.resize(SIZE // 2)
-        # Another file behind the same name: larger, and not the one.
+        # Another file under the same name: larger, and not the right one.
         wrong_path = wrong.path
         wrong.detach()
         other = self.scratch / "other.img"
@@ -391,7 +391,7 @@ class Devices(RawCase):
         handle.pwrite(b"go on", 4)
         handle.flush()
         self.assertEqual(other.read_bytes()[:8], b"precious")
-        # The right ones are back.
+        # The right devices are back.
         self.assertEqual(server.stop(), 0)
         small.resize(SIZE)
         run("/usr/sbin/losetup", gone_path, gone.image)
@@ -399,7 +399,7 @@ class Devices(RawCase):
         server.start()
         self.assertEqual(server.open("small").pread(5, 0), b"small")
         self.assertEqual(server.open("gone").pread(4, 0), b"gone")
-        # A volume that is offline can be forgotten.
+        # A volume that is offline can be deleted.
         server.cli("volume", "delete", "wrong", "--yes", "--force")
 
     def test_found_by_a_name_that_stays(self):
@@ -417,7 +417,7 @@ class Devices(RawCase):
         self.assertEqual(self.show(server)["path"], str(link))
         server.open("v").pwrite(b"named", 0)
         self.assertEqual(server.stop(), 0)
-        # The kernel numbers it anew: somebody else has its old place.
+        # The kernel assigns a new number; another device has the old one.
         old, image = device.path, device.image
         device.detach()
         other = self.scratch / "other.img"
@@ -439,7 +439,7 @@ class Devices(RawCase):
         handle = server.open("v")
         handle.pwrite(b"a" * MIB, 0)
         handle.flush()
-        # Its medium is gone: the kernel answers EIO from now on. Its node goes too, as when a drive is pulled.
+        # Without its medium, the kernel answers EIO from now on. Its node is removed, too, as when a drive is pulled.
         os.truncate(device.image, 0)
         node = Path(device.path)
         stat = node.stat()

@@ -1,5 +1,5 @@
-"""`aerogel-lab replay` against our server and against nbdkit: are all requests made, as described, and is time told
-truly?"""
+"""`aerogel-lab replay` against our server and against nbdkit: all requests are made as described, and times are
+measured correctly."""
 
 import contextlib
 import json
@@ -13,13 +13,13 @@ from harness.server import run
 from harness.wait import until
 
 TRACES = places.ROOT / "lab" / "tests" / "traces"
-# 1,500 requests, of which 533 read; the last 16 minutes after the first.
+# 1,500 requests, 533 of them reads; the last one 16 minutes after the first.
 TRACE = TRACES / "excerpt-of-windows-mssql.load.gz"
 REQUESTS, READS = 1500, 533
 
 
 def replay(*words, check=True, **more):
-    """Runs it; the report, or what it said when it must fail."""
+    """Runs it; returns the report, or the error output if it must fail."""
     done = run(places.lab(), "replay", "--json", *words, check=check, **more)
     return json.loads(done.stdout) if check else (done.returncode, done.stderr)
 
@@ -29,7 +29,7 @@ class Replay(ServerCase):
 
     @contextlib.contextmanager
     def nbdkit(self, *words):
-        """nbdkit's URI, and its process."""
+        """The URI of an nbdkit, and its process."""
         path = self.scratch / "n.sock"
         command = ["nbdkit", "-f", "-U", str(path), *words]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -60,13 +60,13 @@ class Replay(ServerCase):
         self.assertEqual((report["writes"]["requests"], traffic["writes"]), (REQUESTS - READS, REQUESTS - READS))
         moved = (report["reads"]["bytes"], report["writes"]["bytes"])
         self.assertEqual(moved, (traffic["read_bytes"], traffic["write_bytes"]))
-        # It was recorded on a disk of 26 GB.
+        # The trace was recorded on a disk of 26 GB.
         self.assertGreater(report["changes"]["wrapped"], 1000)
 
     def test_scaled_and_faster(self):
         with self.nbdkit("memory", "1G") as (uri, _):
             report = replay("--trace", TRACE, "--uri", uri, "--speed", "1000", "--beyond", "scale")
-        # 983 s of trace.
+        # 983 s of trace time.
         self.assertGreater(report["seconds"], 0.98)
         self.assertEqual((report["requests"], report["errors"]), (REQUESTS, 0))
         self.assertEqual((report["changes"]["scaled"], report["changes"]["wrapped"]), (REQUESTS, 0))
@@ -82,14 +82,14 @@ class Replay(ServerCase):
         self.assertNotEqual(report["reads"]["requests"], again["reads"]["requests"])
 
     def test_a_slow_server_pays_for_what_waits(self):
-        # It takes 20 a second one at a time, and is asked 200 times a second for a second.
+        # The server completes 20 requests per second, one at a time, and gets 200 per second for one second.
         filters = ["--filter=noparallel", "--filter=delay"]
         with self.nbdkit(*filters, "memory", "64M", "rdelay=50ms", "serialize=requests") as (uri, _):
             load = "rand:rate=200,poisson=false,stop=500ms"
             report = replay("--load", load, "--uri", uri)
         self.assertEqual(report["requests"], 100)
         self.assertGreater(report["outstanding_max"], 50)
-        # Half of them wait behind fifty others, half a second of arrivals deducted.
+        # Half of them wait for fifty others, less half a second of arrivals.
         self.assertGreater(report["reads"]["latency"]["p50_ns"], 2e9)
         self.assertGreater(report["reads"]["latency"]["min_ns"], 49e6)
 

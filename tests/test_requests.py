@@ -1,4 +1,4 @@
-"""Requests and their replies, kind by kind."""
+"""Requests and their replies, by kind."""
 
 import contextlib
 import errno
@@ -24,12 +24,12 @@ def fails(test, number):
 
 
 def contexts(handle):
-    """Ask for base:allocation."""
+    """Negotiates base:allocation."""
     handle.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
 
 
 def simple_replies(handle):
-    """Do without structured replies."""
+    """Does not negotiate structured replies."""
     handle.set_request_structured_replies(False)
 
 
@@ -53,7 +53,7 @@ class Requests(SharedServerCase):
         return list(zip(found[::2], found[1::2]))
 
     def all_extents(self, handle):
-        """Merged [(start, length, flags)] of the whole volume, in as many requests as it takes."""
+        """Merged [(start, length, flags)] of the whole volume, in as many requests as needed."""
         merged, at, size = [], 0, handle.get_size()
         while at < size:
             before = at
@@ -311,7 +311,7 @@ class Requests(SharedServerCase):
             self.assertEqual(flags, 0, "a written byte is told to be a hole")
 
     def test_extents_are_never_too_optimistic(self):
-        """What BLOCK_STATUS calls zero reads as zero, after a random history."""
+        """Ranges that BLOCK_STATUS reports as zero read as zero, after random requests."""
         handle = self.server.open(self.volume("32MiB", "--sparse"), contexts)
         rng = random.Random(11)
         for _ in range(200):
@@ -342,7 +342,7 @@ class Requests(SharedServerCase):
             self.assertEqual(buffers[at].to_bytearray(), data, f"at {at}")
 
     def pump(self, handle, calls, depth=300):
-        """Issues all calls, up to `depth` in flight, and checks that each succeeds."""
+        """Sends all requests, up to `depth` in flight, and checks that each succeeds."""
         waiting = set()
         for call in calls:
             waiting.add(call())
@@ -356,7 +356,8 @@ class Requests(SharedServerCase):
         waiting -= {cookie for cookie in waiting if handle.aio_command_completed(cookie)}
 
     def test_overlapping_writes_leave_one_of_them_in_each_block(self):
-        """Several connections write the same range at once: each block is one writer's, and all readers agree."""
+        """Several connections write the same range concurrently: each block has one writer's data, and all readers
+        agree."""
         name = self.volume("4MiB")
         handles = [self.server.open(name) for _ in range(4)]
         for round in range(20):
@@ -372,7 +373,7 @@ class Requests(SharedServerCase):
             self.assertEqual(len(seen), 1, "connections read different data")
             data = seen.pop()
             for at in range(0, 256 * KIB, 4096):
-                # A block may be cut only where a request started.
+                # A block may be divided only where a request started.
                 parts = {data[at + cut : at + cut + 512] for cut in range(0, 4096, 512)}
                 for part in parts:
                     self.assertEqual(len(set(part)), 1, f"a sector of block {at} is torn")
@@ -387,7 +388,7 @@ class Requests(SharedServerCase):
             self.assertEqual(two.pread(4000, i * 100), data)
 
     def test_flush_on_one_connection_covers_the_others(self):
-        """CAN_MULTI_CONN: what one connection wrote, another may flush; then a crash takes nothing."""
+        """CAN_MULTI_CONN: a flush on one connection covers writes of another one; a crash afterwards loses nothing."""
         name = self.volume("8MiB")
         one, two = self.server.open(name), self.server.open(name)
         self.assertTrue(one.can_multi_conn())
@@ -416,6 +417,6 @@ class Requests(SharedServerCase):
 
 
 class RequestsOnThreads(Requests):
-    """The same with plain threads instead of io_uring."""
+    """The same with the `threads` reactor."""
 
     reactor = "threads"

@@ -1,4 +1,4 @@
-"""Memory and descriptors stay bounded; an idle server is idle."""
+"""Memory and descriptors are bounded; an idle server uses no CPU time."""
 
 import os
 import threading
@@ -63,7 +63,7 @@ class Resources(ServerCase):
         server, handles = self.many()
 
         def written():
-            # Levels of a disk that did not answer in time are zero: its memory too.
+            # The levels of a disk that did not answer in time are zero, and so is its memory.
             disk = server.json("status")["disks"][0]
             return disk["memory_bytes"] > 0 and disk["dirty_bytes"] == 0
 
@@ -75,7 +75,7 @@ class Resources(ServerCase):
 
 
 class Memory(ServerCase):
-    """Memory that a disk gives up is the system's again."""
+    """Memory that a disk gives up is returned to the system."""
 
     def filled(self, cache, size, **more):
         """A server whose cache is full of one volume's data, and a handle."""
@@ -100,7 +100,7 @@ class Memory(ServerCase):
         self.check(handle, 224)
         server.cli("disk", "remove", "second")
         self.assertEqual(server.json("disk", "show", "default")["memory_bytes"], 256 * MIB)
-        # Chunks that went are known to the kernel again.
+        # Chunks that were unregistered are registered again.
         for at in range(0, 224, 4):
             handle.pwrite(bytes([at]) * (4 * MIB), at * MIB)
         handle.flush()
@@ -120,13 +120,13 @@ class Memory(ServerCase):
         server, handle = self.filled("64MiB", 48, config='[limits]\ndirty_age = "100ms"')
         with Wire(server.socket) as lazy:
             lazy.go("v")
-            # What was written last is in the highest frames.
+            # Data that was written last is in the highest frames.
             for i in range(32):
                 lazy.request(wire.READ, 40 * MIB + i % 8 * MIB, MIB)
             until("its replies to wait", lambda: server.json("volume", "show", "v")["traffic"]["reads"] > 0)
             said = server.cli("disk", "add", "second", str(self.scratch / "second"), "--force").stdout
             self.assertIn("held", said)
-            # Other changes go on.
+            # Other changes are possible meanwhile.
             server.create("other", "4MiB", "--disk", "second")
             server.open("other").pwrite(b"o" * MIB, 0)
             shown = server.json("disk", "show", "second")

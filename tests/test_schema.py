@@ -1,4 +1,5 @@
-"""Schemathesis: what the API's document allows, and much that it does not, is answered as the document says."""
+"""Schemathesis: requests that the API's document allows, and many that it does not, are answered as the document
+describes."""
 
 import os
 import socket
@@ -10,12 +11,12 @@ from harness.server import run
 LONG = bool(os.environ.get("AEROGEL_TEST_LONG"))
 EXAMPLES = 60
 TOKEN = "0123456789abcdef0123456789abcdef"
-# `POST /v1/disks` makes a directory wherever the body says.
+# `POST /v1/disks` creates directories wherever the request says.
 EXCLUDED = "POST /v1/disks"
 
 
 class Document(ServerCase):
-    """A server whose token is known to the tool."""
+    """A server whose token the tool knows."""
 
     def test_schemathesis(self):
         if not LONG:

@@ -1,4 +1,5 @@
-"""Every signal that would end a process drains the server; one without a terminal or a reader of its log goes on."""
+"""Every signal that would end a process drains the server; a server that loses its terminal or its log's reader
+continues."""
 
 import fcntl
 import os
@@ -30,12 +31,13 @@ class Signals(ServerCase):
     def setUp(self):
         super().setUp()
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-            # Under nohup servers would ignore it too. A handler does not outlive exec: they have the default.
+            # Under nohup the server would ignore SIGHUP, too. A handler is reset by exec, so the server has the
+            # default.
             signal.signal(signal.SIGHUP, lambda *_: None)
             self.addCleanup(signal.signal, signal.SIGHUP, signal.SIG_IGN)
 
     def write(self, server, byte):
-        """What is acknowledged and not flushed."""
+        """Writes data that is acknowledged and not flushed."""
         server.open("v").pwrite(byte * MIB, 0)
 
     def test_every_signal_that_ends_a_process_drains(self):
@@ -58,7 +60,7 @@ class Signals(ServerCase):
         self.assertEqual(server.stop(), 0)
 
     def draining(self):
-        """A server that takes some seconds to drain, and when it was told to."""
+        """A server that takes some seconds to drain, and when it got the signal."""
         server = self.serve(config='[limits]\ndirty_age = "60s"')
         server.create("v", "4MiB")
         server.cli("disk", "fault", "add", "default", "delay flush by=4s volume=v", "--yes")
@@ -79,7 +81,7 @@ class Signals(ServerCase):
     def test_a_second_signal_later_ends_at_once(self):
         server, told = self.draining()
         until("a second to be over", lambda: time.monotonic() > told + 1.2)
-        # A terminal that closes meanwhile is no such signal.
+        # SIGHUP of a terminal that closes meanwhile does not end the server at once.
         server.process.send_signal(signal.SIGHUP)
         until("it to be ignored", lambda: "ending already" in server.log(), gone=server.ended)
         server.process.send_signal(signal.SIGTERM)
@@ -87,7 +89,7 @@ class Signals(ServerCase):
         self.assertIn("told to end at once", server.log())
 
     def on_a_terminal(self, prepare=lambda: None):
-        """A server that is the foreground of a terminal of its own, and the terminal's other end."""
+        """A server in the foreground of a terminal of its own, and the other end of the terminal."""
         server = self.serve(config='[limits]\ndirty_age = "60s"')
         server.create("v", "4MiB")
         self.assertEqual(server.stop(), 0)
@@ -114,7 +116,7 @@ class Signals(ServerCase):
     def test_with_nohup_it_goes_on_without_its_terminal(self):
         server, terminal = self.on_a_terminal(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
         os.close(terminal)
-        # Each of these is logged, to nobody.
+        # Each of these is logged, without a reader.
         for name in ("a", "b"):
             server.create(name, "1MiB")
         self.write(server, b"n")

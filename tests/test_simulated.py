@@ -1,4 +1,4 @@
-"""Simulated disks in real time: the drive's time, the files' data."""
+"""Simulated disks in real time: the timing of the drive, the data of the files."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from harness.case import ServerCase
 from harness.server import GIB, MIB, run
 
 PRESETS = Path(__file__).resolve().parent.parent / "sim/src/disk/drive/presets"
-# Half a rotation at 7,200 a minute, seconds: no drive of that speed serves random requests faster on average.
+# Half a rotation at 7,200 per minute, seconds: on average, no drive of that speed serves random requests faster.
 HALF_ROTATION = 60 / 7200 / 2
 READS = 200
 
@@ -40,13 +40,13 @@ class Simulated(ServerCase):
         job = json.loads(text[text.index("{") :])["jobs"][0]
         self.assertEqual((job["error"], job["read"]["total_ios"]), (0, READS))
         seconds = job["read"]["lat_ns"]["mean"] / 1e9
-        # The mean of so many random angles is within a tenth of half a rotation; arm and electronics come on top.
+        # The mean of so many random angles is within a tenth of half a rotation; arm and electronics add to it.
         self.assertGreater(seconds, 0.9 * HALF_ROTATION, "random reads are faster than the drive turns")
         self.assertLess(seconds, 20 * HALF_ROTATION)
         metrics = server.metrics()
         late = "aerogel_simulated_completion_late_seconds_count"
         told = sum(metrics[f'{late}{{disk="hdd",cause="{cause}"}}'] for cause in ("clock", "file"))
-        # Nothing of what was never written is answered without the drive.
+        # Reads of unwritten blocks go to the drive, too.
         self.assertGreaterEqual(told, READS)
         self.assertFalse([key for key in metrics if key.startswith(late) and 'disk="default"' in key])
 
@@ -75,7 +75,7 @@ class Simulated(ServerCase):
         data = self.scratch / "elsewhere/volumes/v.img"
         self.assertEqual(data.stat().st_size, 256 * MIB)
         self.assertLess(data.stat().st_blocks * 512, 16 * MIB, "the data is not in a sparse file")
-        # The description is the disk's own: it moves with it, whatever becomes of the file.
+        # The disk has its own copy of the description, which moves with it.
         mine.unlink()
         server.restart()
         self.assertEqual(server.json("disk", "show", "hdd")["simulated"], before)
@@ -92,7 +92,8 @@ class Simulated(ServerCase):
         probes = {}
         for name, preset in presets.items():
             server.cli("disk", "add", name, f"sim:{preset}")
-            # A rotation is seen in 25 s, mostly: with what else runs here the last rounds may be too late for it.
+            # A rotation is usually recognised within 25 s; on a busy machine the last rounds may come too late for
+            # that.
             words = (places.binary(), "disk", "probe", name, "--seconds", "40", "--json", "--data", server.data)
             probes[name] = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True)
             self.addCleanup(probes[name].stdout.close)

@@ -1,4 +1,4 @@
-"""NBD over TLS: certificates good, wrong, expired and missing; all kinds of clients; attackers in the path."""
+"""NBD over TLS: valid, invalid, expired and missing certificates; all kinds of clients; attackers in the path."""
 
 import importlib.machinery
 import importlib.util
@@ -24,14 +24,14 @@ from harness.wire import Closed, Wire
 # For `tests/run.py`.
 WAITS = True
 
-# Of a measurement, on a machine that does other work too.
+# Attempts of a measurement, since the machine may be busy.
 ATTEMPTS = 5
 REQUIRE = "tcp:127.0.0.1:0,tls=require"
 NAMES = "DNS:localhost,IP:127.0.0.1"
 
 
 class TlsCase(ServerCase):
-    """Two authorities, a certificate of the server, and clients' of all kinds; made once."""
+    """Two authorities, a certificate of the server, and client certificates of all kinds; created once."""
 
     @classmethod
     def setUpClass(cls):
@@ -82,7 +82,7 @@ class TlsCase(ServerCase):
         return context
 
     def refused(self, server, certificates):
-        """With TLS 1.3 a client may learn only afterwards that its certificate is not accepted."""
+        """With TLS 1.3 a client may learn only after the handshake that its certificate is not accepted."""
         with self.assertRaises(nbd.Error):
             self.connect(server, certificates).pread(512, 0)
 
@@ -91,7 +91,7 @@ class TlsCase(ServerCase):
 
 
 class Certificates(TlsCase):
-    """Who is let in."""
+    """Which clients are accepted."""
 
     def test_good_and_wrong_and_expired_and_missing(self):
         server = self.tls()
@@ -117,7 +117,8 @@ class Certificates(TlsCase):
         for certificates in (self.good, self.missing):
             self.assertEqual(self.connect(server, certificates).get_size(), 64 * MIB)
         for certificates in (self.wrong, self.expired):
-            # A client may keep back a certificate that the server's list of authorities does not name: say so by hand.
+            # A client may withhold a certificate that the server's list of authorities does not name; here it is sent
+            # explicitly.
             with self.assertRaises((ssl.SSLError, Closed, ConnectionError)):
                 self.wire(server, certificates).ask(wire.FLUSH)
 
@@ -148,7 +149,7 @@ class Certificates(TlsCase):
                 handle = self.connect(server, other, volume)
                 handle.pwrite(b"db2" * 1024, 0)
                 self.assertEqual(handle.pread(3072, 0), b"db2" * 1024)
-                # The same client reads only, and another one takes its place.
+                # The same client may only read, and another one is allowed instead.
                 server.cli("volume", "set", volume, "--allow", f"{rule},ro")
                 self.assertTrue(self.connect(server, other, volume).is_read_only())
                 server.cli("volume", "set", volume, "--allow", "cert:CN=db1,O=Example")
@@ -182,10 +183,10 @@ class Certificates(TlsCase):
         self.authority.sign(files, "server", "/CN=storage1", NAMES)
         server = self.tls(files=files)
         first = self.connect(server, self.good)
-        # Of another authority, which this client does not trust.
+        # Signed by another authority, which this client does not trust.
         self.other.sign(files, "server", "/CN=storage1", NAMES)
         self.assertRaises(nbd.Error, self.connect, server, self.good)
-        # What cannot be used is told, and the one before stays.
+        # Files that cannot be used are reported, and the previous ones stay in use.
         self.authority.sign(files, "server", "/CN=storage1", NAMES)
         self.connect(server, self.good)
         (files / "server-cert.pem").write_text("half a certifica")
@@ -194,7 +195,7 @@ class Certificates(TlsCase):
         self.assertEqual(first.pread(512, 0), bytes(512), "open connections are not concerned")
 
     def test_the_commands_of_the_manual_make_certificates_that_work(self):
-        """Those of docs/manual/security.md, as they stand there."""
+        """The commands of docs/manual/security.md, run as they are printed there."""
         loader = importlib.machinery.SourceFileLoader("readme_check", str(places.ROOT / "scripts" / "readme-check"))
         reader = importlib.util.module_from_spec(importlib.util.spec_from_loader("readme_check", loader))
         loader.exec_module(reader)
@@ -223,7 +224,7 @@ class Certificates(TlsCase):
 
 
 class Clients(TlsCase):
-    """Clients as Debian has them."""
+    """The clients that Debian packages."""
 
     def test_nbdinfo_and_nbdcopy(self):
         server = self.tls()
@@ -258,7 +259,7 @@ class Clients(TlsCase):
             run("qemu-img", "info", *credentials(self.wrong), "--image-opts", image)
 
     def test_many_requests_at_once_keep_their_content(self):
-        """Pipelined reads and writes of all sizes over several connections, against a copy."""
+        """Pipelined reads and writes of all sizes over several connections, compared with a copy."""
         server = self.tls()
         handles = [self.connect(server, self.good) for _ in range(4)]
 
@@ -293,7 +294,7 @@ class Clients(TlsCase):
 
 
 class Protocol(TlsCase):
-    """STARTTLS, and what an attacker in the path tries with it."""
+    """STARTTLS, and what an attacker in the path can try."""
 
     def test_required_tls_answers_nothing_in_clear(self):
         server = self.tls(clients=False)
@@ -331,7 +332,7 @@ class Protocol(TlsCase):
             connection.send(starttls + go)
             self.assertTrue(connection.closed(), "not even the acknowledgement is sent")
         with Wire(server.tcp()) as connection:
-            # In a packet of its own it is no TLS record.
+            # Sent as a separate packet, it is not a TLS record.
             connection.send(starttls)
             connection.receive(20)
             connection.send(go)
@@ -353,14 +354,14 @@ class Protocol(TlsCase):
 
 
 def connection_said(server):
-    """What ERR_TLS_REQD says in words."""
+    """The text of an ERR_TLS_REQD reply."""
     with Wire(server.tcp()) as connection:
         ((_, said),) = connection.option(wire.LIST)
         return said
 
 
 class Ends(TlsCase):
-    """Connections end without losing what was said."""
+    """Connections end without losing replies."""
 
     def test_replies_before_a_disconnect_all_arrive(self):
         server = self.tls(clients=False)
@@ -371,7 +372,7 @@ class Ends(TlsCase):
         for i in range(8):
             connection.request(wire.READ, i * MIB, MIB)
         connection.request(wire.DISC, 0, 0)
-        # Nothing was read so far: the replies wait in every buffer there is.
+        # Nothing was read so far, so the replies fill all buffers.
         found = {}
         for _ in range(8):
             cookie, error, data = connection.simple(MIB)
@@ -392,7 +393,7 @@ class Ends(TlsCase):
         for i in range(30):
             connection = self.wire(server)
             if i % 3 == 0:
-                # A reset, in the middle of a record.
+                # A reset in the middle of a record.
                 linger = struct.pack("ii", 1, 0)
                 connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             if i % 3 == 1:
@@ -405,7 +406,8 @@ class Ends(TlsCase):
         until("descriptors to be given back", lambda: len(os.listdir(files)) <= before + 1)
 
     def test_a_client_that_never_reads_is_parted_with(self):
-        """Its tenant's memory and its place are given back when another client needs them, and its descriptors too."""
+        """It is disconnected when another client needs its tenant's memory; its place and descriptors are freed,
+        too."""
         server = self.tls(clients=False, cache="64MiB")
         files = f"/proc/{server.pid}/fd"
         before = len(os.listdir(files))
@@ -430,7 +432,7 @@ class Ends(TlsCase):
         connection = self.wire(server)
         cookies = {connection.request(wire.WRITE, i * MIB, 4096, payload=b"w" * 4096) for i in range(16)}
         cookies.add(connection.request(wire.FLUSH, 0, 0))
-        # All were received once the first is answered and the rest cannot be told apart: wait for the flush.
+        # One reply does not show that all requests were received, so the test waits for all replies.
         self.assertIn(connection.simple()[0], cookies)
         answered = 1
         while answered < 17:
@@ -440,7 +442,7 @@ class Ends(TlsCase):
         self.assertTrue(connection.closed())
 
     def test_tls_handshakes_that_stall_are_bounded(self):
-        """They begin TLS and say nothing more. Others get in at once, and the stalled ones are closed."""
+        """They begin TLS and send nothing more. Other clients can connect at once, and the stalled ones are closed."""
         limit = 32
         server = self.tls(clients=False, config=f"[limits]\nhandshakes_per_source = {limit}")
         stalled, at = [], server.tcp()
@@ -456,7 +458,7 @@ class Ends(TlsCase):
             took.append(time.monotonic() - started)
         self.assertLess(min(took), 0.1, f"{took} seconds to open beside stalled handshakes")
         self.assertGreaterEqual(self.failed(server, "displaced"), limit)
-        # The others are closed for their age.
+        # The others are closed at the time limit.
         stalled[-1].socket.settimeout(20)
         started = time.monotonic()
         self.assertTrue(stalled[-1].closed())
@@ -464,7 +466,7 @@ class Ends(TlsCase):
 
 
 class Fairness(TlsCase):
-    """A tenant's flood over TLS does not hold up another tenant's connection over TLS."""
+    """A tenant's flood over TLS does not delay another tenant's connection over TLS."""
 
     FLOODERS = 64
     SECONDS = 2
@@ -502,8 +504,8 @@ class Fairness(TlsCase):
             rate = (flood.bytes() - before) / (time.monotonic() - started) / MIB
             medians, tails = ([1000 * of[int(len(of) * part)] for of in (alone, together)] for part in (0.5, 0.99))
             found.append("median {:.2f} -> {:.2f} ms, p99 {:.2f} -> {:.2f} ms".format(*medians, *tails))
-            # 64 connections in turn would take 64 turns of some 0.1 ms. The least measurable tail is one turn of
-            # the kernel's scheduler, as victim, flood and server have few processors together.
+            # 64 connections in turn would take 64 turns of some 0.1 ms. The smallest measurable tail is one slice of
+            # the kernel's scheduler, since victim, flood and server share few processors.
             if rate > 1 and medians[1] < 3 * medians[0] and tails[1] < max(3 * tails[0], 4):
                 print(f"    {found[-1]} beside {rate:.0f} MiB/s", flush=True)
                 return
@@ -511,10 +513,10 @@ class Fairness(TlsCase):
 
 
 class Flood:
-    """Connections over TLS that read as much as they can, in a process of their own."""
+    """Connections over TLS that read as much as possible, in a process of their own."""
 
     def __init__(self, at, count, authority):
-        # What its clients compute is not the server's doing: the victim's client gets the processor first.
+        # The load of its clients is not the server's: the victim's client has priority on the processor.
         self.command = ["nice", "-n", "10", sys.executable, __file__, at[0], str(at[1]), str(count), authority]
         self.process = None
         self.done = 0
@@ -544,7 +546,7 @@ class Flood:
 
 
 def flood(host, port, count, authority):
-    """Reads 1 MiB at a time on each of so many connections, and prints now and then how many bytes that were."""
+    """Reads 1 MiB at a time on each of so many connections, and prints the bytes so far at intervals."""
     selector = selectors.DefaultSelector()
     for _ in range(int(count)):
         connection = Wire((host, int(port)))

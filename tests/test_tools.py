@@ -1,4 +1,4 @@
-"""The tools that people use: nbdinfo, nbdcopy, qemu-img, qemu-io."""
+"""Common tools: nbdinfo, nbdcopy, qemu-img, qemu-io."""
 
 import json
 import unittest
@@ -9,7 +9,7 @@ from harness.server import MIB, run
 
 
 class Tools(SharedServerCase):
-    """Each does what it does with any other server."""
+    """Each works as with any other server."""
 
     def test_nbdinfo_shows_what_the_volume_can_do(self):
         name = self.volume("64MiB")
@@ -180,7 +180,7 @@ class Tools(SharedServerCase):
 
 
 class ToolsOnThreads(Tools):
-    """The same with plain threads instead of io_uring."""
+    """The same with the `threads` reactor."""
 
     reactor = "threads"
 

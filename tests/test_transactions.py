@@ -1,6 +1,6 @@
-"""Recorded transactions replayed with the checks of nbd-tester-client's integrity test.
+"""Recorded transactions, replayed with the checks of nbd-tester-client's integrity test.
 
-AEROGEL_NBD_TRACES names a directory with logs (*.tr) of nbd's own tests, which are replayed too.
+AEROGEL_NBD_TRACES names a directory with logs (*.tr) of nbd's own tests, which are replayed, too.
 """
 
 import os
@@ -15,13 +15,13 @@ from harness.wire import Wire
 SIZE = 50 * MIB
 PAYLOAD = (wire.READ, wire.WRITE)
 PAYLOAD_BYTES_MAX = 32 * MIB
-# All of the volume in reads of this size.
+# The whole volume is compared in reads of this size.
 LOOK = MIB
 COUNT = 20_000 if os.environ.get("AEROGEL_TEST_LONG") else 4_000
 
 
 class Transactions(SharedServerCase):
-    """Content and order of replies, for requests as a kernel made them."""
+    """Content and order of replies to requests like those of a kernel."""
 
     def replayed(self, log):
         connection = Wire(self.server.socket)
@@ -44,7 +44,7 @@ class Transactions(SharedServerCase):
         with Wire(self.server.socket) as other:
             other.go(name)
             self.check_all(replay, other)
-            # A block that is not what the log says is noticed.
+            # A block that differs from the log is detected.
             self.assertEqual(other.ask(wire.WRITE, 7 * BLOCK, BLOCK, payload=b"\1" * BLOCK), 0)
             with self.assertRaisesRegex(Wrong, "block 7 holds 0101"):
                 self.check_all(replay, other)

@@ -1,4 +1,4 @@
-//! A device that the fuzzer completes in any order, with a volatile cache: as naive as the model.
+//! A naive model of a device with a volatile cache. The fuzzer completes its requests in any order.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use engine::cache::FrameId;
 use engine::disk::{Io, Op, Segment};
 use engine::units::{BLOCK, SECTOR};
 
-/// What a sector held, when that was completed, and whether a flush failed since.
+/// Content of a sector, when its write completed, and whether a flush has failed since.
 #[derive(Clone, Debug)]
 struct Version {
     bytes: Vec<u8>,
@@ -26,16 +26,16 @@ impl Default for Sector {
     }
 }
 
-/// A request in the device: what a write writes was taken when it came.
+/// A request in the device. A write has the data of the moment when it was submitted.
 #[derive(Debug)]
 pub struct InFlight {
-    /// What it is.
+    /// The request.
     pub io: Io,
     bytes: Vec<u8>,
     submitted: u64,
 }
 
-/// The sectors of a volume, and the memory of the driver.
+/// The sectors of a volume, and the frames of the driver.
 #[derive(Debug)]
 pub struct Device {
     sectors: HashMap<u64, Sector>,
@@ -67,7 +67,7 @@ impl Device {
         self.frames.copy_within(place(&Segment { frame: from, start, len }), to);
     }
 
-    /// Takes a request.
+    /// Submits a request.
     pub fn submit(&self, io: &Io) -> InFlight {
         let is_write = matches!(io.op, Op::Write { .. });
         let bytes = if is_write {
@@ -78,7 +78,7 @@ impl Device {
         InFlight { io: io.clone(), bytes, submitted: self.completions }
     }
 
-    /// It completes. Of a write that fails every other sector arrives, and no flush makes that durable.
+    /// Completes a request. Of a write that fails, every other sector is written, and no flush makes these durable.
     pub fn complete(&mut self, request: InFlight, fails: bool) {
         self.completions += 1;
         let InFlight { io, bytes, submitted } = request;
@@ -95,7 +95,7 @@ impl Device {
                     let from = i * SECTOR as usize;
                     let bytes = bytes.get(from..from + SECTOR as usize).unwrap_or(&[0; SECTOR as usize]);
                     if bytes.iter().all(|&byte| byte == 0) && !self.sectors.contains_key(&(at / SECTOR)) {
-                        // Zeros over zeros: a volume is initialised whole.
+                        // A new volume reads as zeros, so zeros change nothing.
                         continue;
                     }
                     let sector = self.sectors.entry(at / SECTOR).or_default();
@@ -119,7 +119,7 @@ impl Device {
         }
     }
 
-    /// Everything that a power cut could leave of a sector.
+    /// All contents of a sector that are possible after a power cut.
     pub fn survivors(&self, sector: u64) -> Vec<&[u8]> {
         let Some(sector) = self.sectors.get(&sector) else { return vec![&[0; SECTOR as usize]] };
         std::iter::once(&sector.stable)

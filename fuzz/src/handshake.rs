@@ -1,9 +1,9 @@
-//! Any bytes, in any portions: the handshake never panics, never wants more than an option can have, never answers at
-//! length what was short, and consumes the same however the bytes are cut.
+//! Any bytes, in any portions: the handshake never panics, never needs more bytes at once than an option can have,
+//! answers a short input with bounded output, and consumes the same bytes however they are divided.
 
 use engine::nbd::{Export, Exports, Handshake, Outcome};
 
-/// The most that a handshake may ask to see at once: the longest option that is looked at, and its header.
+/// The most that a handshake may need at once: the longest accepted option, and its header.
 const WANTED_MAX: usize = (16 << 10) + 16;
 
 fn feed(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, Vec<u8>) {
@@ -12,7 +12,7 @@ fn feed(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, 
     let (mut start, mut end) = (0, 0);
     while end < bytes.len() && handshake.outcome() == Outcome::Negotiating {
         end = bytes.len().min(end + portion);
-        // It pauses until its answers are sent.
+        // The handshake pauses until its answers are sent.
         loop {
             let consumed = handshake.handle(&bytes[start..end], exports);
             start += consumed;
@@ -26,7 +26,7 @@ fn feed(bytes: &[u8], portion: usize, exports: Exports<'_>) -> (usize, Outcome, 
     (start, handshake.outcome(), outgoing)
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(input: (u8, bool, Vec<u8>)) {
     let (portion, several, bytes) = input;
     let export = |name: &str| Export {

@@ -1,5 +1,5 @@
-//! What parses bytes from outside, fed with any bytes. One function per fuzzer (`fuzz_targets/`), so that a test can
-//! replay the inputs that the fuzzers found (`corpus/`) without them.
+//! Everything that parses bytes from outside, fed with arbitrary bytes. There is one function per fuzzer
+//! (`fuzz_targets/`), so that a test can replay the inputs that the fuzzers found (`corpus/`) without a fuzzer.
 
 mod device;
 mod handshake;
@@ -9,7 +9,7 @@ mod transmission;
 
 use arbitrary::{Arbitrary, Unstructured};
 
-/// Runs a target on what the bytes mean to it. Bytes that are too few mean nothing.
+/// Runs a target on the decoded bytes. Too few bytes are ignored.
 fn decoded<'a, T: Arbitrary<'a>>(bytes: &'a [u8], run: impl FnOnce(T)) {
     if let Ok(input) = T::arbitrary_take_rest(Unstructured::new(bytes)) {
         run(input);
@@ -21,7 +21,7 @@ pub fn handshake(bytes: &[u8]) {
     decoded(bytes, handshake::run);
 }
 
-/// Requests to a server whose device fails now and then.
+/// Requests to a server whose device fails sometimes.
 pub fn transmission(bytes: &[u8]) {
     decoded(bytes, transmission::run);
 }
@@ -31,7 +31,7 @@ pub fn traces(bytes: &[u8]) {
     decoded(bytes, traces::run);
 }
 
-/// What runs one input.
+/// A function that runs one input.
 pub type Target = fn(&[u8]);
 
 /// Every target, by name.

@@ -1,8 +1,8 @@
-//! A naive model of a volume's content: every write that a cell of 128 bytes ever saw, and a look at all of them.
+//! A naive model of a volume's content: every write to each cell of 128 bytes, all of which are searched.
 //!
-//! A read that begins at `from` may return what a write brought that had begun, unless another one was acknowledged
-//! before `from` that began only after the first one was over. What is durable after a flush that begins at `from` is
-//! the same. TRIM leaves a cell undefined until it is written: everything that it ever held may be there.
+//! A read that begins at `from` may return the content of any write that had begun, unless another write was
+//! acknowledged before `from` that began after the first one had ended. After a flush that begins at `from`, the same
+//! contents may be durable. TRIM leaves a cell undefined until it is written: it may hold anything that it ever held.
 
 use std::collections::HashMap;
 
@@ -13,14 +13,14 @@ pub type Step = u64;
 
 const NEVER: Step = Step::MAX;
 
-/// What the cells that a request covers hold after it.
+/// The content of cells after a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leaves {
-    /// This.
+    /// This value.
     Value(Value),
-    /// Zeros, or anything that they ever held: TRIM.
+    /// Zeros, or anything that they ever held: after TRIM.
     Undefined,
-    /// Anything: a request that covers cells in part, whose bytes are not followed.
+    /// Anything: after a request that covers cells in part, whose bytes are not modelled.
     Anything,
 }
 
@@ -28,7 +28,7 @@ pub enum Leaves {
 struct Version {
     leaves: Leaves,
     begun: Step,
-    /// It cannot take effect any more: answered, or its client is gone.
+    /// When it could not take effect any more, because it was answered or its client had disconnected.
     over: Step,
     acknowledged: bool,
 }
@@ -44,7 +44,7 @@ fn cells(offset: u64, len: u64) -> std::ops::Range<u64> {
 }
 
 impl Model {
-    /// A request with this number begins to change cells.
+    /// Request `id` begins to change cells.
     pub fn begin(&mut self, now: Step, offset: u64, len: u64, id: u64, leaves: Leaves) {
         let version = Version { leaves, begun: now, over: NEVER, acknowledged: false };
         for cell in cells(offset, len) {
@@ -52,7 +52,7 @@ impl Model {
         }
     }
 
-    /// It is answered, or its client is gone.
+    /// The request was answered, or its client has disconnected.
     pub fn end(&mut self, now: Step, offset: u64, len: u64, id: u64, acknowledged: bool) {
         for cell in cells(offset, len) {
             let versions = self.cells.get_mut(&cell).expect("it was begun");
@@ -61,7 +61,7 @@ impl Model {
         }
     }
 
-    /// Whether who begins at `from` may find a value in a cell.
+    /// Whether a read that begins at `from` may find this value in a cell.
     pub fn allows(&self, cell: u64, value: Option<Value>, from: Step) -> bool {
         let Some(versions) = self.cells.get(&cell) else { return value == Some(ZERO) };
         let first = Version { leaves: Leaves::Value(ZERO), begun: 0, over: 0, acknowledged: true };
@@ -78,7 +78,7 @@ impl Model {
             || (some_alive(Leaves::Undefined) && (ever() || all().any(|version| version.leaves == Leaves::Anything)))
     }
 
-    /// Cells that were ever written, of a range.
+    /// The cells of a range that were ever written.
     pub fn known(&self, offset: u64, len: u64) -> impl Iterator<Item = u64> {
         let range = cells(offset, len);
         self.cells.keys().copied().filter(move |cell| range.contains(cell))

@@ -1,12 +1,12 @@
-//! Any bytes as a trace of any format: an end, no panic, records that can be, a true account; and what was read is
-//! written and read again as many times.
+//! Any bytes as a trace of any format: reading ends without a panic, with possible records only and correct counts;
+//! what was read gives the same number of records when it is written and read again.
 
 use std::io::Cursor;
 
 use lab::trace::{Format, Trace, Writer};
 use sim::load::Record;
 
-/// What zstd, gzip and xz files begin with: unpacking is the libraries' part, and bombs take their time.
+/// The magic numbers of zstd, gzip and xz files: decompression is tested by the libraries, and bombs take too long.
 const PACKED: [&[u8]; 3] = [&[0x28, 0xb5, 0x2f, 0xfd], &[0x1f, 0x8b], &[0xfd, b'7', b'z', b'X', b'Z', 0]];
 
 fn read(bytes: Vec<u8>, format: Format) -> (Vec<Record>, Trace) {
@@ -15,7 +15,7 @@ fn read(bytes: Vec<u8>, format: Format) -> (Vec<Record>, Trace) {
     (records, trace)
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(input: (u8, Vec<u8>)) {
     let (choice, bytes) = input;
     if PACKED.iter().any(|magic| bytes.starts_with(magic)) {

@@ -1,6 +1,6 @@
-//! Any requests from any clients, any completions and failures in any order: the engine never panics, never wants more
-//! payload than a piece holds, answers every request, reads what the model allows, and acknowledges a flush only when
-//! nothing that it covers can be lost any more.
+//! Any requests from any clients, and any completions and failures in any order: the engine never panics, never asks
+//! for more payload than a piece holds, answers every request, returns only data that the model allows, and
+//! acknowledges a flush only when nothing that it covers can be lost.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +17,18 @@ use sim::reply::{Chunk, Replies, be32};
 use crate::device::{Device, InFlight};
 use crate::model::{Leaves, Model, Step};
 
-/// Connections.
+/// The number of connections.
 const CLIENTS: usize = 3;
-/// The least cache that serves a tenant, and a fraction of the largest volume: evictions happen early, bytes.
+/// The smallest cache that a tenant can have, bytes; a fraction of the largest volume, so that evictions begin early.
 const CACHE_BYTES: u64 = 2 << 20;
 /// The largest volume, in sectors: twice the cache.
 const SECTORS_MAX: u64 = 2 * CACHE_BYTES / SECTOR;
-/// Requests of a kind that a client can make are at most this long, bytes: twice a piece.
+/// The maximum length of valid requests, bytes: twice a piece.
 const LEN_MAX: u64 = 512 << 10;
 
 #[derive(Arbitrary, Debug)]
 enum Move {
-    /// A request as a client would make it: in whole cells, inside of the volume.
+    /// A valid request: in whole cells, inside the volume.
     Request {
         conn: u8,
         kind: u8,
@@ -65,7 +65,7 @@ enum Move {
     },
 }
 
-/// One input.
+/// An input of the fuzzer.
 #[derive(Arbitrary, Debug)]
 pub struct Input {
     size_sectors: u16,
@@ -84,9 +84,9 @@ struct Request {
     offset: u64,
     len: u64,
     begun: Step,
-    /// Inside of the volume and in whole cells: what it does is known to the model.
+    /// Whether it is inside the volume and in whole cells, so that the model knows its effect.
     modelled: bool,
-    /// What was read so far, and how much.
+    /// Data read so far, and its length.
     data: Vec<u8>,
     filled: u64,
     failed: bool,
@@ -104,7 +104,7 @@ struct Client {
     gone: bool,
     replies: Replies,
     requests: BTreeMap<u64, Request>,
-    /// The write whose payload is being sent, and how much of it was.
+    /// The write whose payload is being sent, and the bytes sent so far.
     writing: Option<(u64, u64)>,
 }
 
@@ -119,7 +119,7 @@ struct World {
     now: u64,
     step: Step,
     cookie: u64,
-    /// The device failed: requests may too.
+    /// Whether the device has failed a request; then requests of clients may fail, too.
     failed: bool,
 }
 
@@ -136,7 +136,7 @@ impl World {
     fn new(input: &Input) -> World {
         let config = Config { requests_per_connection: 8, ..Config::new(CACHE_BYTES) };
         let device = Device::new(config.frames_max());
-        // Up to twice the cache; mostly small, so that requests meet.
+        // Up to twice the cache; mostly small, so that requests overlap.
         let sectors = (u64::from(input.size_sectors) % SECTORS_MAX + 1) >> ((input.mode >> 4) % 8);
         let size = sectors.max(1) * SECTOR;
         let mode = [WriteCache::Volatile, WriteCache::None, WriteCache::Unsafe][usize::from(input.mode % 3)];
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// Nothing of this client can take effect any more.
+    /// Requests of this client cannot take effect any more.
     fn gone(&mut self, conn: ConnId) {
         let client = &mut self.clients[conn.0 as usize];
         client.gone = true;
@@ -285,7 +285,7 @@ impl World {
         header[24..28].copy_from_slice(&(len as u32).to_be_bytes());
         let inside = len > 0 && offset + len <= self.size;
         let whole = offset.is_multiple_of(CELL) && len.is_multiple_of(CELL);
-        // The content of cells that are covered in part is not followed.
+        // The content of cells that are covered in part is not modelled.
         let (from, to) = (offset / CELL * CELL, (offset + len).next_multiple_of(CELL).min(self.size));
         let changes = matches!(command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
         let modelled = magic == REQUEST_MAGIC && inside && (whole || changes);
@@ -310,7 +310,7 @@ impl World {
         self.handle(Event::Header { conn, since: self.now, header: &header });
     }
 
-    /// The client sends what the server wants next of it.
+    /// The client sends what the server expects next, at most `most` bytes.
     fn feed(&mut self, conn: ConnId, most: u64) {
         let client = &mut self.clients[conn.0 as usize];
         match self.server.receive(conn) {
@@ -334,7 +334,7 @@ impl World {
         }
     }
 
-    /// The client reads so much of what there is for it.
+    /// The client receives at most `most` bytes.
     fn send(&mut self, conn: ConnId, most: u64) {
         let mut sent = Vec::new();
         for part in self.server.outgoing(conn) {
@@ -356,7 +356,7 @@ impl World {
         self.handle(Event::Sent { conn, bytes: sent.len() as u64 });
     }
 
-    /// Takes one reply or chunk apart; whether there was one.
+    /// Parses one reply or chunk. Returns whether there was one.
     fn reply(&mut self, conn: ConnId) -> bool {
         let client = &mut self.clients[conn.0 as usize];
         let requests = &client.requests;
@@ -419,7 +419,7 @@ impl World {
         }
     }
 
-    /// Everything that a power cut could leave is what a read that began at `from` could have found.
+    /// Every content that is possible after a power cut must be one that a read begun at `from` could have returned.
     fn check_durable(&self, offset: u64, len: u64, from: Step) {
         for at in self.model.known(offset, len) {
             let inside = (at % (SECTOR / CELL) * CELL) as usize;
@@ -437,7 +437,7 @@ impl World {
         self.handle(Event::IoDone { io, since: self.now, result: if fails { Err(Errno::Io) } else { Ok(()) } });
     }
 
-    /// The device works, everything is sent, every client leaves: nothing may be left over.
+    /// The device works, everything is sent, and all clients disconnect: nothing may be left over.
     fn end(&mut self) {
         self.drain();
         for conn in (0..CLIENTS as u32).map(ConnId) {
@@ -491,7 +491,7 @@ impl World {
 }
 
 impl Request {
-    /// One chunk of a structured reply; the error that it says.
+    /// Parses one chunk of a structured reply. Returns its error number.
     fn chunk(&mut self, kind: u16, body: &[u8], size: u64, model: &Model) -> u32 {
         let offset = || u64::from_be_bytes(body[..8].try_into().expect("an offset"));
         match kind {

@@ -1,11 +1,11 @@
-//! The inputs that fuzzers found worth keeping: each still passes. `make fuzz` adds to them.
+//! Replays the corpora: each input still passes. `make fuzz` adds inputs.
 
 use std::fs;
 use std::path::Path;
 
-/// Fewer inputs mean that the corpus is not there, bytes.
+/// Fewer inputs mean that the corpus is missing.
 const INPUTS_MIN: usize = 20;
-/// All corpora together stay small enough for the repository, bytes.
+/// Maximum size of all corpora together, bytes, so that they can be kept in the repository.
 const BYTES_MAX: u64 = 2 << 20;
 
 #[test]
@@ -19,7 +19,7 @@ fn every_kept_input_passes() {
             let path = file.expect("a directory that can be read").path();
             let bytes = fs::read(&path).expect("an input");
             bytes_total += bytes.len() as u64;
-            // What a failing input is called, for `cargo fuzz run`.
+            // The name of a failing input, for `cargo fuzz run`.
             let outcome = std::panic::catch_unwind(|| target(&bytes));
             assert!(outcome.is_ok(), "{name} fails on {}", path.display());
             inputs += 1;

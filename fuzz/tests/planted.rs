@@ -1,5 +1,5 @@
-//! The model of the transmission fuzzer notices mistakes: with a bug planted in the engine, an input of the corpus
-//! fails. `make test-planted` runs it.
+//! The model of the transmission fuzzer detects bugs: with a bug planted in the engine, an input of the corpus fails.
+//! `make test-planted` runs it.
 
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use engine::planted::{self, Bug};
 
-/// What the corpus finds: flushes, FUA, content, order and replies. Bugs that need a full cache, a policy or several
-/// volumes do not show in inputs this short; the simulation finds those.
+/// Bugs that the corpus detects: in flushes, FUA, content, order and replies. Bugs that need a full cache, a policy or
+/// several volumes do not show in inputs this short; the simulation detects them.
 const FOUND: [Bug; 6] = [
     Bug::FlushDoesNotWait,
     Bug::FlushSkipsDevice,
@@ -24,7 +24,7 @@ fn inputs() -> Vec<Vec<u8>> {
     files.map(|file| fs::read(file.expect("a directory that can be read").path()).expect("an input")).collect()
 }
 
-/// How many inputs fail. Each runs in a world of its own.
+/// How many inputs fail. Each runs with a new server.
 fn failing(inputs: &[Vec<u8>]) -> usize {
     inputs.iter().filter(|bytes| panic::catch_unwind(AssertUnwindSafe(|| fuzz::transmission(bytes))).is_err()).count()
 }
@@ -32,7 +32,7 @@ fn failing(inputs: &[Vec<u8>]) -> usize {
 #[test]
 fn each_planted_bug_fails_an_input_of_the_corpus() {
     let inputs = inputs();
-    // Hundreds of expected panics say nothing.
+    // The output of hundreds of expected panics is of no use.
     panic::set_hook(Box::new(|_| {}));
     assert_eq!(failing(&inputs), 0, "without a bug every input passes");
     let mut missed = Vec::new();

@@ -1,8 +1,8 @@
-//! `aerogel-lab curve`: how far the curves that the server keeps are from the truth, and what they cost.
+//! `aerogel-lab curve`: the error of the server's sampled miss-ratio curves, and what they cost.
 //!
-//! The same references go through curves of the size that a server uses, from several seeds, and through one that
-//! samples everything and forgets nothing. Read-ahead is part of it: a reader that goes on where it was twice has the
-//! next 32 blocks read ahead. Fading is off, because the truth does not fade.
+//! The same references are fed to curves of the size that a server uses, with several seeds, and to a curve that
+//! samples everything and forgets nothing. Read-ahead is included: after two sequential reads, the next 32 blocks are
+//! read ahead. Aging is off, because the exact curve does not age.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -36,13 +36,13 @@ pub struct CurveArgs {
 const VOLUME: VolumeId = VolumeId(0);
 /// Largest size: 16 GiB, twice the memory of a server with 8 GiB.
 const BLOCKS_MAX: u64 = 1 << 22;
-/// Smallest size that is judged, blocks: 1 MiB, about twice the smallest partition.
+/// Smallest size that is compared, blocks: 1 MiB, about twice the smallest partition.
 const BLOCKS_MIN: u64 = 256;
-/// As a server has them.
+/// The values of a server.
 const BYTES: usize = 1 << 20;
 const DIRTY_AGE: Nanos = 5 * SECOND;
 
-/// What is told to a curve.
+/// An event for a curve.
 #[derive(Clone, Copy)]
 enum Told {
     Read(u64, SectorMask),
@@ -53,14 +53,14 @@ enum Told {
 
 type Story = Vec<(Nanos, Told)>;
 
-/// Mean absolute distances from the truth.
+/// Mean absolute errors.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Errors {
-    /// Of the part of all block reads and writes that go to the disk, under LRU.
+    /// Of the miss ratio of all block reads and writes, under LRU.
     lru: f64,
     lru_reads: f64,
     lru_writes: f64,
-    /// The same by miniature caches.
+    /// Of the same miss ratio under SIEVE, which is estimated with miniature caches.
     sieve: f64,
 }
 
@@ -77,7 +77,7 @@ struct Report {
 }
 
 impl CurveArgs {
-    /// Measures, and prints.
+    /// Measures, and prints the result.
     pub fn run(self) -> Result<()> {
         let mut reports = Vec::new();
         for path in &self.traces {
@@ -86,16 +86,16 @@ impl CurveArgs {
             reports.push(judge(name, &story, self.seeds.max(1)));
         }
         let text = if self.json { serde_json::to_string_pretty(&reports)? + "\n" } else { table(&reports) };
-        // A closed pipe is not worth a panic.
+        // A closed pipe is ignored.
         let _ = std::io::stdout().write_all(text.as_bytes());
         Ok(())
     }
 }
 
-/// A trace as blocks, with what a server would read ahead.
+/// The events of a trace, in blocks, with the read-ahead of a server.
 fn story(path: &std::path::Path) -> Result<Story> {
     let mut story = Story::new();
-    // Ends of the last reads, in bytes: how often each went on.
+    // The ends of the last reads, bytes, and how many reads have continued there.
     let mut ends: [(u64, u32); 32] = [(u64::MAX, 0); 32];
     for (i, record) in Trace::open(path, None)?.enumerate() {
         let record = record?;
@@ -172,8 +172,8 @@ fn judge(trace: String, story: &Story, seeds: u64) -> Report {
     }
 }
 
-/// The mean absolute distance of two curves over the sizes that both name, from [`BLOCKS_MIN`] to where the truth is
-/// flat: sizes an octave apart weigh the same.
+/// The mean absolute distance of two curves over the sizes that both have, from [`BLOCKS_MIN`] to where the exact curve
+/// is flat. Points are an octave apart, so that each octave has the same weight.
 fn distance(view: &View, truth: &View, part: fn(&Point) -> Option<f64>) -> f64 {
     let floor = truth.points.last().and_then(part);
     let judged = truth.points.iter().take_while(|point| part(point) != floor).count() + 1;

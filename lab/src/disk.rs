@@ -1,4 +1,4 @@
-//! `aerogel-lab disk`: the simulated drives against measured ones, how they do, and what they cost.
+//! `aerogel-lab disk`: simulated drives compared with measured ones, their performance, and what they cost.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,18 +17,18 @@ use sim::rng::Rng;
 
 use crate::probe::ProbeDrive;
 
-/// The longest list that is read, bytes: ten thousand times the ones that are known. It bounds what a small compressed
-/// file can unpack to.
+/// The longest list that is read, bytes: ten thousand times the known ones. It limits what a small compressed file can
+/// unpack to.
 const LIST_BYTES_MAX: u64 = 1 << 30;
 /// Requests of one measurement of a rate.
 const RATE_REQUESTS: u64 = 5_000;
-/// Bytes read one after the other for one measurement of a rate.
+/// Bytes of sequential reads for one measurement of a rate.
 const RATE_BYTES: u64 = 64 << 20;
-/// Requests of one measurement of speed: a tenth of a second or so.
+/// Requests of one measurement of speed, which takes about a tenth of a second.
 const SPEED_REQUESTS: u64 = 100_000;
-/// Measurements of speed, of which the best counts: others use the machine too.
+/// Measurements of speed, of which the best counts, since other programs use the machine, too.
 const SPEED_ROUNDS: u32 = 5;
-/// What a random read at depth 32 may cost, nanoseconds of CPU.
+/// The limit of the cost of a random read at depth 32, nanoseconds of CPU.
 const SPEED_NS_MAX: u64 = 2_000;
 
 /// Simulated drives: against measured ones, how they do, what they cost.
@@ -72,7 +72,7 @@ enum Command {
     },
 }
 
-/// What `validate --json` prints.
+/// The output of `validate --json`.
 #[derive(Serialize)]
 struct Validation {
     rms_ms: f64,
@@ -82,7 +82,7 @@ struct Validation {
 }
 
 impl Disk {
-    /// Does it; status 1 if it cannot be done, or what is claimed does not hold.
+    /// Executes the command. The status is 1 if it fails, or if a claim does not hold.
     pub fn run(self) -> ExitCode {
         let done = match self.command {
             Command::Validate { disk, measured, json } => validate(&disk, &measured, json),
@@ -118,7 +118,7 @@ fn description(disk: &str) -> Result<Description> {
     Description::parse(&description_text(disk)?).with_context(|| disk.to_string())
 }
 
-/// The drive of a preset, or of a file that describes one.
+/// The drive of a preset or of a description file.
 pub fn build(disk: &str) -> Result<Box<dyn Drive>> {
     description(disk)?.build().with_context(|| disk.to_string())
 }
@@ -142,7 +142,7 @@ fn validate(disk: &str, measured: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A list, unpacked as its name says.
+/// Reads a list, unpacked according to its name.
 fn read_list(path: &Path) -> Result<String> {
     let file = File::open(path)?;
     let unpacked: Box<dyn Read> = match path.extension().and_then(|extension| extension.to_str()) {
@@ -168,7 +168,7 @@ fn list() -> Result<()> {
 
 fn show(disk: &str, toml: bool) -> Result<()> {
     if toml {
-        // Checked, so that nobody begins from something broken.
+        // The description is checked before it is printed.
         build(disk)?;
         print!("{}", description_text(disk)?);
         return Ok(());
@@ -193,7 +193,7 @@ fn show(disk: &str, toml: bool) -> Result<()> {
     Ok(())
 }
 
-/// Random reads of 4 KiB over the whole drive, a second.
+/// Random reads of 4 KiB over the whole drive, requests per second.
 fn random_reads(disk: &str, depth: u64) -> Result<f64> {
     let (mut drive, mut rng) = (build(disk)?, Rng::new(depth));
     let blocks = drive.bytes() / 4096;
@@ -202,7 +202,7 @@ fn random_reads(disk: &str, depth: u64) -> Result<f64> {
     Ok(RATE_REQUESTS as f64 * SECOND as f64 / elapsed as f64)
 }
 
-/// Megabytes a second from `from` on.
+/// Sequential reads from `from` on, megabytes per second.
 fn sequential_reads(disk: &str, from: u64) -> Result<f64> {
     let (mut drive, mut at, len) = (build(disk)?, from, 256 << 10);
     let elapsed = replay::closed_loop(&mut *drive, 2, RATE_BYTES / len, || {
@@ -234,7 +234,7 @@ fn speed(mut disks: Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// What a request costs, without making it: places are chosen before.
+/// The cost of a simulated request, nanoseconds, without generating it: offsets are chosen before.
 fn cost_ns(disk: &str, depth: u64) -> Result<u64> {
     let (mut rng, blocks) = (Rng::new(depth), build(disk)?.bytes() / 4096);
     let places: Vec<u64> = (0..SPEED_REQUESTS).map(|_| rng.below(blocks) * 4096).collect();
@@ -251,7 +251,7 @@ fn cost_ns(disk: &str, depth: u64) -> Result<u64> {
     Ok(best_ns / SPEED_REQUESTS)
 }
 
-/// CPU time of this thread: what others use of the processor does not count.
+/// CPU time of this thread, so that the load of other programs does not count.
 fn cpu_time_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * SECOND + time.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! Aerogel's measurements: what the `aerogel-lab` command is made of, and what its fuzz targets reach.
+//! The library of the `aerogel-lab` command, which the fuzz targets use, too.
 
 pub mod curve;
 pub mod disk;

@@ -1,4 +1,4 @@
-//! Aerogel's measurements.
+//! The command `aerogel-lab`.
 
 mod swarm;
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// 1 if it was not done, with all reasons in one line.
+/// Exit status 1 on failure; all reasons are printed in one line.
 fn status(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `aerogel-lab disk probe`: the probe that ships, on a simulated drive in virtual time, with the truth beside it.
+//! `aerogel-lab disk probe`: the probe that ships, on a simulated drive in virtual time, compared with the true values.
 
 use std::io::Write;
 use std::path::Path;
@@ -38,19 +38,19 @@ struct Report {
     values: Vec<Line>,
 }
 
-/// A value, found and true.
+/// A measured value and the true one.
 #[derive(Serialize)]
 struct Line {
     name: String,
     found: Option<f64>,
     error_ratio: Option<f64>,
-    /// Absent if nothing is said about it.
+    /// `None` if the description does not tell.
     truth: Option<Option<f64>>,
     holds: Option<bool>,
 }
 
 impl ProbeDrive {
-    /// Probes, and prints.
+    /// Runs the probe, and prints the result.
     pub fn run(self) -> Result<ExitCode> {
         let description = describe(&self.disk)?;
         let mut drive = description.build().with_context(|| self.disk.clone())?;
@@ -70,7 +70,7 @@ impl ProbeDrive {
         let values = found.iter().map(line).collect();
         let report = Report { model: description.model.clone(), took_s: took_ns as f64 / SECOND as f64, values };
         let text = if self.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.table() };
-        // A closed pipe is not worth a panic.
+        // A closed pipe is ignored.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let holds = report.values.iter().all(|line| line.holds != Some(false));
         Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })

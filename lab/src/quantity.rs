@@ -1,4 +1,4 @@
-//! Quantities as people write them: sizes with IEC suffixes, durations, shares, counts.
+//! Quantities as text: sizes with IEC suffixes, durations, shares, counts.
 
 use engine::units::Nanos;
 use sim::rng::MILLION;
@@ -14,7 +14,7 @@ const TIMES: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// A number with one of `units`, exactly.
+/// Parses a number with one of `units`, exactly.
 fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = (&text[..split], text[split..].trim_start());
@@ -22,7 +22,7 @@ fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     decimal(number, *unit)
 }
 
-/// `text`, a decimal number without sign, times `unit`; what is smaller than one is cut off. `1e-5` is understood too.
+/// Parses `text`, a decimal number without sign, times `unit`; the fraction is cut off. `1e-5` is accepted, too.
 pub fn decimal(text: &str, unit: u64) -> Option<u64> {
     if text.contains(['e', 'E']) {
         let number: f64 = text.parse().ok()?;
@@ -34,26 +34,26 @@ pub fn decimal(text: &str, unit: u64) -> Option<u64> {
     if !digits(whole) || !digits(fraction) || whole.len() + fraction.len() == 0 {
         return None;
     }
-    // More digits than these are below any unit that there is.
+    // Further digits are below any unit.
     let fraction = &fraction[..fraction.len().min(18)];
     let part = |part: &str| if part.is_empty() { Some(0) } else { part.parse::<u64>().ok() };
     let below = u128::from(part(fraction)?) * u128::from(unit) / 10u128.pow(fraction.len() as u32);
     part(whole)?.checked_mul(unit)?.checked_add(below as u64)
 }
 
-/// `64KiB`, `1.5GiB`, `4096`.
+/// Parses a size such as `64KiB`, `1.5GiB` or `4096`, in bytes.
 pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is not a size: write bytes, or KiB, MiB, GiB, TiB after a number, as in 64KiB");
     quantity(text, &SIZES).ok_or_else(wrong)
 }
 
-/// `10s`, `1.5ms`, in nanoseconds.
+/// Parses a time such as `10s` or `1.5ms`, in nanoseconds.
 pub fn time(text: &str) -> Result<Nanos, String> {
     let wrong = || format!("'{text}' is not a duration: write ns, us, ms, s, m or h after a number, as in 10s");
     quantity(text, &TIMES).ok_or_else(wrong)
 }
 
-/// `70%` or `0.7`, in parts per million.
+/// Parses a share such as `70%` or `0.7`, in parts per million.
 pub fn share(text: &str) -> Result<u64, String> {
     let parts = match text.strip_suffix('%') {
         Some(percent) => decimal(percent, MILLION / 100),
@@ -62,7 +62,7 @@ pub fn share(text: &str) -> Result<u64, String> {
     parts.filter(|&ppm| ppm <= MILLION).ok_or_else(|| format!("'{text}' is not a share: write 70% or 0.7"))
 }
 
-/// Bytes for people, in IEC units, with at most two digits after the point.
+/// Bytes as text in IEC units, with at most two digits after the point.
 pub fn show_bytes(bytes: u64) -> String {
     match SIZES.iter().find(|&&(name, unit)| !name.is_empty() && bytes >= unit) {
         Some((name, 1)) => format!("{bytes} {name}"),
@@ -71,7 +71,7 @@ pub fn show_bytes(bytes: u64) -> String {
     }
 }
 
-/// Nanoseconds for people.
+/// Nanoseconds as text.
 pub fn show_time(ns: Nanos) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -95,7 +95,7 @@ fn trimmed(number: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A count with commas: 268,663.
+/// A count as text with commas: 268,663.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -108,7 +108,7 @@ pub fn show_count(count: u64) -> String {
     text
 }
 
-/// A part of a whole, as a percentage; of nothing, nothing.
+/// A part of a whole as a percentage; empty if the whole is 0.
 pub fn show_share(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
 }

@@ -1,4 +1,4 @@
-//! `aerogel-lab swarm`: simulated worlds on all cores, until one goes wrong.
+//! `aerogel-lab swarm`: runs simulated worlds on all cores until one fails.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::swarm::{self, Failure, Success};
 
-/// Where nobody watches a bar, a line is printed as often as this.
+/// The interval of progress lines if there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(30);
 
 /// What to run.
@@ -37,11 +37,11 @@ pub struct Swarm {
     bug: Option<String>,
 }
 
-/// What is seen of a run while it lasts.
+/// The progress of a run.
 struct Progress<'a> {
     bar: &'a ProgressBar,
     began: Instant,
-    /// By thread: the seed that it works on.
+    /// For each thread, the seed that it works on.
     current: Vec<AtomicU64>,
     /// When a line was last printed.
     lines: Mutex<Instant>,
@@ -54,7 +54,7 @@ impl Progress<'_> {
 
     fn ended(&self) {
         self.bar.inc(1);
-        // All worlds before this one are over.
+        // All worlds before this one have ended.
         let from = self.current.iter().map(|seed| seed.load(Ordering::Relaxed)).min().unwrap_or(0);
         self.bar.set_message(from.to_string());
         let Ok(mut last) = self.lines.try_lock() else { return };
@@ -77,7 +77,7 @@ impl Swarm {
             eprintln!("{what}");
             return ExitCode::from(2);
         }
-        // A panic in a world is its failure, and is reported as such.
+        // A panic in a world is reported as its failure.
         std::panic::set_hook(Box::new(|_| {}));
         match self.seed {
             Some(seed) => self.one(seed),
@@ -146,7 +146,7 @@ impl Swarm {
                 return;
             }
             if let Err(failure) = swarm::run(seed, None) {
-                // At once: a long run may be cut off.
+                // Printed at once, since a long run may be interrupted.
                 progress.bar.suspend(|| eprintln!("{failure}"));
                 failures.lock().expect("no thread panics").push(failure);
             }

@@ -1,4 +1,4 @@
-//! Are traces read as they are, in all formats, and written so that they are read the same?
+//! Traces in all formats are read correctly, and written such that they are read back the same.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn info(path: &Path) -> Report {
     Report::new("x", "x", &summary, trace.tally())
 }
 
-/// (records, device names) of a text.
+/// The records of a text, and the trace with its device names.
 fn read(text: &str, format: Format) -> (Vec<Record>, Trace) {
     let mut trace = Trace::new(std::io::Cursor::new(text.to_owned()), format).unwrap();
     let records = (&mut trace).map(|record| record.unwrap()).collect();
@@ -29,7 +29,7 @@ fn record(time_ns: u64, op: Op, offset: u64, bytes: u64, stream: u32) -> Record 
     Record { time_ns, op, offset, bytes, stream }
 }
 
-/// What another program counted in the excerpts.
+/// Counts that another program found in the excerpts.
 #[test]
 fn the_figures_of_the_excerpts() {
     type Figures = (u64, u64, f64, u64, u64, f64, u64, u64);
@@ -240,11 +240,11 @@ fn what_is_mostly_broken_is_an_error_that_says_where() {
     let error = trace.next().unwrap().unwrap_err().to_string();
     assert!(error.contains("2 broken lines beside 1 requests, the first at line 2"), "{error}");
     assert!(trace.next().is_none());
-    // It does not take the whole of a large file to see that.
+    // The error comes before the whole of a large file is read.
     let noise = "x\n".repeat(1_000_000);
     let mut trace = Trace::new(std::io::Cursor::new(noise), Format::Spc).unwrap();
     assert!(matches!(trace.next(), Some(Err(TraceError::MostlyBroken { broken: 1000, .. }))));
-    // Far-fetched numbers are broken lines too.
+    // Impossible numbers are broken lines, too.
     let text = "0,1,512,R,0\n0,99999999999999999,512,R,1\n0,1,99999999999,R,1\n0,5,512,R,1\n0,1,512,W,2\n";
     let (records, trace) = read(text, Format::Spc);
     assert_eq!((records.len(), trace.tally().broken), (3, 2));
@@ -267,7 +267,7 @@ fn compression_is_told_by_content() {
     let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
     xz.write_all(text.as_bytes()).unwrap();
     let zstd = zstd::encode_all(text.as_bytes(), 1).unwrap();
-    // Two gzip files one after the other are one, as for gunzip.
+    // Two concatenated gzip files are one, as for gunzip.
     let twice = [gzip.clone(), gzip.clone()].concat();
     for (bytes, count) in [(text.into_bytes(), 3), (gzip.clone(), 3), (xz.finish().unwrap(), 3), (zstd, 3), (twice, 6)]
     {
@@ -298,12 +298,12 @@ fn any_record() -> impl Strategy<Value = Record> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// What a format can say comes back; what it cannot was counted.
+    /// What a format can represent is read back; what it cannot is counted.
     #[test]
     fn a_trace_comes_back_as_it_was_written(mut records in prop::collection::vec(any_record(), 1..40)) {
         records.sort_by_key(|record| record.time_ns);
         let mut names = Names::default();
-        // Names that every format can say: numbers, and a host with one.
+        // Names that every format can represent: numbers, and a host with a number.
         for number in 0..4 {
             names.number(&number.to_string()).unwrap();
         }
@@ -334,7 +334,7 @@ proptest! {
                 }
             }
             prop_assert_eq!((losses.times, losses.ranges), (times, ranges));
-            // The second time nothing is lost any more.
+            // The second conversion loses nothing.
             let (again, lost) = written(format, &back, trace.names());
             prop_assert_eq!(lost, lab::trace::Losses::default());
             let trace = Trace::new(std::io::Cursor::new(again), format).unwrap();
@@ -345,7 +345,7 @@ proptest! {
         }
     }
 
-    /// Whatever the bytes: an end, no panic, and records that can be.
+    /// Any bytes lead to an end without a panic, and to possible records only.
     #[test]
     fn any_text_is_read_to_an_end(text in "([0-9a-zRW ,;.+\r\n-]|fio version 2 iolog\n|8,0 1 1 0.1 1 Q W 1 [+] \
                                            8){0,200}") {
@@ -364,8 +364,8 @@ fn the_original_is_named_in_a_copy() {
     assert!(text.contains("the original is a\\nname\na notice\n"), "{text}");
 }
 
-/// The command line from end to end: a load is made up, converted, compressed, described; a failure leaves what was
-/// there.
+/// The command line from end to end: a load is generated, converted, compressed and described. A failure keeps the
+/// existing file.
 #[test]
 fn made_converted_and_described() {
     let directory = tempfile::tempdir().unwrap();

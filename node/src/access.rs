@@ -1,4 +1,4 @@
-//! Which clients may open a volume, and how: a list of rules, written alike in specifications, the API and commands.
+//! Which clients may open a volume, and how: a list of rules with the same syntax in specifications, API and commands.
 //!
 //! ```text
 //!   any                        every client that reaches a listener; the default
@@ -6,11 +6,11 @@
 //!   user:1000                  a process of this user id, over a Unix socket
 //!   cert:CN=db1,O=Example      a client certificate with this subject (RFC 4514)
 //!   name:db1.example           a client certificate with this subject alternative name
-//!   RULE,ro                    the same, for reading only
+//!   RULE,ro                    the same clients, for reading only
 //! ```
 //!
-//! A client to which several rules apply may do what any of them permits. One to which none applies cannot tell the
-//! volume from one that does not exist.
+//! If several rules match a client, it may do what any of them permits. To a client that no rule matches, the volume
+//! looks as if it did not exist.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,19 +19,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::peer::{Identity, Peer};
 
-/// Rules of one volume: a handshake compares its client with every rule of every volume.
+/// Rules of one volume at most: a handshake compares its client with every rule of every volume.
 const RULES_MAX: usize = 64;
-/// Bytes of a rule: more than any subject that a certificate authority signs.
+/// Bytes of a rule at most: more than any subject that a certificate authority signs.
 const RULE_BYTES_MAX: usize = 1024;
-/// Behind a rule: for reading only. No subject ends like this: each of its parts has a '='.
+/// Suffix of a rule for reading only. No subject ends with it, since each part of a subject has a '='.
 const READ_ONLY: &str = ",ro";
 
-/// What a client may do with a volume.
+/// The access that a client has to a volume.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Grant {
-    /// Read it.
+    /// Reading.
     Read,
-    /// Read and write it.
+    /// Reading and writing.
     Write,
 }
 
@@ -51,7 +51,7 @@ pub struct Rule {
     read_only: bool,
 }
 
-/// The rules of a volume: at least one.
+/// The rules of a volume; at least one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Access(Vec<Rule>);
@@ -76,18 +76,18 @@ impl Access {
         }
     }
 
-    /// Whether every client may do everything.
+    /// Whether every client may read and write.
     pub fn is_default(&self) -> bool {
         *self == Access::default()
     }
 
-    /// What a client may do; `None` if it may not even know that the volume exists.
+    /// The access of a client; `None` if it must not know that the volume exists.
     pub fn grants(&self, peer: &Peer) -> Option<Grant> {
         let matching = self.0.iter().filter(|rule| rule.who.is(&peer.identity));
         matching.map(|rule| if rule.read_only { Grant::Read } else { Grant::Write }).max()
     }
 
-    /// Each rule as it is written.
+    /// The rules as text.
     pub fn texts(&self) -> Vec<String> {
         self.0.iter().map(Rule::to_string).collect()
     }
@@ -186,11 +186,11 @@ impl fmt::Display for Rule {
     }
 }
 
-/// What `openssl x509 -subject` prints before the subject.
+/// The prefix that `openssl x509 -subject` prints.
 const OPENSSL_PREFIX: &str = "subject=";
 
-/// The subject of a rule, normalised; with or without openssl's prefix. `None` if it is not in the form of RFC 2253
-/// (now RFC 4514). openssl's own forms have the reverse order: a rule in them would never match.
+/// Parses and normalises the subject of a rule, with or without openssl's prefix. `None` if it is not in the form of
+/// RFC 2253 (now RFC 4514). openssl's own forms have the reverse order; a rule in such a form would never match.
 fn parse_subject(text: &str) -> Option<String> {
     let prefix = text.get(..OPENSSL_PREFIX.len()).filter(|start| start.eq_ignore_ascii_case(OPENSSL_PREFIX));
     let subject = text[prefix.map_or(0, str::len)..].trim_start();
@@ -199,13 +199,14 @@ fn parse_subject(text: &str) -> Option<String> {
         let name = kind.trim_start();
         let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
         let is_kind = is_name && !name.eq_ignore_ascii_case("subject");
-        // `O = Example, CN = db1`; and, of openssl 3.2, `O=Example, CN=db1`, which the prefix tells.
+        // Refuses `O = Example, CN = db1`, and `O=Example, CN=db1` of openssl 3.2, which is recognised by the prefix.
         is_kind && !value.starts_with(' ') && !(prefix.is_some() && kind.starts_with(' '))
     };
     parts(subject).iter().all(is_rfc).then(|| normalised(&unescaped_letters(subject))).flatten()
 }
 
-/// Letters beyond ASCII, which openssl prints as `\C3\BC`, as the certificate has them. Other escapes stay.
+/// Replaces openssl's escapes of letters beyond ASCII, such as `\C3\BC`, by the letters, as certificates have them.
+/// Other escapes are kept.
 fn unescaped_letters(subject: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(subject.len()), subject.as_bytes());
     while let [first, after @ ..] = rest {
@@ -225,8 +226,8 @@ fn unescaped_letters(subject: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| subject.to_owned())
 }
 
-/// A subject without spaces around its parts, and with their types in capitals: `cn=db1, o=Example` and
-/// `CN=db1,O=Example` are one. `None` if it is none.
+/// A subject without spaces around its parts, and with attribute types in capitals, so that `cn=db1, o=Example` and
+/// `CN=db1,O=Example` are equal. `None` if it is not a subject.
 fn normalised(subject: &str) -> Option<String> {
     let part = |part: &str| {
         let (kind, value) = part.split_once('=')?;
@@ -237,7 +238,7 @@ fn normalised(subject: &str) -> Option<String> {
     Some(parts?.join(","))
 }
 
-/// Splits at commas that are not escaped.
+/// Splits at unescaped commas.
 fn parts(subject: &str) -> Vec<&str> {
     let (mut parts, mut start, mut escaped) = (Vec::new(), 0, false);
     for (at, byte) in subject.bytes().enumerate() {
@@ -298,7 +299,7 @@ mod tests {
             assert_eq!(rule.parse::<Rule>().unwrap().to_string(), rule);
         }
         assert_eq!("cert:cn=a, o=b".parse::<Rule>().unwrap().to_string(), "cert:CN=a,O=b");
-        // As it is pasted; also from a specification in which the prefix was kept.
+        // As users paste it; also from a specification that has the prefix.
         for pasted in ["cert:subject=CN=a,O=b", "cert:SUBJECT=CN=a,O=b", "cert:subject=CN=a,O=b,ro"] {
             let rule = pasted.parse::<Rule>().unwrap().to_string();
             assert_eq!(rule.trim_end_matches(",ro"), "cert:CN=a,O=b");

@@ -1,5 +1,5 @@
-//! Where to listen: `unix:PATH` or `tcp:HOST:PORT`, for NBD with options behind it; and listening there, with stale
-//! sockets replaced and live ones not.
+//! Listening addresses: `unix:PATH` or `tcp:HOST:PORT`, for NBD with options appended; and listening at them. Stale
+//! sockets are replaced, sockets in use are not.
 
 mod permissions;
 
@@ -21,18 +21,18 @@ use tokio::net::{TcpListener, UnixListener};
 use self::permissions::Permissions;
 use crate::quantity::Time;
 
-/// Between probes of a peer that was silent for [`Tcp::keepalive`]; it ends with [`Tcp::user_timeout`], not with a
-/// count.
+/// The interval of keepalive probes, after a peer was silent for [`Tcp::keepalive`]. The connection ends after
+/// [`Tcp::user_timeout`], not after a number of probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Bytes of a Unix socket's path that the kernel takes, without the final zero.
+/// Bytes of a Unix socket's path at most, without the final zero.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// An address to listen at.
+/// A listening address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
-    /// A host and a port.
+    /// Host and port.
     Tcp(String, u16),
 }
 
@@ -79,27 +79,27 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
-/// Where NBD clients connect.
+/// A listening address for NBD.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NbdAddress {
     /// The address.
     pub address: Address,
-    /// Whether it speaks TLS.
+    /// Its TLS mode.
     pub tls: TlsMode,
     /// Who may open it, if it is a Unix socket.
     pub permissions: Permissions,
 }
 
-/// Whether a listener speaks TLS.
+/// The TLS mode of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsMode {
-    /// No.
+    /// No TLS.
     #[default]
     Off,
-    /// If the client wants to.
+    /// TLS if the client asks for it.
     On,
-    /// Always: in clear the client can only ask for TLS.
+    /// TLS required: in clear, the client can only ask for TLS.
     Require,
 }
 
@@ -144,7 +144,7 @@ impl FromStr for NbdAddress {
                 Some(("tls", value)) => (&mut tls, value),
                 Some(("mode", value)) => (&mut mode, value),
                 Some(("group", value)) => (&mut group, value),
-                // Paths may have commas.
+                // Paths may contain commas.
                 _ => break,
             };
             if slot.replace(value).is_some() {
@@ -179,7 +179,7 @@ impl Serialize for NbdAddress {
     }
 }
 
-/// What a configuration may say: a text, or a table.
+/// An address in the configuration: a string or a table.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -212,25 +212,25 @@ impl<'de> Deserialize<'de> for NbdAddress {
     }
 }
 
-/// How long a TCP connection to a peer that does not answer lasts.
+/// When a TCP connection to a peer that does not answer is closed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tcp {
-    /// A peer that was silent for so long is probed; 0 is never.
+    /// Idle time after which a peer is probed; 0 disables probes.
     pub keepalive: Time,
-    /// A connection ends after so long without an acknowledgement of data or probes; 0 is what the system does.
+    /// Time without acknowledgement of data or probes after which a connection ends; 0 is the system's default.
     pub user_timeout: Time,
 }
 
 impl Default for Tcp {
     fn default() -> Tcp {
-        // A host that crashed or was cut off is noticed within three minutes.
+        // A host that crashed or was disconnected is detected within three minutes.
         Tcp { keepalive: Time(Duration::from_secs(60)), user_timeout: Time(Duration::from_secs(120)) }
     }
 }
 
 impl Tcp {
-    /// Applies to a listener; the connections that it accepts inherit it.
+    /// Applies the options to a listener; the connections that it accepts inherit them.
     fn apply(&self, listener: impl AsFd) -> std::io::Result<()> {
         if self.keepalive.0 > Duration::ZERO {
             sockopt::set_socket_keepalive(&listener, true)?;
@@ -245,9 +245,9 @@ impl Tcp {
 /// The server's directory, before it is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Data<'a> {
-    /// Where it is, or will be.
+    /// Its path; it may not exist yet.
     pub directory: &'a Path,
-    /// No server has used it.
+    /// Whether no server has used it.
     pub is_new: bool,
 }
 
@@ -261,8 +261,9 @@ pub enum Listener {
 }
 
 impl Address {
-    /// Refuses what [`Address::listen`] would refuse, before the server makes anything. If its directory is not new, a
-    /// killed server may still listen; then [`Address::listen`] says whether the address is free.
+    /// Fails where [`Address::listen`] would fail, before the server creates any file. If the server's directory is not
+    /// new, a killed server may still be listening; then only [`Address::listen`] finds out whether the address is
+    /// free.
     pub fn check(&self, allow_remote: bool, data: &Data<'_>) -> anyhow::Result<()> {
         match self {
             Address::Unix(path) => {
@@ -280,7 +281,7 @@ impl Address {
         }
     }
 
-    /// Listens. At a TCP address that other hosts can reach only if `allow_remote`.
+    /// Listens at the address. A TCP address that other hosts can reach needs `allow_remote`.
     pub async fn listen(&self, allow_remote: bool, tcp: &Tcp) -> anyhow::Result<Listener> {
         match self {
             Address::Unix(path) => listen_unix(path, Permissions::default().mode(), None).map(Listener::Unix),
@@ -297,7 +298,7 @@ impl Address {
         format!("cannot listen at {self} (does another server run there? name other addresses with --nbd and --http)")
     }
 
-    /// The addresses of a host, if it may be listened at; none of a Unix socket.
+    /// The addresses of a host, if listening at them is permitted. Empty for a Unix socket.
     fn resolve(&self, allow_remote: bool) -> anyhow::Result<Vec<SocketAddr>> {
         let Address::Tcp(host, port) = self else { return Ok(Vec::new()) };
         let found = (host.as_str(), *port).to_socket_addrs();
@@ -314,13 +315,13 @@ impl Address {
 }
 
 impl NbdAddress {
-    /// As [`Address::check`]; and the group exists.
+    /// As [`Address::check`]; also checks that the group exists.
     pub fn check(&self, allow_remote: bool, data: &Data<'_>) -> anyhow::Result<()> {
         self.address.check(self.is_secure() || allow_remote, data)?;
         self.group().map(|_| ())
     }
 
-    /// As [`Address::listen`]. Until its group is set, only the server's own user can open a Unix socket.
+    /// As [`Address::listen`]. Until the group is set, only the server's own user can open a Unix socket.
     pub async fn listen(&self, allow_remote: bool, tcp: &Tcp) -> anyhow::Result<Listener> {
         match &self.address {
             Address::Unix(path) => listen_unix(path, self.permissions.mode(), self.group()?).map(Listener::Unix),
@@ -338,7 +339,7 @@ impl NbdAddress {
 }
 
 impl Listener {
-    /// Where it listens; `named` is the address that was asked for. The kernel chooses a port of 0.
+    /// The actual address, where `named` is the requested one: for port 0, the kernel chooses a port.
     pub fn actual(&self, named: &Address) -> io::Result<Address> {
         Ok(match (named, self) {
             (Address::Tcp(host, _), Listener::Tcp(listener)) => {
@@ -349,7 +350,7 @@ impl Listener {
     }
 }
 
-/// Refuses a path in no directory. That of the server is made later.
+/// Refuses a path in a directory that does not exist, except in the server's own, which is created later.
 fn check_parent(path: &Path, data: &Path) -> anyhow::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() && std::path::absolute(parent)? != std::path::absolute(data)? {
@@ -375,7 +376,7 @@ pub fn check_unix_path(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listens at a Unix socket with this mode and this group. A stale socket file is replaced.
+/// Listens at a Unix socket with this mode and group. Replaces a stale socket file.
 pub fn listen_unix(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result<UnixListener> {
     check_unix_path(path)?;
     if find_stale(path)? {
@@ -389,8 +390,8 @@ pub fn listen_unix(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result
     Ok(listener)
 }
 
-/// Whether a path is a stale socket: no process listens at it. A socket that is in use is an error, as is any other
-/// file.
+/// Whether a path is a stale socket, that is, one on which no process listens. A socket that is in use is an error, and
+/// so is any other file.
 fn find_stale(path: &Path) -> anyhow::Result<bool> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -409,7 +410,7 @@ fn find_stale(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Sets the group before the mode: no other group can open the socket meanwhile.
+/// Sets the group before the mode, so that no other group can open the socket meanwhile.
 fn permit(path: &Path, mode: u32, group: Option<u32>) -> anyhow::Result<()> {
     if let Some(group) = group {
         std::os::unix::fs::chown(path, None, Some(group)).with_context(|| {

@@ -1,5 +1,6 @@
-//! The configuration file: the process only (listeners, memory, logs, limits). Disks and volumes are state, changed
-//! through the API. Every key has a default; an unknown key is an error that names the nearest known one.
+//! The configuration file. It holds settings of the process: listeners, memory, logs, limits. Disks and volumes are
+//! state, changed through the API. Every key has a default. An unknown key is an error that names the most similar
+//! known key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,42 +15,42 @@ use crate::disk_thread;
 use crate::quantity::{Size, Time};
 use crate::reactor;
 
-/// Where the server's directory is unless told otherwise.
+/// The default path of the server's directory.
 pub const DATA_DEFAULT: &str = "./aerogel-data";
 
-/// What the process runs with.
+/// The configuration of the process.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The server's directory: registry, lock, sockets. If absent, what the environment says.
+    /// The server's directory, with registry, lock and sockets. If absent, AEROGEL_DATA or the default.
     #[serde(default = "data_by_environment")]
     pub data: PathBuf,
-    /// Where NBD clients connect; `None` is `DIR/nbd.sock`.
+    /// Listeners for NBD; `None` is `DIR/nbd.sock`.
     pub nbd: Option<Vec<NbdAddress>>,
-    /// Where the API is besides `DIR/api.sock`; `None` is nowhere.
+    /// Listeners for the API in addition to `DIR/api.sock`; `None` is none.
     pub http: Option<Vec<Address>>,
-    /// A file with the token that changes over TCP need; without one the TCP listener is read-only.
+    /// A file with the token that changes over TCP need. Without a token the TCP listener is read-only.
     pub http_token_file: Option<PathBuf>,
-    /// Host names, besides IP addresses and `localhost`, by which browsers may reach the TCP listener.
+    /// Host names under which browsers may reach the TCP listener, in addition to IP addresses and `localhost`.
     pub http_hosts: Vec<String>,
-    /// Whether listeners without TLS may be reachable from other hosts. Until 0.1 it was called `allow_remote`.
+    /// Whether listeners without TLS may be reachable from other hosts. `allow_remote`, its former name, is also read.
     #[serde(alias = "allow_remote")]
     pub allow_insecure_remote: bool,
-    /// The server's certificate, and whose certificates clients show.
+    /// The server's certificate, and the authorities of clients' certificates.
     pub tls: Tls,
-    /// TCP connections, of NBD and HTTP.
+    /// Options of TCP connections, for NBD and HTTP.
     pub tcp: Tcp,
-    /// Memory for caches and their bookkeeping, over all disks.
+    /// Memory for caches and their metadata, for all disks together.
     pub cache: Memory,
-    /// Whether disks of which nothing is known are probed when they are idle.
+    /// Whether disks without a profile are probed when they are idle.
     pub automatic_probe: bool,
-    /// After this long, draining gives up.
+    /// The time limit for draining.
     pub shutdown_timeout: Time,
-    /// How device and socket I/O are done.
+    /// The implementation of device and socket I/O.
     pub reactor: ReactorKind,
-    /// What is logged, and how.
+    /// Format and level of the log.
     pub log: Log,
-    /// Bounds.
+    /// Limits.
     pub limits: Limits,
 }
 
@@ -74,23 +75,23 @@ impl Default for Config {
     }
 }
 
-/// The server's directory where neither a flag nor the configuration says.
+/// The server's directory if neither a flag nor the configuration names it.
 pub fn data_by_environment() -> PathBuf {
     let named = std::env::var_os("AEROGEL_DATA").filter(|named| !named.is_empty());
     named.map_or_else(|| DATA_DEFAULT.into(), PathBuf::from)
 }
 
-/// The server's certificate, and whose certificates clients show; PEM files, read again when they change.
+/// The server's certificate, and the authorities of clients' certificates. PEM files, read again when they change.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
-    /// The server's certificate, and those between it and the authority that clients trust.
+    /// The server's certificate, followed by those between it and the authority that clients trust.
     pub certificate: Option<PathBuf>,
-    /// Its private key.
+    /// The private key.
     pub key: Option<PathBuf>,
-    /// The authorities that sign clients' certificates. Without it, clients are not asked for any.
+    /// The authorities that sign clients' certificates. If absent, no client certificate is requested.
     pub clients: Option<PathBuf>,
-    /// Whether clients need one, where `clients` is set.
+    /// Whether clients need a certificate, if `clients` is set.
     pub client_certificates: ClientCertificates,
 }
 
@@ -98,18 +99,18 @@ pub struct Tls {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// A client without one is refused.
+    /// A client without a certificate is refused.
     #[default]
     Require,
-    /// A client without one is anonymous; one that is shown has to be good.
+    /// A client without a certificate is anonymous. A certificate that is presented must be valid.
     Optional,
 }
 
-/// What is logged, and how.
+/// Format and level of the log.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
-    /// Lines for people or objects for programs.
+    /// Text lines or JSON objects.
     pub format: LogFormat,
     /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,hyper=warn`.
     pub level: String,
@@ -162,15 +163,15 @@ const COUNT_MAX: u64 = 1 << 16;
 /// Longer than anybody wants acknowledged data to exist in memory only.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(3600);
 
-/// Bounds. The engine's meaning of each is in [`engine::Config`].
+/// Limits. Those of the engine are explained in [`engine::Config`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Handshakes going on at once over Unix sockets, and as many over TCP; at the bound the oldest one is closed.
+    /// Concurrent handshakes over Unix sockets, and as many over TCP. At the limit the oldest one is closed.
     pub handshakes: usize,
-    /// The same for one source: a user on Unix sockets, an IP address (of IPv6 a /64 network) on TCP.
+    /// Concurrent handshakes of one source: a user on Unix sockets; an IP address, or a /64 network of IPv6, on TCP.
     pub handshakes_per_source: usize,
-    /// HTTP connections per listener, that of `DIR/api.sock` included; more wait to be accepted.
+    /// HTTP connections per listener, including `DIR/api.sock`. Further ones wait to be accepted.
     pub http_connections: usize,
     /// Connections to the volumes of a disk.
     pub connections: u32,
@@ -178,19 +179,19 @@ pub struct Limits {
     pub connections_per_tenant: u32,
     /// Connections to one volume.
     pub connections_per_volume: u32,
-    /// Requests received and unanswered per connection.
+    /// Outstanding requests per connection.
     pub requests_per_connection: u32,
-    /// Unsent reply bytes per connection above which nothing more is begun for it.
+    /// Unsent reply bytes per connection at which no more requests of it are started.
     pub unsent_per_connection: Size,
-    /// Requests in a disk at the same time.
+    /// Concurrent requests in the device of a disk.
     pub device_depth: u32,
-    /// Dirty data is written after at most this long. Time in which its tenant's reads wait for other tenants' slices
-    /// hardly counts: beside others it may be up to six times as long.
+    /// The maximum age of dirty data before it is written. Time in which the tenant's reads wait for other tenants'
+    /// slices hardly counts, so under contention the age may be up to six times as long.
     pub dirty_age: Time,
 }
 
 impl Limits {
-    /// How many connections a disk takes.
+    /// The limits of connections of a disk.
     pub fn places(&self) -> disk_thread::Limits {
         disk_thread::Limits {
             disk: self.connections,
@@ -199,7 +200,8 @@ impl Limits {
         }
     }
 
-    /// With none of something, every client would wait for ever; memory for the most of it is allocated at the start.
+    /// Refuses zeros, with which every client would wait for ever, and counts for which memory would be allocated in
+    /// vain.
     fn check(&self) -> anyhow::Result<()> {
         let counts = [
             ("handshakes", self.handshakes as u64),
@@ -242,12 +244,13 @@ impl Default for Limits {
     }
 }
 
-/// An amount of memory: a size, or a part of what this process may use (machine or control group, whichever is less).
+/// An amount of memory: a size, or a fraction of what this process may use (the limit of the machine or of the control
+/// group, whichever is lower).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Memory {
-    /// Bytes.
+    /// A size.
     Bytes(Size),
-    /// 0 < part < 1.
+    /// A fraction, 0 < fraction < 1.
     Part(f64),
 }
 
@@ -285,7 +288,7 @@ impl<'de> Deserialize<'de> for Memory {
 }
 
 impl Memory {
-    /// In bytes, on this machine.
+    /// The amount in bytes on this machine.
     pub fn bytes(self) -> anyhow::Result<u64> {
         match self {
             Memory::Bytes(size) => Ok(size.0),
@@ -295,7 +298,7 @@ impl Memory {
 }
 
 impl Memory {
-    /// Refuses more than there is: caches are memory that stays in use.
+    /// Refuses more than there is, since caches are memory that stays in use.
     pub fn check(self) -> anyhow::Result<()> {
         let (asked, there) = (self.bytes()?, memory_of_this_process()?);
         anyhow::ensure!(
@@ -308,7 +311,7 @@ impl Memory {
     }
 }
 
-/// The machine's memory, or the least limit of the control groups that this process is in.
+/// The machine's memory, or the lowest limit of the control groups of this process.
 fn memory_of_this_process() -> anyhow::Result<u64> {
     let machine = rustix::system::sysinfo();
     let mut bytes = machine.totalram * u64::from(machine.mem_unit);
@@ -327,8 +330,8 @@ fn memory_of_this_process() -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// A file of the kernel that older ones do not have. One that cannot be read is not absent: a limit that is not seen is
-/// one that the process is killed for.
+/// Reads a file of the kernel that may not exist in older versions. A file that exists and cannot be read is an error:
+/// if a limit were missed, the process would be killed for exceeding it.
 fn if_there(path: &Path) -> anyhow::Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -355,12 +358,12 @@ impl Config {
         Ok(config)
     }
 
-    /// Where NBD clients connect.
+    /// The listeners for NBD.
     pub fn nbd(&self) -> Vec<NbdAddress> {
         self.nbd.clone().unwrap_or_else(|| vec![Address::Unix(self.data.join("nbd.sock")).into()])
     }
 
-    /// Where the API is besides its own socket.
+    /// The listeners for the API, except its own socket.
     pub fn http(&self) -> Vec<Address> {
         self.http.clone().unwrap_or_default()
     }
@@ -376,14 +379,15 @@ pub fn api_socket(data: &Path) -> PathBuf {
     data.join("api.sock")
 }
 
-/// The known key most like the unknown one, from serde's message "unknown field `x`, expected one of `a`, `b`".
+/// The known key that is most similar to the unknown one, from serde's message "unknown field `x`, expected one of `a`,
+/// `b`".
 fn nearest_known_key(message: &str) -> Option<&str> {
     let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
     let unknown = quoted.next()?;
     quoted.min_by_key(|known| edit_distance(unknown, known))
 }
 
-/// Levenshtein's: the least number of letters to insert, delete or replace.
+/// The Levenshtein distance: the minimum number of bytes to insert, delete or replace.
 fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -401,7 +405,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 mod tests {
     use super::*;
 
-    /// The example has every key, set to its default; keys whose default follows from others are commented out.
+    /// The example has every key, set to its default. Keys whose default follows from others are commented out.
     #[test]
     fn the_example_shows_the_defaults() {
         let example = include_str!("../../aerogel.toml");

@@ -1,17 +1,18 @@
-//! File descriptors are kept for the API's own socket: whatever clients take on other listeners, an operator gets in.
+//! Reserves file descriptors for the API's own socket, so that an operator can connect even if clients of other
+//! listeners use up all others.
 
 use std::os::fd::{AsRawFd, RawFd};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Descriptors that clients of other listeners cannot take: connections of `api.sock`, and files that their requests
-/// open.
+/// Descriptors that clients of other listeners cannot use. They are left for connections of `api.sock`, and for files
+/// that its requests open.
 const RESERVED: u64 = 64;
-/// Of a small limit, so many of its descriptors are reserved at most: one in four.
+/// With a low limit, at most one in this many of its descriptors is reserved.
 const RESERVED_PART: u64 = 4;
 
-/// Whether a connection that was just accepted has one of the reserved descriptors, and is to be closed at once. The
-/// kernel gives the lowest free number: a high one means that all below it are in use.
+/// Whether an accepted connection has a reserved descriptor, and must be closed at once. The kernel assigns the lowest
+/// free number, so a high one means that all below it are in use.
 pub fn are_scarce(accepted: &impl AsRawFd) -> bool {
     getrlimit(Resource::Nofile).current.is_some_and(|limit| is_reserved(accepted.as_raw_fd(), limit))
 }

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   control (async) ──mailbox──┐                    one pass
-//!                              ▼   ┌───────────────────────────────────────────┐
-//!   Reactor ──completions──► Driver│ completions, mail, timer ► sockets in turn │──► one submission, which waits
-//!      ▲                           └──────────────────┬────────────────────────┘            │
+//!                              ▼   ┌─────────────────────────────────────────────────┐
+//!   Reactor ──completions──► Driver│ completions, mail, timer ► sockets, round robin │──► one submission, which waits
+//!      ▲                           └──────────────────┬──────────────────────────────┘      │
 //!      └───────────────────────────────────── actions ┘◄────────────────────────────────────┘
 //! ```
 //!
-//! [`DiskHandle`] is what the rest of the process sees. The thread dies loudly: when it panics, or when no I/O is
-//! possible any more, the process ends, since its clients' requests would hang for ever otherwise. The downside of a
-//! thread per disk: one disk's clients never use more than one core.
+//! The rest of the process uses [`DiskHandle`]. If the thread panics, or no I/O is possible any more, the process
+//! aborts, since otherwise the requests of its clients would hang for ever. Downside of a thread per disk: the clients
+//! of one disk never use more than one core.
 
 mod connection;
 mod driver;
@@ -40,23 +40,23 @@ use crate::access::Access;
 use crate::frames::Frames;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
 
-/// How to run a disk.
+/// The configuration of a disk thread.
 #[derive(Debug)]
 pub struct Options {
     /// The disk's name, for the log and the thread.
     pub name: String,
-    /// The engine's bounds.
+    /// The configuration of the engine.
     pub engine: Config,
-    /// Which reactor.
+    /// The kind of the reactor.
     pub reactor: Kind,
-    /// Clients at the same time.
+    /// Limits of concurrent connections.
     pub limits: Limits,
-    /// What is between the engine and the files.
+    /// The layers between the engine and the files.
     pub stack: Stack,
 }
 
 impl Options {
-    /// The usual ones.
+    /// The default options.
     pub fn new(name: impl Into<String>, engine: Config) -> Options {
         let (reactor, limits, stack) = (Kind::Auto, Limits::default(), Stack::default());
         Options { name: name.into(), engine, reactor, limits, stack }
@@ -66,35 +66,35 @@ impl Options {
 /// Why a disk's thread could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No memory for the frames.
+    /// There is no address space for the frames.
     #[error("no address space for the frames of disk {name}")]
     Frames {
         /// The disk.
         name: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No reactor of the wanted kind.
+    /// The reactor cannot be created.
     #[error("no {kind:?} reactor for disk {name}")]
     Reactor {
         /// The disk.
         name: String,
-        /// Which.
+        /// The requested kind.
         kind: Kind,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No thread.
+    /// The thread cannot be created.
     #[error("no thread for disk {name}")]
     Thread {
         /// The disk.
         name: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The disk's thread has ended: it was stopped.
+/// The disk's thread was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the disk was stopped")]
 pub struct Stopped;
@@ -104,7 +104,7 @@ pub struct Stopped;
 pub struct DiskThread;
 
 impl DiskThread {
-    /// Starts the thread of a disk without volumes; returns when it works.
+    /// Starts the thread of a disk without volumes. Returns when it is running.
     pub fn start(options: Options) -> Result<DiskHandle, StartError> {
         let (name, places) = (options.name.clone(), Places::new(options.limits));
         let (started, outcome) = mpsc::sync_channel(1);
@@ -120,7 +120,7 @@ impl DiskThread {
     }
 }
 
-/// A running disk thread. Dropping it stops the thread as [`DiskHandle::stop`] does, without waiting.
+/// A running disk thread. Dropping the handle stops the thread as [`DiskHandle::stop`] does, without waiting.
 #[derive(Debug)]
 pub struct DiskHandle {
     sender: Sender,
@@ -129,8 +129,8 @@ pub struct DiskHandle {
 }
 
 impl DiskHandle {
-    /// Serves a volume out of `file` (opened with O_DIRECT where that is possible), which is kept until the volume's
-    /// `CloseVolume` was answered with [`Report::Done`], and closed then.
+    /// Serves a volume from `file` (opened with O_DIRECT if possible). The file is closed when the volume's
+    /// `CloseVolume` is answered with [`Report::Done`].
     pub fn open_volume(
         &self,
         spec: VolumeSpec,
@@ -140,19 +140,19 @@ impl DiskHandle {
         self.sender.ask(Command::OpenVolume(spec), Some((file, place)))
     }
 
-    /// Changes the layers on the device, or looks at them.
+    /// Changes the layers on the device, or reports their state.
     pub fn layers(&self, command: LayerCommand) -> impl Future<Output = Result<LayerReport, Stopped>> + use<> {
         self.sender.ask_layers(command)
     }
 
-    /// Asks for anything else.
+    /// Sends any other command.
     pub fn command(&self, command: Command) -> impl Future<Output = Result<Report, Stopped>> + use<> {
         assert!(!matches!(command, Command::OpenVolume(_)), "a volume is opened with its file");
         self.sender.ask(command, None)
     }
 
-    /// Disconnects the clients of a volume that may not use it, or not in this way; see [`Command::Restrict`] for the
-    /// answer.
+    /// Disconnects the clients of a volume whose access is not permitted any more. For the answer see
+    /// [`Command::Restrict`].
     pub fn restrict(
         &self,
         volume: VolumeId,
@@ -162,8 +162,8 @@ impl DiskHandle {
         self.sender.restrict(volume, access, read_only)
     }
 
-    /// A seat for one more client of a volume, to be taken before its handshake is told that it may begin. `tenants` is
-    /// how many the disk has.
+    /// Reserves a seat for one more client of a volume, before its handshake is answered. `tenants` is the number of
+    /// tenants on the disk.
     pub fn reserve(&self, volume: VolumeId, tenant: TenantId, tenants: usize) -> Result<Seat, Full> {
         self.places.reserve(volume, tenant, tenants)
     }
@@ -173,7 +173,7 @@ impl DiskHandle {
         self.sender.room()
     }
 
-    /// A client of a test: it needs no seat.
+    /// Attaches a client without a seat, for tests.
     #[cfg(test)]
     pub fn attach(&self, socket: std::os::fd::OwnedFd, received: Vec<u8>, volume: VolumeId, session: engine::Session) {
         let peer = crate::peer::Peer::local(0);
@@ -182,12 +182,12 @@ impl DiskHandle {
         room.take(Client { socket, received, volume, session, peer, seat: None });
     }
 
-    /// Ends the thread, whatever it was doing: connections are closed, what was not flushed (see [`Command::Drain`]) is
-    /// lost. Returns when it has ended.
+    /// Ends the thread at once: connections are closed, and what was not flushed (see [`Command::Drain`]) is lost.
+    /// Returns when the thread has ended.
     pub fn stop(mut self) {
         self.sender.stop();
         if let Some(thread) = self.thread.take() {
-            // It does not panic: that ends the process.
+            // The thread cannot have panicked, since a panic aborts the process.
             let _ = thread.join();
         }
     }
@@ -199,7 +199,7 @@ impl Drop for DiskHandle {
     }
 }
 
-/// Turns a panic of this thread into the end of the process.
+/// Aborts the process if this thread panics.
 struct EndWithMe;
 
 impl Drop for EndWithMe {
@@ -211,14 +211,14 @@ impl Drop for EndWithMe {
     }
 }
 
-/// What the thread reports about its start.
+/// Where the thread reports whether its start succeeded.
 type Started = mpsc::SyncSender<Result<Sender, StartError>>;
 
-/// The thread.
+/// The body of the thread.
 fn run(options: Options, started: &Started) {
     let _guard = EndWithMe;
-    // SAFETY: a setting of this thread, which takes a number. Rests of microseconds end when they should, not 50 µs
-    // later.
+    // SAFETY: a setting of this thread, which takes a number. With it, timers of microseconds expire in time instead of
+    // 50 µs later.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     if options.stack.drive.is_some() {
         be_on_time(&options.name);
@@ -229,13 +229,13 @@ fn run(options: Options, started: &Started) {
     }
 }
 
-/// Puts the thread of a simulated drive before those that only want to get through: what it promises is moments, and a
-/// thread that has rested waits for others up to some milliseconds, whatever its nice value (that counts among the
-/// threads of one session only). The kernel keeps a twentieth of the processor for the others. Needs CAP_SYS_NICE or
-/// LimitRTPRIO.
+/// Gives the thread of a simulated drive real-time priority, since its completions are due at exact moments. Otherwise
+/// a thread that has slept may wait some milliseconds for a processor, whatever its nice value (which counts among the
+/// threads of one session only). The kernel reserves a twentieth of the processor for other threads. Needs CAP_SYS_NICE
+/// or LimitRTPRIO.
 fn be_on_time(disk: &str) {
     let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: a setting of this thread, from a value that lives. Threads that this one starts do not inherit it.
+    // SAFETY: a setting of this thread, from a live value. Threads that this thread starts do not inherit it.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const lowest) } != 0 {
         let error = io::Error::last_os_error();
         tracing::debug!(disk, %error, "the simulated drive is late where others want the processor too");
@@ -271,7 +271,7 @@ fn serve<R: Reactor>(mut options: Options, frames: Frames, reactor: R, started: 
     let (sender, mailbox) = mailbox::new(reactor.waker());
     let server = Server::new(options.engine.clone());
     if started.send(Ok(sender)).is_err() {
-        return; // The starter has gone.
+        return; // The starter has given up.
     }
     Driver::new(options, server, frames, reactor, mailbox).run();
 }

@@ -1,4 +1,4 @@
-//! Faults as people write them: a kind, then to what, in any order.
+//! The text form of faults: a kind, followed by conditions in any order.
 //!
 //! ```text
 //!   error read 1% range=1GiB..2GiB volume=db        delay write+flush 10% by=5ms..20ms
@@ -6,8 +6,8 @@
 //!   gone after=10s for=30s
 //! ```
 //!
-//! Parsed once into what it means for [`sim::fault::layer`]; the text is kept for display. `docs/manual/disk.md`
-//! explains the words.
+//! A fault is parsed once into the form of [`sim::fault::layer`]; the text is kept for display. `docs/manual/disk.md`
+//! explains the syntax.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,24 +20,24 @@ use sim::fault::layer::{Fault, Kind, Ops};
 
 use crate::quantity::{Name, ShareText, Size, Time};
 
-/// A million: rates are in parts of it.
+/// Rates are in parts per million.
 const MILLION: u64 = 1_000_000;
-/// Characters of a fault at most: it is shown in tables and kept in files.
+/// Characters of a fault at most, since it is shown in tables and stored in files.
 const TEXT_MAX: usize = 500;
-/// Bytes are told up to here, as sizes of volumes are.
+/// The end of a range without one: the largest size of a volume, bytes.
 const END: u64 = engine::units::VOLUME_BYTES_MAX;
 
-/// A fault as it was typed, and what it means.
+/// A fault as text, and in parsed form.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FaultText {
     text: String,
-    /// What it means.
+    /// The parsed form.
     pub fault: Fault,
 }
 
 impl FaultText {
-    /// The volume that it is about, if it names one.
+    /// The volume that it is limited to, if any.
     pub fn volume(&self) -> Option<&str> {
         self.fault.volume.as_deref()
     }

@@ -1,17 +1,18 @@
-//! The memory of the frame pool, and the copying that the engine asks for.
+//! The memory of the frame pool, and the copies and zeroings that the engine requests.
 //!
-//! One anonymous mapping holds all frames, number by number. Nothing is touched before its first use, so resident
-//! memory grows with the frames that the engine really uses (it hands out low numbers first), however large the pool
-//! may become. Frame 0 is read-only to everybody, the kernel included: it is all zeros, always.
+//! One anonymous mapping holds all frames in the order of their numbers. A frame becomes resident at its first use, so
+//! resident memory grows with the frames that the engine uses (it uses low numbers first), whatever the maximum of the
+//! pool. Frame 0 is all zeros, and read-only even for the kernel.
 //!
 //! ```text
 //!   0          4096        8192
 //!   ├─ zeros ──┼─ frame 1 ─┼─ frame 2 ─┼─ …         frame i at base + 4096 x i
 //! ```
 //!
-//! Bytes are moved through raw pointers only: the kernel reads and writes the same memory, so no reference into it may
-//! exist. Who may touch what when is the engine's contract (`engine::event`): frames named by a request in the device
-//! or by unsent replies are not written, frames being filled are not read. The downside: this module has to trust that.
+//! Bytes are accessed through raw pointers only: the kernel reads and writes the same memory, so there must be no
+//! reference into it. The engine's contract (`engine::event`) determines when a frame may be accessed: frames of a
+//! device request or of unsent replies are not written, and frames that are being filled are not read. Downside: this
+//! module has to rely on that.
 
 mod mapping;
 
@@ -27,32 +28,32 @@ pub use mapping::Mapping;
 
 /// Bytes of a frame.
 const FRAME: usize = BLOCK as usize;
-/// Chunks that the frames are divided into at most: the buffers that a ring can know (the kernel's
-/// IORING_MAX_REG_BUFFERS).
+/// Chunks that the frames are divided into at most: the number of buffers that can be registered with a ring
+/// (IORING_MAX_REG_BUFFERS of the kernel).
 pub const CHUNKS_MAX: usize = 1 << 14;
 /// Bytes of a chunk in a pool up to 32 GiB: a huge page, so that pinning it is one page fault.
 const CHUNK_MIN: usize = 2 << 20;
 
-/// A stretch of the frames that becomes resident, is made known to the kernel, and is given back as a whole. Chunks
-/// begin at addresses that are multiples of their size, as huge pages do; the first and the last are seldom whole.
+/// A range of frames that becomes resident, is registered with the ring, and is returned to the system as a whole.
+/// Chunks begin at multiples of their size, like huge pages; the first and the last are usually shorter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Its number.
     pub number: usize,
     /// Its addresses.
     pub addresses: Range<usize>,
-    /// The frames in it.
+    /// Its frames.
     pub frames: Range<u32>,
 }
 
-/// The frames, as their owner sees them: the one who may change bytes.
+/// The owner of the frames, which may change their bytes.
 #[derive(Debug)]
 pub struct Frames {
     memory: FrameMemory,
 }
 
 impl Frames {
-    /// Room for `count` frames, number 0 included; nothing of it is resident yet.
+    /// A pool of `count` frames, including number 0. No frame is resident yet.
     pub fn new(count: usize) -> io::Result<Frames> {
         let count = count.max(1);
         let mapping = Mapping::new(count * FRAME)?;
@@ -61,18 +62,18 @@ impl Frames {
         Ok(Frames { memory: FrameMemory { mapping: Arc::new(mapping), count: count as u32 } })
     }
 
-    /// The addresses, for those who hand them to the kernel.
+    /// The addresses of the frames, to pass to the kernel.
     pub fn memory(&self) -> FrameMemory {
         self.memory.clone()
     }
 
-    /// Copies `len` bytes at `start` from one frame to the same place of another.
+    /// Copies `len` bytes at `start` from one frame to the same offset of another.
     pub fn copy(&mut self, from: FrameId, to: FrameId, start: u16, len: u16) {
         assert!(from != to, "a frame is not copied onto itself");
         let source = self.memory.address(Segment { frame: from, start, len });
         let target = self.memory.address_for_writing(Segment { frame: to, start, len });
         // SAFETY: both addresses are inside the mapping for `len` bytes (asserted above), in different frames, so they
-        // do not overlap. `&mut self` keeps other copies away; the kernel writes neither of them now (the engine's
+        // do not overlap. `&mut self` excludes other copies, and the kernel writes neither of them now (the engine's
         // contract).
         unsafe { std::ptr::copy_nonoverlapping(source, target, usize::from(len)) }
     }
@@ -80,18 +81,18 @@ impl Frames {
     /// Zeroes `len` bytes at `start`.
     pub fn zero(&mut self, frame: FrameId, start: u16, len: u16) {
         let target = self.memory.address_for_writing(Segment { frame, start, len });
-        // SAFETY: inside the mapping and not frame 0 (asserted); nobody else uses the bytes now (as in `copy`).
+        // SAFETY: inside the mapping and not frame 0 (asserted); the bytes are not used otherwise now (as in `copy`).
         unsafe { std::ptr::write_bytes(target, 0, usize::from(len)) }
     }
 
-    /// Gives the memory of a chunk back to the system; it reads as zeros from now on. Nobody may use its frames, and
-    /// the kernel may not know them.
+    /// Returns the memory of a chunk to the system; afterwards it reads as zeros. Its frames must not be in use, nor
+    /// registered with the ring.
     pub fn give_back(&mut self, chunk: &Chunk) {
         let base = self.memory.mapping.address(0) as usize;
         self.memory.mapping.give_back(chunk.addresses.start - base, chunk.addresses.len());
     }
 
-    /// Fills a segment; `bytes` has its length.
+    /// Fills a segment from `bytes`, which has the same length.
     pub fn put(&mut self, segment: Segment, bytes: &[u8]) {
         assert_eq!(bytes.len(), usize::from(segment.len));
         let target = self.memory.address_for_writing(segment);
@@ -111,7 +112,7 @@ impl Frames {
     }
 }
 
-/// Where the frames are: addresses without the right to look. Keeps the memory alive as long as the kernel may use it.
+/// The addresses of the frames, without access to their bytes. Keeps the memory mapped while the kernel may use it.
 #[derive(Clone, Debug)]
 pub struct FrameMemory {
     mapping: Arc<Mapping>,
@@ -119,7 +120,7 @@ pub struct FrameMemory {
 }
 
 impl FrameMemory {
-    /// Where the frames after number 0 are: the first address, and the one past the last.
+    /// The frames after number 0: the address of the first byte, and the one past the last byte.
     pub fn writable_range(&self) -> (usize, usize) {
         let base = self.mapping.address(0) as usize;
         (base + FRAME, base + FRAME * self.count as usize)
@@ -128,11 +129,11 @@ impl FrameMemory {
     /// Bytes of a chunk.
     pub fn chunk_bytes(&self) -> usize {
         let (start, end) = self.writable_range();
-        // One chunk less than there may be: neither the first nor the last need be whole.
+        // The first and the last chunk may be partial, so the size is computed for one chunk less than the maximum.
         (end - start).div_ceil(CHUNKS_MAX - 1).next_power_of_two().max(CHUNK_MIN)
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub fn chunks(&self) -> usize {
         let (start, end) = self.writable_range();
         end.div_ceil(self.chunk_bytes()) - start / self.chunk_bytes()
@@ -152,17 +153,17 @@ impl FrameMemory {
         Chunk { number, frames: frame(addresses.start)..frame(addresses.end), addresses }
     }
 
-    /// The first chunk with nothing but frames above `limit`.
+    /// The first chunk that has only frames above `limit`.
     pub fn first_chunk_above(&self, limit: u32) -> usize {
         (0..self.chunks()).find(|&number| self.chunk(number).frames.start > limit).unwrap_or(self.chunks())
     }
 
-    /// The bytes of a segment, to be read by the kernel.
+    /// The bytes of a segment, for the kernel to read.
     pub fn readable(&self, segment: Segment) -> libc::iovec {
         libc::iovec { iov_base: self.address(segment).cast(), iov_len: usize::from(segment.len) }
     }
 
-    /// The bytes of a segment, to be filled by the kernel. Never frame 0.
+    /// The bytes of a segment, for the kernel to fill. Never frame 0.
     pub fn writable(&self, segment: Segment) -> libc::iovec {
         libc::iovec { iov_base: self.address_for_writing(segment).cast(), iov_len: usize::from(segment.len) }
     }
@@ -180,7 +181,7 @@ impl FrameMemory {
     }
 }
 
-/// Appends `next` to `list`; one entry for both if they touch in memory.
+/// Appends `next` to `list`, merged with the last entry if they are adjacent in memory.
 pub fn push_merged(list: &mut Vec<libc::iovec>, next: libc::iovec) {
     if let Some(last) = list.last_mut()
         && last.iov_base as usize + last.iov_len == next.iov_base as usize

@@ -1,10 +1,9 @@
-//! How many handshakes go on at once: bounded for each source and in total, without anybody having to wait.
+//! Limits on concurrent handshakes, per source and in total, without making any client wait.
 //!
-//! At a bound the oldest handshake goes: that of the same source, or of the source that has most. So half-open
-//! connections cannot lock others out, and those of another source not even while they are being opened. Clients of
-//! Unix sockets are counted apart from those on a network, so that no network can keep out local clients. Compare
-//! `MaxStartups` of sshd, which refuses at random instead: there is no telling apart the clients then, and honest ones
-//! are refused too.
+//! At a limit, the oldest handshake is closed: that of the same source, or that of the source with most handshakes. So
+//! half-open connections cannot exclude other sources, not even while they are being opened. Clients of Unix sockets
+//! are counted apart from those on a network, so that a network cannot exclude local clients. `MaxStartups` of sshd
+//! refuses at random instead, which also refuses legitimate clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,12 +13,12 @@ use tokio::sync::Notify;
 
 use crate::peer::{Identity, Peer};
 
-/// Whom handshakes are counted for.
+/// The source that a handshake is counted for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Source {
-    /// The user of a Unix socket.
+    /// The user id of a client on a Unix socket.
     User(u32),
-    /// An address; of IPv6 the network of a site (/64), as everybody there has as many addresses as he likes.
+    /// An IP address. For IPv6 it is the /64 network, since a host in it can have any number of addresses.
     Address(IpAddr),
 }
 
@@ -47,12 +46,12 @@ pub struct Handshakes {
 #[derive(Debug, Default)]
 struct Ongoing {
     next: u64,
-    /// In the order in which they came.
+    /// In order of arrival.
     by_age: BTreeMap<u64, (Source, Arc<Notify>)>,
 }
 
 impl Ongoing {
-    /// Of several with as many, the one whose oldest handshake is the oldest.
+    /// The source with most handshakes; among equals, the one with the oldest handshake.
     fn source_with_most(&self) -> Option<Source> {
         let mut counts = HashMap::new();
         for (source, _) in self.by_age.values() {
@@ -63,7 +62,7 @@ impl Ongoing {
     }
 }
 
-/// A handshake that goes on; dropping it says that it is over.
+/// A handshake in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Ticket {
     number: u64,
@@ -72,7 +71,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits until this handshake has to end, because it is the oldest and a bound is reached.
+    /// Waits until this handshake has to end because it is the oldest when a limit is reached.
     pub async fn displaced(&self) {
         self.displaced.notified().await;
     }
@@ -86,12 +85,12 @@ impl Drop for Ticket {
 }
 
 impl Handshakes {
-    /// None goes on yet.
+    /// No handshake is in progress yet.
     pub fn new(total_max: usize, per_source_max: usize) -> Arc<Handshakes> {
         Arc::new(Handshakes { total_max, per_source_max, ongoing: Mutex::default() })
     }
 
-    /// Begins one; may end another one.
+    /// Begins a handshake; may end another one.
     pub fn begin(self: &Arc<Self>, peer: &Peer) -> Ticket {
         let source = Source::from(peer);
         let displaced = Arc::new(Notify::new());
@@ -135,7 +134,7 @@ mod tests {
         let displaced: Vec<_> = tickets.iter().map(is_displaced).collect();
         assert_eq!(displaced, [true, true, false, false, false]);
         assert!(!is_displaced(&other));
-        // One that is over makes room.
+        // A handshake that has ended makes room.
         tickets.pop();
         let next = handshakes.begin(&Peer::local(1));
         assert!(!tickets[2..].iter().chain([&next, &other]).any(is_displaced));

@@ -1,4 +1,4 @@
-//! What goes wrong with clients: counted by reason for the metrics, and logged at a bounded rate, whatever they do.
+//! Incidents with clients: counted by reason for the metrics, and logged at a bounded rate.
 //!
 //! The counters belong to the process, as the log does. [`note`] takes no lock, so that disk threads may call it.
 
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Log lines of one kind in a [`WINDOW`]; the others are counted, and the next line says how many they were.
+/// Log lines of one kind in a [`WINDOW`]. Further ones are counted, and the next line reports their number.
 const LINES_MAX: u32 = 10;
 /// See [`LINES_MAX`].
 const WINDOW: Duration = Duration::from_secs(10);
@@ -15,15 +15,15 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// A kind of incident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Incident {
-    /// A handshake took too long.
+    /// A handshake exceeded its time limit.
     HandshakeTimeout,
-    /// A handshake was the oldest when a bound on their number was reached.
+    /// A handshake was the oldest when a limit on their number was reached.
     HandshakeDisplaced,
     /// The client disconnected during the handshake.
     HandshakeDisconnected,
-    /// The client speaks the old style of the protocol.
+    /// The client uses the oldstyle protocol.
     HandshakeOldstyle,
-    /// The client's bytes are no handshake.
+    /// The client sent bytes that are not a handshake.
     HandshakeGarbage,
     /// EXPORT_NAME named no volume that the client may open.
     HandshakeRefused,
@@ -31,19 +31,19 @@ pub enum Incident {
     HandshakeTlsRequired,
     /// The TLS handshake failed.
     HandshakeTls,
-    /// No connection left of those of the volume.
+    /// The volume's limit of connections is reached.
     RefusedVolume,
-    /// No connection left of those of the tenant.
+    /// The tenant's limit of connections is reached.
     RefusedTenant,
-    /// No connection left of those of the disk.
+    /// The disk's limit of connections is reached.
     RefusedDisk,
     /// The access list of the volume does not name the client.
     RefusedAccess,
-    /// No descriptors left.
+    /// No file descriptor is left.
     RefusedDescriptors,
-    /// The client sent what is no request.
+    /// The client sent bytes that are not a request.
     Garbage,
-    /// A read failed after the first part of its reply.
+    /// A read failed after the first part of its reply was sent.
     Torn,
     /// The client does not read its replies.
     StalledReader,
@@ -51,11 +51,11 @@ pub enum Incident {
     StalledWriter,
     /// The client lost its access to the volume.
     Revoked,
-    /// The client broke the TLS protocol after the handshake.
+    /// The client violated the TLS protocol after the handshake.
     TlsBroken,
 }
 
-/// A metric, its help, and the label that tells its kinds apart.
+/// A metric, with the label that distinguishes its kinds.
 pub struct Family {
     /// Its name without `_total`.
     pub name: &'static str,
@@ -63,7 +63,7 @@ pub struct Family {
     pub help: &'static str,
     /// The label's name.
     pub label: &'static str,
-    /// The kinds with the label's values.
+    /// The kinds, with the label's values.
     pub kinds: &'static [(&'static str, Incident)],
 }
 
@@ -111,21 +111,21 @@ pub const FAMILIES: [Family; 3] = [
     },
 ];
 
-/// One of each kind.
+/// The number of kinds.
 const KINDS: usize = Incident::TlsBroken as usize + 1;
 static TALLIES: [Tally; KINDS] = [const { Tally::new() }; KINDS];
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The incidents of one kind.
+/// The counters of one kind.
 struct Tally {
     count: AtomicU64,
-    /// The window that `lines` belongs to, in windows since the start.
+    /// The number of the window that `lines` counts in, since the start.
     window: AtomicU64,
     lines: AtomicU32,
     suppressed: AtomicU64,
 }
 
-/// Lines of the same kind that were not written before this one; prints as the end of a message.
+/// The number of suppressed lines of the same kind; it is printed at the end of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suppressed(u64);
 
@@ -148,13 +148,13 @@ impl Tally {
         }
     }
 
-    /// Counts one, and says whether it may be logged in this window.
+    /// Counts an incident. `Some` if it may be logged in this window.
     fn note(&self, window: u64) -> Option<Suppressed> {
         self.count.fetch_add(1, Ordering::Relaxed);
         if self.window.swap(window, Ordering::Relaxed) != window {
             self.lines.store(0, Ordering::Relaxed);
         }
-        // Threads that race at the change of a window write a few lines more: harmless.
+        // Threads that race at the change of a window log a few lines more, which is harmless.
         if self.lines.fetch_add(1, Ordering::Relaxed) < LINES_MAX {
             return Some(Suppressed(self.suppressed.swap(0, Ordering::Relaxed)));
         }
@@ -162,7 +162,7 @@ impl Tally {
         None
     }
 
-    /// Lines suppressed in windows before this one that no later line told.
+    /// Lines suppressed in earlier windows that no line has reported.
     fn left_over(&self, window: u64) -> u64 {
         match self.window.load(Ordering::Relaxed) < window {
             true => self.suppressed.swap(0, Ordering::Relaxed),
@@ -175,7 +175,7 @@ fn window() -> u64 {
     START.elapsed().as_secs() / WINDOW.as_secs()
 }
 
-/// Counts an incident. If it may be logged, the message has to end with what is returned.
+/// Counts an incident. `Some` if it may be logged; the message then has to end with the returned value.
 pub fn note(incident: Incident) -> Option<Suppressed> {
     TALLIES[incident as usize].note(window())
 }
@@ -185,7 +185,7 @@ pub fn count(incident: Incident) -> u64 {
     TALLIES[incident as usize].count.load(Ordering::Relaxed)
 }
 
-/// Logs, until the process ends, how many lines were suppressed when a flood is over.
+/// Logs the number of suppressed lines when a flood is over, until the process ends.
 pub async fn watch() {
     let mut ticks = tokio::time::interval(WINDOW);
     loop {

@@ -1,5 +1,5 @@
-//! NBD clients, until their handshake is done: accepted, negotiated with in bounded time and number, and handed to the
-//! thread of the disk whose volume they opened, together with what they sent ahead.
+//! NBD clients until the end of their handshake. They are accepted and negotiated with, bounded in time and number, and
+//! passed to the thread of the disk whose volume they opened, together with bytes that they have already sent.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,27 +23,28 @@ use crate::incidents::{self, Incident};
 use crate::peer::Peer;
 use crate::tls::{self, Pump, Tls};
 
-/// A client that takes longer to say what it wants is disconnected; TLS included.
+/// Time limit of a handshake, TLS included.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of an option, its header included, that the handshake wants to see at once; and a little sent ahead.
+/// Bytes of an option that the handshake needs at once, header included, plus room for some bytes sent ahead.
 const RECEIVED_BYTES_MAX: usize = (16 << 10) + 16 + 4096;
-/// After a failure to accept (out of descriptors), until the next attempt.
+/// The delay before the next attempt after an accept failed (for want of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the clients of a listener meet.
+/// What a listener needs to handle its clients.
 #[derive(Clone, Debug)]
 pub struct Door {
-    /// What they can open.
+    /// Offers the volumes.
     pub control: Arc<Control>,
-    /// How many of them are served at once until they have opened something.
+    /// Limits concurrent handshakes.
     pub handshakes: Arc<Handshakes>,
-    /// Whether they may, or have to, speak TLS.
+    /// The TLS mode of the listener.
     pub mode: TlsMode,
-    /// There where `mode` needs it.
+    /// Present if `mode` needs it.
     pub tls: Option<Arc<Tls>>,
 }
 
-/// A client's socket. It belongs to the runtime that accepted it, and moves to others as a plain descriptor.
+/// A client's socket. It is registered with the runtime that accepted it, and moves to another one as a plain
+/// descriptor.
 trait Socket: AsyncRead + AsyncWrite + Unpin + Send + Sized + 'static {
     fn detach(self) -> io::Result<OwnedFd>;
     fn attach(socket: OwnedFd) -> io::Result<Self>;
@@ -69,7 +70,7 @@ impl Socket for TcpStream {
     }
 }
 
-/// Accepts clients until the process ends. It never waits for one of them.
+/// Accepts clients until the process ends, without ever waiting for one of them.
 pub async fn accept(listener: Listener, door: Door) {
     loop {
         let accepted = match &listener {
@@ -81,7 +82,7 @@ pub async fn accept(listener: Listener, door: Door) {
             }),
             Listener::Tcp(listener) => listener.accept().await.and_then(|(socket, address)| {
                 refuse_if_scarce(&socket)?;
-                // Answers are sent whole: waiting for more to send would only delay them.
+                // Answers are sent whole, so Nagle's algorithm would only delay them.
                 let _ = socket.set_nodelay(true);
                 tokio::spawn(Greeting::new(Peer::remote(address), &door).greet(socket));
                 Ok(())
@@ -96,7 +97,7 @@ pub async fn accept(listener: Listener, door: Door) {
     }
 }
 
-/// The last descriptors are kept for the API's own socket.
+/// Refuses a connection that would use a descriptor reserved for the API's own socket.
 fn refuse_if_scarce(socket: &impl AsRawFd) -> io::Result<()> {
     if descriptors::are_scarce(socket) {
         return Err(io::Error::other("file descriptors are scarce, and the last ones are kept for api.sock"));
@@ -158,11 +159,11 @@ impl Failure {
     }
 }
 
-/// Where a negotiation has come to.
+/// The result of a negotiation.
 enum Step {
-    /// The client has left in good order.
+    /// The client has ended the handshake properly.
     Left,
-    /// TLS is next.
+    /// TLS has to start.
     StartTls,
     /// Transmission begins.
     Begin(Box<Opened>),
@@ -173,11 +174,11 @@ struct Opened {
     target: Target,
     session: Session,
     seat: Arc<Seat>,
-    /// For TLS: the end of the disk's thread, and that of the pump.
+    /// For TLS: the disk thread's end of the socket pair, and the pump's.
     pair: Option<(Pair, Pair)>,
 }
 
-/// One client's handshake.
+/// The handshake of one client.
 struct Greeting {
     handshake: Handshake,
     /// Received and not yet consumed.
@@ -224,7 +225,7 @@ impl Greeting {
         }
     }
 
-    /// The same, from STARTTLS on; on the runtime of TLS handshakes.
+    /// The handshake from STARTTLS on, which runs on the runtime of TLS handshakes.
     async fn greet_encrypted<S: Socket>(mut self, socket: OwnedFd, tls: Arc<Tls>) {
         let outcome = async {
             let accept = tls.acceptor().accept(S::attach(socket)?);
@@ -248,7 +249,7 @@ impl Greeting {
         let (seat, peer, sent) = (opened.seat.clone(), self.peer.clone(), tls.busy());
         let socket = socket.detach();
         let pump = async move {
-            // The sockets belong to the runtime of the pumps.
+            // Sockets must be registered with the runtime of the pumps.
             let pump = Pump::new(S::attach(socket?)?, connection, UnixStream::from_std(ours)?)?;
             let gate = seat.tls();
             let result = pump.run(gate, sent).await;
@@ -268,7 +269,7 @@ impl Greeting {
     async fn hand_over(self, opened: Opened, socket: OwnedFd) {
         let Opened { target, session, seat, .. } = opened;
         let Greeting { received, peer, door, .. } = self;
-        // A disk that has been stopped meanwhile closes its clients' connections.
+        // A disk that was stopped meanwhile closes its clients' connections.
         let Ok(room) = target.thread.room().await else { return };
         let shown = peer.clone();
         let client = Client { socket, received, volume: target.volume, session, peer, seat: Some(seat) };
@@ -277,7 +278,7 @@ impl Greeting {
         }
     }
 
-    /// Something of this handshake, unless it takes too long or has to make room.
+    /// Runs a part of this handshake, unless it exceeds the time limit or is displaced.
     async fn bounded<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         tokio::select! {
             result = work => result,
@@ -286,7 +287,7 @@ impl Greeting {
         }
     }
 
-    /// Options and their answers, until one of them leads elsewhere.
+    /// Handles options until one of them ends the negotiation.
     async fn negotiate(&mut self, socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Result<Step, Failure> {
         self.send(socket).await?;
         loop {
@@ -300,7 +301,7 @@ impl Greeting {
                 opened = self.open(&name, offer.targets.swap_remove(export), session);
             }
             self.send(socket).await?;
-            // Behind the answer: it takes as long as for a volume that does not exist.
+            // After the answer, so that it takes as long as for a volume that does not exist.
             if let Some(name) = self.handshake.take_unknown() {
                 self.note_refusal(&name);
             }
@@ -319,7 +320,7 @@ impl Greeting {
         }
     }
 
-    /// Takes everything that a connection needs, or refuses it, before its client is told that it may begin.
+    /// Reserves everything that a connection needs, or refuses it, before the client is told that transmission begins.
     fn open(&mut self, name: &str, target: Target, session: Session) -> Option<Opened> {
         let pair = self.encrypted.then(socket_pair).transpose();
         let seat = target.thread.reserve(target.volume, target.tenant, target.tenants);
@@ -335,8 +336,8 @@ impl Greeting {
         None
     }
 
-    /// Counts and logs that a client asked for a volume whose access list does not name it. The client gets the same
-    /// answer as for a volume that does not exist.
+    /// Counts and logs that the access list of a volume does not name the client. The client gets the same answer as
+    /// for a volume that does not exist.
     fn note_refusal(&self, name: &[u8]) {
         let Some(volume) = self.door.control.count_refusal(name, &self.peer) else { return };
         if let Some(more) = incidents::note(Incident::RefusedAccess) {
@@ -344,11 +345,11 @@ impl Greeting {
         }
     }
 
-    /// Receives until there is enough for a step.
+    /// Receives until there is enough for the next step.
     async fn receive(&mut self, socket: &mut (impl AsyncRead + Unpin)) -> Result<(), Failure> {
         let mut received = std::mem::take(&mut self.received);
         while !self.handshake.is_enough(&received) {
-            // Bounded: what is beyond stays in the socket.
+            // The amount is bounded; further bytes stay in the socket.
             let room = (RECEIVED_BYTES_MAX - received.len()) as u64;
             let mut limited = (&mut *socket).take(room);
             let read = limited.read_buf(&mut received);
@@ -385,12 +386,12 @@ fn socket_pair() -> io::Result<(Pair, Pair)> {
     Ok((one, other))
 }
 
-/// Counts a failed handshake, and logs it within bounds.
+/// Counts a failed handshake, and logs it at a bounded rate.
 fn tell(peer: &Peer, failure: &Failure) {
     let incident = failure.incident();
     let Some(more) = incidents::note(incident) else { return };
     match incident {
-        // Port scans, health checks and impatient clients look like this.
+        // Port scans, health checks and clients with short timeouts cause these.
         Incident::HandshakeDisconnected | Incident::HandshakeTimeout => debug!(client = %peer, "{failure}{more}"),
         Incident::HandshakeOldstyle | Incident::HandshakeDisplaced => warn!(client = %peer, "{failure}{more}"),
         _ => info!(client = %peer, "{failure}{more}"),

@@ -1,8 +1,7 @@
-//! Property tests of everything that is read at a start, and of request bodies: documents that were valid, changed in
-//! places.
+//! Property tests of all files that are read at a start, and of request bodies: valid documents with random changes.
 //!
-//! Nothing panics, nothing that cannot be understood is changed or replaced, and what is accepted means the same when
-//! it is written and read again.
+//! Nothing panics. A file that cannot be parsed is neither changed nor replaced. What is accepted keeps its meaning
+//! when it is written and read again.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +22,7 @@ use crate::quantity::Size;
 use crate::store::spec::Allocation;
 use crate::store::{Identity, Scheduling, Simulated, Spec, Store, identity};
 
-/// What replaces a part of a document: ends, numbers at the edges of types, other types, other structure.
+/// Replacements for parts of a document: delimiters, numbers at the limits of types, other types, other structure.
 const TOKENS: [&str; 24] = [
     "",
     "\"",
@@ -51,7 +50,7 @@ const TOKENS: [&str; 24] = [
     "[[profile]]",
 ];
 
-/// A change: where (a part of the document's length), how much goes, what comes.
+/// Changes: position (relative to the document's length), characters removed, token inserted.
 fn changes() -> impl Strategy<Value = Vec<(u16, usize, usize)>> {
     prop::collection::vec((any::<u16>(), prop_oneof![Just(0), 1..4usize, 1..40usize], 0..TOKENS.len()), 1..5)
 }
@@ -161,14 +160,14 @@ async fn ask(router: &axum::Router, method: &str, path: &str, body: String) -> (
     (status, String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What volumes and disks are, without what changes by itself.
+/// The volumes, without values that change by themselves.
 async fn state(router: &axum::Router) -> Vec<Value> {
     let (_, volumes) = ask(router, "GET", "/v1/volumes", String::new()).await;
     let volumes: Vec<Value> = serde_json::from_str(&volumes).unwrap();
     volumes.iter().map(|v| json!([v["name"], v["size_bytes"], v["share"]["requested"], v["write_cache"]])).collect()
 }
 
-/// Bodies that are refused change nothing; none is the server's fault.
+/// A refused body changes nothing, and no body causes a server error.
 #[tokio::test]
 async fn bodies_are_refused_or_done() {
     let dir = tempfile::tempdir().unwrap();
@@ -206,7 +205,7 @@ async fn bodies_are_refused_or_done() {
         if status >= 400 {
             assert_eq!(state(&router).await, before, "{method} {path} with {body:?}: {status} {answer}");
         }
-        // What was done is undone, so that the next one finds the same.
+        // Changes are undone, so that the next request finds the same state.
         ask(&router, "DELETE", "/v1/disks/default/faults", String::new()).await;
         for volume in state(&router).await.iter().filter_map(|volume| volume[0].as_str()).filter(|name| *name != "a") {
             ask(&router, "DELETE", &format!("/v1/volumes/{volume}"), String::new()).await;

@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 pub struct Peer {
     /// Where it connects from; `None` over a Unix socket.
     pub address: Option<SocketAddr>,
-    /// What it proved about itself.
+    /// The identity that it proved.
     pub identity: Identity,
 }
 
-/// What a client proved about itself. Access lists of volumes are written in these terms.
+/// The proven identity of a client. Access lists of volumes refer to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Identity {
-    /// Nothing: TCP without a client certificate.
+    /// None: TCP without a client certificate.
     Anonymous,
     /// The user id of the process at the other end of a Unix socket (SO_PEERCRED, at the time of connect).
     User(u32),
@@ -34,7 +34,7 @@ impl Peer {
         Peer { address: None, identity: Identity::User(user) }
     }
 
-    /// A client that connects over TCP and has proved nothing.
+    /// A client over TCP without a proven identity.
     pub fn remote(address: SocketAddr) -> Peer {
         Peer { address: Some(address), identity: Identity::Anonymous }
     }

@@ -1,7 +1,7 @@
-//! What people type, turned once into what it means: sizes, shares, durations and names.
+//! Values as users type them, parsed once: sizes, shares, durations and names.
 //!
-//! Sizes are bytes with IEC suffixes only. `64MB` and `64M` mean different things to different people, so they are
-//! refused with both readings spelled out. A share keeps the text that it was typed as, for display.
+//! Sizes are bytes, with IEC suffixes only. `64MB` and `64M` mean different things to different people, so they are
+//! refused, with both readings in the message. A share keeps the text as it was typed, for display.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +45,7 @@ fn unknown_suffix(text: &str, number: &str, suffix: &str) -> String {
     }
 }
 
-/// A decimal number as (digits, power of ten that they are to be divided by); at most 9 digits after the point.
+/// Parses a decimal number as (digits, divisor), where the divisor is a power of ten; at most 9 digits after the point.
 fn decimal(text: &str) -> Option<(u128, u128)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     if whole.is_empty() || whole.len() > 20 || fraction.len() > 9 || (text.contains('.') && fraction.is_empty()) {
@@ -55,7 +55,7 @@ fn decimal(text: &str) -> Option<(u128, u128)> {
     Some((digits, 10u128.pow(fraction.len() as u32)))
 }
 
-/// Exact: what it prints parses to the same size.
+/// Exact: the output parses to the same size.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&units::exact(self.0))
@@ -69,11 +69,11 @@ impl Size {
     }
 }
 
-/// A share as it was typed, and what it means.
+/// A share as it was typed, and its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShareText {
     text: String,
-    /// What it means.
+    /// The value.
     pub share: Share,
 }
 
@@ -107,13 +107,13 @@ impl fmt::Display for ShareText {
     }
 }
 
-/// Parts per billion as a percentage for people, with no more digits than it needs.
+/// Parts per billion as a percentage, with at most two digits after the point.
 pub fn percent(ppb: u64) -> String {
     let text = format!("{:.2}", ppb as f64 / 1e7);
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A duration in seconds for people: two or three digits.
+/// A duration in seconds as text with two or three digits.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s >= 10.0 => format!("{s:.0} s"),
@@ -155,7 +155,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// R, the part of its standalone efficiency that a tenant keeps, in thousandths; typed as `0.9` or `90%`.
+/// R, the fraction of its standalone efficiency that a tenant keeps, in thousandths; typed as `0.9` or `90%`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Insulation(pub u32);
 
@@ -215,11 +215,11 @@ impl fmt::Display for Name {
     }
 }
 
-/// What clients are told of a volume, besides its name: text for people, possibly empty.
+/// The description of a volume for NBD clients: text, possibly empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Description(String);
 
-/// Bytes of a description: one line on a screen. The protocol allows 4096.
+/// Bytes of a description at most: one line on a screen. The protocol allows 4096.
 const DESCRIPTION_BYTES_MAX: usize = 255;
 
 impl FromStr for Description {
@@ -244,13 +244,13 @@ impl fmt::Display for Description {
 }
 
 impl Description {
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Text in files and in the API for a type that parses and prints.
+/// Implements serialisation as text for a type that parses and prints.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {
@@ -273,7 +273,7 @@ impl Serialize for Size {
     }
 }
 
-/// Accepts a plain number too: programs have bytes, people have `64MiB`.
+/// Also accepts a plain number of bytes.
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

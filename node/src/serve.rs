@@ -1,4 +1,4 @@
-//! The life of a server: start, say that it is ready, serve, drain, end.
+//! The server process: start, readiness, serving, draining, end.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -27,11 +27,11 @@ use crate::quantity::Time;
 use crate::signals::Endings;
 use crate::tls::Tls;
 
-/// Threads of the control side, which is never on the path of data.
+/// Threads of the control side, which is not on the data path.
 const CONTROL_THREADS: usize = 2;
-/// Handshakes of one kind of listener (Unix sockets, TCP) use at most this part of the descriptors.
+/// Handshakes on one kind of listener (Unix sockets, TCP) use at most one in this many of the descriptors.
 const HANDSHAKE_DESCRIPTORS: usize = 8;
-/// How long the end waits for clients over TLS to take their last replies.
+/// How long the end waits for TLS clients to receive their last replies.
 const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Run a server.
@@ -104,8 +104,8 @@ impl Serve {
         Ok(config)
     }
 
-    /// Runs a server until it is told to end. An error comes with the exit status: 2 if the command line or the
-    /// configuration is wrong, 1 for everything else.
+    /// Runs a server until a signal ends it. An error has an exit status: 2 if the command line or the configuration is
+    /// wrong, otherwise 1.
     pub fn run(self) -> Result<ExitCode, (anyhow::Error, u8)> {
         let config = self.config().and_then(|config| start_log(&config.log).map(|()| config));
         run(config.map_err(|error| (error, 2))?, !self.quiet).map_err(|error| (error, 1))
@@ -113,7 +113,7 @@ impl Serve {
 }
 
 fn run(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
-    // Tenants' data, the lock and the sockets are nobody else's, from the first moment that they exist.
+    // Tenants' data, the lock and the sockets are inaccessible to other users from their creation on.
     umask(Mode::RWXG | Mode::RWXO);
     allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -122,7 +122,7 @@ fn run(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the control threads")?;
     let code = runtime.block_on(serve(config, announce));
-    // What is still blocked (a device that never answers) must not keep the process.
+    // A blocked thread (on a device that never answers) must not keep the process from ending.
     runtime.shutdown_background();
     code
 }
@@ -197,7 +197,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
         }
     };
     if let Some(tls) = tls {
-        // What the disks' threads have answered last.
+        // The last answers of the disks' threads.
         let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, tls.finish()).await;
     }
     sockets.remove();
@@ -209,7 +209,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Refuses a configuration with which the server could not run, before anything is made. Reads the certificates, if a
+/// Refuses a configuration with which the server could not run, before any file is created. Reads the certificates if a
 /// listener needs them.
 fn check(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
     check_unix_path(&config.api_socket())?;
@@ -225,8 +225,8 @@ fn check(config: &Config) -> anyhow::Result<Option<Arc<Tls>>> {
     needs_tls.then(|| Tls::start(&config.tls)).transpose()
 }
 
-/// The Unix sockets of this server. It removes them when it ends in order; those of a killed one are replaced by the
-/// next server.
+/// The Unix sockets of this server. It removes them when it ends normally; those of a killed server are replaced by the
+/// next one.
 struct Sockets(Vec<PathBuf>);
 
 impl Sockets {
@@ -243,7 +243,7 @@ impl Sockets {
     }
 }
 
-/// Bounds on handshakes. Most of the descriptors that the process may have are for those that are done.
+/// The limits on handshakes. They use a small part of the process's descriptors; the others are for open connections.
 fn handshakes(limits: &Limits) -> Arc<Handshakes> {
     let descriptors = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
     let total = limits.handshakes.min(descriptors / HANDSHAKE_DESCRIPTORS).max(1);
@@ -285,7 +285,7 @@ async fn print_welcome(control: &Control) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Text for people or objects for programs, on standard error.
+/// Starts the log on standard error, as text or JSON objects.
 fn start_log(log: &Log) -> anyhow::Result<()> {
     let level: Targets = log.level.parse().with_context(|| {
         format!("'{}' is not a log level: error, warn, info, debug, trace, or MODULE=LEVEL,…", log.level)
@@ -304,8 +304,8 @@ fn start_log(log: &Log) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Standard error, which may have no reader any more: a terminal that was closed, a pipe to a program that has ended.
-/// What cannot be written is dropped; it must not end a server.
+/// Standard error, which may have lost its reader: a terminal that was closed, or a pipe to a program that has ended.
+/// Lines that cannot be written are dropped, since they must not end the server.
 struct Unfailing(io::Stderr);
 
 impl Write for Unfailing {
@@ -320,7 +320,8 @@ impl Write for Unfailing {
     }
 }
 
-/// Every connection is a descriptor, and the usual soft limit is only there for programs that use select().
+/// Raises the soft limit of descriptors to the hard limit: each connection needs one, and the usual soft limit exists
+/// for programs that use select().
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -328,7 +329,7 @@ fn allow_many_files() {
     }
 }
 
-/// Tells systemd, if it started us.
+/// Notifies systemd, if it has started this process.
 fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let text = path.to_string_lossy();

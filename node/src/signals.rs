@@ -1,7 +1,7 @@
-//! Signals that end a server. All that would end a process are caught, so that each of them drains.
+//! Signals that end a server. All signals that would end a process are caught, so that each of them drains.
 //!
-//! Not caught: SIGKILL cannot be; SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS and SIGABRT say that the process is
-//! broken; SIGPIPE and SIGXFSZ are ignored, since the write that they are about fails by itself.
+//! Not caught: SIGKILL cannot be caught. SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS and SIGABRT mean that the
+//! process is broken. SIGPIPE and SIGXFSZ are ignored, since the write that causes them fails anyway.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-/// A second signal this soon is taken for the first one: a double Ctrl-C, or SIGHUP and SIGTERM from a terminal that
-/// closes.
+/// A second signal within this time is ignored: it comes from a double Ctrl-C, or from a terminal that closes and sends
+/// SIGHUP and SIGTERM.
 const AGAIN: Duration = Duration::from_secs(1);
-/// What ends a process, besides the real-time signals.
+/// Signals whose default action ends a process, except the real-time signals.
 const ENDING: [libc::c_int; 13] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -30,7 +30,7 @@ const ENDING: [libc::c_int; 13] = [
     libc::SIGPWR,
     libc::SIGSTKFLT,
 ];
-/// What an operator sends to end a server at once. A terminal that closes while a server drains does not mean that.
+/// Signals with which an operator ends a draining server at once. SIGHUP is not one: a terminal may close meanwhile.
 const DELIBERATE: [libc::c_int; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 /// The signals that end this process.
@@ -40,18 +40,18 @@ pub struct Endings {
 }
 
 impl Endings {
-    /// Catches them from now on.
+    /// Catches the signals from now on.
     pub fn listen() -> io::Result<Endings> {
         // SAFETY: sets a disposition; no handler of ours runs.
         unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         let wanted = ENDING.into_iter().chain(libc::SIGRTMIN()..=libc::SIGRTMAX());
-        // `nohup` means it: a closed terminal is no reason to end.
+        // With `nohup`, SIGHUP is ignored, and stays so: a closed terminal must not end the server.
         let wanted = wanted.filter(|&number| number != libc::SIGHUP || !is_ignored(number));
         let signals = wanted.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
         Ok(Endings { signals: signals.collect::<io::Result<_>>()? })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> libc::c_int {
         poll_fn(|context| {
             let came = self
@@ -63,7 +63,7 @@ impl Endings {
         .await
     }
 
-    /// Waits for one that is to end the server at once, after a first one.
+    /// Waits for a second signal that is to end the server at once.
     pub async fn at_once(&mut self) {
         let first = Instant::now();
         loop {
@@ -76,7 +76,7 @@ impl Endings {
     }
 }
 
-/// Whether whoever started this process has it ignore a signal.
+/// Whether the process was started with this signal ignored.
 fn is_ignored(number: libc::c_int) -> bool {
     // SAFETY: fills a structure of ours.
     unsafe {

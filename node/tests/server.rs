@@ -1,4 +1,4 @@
-//! A real server process: first start, restart, second server, offline disks, end.
+//! Tests of a real server process: first start, restart, second server, offline disks, end.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_aerogel");
-/// Far beyond what a start takes on a loaded machine: a test that waits longer has failed.
+/// Far more than a start takes on a loaded machine: a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -29,7 +29,7 @@ impl Server {
         Server::start_told(data).0
     }
 
-    /// A server that has said that it is ready, and where it says more.
+    /// A server that has reported readiness, and the socket for its further notifications.
     fn start_told(data: &Path) -> (Server, UnixDatagram) {
         Server::start_command(data, Server::command(data))
     }
@@ -79,11 +79,11 @@ impl Drop for Server {
     }
 }
 
-/// What the server tells systemd next.
+/// The next notification to systemd.
 fn told(notices: &UnixDatagram) -> String {
     let mut text = [0; 64];
     let n = loop {
-        // A receive with a timeout is not begun again by the kernel when a stopped process goes on.
+        // The kernel does not restart a receive with a timeout when a stopped process continues.
         match notices.recv(&mut text) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             received => break received.expect("the server says how it is doing"),
@@ -119,7 +119,7 @@ fn what_was_made_survives_a_restart() {
     server.end();
 }
 
-/// The allotment of a tenant outlives the volume that it was asked for with.
+/// The allotment of a tenant survives the volume with which it was requested.
 #[test]
 fn an_allotment_is_handed_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn a_second_server_is_refused_by_name() {
     other.end();
 }
 
-/// An unmounted file system must not become empty volumes.
+/// An unmounted file system must not look like a disk without volumes.
 #[test]
 fn a_disk_that_is_not_there_is_offline_and_the_others_go_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,7 +208,7 @@ fn unusable_volumes_are_offline_and_stray_data_is_reported() {
     server.end();
 }
 
-/// A flag counts before the configuration, that before the environment.
+/// A flag takes precedence over the configuration, which takes precedence over the environment.
 #[test]
 fn whose_word_counts_for_the_directory() {
     let dir = tempfile::tempdir().unwrap();

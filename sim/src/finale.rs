@@ -65,8 +65,8 @@ impl World {
         })
     }
 
-    /// Nobody waits for anything.
-    fn is_quiet(&self) -> bool {
+    /// Nobody waits for anything, but perhaps clients that read no replies.
+    pub(crate) fn is_quiet(&self) -> bool {
         let quiet = |state| !matches!(state, State::Open | State::Leaving);
         self.links.values().all(|link| link.outstanding == 0 || link.garbage || link.manners.deaf || quiet(link.state))
     }

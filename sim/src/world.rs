@@ -259,17 +259,26 @@ impl World {
     /// Lives the whole story: work under faults, then peace, in which everything must come to an end.
     pub fn run(&mut self) -> Verdict {
         self.boot()?;
-        while self.stats.requests < self.setup.requests {
+        while self.stats.requests < self.setup.requests && !self.only_deaf_wait() {
             self.advance()?;
             self.operate()?;
         }
         self.finale()
     }
 
+    /// When something happens next.
+    fn next_at(&self) -> Option<Nanos> {
+        [self.queue.next_at(), self.disk.poll_timeout(), self.server.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Nothing happens any more, as all clients that wait for something read no replies, and nobody minds.
+    fn only_deaf_wait(&self) -> bool {
+        self.next_at().is_none() && self.disk.hung_since().is_none() && self.is_quiet()
+    }
+
     /// The next thing happens.
     pub(crate) fn advance(&mut self) -> Verdict {
-        let (planned, device) = (self.queue.next_at(), self.disk.poll_timeout());
-        let next = [planned, device, self.server.poll_timeout()].into_iter().flatten().min();
+        let next = self.next_at();
         if self.disk.hung_since().is_some_and(|since| next.is_none_or(|next| next > since + HUNG_MAX_NS)) {
             self.release_hung();
             return Ok(());
@@ -310,8 +319,7 @@ impl World {
     /// Whoever can go on has gone on: a driver that looks again, a moment later and too early, finds nothing to do.
     fn check_settled(&mut self) -> Verdict {
         let later = self.now + 1;
-        let next = [self.queue.next_at(), self.disk.poll_timeout(), self.server.poll_timeout()].into_iter().flatten();
-        if next.min().is_none_or(|next| next <= later) || !self.rng.one_in(8) {
+        if self.next_at().is_none_or(|next| next <= later) || !self.rng.one_in(8) {
             return Ok(());
         }
         self.server.handle(later, Event::Timer);

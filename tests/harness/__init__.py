@@ -1,1 +1,2 @@
-"""What the tests with real clients share: a private server, a bare NBD client, verified load, scratch file systems."""
+"""Common parts of the tests with real clients: a private server, a bare NBD client, verified load, scratch file
+systems."""

@@ -1,12 +1,12 @@
-//! For the tests of `node` and `lab`: a page of the manual shows the help as the program prints it. With
-//! `UPDATE_MANUAL=1` it is written. The commands are in the page: `<!-- help: COMMAND, COMMAND -->` before them, `<!--
-//! end -->` behind.
+//! For the tests of `node` and `lab`: checks that a page of the manual shows the help as the program prints it. With
+//! `UPDATE_MANUAL=1` the page is written. The page lists the commands between `<!-- help: COMMAND, COMMAND -->` and
+//! `<!-- end -->`.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Pages of the program `name`, which is at `path`.
+/// Checks pages of the program `name`, whose executable is at `path`.
 pub fn check(name: &str, path: &str, pages: &[&str]) {
     pages.iter().for_each(|page| check_page(name, path, page));
 }

@@ -1,4 +1,5 @@
-"""One tenant measured while another attacks: clients in processes of their own, so that neither waits for this one."""
+"""Measures one tenant while another one attacks. The clients are processes of their own, so that none waits for
+another."""
 
 import multiprocessing
 import os
@@ -10,20 +11,20 @@ import time
 
 from . import wire
 
-# The machine is idle but for this test, and the bounds are those that are aimed at.
+# Set on an idle machine: the test asserts the bounds themselves.
 TIGHT = bool(os.environ.get("AEROGEL_TEST_TIGHT"))
 GIB = 1 << 30
 BLOCK = 4096
-# A socket that does not block, over TLS or not, has nothing or takes nothing.
+# Raised by a non-blocking socket, with or without TLS, if nothing can be received or sent now.
 NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 PROCESSES = multiprocessing.get_context("fork")
-# What the attackers have in hand before the victim is measured, and how long they may take to get there.
+# The time limit for the attackers to reach their full load, before the victim is measured.
 READY_SECONDS = 60
 
 
 def pin(server_pid, elsewhere=("tls",)):
-    """Pins the server to one processor, and the clients to the others, with the server's threads of these names (TLS,
-    another disk): its scheduling is measured, not the kernel's."""
+    """Pins the server to one processor. Pins the clients, and the server's threads of these names (TLS, another
+    disk), to the others, so that the server's scheduling is measured and not the kernel's."""
     every = sorted(os.sched_getaffinity(0))
     if len(every) < 2:
         return lambda: None
@@ -36,7 +37,7 @@ def pin(server_pid, elsewhere=("tls",)):
 
 
 class Latencies:
-    """Seconds of each request, sorted."""
+    """Latencies of requests in seconds, sorted."""
 
     def __init__(self, seconds):
         self.sorted = sorted(seconds)
@@ -63,13 +64,13 @@ def _victim(connect, size, seconds, seed, result):
 
 
 def measure(connect, size, seconds):
-    """Reads of 4 KiB all over the first `size` bytes, one after the other, on one connection: their latencies."""
+    """Latencies of 4 KiB reads at random in the first `size` bytes, one at a time, on one connection."""
     ours, theirs = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=_victim, args=(connect, size, seconds, time.time_ns(), theirs))
     process.start()
     theirs.close()
     try:
-        # A request that is not answered within this time is an answer too.
+        # A request that is not answered within this time counts as a result, too.
         if not ours.poll(seconds + 60):
             raise AssertionError("the victim is not answered at all")
         return Latencies(ours.recv())
@@ -82,7 +83,7 @@ def measure(connect, size, seconds):
 
 def _work(work, *arguments):
     if TIGHT:
-        # The victim's client is what is measured: it has its processor whenever it wants it.
+        # The victim's client is measured, so it gets its processor whenever it needs it.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     work(*arguments)
 
@@ -95,8 +96,9 @@ def _spin(processor):
 
 
 class Awake:
-    """Keeps the processors of an otherwise idle machine from sleeping until the end of a `with`. One that sleeps takes
-    50 us to wake: alone a client would be measured with that, and under attack without it."""
+    """Keeps the processors of an otherwise idle machine awake until the end of a `with`. A sleeping processor takes
+    50 us to wake: otherwise the client alone would be measured with that delay, and the client under attack without
+    it."""
 
     def __enter__(self):
         spin = lambda processor: PROCESSES.Process(target=_spin, args=(processor,), daemon=True)
@@ -112,7 +114,8 @@ class Awake:
 
 
 class Attack:
-    """Attacks until the end of a `with`: `work(ready)` runs in its own process and sets `ready` once it attacks."""
+    """Attacks until the end of a `with`: `work(ready)` runs in its own process and sets `ready` when the attack has
+    begun."""
 
     def __init__(self, work, *arguments):
         self.ready = PROCESSES.Event()
@@ -127,7 +130,7 @@ class Attack:
         attacks = self.process.is_alive()
         self.process.kill()
         self.process.join()
-        # Otherwise part of the measurement was without it.
+        # Otherwise a part of the measurement was without an attack.
         assert attacks or kind, "the attack ended by itself"
 
 
@@ -137,7 +140,7 @@ def header(command, cookie, offset, length, flags=0):
 
 
 def _receive(connection):
-    """Reads what there is, and drops it: how many bytes, or None at the end."""
+    """Receives and discards what is available. Returns the number of bytes, or None at the end."""
     received = 0
     while True:
         try:
@@ -147,14 +150,14 @@ def _receive(connection):
         if part == 0:
             return None
         received += part
-        # What TLS holds decrypted no selector tells of.
+        # A selector does not know about bytes that TLS has already decrypted.
         if not getattr(connection, "pending", int)():
             return received
 
 
 def flood(ready, connect, connections, depth, choose, reads=True):
-    """Keeps `depth` requests outstanding on each connection; `choose(rng)` gives the bytes of one. Replies are read and
-    dropped, or not read at all."""
+    """Keeps `depth` requests outstanding on each connection; `choose(rng)` returns the bytes of a request. Replies
+    are read and discarded, or not read at all."""
     selector, rng = selectors.DefaultSelector(), random.Random(7)
     clients = [connect() for _ in range(connections)]
     for client in clients:
@@ -169,7 +172,7 @@ def flood(ready, connect, connections, depth, choose, reads=True):
                 received = _receive(client.socket)
                 if received is None:
                     return
-                # Replies without data: 16 bytes each.
+                # Replies without data have 16 bytes each.
                 answered, client.partial = divmod(client.partial + received, 16)
                 client.wanted += answered
             while client.wanted and len(client.unsent) < 1 << 16:
@@ -187,7 +190,7 @@ def flood(ready, connect, connections, depth, choose, reads=True):
 
 
 def connects(ready, connect, choose):
-    """Connects, sends some requests, and goes without a word, again and again."""
+    """Repeatedly connects, sends some requests, and closes the connection abruptly."""
     rng = random.Random(7)
     while True:
         clients = []

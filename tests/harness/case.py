@@ -1,4 +1,4 @@
-"""The test case that all tests with a server start from."""
+"""The base class of all tests with a server."""
 
 import os
 import threading
@@ -8,14 +8,14 @@ from . import places
 from .server import Server
 
 LOG_LINES = 30
-# Clients' libraries wait for ever: a test that takes longer than this loses its servers, and so its patience.
+# Client libraries wait for ever, so the servers of a test that takes longer than this are killed.
 TEST_SECONDS = 1800 if os.environ.get("AEROGEL_TEST_LONG") else 300
 
 
 class ServerCase(unittest.TestCase):
-    """A scratch directory per test, and servers that are gone after it."""
+    """A scratch directory per test, and servers that end with it."""
 
-    # How the servers of this class do I/O; None is the server's own choice.
+    # The reactor of this class's servers; None is the default.
     reactor = None
 
     def setUp(self):
@@ -30,7 +30,7 @@ class ServerCase(unittest.TestCase):
         self.addCleanup(watchdog.cancel)
 
     def give_up(self):
-        """Ends the servers, whatever waits for them."""
+        """Kills the servers, so that nothing waits for them any more."""
         self.overdue = True
         for server in self.servers:
             if server.process:
@@ -45,7 +45,7 @@ class ServerCase(unittest.TestCase):
         return server.start()
 
     def last_lines(self):
-        """What its servers said during this test, for the report of a failure."""
+        """The last log lines of its servers during this test, for the report of a failure."""
         told = [f"(it was given up after {TEST_SECONDS} s)"] if getattr(self, "overdue", False) else []
         for server in getattr(self, "servers", ()):
             text = server.log()[self.log_starts.get(server, 0) :]
@@ -54,7 +54,7 @@ class ServerCase(unittest.TestCase):
 
 
 class SharedServerCase(ServerCase):
-    """One server for all tests of a class: for tests that leave it as they found it."""
+    """One server for all tests of a class, for tests that leave it as they found it."""
 
     cache = "64MiB"
 
@@ -75,11 +75,11 @@ class SharedServerCase(ServerCase):
         self.addCleanup(self.alive)
 
     def alive(self):
-        """The test that brings the server down is the one that fails."""
+        """Fails the test in which the server ends."""
         self.assertIsNone(self.server.ended())
 
     def volume(self, size="64MiB", *more):
-        """A volume named after the test, deleted after it."""
+        """A volume named after the test, deleted afterwards."""
         name = self.id().rsplit(".", 1)[1][:60]
         self.server.create(name, size, *more)
         self.addCleanup(self.server.cli, "volume", "delete", name, "--yes", "--force", check=False)

@@ -1,6 +1,6 @@
-"""Databases with clients that note every commit that was acknowledged to them.
+"""Databases with clients that record every acknowledged commit.
 
-Each database has its own directory, socket and processes; no cluster of the system is touched.
+Each database has its own directory, socket and processes; clusters of the system are not touched.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ WRITERS = 3
 
 
 class Ledger:
-    """Clients that insert a number, one by one, and note it when the database has acknowledged the commit."""
+    """Clients that insert numbers one by one, and record each when the database has acknowledged the commit."""
 
     def __init__(self):
         self.acknowledged = set()
@@ -29,13 +29,13 @@ class Ledger:
         self.lock = threading.Lock()
 
     def next(self):
-        """A number that nobody has."""
+        """A number that is not in use."""
         with self.lock:
             self.last += 1
             return self.last
 
     def write(self, database):
-        """Starts the clients; they end when the database fails or goes."""
+        """Starts the clients; each ends when the database fails or ends."""
         self.clients = [subprocess.Popen(database.client(), **PIPES) for _ in range(WRITERS)]
         self.threads = [threading.Thread(target=self._one, args=(client, database)) for client in self.clients]
         for thread in self.threads:
@@ -47,7 +47,7 @@ class Ledger:
                 number = self.next()
                 client.stdin.write(database.insert(number))
                 client.stdin.flush()
-                # The client says the number after the commit; nothing is said of one that failed.
+                # The client prints the number after the commit; it prints nothing for one that failed.
                 if client.stdout.readline().strip() != str(number):
                     break
                 self.acknowledged.add(number)
@@ -55,7 +55,7 @@ class Ledger:
             pass
 
     def stop(self):
-        """Ends the clients."""
+        """Stops the clients."""
         for client in self.clients:
             client.kill()
         for thread in self.threads:
@@ -68,7 +68,7 @@ PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subproce
 
 
 class Database:
-    """What the two have in common: `mount` is the file system on the volume, `place` a directory of the host."""
+    """The common part: `mount` is the file system on the volume, `place` a directory of the host."""
 
     def __init__(self, place, mount):
         self.place, self.data = Path(place), Path(mount) / "data"
@@ -76,7 +76,7 @@ class Database:
         self.log = self.place / "database.log"
 
     def start(self):
-        """Starts it and waits for the end of its recovery."""
+        """Starts it and waits until its recovery has ended."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -86,7 +86,7 @@ class Database:
         until("the database to be ready", answers, START_SECONDS, gone=ended)
 
     def begin(self, ledger):
-        """Load, and the ledger beside it."""
+        """Starts the load and the ledger."""
         with open(self.log, "ab") as log:
             self.load = subprocess.Popen(
                 [str(part) for part in self.load_command()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -94,10 +94,10 @@ class Database:
         ledger.write(self)
 
     def kill(self):
-        """The processes of the database go at once, as in a crash; its load with them."""
+        """Kills the processes of the database at once, as in a crash, and its load with them."""
         for process in (self.load, self.process):
             if process and process.poll() is None:
-                # PostgreSQL's processes have groups of their own, and may wait for the disk.
+                # PostgreSQL's processes have groups of their own, and may be waiting for the disk.
                 children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
                 process.kill()
                 for child in children:
@@ -109,12 +109,12 @@ class Database:
         self.load = self.process = None
 
     def tail(self):
-        """Its last words."""
+        """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
 
 
 class PostgreSQL(Database):
-    """With pgbench beside the ledger. Runs as its own user, as it must."""
+    """With pgbench in addition to the ledger. It has to run as its own user."""
 
     def __init__(self, place, mount):
         super().__init__(place, mount)
@@ -127,12 +127,12 @@ class PostgreSQL(Database):
         self.connect = ["-h", str(self.place), "-U", "postgres", "-d", "postgres"]
 
     def own(self, tool, *options):
-        """A command as its user."""
+        """A command, run as its user."""
         user = [f"--reuid={self.user.pw_uid}", f"--regid={self.user.pw_gid}", "--clear-groups"]
         return ["setpriv", *user, self.bin / tool, *options]
 
     def initialise(self):
-        """An empty database with checksums, a ledger, and what pgbench needs."""
+        """Creates an empty database with checksums, a ledger, and the tables of pgbench."""
         self.data.mkdir(mode=0o700)
         os.chown(self.data, self.user.pw_uid, self.user.pw_gid)
         run(*self.own("initdb", "-k", "-A", "trust", "-U", "postgres", "-D", self.data), cwd="/", seconds=300)
@@ -157,7 +157,7 @@ class PostgreSQL(Database):
         return [self.bin / "pgbench", "-n", "-c", "4", "-T", "3600", *self.connect]
 
     def problems(self):
-        """What its own checks find."""
+        """Errors that its own checks find."""
         run(self.bin / "pg_amcheck", "--heapallindexed", *self.connect, seconds=300)
         sums = self.sql(
             "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(bbalance) FROM pgbench_branches),"
@@ -166,14 +166,14 @@ class PostgreSQL(Database):
         return [] if len(set(sums.split("|"))) == 1 else [f"pgbench's four sums differ: {sums}"]
 
 
-# What MariaDB warns of while the record is not removed yet, which it does in the background after a recovery: seen on a
-# plain directory, too.
+# MariaDB warns about records that are not removed yet, which it does in the background after a recovery. This was also
+# seen on a plain directory.
 UNPURGED = "check\tWarning\tInnoDB: Clustered index record not found"
 PURGE_SECONDS = 60
 
 
 class MariaDB(Database):
-    """With sysbench beside the ledger."""
+    """With sysbench in addition to the ledger."""
 
     def __init__(self, place, mount):
         super().__init__(place, mount)
@@ -186,7 +186,7 @@ class MariaDB(Database):
         self.bench += ["--threads=4", "--time=3600"]
 
     def initialise(self):
-        """An empty database, a ledger, and what sysbench needs."""
+        """Creates an empty database, a ledger, and the tables of sysbench."""
         options = ["--no-defaults", f"--datadir={self.data}", "--auth-root-authentication-method=normal", "--user=root"]
         run("mariadb-install-db", *options, seconds=300)
         self.start()
@@ -204,8 +204,8 @@ class MariaDB(Database):
             "--skip-networking",
             "--innodb-flush-log-at-trx-commit=1",
             "--innodb-log-file-size=16M",
-            # So large that a recovery needs one pass. With 32 MiB it needs several, and then one of some 300
-            # crashes of MariaDB 10.11.19 on a plain directory left a corrupt index.
+            # Large enough for a recovery in one pass. With 32 MiB it needs several, and then one of some 300 crashes of
+            # MariaDB 10.11.19 on a plain directory left a corrupt index.
             "--innodb-buffer-pool-size=256M",
         ]
 
@@ -223,7 +223,7 @@ class MariaDB(Database):
         return [*self.bench, "--mysql-ignore-errors=1213,1205,1020", "run"]
 
     def problems(self):
-        """What its own checks find, once the records are removed that a recovery leaves to the background."""
+        """Errors that its own checks find, after the records are removed that a recovery leaves to the background."""
 
         def complaints():
             said = self.sql("CHECK TABLE test.ledger, test.sbtest1, test.sbtest2 EXTENDED").stdout.splitlines()

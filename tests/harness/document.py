@@ -1,4 +1,4 @@
-"""What an OpenAPI document says of a JSON value. Only the words of JSON Schema that our document uses."""
+"""Checks a JSON value against an OpenAPI document, with those keywords of JSON Schema that our document uses."""
 
 TYPES = {
     "null": type(None), "boolean": bool, "string": str, "array": list, "object": dict, "integer": int, "number": float,
@@ -17,7 +17,7 @@ class Document:
         self.schemas = document["components"]["schemas"]
 
     def answer(self, method, path):
-        """The schema of what is answered with 200."""
+        """The schema of an answer with status 200."""
         return self.paths[path][method]["responses"]["200"]["content"]["application/json"]["schema"]
 
     def body(self, method, path):
@@ -25,7 +25,8 @@ class Document:
         return self.paths[path][method]["requestBody"]["content"]["application/json"]["schema"]
 
     def faults(self, value, schema, at="$"):
-        """Where a value differs from its schema, as a list of texts. Names that the schema does not have are faults."""
+        """The differences of a value from its schema, as a list of texts. Names that are not in the schema are
+        differences."""
         assert set(schema) <= WORDS, f"{at}: nothing here understands {set(schema) - WORDS}"
         if "$ref" in schema:
             return self.faults(value, self.schemas[schema["$ref"].rsplit("/", 1)[1]], at)
@@ -45,7 +46,7 @@ class Document:
         return []
 
     def faults_of_object(self, value, schema, at):
-        """The same for an object."""
+        """The differences of an object."""
         known, other = schema.get("properties", {}), schema.get("additionalProperties")
         found = [f"{at}: '{name}' is missing" for name in schema.get("required", []) if name not in value]
         for name, part in value.items():

@@ -1,4 +1,4 @@
-"""Scratch file systems, images, and what the kernel says of a device."""
+"""Scratch file systems, images, and the kernel's counters of a device."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from .wait import until
 
 
 def as_root():
-    """Skips a test that has to mount things."""
+    """Skips a test that needs to mount file systems, unless it runs as root."""
     if os.geteuid() != 0:
         raise unittest.SkipTest("needs root, to mount a file system")
 
@@ -39,13 +39,13 @@ def mounted(directory, kind, size):
 
 @contextlib.contextmanager
 def mounted_image(path, at):
-    """A file system that is there already, on a device or in a file."""
+    """Mounts an existing file system on a device or in a file."""
     as_root()
     options = "loop" if Path(path).is_file() else "rw"
 
     def mounted():
         done = run("mount", "-t", "ext4", "-o", options, path, at, check=False)
-        # Between finding a free loop device and taking it another process may take it.
+        # Another process may take a free loop device before this one does.
         assert done.returncode == 0 or "loop device" in done.stderr, f"{path} cannot be mounted: {done.stderr}"
         return done.returncode == 0
 
@@ -57,13 +57,13 @@ def mounted_image(path, at):
 
 
 def when_unused(*command):
-    """Runs mount or umount once nothing holds the file system: a ring's files are closed a little after its process
-    ended."""
+    """Runs mount or umount once the file system is not in use: the kernel closes a ring's files a little after its
+    process has ended."""
     until(f"`{' '.join(map(str, command))}` to succeed", lambda: run(*command, check=False).returncode == 0, 20)
 
 
 def diskstats(directory):
-    """The kernel's counters of the device that holds a directory, or None if it has none of its own."""
+    """The kernel's counters of the device that holds a directory; None if it has no device of its own."""
     device = os.stat(directory).st_dev
     for line in Path("/proc/diskstats").read_text().splitlines():
         fields = line.split()
@@ -81,7 +81,7 @@ def flushes(directory):
 
 
 def random_image(path, size, seed=1):
-    """A file of noise."""
+    """A file of random bytes."""
     rng = random.Random(seed)
     with open(path, "wb") as file:
         for _ in range(size >> 20):
@@ -90,7 +90,7 @@ def random_image(path, size, seed=1):
 
 
 def sparse_image(path, size, pieces, seed=2):
-    """A file of holes with some noise in it, at odd places too."""
+    """A sparse file with some random data, also at unaligned offsets."""
     rng = random.Random(seed)
     with open(path, "wb") as file:
         file.truncate(size)

@@ -1,4 +1,4 @@
-"""A machine with Debian's kernel, emulated (TCG), that reaches servers of this one at 10.0.2.2.
+"""A machine with Debian's kernel, emulated (TCG), which reaches servers on this machine at 10.0.2.2.
 
 Its file system is in memory: busybox, the tools that a test names with their libraries, and kernel modules.
 """
@@ -53,7 +53,7 @@ class Guest:
         case.addCleanup(self.process.kill)
 
     def fill(self, root, kernel, script, tools):
-        """Everything that it has."""
+        """Writes its file system."""
         for directory in ("bin", "proc", "sys", "dev", "etc", "modules"):
             (root / directory).mkdir(parents=True)
         shutil.copy(shutil.which("busybox"), root / "bin")
@@ -70,7 +70,7 @@ class Guest:
 
         def add(module):
             path = found.get(module.replace("-", "_")) or found.get(module.replace("_", "-"))
-            # What is not there is built in.
+            # Modules that are not found are built into the kernel.
             if path and path.name not in order:
                 depends = re.search(rb"\0depends=([^\0]*)\0", path.read_bytes())
                 for other in filter(None, depends.group(1).decode().split(",")):
@@ -90,12 +90,12 @@ class Guest:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def until_it_says(self, words, seconds, times=1):
-        """Waits for words on its console."""
+        """Waits for a text on its console."""
         has_said = lambda: self.said().count(words) >= times
         ended = lambda: self.process.poll() is not None and not has_said() and f"the guest ended:\n{self.tail()}"
         failed = lambda: "GUEST: failed" in self.said() and f"its script failed:\n{self.tail()}"
         until(f"the guest to say '{words}'", has_said, seconds, gone=lambda: failed() or ended())
 
     def tail(self):
-        """Its last words."""
+        """The last lines of its console."""
         return "\n".join(self.said().splitlines()[-40:])

@@ -1,9 +1,10 @@
 """Verified load: a writer that knows what a disk may hold after a crash.
 
-Each sector that is written carries its own number and a sequence number, over and over. The writer notes, per sector,
-everything it sent since the last content known to be on the medium. After a crash a sector must hold either that
-content or something sent later: an acknowledged flush (on any connection) or a FUA write moves the mark forward, and
-nothing moves it back. Contents that nobody sent (a torn sector, another sector's data, garbage) are found too.
+Each sector that is written contains its own number and a sequence number, repeatedly. The writer records, per sector,
+everything that it sent since the last content known to be on the medium. After a crash a sector must hold either that
+content or something sent later. An acknowledged flush (on any connection) or FUA write advances the content known to be
+on the medium, which never goes back. Contents that were never sent (a torn sector, another sector's data, garbage) are
+detected, too.
 """
 
 import errno
@@ -14,10 +15,10 @@ import threading
 import nbd
 
 SECTOR = 512
-# What a sector holds that was zeroed or never written.
+# The number for a sector that was zeroed or never written.
 ZERO = 0
 ZEROS = bytes(SECTOR)
-# What it holds otherwise, over and over: its own number and a sequence number.
+# The content of other sectors, repeated: the sector's number and a sequence number.
 NUMBERS = struct.Struct("<QQ")
 RANGE_SECTORS_MAX = 128
 
@@ -28,29 +29,30 @@ def content(sector, sequence):
 
 
 class Region:
-    """A run of sectors with one writer; its history is kept under a lock that the flusher takes too."""
+    """A range of sectors with one writer. Its history is protected by a lock that the flusher uses, too."""
 
     def __init__(self, first, sectors):
         self.first = first
         self.sectors = sectors
         self.lock = threading.Lock()
-        # By sector: what it may hold, oldest first. The first entry is on the medium for certain.
+        # For each sector, the contents that it may hold, oldest first. The first one is known to be on the medium.
         self.history = [[ZERO] for _ in range(sectors)]
-        # By sector: how many entries were dropped from its front, and how many are acknowledged, both since the start.
+        # For each sector, how many entries were dropped from the front, and how many are acknowledged, both since the
+        # start.
         self.dropped = [0] * sectors
         self.acknowledged = [1] * sectors
 
     def sent(self, start, count, sequence):
-        """A write or a zeroing is about to go out."""
+        """Records that a write or a zeroing is about to be sent."""
         with self.lock:
             for i in range(start, start + count):
                 self.history[i].append(sequence)
 
     def done(self, start, count, durable):
-        """It is acknowledged; `durable` if it had FUA."""
+        """Records that it was acknowledged; `durable` if it had FUA."""
         with self.lock:
             for i in range(start, start + count):
-                # One writer, one request at a time: what it sent last is what is acknowledged.
+                # One writer with one request at a time: the acknowledged content is the one sent last.
                 self.acknowledged[i] = self.dropped[i] + len(self.history[i])
                 if durable:
                     self._on_medium(i, self.acknowledged[i])
@@ -61,20 +63,20 @@ class Region:
             return list(self.acknowledged)
 
     def flushed(self, mark):
-        """Such a flush is acknowledged."""
+        """Records that such a flush was acknowledged."""
         with self.lock:
             for i, entries in enumerate(mark):
                 self._on_medium(i, entries)
 
     def _on_medium(self, i, entries):
-        """Of so many entries since the start, the last one or something later is on the medium."""
+        """Of so many entries since the start, the last one or a later one is on the medium."""
         drop = entries - 1 - self.dropped[i]
         if drop > 0:
             del self.history[i][:drop]
             self.dropped[i] += drop
 
     def check(self, data):
-        """Problems in what was read, in words. What was found is on the medium from now on."""
+        """The problems in what was read, as texts. What was found is on the medium from now on."""
         problems = []
         for i, (problem, held) in enumerate(self.compare(data)):
             problems += [problem] if problem else []
@@ -83,7 +85,7 @@ class Region:
         return problems
 
     def compare(self, data):
-        """Of each sector that was read: a problem in words or None, and the sequence number that it holds."""
+        """For each sector that was read: a problem as text or None, and the sequence number that it holds."""
         for i, history in enumerate(self.history[: len(data) // SECTOR]):
             sector = self.first + i
             found = data[i * SECTOR : (i + 1) * SECTOR]
@@ -95,14 +97,14 @@ class Region:
 
 
 def describe(found):
-    """What a sector holds, in words."""
+    """The content of a sector, as text."""
     number, sequence = NUMBERS.unpack_from(found)
     whole = "" if found == found[:16] * (SECTOR // 16) else ", torn"
     return "zeros" if not any(found) else f"(sector {number}, sequence {sequence}{whole})"
 
 
 class Load:
-    """Writers on connections of their own, each with its region, and a flusher; until stopped or cut off."""
+    """Writers with connections and regions of their own, and a flusher; they run until stopped or disconnected."""
 
     def __init__(self, size, writers=6, seed=1):
         sectors = size // SECTOR
@@ -116,7 +118,7 @@ class Load:
         self.unexpected = []
 
     def start(self, connect):
-        """Starts; `connect` gives a new handle."""
+        """Starts the writers; `connect` returns a new handle."""
         self.stopping = False
         self.seed += 1000
         works = [lambda handle, rng, region=region: self._write(handle, rng, region) for region in self.regions]
@@ -129,12 +131,12 @@ class Load:
             self.threads.append(thread)
 
     def stop(self):
-        """Lets each finish its request."""
+        """Stops the writers after their current requests."""
         self.stopping = True
         self.join()
 
     def join(self):
-        """Waits for all to end: after `stop`, or once the server is gone."""
+        """Waits until all have ended: after `stop`, or when the server has ended."""
         for thread in self.threads:
             thread.join(60)
             assert not thread.is_alive(), "a client hangs although the server is gone"
@@ -146,7 +148,7 @@ class Load:
                 work(handle, rng)
             handle.shutdown()
         except nbd.Error as error:
-            # What libnbd says when the server goes away, and what the server says when it is about to.
+            # Errors from libnbd when the server has ended, and from the server when it is about to end.
             gone = error.errnum in (errno.ESHUTDOWN, errno.ENOTCONN, errno.ECONNRESET, errno.EPIPE)
             if not (gone or handle.aio_is_dead() or handle.aio_is_closed()):
                 self.unexpected.append(str(error))
@@ -181,7 +183,7 @@ class Load:
         self.flushes += 1
 
     def check(self, handle):
-        """Reads everything; problems in words."""
+        """Reads everything; returns the problems as texts."""
         problems = list(self.unexpected)
         for region in self.regions:
             data = b"".join(

@@ -1,4 +1,4 @@
-"""Loop devices: block devices to be used raw. Few at a time, and gone after the test whatever becomes of it."""
+"""Loop devices as raw block devices: a limited number at a time, and removed after the test in any case."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from .server import run
 from .wait import until
 
 LOSETUP = "/usr/sbin/losetup"
-# A test that forgets some must not use up those of the machine.
+# A limit, so that a test that forgets to remove them does not use up those of the machine.
 LOOPS_MAX = 6
 
 
@@ -22,19 +22,19 @@ def attached():
 
 
 def needed():
-    """Skips a test where no loop device can be made."""
+    """Skips a test if no loop device can be created."""
     if os.geteuid() != 0:
         raise unittest.SkipTest("needs root, to make loop devices")
     if not Path("/dev/loop-control").exists():
         raise unittest.SkipTest("needs loop devices: /dev/loop-control is not there")
-    # What a run that was killed left behind: its scratch directory is gone, so its file is deleted.
+    # A killed run may have left devices: its scratch directory is gone, so the backing file is deleted.
     for device, file in attached().items():
         if file.startswith(str(places.TARGET)) and file.endswith("(deleted)"):
             detach(device)
 
 
 def detach(device):
-    """Lets go of a device; one in use goes when it is closed."""
+    """Detaches a device; one in use is removed when it is closed."""
     run(LOSETUP, "--detach", device, check=False)
 
 
@@ -53,25 +53,26 @@ class Loop:
         case.addCleanup(self.discard, case)
 
     def discard(self, case):
-        """The end, for servers too: they have it open."""
+        """Ends the servers that have it open, and detaches it."""
         for server in case.servers:
             server.kill()
         self.detach()
 
     def detach(self):
-        """Until it is gone. The kernel closes the files of a server's ring a little after its process ended."""
+        """Waits until it is removed. The kernel closes the files of a server's ring a little after its process has
+        ended."""
         if self.path and attached().get(self.path) == str(self.image):
             detach(self.path)
             until(f"{self.path} to be detached", lambda: attached().get(self.path) != str(self.image), 20)
         self.path = None
 
     def resize(self, size):
-        """The device becomes larger or smaller."""
+        """Changes the size of the device."""
         os.truncate(self.image, size)
         run(LOSETUP, "--set-capacity", self.path)
 
     def read(self, offset, length):
-        """What is on the device."""
+        """The content of the device."""
         with open(self.image, "rb") as file:
             file.seek(offset)
             return file.read(length)

@@ -1,4 +1,4 @@
-"""Where things are: the repository, what was built, scratch directories."""
+"""Paths: the repository, the built programs, scratch directories."""
 
 import os
 import shutil
@@ -8,18 +8,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
-# A Unix socket's path has at most 107 bytes; what is left of it below a scratch directory.
+# A Unix socket's path has at most 107 bytes; the scratch directory's path must leave room for the socket's name.
 SOCKET_PATH_BYTES = 107
 SOCKET_TAIL_BYTES = 48
 
 
 def binary():
-    """The server under test: AEROGEL_BIN, or what `make test` builds."""
+    """The server under test: AEROGEL_BIN, or the program that `make test` builds."""
     return os.environ.get("AEROGEL_BIN") or str(TARGET / "checked" / "aerogel")
 
 
 def lab():
-    """`aerogel-lab`: AEROGEL_LAB_BIN, or what `make test` builds."""
+    """`aerogel-lab`: AEROGEL_LAB_BIN, or the program that `make test` builds."""
     return os.environ.get("AEROGEL_LAB_BIN") or str(TARGET / "checked" / "aerogel-lab")
 
 

@@ -1,11 +1,11 @@
-"""A block device that records what it is told, and images of what a power cut would leave of it.
+"""A block device that records its requests, and images of what a power cut could leave of it.
 
     server under test -> (ext4 ->) loop device -> nbdfuse -> recorder.py -> image file
                                                                   |
                                                                   log of writes and flushes
 
 A crash point is any position in the log. Every write before the last flush that precedes it is on the medium. Of the
-writes since, each 512-byte sector is there or not, independently of all others.
+writes since, each 512-byte sector is on the medium or not, independently of all others.
 """
 
 import os
@@ -26,7 +26,7 @@ from .wait import until
 
 
 def needed():
-    """Skips a test where such a device cannot be made."""
+    """Skips a test if such a device cannot be created."""
     loops.needed()
     if not Path("/dev/fuse").exists():
         raise unittest.SkipTest("needs FUSE: /dev/fuse is not there")
@@ -36,34 +36,34 @@ def needed():
 
 
 class Fused:
-    """An NBD export as a loop device, by way of nbdfuse; gone with its test."""
+    """An NBD export as a loop device, by way of nbdfuse; removed after the test."""
 
     def __init__(self, case, uri, name):
         needed()
         self.case, self.name = case, name
-        # A new one each time: one whose nbdfuse ended cannot be used again.
+        # A new directory each time: one whose nbdfuse has ended cannot be used again.
         self.at = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=case.scratch))
         self.file = self.at / "disk"
         self.path = None
         case.addCleanup(self.discard)
-        # One line per request that fails: of use for a look, not for a report.
+        # nbdfuse logs one line per failed request, which is too much for a test's report.
         with open(case.scratch / f"{name}.fuse.log", "ab") as log:
             self.fuse = subprocess.Popen(["nbdfuse", str(self.file), str(uri)], stdin=subprocess.DEVNULL, stderr=log)
         until(f"nbdfuse to show {self.file}", self.file.exists, 30, gone=self.ended)
         self.path = run(loops.LOSETUP, "--find", "--show", self.file).stdout.strip()
 
     def ended(self):
-        """Why there is no such file, if nbdfuse has ended."""
+        """If nbdfuse has ended, the reason why its file does not exist."""
         status = self.fuse.poll()
         return None if status is None else f"nbdfuse exited with {status}"
 
     def detach(self):
-        """The device, the file and nbdfuse go. What has it mounted or open has to be gone already."""
+        """Removes the device, the file and nbdfuse. The device must not be mounted or open."""
         if self.path and loops.attached().get(self.path) == str(self.file):
             loops.detach(self.path)
             until(f"{self.path} to be detached", lambda: loops.attached().get(self.path) != str(self.file), 20)
         self.path = None
-        # It may have ended by itself when its connection did.
+        # It may have ended when its connection did.
         run("fusermount3", "-u", "-z", self.at, check=False)
         try:
             self.fuse.wait(20)
@@ -73,7 +73,7 @@ class Fused:
 
 
     def discard(self):
-        """The end of a test that may have left anything on it."""
+        """Cleans up after a test that may have left it mounted or open."""
         if self.path and loops.attached().get(self.path) == str(self.file):
             run("umount", "--lazy", "--all-targets", self.path, check=False)
             loops.detach(self.path)
@@ -84,7 +84,7 @@ class Fused:
 
 
 class Recorded:
-    """A loop device whose writes and flushes are recorded from a given content on."""
+    """A loop device whose writes and flushes are recorded, starting from a given content."""
 
     def __init__(self, case, size, name, prepare=lambda image: None):
         needed()
@@ -105,11 +105,11 @@ class Recorded:
         self.path = self.fused.path
 
     def position(self):
-        """Where the log ends now."""
+        """The present end of the log."""
         return os.stat(self.log).st_size
 
     def stop(self):
-        """The end of the recording."""
+        """Ends the recording."""
         if self.process.poll() is None:
             self.fused.detach()
             self.process.terminate()
@@ -117,7 +117,7 @@ class Recorded:
 
 
 class Tape:
-    """What clients did to regions, in order, each with the position of the log at that time."""
+    """The requests of clients to regions, in order, each with the position of the log at that time."""
 
     def __init__(self, position):
         self.position = position
@@ -125,12 +125,12 @@ class Tape:
         self.entries = []
 
     def note(self, region, method, arguments):
-        """Something is about to be sent, or is acknowledged."""
+        """Records that a request is about to be sent, or was acknowledged."""
         self.entries.append((self.position(), region, method, arguments))
 
 
 class TapedRegion(Region):
-    """A region whose changes are on a tape, so that its state at any position can be had again."""
+    """A region whose changes are on a tape, so that its state at any position can be restored."""
 
     def __init__(self, first, sectors, tape):
         super().__init__(first, sectors)
@@ -152,7 +152,7 @@ class TapedRegion(Region):
 
 
 class Replayed:
-    """The regions of a tape as they were at a position; positions only grow."""
+    """The regions of a tape as they were at a position. Positions only increase."""
 
     def __init__(self, tape):
         self.entries = iter(tape.entries)
@@ -160,20 +160,20 @@ class Replayed:
         self.regions = {}
 
     def advance(self, position):
-        """Everything up to a position has happened."""
+        """Applies everything up to a position."""
         while self.next and self.next[0] <= position:
             _, region, method, arguments = self.next
             getattr(self.of(region), method)(*arguments)
             self.next = next(self.entries, None)
 
     def of(self, region):
-        """What a taped region was then."""
+        """The state of a taped region at the position."""
         if region not in self.regions:
             self.regions[region] = Region(region.first, region.sectors)
         return self.regions[region]
 
     def snapshot(self, region):
-        """The same, to keep."""
+        """A copy of that state."""
         now, kept = self.of(region), Region(region.first, region.sectors)
         kept.history = [list(history) for history in now.history]
         return kept
@@ -183,12 +183,12 @@ class Log:
     """The log of a recorded device."""
 
     def __init__(self, recorded, loses=lambda number: False):
-        """`loses` plants a disk that answers a flush, given its number, and does not do it."""
+        """`loses` plants a fault: a disk that answers a flush, given its number, without performing it."""
         data = memoryview(recorded.log.read_bytes())
         self.size = os.stat(recorded.base).st_size
         self.base = recorded.base
         self.writes = []
-        # Where each entry ends, and where each flush does: that is from when on it is certain.
+        # The end of each entry, and the position from which each flush is certain.
         self.ends, self.flushes = [0], []
         at = flushes = 0
         while at < len(data):
@@ -204,8 +204,8 @@ class Log:
                 flushes += 1
 
     def images(self, points, rng, atomic=0):
-        """For each position, in ascending order: (position, the whole image). Writes that begin in the first `atomic`
-        bytes survive whole or not at all."""
+        """For each position, in ascending order: (position, the whole image). A write that begins in the first
+        `atomic` bytes survives whole or not at all."""
         durable = bytearray(self.base.read_bytes())
         done = flush = 0
         for point in sorted(points):
@@ -231,7 +231,7 @@ class Log:
 
 
 def survival(rng):
-    """Which unflushed writes survive: of each write all (True), nothing (False) or some sectors by chance (None)."""
+    """Which unflushed writes survive: for each write all (True), nothing (False) or random sectors (None)."""
     kind = rng.randrange(6)
     if kind == 0:
         return lambda: False

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""A disk that records: an NBD server whose every write and flush goes into a log before it is answered.
+"""A recording disk: an NBD server that logs each write and flush before it is answered.
 
-`recorder.py SOCKET IMAGE LOG` serves the file IMAGE on a Unix socket, one client and one request at a time. So the
-order of the log is the order in which the device worked, and what a client knows to be done is in the log.
-`recorded.py` makes crash images of it. Offers FLUSH only: what else the kernel wants it makes of writes and flushes.
+`recorder.py SOCKET IMAGE LOG` serves the file IMAGE on a Unix socket, to one client with one request at a time. So the
+order of the log is the order of the device's operations, and everything that was acknowledged is in the log.
+`recorded.py` creates crash images from it. It offers FLUSH only: the kernel expresses other operations by writes and
+flushes.
 """
 
 import os
@@ -20,7 +21,7 @@ READ, WRITE, DISCONNECT, FLUSH = 0, 1, 2, 3
 HAS_FLAGS, SEND_FLUSH = 1, 4
 EINVAL = 22
 
-# An entry of the log: what it is, where, how long; a write's bytes follow.
+# An entry of the log: kind, offset, length; for a write, its bytes follow.
 ENTRY = struct.Struct("<BQI")
 
 
@@ -37,7 +38,7 @@ def receive(client, count):
 
 
 def handshake(client, size):
-    """Any export name is the disk. Whether transmission begins."""
+    """Accepts any export name. Returns whether transmission begins."""
     client.sendall(GREETING)
     no_zeroes = struct.unpack(">I", receive(client, 4))[0] & 2
     while head := receive(client, 16):
@@ -59,7 +60,7 @@ def handshake(client, size):
 
 
 def transmission(client, image, log):
-    """Until the client leaves."""
+    """Handles requests until the client disconnects."""
     while head := receive(client, 28):
         _, _, command, cookie, offset, length = struct.unpack(">IHHQQI", head)
         error, data = 0, b""

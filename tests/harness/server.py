@@ -1,4 +1,4 @@
-"""A private server in a scratch directory: started, asked, stopped or killed."""
+"""A private server in a scratch directory: started, queried, stopped or killed."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ COMMAND_SECONDS = 60
 
 
 class Failed(Exception):
-    """A command that did not succeed: exit status and what it said."""
+    """A command that failed: exit status and output."""
 
     def __init__(self, command, done):
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
@@ -29,7 +29,7 @@ class Failed(Exception):
 
 
 def run(*command, check=True, seconds=COMMAND_SECONDS, **more):
-    """Runs a command to its end; raises `Failed` with all it said."""
+    """Runs a command to its end; raises `Failed` with its output."""
     command = [str(part) for part in command]
     more = {"stdin": subprocess.DEVNULL, "text": True, "errors": "replace", **more}
     try:
@@ -66,7 +66,7 @@ class Server:
         self.config = self.directory / f"{name}.toml"
         self.log_path = self.directory / f"{name}.log"
         self.http, self.nbd = list(http), list(nbd)
-        # By itself only where that is tested: it would take time of the disk that others measure.
+        # Automatic probes only where they are tested, since they use disk time that other tests measure.
         self.probe = probe
         self.process = None
         reactor = reactor or os.environ.get("AEROGEL_TEST_REACTOR", "")
@@ -121,32 +121,32 @@ class Server:
         return True
 
     def ended(self):
-        """Why it is gone, if it is."""
+        """Why it has ended, if it has."""
         status = self.process.poll()
         if status is None:
             return None
         return f"the server exited with {status}:\n{self.log_tail()}"
 
     def stop(self, seconds=STOP_SECONDS):
-        """SIGTERM, and its exit status."""
+        """Stops it with SIGTERM; returns its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
     def kill(self):
-        """SIGKILL, as a crash would."""
+        """Kills it with SIGKILL, as in a crash."""
         if self.process and self.process.poll() is None:
             self.process.kill()
         if self.process:
             self.process.wait()
 
     def restart(self):
-        """A clean stop and a start."""
+        """Stops it normally and starts it again."""
         status = self.stop()
         assert status == 0, f"SIGTERM ended the server with status {status}:\n{self.log_tail()}"
         return self.start()
 
     def log(self):
-        """Everything it logged."""
+        """Its whole log."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def log_tail(self, lines=30):
@@ -155,33 +155,33 @@ class Server:
 
     @property
     def pid(self):
-        """The process's number."""
+        """The process id."""
         return self.process.pid
 
     # Asking it
 
     def cli(self, *words, check=True, **more):
-        """A subcommand, for this server."""
+        """Runs a subcommand for this server."""
         first, *rest = words
         return run(self.binary, first, "--data", self.data, *rest, check=check, **more)
 
     def json(self, *words):
-        """What a subcommand says with --json."""
+        """The answer of a subcommand with --json."""
         return json.loads(self.cli(*words, "--json").stdout)
 
     def refused(self, *words):
-        """What a subcommand that must fail says."""
+        """The output of a subcommand that must fail."""
         done = self.cli(*words, check=False)
         assert done.returncode != 0, f"`aerogel {' '.join(words)}` succeeded, but was to be refused:\n{done.stdout}"
         return done.stdout + done.stderr
 
     def create(self, name, size="64MiB", *more):
-        """A volume, ready to be opened; its URI."""
+        """Creates a volume; returns its URI."""
         self.cli("volume", "create", name, size, *more)
         return self.uri(name)
 
     def uri(self, name):
-        """What a client opens."""
+        """The URI of a volume."""
         return f"nbd+unix:///{name}?socket={self.socket}"
 
     def tcp(self):
@@ -191,7 +191,7 @@ class Server:
         return host, int(port)
 
     def open(self, name, prepare=lambda handle: None):
-        """A libnbd handle. Checks of its own are off: the server is what is being tested."""
+        """A libnbd handle. Its own checks are off, since the server is tested."""
         handle = nbd.NBD()
         handle.set_strict_mode(0)
         prepare(handle)

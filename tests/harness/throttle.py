@@ -1,4 +1,4 @@
-"""A device that takes the writes of some processes slowly: they wait in the block layer."""
+"""A device that is slow for the writes of some processes: they wait in the block layer."""
 
 import os
 import unittest
@@ -7,7 +7,7 @@ from pathlib import Path
 from .server import run
 from .wait import until
 
-# Where the first version of control groups has its block controller, and where it is mounted if it is not.
+# The block controller of the first version of control groups, which is mounted here if it is not mounted yet.
 BLKIO = Path("/sys/fs/cgroup/blkio")
 
 
@@ -28,7 +28,7 @@ def needed():
 
 
 class Throttle:
-    """A control group whose members write to the device of `directory` with so many bytes a second."""
+    """A control group whose members' writes to the device of `directory` are limited to so many bytes per second."""
 
     def __init__(self, case, directory, bytes_per_second):
         needed()
@@ -43,15 +43,15 @@ class Throttle:
             raise unittest.SkipTest(f"the kernel does not throttle device {self.number}: {error}") from None
 
     def limit(self, bytes_per_second):
-        """Another limit; 0 is none."""
+        """Changes the limit; 0 removes it."""
         (self.group / "blkio.throttle.write_bps_device").write_text(f"{self.number} {bytes_per_second}")
 
     def add(self, pid):
-        """A process with all its threads."""
+        """Adds a process with all its threads."""
         (self.group / "cgroup.procs").write_text(str(pid))
 
     def empty(self):
-        """Until the last request of its members is done, and with it the group."""
+        """Waits until the last request of its members has completed, and the group can be removed."""
 
         def removed():
             try:
@@ -63,7 +63,7 @@ class Throttle:
         until(f"{self.group} to be empty", removed, 60)
 
     def discard(self):
-        """The end."""
+        """Removes it after the test."""
         if self.group.exists():
             self.limit(0)
             self.empty()

@@ -1,8 +1,8 @@
 """Transaction logs as nbd-server records them (`transactionlog`) and nbd-tester-client's integrity test replays them.
 
-A log is what went over the wire without payloads: requests (28 bytes) and simple replies (16 bytes), in network order,
-and a DISC at the end. A replay makes the contents up: each block of 512 bytes holds its number and the number of the
-request that wrote it, so that a read tells a block that is lost, old or elsewhere.
+A log contains the requests (28 bytes) and simple replies (16 bytes) of a connection without payloads, in network order,
+with a DISC at the end. A replay invents the content: each block of 512 bytes holds its number and the number of the
+request that wrote it, so that a read detects blocks that are lost, old or misplaced.
 """
 
 import random
@@ -12,12 +12,12 @@ from . import wire
 
 BLOCK = 512
 LONGEST = 254 * BLOCK
-# Requests in flight of a replay: their payloads fit into the socket buffers and the server's bound on unsent replies.
+# Outstanding requests of a replay: their payloads fit into the socket buffers and the server's limit of unsent replies.
 WINDOW = 16
 
 
 class Wrong(AssertionError):
-    """A reply that is not what the log allows."""
+    """A reply that the log does not permit."""
 
 
 def requests(log):
@@ -37,9 +37,8 @@ def requests(log):
 
 
 def recorded(seed, size, count):
-    """A log of `count` requests as a file system makes them: long writes one after the other, rewrites of a few blocks
-    again and again, a flush or FUA behind some, and few reads.
-    """
+    """A log of `count` requests like those of a file system: long sequential writes, repeated rewrites of a few
+    blocks, some of them with a flush or FUA, and few reads."""
     dice = random.Random(seed)
     blocks, cursor, log = size // BLOCK, 0, []
     hot = [dice.randrange(blocks - 8) for _ in range(64)]
@@ -81,7 +80,7 @@ class Replay:
         self.answered = 0
 
     def run(self, log):
-        """Makes all requests. Overlapping ones are in flight together only if all of them read."""
+        """Sends all requests. Overlapping ones are in flight together only if all of them read."""
         for number, (command, flags, offset, length) in enumerate(requests(log), 1):
             blocks = range(offset // BLOCK, (offset + length) // BLOCK)
             while len(self.in_flight) >= WINDOW or self._must_wait(command, blocks):

@@ -4,9 +4,9 @@ import time
 
 
 def until(what, condition, seconds=30.0, gone=None):
-    """Polls `condition` until it returns something true, and returns that.
+    """Polls `condition` until it returns a true value, and returns that value.
 
-    `gone` may return a reason for which the condition can no longer come true.
+    `gone` may return a reason why the condition cannot become true any more.
     """
     deadline = time.monotonic() + seconds
     pause = 0.001

@@ -1,4 +1,4 @@
-"""A bare NBD client: says what libraries refuse to say, or say only in one way, and stops where it likes."""
+"""A bare NBD client: it can send what libraries refuse to send, and stop at any point."""
 
 import socket
 import struct
@@ -28,12 +28,12 @@ class Wire:
     """One connection, from the greeting on."""
 
     def __init__(self, at, seconds=30, client_flags=3):
-        """At a Unix socket's path, or a TCP (host, port)."""
+        """Connects to a Unix socket's path, or to a TCP (host, port)."""
         self.socket = socket.socket(socket.AF_INET if isinstance(at, tuple) else socket.AF_UNIX)
         self.socket.settimeout(seconds)
         self.socket.connect(at if isinstance(at, tuple) else str(at))
         if isinstance(at, tuple):
-            # As all NBD clients do: without it small requests wait for acknowledgements, 40 ms each.
+            # As all NBD clients do: otherwise small requests wait for acknowledgements, 40 ms each.
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         magic, opt, self.server_flags = struct.unpack(">QQH", self.receive(18))
         assert (magic, opt) == (NBDMAGIC, IHAVEOPT), f"the greeting is {magic:x} {opt:x}"
@@ -49,7 +49,7 @@ class Wire:
         self.socket.close()
 
     def send(self, data):
-        """Bytes as they are."""
+        """Sends bytes unchanged."""
         try:
             self.socket.sendall(data)
         except ConnectionError:
@@ -70,7 +70,7 @@ class Wire:
         return b"".join(parts)
 
     def closed(self):
-        """Whether the server closes the connection without another word."""
+        """Whether the server closes the connection without sending more."""
         try:
             self.receive(1)
         except Closed:
@@ -129,7 +129,7 @@ class Wire:
     # Requests
 
     def request(self, command, offset=0, length=0, flags=0, payload=b"", magic=REQUEST):
-        """Sends a request; its cookie."""
+        """Sends a request; returns its cookie."""
         self.cookie += 1
         self.send(struct.pack(">IHHQQI", magic, flags, command, self.cookie, offset, length) + payload)
         return self.cookie
@@ -156,7 +156,7 @@ class Wire:
                 return found
 
     def ask(self, command, offset=0, length=0, flags=0, payload=b""):
-        """A request and its error (0: none); for requests without data in their reply."""
+        """Sends a request; returns its error (0: none). For requests without data in their reply."""
         cookie = self.request(command, offset, length, flags, payload)
         magic = struct.unpack(">I", self.receive(4))[0]
         if magic == SIMPLE:

@@ -119,8 +119,8 @@ impl Server {
         self.go_on(request);
     }
 
-    /// Writes what a WRITE_ZEROES does not leave to the device, a piece at a time: one that waits for frames may be cut.
-    /// True if the rest is put off: the request stands on a list then.
+    /// Writes what a WRITE_ZEROES does not leave to the device, a piece at a time: one that waits for frames may be
+    /// cut. True if the rest is put off: the request stands on a list then.
     pub(crate) fn zero_on(&mut self, request: u32) -> bool {
         while self.requests[request].active <= u32::from(self.requests[request].zeroes_range) {
             if self.work.is_spent() && self.requests[request].upcoming().is_some() {

@@ -1,19 +1,19 @@
-//! Charts of experiments, as SVG.
+//! Bar charts of experiments, as SVG.
 
 use plotters::prelude::*;
 
-/// Bars that stand together.
+/// A group of bars.
 pub struct Group {
-    /// What they are about.
+    /// The label of the group.
     pub label: String,
-    /// Their heights, one for each series.
+    /// The heights of its bars, one per series.
     pub bars: Vec<f64>,
 }
 
 /// Width of a chart, pixels: a column of text on a page.
 const WIDTH: u32 = 860;
 const HEIGHT: u32 = 370;
-/// Told apart without colour vision (Okabe and Ito).
+/// Distinguishable without colour vision (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -22,13 +22,13 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
     RGBColor(213, 94, 0),
 ];
-/// Height of the legend above the bars, where it covers none, and what a letter of it takes at most.
+/// Height of the legend above the bars, where it covers none, and the maximum width of its letters.
 const LEGEND: u32 = 30;
 const LETTER: usize = 8;
-/// Share of a group's width that is empty.
+/// The empty fraction of a group's width.
 const GAP: f64 = 0.3;
 
-/// Groups of bars with a legend, and a line across with its name.
+/// A chart of groups of bars with a legend, and a horizontal line with a label.
 pub fn bars(axis: &str, series: &[&str], groups: &[Group], line: Option<(f64, &str)>) -> Result<String, String> {
     let mut svg = String::new();
     draw(&mut svg, axis, series, groups, line)

@@ -97,7 +97,7 @@ pub struct Stage {
     out: PathBuf,
 }
 
-/// Prints what there is.
+/// Prints the list of experiments.
 pub fn list() -> ExitCode {
     for experiment in ALL {
         println!("{:24} {}", experiment.name, experiment.question);
@@ -105,7 +105,7 @@ pub fn list() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Those that are named, or all.
+/// The named experiments, or all.
 fn named(names: &[String]) -> Result<Vec<&'static Experiment>, String> {
     if names.is_empty() {
         return Ok(ALL.iter().collect());
@@ -119,7 +119,7 @@ fn named(names: &[String]) -> Result<Vec<&'static Experiment>, String> {
     names.iter().map(find).collect()
 }
 
-/// Runs one, with a progress bar.
+/// Runs one experiment, with a progress bar.
 pub fn perform(experiment: &Experiment, effort: &Effort) -> Result<Outcome, String> {
     let context = effort.context(experiment.name);
     let outcome = (experiment.run)(&context);
@@ -128,7 +128,7 @@ pub fn perform(experiment: &Experiment, effort: &Effort) -> Result<Outcome, Stri
 }
 
 impl Run {
-    /// Exit status 1 when a claim fails, 2 when something could not be done.
+    /// The exit status is 1 if a claim fails, 2 if something cannot be done.
     pub fn run(&self) -> ExitCode {
         finish(self.all())
     }
@@ -165,7 +165,7 @@ impl Run {
         if let Some(file) = &self.write {
             index::write(file, &found, &looked)?;
         }
-        // What misses is on record then, and no news.
+        // With an index, claims that fail are on record and not an error of this run.
         good |= self.check.is_some() || self.write.is_some();
         if self.json {
             println!("{}", serde_json::to_string_pretty(&results).map_err(|e| e.to_string())?);
@@ -177,7 +177,7 @@ impl Run {
 }
 
 impl Stage {
-    /// Exit status 2 when something could not be done.
+    /// The exit status is 2 if something cannot be done.
     pub fn run(&self) -> ExitCode {
         finish(self.all().map(|()| true))
     }
@@ -205,7 +205,7 @@ impl Stage {
 }
 
 impl Report {
-    /// Exit status 2 when something could not be done; which claims hold is on the page.
+    /// The exit status is 2 if something cannot be done. Which claims hold is on the page.
     pub fn run(&self) -> ExitCode {
         finish(self.all())
     }

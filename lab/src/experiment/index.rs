@@ -1,14 +1,14 @@
-//! The index of claims (`docs/claims-lab.md`): every claim of every experiment, with the figure that the record run
-//! found.
+//! The index of claims (`docs/claims-lab.md`): all claims of all experiments, with the figures of the record run.
 //!
 //! ```text
-//!   run --write docs/claims-lab.md            the record: full runs, and what a quick run finds beside them
-//!   run --quick --check docs/claims-lab.md    each change: the same claims, and figures close to the quick run's
+//! run --write docs/claims-lab.md            the record: full runs, and the figures of quick runs
+//! run --quick --check docs/claims-lab.md    for each change: the same claims, figures close to those of quick runs
 //! ```
 //!
-//! Quick runs are shorter and have one seed: they may miss what holds. So like is compared with like. A figure may
-//! differ by [`STALE`], and what held may not miss. Some claims depend on what the server decides, and are made in one
-//! of both runs only: the other has a dash. Downside: what changes by less goes unnoticed until the next record.
+//! Quick runs are shorter and have one seed, so some claims that hold in full runs fail in them. Therefore a quick run
+//! is compared with a quick run. A figure may differ by [`STALE`], and a claim that held must hold. Some claims depend
+//! on decisions of the server and occur in only one of the two runs; the column of the other has a dash. Downside:
+//! smaller changes are not noticed until the next record.
 
 use std::path::Path;
 
@@ -16,20 +16,20 @@ use super::Claim;
 
 const BEGIN: &str = "<!-- lab: begin -->\n";
 const END: &str = "<!-- lab: end -->";
-/// How far a quick run may be from the record: most claims are ratios between 0 and about 1; of larger figures, this
-/// part.
+/// How far a figure of a quick run may be from the record: for ratios between 0 and about 1, this difference; for
+/// larger figures, this fraction.
 const STALE: f64 = 0.06;
 
-/// What rounding to the digits of the index may change.
+/// The difference that rounding to the digits of the index may cause.
 const ROUNDED: f64 = 0.001;
 
 /// Claims by experiment.
 pub type Found = Vec<(&'static str, Vec<Claim>)>;
 
-/// In a column of which a claim has no figure.
+/// The column's entry for a claim without a figure.
 const NONE: &str = "-";
 
-/// The table that belongs into the index.
+/// The table of the index.
 fn table(found: &Found, quick: &Found) -> String {
     let mut table =
         String::from("| experiment | claim | asked | measured | | quick |\n| --- | --- | --- | --- | --- | --- |\n");
@@ -56,14 +56,14 @@ fn read(file: &Path) -> Result<(String, String, String), String> {
     Ok((before.into(), table.into(), after.into()))
 }
 
-/// Puts the table of full runs, and of quick ones where there are any, into the index.
+/// Writes the table of full runs, and of quick runs if there are any, into the index.
 pub fn write(file: &Path, found: &Found, quick: &Found) -> Result<(), String> {
     let (before, _, after) = read(file)?;
     let text = format!("{before}{BEGIN}{}{END}{after}", table(found, quick));
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Whether the index has these claims of quick runs with about these figures, and no others of their experiments.
+/// Checks that the index has exactly these claims of quick runs for their experiments, with about the same figures.
 pub fn check(file: &Path, found: &Found) -> Result<(), String> {
     let (_, table, _) = read(file)?;
     let rows: Vec<Vec<&str>> = table.lines().skip(2).map(|line| line.split(" | ").collect()).collect();

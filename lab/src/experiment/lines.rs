@@ -1,24 +1,24 @@
-//! Lines of experiments that sweep a setting, as SVG.
+//! Line charts of experiments that sweep a setting, as SVG.
 
 use plotters::prelude::*;
 
-/// What was measured with each value of a setting.
+/// The figures for each value of a setting.
 pub struct Line {
-    /// What it is about.
+    /// Its label.
     pub name: String,
-    /// (value of the setting, figure), by value.
+    /// (value of the setting, figure), in ascending order.
     pub points: Vec<(f64, f64)>,
-    /// What the server chooses by itself, and what comes of it.
+    /// The value that the server chooses by itself, and the figure for it.
     pub chosen: Option<(f64, f64)>,
 }
 
 const SIZE: (u32, u32) = (860, 380);
-/// Told apart without colour vision (Okabe and Ito).
+/// Distinguishable without colour vision (Okabe and Ito).
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(230, 159, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
-/// Lines over a setting on a logarithmic axis, with a line across and its name. Large points are what the server
-/// chooses.
+/// A chart of lines over a setting on a logarithmic axis, with a labelled horizontal line. Large points show the
+/// server's choice.
 pub fn lines(axes: (&str, &str), lines: &[Line], across: (f64, &str)) -> Result<String, String> {
     let mut svg = String::new();
     draw(&mut svg, axes, lines, across).map_err(|error| format!("the chart of {} cannot be drawn: {error}", axes.1))?;

@@ -1,4 +1,4 @@
-//! What tenants of experiments ask for: described streams, mixtures of them in one queue, records of a trace.
+//! Loads of tenants in experiments: described streams, mixtures of them in one queue, records of a trace.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,37 +8,37 @@ use sim::load::workload::Lane;
 use sim::load::{Generator, Op, Pace, Record, Source, Spec, Stream, Workload};
 use sim::rng::Rng;
 
-/// What a tenant asks for.
+/// The load of a tenant.
 #[derive(Clone, Debug)]
 pub enum Load {
-    /// Streams side by side, each at its own pace.
+    /// Concurrent streams, each with its own pace.
     Streams(Vec<Stream>),
-    /// Requests that go here and there.
+    /// One queue of requests to several places.
     Mixture(Mixture),
-    /// At first one, from a time on the other, at the pace of the first.
+    /// The first mixture, and from a time on the second one, at the pace of the first.
     Change(Mixture, Nanos, Mixture),
-    /// Requests of a trace. At its own times until its end; closed, it begins again. Places beyond the volume's end
-    /// come round.
+    /// Requests of a trace: at their own times until the trace ends, or closed and repeated. Offsets beyond the
+    /// volume's end wrap around.
     Trace(Arc<Vec<Record>>, Pace),
 }
 
-/// One queue of requests that each go to one of several places, by chance: a workload with a knee in its curve.
+/// One queue of requests that each go to one of several places at random: a workload with a knee in its curve.
 #[derive(Clone, Debug)]
 pub struct Mixture {
-    /// How often, and where and what. Their own paces are not used.
+    /// Weights and streams. The streams' own paces are not used.
     pub parts: Vec<(u64, Stream)>,
-    /// So many bytes from the volume's beginning are read first, one after the other: what would be in the cache after
-    /// an hour is there after a second.
+    /// This many bytes from the volume's beginning are read sequentially first, which fills the cache in a second
+    /// instead of an hour.
     pub warm_bytes: u64,
-    /// What is read is written a little later, as databases do.
+    /// Whether each block that is read is written a little later, as databases do.
     pub updates: bool,
-    /// When requests are made.
+    /// When requests are sent.
     pub pace: Pace,
 }
 
-/// A read is over, at the depths that are used here, when so many requests have been made after it.
+/// At the depths that are used here, a read is complete when this many requests were sent after it.
 const UPDATE_LAG: usize = 32;
-/// What the cache is warmed with, bytes a request.
+/// Bytes per request when the cache is warmed.
 const WARM_BYTES: u64 = 256 << 10;
 
 impl From<Stream> for Load {
@@ -48,17 +48,17 @@ impl From<Stream> for Load {
 }
 
 impl Load {
-    /// Nothing but writes: what counts of it is what reaches the medium.
+    /// Whether it only writes; then the bytes that reach the medium count.
     pub fn only_writes(&self) -> bool {
         matches!(self, Load::Streams(streams) if streams.iter().all(|stream| stream.read_ppm == 0))
     }
 
-    /// It does the same at all times, so that a second of it is worth any other.
+    /// Whether it is the same at all times, so that any second of it is equal work.
     pub fn is_steady(&self) -> bool {
         !matches!(self, Load::Trace(..) | Load::Change(..))
     }
 
-    /// It reads one thing after the other, so that the server reads ahead. What of traces does is little.
+    /// Whether it reads sequentially, so that the server reads ahead. Read-ahead for traces is negligible.
     pub fn streams(&self) -> bool {
         let streams = |stream: &Stream| stream.read_ppm > 0 && matches!(stream.place, sim::load::Place::Sequential);
         match self {
@@ -68,12 +68,12 @@ impl Load {
         }
     }
 
-    /// Its requests do not wait for answers.
+    /// Whether its requests do not wait for answers.
     pub fn is_open(&self) -> bool {
         matches!(self, Load::Trace(_, Pace::Open { .. }))
     }
 
-    /// As it is on a volume of so many bytes.
+    /// The workload on a volume of so many bytes.
     pub fn workload(&self, bytes: u64, seed: u64) -> Result<Workload, String> {
         let lane = |source: Lane| Workload::new(vec![source], 0);
         match self {
@@ -96,7 +96,7 @@ impl Load {
     }
 }
 
-/// Inside of a volume of so many bytes.
+/// Moves a record into a volume of so many bytes.
 fn within(record: Record, volume_bytes: u64) -> Record {
     Record { offset: (record.offset % volume_bytes).min(volume_bytes - record.bytes), ..record }
 }
@@ -116,7 +116,7 @@ struct Mixed {
     parts: Vec<Generator>,
     rng: Rng,
     updates: bool,
-    /// What was read and is to be written.
+    /// Records that were read and are to be written.
     read: VecDeque<Record>,
 }
 
@@ -162,7 +162,7 @@ impl Source for Mixed {
     }
 }
 
-/// One mixture, and from a time on another.
+/// One mixture, and another one from a time on.
 struct Changing {
     at_ns: Nanos,
     parts: [Mixed; 2],

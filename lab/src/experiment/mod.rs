@@ -1,15 +1,15 @@
 //! Experiments: a question, a set-up, claims with bounds, pictures. One file each, listed in [`ALL`].
 //!
 //! ```text
-//!   ALL ──► cli: list, run ──► Outcome ──► NAME.json, NAME-*.svg
-//!                                └──────► page: one HTML file that a person reads
+//! ALL ──► cli: list, run ──► Outcome ──► NAME.json, NAME-*.svg
+//!                               └──────► page: one HTML file for reading
 //! ```
 //!
 //! The engine that runs here is the one that ships, on a simulated drive, in virtual time ([`sim::bench`]). The same
-//! seeds give the same figures, on any machine, however many cores work at them.
+//! seeds give the same figures on any machine, with any number of cores.
 //!
-//! Downside: what virtual time leaves out (jitter of the network and of the processor) is left out here. The last
-//! experiment of each kind belongs to a real server.
+//! Downside: jitter of the network and of the processor does not exist in virtual time. The last experiment of each
+//! kind has to be done on a real server.
 
 pub mod chart;
 pub mod cli;
@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use insulation::stage::Stage;
 use serde::Serialize;
 
-/// All experiments, in the order in which a person reads them.
+/// All experiments, in reading order.
 pub const ALL: &[Experiment] = &[
     sharing::standalone::EXPERIMENT,
     sharing::streams::EXPERIMENT,
@@ -56,41 +56,41 @@ pub const ALL: &[Experiment] = &[
 
 /// One experiment.
 pub struct Experiment {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it asks, one sentence.
+    /// Its question, one sentence.
     pub question: &'static str,
     /// Cache, footprints, places on the disk, durations.
     pub setup: &'static str,
-    /// What the papers found.
+    /// The result in the papers.
     pub paper: &'static str,
-    /// Does it.
+    /// Runs it.
     pub run: fn(&Context) -> Result<Outcome, String>,
 }
 
-/// How to run.
+/// The parameters of a run.
 pub struct Context {
-    /// Few seeds and short runs: for each change, not for the record.
+    /// Short runs with few seeds, for each change; not for the record.
     pub quick: bool,
-    /// The seeds to run with.
+    /// The seeds.
     pub seeds: Vec<u64>,
-    /// Where real traces are, if there are any.
+    /// The directory of real traces; it may not exist.
     pub traces: PathBuf,
-    /// Where a mix is to be written down for a real server, instead of being judged.
+    /// Set if a mix is to be written for a real server, instead of being judged.
     pub stage: Option<Stage>,
-    /// Shows how far it is.
+    /// The progress bar.
     pub progress: indicatif::ProgressBar,
 }
 
-/// What an experiment found.
+/// The result of an experiment.
 #[derive(Default, Serialize)]
 pub struct Outcome {
-    /// Why it was not done, if something that it needs is not here.
+    /// Why it was not run, if something that it needs is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
     /// Statements with bounds.
     pub claims: Vec<Claim>,
-    /// Everything that was measured.
+    /// All measured values.
     pub data: serde_json::Value,
     /// SVG documents.
     #[serde(skip)]
@@ -98,47 +98,47 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// It was not done.
+    /// The result of an experiment that was not run.
     pub fn left_out(why: String) -> Outcome {
         Outcome { left_out: Some(why), ..Outcome::default() }
     }
 }
 
-/// A picture, with what it shows.
+/// A picture and its caption.
 pub struct Picture {
-    /// Part of a file's name.
+    /// The last part of its file name.
     pub name: String,
-    /// What is to be seen.
+    /// The caption.
     pub caption: String,
     /// The SVG document.
     pub svg: String,
 }
 
-/// A figure and what it has to be.
+/// A figure and its bound.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Claim {
-    /// What the figure is, with its unit.
+    /// The name of the figure, with its unit.
     pub name: String,
-    /// What it is.
+    /// The figure.
     pub value: f64,
-    /// What it has to be.
+    /// Its bound.
     pub bound: Bound,
-    /// Whether it is.
+    /// Whether the figure is within the bound.
     pub holds: bool,
 }
 
-/// What a figure has to be.
+/// The bound of a figure.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// This or more.
+    /// A minimum.
     AtLeast(f64),
-    /// This or less.
+    /// A maximum.
     AtMost(f64),
 }
 
 impl Claim {
-    /// `value` against `bound`; what is not a number never holds.
+    /// A claim of `value` against `bound`. NaN never holds.
     pub fn new(name: impl Into<String>, value: f64, bound: Bound) -> Claim {
         let holds = match bound {
             Bound::AtLeast(least) => value >= least,
@@ -148,13 +148,13 @@ impl Claim {
     }
 }
 
-/// Digits behind the point with which a figure is shown.
+/// Digits after the point with which a figure is shown.
 const DIGITS: usize = 3;
-/// With so many, what misses is seen to miss.
+/// The maximum, used if fewer digits would hide that a claim fails.
 const DIGITS_MOST: usize = 9;
 
 impl Claim {
-    /// The value, with as many digits as it takes to see whether it holds.
+    /// The value, with as many digits as are needed to see whether the claim holds.
     fn shown(&self) -> String {
         let shown = |digits: usize| format!("{:.digits$}", self.value);
         let tells = |text: &String| {
@@ -175,7 +175,7 @@ impl std::fmt::Display for Bound {
 }
 
 impl Context {
-    /// Runs `work` for each of `items` on all cores; results in the order of the items.
+    /// Runs `work` for each of `items` on all cores. The results have the order of the items.
     pub fn parallel<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
         let next = std::sync::atomic::AtomicUsize::new(0);
         self.progress.inc_length(items.len() as u64);

@@ -1,4 +1,4 @@
-//! The page: every experiment with its question, its claims, its pictures and its set-up, in one HTML file.
+//! The page: all experiments with question, claims, pictures and set-up, in one HTML file.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ figcaption { color: #555; font-size: .92rem; }
 details { color: #444; font-size: .92rem; } code { background: #f4f4f4; padding: 0 .25rem; }
 nav a { margin-right: 1rem; }";
 
-/// The page of `experiments` and what they found; `effort` says how thorough it was.
+/// The page of `experiments` and their outcomes; `effort` describes how thorough the run was.
 pub fn page(experiments: &[&Experiment], outcomes: &[Outcome], effort: &str) -> String {
     let all = || outcomes.iter().flat_map(|outcome| &outcome.claims);
     let (claims, held) = (all().count(), all().filter(|claim| claim.holds).count());

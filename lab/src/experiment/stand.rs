@@ -1,4 +1,4 @@
-//! What most experiments do: put loads on a preset, alone and together, and see what each gets.
+//! The stand of most experiments: runs loads on a preset, alone and together, and measures what each gets.
 
 use engine::Config;
 use engine::control::{Sizing, Snapshot, TenantSpec, WriteCache};
@@ -14,24 +14,24 @@ use sim::load::Stream;
 
 use super::loads::Load;
 
-/// What a load did in the time that counts.
+/// The throughput and latency of a load in the counted time.
 #[derive(Clone, Debug)]
 pub struct Rate {
     /// Requests answered.
     pub requests: u64,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes: u64,
-    /// Seconds before those that count.
+    /// The time before the counted time, seconds.
     pub warm_up_s: f64,
-    /// Seconds that count.
+    /// The counted time, seconds.
     pub seconds: f64,
-    /// Nanoseconds from intention to answer.
+    /// Time from when a request was due to its answer, nanoseconds.
     pub latency: Histogram<u64>,
-    /// Bytes in each [`BIN_NS`] since the beginning, that is from before the time that counts.
+    /// Bytes in each [`BIN_NS`] since the beginning of the run, warm-up included.
     pub bins: Vec<u64>,
 }
 
-/// What a [`Rate`] is cut into.
+/// The length of a bin of [`Rate`].
 pub const BIN_NS: Nanos = SECOND / 20;
 
 impl Rate {
@@ -55,22 +55,22 @@ impl Rate {
         self.latency.record(done.done_ns - done.request.intended_ns).expect("histograms grow");
     }
 
-    /// Requests a second.
+    /// Requests per second.
     pub fn iops(&self) -> f64 {
         self.requests as f64 / self.seconds
     }
 
-    /// Megabytes (10^6) a second.
+    /// Megabytes (10^6) per second.
     pub fn mb_s(&self) -> f64 {
         self.bytes as f64 / self.seconds / 1e6
     }
 
-    /// Milliseconds: mean, 99th percentile, maximum.
+    /// Mean, 99th percentile and maximum of latency, milliseconds.
     pub fn latency_ms(&self) -> [f64; 3] {
         [self.latency.mean(), self.latency.value_at_quantile(0.99) as f64, self.latency.max() as f64].map(|ns| ns / 1e6)
     }
 
-    /// For results.
+    /// The values for results.
     pub fn json(&self) -> serde_json::Value {
         let [mean, p99, max] = self.latency_ms();
         serde_json::json!({
@@ -80,57 +80,56 @@ impl Rate {
     }
 }
 
-/// What happened on a stand.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// By tenant that was there.
+    /// By tenant that was present.
     pub rates: Vec<Rate>,
-    /// The server when counting began.
+    /// The server's snapshot when counting began.
     pub before: Snapshot,
-    /// What it had decided of each tenant at times in between, [`Stand::looks`] of them.
+    /// The decisions on each tenant at [`Stand::looks`] moments in between.
     pub decided: Vec<Vec<Option<Sizing>>>,
-    /// The server at the end.
+    /// The server's snapshot at the end.
     pub after: Snapshot,
 }
 
-/// Where loads are run.
+/// The configuration of runs.
 #[derive(Clone, Debug)]
 pub struct Stand {
     /// The drive's preset.
     pub preset: &'static str,
-    /// The server's memory, bookkeeping included, bytes.
+    /// The server's memory, metadata included, bytes.
     pub memory: u64,
-    /// How long before counting begins.
+    /// The time before counting begins.
     pub warm_up_ns: Nanos,
-    /// How long it counts.
+    /// The counted time.
     pub counted_ns: Nanos,
-    /// How often it is asked meanwhile what the server has decided.
+    /// How often the server's decisions are sampled meanwhile.
     pub looks: u64,
-    /// What is prefetched for a sequential stream at most, bytes, 0 for nothing; `None`: what R and the disk ask for.
+    /// The maximum prefetch of a sequential stream, bytes, 0 for none; `None`: as R and the disk require.
     pub prefetch: Option<u64>,
-    /// Requests in the drive at the same time; 1 is a disk without command queueing.
+    /// Concurrent requests in the drive; 1 is a disk without command queueing.
     pub device_depth: u32,
-    /// All volumes share one partition, as in a server without partitions.
+    /// Whether all volumes share one partition, as in a server without partitions.
     pub shared_cache: bool,
-    /// Who may use the disk next.
+    /// The scheduling policy.
     pub policy: Kind,
     /// R, in thousandths.
     pub insulation_permille: u32,
-    /// The longest round.
+    /// The maximum round.
     pub round_max_ns: Nanos,
-    /// What a turn to another tenant costs, and what a stream reads: as a probe finds it ([`Stand::probed`]), or as a
-    /// server that knows nothing believes.
+    /// The cost of a context switch, as measured by a probe ([`Stand::probed`]), or the server's default.
     pub switch_ns: Nanos,
-    /// The same, bytes a second.
+    /// The rate of a stream, bytes per second, from the same source.
     pub stream_bytes_per_s: u64,
     /// Whether the drive needs slices.
     pub needs_slices: bool,
-    /// What requests cost a drive that does not.
+    /// The costs of requests on a drive that needs no slices.
     pub prices: Prices,
 }
 
 impl Stand {
-    /// 64 MiB of memory; 2 s to warm up, then 10 s (8 s when quick).
+    /// 64 MiB of memory; 2 s of warm-up, then 10 s (8 s if quick).
     pub fn new(preset: &'static str, quick: bool) -> Stand {
         Stand {
             preset,
@@ -151,7 +150,7 @@ impl Stand {
         }
     }
 
-    /// The same, with what a probe finds of the drive, as users' servers have it.
+    /// The same with the results of a probe of the drive, as on users' servers.
     pub fn probed(mut self) -> Result<Stand, String> {
         let mut profile = Profile::default();
         let options = Options { budget_ns: BUDGET_NS, seed: 1, read_only: true };
@@ -162,7 +161,7 @@ impl Stand {
         Ok(self)
     }
 
-    /// What the server's policy has to know.
+    /// The settings of the server's policy.
     pub fn settings(&self) -> Settings {
         self.config(0).policy()
     }
@@ -183,14 +182,14 @@ impl Stand {
         }
     }
 
-    /// A fresh drive.
+    /// A new drive.
     pub fn drive(&self) -> Result<Box<dyn Drive>, String> {
         let described = presets::preset(self.preset).ok_or_else(|| format!("there is no preset '{}'", self.preset))?;
         described.and_then(|drive| drive.build()).map_err(|error| format!("{}: {error}", self.preset))
     }
 
-    /// Volume `number` of `of`: spread from the outer to the inner edge, each an eighth of the disk, or less where
-    /// there are more.
+    /// Start and length of volume `number` of `of`: spread from the outer to the inner edge, each an eighth of the
+    /// disk, or less if there are more than eight.
     pub fn place(&self, number: usize, of: usize) -> Result<(u64, u64), String> {
         let disk = self.drive()?.bytes();
         let bytes = (disk / of.max(8) as u64).next_multiple_of(BLOCK) - BLOCK;
@@ -198,12 +197,13 @@ impl Stand {
         Ok((gap * number as u64 / BLOCK * BLOCK, bytes))
     }
 
-    /// All `loads` at once, those that are `None` absent; what each got. Areas are cut to the volume.
+    /// Runs all `loads` concurrently, except those that are `None`. Returns the rate of each. Areas are cut to the
+    /// volume.
     pub fn run(&self, loads: &[Option<Stream>], seed: u64) -> Result<Vec<Rate>, String> {
         let plain = TenantSpec::default();
         let actors: Vec<_> = loads.iter().map(|load| Some((plain, load.clone()?.into()))).collect();
         let shared = self.shared_cache || actors.iter().all(Option::is_some);
-        // Who is absent has a partition nevertheless, unless all are in one: what a load loses is not cache.
+        // An absent tenant keeps its partition, unless all share one, so that the other load does not gain cache.
         let (mut run, mut at) = (self.play(&actors, !shared, seed)?, 0);
         let empty = || Rate::new(self);
         let rates = actors.iter().map(|actor| {
@@ -213,8 +213,8 @@ impl Stand {
         Ok(rates.collect())
     }
 
-    /// These tenants, each with one volume and its load, those that are `None` absent: what happened. With `reserved`,
-    /// those who are absent have their partition of the cache nevertheless.
+    /// Runs these tenants, each with one volume and its load, except those that are `None`. With `reserved`, absent
+    /// tenants keep their partitions of the cache.
     pub fn play(&self, actors: &[Option<(TenantSpec, Load)>], reserved: bool, seed: u64) -> Result<Run, String> {
         let (mut tenants, mut volumes) = (Vec::new(), Vec::new());
         for (number, actor) in actors.iter().enumerate() {
@@ -251,7 +251,7 @@ impl Stand {
         }
     }
 
-    /// One of `of` loads, number `number`, alone on the bare drive, where its volume would be.
+    /// Runs load `number` of `of` alone on the bare drive, at the place of its volume.
     pub fn raw(&self, load: &Stream, number: usize, of: usize, seed: u64) -> Result<Rate, String> {
         let (start, bytes) = self.place(number, of)?;
         let mut rate = Rate::new(self);
@@ -262,24 +262,24 @@ impl Stand {
     }
 }
 
-/// A seed of its own for each load.
+/// A different seed for each load.
 fn mixed(seed: u64, number: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number as u64
 }
 
-/// One-request-after-the-other reads of 4 KiB from the beginning of the volume to its end.
+/// Sequential reads of 4 KiB, one at a time, from the beginning of the volume to its end.
 pub fn stream() -> Stream {
     use sim::load::Place;
     Stream { place: Place::Sequential, area_bytes: u64::MAX, ..Stream::default() }
 }
 
-/// Random reads of 4 KiB all over the volume, so many at a time.
+/// Random reads of 4 KiB over the whole volume, `depth` at a time.
 pub fn random(depth: u32) -> Stream {
     use sim::load::Pace;
     Stream { area_bytes: u64::MAX, pace: Pace::Closed { depth, think_ns: 0 }, ..Stream::default() }
 }
 
-/// The mean of `of` over seeds.
+/// The mean over seeds.
 pub fn mean(of: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, count) = of.into_iter().fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
     sum / f64::from(count)

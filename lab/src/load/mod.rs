@@ -1,4 +1,4 @@
-//! Descriptions of synthetic loads as people write them, turned once into [`sim::load::Spec`].
+//! Text forms of synthetic loads, parsed into [`sim::load::Spec`].
 //!
 //! In a file (TOML):
 //!
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! or on the command line, streams separated by `+`: `zipf:area=1GiB,read=70%,depth=8 + seq:at=1GiB,size=128KiB`. The
-//! keys are the same: both become a table, and the table becomes a stream in one place.
+//! keys are the same: both forms become a table, and one function converts a table to a stream.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -28,7 +28,7 @@ use crate::quantity::{decimal, share, size, time};
 /// The kinds of streams.
 const KINDS: &str = "seq, rand, zipf";
 
-/// A description, as it is in a file.
+/// The content of a description file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -41,7 +41,7 @@ fn one() -> u64 {
     1
 }
 
-/// A text, or a number that is taken as the text of it.
+/// A string, or a number that is taken as its text.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Text {
@@ -60,7 +60,7 @@ impl Text {
     }
 }
 
-/// A stream's keys.
+/// The keys of a stream.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Keys {
@@ -86,8 +86,8 @@ struct Keys {
     requests: Option<u64>,
 }
 
-/// Reads a description: a file if there is one of that name, else the short form. `volume_bytes` is what streams
-/// without an area have. `seed` replaces the description's.
+/// Reads a description: a file if there is one of that name, else the short form. `volume_bytes` is the area of streams
+/// that state none. `seed` replaces the description's seed.
 pub fn parse(text: &str, volume_bytes: Option<u64>, seed: Option<u64>) -> Result<Spec, String> {
     let file = if Path::new(text).is_file() || text.ends_with(".toml") {
         let content = std::fs::read_to_string(text).map_err(|error| format!("{text} cannot be read: {error}"))?;
@@ -107,7 +107,7 @@ fn from_toml(text: &str) -> Result<File, String> {
     toml::from_str(text).map_err(|error: toml::de::Error| error.to_string())
 }
 
-/// `kind:key=value,key=value + kind:…`
+/// Parses `kind:key=value,key=value + kind:…`.
 fn short(text: &str) -> Result<File, String> {
     let streams = text.split('+').map(|part| {
         let (kind, keys) = part.split_once(':').unwrap_or((part, ""));
@@ -124,7 +124,7 @@ fn short(text: &str) -> Result<File, String> {
     Ok(File { seed: one(), stream: streams.collect::<Result<_, _>>()? })
 }
 
-/// A value as TOML would have it without quotation marks, or a text.
+/// A value as TOML would have it without quotation marks, or else a string.
 fn value_of(text: &str) -> Value {
     if let Ok(number) = text.parse::<i64>() {
         Value::Integer(number)
@@ -155,7 +155,7 @@ fn stream(keys: &Keys, volume_bytes: Option<u64>) -> Result<Stream, String> {
     let area_bytes = area.ok_or("without a volume it needs an area, such as area=1GiB")?;
     let default = Stream::default();
     let sizes = optional(keys.size.as_ref(), sizes)?.unwrap_or(default.sizes);
-    // Alignment to the block, if the smallest request is not smaller.
+    // Offsets are aligned to the smallest request, at most to a block.
     let align = sizes.iter().map(|&(_, bytes)| bytes).min().unwrap_or(1).min(4096);
     Ok(Stream {
         place,
@@ -174,7 +174,7 @@ fn stream(keys: &Keys, volume_bytes: Option<u64>) -> Result<Stream, String> {
     })
 }
 
-/// `4KiB`, or `4KiB*3/64KiB`: sizes with weights.
+/// Parses `4KiB`, or sizes with weights such as `4KiB*3/64KiB`.
 fn sizes(text: &str) -> Result<Vec<(u64, u64)>, String> {
     let one = |part: &str| {
         let (bytes, weight) = part.split_once('*').unwrap_or((part, "1"));
@@ -196,7 +196,7 @@ fn pace(keys: &Keys) -> Result<Pace, String> {
         return Err("a stream has a rate (open), or a depth and a think time (closed)".into());
     }
     let text = rate.text();
-    // In thousandths of a request a second: slow ones are wanted too.
+    // In thousandths of a request per second, since slow rates are needed, too.
     let millis = decimal(text.trim_end_matches("/s"), 1000).filter(|&millis| millis > 0);
     let millis = millis.ok_or_else(|| format!("'{text}' is not a rate: write requests a second, as in 100/s"))?;
     let interval_ns = 1_000_000_000_000 / millis;
@@ -231,22 +231,22 @@ fn shift(keys: &Keys, start: u64, area: u64, rest: Option<u64>) -> Result<Option
     Ok(Some(Shift { every, by_bytes, within_bytes }))
 }
 
-/// Whether it ends by itself.
+/// Whether the load ends by itself.
 pub fn ends(spec: &Spec) -> bool {
     spec.streams.iter().all(|stream| stream.requests < u64::MAX || stream.stop_ns < u64::MAX)
 }
 
-/// When to end.
+/// A condition for ending a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// After so many requests.
+    /// After this many requests.
     Requests(u64),
-    /// After so many nanoseconds.
+    /// After this time, nanoseconds.
     Time(Nanos),
 }
 
 impl Limit {
-    /// All of them together: (requests, nanoseconds).
+    /// The lowest limits of a list: (requests, nanoseconds).
     pub fn least(limits: &[Limit]) -> (u64, Nanos) {
         limits.iter().fold((u64::MAX, Nanos::MAX), |(requests, ns), limit| match *limit {
             Limit::Requests(most) => (requests.min(most), ns),

@@ -1,5 +1,6 @@
 //! A small NBD client: fixed newstyle, GO, simple replies (NetworkBlockDevice/nbd, `doc/proto.md`). Each connection has
-//! a thread that writes and one that reads, so that neither waits for the other and a slow one delays nobody else.
+//! a thread for writing and one for reading, so that neither waits for the other, and a slow connection delays no other
+//! one.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -16,22 +17,22 @@ use sim::request::Request;
 
 use super::uri::{Place, Uri};
 
-/// The longest reply to an option that is believed, bytes.
+/// The longest accepted reply to an option, bytes.
 const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
 
-/// Bytes of noise that payloads are made of, over and over: they stay in the processor's cache.
+/// Bytes of the noise that payloads are repeatedly taken from; they stay in the processor's cache.
 const NOISE_BYTES: usize = 256 << 10;
 
-/// What an export is and can do.
+/// The properties of an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Export {
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// `engine::nbd::wire::export_flag`.
+    /// Flags: `engine::nbd::wire::export_flag`.
     pub flags: u16,
-    /// Offsets and lengths are multiples of this.
+    /// Offsets and lengths are multiples of this, bytes.
     pub block_bytes_min: u32,
-    /// The longest payload.
+    /// The longest payload, bytes.
     pub payload_bytes_max: u32,
 }
 
@@ -60,7 +61,7 @@ impl Socket {
     }
 
     fn shutdown(&self) {
-        // It may be closed already, by the other end.
+        // The other end may have closed it already.
         let _ = match self {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
@@ -117,7 +118,7 @@ fn handshake<S: Read + Write>(stream: &mut S, name: &str) -> anyhow::Result<Expo
     stream.write_all(&u32::from(wire::FLAG_FIXED_NEWSTYLE | no_zeroes).to_be_bytes())?;
     let mut body = (name.len() as u32).to_be_bytes().to_vec();
     body.extend(name.as_bytes());
-    // One piece of information is asked for: block sizes.
+    // One information request: block sizes.
     body.extend(1u16.to_be_bytes());
     body.extend(info::BLOCK_SIZE.to_be_bytes());
     let mut bytes = wire::IHAVEOPT.to_be_bytes().to_vec();
@@ -155,25 +156,25 @@ fn handshake<S: Read + Write>(stream: &mut S, name: &str) -> anyhow::Result<Expo
     Ok(Export { size, flags, block_bytes_min, payload_bytes_max })
 }
 
-/// What happened to a request.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// It was answered: NBD's error number, or 0.
+    /// Answered, with NBD's error number or 0.
     Done(u32),
     /// The connection ended.
     Lost(String),
 }
 
-/// News from a connection.
+/// A result from a connection.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// Which.
+    /// The number of the connection.
     pub connection: usize,
-    /// The request's cookie; meaningless if the connection ended.
+    /// The request's cookie; undefined if the connection ended.
     pub cookie: u64,
-    /// When it was read from the socket.
+    /// When the reply was read from the socket.
     pub at: Instant,
-    /// What.
+    /// The result.
     pub answer: Answer,
 }
 
@@ -184,11 +185,11 @@ pub struct Connection {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Bytes that follow the replies that are expected, by cookie.
+/// Payload bytes of the expected replies, by cookie.
 type Expected = Arc<Mutex<HashMap<u64, u32>>>;
 
 impl Connection {
-    /// Opens an export; completions go to `completions`, marked with `number`.
+    /// Opens an export. Completions are sent to `completions` with `number`.
     pub fn open(uri: &Uri, number: usize, completions: Sender<Completion>) -> anyhow::Result<(Connection, Export)> {
         let place = match &uri.place {
             Place::Tcp(at) => at.clone(),
@@ -213,9 +214,9 @@ impl Connection {
         Ok((Connection { socket, requests: Some(requests), threads: vec![writer, reader] }, export))
     }
 
-    /// Hands a request over to be written. Its payload is noise.
+    /// Queues a request for writing. Its payload is noise.
     pub fn send(&self, request: Request) {
-        // If its thread is gone, that was told as the connection's end.
+        // If its thread has ended, this was reported as the end of the connection.
         let _ = self.requests.as_ref().expect("open until it is dropped").send(request);
     }
 }
@@ -223,7 +224,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.requests = None;
-        // The writer says goodbye; the server closes; if it does not, the reader must not wait for ever.
+        // The writer disconnects and the server closes; if it does not, the reader must not wait for ever.
         let mut threads = std::mem::take(&mut self.threads).into_iter();
         let _ = threads.next().map(JoinHandle::join);
         self.socket.shutdown();
@@ -233,7 +234,7 @@ impl Drop for Connection {
 
 fn tell_lost(completions: &Sender<Completion>, connection: usize, why: &str) {
     let answer = Answer::Lost(why.into());
-    // Nobody listens any more once everything is over.
+    // The receiver may have been dropped at the end.
     let _ = completions.send(Completion { connection, cookie: 0, at: Instant::now(), answer });
 }
 
@@ -251,7 +252,7 @@ fn write_requests(socket: Socket, queue: &Receiver<Request>, expected: &Expected
             out.write_all(&noise[..part])?;
             left -= part;
         }
-        // What is waiting goes out together.
+        // Queued requests are written together.
         next = match queue.try_recv() {
             Ok(request) => Some(request),
             Err(_) => {
@@ -265,7 +266,7 @@ fn write_requests(socket: Socket, queue: &Receiver<Request>, expected: &Expected
     out.flush()
 }
 
-/// Bytes that neither compress nor are zeros: a device that looks at them gains nothing.
+/// Bytes that are neither compressible nor zeros, so that a device cannot shorten them.
 fn noise() -> Vec<u8> {
     let mut rng = sim::rng::Rng::new(1);
     (0..NOISE_BYTES / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
@@ -309,7 +310,7 @@ fn read_replies(
 mod tests {
     use super::*;
 
-    /// A server's bytes, and a place for ours.
+    /// The bytes of a server, and a buffer for the client's.
     struct Script(io::Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Script {
@@ -327,14 +328,14 @@ mod tests {
         }
     }
 
-    /// The engine's own handshake answers the client's, byte by byte as they would over a socket.
+    /// The engine's own handshake answers the client's, as it would over a socket.
     #[test]
     fn it_opens_what_our_server_exports() {
         use engine::nbd::{Export as Offered, Exports, Handshake};
         let volumes = [Offered { name: "db".into(), size: 1 << 30, ..Offered::default() }];
         let exports = Exports { volumes: &volumes, shutting_down: false };
         let ask = |name: &str| {
-            // Once to learn what the client says, once more with the server's answer to it.
+            // First to record what the client sends, then with the server's answer to it.
             let mut server = Handshake::new();
             let mut bytes = server.take_outgoing();
             let mut script = Script(io::Cursor::new(bytes.clone()), Vec::new());

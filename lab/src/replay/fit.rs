@@ -1,5 +1,5 @@
-//! Fitting requests into a volume that is smaller than what they were recorded on, and into what the server can do.
-//! What was changed is counted, so that it can be said.
+//! Fits requests into a volume that is smaller than the recorded one, and to the limits of the server. Changes are
+//! counted, so that they can be reported.
 
 use clap::ValueEnum;
 use engine::nbd::wire::{command, export_flag};
@@ -19,43 +19,43 @@ pub enum Beyond {
     Skip,
 }
 
-/// What was changed, in requests.
+/// The number of requests that were changed, by kind of change.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize)]
 pub struct Changes {
-    /// Beyond the end, and brought round.
+    /// Beyond the volume's end, and wrapped around.
     pub wrapped: u64,
-    /// Moved in proportion.
+    /// Scaled in proportion.
     pub scaled: u64,
-    /// Beyond the end, and left out.
+    /// Beyond the volume's end, and omitted.
     pub skipped: u64,
-    /// Widened to the server's smallest block.
+    /// Widened to the server's minimum block size.
     pub widened: u64,
     /// Cut to the longest payload, or to the volume.
     pub shortened: u64,
-    /// Trims, flushes and, if asked for, writes that were left out.
+    /// Trims, flushes and, if requested, writes that were omitted.
     pub left_out: u64,
 }
 
 /// The rules of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Fit {
-    /// Where to.
+    /// The export to replay on.
     pub export: Export,
-    /// What is done beyond its end.
+    /// The rule for requests beyond its end.
     pub beyond: Beyond,
-    /// Past the last byte of the trace, for [`Beyond::Scale`].
+    /// The end of the last byte in the trace, for [`Beyond::Scale`].
     pub span: u64,
-    /// Writes and trims are left out.
+    /// Whether writes and trims are omitted.
     pub reads_only: bool,
-    /// What was done.
+    /// Counts of changes.
     pub changes: Changes,
 }
 
-/// A request as it goes out: (command, offset, bytes).
+/// A request as it is sent: (command, offset, bytes).
 pub type Placed = (u16, u64, u32);
 
 impl Fit {
-    /// The request that is made instead, if any.
+    /// The request to send instead, if any.
     pub fn place(&mut self, request: &Request) -> Option<Placed> {
         let Export { size, flags, .. } = self.export;
         let (command, needs) = match request.op {
@@ -75,7 +75,7 @@ impl Fit {
         let block = u64::from(self.export.block_bytes_min);
         let room = size / block * block;
         let most = match request.op {
-            // Trims carry no payload; their length has 32 bits.
+            // A trim has no payload; its length is a 32-bit number.
             Op::Trim => u64::from(u32::MAX),
             _ => u64::from(self.export.payload_bytes_max),
         };
@@ -102,12 +102,13 @@ impl Fit {
             return None;
         }
         self.changes.wrapped += u64::from(self.beyond == Beyond::Wrap);
-        // What would reach over the end is moved before it.
+        // A request that would cross the end is moved in front of it.
         Some((command, (first % room).min(room - bytes), bytes as u32))
     }
 }
 
-/// In proportion, with the place inside of its 4 KiB block kept: alignment is a property of the load.
+/// Scales an offset in proportion; the offset inside its 4 KiB block is kept, since alignment is a property of the
+/// load.
 fn scaled(offset: u64, size: u64, span: u64) -> u64 {
     let at = (u128::from(offset) * u128::from(size) / u128::from(span)) as u64;
     at / 4096 * 4096 + offset % 4096

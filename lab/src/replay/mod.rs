@@ -1,16 +1,17 @@
-//! `aerogel-lab replay`: a trace or a described load against a live server, over NBD; or against the engine on a
+//! `aerogel-lab replay`: replays a trace or a described load on a live server over NBD, or on the engine with a
 //! simulated drive, in virtual time (`simulated`).
 //!
 //! ```text
-//!   Trace ─► Sorted ─► Lane ─┐
-//!                            ├► Workload ──next(now)──► Fit ──► Connection 0..n ──► the server
-//!   Spec ──► Generator ─ Lane┘      ▲                                │ a thread writes, a thread reads
-//!                                   └────── completed(now, id) ◄─────┘
+//! Trace ─► Sorted ─► Lane ─┐
+//!                          ├► Workload ──next(now)──► Fit ──► Connection 0..n ──► the server
+//! Spec ──► Generator ─ Lane┘      ▲                                │ a thread writes, a thread reads
+//!                                 └────── completed(now, id) ◄─────┘
 //! ```
 //!
-//! Latency counts from the moment a request was meant for, so a server that stalls pays for everything that waited, and
-//! so does a driver that is late; how late it was is reported beside it. The downside of blocking threads: wake-ups of
-//! some tens of microseconds are in every latency. To compare servers, not to measure a cache hit.
+//! Latency is measured from the moment when a request was due, so that the delays of a stalled server count for all
+//! requests that waited, and so do the driver's own delays, which are reported separately. Downside of blocking
+//! threads: every latency includes wake-ups of some tens of microseconds. The command is meant for comparing servers,
+//! not for measuring a cache hit.
 
 mod client;
 mod fit;
@@ -44,11 +45,11 @@ use crate::quantity::{decimal, show_count, size};
 use crate::trace::cli::Reading;
 use crate::trace::{Sorted, Tally, Trace, TraceError};
 
-/// The longest wait for news: a bar wants to move.
+/// The longest wait for completions, so that the progress bar moves.
 const WAIT: Duration = Duration::from_millis(100);
-/// A server that answers nothing for so long is given up.
+/// The replay is given up if the server answers nothing for this long.
 const SILENCE: Duration = Duration::from_secs(120);
-/// The most connections: two threads each.
+/// Connections at most; each has two threads.
 const CONNECTIONS_MAX: u64 = 256;
 
 /// Replay a trace, or a load that is described, on a live server over NBD or in virtual time.
@@ -109,14 +110,14 @@ fn speed(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is not a factor: write 2 for twice as fast, 0.5 for half"))
 }
 
-/// How a trace ended: seen from outside while the workload owns it.
+/// How a trace ended, readable while the workload owns the trace.
 #[derive(Default)]
 struct Ending {
     error: Option<TraceError>,
     tally: Tally,
 }
 
-/// A trace's records until one is wrong.
+/// The records of a trace, up to the first error.
 struct Feed {
     trace: Trace,
     ending: Arc<Mutex<Ending>>,
@@ -143,7 +144,7 @@ impl Drop for Feed {
 }
 
 impl Replay {
-    /// Replays, and prints what was found.
+    /// Replays, and prints the report.
     pub fn run(self) -> anyhow::Result<()> {
         let span = self.span()?;
         let ending = Arc::new(Mutex::new(Ending::default()));
@@ -154,7 +155,7 @@ impl Replay {
         self.print(&report, &ending)
     }
 
-    /// On a live server.
+    /// Replays on a live server.
     fn live(&self, uri: &Uri, span: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<Report> {
         let (news, completions) = channel();
         let mut connections = Vec::new();
@@ -202,7 +203,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Past the last byte of the trace, if that has to be known beforehand.
+    /// The end of the last byte in the trace, if it is needed in advance.
     fn span(&self) -> anyhow::Result<u64> {
         let (Some(file), Beyond::Scale) = (&self.trace, self.beyond) else { return Ok(0) };
         ensure!(file.as_os_str() != "-", "--beyond scale reads the trace twice, which the standard input cannot");
@@ -213,8 +214,8 @@ impl Replay {
         Ok(span)
     }
 
-    /// The workload, what it is, and how it is paced. The records of a trace are fitted as `fit` says; a described load
-    /// fits as it is.
+    /// The workload, its description, and its pace. The records of a trace are adapted by `fit`; a described load needs
+    /// no adaptation.
     fn workload(
         &self,
         volume_bytes: u64,
@@ -255,7 +256,7 @@ impl Replay {
     }
 }
 
-/// A lane of a trace, fitted or not.
+/// A lane of a trace, adapted or not.
 fn lane(source: impl Source + 'static, fit: Option<&Arc<Mutex<Fit>>>, pace: Pace) -> Lane {
     match fit {
         Some(fit) => Lane::of_trace(Fitted::new(source, fit.clone()), pace),
@@ -263,7 +264,7 @@ fn lane(source: impl Source + 'static, fit: Option<&Arc<Mutex<Fit>>>, pace: Pace
     }
 }
 
-/// A request that is on its way.
+/// A request in flight.
 struct Pending {
     op: Op,
     intended_ns: Nanos,
@@ -272,12 +273,12 @@ struct Pending {
     connection: usize,
 }
 
-/// Between the workload and the connections.
+/// Connects the workload with the connections.
 struct Driver {
     workload: Workload,
     fit: Fit,
     connections: Vec<Connection>,
-    /// Unanswered, by connection.
+    /// Unanswered requests by connection.
     loads: Vec<usize>,
     completions: Receiver<Completion>,
     pending: HashMap<u64, Pending>,
@@ -315,7 +316,7 @@ impl Driver {
         self.since(Instant::now())
     }
 
-    /// Until everything is made and answered.
+    /// Runs until all requests are sent and answered.
     fn run(&mut self, bar: &ProgressBar) -> anyhow::Result<()> {
         self.begun = Instant::now();
         let mut heard = self.begun;

@@ -1,4 +1,4 @@
-//! What a replay found, for people and for programs.
+//! The report of a replay, as text and as JSON.
 
 use engine::units::Nanos;
 use hdrhistogram::Histogram;
@@ -8,38 +8,38 @@ use sim::load::Op;
 use super::fit::Changes;
 use crate::quantity::{show_bytes, show_count, show_time};
 
-/// What is measured of one operation.
+/// The measurements of one operation.
 #[derive(Debug)]
 pub struct Measured {
-    /// From when a request was meant to be made to its answer, nanoseconds. What counts.
+    /// From when a request was due to its answer, nanoseconds. This is the latency that counts.
     pub latency: Histogram<u64>,
-    /// From when it was made to its answer, nanoseconds.
+    /// From when it was sent to its answer, nanoseconds.
     pub service: Histogram<u64>,
-    /// Bytes of those that succeeded.
+    /// Bytes of successful requests.
     pub bytes: u64,
-    /// Answered with an error.
+    /// Requests answered with an error.
     pub errors: u64,
 }
 
 impl Default for Measured {
     fn default() -> Measured {
-        // Three digits: 0.1 % of error at any latency, in some tens of kilobytes.
+        // Three digits: an error of 0.1 % at any latency, in some tens of kilobytes.
         let histogram = || Histogram::new(3).expect("3 digits are allowed");
         Measured { latency: histogram(), service: histogram(), bytes: 0, errors: 0 }
     }
 }
 
-/// By operation.
+/// Measurements by operation.
 #[derive(Default, Debug)]
 pub struct Measurements([Measured; 4]);
 
 impl Measurements {
-    /// Those of an operation.
+    /// The measurements of an operation.
     pub fn of(&mut self, op: Op) -> &mut Measured {
         &mut self.0[op as usize]
     }
 
-    /// What there is to report of them, after so many nanoseconds; what else there is to say is empty.
+    /// A report of the measurements after this many nanoseconds; its other fields are empty.
     pub fn report(&self, elapsed_ns: Nanos) -> Report {
         let [reads, writes, trims, flushes] =
             [Op::Read, Op::Write, Op::Trim, Op::Flush].map(|op| Operation::of(&self.0[op as usize]));
@@ -64,7 +64,7 @@ impl Measurements {
     }
 }
 
-/// What `replay --json` prints; the text says the same.
+/// The output of `replay --json`; the text has the same content.
 #[derive(Clone, Default, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say what the manual says")]
 pub struct Report {
@@ -79,7 +79,7 @@ pub struct Report {
     pub bytes_per_second: f64,
     pub errors: u64,
     pub outstanding_max: usize,
-    /// How late requests were made at the 99th percentile and at most: the driver's own share of the latency.
+    /// How late requests were sent, 99th percentile and maximum: the driver's own part of the latency.
     pub late_p99_ns: u64,
     pub late_max_ns: u64,
     pub changes: Changes,
@@ -89,7 +89,7 @@ pub struct Report {
     pub flushes: Option<Operation>,
 }
 
-/// Of one operation.
+/// The values of one operation.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Operation {
@@ -100,7 +100,7 @@ pub struct Operation {
     pub service: Percentiles,
 }
 
-/// Of nanoseconds.
+/// Percentiles, nanoseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Percentiles {
@@ -138,7 +138,7 @@ impl Percentiles {
 }
 
 impl Operation {
-    /// None if there was none.
+    /// `None` if there were no requests.
     pub fn of(measured: &Measured) -> Option<Operation> {
         let requests = measured.latency.len() + measured.errors;
         (requests > 0).then(|| Operation {
@@ -152,7 +152,7 @@ impl Operation {
 }
 
 impl Report {
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut lines = vec![
             ("replayed", format!("{}, {}, connections: {}", self.what, self.mode, self.connections)),

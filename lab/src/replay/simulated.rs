@@ -1,6 +1,6 @@
-//! Replay in virtual time: the engine on a simulated drive ([`sim::bench`]), one volume over all of it.
+//! Replay in virtual time: the engine on a simulated drive ([`sim::bench`]), with one volume on the whole drive.
 //!
-//! An hour of a trace takes seconds, and the same trace gives the same figures. Nothing here is late but the server.
+//! An hour of a trace takes seconds, and the same trace gives the same figures. The driver is never late here.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,17 +18,17 @@ use super::report::{Measurements, Report};
 use super::{Ending, Replay};
 use crate::quantity::show_bytes;
 
-/// How much virtual time passes between looks at the load.
+/// Virtual time between progress updates.
 const STEP_NS: Nanos = 10 * SECOND;
 
-/// Records, fitted into the volume.
+/// Records, adapted to the volume.
 pub struct Fitted {
     source: Box<dyn Source>,
     fit: Arc<Mutex<Fit>>,
 }
 
 impl Fitted {
-    /// Those of `source`.
+    /// The adapted records of `source`.
     pub fn new(source: impl Source + 'static, fit: Arc<Mutex<Fit>>) -> Fitted {
         Fitted { source: Box::new(source), fit }
     }
@@ -48,7 +48,7 @@ impl Source for Fitted {
 }
 
 impl Replay {
-    /// On a simulated drive.
+    /// Replays on a simulated drive.
     pub(super) fn simulated(&self, disk: &str, span: u64, ending: &Arc<Mutex<Ending>>) -> anyhow::Result<Report> {
         let drive = crate::disk::build(disk)?;
         let size = drive.bytes() / BLOCK * BLOCK;
@@ -72,7 +72,7 @@ impl Replay {
                 measured.errors += u64::from(done.failed);
                 if !done.failed {
                     measured.bytes += if done.request.op == Op::Flush { 0 } else { done.request.bytes };
-                    // Three digits hold any latency that fits 64 bits.
+                    // With three digits, any 64-bit latency is in range.
                     measured.latency.record(latency_ns).unwrap_or_default();
                     measured.service.record(latency_ns).unwrap_or_default();
                 }

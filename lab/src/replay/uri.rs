@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// NBD's own port.
+/// The registered port of NBD.
 const PORT: u16 = 10809;
 
-/// Where an export is.
+/// The address of an export.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Uri {
-    /// As it was written.
+    /// The text of the URI.
     pub text: String,
-    /// The server.
+    /// The address of the server.
     pub place: Place,
-    /// The export.
+    /// The name of the export.
     pub name: String,
 }
 
@@ -51,7 +51,7 @@ impl FromStr for Uri {
     }
 }
 
-/// `%2F` and the like made plain.
+/// Decodes percent-encoding, such as `%2F`.
 fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

@@ -11,7 +11,7 @@ use super::{Format, Losses, Names, Report, Summary, Trace, Writer, report, svg};
 use crate::load::Limit;
 use crate::quantity::{show_count, show_time, size, time};
 
-/// Devices that an error names.
+/// Devices that an error message lists at most.
 const DEVICES_SHOWN: u32 = 20;
 
 /// Look at traces of block I/O, convert them, and make them up
@@ -67,14 +67,14 @@ impl Reading {
         Ok(trace.with_device(self.device.clone()))
     }
 
-    /// For an error: where there is none, and where there would be.
+    /// For an error message: where no request was found, and which devices there are.
     fn place(&self, shown: &str, trace: &Trace) -> String {
         let Some(device) = &self.device else { return format!("in {shown}") };
         let names = (0..DEVICES_SHOWN).filter_map(|number| trace.names().name(number)).collect::<Vec<_>>();
         format!("of device '{device}' in {shown}; its devices: {}", names.join(" "))
     }
 
-    /// What it is read as.
+    /// The format that a file is read as.
     pub fn format(&self, path: &Path) -> anyhow::Result<Format> {
         Ok(self.format.map_or_else(|| Format::of(path), Ok)?)
     }
@@ -118,7 +118,7 @@ struct Make {
 }
 
 impl TraceArgs {
-    /// Does what was asked for.
+    /// Executes the command.
     pub fn run(self) -> anyhow::Result<()> {
         match self.verb {
             Verb::Info(info) => info.run(),
@@ -157,7 +157,7 @@ impl Convert {
         let to = written_format(&self.to, self.to_format)?;
         let shown = self.from.display().to_string();
         let mut trace = self.reading.open(&self.from)?;
-        // Before anything is replaced, there has to be something to write.
+        // The file is replaced only if there is a first record to write.
         let first = match trace.next() {
             Some(first) => first.with_context(|| format!("in {shown}"))?,
             None => bail!("there is no request {}", self.reading.place(&shown, &trace)),
@@ -218,7 +218,7 @@ fn written_format(path: &Path, asked: Option<Format>) -> anyhow::Result<Format> 
     Ok(format)
 }
 
-/// Says what was written, and what the format could not say.
+/// Prints what was written, and what the format cannot represent.
 fn tell(path: &Path, to: Format, records: u64, losses: &Losses) {
     let written = records - losses.left_out.values().sum::<u64>();
     println!("{}: {} requests ({to})", path.display(), show_count(written));

@@ -1,4 +1,4 @@
-//! Compressed files, told by their first bytes, not by their names.
+//! Compressed files, recognised by their first bytes instead of their names.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use anyhow::Context;
 
-/// What compressed files are called.
+/// Extensions of compressed files.
 pub const EXTENSIONS: [&str; 3] = [".gz", ".xz", ".zst"];
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const XZ: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
-/// Memory that an xz file may ask for: what its strongest preset (-9) needs, and then some.
+/// Memory limit for decoding xz: what its strongest preset (-9) needs, and some more.
 const XZ_MEMORY_BYTES_MAX: u64 = 128 << 20;
 
-/// The plain bytes of `file`.
+/// The uncompressed bytes of `file`.
 pub fn reader(file: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
     let mut file = BufReader::with_capacity(64 << 10, file);
     let mut magic = Vec::new();
-    // What is asked of a pipe may come in parts.
+    // A pipe may deliver the bytes in parts.
     file.by_ref().take(XZ.len() as u64).read_to_end(&mut magic)?;
     let bytes = io::Cursor::new(magic.clone()).chain(file);
     Ok(if magic.starts_with(GZIP) {
@@ -34,9 +34,9 @@ pub fn reader(file: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + 
     })
 }
 
-/// A file to write to, compressed as its name says.
+/// An output file, compressed according to its name.
 pub enum Out {
-    /// As it is.
+    /// Uncompressed.
     Plain(BufWriter<File>),
     /// gzip.
     Gzip(flate2::write::GzEncoder<BufWriter<File>>),
@@ -47,7 +47,7 @@ pub enum Out {
 }
 
 impl Out {
-    /// For `file`, which is called `path`.
+    /// An output for `file`, whose name is `path`.
     fn new(file: File, path: &Path) -> io::Result<Out> {
         let file = BufWriter::new(file);
         Ok(match path.extension().and_then(|extension| extension.to_str()) {
@@ -58,8 +58,8 @@ impl Out {
         })
     }
 
-    /// Writes a file by `fill`, all or nothing: under another name first, so that a failure leaves what was there. What
-    /// is no ordinary file (a pipe) is written to directly.
+    /// Writes a file with `fill`, all or nothing: under a temporary name first, so that a failure keeps an existing
+    /// file. Anything but a regular file (a pipe) is written directly.
     pub fn create<T>(path: &Path, fill: impl FnOnce(Out) -> anyhow::Result<(Out, T)>) -> anyhow::Result<T> {
         let cannot = || format!("{} cannot be written", path.display());
         let is_special = std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
@@ -75,13 +75,13 @@ impl Out {
         };
         write().inspect_err(|_| {
             if !is_special {
-                // It may not even have been made.
+                // It may not have been created.
                 let _ = std::fs::remove_file(&part);
             }
         })
     }
 
-    /// Writes what is left.
+    /// Writes the remaining bytes.
     fn finish(self) -> io::Result<()> {
         match self {
             Out::Plain(file) => file,

@@ -1,4 +1,4 @@
-//! The formats by name and by extension.
+//! The trace formats by name and by extension.
 
 use std::fmt;
 use std::path::Path;
@@ -7,31 +7,31 @@ use std::str::FromStr;
 use super::compression;
 use super::read::TraceError;
 
-/// A format of traces.
+/// A trace format.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Format {
-    /// blkreplay's loads.
+    /// Loads of blkreplay.
     Blkreplay,
-    /// VMware's vscsi captures, version 1 or 2, binary.
+    /// vscsi captures of VMware, version 1 or 2, binary.
     Vscsi,
-    /// DiskSim's ASCII traces.
+    /// ASCII traces of DiskSim.
     Disksim,
-    /// Microsoft Research Cambridge's CSV.
+    /// CSV of Microsoft Research Cambridge.
     Msr,
-    /// The Storage Performance Council's traces, as at UMass.
+    /// Traces of the Storage Performance Council, as published by UMass.
     Spc,
-    /// Text of blkparse: Q events, what was asked of the block layer.
+    /// Text of blkparse: Q events, the requests to the block layer.
     BlkparseQ,
-    /// Text of blkparse: D events, what was issued to the device.
+    /// Text of blkparse: D events, the requests issued to the device.
     BlkparseD,
-    /// fio's iolog, written as version 2; read as what its first line says.
+    /// iolog of fio, written as version 2; the version to read follows from the first line.
     Iolog2,
-    /// fio's iolog, written as version 3; read as what its first line says.
+    /// iolog of fio, written as version 3; the version to read follows from the first line.
     Iolog3,
 }
 
 impl Format {
-    /// All of them: (format, name, extensions).
+    /// All formats: (format, name, extensions).
     pub const ALL: [(Format, &'static str, &'static [&'static str]); 9] = [
         (Format::Blkreplay, "blkreplay", &["load"]),
         (Format::Vscsi, "vscsi", &["vscsi", "vscsitrace"]),
@@ -49,7 +49,7 @@ impl Format {
         Format::ALL.iter().find(|(format, ..)| *format == self).map_or("", |(_, name, _)| name)
     }
 
-    /// The format of a file by its extension; one of compression before it is passed over.
+    /// The format of a file by its extension; a compression extension after it is ignored.
     pub fn of(path: &Path) -> Result<Format, TraceError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         let plain = compression::EXTENSIONS.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
@@ -61,7 +61,7 @@ impl Format {
             .ok_or_else(|| TraceError::UnknownFormat { path: path.to_owned() })
     }
 
-    /// The list for error messages and help.
+    /// The list of names, for error messages and help.
     pub fn list() -> String {
         let one = |(_, name, extensions): &(Format, &str, &[&str])| match extensions {
             [] => (*name).to_owned(),

@@ -1,18 +1,18 @@
-//! A trace in the terminal: rates over time, and which places were touched when.
+//! A picture of a trace for the terminal: rates over time, and offsets over time.
 
 use engine::units::Nanos;
 
 use super::Summary;
 use crate::quantity::{show_bytes, show_count, show_time};
 
-/// Columns of the pictures: what fits into 80 with the scale beside it.
+/// Columns of the pictures, which fit into 80 together with the scale.
 const COLUMNS: usize = 64;
 const RATE_ROWS: usize = 4;
 const PLACE_ROWS: usize = 12;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 
-/// Requests a second over time, and places over time.
+/// Draws requests per second over time, and offsets over time.
 pub fn draw(summary: &Summary) -> String {
     if summary.duration_ns() == 0 || summary.requests() == 0 {
         return String::new();
@@ -29,7 +29,7 @@ pub fn draw(summary: &Summary) -> String {
     text
 }
 
-/// Mean reads, and writes and others, a second in each column.
+/// Mean reads per second, and mean other requests per second, in each column.
 fn rates(summary: &Summary) -> [Vec<f64>; 2] {
     let mut rates = [vec![0.0; COLUMNS], vec![0.0; COLUMNS]];
     let (Some((&first, _)), Some((&last, _))) = (summary.seconds.first_key_value(), summary.seconds.last_key_value())
@@ -46,7 +46,7 @@ fn rates(summary: &Summary) -> [Vec<f64>; 2] {
     rates
 }
 
-/// Bars of [`RATE_ROWS`] lines, with the largest value beside them.
+/// Bars of [`RATE_ROWS`] lines, with the largest value next to them.
 fn bars(name: &str, values: &[f64]) -> String {
     let most = values.iter().copied().fold(0.0, f64::max);
     let mut text = String::new();
@@ -58,7 +58,7 @@ fn bars(name: &str, values: &[f64]) -> String {
         };
         let cell = |&value: &f64| {
             let eighths = if most > 0.0 { value / most * (RATE_ROWS * 8) as f64 } else { 0.0 };
-            // Anything above nothing is seen.
+            // Any value above 0 is visible.
             let eighths = if value > 0.0 { eighths.max(1.0) } else { 0.0 };
             EIGHTHS[(eighths - (row * 8) as f64).clamp(0.0, 8.0) as usize]
         };
@@ -67,7 +67,7 @@ fn bars(name: &str, values: &[f64]) -> String {
     text
 }
 
-/// Where in the span requests went, when: darker is more.
+/// The distribution of offsets over time: darker means more requests.
 fn places(summary: &Summary) -> String {
     let mut cells = vec![[0u32; COLUMNS]; PLACE_ROWS];
     let (span, duration) = (u128::from(summary.highest - summary.lowest), u128::from(summary.duration_ns()) + 1);
@@ -86,7 +86,7 @@ fn places(summary: &Summary) -> String {
             6 => "place".into(),
             _ => String::new(),
         };
-        // By the root: by itself, a few hot places would leave the rest blank.
+        // Shaded by the square root: otherwise a few hot places would leave the rest blank.
         let shade = |&count: &u32| SHADES[((f64::from(count) / most).sqrt() * 4.0).ceil() as usize];
         text += &format!("{label:>11} │{}\n", cells.iter().map(shade).collect::<String>().trim_end());
     }

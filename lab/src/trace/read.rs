@@ -1,4 +1,4 @@
-//! Reading a trace record by record, and the account of what was not a record.
+//! Reading a trace record by record, with counts of what was not a record.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -12,13 +12,13 @@ use super::formats::{self, Line, LineFormat, vscsi::Vscsi};
 use super::{Format, checked, compression};
 use crate::quantity::show_count;
 
-/// Broken lines that are kept with their reasons.
+/// Broken lines whose reasons are kept.
 const BROKEN_KEPT: usize = 5;
-/// So many broken lines, more than there are records, and the rest is not read: this is no trace.
+/// Reading stops after this many broken lines if they outnumber the records: the file is not a trace.
 const BROKEN_MAX: u64 = 1000;
-/// The longest line, bytes; longer ones are broken, and are read past.
+/// The longest line, bytes. Longer ones are broken, and skipped.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// The most devices of a trace: each has a name that is kept.
+/// Devices of a trace at most, since each name is kept.
 const DEVICES_MAX: usize = 1 << 16;
 /// The longest notice that is kept, bytes.
 const NOTICE_BYTES_MAX: usize = 16 << 10;
@@ -26,42 +26,42 @@ const NOTICE_BYTES_MAX: usize = 16 << 10;
 /// Why a trace cannot be read, or not to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// Neither the extension nor an option says what it is.
+    /// Neither the extension nor an option names the format.
     #[error("what format '{path}' has is not known: give --format, one of {list}",
         path = path.display(), list = Format::list())]
     UnknownFormat {
         /// The file.
         path: PathBuf,
     },
-    /// No such file, or not for us.
+    /// The file does not exist or cannot be opened.
     #[error("'{path}' cannot be opened", path = path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The medium, or the compression, is broken.
+    /// A read error, or an error in the compressed data.
     #[error("reading stopped after {records} requests")]
     Read {
-        /// How many there were before.
+        /// Records before the error.
         records: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// More lines are broken than not.
+    /// Most lines are broken.
     #[error(
         "this is no {format} trace: {broken} broken lines beside {records} requests, the first at {first}",
         broken = show_count(*broken), records = show_count(*records)
     )]
     MostlyBroken {
-        /// What it was read as.
+        /// The format that it was read as.
         format: Format,
-        /// Lines that are broken.
+        /// Broken lines.
         broken: u64,
-        /// Lines that are not.
+        /// Records.
         records: u64,
-        /// The first broken one.
+        /// The first broken line.
         first: Broken,
     },
 }
@@ -69,7 +69,7 @@ pub enum TraceError {
 /// A line that should have been a request.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Broken {
-    /// Its number, from 1; of binary formats, the number of the record.
+    /// Its number, from 1; in binary formats, the number of the record.
     pub line: u64,
     /// What is wrong with it.
     pub reason: String,
@@ -81,7 +81,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// What was read.
+/// Counts of what was read.
 #[derive(Clone, Default, Debug)]
 pub struct Tally {
     /// Lines, or binary records.
@@ -90,11 +90,11 @@ pub struct Tally {
     pub records: u64,
     /// Broken lines.
     pub broken: u64,
-    /// The first few of them.
+    /// The first broken lines.
     pub first_broken: Vec<Broken>,
-    /// What was left out on purpose, by its kind.
+    /// What was omitted on purpose, by kind.
     pub left_out: BTreeMap<&'static str, u64>,
-    /// The text before the first request, if the format has such: copyright and terms.
+    /// The text before the first request, if the format has it: copyright and terms.
     pub notice: String,
 }
 
@@ -106,7 +106,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of a name, a new one if it is new.
+    /// The number of a name; a new name gets a new number.
     pub fn number(&mut self, name: &str) -> Result<u32, String> {
         if let Some(&number) = self.numbers.get(name) {
             return Ok(number);
@@ -120,17 +120,17 @@ impl Names {
         Ok(number)
     }
 
-    /// The name of a number, if the trace gave one.
+    /// The name of a number, if the trace has one.
     pub fn name(&self, number: u32) -> Option<&str> {
         self.names.get(number as usize).map(String::as_str)
     }
 
-    /// How many there are.
+    /// The number of devices.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// There are none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
@@ -141,7 +141,7 @@ enum Parser {
     Vscsi(Vscsi),
 }
 
-/// A trace that is being read: an iterator over its records, in the file's order.
+/// A trace that is being read: an iterator over its records, in the order of the file.
 pub struct Trace {
     format: Format,
     input: Box<dyn BufRead + Send>,
@@ -149,13 +149,13 @@ pub struct Trace {
     line: Vec<u8>,
     names: Names,
     tally: Tally,
-    /// The only device that is wanted.
+    /// The only device to read, if set.
     device: Option<String>,
     ended: bool,
 }
 
 impl Trace {
-    /// Opens a file; without a format its extension says what it is. `-` is the standard input.
+    /// Opens a file. Without a format, the extension determines it. `-` is the standard input.
     pub fn open(path: &Path, format: Option<Format>) -> Result<Trace, TraceError> {
         let format = format.map_or_else(|| Format::of(path), Ok)?;
         let failed = |source| TraceError::Open { path: path.to_owned(), source };
@@ -176,17 +176,17 @@ impl Trace {
         Ok(Trace { format, input, parser, line: Vec::new(), names, tally, device: None, ended: false })
     }
 
-    /// What was read so far.
+    /// Counts so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// The devices that appeared so far.
+    /// Devices so far.
     pub fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Read-ahead requests count as reads (see `formats/blkreplay.rs`).
+    /// Sets whether read-ahead requests count as reads (see `formats/blkreplay.rs`).
     pub fn with_read_ahead(mut self, wanted: bool) -> Trace {
         if let Parser::Lines(lines) = &mut self.parser {
             lines.want_read_ahead(wanted);
@@ -194,7 +194,7 @@ impl Trace {
         self
     }
 
-    /// Only the requests of one device; those of others are left out and counted.
+    /// Reads only the requests of one device; those of others are omitted and counted.
     pub fn with_device(self, device: Option<String>) -> Trace {
         Trace { device, ..self }
     }
@@ -203,7 +203,7 @@ impl Trace {
         self.device.is_some() && self.device.as_deref() != self.names.name(record.stream)
     }
 
-    /// What the next line, or binary record, is; `None` at the end.
+    /// The meaning of the next line or binary record; `None` at the end.
     fn step(&mut self) -> io::Result<Option<Result<Line, String>>> {
         match &mut self.parser {
             Parser::Vscsi(vscsi) => {
@@ -299,7 +299,7 @@ impl Iterator for Trace {
     }
 }
 
-/// Reads past the rest of a line, without keeping it.
+/// Skips the rest of a line.
 fn skip_line(input: &mut dyn BufRead) -> io::Result<()> {
     loop {
         let bytes = input.fill_buf()?;

@@ -1,4 +1,4 @@
-//! A summary as people and programs read it.
+//! The summary of a trace, as text and as JSON.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::read::Broken;
 use super::{Summary, Tally};
 use crate::quantity::{show_bytes, show_count, show_share, show_time};
 
-/// What `trace info --json` prints; its text says the same.
+/// The output of `trace info --json`; the text has the same content.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say what the manual says")]
 pub struct Report {
@@ -35,7 +35,8 @@ pub struct Report {
     pub sequential_share: Option<f64>,
     pub in_streams_share: Option<f64>,
     pub whole_4k_share: Option<f64>,
-    /// Shares of reads and writes that begin at each of the 8 sectors of a block, and inside of a sector.
+    /// Fractions of reads and writes that begin at each of the 8 sectors of a block, and of those that begin inside a
+    /// sector.
     pub begin_sector_shares: Vec<f64>,
     pub sizes: Vec<Size>,
     pub gap_ns: Percentiles,
@@ -45,7 +46,7 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
 }
 
-/// How often a size appears.
+/// How often a size occurs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Size {
@@ -53,7 +54,7 @@ pub struct Size {
     pub requests: u64,
 }
 
-/// What was not read on purpose.
+/// What was omitted on purpose.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct LeftOut {
@@ -61,7 +62,7 @@ pub struct LeftOut {
     pub lines: u64,
 }
 
-/// Of nanoseconds.
+/// Percentiles, nanoseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Percentiles {
@@ -72,11 +73,11 @@ pub struct Percentiles {
     pub max: u64,
 }
 
-/// Sizes that the text names.
+/// Sizes that the text lists.
 const SIZES_SHOWN: usize = 6;
 
 impl Report {
-    /// Of a trace that was read to its end.
+    /// The report of a trace that was read to its end.
     pub fn new(file: &str, format: &str, summary: &Summary, tally: &Tally) -> Report {
         let ranged = summary.reads + summary.writes;
         let of = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
@@ -126,7 +127,7 @@ impl Report {
         }
     }
 
-    /// For people, with a picture.
+    /// The report as text, with a picture.
     pub fn text(&self, summary: &Summary) -> String {
         let ranged = self.reads + self.writes;
         let ns = summary.duration_ns();
@@ -182,7 +183,7 @@ impl Report {
         text + "\n" + &picture::draw(summary)
     }
 
-    /// Where most begin, if that is not at a block's first sector.
+    /// The sector where most requests begin, if it is not the first one of a block.
     fn odd_sector(&self) -> String {
         let shares = self.begin_sector_shares.iter().enumerate();
         match shares.max_by(|a, b| a.1.total_cmp(b.1)) {
@@ -220,7 +221,7 @@ impl Report {
     }
 }
 
-/// Broken lines, if there are any, for people.
+/// A message about broken lines, if there are any.
 pub fn broken(count: u64, first: &[Broken]) -> String {
     if count == 0 {
         return String::new();
@@ -234,7 +235,7 @@ fn several(devices: usize) -> String {
     if devices > 1 { format!(", on {devices} devices") } else { String::new() }
 }
 
-/// Traces are published in powers of ten, memory is bought in powers of two.
+/// In powers of ten, as traces are published, and in powers of two, as memory is sold.
 fn both_units(bytes: u64) -> String {
     let (number, unit) = match bytes {
         0..1_000_000_000 => (bytes as f64 / 1e6, "MB"),

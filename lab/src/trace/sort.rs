@@ -1,5 +1,5 @@
-//! Records in the order of their times, from records in nearly that order: captures of several processors are merged by
-//! completion, or by buffer.
+//! Sorts records that are nearly in the order of their times: captures of several processors are merged by completion
+//! or by buffer.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,13 +7,13 @@ use std::collections::BinaryHeap;
 use engine::units::Nanos;
 use sim::load::Record;
 
-/// Records that are held back; one that is late by more of them stays late. 65,536 of 56 bytes.
+/// Records that are held back: 65,536 of 56 bytes. A record that is late by more of them stays late.
 const HELD: usize = 1 << 16;
 
-/// Sorted as far as [`HELD`] records allow.
+/// An iterator that is sorted as far as [`HELD`] records permit.
 pub struct Sorted<I> {
     records: I,
-    /// By time, then by place in the file.
+    /// By time, then by position in the file.
     held: BinaryHeap<Reverse<(Nanos, u64, Record)>>,
     count: u64,
 }

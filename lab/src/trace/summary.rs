@@ -1,10 +1,10 @@
-//! What there is to know of a trace, gathered record by record.
+//! The summary of a trace, gathered record by record.
 //!
-//! Memory grows with what is distinct, not with the requests: 16 bytes for each second that has any, and a bitmap of
-//! the 4 KiB blocks touched (roaring: at most 8 KiB for each 256 MiB of them).
+//! Memory grows with the number of distinct items, not with the requests: 16 bytes for each second with requests, and a
+//! bitmap of the 4 KiB blocks accessed (roaring: at most 8 KiB for each 256 MiB of them).
 //!
 //! *Sequential* is a read or write that begins where the one before it on the same device ended. *In streams* is one
-//! that begins where any of the last 32 ended: several sequential streams side by side are seen as what they are.
+//! that begins where any of the last 32 ended, which recognises several interleaved sequential streams.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,14 +14,14 @@ use roaring::RoaringTreemap;
 use sim::load::{Op, Record};
 use sim::rng::Rng;
 
-/// Ends of requests that are remembered to tell streams.
+/// Ends of requests that are remembered to recognise streams.
 const STREAMS_SEEN: usize = 32;
-/// Distinct sizes that are told apart; beyond, a size counts as the next power of two.
+/// Distinct sizes at most; beyond, a size counts as the next power of two.
 const SIZES_MAX: usize = 4096;
-/// Requests that the picture of places is drawn from: each is 90 bytes of SVG.
+/// Requests that are drawn in the picture of offsets: each is 90 bytes of SVG.
 const SAMPLE: usize = 10_000;
 
-/// What happened in a second, by operation.
+/// The requests of one second.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Count {
     /// Reads.
@@ -31,16 +31,16 @@ pub struct Count {
 }
 
 impl Count {
-    /// Both.
+    /// All requests.
     pub fn all(self) -> u64 {
         u64::from(self.reads) + u64::from(self.others)
     }
 }
 
-/// The account of a trace.
+/// The summary of a trace.
 #[derive(Debug)]
 pub struct Summary {
-    /// Requests by operation.
+    /// Reads.
     pub reads: u64,
     /// Writes.
     pub writes: u64,
@@ -58,15 +58,15 @@ pub struct Summary {
     pub earliest_ns: Nanos,
     /// The latest time.
     pub latest_ns: Nanos,
-    /// Records that are earlier than the one before.
+    /// Records with a time before that of the previous record.
     pub unsorted: u64,
-    /// By second since the first record; records that are earlier have negative ones.
+    /// Requests by second since the first record; earlier records have negative seconds.
     pub seconds: BTreeMap<i64, Count>,
     /// Blocks of 4 KiB that were read or written.
     pub footprint: RoaringTreemap,
-    /// The lowest byte.
+    /// The lowest byte accessed.
     pub lowest: u64,
-    /// Past the highest byte.
+    /// The end of the highest byte accessed.
     pub highest: u64,
     /// See the module.
     pub sequential: u64,
@@ -76,13 +76,14 @@ pub struct Summary {
     pub gaps: Histogram<u64>,
     /// Reads and writes by size in bytes.
     pub sizes: BTreeMap<u64, u64>,
-    /// Reads and writes by the sector of 8 that they begin at; the ninth are those that begin inside of a sector.
+    /// Reads and writes by the sector (of 8 in a block) at which they begin; the ninth counts those that begin inside a
+    /// sector.
     pub begin_sectors: [u64; 9],
-    /// Reads and writes in whole 4 KiB blocks.
+    /// Reads and writes of whole 4 KiB blocks.
     pub whole_blocks: u64,
     /// A sample of reads and writes, for the picture.
     pub sample: Vec<Record>,
-    /// How many devices there are.
+    /// Requests by device.
     pub devices: HashMap<u32, u64>,
     last_ns: Nanos,
     ends: HashMap<u32, u64>,
@@ -124,7 +125,7 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// Takes account of the next record.
+    /// Adds the next record.
     pub fn add(&mut self, record: Record) {
         self.add_time(record);
         *self.devices.entry(record.stream).or_default() += 1;
@@ -151,7 +152,7 @@ impl Summary {
         self.latest_ns.saturating_sub(self.earliest_ns)
     }
 
-    /// The period of `seconds` with the most requests: (its number since the first record, requests).
+    /// The interval of `seconds` with the most requests: (its number since the first record, requests).
     pub fn busiest(&self, seconds: i64) -> (i64, u64) {
         let mut best = (0, 0);
         let mut now = (i64::MIN, 0);
@@ -169,7 +170,7 @@ impl Summary {
         (self.earliest_ns, self.latest_ns) = (self.earliest_ns.min(at), self.latest_ns.max(at));
         if self.requests() > 0 {
             self.unsorted += u64::from(at < self.last_ns);
-            // What is out of range of a histogram of a year does not change what is shown of it.
+            // A value out of the histogram's range of a year does not affect what is shown.
             self.gaps.record(at.saturating_sub(self.last_ns)).unwrap_or_default();
         }
         self.last_ns = at;

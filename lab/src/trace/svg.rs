@@ -1,4 +1,4 @@
-//! A trace as an SVG file: rates over time above, places over time below.
+//! A picture of a trace as SVG: rates over time above, offsets over time below.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::Summary;
 const SIZE: (u32, u32) = (1000, 700);
 const READS: RGBColor = RGBColor(0x1f, 0x77, 0xb4);
 const WRITES: RGBColor = RGBColor(0xd6, 0x27, 0x28);
-/// Points of the curves: about the pixels that there are.
+/// Points of the curves: about the number of pixels.
 const COLUMNS: usize = 900;
 
-/// Draws it. `title` goes above.
+/// Draws the picture with this title.
 pub fn draw(path: &Path, title: &str, summary: &Summary) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;

@@ -1,8 +1,8 @@
-//! Writing a trace in the formats that are text and made for it, and the account of what a format cannot say.
+//! Writing a trace in those text formats that are meant for traces, with counts of what a format cannot represent.
 //!
-//! Each writes what its reader reads back. Formats differ in the finest time that they know (a nanosecond to a
-//! millisecond), in whether offsets are in bytes or sectors, and in which operations there are; what is cut off or left
-//! out is counted in [`Losses`].
+//! Each writer's output is read back by the format's reader. Formats differ in their time resolution (a nanosecond to a
+//! millisecond), in whether offsets are in bytes or sectors, and in their operations. What is rounded or omitted is
+//! counted in [`Losses`].
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,14 +11,14 @@ use sim::load::{Op, Record};
 
 use super::{Format, Names, SECTOR};
 
-/// What a format could not say.
+/// What a format could not represent.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Losses {
     /// Records whose time was cut to the format's unit.
     pub times: u64,
     /// Records whose range was widened to whole sectors.
     pub ranges: u64,
-    /// Records of an operation that the format does not have, by kind.
+    /// Omitted records of operations that the format does not have, by kind.
     pub left_out: BTreeMap<&'static str, u64>,
 }
 
@@ -27,19 +27,19 @@ pub struct Writer<W> {
     out: W,
     format: Format,
     losses: Losses,
-    /// Streams that the iolog knows of.
+    /// Streams that were added to the iolog.
     added: BTreeMap<u32, String>,
     waited_ms: u64,
     last_us: u64,
 }
 
 impl Format {
-    /// Whether it can be written.
+    /// Whether there is a writer for this format.
     pub fn is_written(self) -> bool {
         !matches!(self, Format::Vscsi | Format::BlkparseQ | Format::BlkparseD)
     }
 
-    /// Nanoseconds of its finest time.
+    /// The time resolution of the format, nanoseconds.
     pub fn unit_ns(self) -> u64 {
         match self {
             Format::Msr => 100,
@@ -59,8 +59,8 @@ impl Format {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace. `origin` is what it is a copy of, `notice` the text before the first request of the original:
-    /// both are kept where the format has a place for them.
+    /// Begins a trace. `origin` names its source, and `notice` is the text before the first request of the original;
+    /// both are written if the format has a place for them.
     pub fn new(mut out: W, format: Format, origin: &str, notice: &str) -> io::Result<Writer<W>> {
         match format {
             Format::Blkreplay => {
@@ -75,7 +75,7 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, format, losses, added, waited_ms: 0, last_us: 0 })
     }
 
-    /// Writes a record; `names` are those of its trace.
+    /// Writes a record; `names` are the devices of its trace.
     pub fn write(&mut self, record: Record, names: &Names) -> io::Result<()> {
         let Record { time_ns, op, stream, .. } = record;
         if !self.format.has(op) {
@@ -113,7 +113,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// The range in what the format can say: whole sectors, or sectors for the offset only.
+    /// The range in the format's units: whole sectors, or sectors for the offset only.
     fn fitted(&mut self, record: Record) -> (u64, u64) {
         let Record { offset, bytes, .. } = record;
         let is_whole = offset.is_multiple_of(SECTOR) && (self.format == Format::Spc || bytes.is_multiple_of(SECTOR));
@@ -135,7 +135,7 @@ impl<W: Write> Writer<W> {
         if is_new {
             writeln!(self.out, "{stamp}{file} add\n{stamp}{file} open")?;
         }
-        // Where the first wait of version 2 is before any time has passed there is none to write.
+        // In version 2, the first wait is written only if time has passed.
         if !is_third && time_ns / 1_000_000 > self.waited_ms {
             self.waited_ms = time_ns / 1_000_000;
             writeln!(self.out, "{file} wait {} 0", self.waited_ms)?;
@@ -150,7 +150,7 @@ impl<W: Write> Writer<W> {
         writeln!(self.out, "{stamp}{file} {action} {offset} {bytes}")
     }
 
-    /// Ends the trace: the file to be finished, and what was lost.
+    /// Ends the trace. Returns the file, which has to be finished, and the losses.
     pub fn finish(mut self) -> io::Result<(W, Losses)> {
         for file in self.added.values() {
             let stamp = if self.format == Format::Iolog3 { format!("{} ", self.last_us) } else { String::new() };
@@ -165,7 +165,7 @@ fn number_of(name: Option<&str>, stream: u32) -> u64 {
     name.and_then(|name| name.parse().ok()).unwrap_or(u64::from(stream))
 }
 
-/// `host_disk` taken apart; what is not of that form is a host with a number.
+/// Splits `host_disk`. A name of another form is taken as a host, with the device's number.
 fn host_and_disk(name: Option<&str>, stream: u32) -> (String, u64) {
     let split = name.and_then(|name| name.rsplit_once('_'));
     match split.and_then(|(host, disk)| Some((host, disk.parse::<u64>().ok()?))) {
@@ -176,11 +176,11 @@ fn host_and_disk(name: Option<&str>, stream: u32) -> (String, u64) {
 
 fn file_name(name: Option<&str>, stream: u32) -> String {
     let name = name.map_or_else(|| format!("disk{stream}"), plain);
-    // It begins lines of version 2, and those would be comments.
+    // It begins the lines of version 2, where `#` would start a comment.
     if name.starts_with('#') { name.replacen('#', "_", 1) } else { name }
 }
 
-/// Without what separates fields.
+/// A name without field separators.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_whitespace() || c.is_control() || c == ',' { '_' } else { c }).collect()
 }

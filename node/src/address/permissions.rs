@@ -1,13 +1,13 @@
-//! Who may open a Unix socket: its mode and its group, as the listener's options say.
+//! The mode and group of a Unix socket, from the options of a listener.
 
 use std::ffi::{CStr, CString};
 use std::io;
 
-/// A listener without `mode=`: the server's own user and the group of the socket.
+/// The mode of a listener without `mode=`: the server's own user and the group of the socket.
 const MODE_DEFAULT: u32 = 0o660;
-/// What the server's own user always has.
+/// The permissions that the server's own user always has.
 const MODE_OWN: u32 = 0o600;
-/// Bytes for an entry of the group database; groups with many members have long ones.
+/// Bytes of an entry of the group database at most; groups with many members have long entries.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
 /// The mode and the group of a Unix socket.
@@ -18,7 +18,7 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// As the options say.
+    /// Parses the values of the options.
     pub fn new(mode: Option<&str>, group: Option<&str>) -> Result<Permissions, String> {
         let mode = mode.map(parse_mode).transpose()?;
         if group == Some("") {
@@ -27,7 +27,7 @@ impl Permissions {
         Ok(Permissions { mode, group: group.map(str::to_owned) })
     }
 
-    /// Whether no option was given.
+    /// Whether no option is set.
     pub fn is_default(&self) -> bool {
         *self == Permissions::default()
     }
@@ -37,13 +37,13 @@ impl Permissions {
         self.mode.unwrap_or(MODE_DEFAULT)
     }
 
-    /// The number of the group, or why there is none; `None` is the group of the server.
+    /// The number of the group, looked up by its name; `None` for the server's own group.
     pub fn group(&self) -> Result<Option<u32>, String> {
         self.group.as_deref().map(find_group).transpose()
     }
 }
 
-/// As options of a listener.
+/// Prints options of a listener.
 impl std::fmt::Display for Permissions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(mode) = self.mode {
@@ -67,12 +67,12 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A group by its name, or else by its number.
+/// The number of a group that is given by name or else by number.
 fn find_group(text: &str) -> Result<u32, String> {
     let found = CString::new(text).ok().map(|name| by_name(&name)).transpose();
     match (found, text.parse::<u32>()) {
         (Ok(Some(Some(group))), _) => Ok(group),
-        // The last number stands for "no change".
+        // The largest number means "no change" to chown.
         (_, Ok(number)) if number != u32::MAX => Ok(number),
         (Err(error), _) => Err(format!("the group '{text}' cannot be looked up ({error}): give its number")),
         _ => Err(format!(
@@ -81,20 +81,20 @@ fn find_group(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Asks the system's group database, which may be on a network.
+/// Looks a name up in the system's group database, which may be on a network.
 fn by_name(name: &CStr) -> io::Result<Option<u32>> {
     let mut buffer = vec![0; 1024];
     loop {
         // SAFETY: zeros are a valid group without members; `getgrnam_r` fills it.
         let mut entry = unsafe { std::mem::zeroed::<libc::group>() };
         let mut found = std::ptr::null_mut();
-        // SAFETY: the name ends with a zero, the buffer has the length that is given, and all of them outlive the call.
+        // SAFETY: the name ends with a zero, the buffer has the given length, and all of them outlive the call.
         let error =
             unsafe { libc::getgrnam_r(name.as_ptr(), &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
         match error {
             0 => return Ok((!found.is_null()).then_some(entry.gr_gid)),
             libc::ERANGE if buffer.len() < ENTRY_BYTES_MAX => buffer.resize(2 * buffer.len(), 0),
-            // Some databases say so instead of finding nothing.
+            // Some databases return these errors for an unknown name.
             libc::ENOENT | libc::ESRCH => return Ok(None),
             error => return Err(io::Error::from_raw_os_error(error)),
         }

@@ -1,5 +1,6 @@
-//! Who may do what over TCP. Pages in a browser on this machine can reach a loopback listener too, under a name that
-//! they made point here (DNS rebinding), so the names by which the server is called are checked; changes need a token.
+//! Access control over TCP. Pages in a browser on this machine can reach a loopback listener, too, by a name that their
+//! author resolves to this address (DNS rebinding). Therefore the host name in a request is checked, and changes need a
+//! token.
 
 use std::net::IpAddr;
 
@@ -7,19 +8,19 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 
 use super::routes::Failure;
 
-/// What TCP clients have to fulfil.
+/// The requirements for TCP clients.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
-    /// What changes need; without one there are none over TCP.
+    /// The token that changes need. Without one, changes over TCP are refused.
     pub token: Option<String>,
-    /// Names by which the server may be called, besides IP addresses and `localhost`.
+    /// Host names of the server, in addition to IP addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// Where changes are always possible, for the hint.
+    /// The socket where changes are always possible, for the hint.
     pub socket: String,
 }
 
 impl Guard {
-    /// Refuses a request, or not.
+    /// Checks a request.
     pub fn check(&self, method: &Method, headers: &HeaderMap) -> Result<(), Failure> {
         let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
         let host = text(header::HOST).unwrap_or("");
@@ -52,7 +53,7 @@ impl Guard {
         bare.parse::<IpAddr>().is_ok() || bare == "localhost" || self.hosts.iter().any(|known| known == bare)
     }
 
-    /// In a time that does not tell how much of the token was right.
+    /// Compares in constant time, so that the duration does not show how much of the token was right.
     fn has_token(&self, authorization: &str) -> bool {
         let (Some(token), Some(given)) = (&self.token, authorization.strip_prefix("Bearer ")) else { return false };
         let differing = token.bytes().zip(given.bytes()).fold(0, |all, (a, b)| all | (a ^ b));

@@ -1,7 +1,7 @@
-//! Prometheus: the counters of the disks' machines under the names of the design, base units, read when scraped.
+//! Metrics for Prometheus: the counters of the disks' engines, in base units, read when scraped.
 //!
-//! Not there yet: time that others used the device (`use="foreign"`). The kernel samples a device's busy time by timer
-//! ticks, so what is left of it after ours would be an invention (docs/design/store.md).
+//! Not included: time in which others used the device (`use="foreign"`). The kernel samples a device's busy time by
+//! timer ticks, so the difference to our own time would not be meaningful (docs/design/store.md).
 
 use std::fmt::Error;
 
@@ -23,7 +23,7 @@ mod plain;
 
 pub use plain::{is_wanted as plain_is_wanted, plain};
 
-/// Everything as OpenMetrics' text.
+/// All metrics in the OpenMetrics text format.
 pub fn encode(observed: Vec<Observed>, standing: Standing) -> Result<String, Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape(observed, standing)));
@@ -36,9 +36,9 @@ pub fn encode(observed: Vec<Observed>, standing: Standing) -> Result<String, Err
 struct Scrape(Vec<Observed>, Standing);
 
 type Labels<'a> = Vec<(&'static str, &'a str)>;
-/// The value of a label, and the number that goes with it.
+/// A value of a label, and the counter for it.
 type Labelled = (&'static str, fn(&VolumeStats) -> u64);
-/// A metric's name, what it says, and where it is found.
+/// A metric's name, its help text, and its value.
 type Metric<S, T> = (&'static str, &'static str, fn(&S) -> T);
 
 impl Collector for Scrape {
@@ -57,7 +57,7 @@ impl Collector for Scrape {
     }
 }
 
-/// What went wrong with clients.
+/// Incidents with clients.
 fn clients(to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
     for family in &incidents::FAMILIES {
         let count = |(value, incident): &(&'static str, Incident)| {
@@ -69,7 +69,7 @@ fn clients(to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
 }
 
 impl Scrape {
-    /// What to be woken for: what is offline, what fills up, what was promised.
+    /// Metrics for alerts: what is offline, free space, promised shares and R.
     fn standing(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let disks = &self.1.disks;
         let flag = |is_on: bool| f64::from(u8::from(is_on));
@@ -276,7 +276,7 @@ impl Scrape {
         self.slices(to)
     }
 
-    /// What tenants need for R, what they have, and what was decided.
+    /// What each tenant needs for R, what it has, and the decision on it.
     fn sizings(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let all = || {
             self.0.iter().flat_map(|observed| {
@@ -322,7 +322,7 @@ impl Scrape {
         gauges(to, "aerogel_tenant_decision", "1 for what was decided for a tenant", decisions)
     }
 
-    /// Percentiles of late. What is to be summed up over tenants or servers is in the volumes' histograms.
+    /// Recent percentiles. To sum over tenants or servers, use the volumes' histograms.
     fn latencies(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         type Select = fn(&ByOp) -> &Percentiles;
         let ops: [(&str, &str, Select); 2] =
@@ -352,7 +352,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// What tenants get of the disk's time.
+    /// Insulation and slices of tenants.
     fn slices(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let (mut ratios, mut slices) = (Vec::new(), Vec::new());
         for observed in &self.0 {
@@ -460,7 +460,7 @@ fn family<'a, T>(
     }
     let mut metric = to.encode_descriptor(name, help, None, kind)?;
     for (labels, value) in values {
-        // Without labels there are no braces either.
+        // Without labels there must be no braces.
         if labels.is_empty() {
             encode(&mut metric, value)?;
         } else {

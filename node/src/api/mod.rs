@@ -1,4 +1,4 @@
-//! The HTTP/JSON API: everything on `DIR/api.sock`, guarded on TCP.
+//! The HTTP/JSON API: unrestricted on `DIR/api.sock`, guarded on TCP.
 
 mod guard;
 mod metrics;
@@ -20,12 +20,12 @@ pub use serve::{Purpose, serve};
 
 use crate::control::{Control, Error};
 
-/// Bytes of a request's body. The largest that makes sense, an access list of 64 long rules, has about 66,000.
+/// Bytes of a request's body at most. The largest sensible one, an access list of 64 long rules, has about 66,000.
 const BODY_BYTES_MAX: usize = 128 << 10;
-/// A look takes a second or two at most where a disk does not answer.
+/// Time limit of queries. They take a second or two at most if a disk does not answer.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The API, with everything allowed.
+/// The API without restrictions.
 pub fn router(control: Arc<Control>) -> Router {
     let (router, document) = routes();
     router
@@ -39,7 +39,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .with_state(control)
 }
 
-/// Looks end in bounded time, whatever they look at. Changes go on, and bound their own answers.
+/// Limits the time of queries. Changes are not limited here; they limit the time of their own answers.
 async fn bound(request: Request, next: Next) -> Response {
     if !request.method().is_safe() {
         return next.run(request).await;
@@ -55,7 +55,7 @@ fn unknown(status: StatusCode, request: &Request) -> Failure {
     Failure::new(status, error, Some("GET /openapi.json describes what there is".into()))
 }
 
-/// The API with what TCP clients have to fulfil.
+/// The API with the requirements for TCP clients.
 pub fn guarded(control: Arc<Control>, guard: Guard) -> Router {
     let check = move |request: Request, next: Next| {
         let checked = guard.check(request.method(), request.headers());

@@ -1,4 +1,4 @@
-//! Every route, with its description: the OpenAPI document is made of these and nothing else.
+//! All routes with their descriptions, from which the OpenAPI document is generated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use crate::store::spec::{Allocation, Eviction};
 ))]
 struct Document;
 
-/// All routes and their document.
+/// The router, and its OpenAPI document.
 pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(status))
@@ -57,7 +57,7 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
 type Server = State<Arc<Control>>;
 type Answer<T> = Result<Json<T>, Failure>;
 
-/// A failed request.
+/// The answer to a failed request.
 #[derive(Debug)]
 pub struct Failure {
     status: StatusCode,
@@ -65,7 +65,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// With a reason and a way out.
+    /// A failure with its reason, and a hint on the remedy.
     pub fn new(status: StatusCode, error: impl Into<String>, hint: Option<String>) -> Failure {
         Failure { status, problem: Problem { error: error.into(), hint } }
     }
@@ -84,13 +84,12 @@ impl IntoResponse for Failure {
     }
 }
 
-/// A client has so long for the body of a request.
+/// Time limit for receiving the body of a request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A change is answered after this long at the latest, and goes on. Dirty data of a slow disk takes seconds to be
-/// flushed.
+/// A change is answered after at most this time, and continues. Flushing the dirty data of a slow disk takes seconds.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A body in JSON; what is wrong with it is told like everything else.
+/// A body in JSON. Errors in it are reported in the form of all other errors.
 pub struct Body<T>(T);
 
 impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -107,7 +106,7 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> 
     }
 }
 
-/// A parameter of the path, as text. What is wrong with it is told like everything else.
+/// A path parameter. Errors in it are reported in the form of all other errors.
 pub struct Named(String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Named {
@@ -120,7 +119,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-/// Parameters behind the path, likewise.
+/// Query parameters. Errors in them are reported in the form of all other errors.
 pub struct Asked<T>(T);
 
 impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
@@ -137,7 +136,7 @@ fn name(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|error: String| Failure::new(StatusCode::BAD_REQUEST, error, None))
 }
 
-/// Finishes a change even if the client that asked for it goes away, or is answered before because a disk hangs.
+/// Completes a change even if its client disconnects, or gets an answer earlier because a disk hangs.
 async fn to_the_end<F>(work: F) -> Answer<Done>
 where
     F: Future<Output = Result<Done, Error>> + Send + 'static,
@@ -147,7 +146,7 @@ where
     Ok(Json(done.map_err(|error| Error::Internal(error.to_string()))??))
 }
 
-/// The same for changes that write zeros first: that takes as long as it takes.
+/// As `to_the_end`, for changes that write zeros first: without a time limit.
 async fn to_the_end_of_zeros<F>(work: F) -> Answer<Done>
 where
     F: Future<Output = Result<Done, Error>> + Send + 'static,

@@ -1,14 +1,14 @@
-//! HTTP connections: bounded in number per listener, and in time whatever a client does or does not do.
+//! HTTP connections: bounded in number per listener, and in time whatever the client does.
 //!
 //! ```text
-//!   accepted ──► request's head ──► body ──► handler ──► response taken
+//!   accepted ──► request's head ──► body ──► handler ──► response received by the client
 //!                HEAD_TIMEOUT       (routes.rs)          RESPONSE_TIMEOUT
-//!                  ▲    also while a connection that is kept alive is idle      │
+//!                  ▲    also for an idle keep-alive connection                  │
 //!                  └────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! At the bound, connections wait in the kernel until one ends, at most a few seconds: clients of one listener never
-//! take the places of another's.
+//! At the limit, further connections wait in the kernel until one ends, which takes some seconds at most. Each listener
+//! has its own limit, so clients of one listener do not use up the connections of another.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -32,33 +32,33 @@ use tracing::{debug, warn};
 use crate::address::Listener;
 use crate::descriptors;
 
-/// A client has so long for the head of a request, from its connect or from the answer before. Commands and scrapers
-/// send theirs at once; who reuses a connection after a longer pause connects again.
+/// Time limit for the head of a request, from the connect or from the previous answer. Commands and scrapers send
+/// theirs at once; a client that reuses a connection after a longer pause has to connect again.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a request's head. Ours have a few hundred.
+/// Bytes of a request's head at most. Ours have a few hundred.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// A client has so long to take a response, from the moment at which its socket is full: the largest has about 1 MB.
+/// Time limit for receiving a response, from the moment when the socket is full. The largest response has about 1 MB.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// After a failure to accept, or when descriptors are scarce: until the next attempt.
+/// The delay before the next attempt after an accept failed, or when descriptors are scarce.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A failure to accept is logged at most so often: it comes back until its cause is gone.
+/// The minimum interval of log lines about failed accepts, which repeat until their cause is gone.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// What a listener is for.
+/// The purpose of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// `DIR/api.sock`: it may use the descriptors that are reserved.
+    /// `DIR/api.sock`: it may use the reserved descriptors.
     Own,
-    /// Any other.
+    /// Any other listener.
     Other,
 }
 
-/// Serves until the process ends.
+/// Accepts and serves connections until the process ends.
 pub async fn serve(listener: Listener, router: Router, connections_max: usize, purpose: Purpose) {
     let places = Arc::new(Semaphore::new(connections_max));
     let mut complaints = Complaints::default();
     loop {
-        // First a place: beyond them, clients wait in the kernel.
+        // A permit is acquired first: beyond the limit, clients wait in the kernel.
         let place = places.clone().acquire_owned().await.expect("it is never closed");
         let accepted = match &listener {
             Listener::Unix(listener) => {
@@ -98,7 +98,7 @@ where
     }
 }
 
-/// Failures to accept, logged now and then.
+/// Failed accepts, logged at a bounded rate.
 #[derive(Default)]
 struct Complaints {
     logged: Option<Instant>,
@@ -116,11 +116,11 @@ impl Complaints {
     }
 }
 
-/// A connection whose writes end after [`RESPONSE_TIMEOUT`] if its client does not take them.
+/// A connection whose writes fail after [`RESPONSE_TIMEOUT`] if the client does not read.
 struct Taken<S> {
     socket: S,
-    /// Running since the socket was full, until everything is flushed: a client that takes a byte now and then gains
-    /// nothing.
+    /// Runs from the moment when the socket was full until everything is flushed, so that a client that reads single
+    /// bytes does not extend it.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection to a server whose one page has `bytes`, and its place.
+    /// A connection to a server whose only page has `bytes`, and its permit.
     fn connect(bytes: usize) -> (UnixStream, Arc<Semaphore>) {
         let router = Router::new().fallback(move || async move { "x".repeat(bytes) });
         let (ours, theirs) = UnixStream::pair().unwrap();

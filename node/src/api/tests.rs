@@ -1,4 +1,4 @@
-//! The document against the router, and real answers against the document.
+//! Compares the OpenAPI document with the router, and real answers with the document.
 
 use axum::body::Body;
 use axum::http::Request as HttpRequest;
@@ -35,7 +35,7 @@ fn operations(document: &Value) -> Vec<(String, String)> {
     paths.iter().flat_map(methods).collect()
 }
 
-/// What is described is routed, and of the paths that are described no other method is routed. Other paths cannot be:
+/// Every operation in the document is routed, and its paths have no other methods. There are no other paths, since
 /// routes are only added together with their description.
 #[tokio::test]
 async fn the_document_and_the_router_agree() {

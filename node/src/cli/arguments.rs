@@ -1,4 +1,4 @@
-//! What can be typed. Its comments are the help.
+//! The arguments of the command line. Doc comments on them are the help texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -413,7 +413,7 @@ pub struct TopArgs {
     pub reach: Reach,
 }
 
-/// Seconds, as other programs of this kind take them.
+/// Parses an interval in seconds.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("'{text}' is not a number of seconds from 0.1 to 3600"))

@@ -1,4 +1,4 @@
-//! HTTP over `DIR/api.sock`.
+//! HTTP client for `DIR/api.sock`.
 
 use std::path::Path;
 
@@ -13,22 +13,22 @@ use crate::address::check_unix_path;
 use crate::config::api_socket;
 use crate::control::view::Problem;
 
-/// Why there is no answer to show.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody is there.
+    /// No server answers at the socket.
     #[error("{0}")]
     NoServer(String),
-    /// The server said no.
+    /// The server refused the request.
     #[error("{}", .1.error)]
     Refused(StatusCode, Problem),
-    /// The conversation broke.
+    /// The connection failed, or the answer was malformed.
     #[error("the server did not answer properly: {0}")]
     Broken(String),
 }
 
 impl ClientError {
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<&str> {
         match self {
             ClientError::Refused(_, problem) => problem.hint.as_deref(),
@@ -41,11 +41,11 @@ impl ClientError {
 }
 
 impl ClientError {
-    /// What a failed command exits with.
+    /// The exit status of a failed command.
     pub fn exit_status(&self) -> u8 {
         match self {
             ClientError::NoServer(_) => 3,
-            // What was asked for makes no sense, as the command line or as a request.
+            // Invalid requests have the exit status of invalid command lines.
             ClientError::Refused(StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => 2,
             ClientError::Refused(..) | ClientError::Broken(_) => 1,
         }
@@ -56,7 +56,7 @@ fn broken(error: impl std::fmt::Display) -> ClientError {
     ClientError::Broken(error.to_string())
 }
 
-/// Asks the server of a directory.
+/// Sends a request to the server whose directory is `data`.
 pub async fn ask(data: &Path, method: Method, path: &str, body: Option<Value>) -> Result<Value, ClientError> {
     let socket = api_socket(data);
     check_unix_path(&socket).map_err(|error| ClientError::NoServer(error.to_string()))?;

@@ -1,19 +1,20 @@
-//! A curve for people: in the terminal and as a picture. Sizes are on a logarithmic scale, the partition is marked.
+//! A miss-ratio curve for the terminal and as SVG. Sizes are on a logarithmic scale, and the partition's size is
+//! marked.
 
 use std::fmt::Write;
 
 use super::print::{bytes, eviction, ratio};
 use crate::control::view::{CurvePoint, CurveView};
 
-/// Characters of the chart; each is 2 dots wide and 4 high.
+/// Characters of the chart; each has 2 x 4 dots.
 const WIDTH: usize = 66;
 const HEIGHT: usize = 14;
-/// Fewer block reads and writes than these make no curve: half of it would be noise.
+/// A curve needs at least this many block reads and writes; with fewer, half of it would be noise.
 const ENOUGH: f64 = 1000.0;
-/// What is this near to the end of a curve is as good as its end.
+/// The chart ends where the miss ratio is within this distance of its final value.
 const FLAT: f64 = 0.002;
 
-/// What is drawn: miss ratio by size, from the first size to where nothing changes any more.
+/// The visible part of a curve: from its first size to the size from which on nothing changes.
 struct Chart<'a> {
     view: &'a CurveView,
     points: &'a [CurvePoint],
@@ -29,14 +30,14 @@ impl Chart<'_> {
         (points.len() > 1 && view.block_reads + view.block_writes >= ENOUGH).then_some(Chart { view, points })
     }
 
-    /// Where a size is from left to right, 0 to 1.
+    /// The horizontal position of a size, 0 to 1.
     fn across(&self, bytes: u64) -> f64 {
         let log = |bytes: u64| (bytes.max(1) as f64).log2();
         let (first, last) = (log(self.points[0].cache_bytes), log(self.points[self.points.len() - 1].cache_bytes));
         ((log(bytes) - first) / (last - first)).clamp(0.0, 1.0)
     }
 
-    /// The miss ratio so far from left to right: straight between points.
+    /// The miss ratio at a horizontal position, interpolated linearly.
     fn height(&self, across: f64) -> f64 {
         let past = self.points.partition_point(|point| self.across(point.cache_bytes) < across);
         let past = past.clamp(1, self.points.len() - 1);
@@ -46,7 +47,7 @@ impl Chart<'_> {
         left.miss_ratio + (right.miss_ratio - left.miss_ratio) * part
     }
 
-    /// Sizes to be named below: powers of four.
+    /// Sizes with a label on the axis: powers of four.
     fn ticks(&self) -> impl Iterator<Item = u64> {
         let (first, last) = (self.points[0].cache_bytes, self.points[self.points.len() - 1].cache_bytes);
         (0..31).map(|i| 1_u64 << (2 * i)).filter(move |size| (first..=last).contains(size))
@@ -74,7 +75,7 @@ impl Chart<'_> {
     }
 }
 
-/// For a terminal.
+/// The chart as text.
 pub fn text(view: &CurveView) -> String {
     let Some(chart) = Chart::of(view) else {
         return format!(
@@ -107,9 +108,9 @@ pub fn text(view: &CurveView) -> String {
     text
 }
 
-/// Dots of a curve: rows of characters, eight dots each, as braille has them.
+/// Draws the curve as braille characters of eight dots.
 fn draw(chart: &Chart<'_>) -> [[u8; WIDTH]; HEIGHT] {
-    // Which bit is which dot, by row and column inside a character.
+    // The bit of each dot in a braille character, by row and column.
     const BITS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
     let mut dots = [[0; WIDTH]; HEIGHT];
     let mut before = None;
@@ -124,7 +125,7 @@ fn draw(chart: &Chart<'_>) -> [[u8; WIDTH]; HEIGHT] {
     dots
 }
 
-/// The line below, sizes, and the partition's mark.
+/// The axis, its labels, and the mark of the partition.
 fn axis(chart: &Chart<'_>, mark: usize) -> String {
     let mut line = vec!['─'; WIDTH];
     let mut names = vec![' '; WIDTH + 8];
@@ -147,7 +148,7 @@ fn axis(chart: &Chart<'_>, mark: usize) -> String {
     format!("       └{}\n        {}\n        {}{told}\n", text(&line), text(&names), " ".repeat(indent))
 }
 
-/// A picture.
+/// The chart as SVG.
 pub fn svg(view: &CurveView) -> String {
     const LEFT: f64 = 70.0;
     const TOP: f64 = 50.0;
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
     use crate::store::spec::Eviction;
 
-    /// A line from all at 1 MiB to none at 64 MiB.
+    /// A straight line from 100 % at 1 MiB to 0 % at 64 MiB.
     fn view() -> CurveView {
         let point = |i: u32| CurvePoint {
             cache_bytes: 1 << (20 + i),

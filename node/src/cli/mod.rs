@@ -1,4 +1,4 @@
-//! The command line: nouns and verbs. Everything but `serve` is a client of the API, its first one.
+//! The command line: noun, then verb. All commands except `serve` are clients of the API.
 
 mod arguments;
 mod client;
@@ -24,12 +24,12 @@ use self::request::{Request, disk_request, volume_request};
 use crate::control::view::{DiskView, LiveView, Problem, Status, VolumeView};
 use crate::quantity::Name;
 
-/// Between two pictures, and between two texts.
+/// Default intervals of updates: on a screen, and as text.
 const LIVE_INTERVAL: Duration = Duration::from_millis(500);
 const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Cli {
-    /// Does what was asked for.
+    /// Executes the command.
     pub fn run(self) -> ExitCode {
         let (reach, request) = match self.command {
             Command::Serve(serve) => {
@@ -110,7 +110,7 @@ impl Cli {
     }
 }
 
-/// A closed pipe is not worth a panic.
+/// Prints to standard output. A closed pipe is ignored.
 fn print_out(text: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
 }
@@ -123,7 +123,7 @@ fn fail(error: &str, hint: Option<&str>, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The same for programs, in the form in which the API says it.
+/// Prints an error as JSON, in the form of the API.
 fn fail_in_json(error: &str, hint: Option<&str>, code: u8) -> ExitCode {
     eprintln!("{:#}", json!({ "error": error, "hint": hint }));
     ExitCode::from(code)
@@ -133,7 +133,7 @@ fn read<T: DeserializeOwned>(answer: Value) -> Result<T, ClientError> {
     serde_json::from_value(answer).map_err(|error| ClientError::Broken(error.to_string()))
 }
 
-/// Refuses what needs --yes on any but a simulated disk.
+/// Refuses a command that needs --yes unless the disk is simulated.
 async fn check_simulated(reach: &Reach, disk: &Name) -> Result<(), ClientError> {
     let shown: DiskView = read(ask(&reach.data, Method::GET, &format!("/v1/disks/{disk}"), None).await?)?;
     if shown.simulated.is_some() {
@@ -144,7 +144,7 @@ async fn check_simulated(reach: &Reach, disk: &Name) -> Result<(), ClientError> 
     Err(ClientError::Refused(StatusCode::BAD_REQUEST, Problem { error, hint }))
 }
 
-/// Shows how far the making of a volume is until it is answered.
+/// Shows the progress of creating a volume until it is answered.
 async fn with_progress(
     reach: &Reach,
     name: &Name,

@@ -1,4 +1,4 @@
-//! Tables and lists for people.
+//! Text output: tables and lists.
 
 use crate::control::view::{
     ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView,
@@ -9,10 +9,10 @@ use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
-/// Letters of a rule that is shown in a list; longer ones are counted.
+/// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
 const ACCESS_LETTERS_MAX: usize = 24;
 
-/// Columns as wide as they have to be; numbers are told by their heading's leading space and stand to the right.
+/// A table with minimal column widths. Columns whose heading starts with a space hold numbers and are aligned right.
 fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let width = |i: usize| {
         let cells = rows.iter().map(|row| row[i].chars().count());
@@ -33,7 +33,7 @@ fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     rows.iter().fold(head, |text, row| text + &line(row.iter().map(String::as_str).collect()))
 }
 
-/// Names and values below each other; a value of several lines is indented, an empty one is left out.
+/// A list of names and values. A value of several lines is indented; an empty one is omitted.
 fn list(entries: &[(&str, String)]) -> String {
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -79,7 +79,7 @@ pub(super) fn eviction(policy: Eviction) -> String {
     .into()
 }
 
-/// What was asked for, if anything, and what it is.
+/// The effective value and, if it differs, the requested one.
 fn both(requested: Option<&String>, effective: String) -> String {
     match requested {
         Some(requested) if *requested == effective => effective,
@@ -111,7 +111,7 @@ pub fn volumes(volumes: &[VolumeView]) -> String {
     table(&headings, volumes.iter().map(row).collect())
 }
 
-/// Who may open a volume, in a word or two.
+/// The access list of a volume, abbreviated.
 fn access(volume: &VolumeView) -> String {
     let rules = match &volume.allow[..] {
         [] => "-".into(),
@@ -122,7 +122,7 @@ fn access(volume: &VolumeView) -> String {
     if volume.read_only { format!("{rules}, read-only") } else { rules }
 }
 
-/// All about a volume.
+/// All properties of a volume.
 pub fn volume(volume: &VolumeView) -> String {
     let requested_cache = volume.cache.requested_bytes.map(bytes);
     let traffic = &volume.traffic;
@@ -166,7 +166,7 @@ pub fn volume(volume: &VolumeView) -> String {
     ])
 }
 
-/// What a tenant keeps of its standalone efficiency.
+/// The insulation of a tenant.
 fn kept(kept: &RatioView) -> String {
     format!(
         "{:.2} of its share of what it would get alone, in the last {}; predicted {}",
@@ -176,7 +176,7 @@ fn kept(kept: &RatioView) -> String {
     )
 }
 
-/// What a tenant needs, what is its own, and what is lent to it.
+/// The cache that a tenant needs, what is guaranteed to it, and what is lent to it.
 fn cache_for_r(sizing: &SizingView) -> String {
     let need = sizing.need_bytes.map_or_else(|| "not known".into(), bytes);
     let (own, lent) = (bytes(sizing.guaranteed_bytes), bytes(sizing.lent_bytes));
@@ -191,7 +191,7 @@ fn kept_parts(sizing: &SizingView) -> String {
     }
 }
 
-/// How long requests take, of late and in all, a line each.
+/// Latencies, recent and since the start, one per line.
 fn latency(all: &LatencyView) -> String {
     let line = |op: &str, of: Option<PercentilesView>, when: &str| {
         of.map_or_else(String::new, |of| {
@@ -227,7 +227,7 @@ pub fn disks(disks: &[DiskView]) -> String {
     table(&headings, disks.iter().map(row).collect())
 }
 
-/// A fault in a line.
+/// A fault in one line.
 fn fault(fault: &FaultView) -> String {
     let phase = match fault.phase {
         FaultPhase::Coming => ", not yet",
@@ -246,7 +246,7 @@ pub fn faults(faults: &[FaultView]) -> String {
     }
 }
 
-/// All about a disk.
+/// All properties of a disk.
 pub fn disk(disk: &DiskView) -> String {
     let simulated = disk.simulated.as_ref().map_or_else(String::new, |simulated| {
         let (all, free) = (bytes(simulated.size_bytes), bytes(simulated.free_bytes));
@@ -310,7 +310,7 @@ fn policy(policy: &PolicyView) -> String {
     format!("{}: {}", policy.name, policy.reason)
 }
 
-/// R, and why it is less than was asked for.
+/// R, and the reason if it is lower than requested.
 fn insulation(policy: &PolicyView) -> String {
     let requested = format!("R = {}", policy.insulation.requested);
     match (policy.insulation.effective, &policy.insulation.reason) {
@@ -336,7 +336,7 @@ fn round(policy: &PolicyView) -> String {
     }
 }
 
-/// What tenants get: the headings of a table.
+/// The headings of the table of tenants.
 pub const TENANT_HEADINGS: [&str; 15] = [
     "TENANT",
     " SHARE",
@@ -357,7 +357,7 @@ pub const TENANT_HEADINGS: [&str; 15] = [
 /// The column of the insulation.
 pub const KEEPS: usize = 4;
 
-/// A row of that.
+/// A row of the table of tenants.
 pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
     let slice = |of: fn(&SliceView) -> f64| tenant.slice.as_ref().map_or("-".into(), |slice| duration(of(slice)));
     let rates = tenant.rates.clone().unwrap_or_default();
@@ -382,7 +382,7 @@ pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
     ]
 }
 
-/// Its own cache, and what is lent.
+/// The guaranteed cache, and the lent one.
 fn cache_parts(sizing: &SizingView) -> String {
     match sizing.lent_bytes {
         0 => bytes(sizing.guaranteed_bytes),
@@ -390,13 +390,13 @@ fn cache_parts(sizing: &SizingView) -> String {
     }
 }
 
-/// R_time and R_cache; `?` while the load of the tenant, and so R_cache, is not known.
+/// R_time and R_cache; `?` while the tenant's load, and thus R_cache, is unknown.
 fn r_parts(sizing: &SizingView) -> String {
     let cache = sizing.cache_ratio.map_or("?".into(), |cache| format!("{cache:.2}"));
     format!("{:.2}x{cache}", sizing.time_ratio)
 }
 
-/// What tenants get.
+/// A table of tenants.
 fn tenants(tenants: &[TenantView]) -> String {
     match tenants {
         [] => String::new(),
@@ -404,7 +404,7 @@ fn tenants(tenants: &[TenantView]) -> String {
     }
 }
 
-/// What runs on a disk, in a line.
+/// Policy, R and round of a disk in one line.
 pub fn live_title(disk: &LiveView) -> String {
     let Some(about) = &disk.policy else { return condition(disk.condition) };
     let parts = [
@@ -420,7 +420,7 @@ pub fn busy(disk: &LiveView) -> String {
     disk.busy_ratio.map_or(String::new(), |busy| format!("busy {:.0}%", busy * 100.0))
 }
 
-/// Disks and their tenants, once.
+/// The output of `top --once`.
 pub fn top(disks: &[LiveView]) -> String {
     let disk = |disk: &LiveView| {
         let tenants = if disk.tenants.is_empty() { "no tenants\n".into() } else { tenants(&disk.tenants) };
@@ -431,12 +431,12 @@ pub fn top(disks: &[LiveView]) -> String {
     disks.iter().map(disk).collect::<Vec<_>>().join("\n")
 }
 
-/// Requests and bytes a second.
+/// Requests and bytes per second.
 fn throughput(requests: f64, bytes_a_second: f64) -> String {
     if requests == 0.0 { "-".into() } else { format!("{requests:.0}/s {}/s", bytes(bytes_a_second as u64)) }
 }
 
-/// Where the time of requests goes, as parts of it.
+/// Where requests spend their time, in percent.
 fn waits_for(delays: &DelayView) -> String {
     let all = [
         ("thread", delays.thread),
@@ -452,7 +452,7 @@ fn waits_for(delays: &DelayView) -> String {
     shown.join(" ")
 }
 
-/// A table of values with their sources.
+/// A table of the profile's values with their sources.
 pub fn profile(profile: &ProfileView) -> String {
     if profile.values.is_empty() {
         return "nothing: `aerogel disk probe` measures it\n".into();
@@ -477,7 +477,7 @@ pub fn profile(profile: &ProfileView) -> String {
     table(&["VALUE", " NUMBER", " ERROR", "SOURCE", "WHEN", "HOW"], profile.values.iter().map(row).collect())
 }
 
-/// A number in a unit that people read; the unit stands at the end of its name.
+/// A value in a readable unit, which follows from the suffix of its name.
 fn number(name: &str, value: Option<f64>) -> String {
     let Some(value) = value else { return "none".into() };
     if name.ends_with("_ns") {
@@ -498,10 +498,10 @@ fn number(name: &str, value: Option<f64>) -> String {
     if value == 0.0 { "no".into() } else { "yes".into() }
 }
 
-/// Decisions that `status` shows; the API has more.
+/// Events that `status` shows; the API returns more.
 const EVENTS_SHOWN: usize = 8;
 
-/// The server.
+/// The output of `status`.
 pub fn status(status: &Status) -> String {
     let mut text = list(&[
         ("server", format!("Aerogel {}, process {}", status.version, status.process)),

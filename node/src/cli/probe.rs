@@ -1,4 +1,4 @@
-//! Watching a probe to its end.
+//! Shows the progress of a probe until it ends.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use super::{Reach, read};
 use crate::control::view::{DiskView, Done, ProbeState, ProbeView, Problem};
 use crate::quantity::Name;
 
-/// How often it is looked at.
+/// The interval of progress updates.
 const LOOK: Duration = Duration::from_millis(200);
-/// Steps of the bar.
+/// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
-/// Begins a probe, by this answer, and shows how far it is until it is over; an interrupt (Ctrl-C) ends it. The answer
-/// is what there is to say, and the disk.
+/// Starts a probe by awaiting `begun`, and shows its progress until it ends. An interrupt (Ctrl-C) cancels it. Returns
+/// the summary, and the disk.
 pub async fn follow(
     reach: &Reach,
     disk: &Name,
     begun: impl Future<Output = Result<Value, ClientError>>,
 ) -> Result<Value, ClientError> {
-    // Before it begins: an interrupt that comes later must not leave it running.
+    // Registered before the probe starts, so that a later interrupt cannot leave it running.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| ClientError::Broken(error.to_string()))?;
     begun.await?;
     let path = format!("/v1/disks/{disk}/probe");
@@ -41,7 +41,7 @@ pub async fn follow(
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             _ = interrupt.recv() => {
-                // It may be over already.
+                // The probe may have ended already.
                 let _ = ask(&reach.data, Method::DELETE, &path, None).await;
             }
         }

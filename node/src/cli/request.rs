@@ -1,4 +1,4 @@
-//! What was typed becomes a request to the API.
+//! Converts command-line arguments to requests to the API.
 
 use std::path::PathBuf;
 
@@ -18,21 +18,21 @@ use crate::probe::SECONDS_QUICK;
 use crate::quantity::Name;
 use crate::store::spec::Allocation;
 
-/// A request, and how its answer is shown to people.
+/// A request, and how its answer is shown.
 pub struct Request {
     pub method: Method,
     pub path: String,
     pub body: Option<Value>,
     pub print: fn(Value) -> Result<String, ClientError>,
-    /// The volume and the bytes to watch while it is made.
+    /// The volume and its size, if the progress of its creation is shown.
     pub progress: Option<(Name, u64)>,
-    /// The disk whose probe it begins.
+    /// The disk, if the request starts a probe.
     pub probe: Option<Name>,
-    /// It is asked again and again, and shown on a screen or printed.
+    /// Set if the request is repeated, for a live view or as text.
     pub live: Option<top::How>,
-    /// Where a picture of its answer goes.
+    /// The file for a picture of the answer.
     pub svg: Option<PathBuf>,
-    /// A disk that must be a simulated one, as nobody said --yes.
+    /// A disk that must be simulated, since --yes was not given.
     pub only_simulated: Option<Name>,
 }
 
@@ -68,7 +68,7 @@ fn show_probed(answer: Value) -> Result<String, ClientError> {
     Ok(format!("{profile}\n{}\n", done.message))
 }
 
-/// The rules of one command; nothing if it has none.
+/// The access list of a command; `None` if it has no rules.
 fn access_list(rules: Vec<Rule>) -> Option<Access> {
     if rules.is_empty() {
         return None;
@@ -174,7 +174,7 @@ pub fn disk_request(verb: DiskVerb) -> Request {
 fn fault_request(verb: FaultVerb) -> Request {
     let at = |name: &Name| format!("/v1/disks/{name}/faults");
     match verb {
-        // The server says what is wrong with it.
+        // The server reports errors in the fault.
         FaultVerb::Add { name, fault, yes } => {
             let request = Request::new(Method::POST, at(&name), Some(json!({ "fault": fault.join(" ") })));
             Request { only_simulated: Some(name).filter(|_| !yes), ..request }
@@ -189,7 +189,8 @@ fn fault_request(verb: FaultVerb) -> Request {
     }
 }
 
-/// A path relative to where the user is, not to where the server is. Behind `sim:` it is one if it has a slash.
+/// Makes a path absolute, relative to the user's working directory instead of the server's. After `sim:`, only text
+/// with a slash is a path.
 fn absolute(path: &str) -> String {
     let (scheme, rest) = match path.strip_prefix(SIM) {
         Some(rest) if !rest.contains('/') => return path.to_owned(),

@@ -1,8 +1,8 @@
-//! A live view of disks and their tenants: who has the disk, what each gets, keeps and waits for.
+//! A live view of disks and their tenants: slices, throughput, insulation, latency and causes of delay.
 //!
 //! ```text
 //!   keys ──► State (what is shown: disks, order, scroll, help) ──► picture.rs ──► terminal
-//!   server ──► (asked again and again; one that is gone is waited for)
+//!   server ──► (polled; after a failure it is polled until it answers again)
 //! ```
 
 mod picture;
@@ -24,25 +24,25 @@ use super::{Reach, print, read};
 use crate::control::view::LiveView;
 use crate::store::profile::date;
 
-/// How often keys are looked for: the thread that does ends so long after the view.
+/// The interval at which the thread for keys checks whether the view has ended.
 const KEYS_POLL: Duration = Duration::from_millis(100);
-/// Keys that wait to be looked at: more than anybody types meanwhile.
+/// Key events that are queued.
 const KEYS_MAX: usize = 64;
-/// A server that has not answered by then is told to be silent; its own patience with a disk is two seconds.
+/// After this time the server counts as silent. The server itself waits at most two seconds for a disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How to watch.
+/// The mode of the view.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
-    /// As text, again and again.
+    /// Print text repeatedly.
     pub batch: bool,
-    /// Between two looks.
+    /// The interval of updates.
     pub interval: Duration,
-    /// So many looks.
+    /// The number of updates, if limited.
     pub count: Option<u64>,
 }
 
-/// Whether there is somebody to show it to.
+/// Whether the command runs in a terminal.
 pub fn is_watched() -> bool {
     std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
@@ -53,10 +53,10 @@ async fn look(reach: &Reach, path: &str) -> Result<Value, ClientError> {
     tokio::time::timeout(ANSWER_TIMEOUT, answer).await.unwrap_or_else(|_| Err(silent()))
 }
 
-/// Shows what the server says at `path` until it is quit with q or Ctrl-C, or told to end; or prints it as often as
-/// wanted.
+/// Shows the answer to `path` until the user quits with q or Ctrl-C, or until SIGTERM; or prints it as often as
+/// requested.
 pub async fn watch(reach: &Reach, path: &str, how: How) -> Result<Value, ClientError> {
-    // What is wrong from the beginning is said without a screen.
+    // A first error is reported without opening a screen.
     let first = look(reach, path).await?;
     if how.batch {
         return print_again_and_again(reach, path, how, first).await;
@@ -90,7 +90,7 @@ async fn show(
             tokio::time::sleep_until(next).await;
             look(reach, path).await.and_then(read::<Vec<LiveView>>)
         };
-        // Asking is begun anew after a key: a question that is dropped costs nothing.
+        // A key event drops the pending request, which is then sent again; this costs nothing.
         tokio::select! {
             event = keys.recv() => match event {
                 Some(Event::Key(key)) if key.kind == KeyEventKind::Press && !press(&mut state, key) => return Ok(()),
@@ -113,7 +113,7 @@ async fn show(
     }
 }
 
-/// A thread that waits for keys; it ends with its receiver.
+/// Starts a thread that reads key events. It ends when the receiver is dropped.
 fn listen() -> mpsc::Receiver<Event> {
     let (sender, keys) = mpsc::channel(KEYS_MAX);
     std::thread::spawn(move || {
@@ -132,7 +132,7 @@ fn listen() -> mpsc::Receiver<Event> {
     keys
 }
 
-/// Does what a key says; false to quit.
+/// Handles a key. Returns false to quit.
 fn press(state: &mut State, key: KeyEvent) -> bool {
     let page = state.page.max(1);
     match key.code {
@@ -148,14 +148,14 @@ fn press(state: &mut State, key: KeyEvent) -> bool {
         KeyCode::PageDown | KeyCode::Char(' ') => state.scroll += page,
         KeyCode::PageUp => state.scroll = state.scroll.saturating_sub(page),
         KeyCode::Home => state.scroll = 0,
-        // Drawing brings it back to what there is.
+        // Drawing limits it to the last page.
         KeyCode::End => state.scroll = usize::MAX / 2,
         _ => {}
     }
     true
 }
 
-/// Prints as text, or as one JSON document a line, until there is nobody who reads it.
+/// Prints text, or one JSON document per line, until the output is closed.
 async fn print_again_and_again(reach: &Reach, path: &str, how: How, first: Value) -> Result<Value, ClientError> {
     let (mut answer, mut printed, mut is_lost) = (Ok(first), 0, false);
     loop {

@@ -1,16 +1,16 @@
-//! Disks of which nothing is known are probed when they are idle, so that tenants are insulated unless somebody says
-//! otherwise.
+//! Automatic probes: a disk without a profile is probed when it is idle, so that its tenants are insulated unless the
+//! operator set otherwise.
 //!
 //! ```text
-//!   idle for 10 s ──► quick probe ──► sure: kept in disk.toml, and the policy changes at once
-//!        ▲                │      └──► in doubt, or failed: nothing is kept; again later, with the reason shown
-//!        └── a request ◄──┘ cancelled at the first request; again later
+//!   idle for 10 s ──► quick probe ──► trusted: kept in disk.toml, and the policy changes at once
+//!        ▲                │      └──► doubtful or failed: nothing is kept; tried again later, and the reason is shown
+//!        └── a request ◄──┘ cancelled at the first request; tried again later
 //! ```
 //!
-//! It is the quick probe of `aerogel disk probe --quick`: a scratch file without a name, of at most a quarter of the
-//! free space, and only reads on raw devices. One disk is probed at a time, for two of them may share a device.
+//! This is the probe of `aerogel disk probe --quick`: it uses an unnamed scratch file of at most a quarter of the free
+//! space, and only reads raw devices. One disk is probed at a time, since two disks may share a device.
 //!
-//! Downside: a disk that is never idle for so long is never probed by itself; `disk show` says that it waits.
+//! Downside: a disk that is never idle for that long is never probed automatically. `disk show` says that it waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,34 +25,37 @@ use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Name, Time};
 use crate::store::{PolicyName, Scheduling, Store};
 
-/// A disk is idle when nothing happened for so long: longer than the pauses of a program that uses it.
+/// A disk is idle when it had no activity for this long, which is longer than the pauses of a program that uses it.
 const IDLE: Duration = Duration::from_secs(10);
-/// Between two looks at disks that wait.
+/// The interval of checks of disks that wait.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two looks at the disk that is being probed: how long a request shares the device with the probe.
+/// The interval of checks of the disk that is being probed: a client's request competes with the probe for at most this
+/// long.
 const LOOK_CLOSELY: Duration = Duration::from_millis(50);
-/// The first wait after a probe that clients ended; each one after it is twice as long, up to `BACKOFF_MOST`.
+/// The first delay after a probe that was cancelled by requests. Each further delay is twice as long, up to
+/// `BACKOFF_MOST`.
 const BACKOFF_USED: Duration = Duration::from_secs(60);
-/// The same after one that failed or was in doubt: it wrote up to a gigabyte for nothing.
+/// The first delay after a probe that failed or was doubtful. It is longer because such a probe writes up to a
+/// gigabyte.
 const BACKOFF_DOUBT: Duration = Duration::from_secs(600);
 const BACKOFF_MOST: Duration = Duration::from_secs(24 * 3600);
 
-/// The disks that wait.
+/// The disks that wait for a probe.
 pub type Waiting = Mutex<BTreeMap<Name, Wait>>;
 
-/// A disk that waits to be probed.
+/// A disk that waits for a probe.
 #[derive(Debug)]
 pub struct Wait {
     seen: Activity,
-    /// Nothing has changed since.
+    /// The last time at which there was activity.
     quiet_since: Instant,
     not_before: Instant,
     backoff: Duration,
-    /// What became of the last try.
+    /// The result of the last attempt, for the user.
     note: Option<String>,
 }
 
-/// What tells that a disk is used.
+/// Counters that show whether a disk is used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Activity {
     requests: u64,
@@ -82,7 +85,7 @@ impl Wait {
         Wait { seen: Activity::default(), quiet_since: now, not_before: now, backoff: Duration::ZERO, note: None }
     }
 
-    /// Looks at the disk; true if it may be probed now.
+    /// Records the disk's activity. Returns whether it may be probed now.
     fn look(&mut self, activity: Activity, now: Instant) -> bool {
         if !activity.is_idle_since(&self.seen) {
             self.quiet_since = now;
@@ -104,7 +107,7 @@ impl Control {
         self.automatic.lock().expect("nobody panics while holding it")
     }
 
-    /// Probes disks of which nothing is known, each when it is idle, until the server shuts down.
+    /// Probes disks without a profile, each when it is idle, until the server shuts down.
     pub async fn probe_idle_disks(self: Arc<Control>) {
         if !self.config.automatic_probe {
             return;
@@ -124,7 +127,7 @@ impl Control {
         }
     }
 
-    /// Disks of which nothing is known, where it would matter.
+    /// Disks without a profile whose policy depends on it.
     fn unknown_disks(&self) -> Vec<Name> {
         let state = self.state();
         let running = state.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?)));
@@ -141,7 +144,7 @@ impl Control {
                 ended = &mut probe => break ended,
                 () = tokio::time::sleep(LOOK_CLOSELY) => {}
             }
-            // A disk that does not answer is used, too.
+            // A disk that does not answer counts as used.
             let now = self.snapshot(disk).await.map(|snapshot| Activity::of(&snapshot));
             if !now.is_some_and(|now| now.is_idle_since(&before)) {
                 job.cancel();
@@ -169,7 +172,7 @@ impl Control {
         }
     }
 
-    /// Why nothing is known of a disk.
+    /// Why a disk has no profile, for the user.
     pub(super) fn why_unprobed(&self, disk: &Name, scheduling: &Scheduling) -> String {
         let by_hand = format!("`aerogel disk probe {disk}`");
         if scheduling.no_probe || !self.config.automatic_probe {
@@ -188,7 +191,7 @@ impl Control {
     }
 }
 
-/// How long a probe that gave no profile is not repeated at least, and what is said of it.
+/// For a probe without result: the minimum delay before the next one, and the message.
 fn without_profile(ended: &Ended) -> (Duration, String) {
     match ended {
         Ended::Cancelled => (BACKOFF_USED, "not probed: the automatic quick probe ended when requests came".into()),
@@ -197,7 +200,7 @@ fn without_profile(ended: &Ended) -> (Duration, String) {
     }
 }
 
-/// Whether a disk is to be probed by itself.
+/// Whether a disk is to be probed automatically.
 fn is_wanted(store: &Store) -> bool {
     let known = store.known();
     let is_known = known.profile.values.contains_key(&Key::NeedsSlices);

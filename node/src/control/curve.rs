@@ -1,4 +1,4 @@
-//! The curve of a volume's tenant.
+//! The miss-ratio curve of a volume's tenant.
 
 use engine::control::{Command, Report};
 use engine::units::BLOCK;
@@ -9,11 +9,11 @@ use super::{Control, Error, Kind};
 use crate::quantity::Name;
 use crate::store::spec::Eviction;
 
-/// Smaller sizes are not shown, blocks: no partition has fewer than 134.
+/// Points at smaller sizes are not shown, blocks: every partition has at least 134.
 const LEAST_BLOCKS: u64 = 128;
 
 impl Control {
-    /// What the cache of a volume's tenant would absorb at other sizes, under a policy or under the one that runs.
+    /// The miss ratios of the tenant of a volume at other cache sizes, under `policy` or under its present one.
     pub async fn show_curve(&self, name: &Name, policy: Option<Eviction>) -> Result<CurveView, Error> {
         let volume = self.changeable(name)?;
         let gone = || Error::Offline(Kind::Volume, name.clone(), "its disk does not answer".into());

@@ -1,7 +1,7 @@
-//! What was decided for tenants: asked before they are there, told when it changes, kept over a restart.
+//! Decisions on tenants: planned before creation, reported when they change, kept across restarts.
 //!
-//! A decision is a level, not an edge: it stands in each snapshot. So it is told from two looks, and nothing is lost
-//! when one is missed but what was taken back meanwhile.
+//! Each snapshot has the current decision of every tenant, not its changes. A change is found by comparing two
+//! snapshots, so a missed snapshot loses only decisions that were reverted meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
@@ -21,20 +21,20 @@ use crate::store::profile::date;
 use crate::store::spec::{Allotment, check_size};
 use crate::store::{Spec, Store};
 
-/// Decisions that are remembered, for those who look later; all of them are in the log.
+/// Events that are kept for the API. All of them are in the log, too.
 const EVENTS_MAX: usize = 64;
 
-/// What was told of decisions.
+/// The decisions that were reported.
 #[derive(Debug, Default)]
 pub struct Decisions {
-    /// By disk and tenant: the last one, and when it was made.
+    /// By disk and tenant: the decision that was reported last, and when it was made.
     told: BTreeMap<(Name, Name), (Verdict, Nanos)>,
-    /// The latest, oldest first.
+    /// The latest events, oldest first.
     events: VecDeque<EventView>,
 }
 
 impl Decisions {
-    /// Whether this is news; it is not any more.
+    /// Whether this decision has not been reported yet. Records it as reported.
     fn is_new(&mut self, key: (Name, Name), sizing: &Sizing) -> bool {
         let now = (Verdict::from(&sizing.decision), sizing.since);
         self.told.insert(key, now) != Some(now)
@@ -48,7 +48,7 @@ impl Decisions {
     }
 }
 
-/// Now, as it is told.
+/// The current date and time, as it is shown.
 fn at() -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     date(now.as_secs())
@@ -59,12 +59,13 @@ impl Control {
         self.decisions.lock().expect("nobody panics while holding it")
     }
 
-    /// What was decided of late, oldest first.
+    /// The latest decisions, oldest first.
     pub(super) fn events(&self) -> Vec<EventView> {
         self.decisions().events.iter().cloned().collect()
     }
 
-    /// Tells what was decided since the last look, and keeps with the volumes what is to outlive a restart.
+    /// Reports decisions that have changed since the last snapshot, and stores in volumes' specifications what must
+    /// survive a restart.
     pub(super) async fn note_decisions(self: &Arc<Control>, disk: &Name, snapshot: &Snapshot) {
         let sizings = self.sizings(disk, snapshot);
         self.decisions().told.retain(|(of, tenant), _| of != disk || sizings.iter().any(|(name, _)| name == tenant));
@@ -74,7 +75,7 @@ impl Control {
             }
             let decided = match sizing.decision {
                 Decision::Admitted => Some(Size(sizing.kept_bytes)),
-                // The next start finds it out anew.
+                // Not stored: the next start decides again.
                 Decision::BestEffort(_) => None,
                 Decision::Trial(_) => continue,
             };
@@ -99,17 +100,17 @@ impl Control {
         self.decisions().add(EventView { at: at(), disk: disk.to_string(), tenant, decision, reason });
     }
 
-    /// Something that concerns a disk as a whole.
+    /// Reports an event that concerns a disk as a whole.
     pub(super) fn tell_disk(&self, disk: &Name, reason: String) {
         info!(%disk, "{reason}");
         let event = EventView { at: at(), disk: disk.to_string(), tenant: None, decision: None, reason };
         self.decisions().add(event);
     }
 
-    /// Writes the cache that was decided for a tenant beside a volume of it, if that is another one than before.
-    /// Nothing waits for that: the file system of this disk may hang, and the other disks are looked at all the same.
+    /// Stores the partition size that was decided for a tenant in the specification of one of its volumes, if it has
+    /// changed. Runs in a task of its own, since the file system of this disk may hang.
     fn keep(self: &Arc<Control>, disk: &Name, tenant: &Name, decided: Option<Size>) {
-        // While something is being changed, the next look is soon enough.
+        // If the disk is being changed, this is repeated with the next snapshot.
         let Some(turn) = self.turns.take(disk) else { return };
         let Some((store, holder, from, to)) = self.holder(disk, tenant, decided) else { return };
         let (control, disk, tenant, new) = (self.clone(), disk.clone(), tenant.clone(), to.clone());
@@ -123,8 +124,8 @@ impl Control {
         });
     }
 
-    /// The volume that keeps what is decided for its tenant, with its specification as it is and as it is to be;
-    /// `None` if there is nothing to be kept.
+    /// The volume whose specification holds the decision for its tenant, with its current and its new specification.
+    /// `None` if there is nothing to store.
     fn holder(&self, disk: &Name, tenant: &Name, decided: Option<Size>) -> Option<(Arc<Store>, Name, Spec, Spec)> {
         let state = self.state();
         let running = state.disk(disk).ok()?;
@@ -142,7 +143,7 @@ impl Control {
         Some((running.store.clone(), name.clone(), spec.clone(), to))
     }
 
-    /// What would be decided for a volume, if it were made now. Nothing changes.
+    /// The decision that a volume would get if it were created now. Changes nothing.
     pub async fn plan_volume(&self, request: CreateVolume) -> Result<PlanView, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         if let Some(size) = request.size {
@@ -176,8 +177,8 @@ impl Control {
         Ok(PlanView::new(&plan, request.name.as_str(), (disk.as_str(), tenant.as_str()), share, asked.share))
     }
 
-    /// The cache that a volume's tenant is to have at once because it will be like another's; nothing if that one says
-    /// nothing.
+    /// The partition size for a new volume that is to be like another one (`like`). `None` if the request names none,
+    /// or if the plan does not admit the tenant.
     pub(super) async fn decide_like(&self, request: &CreateVolume, disk: &Name) -> Result<Option<Size>, Error> {
         let Some(like) = &request.like else { return Ok(None) };
         let asked = {
@@ -218,7 +219,7 @@ impl super::Running {
     }
 }
 
-/// Whether what was decided is worth writing: it is news, or an eighth larger or smaller than what was written.
+/// Whether a decision is stored: if it is new, or differs from the stored one by more than an eighth.
 fn differs(before: Option<Size>, now: Option<Size>) -> bool {
     match (before, now) {
         (Some(before), Some(now)) => before.0.abs_diff(now.0) > before.0 / 8,

@@ -1,4 +1,4 @@
-//! Disks: opened at the start, added, removed; the memory divided among them.
+//! Disks: opening at the start, adding, removing; dividing the memory among them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,31 +18,31 @@ use crate::quantity::{Name, Size};
 use crate::reactor::Stack;
 use crate::store::{Chosen, Identity, Simulated, Store};
 
-/// How the path of a simulated disk begins.
+/// The prefix of a simulated disk's path.
 pub const SIM: &str = "sim:";
-/// The disk that a new server starts with.
+/// The disk that a new server creates.
 const FIRST: &str = "default";
-/// How long a start waits for disks to be opened, and then for their volumes. Less than a drive needs to spin up, so
-/// such a disk comes later; on others both are done in milliseconds.
+/// How long a start waits for disks to be opened, and then for their volumes. A drive that has to spin up takes longer;
+/// its disk is opened later. Other disks take milliseconds.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a start waits for a disk that another server has: a killed one frees its locks one after the other, that
-/// of the server's directory first.
+/// How long a start waits for a disk that another server has locked: a killed server releases its locks one after the
+/// other, that of its directory first.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Why a disk that takes longer is offline.
 const HANGS: &str = "its file system does not answer; the disk is opened when it does";
-/// A new disk starts with at least one in so many of the bytes that are its part, or not at all.
+/// A new disk needs at least this fraction (one in so many) of its part of the memory at once, or it is not added.
 const LEAST_PART: u64 = 4;
-/// How long a machine may take to free memory, beyond the age at which dirty data is written anyway: 5 s longer than
-/// it takes to tell what it holds. One that does not answer then holds all of it.
+/// How long a disk's thread may take to free memory, in addition to the maximum age of dirty data: 5 s more than it
+/// needs to report what it holds. A thread that has not answered by then counts as holding all of it.
 const BUDGET_PATIENCE: Duration = Duration::from_secs(10);
-/// Questions to the file system of a disk at a time. Each holds a thread of a pool of 512 if the file system hangs.
+/// Concurrent calls to the file system of a disk. Each occupies a thread of a pool of 512 while the file system hangs.
 const QUESTIONS_MAX: usize = 4;
-/// How often is looked whether memory that was held is free.
+/// The interval of checks whether memory that was held is free.
 const HELD_POLL: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Opens every disk of the registry, all at the same time. One that cannot be used is offline; the others go on. So
-    /// they do without one that does not answer in time: [`Control::reopen`] opens it when it does.
+    /// Opens all disks of the registry concurrently. A disk that cannot be used is offline, and so is one that does not
+    /// answer in time; [`Control::reopen`] opens it later.
     pub(super) async fn open_known_disks(self: &Arc<Control>) {
         let known = self.registry.lock().await.disks.clone();
         self.state().remembered = known.iter().map(|(name, entry)| (name.clone(), entry.volumes.clone())).collect();
@@ -50,7 +50,7 @@ impl Control {
             let (path, uuid) = (resolve(&self.config.data, &entry.path), entry.uuid);
             let (looked, tried) = (path.clone(), self.trying.begin((name.clone(), None)));
             let opened = blocking(move || {
-                // If nobody waits for it any more, it is opened anew: by `reopen`, not before this has ended.
+                // After the timeout, `reopen` opens the disk again, but not before this attempt has ended.
                 let _tried = tried;
                 let store = Store::open_within(&looked, Some(uuid), LOCK_PATIENCE)?;
                 let found = store.scan().map_err(|error| volumes_unreadable(&error))?;
@@ -149,7 +149,7 @@ impl Control {
         })
     }
 
-    /// Adds a disk, or tries an offline one again.
+    /// Adds a disk, or tries to open an offline one.
     pub async fn add_disk(&self, request: AddDisk) -> Result<Done, Error> {
         let name = request.name.clone();
         let _turn = self.change(&name).await?;
@@ -205,8 +205,8 @@ impl Control {
         Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None })
     }
 
-    /// Frees memory of the other disks, starts the disk's thread, writes the registry; or none of it. Memory that they
-    /// do not free in time, bytes, is not the new disk's until they have.
+    /// Frees memory of the other disks, starts the disk's thread, and writes the registry; or does none of it. Returns
+    /// the bytes that the other disks did not free in time; the new disk gets them when they are free.
     pub(super) async fn bring_up(&self, name: &Name, path: &Path, store: Store) -> Result<u64, Error> {
         let _division = self.dividing.lock().await;
         let others = self.running();
@@ -232,7 +232,7 @@ impl Control {
         Ok(held_bytes)
     }
 
-    /// Enters a disk into the registry and the state, if it was started.
+    /// Adds a disk to the registry and the state, if it was started.
     async fn enter(
         &self,
         name: &Name,
@@ -253,9 +253,9 @@ impl Control {
         Ok(())
     }
 
-    /// Gives every one of these disks this much memory, waiting until those that shrink have, in bounded time; or
-    /// leaves all as they are. Bytes that are still held then; a disk that does not answer holds all that it had
-    /// `before`.
+    /// Sets the memory of each of these disks to `bytes`, and waits in bounded time until it is freed; or leaves all
+    /// unchanged. Returns the bytes that are still held then. A disk that does not answer counts as holding all that it
+    /// had `before`.
     async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64, before: u64) -> Result<u64, Error> {
         self.divisions.fetch_add(1, Ordering::Relaxed);
         let patience = self.config.limits.dirty_age.0 + BUDGET_PATIENCE;
@@ -280,7 +280,8 @@ impl Control {
         Ok(held_bytes)
     }
 
-    /// When these disks have freed what they held, `name` gets all of its part; unless memory was divided anew by then.
+    /// Gives `name` all of its memory when these disks have freed what they held, unless memory was divided again by
+    /// then.
     fn follow_up(&self, name: &Name, lenders: &[(Name, Arc<DiskHandle>)], part: u64) {
         let Ok(newcomer) = self.state().disk(name).map(|running| Arc::downgrade(&running.thread)) else { return };
         let lenders: Vec<_> = lenders.iter().map(|(_, thread)| Arc::downgrade(thread)).collect();
@@ -307,7 +308,7 @@ impl Control {
         });
     }
 
-    /// Where a disk is, or will be.
+    /// The directory of a disk, existing or to be created.
     fn path_of(&self, request: &AddDisk) -> Result<PathBuf, Error> {
         let known = self.state().disks.get(&request.name).map(|disk| disk.path.clone());
         let directory = match (request.path.starts_with(SIM), &request.directory, known) {
@@ -325,7 +326,7 @@ impl Control {
 
     /// Refuses a directory on the device of another disk.
     async fn check_device(&self, path: &Path) -> Result<(), Error> {
-        // A directory that is to be made will be on the device of its parent.
+        // A directory that does not exist yet will be on the device of its parent.
         let looked = path.to_owned();
         match blocking(move || device_of(&looked)).await?? {
             Some(device) => self.check_drives(device, &path.display().to_string(), None),
@@ -340,7 +341,8 @@ impl Control {
         (running.volumes.len(), offline.count())
     }
 
-    /// Detaches a disk: flushed, closed, forgotten. Everything on it stays, to be added again here or elsewhere.
+    /// Detaches a disk: flushes and closes it, and removes it from the registry. Its data stays and can be added again,
+    /// here or on another server.
     pub async fn remove_disk(&self, name: &Name, force: bool) -> Result<Done, Error> {
         let _turn = self.change(name).await?;
         let online = {
@@ -395,7 +397,7 @@ impl Control {
         }
     }
 
-    /// Flushes and closes all volumes of a disk; if one cannot be, opens those again that were closed.
+    /// Flushes and closes all volumes of a disk. If this fails for one, opens again those that were closed.
     async fn close_volumes(&self, disk: &Name) -> Result<(), Error> {
         let (thread, served) = {
             let state = self.state();
@@ -417,7 +419,7 @@ impl Control {
     }
 }
 
-/// A path that is, or can become, the directory of a disk; and whether it is one already.
+/// Checks that a path is or can become a disk's directory. Returns whether it is one already.
 fn usable(path: PathBuf) -> Result<(PathBuf, bool), Error> {
     match std::fs::metadata(&path) {
         Ok(found) if !found.is_dir() => Err(Error::Invalid(format!(
@@ -450,7 +452,7 @@ fn device_of(path: &Path) -> Result<Option<u64>, Error> {
     Ok(None)
 }
 
-/// What a new disk is to pretend to be.
+/// The simulated drive of a new disk, if one is requested.
 async fn pretence(request: &AddDisk) -> Result<Option<Simulated>, Error> {
     match (request.path.strip_prefix(SIM), request.size) {
         (Some(source), size) => {
@@ -462,7 +464,7 @@ async fn pretence(request: &AddDisk) -> Result<Option<Simulated>, Error> {
     }
 }
 
-/// What a disk that is there pretends to be; refuses what is for new ones.
+/// The simulated drive of an existing disk, if it has one. Refuses options that only new disks can have.
 fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Option<Simulated>, Error> {
     let is = |fix: &str| Err(Error::Invalid(format!("{} is a disk already: {fix}", path.display())));
     if request.size.is_some() || !request.faults.is_empty() {

@@ -1,4 +1,5 @@
-//! Why a change was refused, as the caller can act on it. Every message names the thing; the hint names the fix.
+//! Why a change was refused: one variant per reason that a caller can act on. The message names the thing, the hint the
+//! remedy.
 
 use engine::control::Refusal;
 use engine::units::Share;
@@ -6,7 +7,7 @@ use engine::units::Share;
 use crate::quantity::{Name, Size, percent};
 use crate::store::{RawError, StoreError};
 
-/// What control works on.
+/// The kind of a named thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A disk.
@@ -24,129 +25,129 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// Why an operation was not done. Nothing was changed, unless it says so.
+/// Why an operation failed. Nothing was changed, unless the message says so.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing has this name.
+    /// There is nothing of this name.
     #[error("there is no {0} '{1}'")]
     Unknown(Kind, Name),
     /// The name is taken.
     #[error("there is already a {0} '{1}'")]
     Exists(Kind, Name),
-    /// Which disk is meant does not follow.
+    /// The request names no disk, and there are several.
     #[error("there are {0} disks: which one is meant?")]
     WhichDisk(usize),
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The thing cannot be used at present.
     #[error("{0} '{1}' is offline: {2}")]
     Offline(Kind, Name, String),
-    /// Its data is busy, and it is served as soon as that has passed.
+    /// The volume's data is busy; it is served as soon as the data is free.
     #[error("volume '{0}' is not served yet: {1}")]
     Waiting(Name, String),
-    /// Another operation on it is under way.
+    /// Another operation on it is in progress.
     #[error("{0} '{1}' is still being created or changed")]
     Busy(Kind, Name),
     /// An earlier change has not ended.
     #[error("disk '{0}' is still being changed by an earlier request")]
     Changing(Name),
-    /// The disk has not answered for a long time, and what was begun may still happen.
+    /// The disk has not answered for a long time; the change may still take effect.
     #[error("{0} has no answer after {1} s, and goes on: a device or a file system does not answer")]
     Unanswered(&'static str, u64),
-    /// One probe at a time.
+    /// Another probe is running.
     #[error("disk '{0}' is being probed already")]
     Probing(Name),
-    /// There is none to end.
+    /// No probe is running.
     #[error("disk '{0}' is not being probed")]
     NotProbing(Name),
-    /// Clients have it open.
+    /// Clients are connected to it.
     #[error("{0} '{1}' is in use by {2} connections")]
     InUse(Kind, Name, u32),
-    /// Shares of a disk sum to at most 1.
+    /// The shares of a disk must sum to at most 1.
     #[error("a share of {} does not fit on disk '{disk}': {} is left", percent(asked.ppb()), percent(*left_ppb))]
     ShareTooLarge {
-        /// Which disk.
+        /// The disk.
         disk: Name,
-        /// What was asked for.
+        /// The requested share.
         asked: Share,
-        /// What could be had.
+        /// The remaining share, parts per billion.
         left_ppb: u64,
     },
     /// The directory cannot become a disk.
     #[error("{0}")]
     Unusable(String),
-    /// A raw device cannot be a volume's data.
+    /// The raw device cannot be a volume's data.
     #[error(transparent)]
     Raw(#[from] RawError),
-    /// Two disks on one device are not two disks.
+    /// Two disks on one device would compete for its time.
     #[error("{path} is on the same device as disk '{other}': what one does there, the other waits for")]
     SameDevice {
-        /// The directory of the new one, or the device of a volume.
+        /// The directory of the new disk, or the device of a volume.
         path: String,
-        /// The disk that is there.
+        /// The disk that is on the device.
         other: Name,
     },
-    /// The drive that a disk pretends to be has no such stretch.
+    /// The simulated drive has no free range of this length.
     #[error(
         "{} do not fit on the simulated disk '{disk}': {} are free, at most {} of them in one piece",
         Size(*asked), Size(*free).rounded(), Size(*longest).rounded()
     )]
     NoPlace {
-        /// Which disk.
+        /// The disk.
         disk: Name,
-        /// Bytes.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes.
+        /// The longest free range, bytes.
         longest: u64,
-        /// Bytes.
+        /// Free bytes.
         free: u64,
     },
-    /// Another volume is where it would grow.
+    /// The simulated drive is in use behind the volume.
     #[error(
         "volume '{volume}' cannot grow by {}: on its simulated disk {} are free behind it",
         Size(*more), Size(*room).rounded()
     )]
     NoRoomBehind {
-        /// Which.
+        /// The volume.
         volume: Name,
-        /// Bytes.
+        /// Bytes to grow by.
         more: u64,
-        /// Bytes.
+        /// Free bytes behind the volume.
         room: u64,
     },
-    /// Each request meets all of them.
+    /// The number of faults is limited, since each request is matched against all of them.
     #[error("disk '{0}' has {1} faults, and that is as many as there may be")]
     TooManyFaults(Name, usize),
-    /// It may have been cleared.
+    /// There is no such fault; it may have been cleared.
     #[error("disk '{0}' has no fault {1}")]
     NoFault(Name, u64),
-    /// Data may be lost this way, and nobody accepted that.
+    /// The setting can lose data, and the request does not accept that.
     #[error(
         "with write_cache=unsafe, acknowledged and flushed data is lost when the server or the machine stops \
          unexpectedly"
     )]
     NotAccepted,
-    /// What the other disks give up is not free.
+    /// The memory that other disks have to free for the new one is still in use.
     #[error("the other disks still hold {} of memory that the new one needs", .0.rounded())]
     MemoryHeld(Size),
-    /// The disk's machine refused.
+    /// The disk's engine refused.
     #[error("{kind} '{name}': {refusal}")]
     Refused {
-        /// What it is about.
+        /// The kind of the thing.
         kind: Kind,
-        /// Which.
+        /// Its name.
         name: Name,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
-    /// The file system refused.
+    /// An operation on the disk's files failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The server's own directory cannot be written.
     #[error("cannot write the registry of disks: {0}")]
     Registry(std::io::Error),
-    /// No changes any more.
+    /// Changes are refused while the server shuts down.
     #[error("the server is shutting down")]
     ShuttingDown,
     /// A bug.
@@ -155,7 +156,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The HTTP status that says the same.
+    /// The corresponding HTTP status.
     pub fn status(&self) -> u16 {
         match self {
             Error::Unknown(..) | Error::NoFault(..) => 404,
@@ -174,7 +175,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows what there is"),

@@ -1,5 +1,5 @@
-//! Faults that users stack on a disk's device. None of this waits for the turn to change something: whoever waits there
-//! may wait for a request that hangs because of a fault.
+//! Fault injection on a disk's device. None of this takes the disk's change lock (`turn.rs`): its holder may be waiting
+//! for a request that a fault has hung.
 
 use sim::fault::layer::{FAULTS_MAX, Phase};
 use tracing::warn;
@@ -13,7 +13,7 @@ use crate::quantity::Name;
 use crate::reactor::{LayerCommand, LayerReport, LayerView};
 
 impl Control {
-    /// What is stacked on a disk's device; nothing if it is offline or does not answer.
+    /// The layers on a disk's device. `None` if the disk is offline or does not answer.
     pub(super) async fn layers(&self, disk: &Name) -> Option<LayerView> {
         let thread = self.state().disk(disk).ok()?.thread.clone();
         let looked = tokio::time::timeout(SNAPSHOT_TIMEOUT, thread.layers(LayerCommand::Look)).await;
@@ -26,7 +26,7 @@ impl Control {
         thread.layers(command).await.map_err(stopped)
     }
 
-    /// Stacks a fault on a disk's device, until it is cleared or the server ends.
+    /// Adds a fault to a disk's device, until it is cleared or the server ends.
     pub async fn add_fault(&self, disk: &Name, request: AddFault) -> Result<Done, Error> {
         let fault: FaultText = request.fault.parse().map_err(Error::Invalid)?;
         {
@@ -53,8 +53,8 @@ impl Control {
         Ok(fault_views(&self.change_layers(disk, LayerCommand::Look).await?.view))
     }
 
-    /// Takes a fault away, or all. What hangs because of it goes on. Those that the disk was added with do not come
-    /// back.
+    /// Removes one fault or all. Requests that they hang continue. Faults that the disk was added with are removed from
+    /// `disk.toml`, too.
     pub async fn clear_faults(&self, disk: &Name, id: Option<u64>) -> Result<Done, Error> {
         let report = self.change_layers(disk, LayerCommand::Clear(id)).await?;
         if let Some(id) = id
@@ -83,7 +83,7 @@ impl Control {
     }
 }
 
-/// As they are shown.
+/// The faults for the API.
 pub(super) fn fault_views(view: &LayerView) -> Vec<FaultView> {
     let shown = view.faults.iter().map(|fault| FaultView {
         id: fault.id,
@@ -100,7 +100,7 @@ pub(super) fn fault_views(view: &LayerView) -> Vec<FaultView> {
     shown.collect()
 }
 
-/// What must not go unnoticed.
+/// A warning for each fault that is active, will be, or hangs requests.
 pub(super) fn fault_warnings(view: &LayerView) -> Vec<String> {
     let active = view.faults.iter().filter(|fault| fault.phase != Phase::Over || fault.stuck > 0);
     let warning = |fault: &crate::reactor::FaultState| {

@@ -1,14 +1,15 @@
-//! What the disks have done of late: their counters, looked at now and then, and what follows from two looks.
+//! Live measurements: counters of each disk are sampled, and rates and insulation follow from two samples.
 //!
 //! ```text
-//!   look ── look ── look ── look ── … ── look ── now        at most SAMPLES_MAX of a disk
+//!   sample ── sample ── sample ── … ── sample ── now        at most SAMPLES_MAX of a disk
 //!            ▲ insulation: ten rounds ago     ▲ rates: two seconds ago
 //! ```
 //!
-//! Insulation is what a tenant's work would have taken alone, as its own slices or the prices of its requests tell
-//! (engine, `insulated/meter.rs`, `fair/mod.rs`), by its share of the time in which it wanted something. Ten rounds
-//! even out whose turn it is. Downside: work that the cache does between two slices is not counted, so a tenant that
-//! hardly needs the disk seems to keep less than it does.
+//! The insulation of a tenant is the standalone-equivalent time of its work, divided by its share of the time in which
+//! it had demand. The standalone-equivalent time is derived from the tenant's own slices or from the costs of its
+//! requests (engine, `insulated/meter.rs`, `fair/mod.rs`). Ten rounds average out which tenant's slice comes first.
+//! Downside: work that the cache does between two slices is not counted, so the value is too low for a tenant that
+//! hardly needs the disk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,41 +29,42 @@ use super::{Control, Error, Kind, Running};
 use crate::quantity::{Name, Time};
 use crate::store::{Chosen, PolicyName};
 
-/// How often is looked: what is shown moves as fast as people can follow.
+/// The interval of samples: what is shown changes as fast as people can follow.
 const PERIOD: Duration = Duration::from_millis(500);
-/// What insulation is measured over, rounds, and at least this long.
+/// The window of insulation, rounds, and its minimum.
 const WINDOW_ROUNDS: u64 = 10;
 const WINDOW_NS_MIN: Nanos = 5 * SECOND;
-/// What rates are measured over, rounds, and at least this long.
+/// The window of rates, rounds, and its minimum.
 const RATES_ROUNDS: u64 = 2;
 const RATES_NS_MIN: Nanos = 2 * SECOND;
-/// Two looks closer than this say nothing.
+/// Samples must be at least this far apart to be compared.
 const APART_NS_MIN: Nanos = 100 * MILLISECOND;
-/// Looks at a disk that are kept.
+/// Samples of a disk that are kept.
 const SAMPLES_MAX: u64 = 64;
-/// How a standalone time is predicted, for those who ask.
+/// How the standalone-equivalent time is predicted, for the API.
 const PREDICTION: &str = "from the middle of the tenant's own slices, its curve and its dirt";
 const PREDICTION_BY_COST: &str =
     "from what its requests cost the device, how much of it they fill, its curve and its dirt";
 
-/// By disk.
+/// The samples of each disk.
 pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
 
-/// Counters of a tenant.
+/// The counters of a tenant.
 #[derive(Clone, PartialEq, Debug)]
 struct Counters {
     share_ppb: u64,
-    /// Slices so far; none if nobody is insulated.
+    /// Slices so far; `None` under a policy without insulation.
     slices: Option<u64>,
     by_cost: bool,
-    /// What is known of the slice that runs, is corrected when it ends: this may become a little less.
+    /// The standalone-equivalent time. The value of the current slice is corrected when the slice ends, so this may
+    /// decrease a little.
     useful_ns: Nanos,
     wanting_ns: Nanos,
     reads: u64,
     read_bytes: u64,
     writes: u64,
     write_bytes: u64,
-    /// Thread, cache, queue, slice, disk.
+    /// Delays of thread, cache, queue, slice and disk.
     delays_ns: [Nanos; 5],
 }
 
@@ -72,7 +74,7 @@ impl Counters {
         let mut counters = Counters {
             share_ppb,
             slices: stats.plan.map(|plan| plan.slices),
-            // Only slices have a round.
+            // Only policies with slices have a round.
             by_cost: stats.plan.is_some_and(|plan| plan.round_ns == 0),
             useful_ns: stats.worth_ns,
             wanting_ns: stats.wanting_ns,
@@ -99,7 +101,7 @@ impl Counters {
         Some(counters)
     }
 
-    /// Whether it can be compared with an earlier look: nothing began anew meanwhile, and the promise is the same.
+    /// Whether the difference to an earlier sample is valid: no counter was reset, and the share is the same.
     fn follows(&self, earlier: &Counters) -> bool {
         let counts = |counters: &Counters| {
             let Counters { slices, wanting_ns, reads, read_bytes, writes, write_bytes, .. } = *counters;
@@ -142,12 +144,12 @@ impl Counters {
     }
 }
 
-/// One look at a disk.
+/// The counters of a disk at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
     now: Nanos,
     round_ns: Nanos,
-    /// With a request in the device, since the start.
+    /// Time with a request in the device since the start.
     busy_ns: Nanos,
     tenants: BTreeMap<Name, Counters>,
 }
@@ -176,27 +178,27 @@ impl Sample {
     }
 }
 
-/// The latest looks at a disk.
+/// The latest samples of a disk.
 #[derive(Default, Debug)]
 pub struct Series {
     samples: VecDeque<Sample>,
     time: DiskUse,
 }
 
-/// What a disk's time was used for, nanoseconds.
+/// Uses of a disk's time, nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DiskUse {
-    /// Tenants', as far as it was worth to them what it would have been alone.
+    /// The tenants' standalone-equivalent time.
     pub tenant_ns: Nanos,
-    /// Lost in turning from one tenant to another.
+    /// Lost in context switches.
     pub switch_ns: Nanos,
-    /// Nobody's.
+    /// Idle.
     pub idle_ns: Nanos,
 }
 
 impl Series {
-    /// What the disk's time was used for. How the slice that runs is divided is corrected when it ends; a counter never
-    /// goes back, so it waits until it is right again.
+    /// The uses of the disk's time. The division of the current slice is corrected when it ends, and a counter must not
+    /// decrease; so a counter that is too high stays unchanged until the true value has reached it.
     fn time(&mut self, snapshot: &Snapshot) -> DiskUse {
         let (used, past_ns) = (snapshot.time, snapshot.busy_ns + snapshot.idle_ns);
         let told = &mut self.time;
@@ -206,15 +208,15 @@ impl Series {
         *told
     }
 
-    /// Keeps a look, if the one before is not too close.
+    /// Adds a sample, unless it is too close to the one before.
     fn add(&mut self, sample: Sample) {
         let window_ns = sample.window_ns();
-        // With a period of this, twice the window fits.
+        // At this interval, twice the window fits into the samples that are kept.
         let apart_ns = (2 * window_ns / SAMPLES_MAX).max(APART_NS_MIN);
         if self.samples.back().is_some_and(|last| sample.now < last.now + apart_ns) {
             return;
         }
-        // One that is older than the window, to begin it.
+        // One sample that is older than the window is kept, as its beginning.
         while self.samples.get(1).is_some_and(|second| second.now + window_ns <= sample.now)
             || self.samples.len() as u64 == SAMPLES_MAX
         {
@@ -223,7 +225,7 @@ impl Series {
         self.samples.push_back(sample);
     }
 
-    /// A tenant's counters about `past_ns` ago, or as near to that as they can be compared; and how long ago that was.
+    /// The tenant's counters in the sample nearest to `past_ns` ago that can be compared, and how long ago that was.
     fn before<'a>(&'a self, now: &Sample, name: &Name, past_ns: Nanos) -> Option<(&'a Counters, Nanos)> {
         let counters = now.tenants.get(name)?;
         let mut found = None;
@@ -239,13 +241,13 @@ impl Series {
         found
     }
 
-    /// What a tenant keeps, if it wants anything.
+    /// The insulation of a tenant, if it has demand.
     fn ratio(&self, now: &Sample, name: &Name) -> Option<RatioView> {
         let (earlier, past_ns) = self.before(now, name, now.window_ns())?;
         now.tenants.get(name)?.ratio(earlier, past_ns)
     }
 
-    /// Part of the time of late in which the disk was busy.
+    /// The fraction of recent time in which the disk was busy.
     fn busy_ratio(&self, now: &Sample) -> Option<f64> {
         let long_ago = |sample: &&Sample| sample.now + now.rates_ns() <= now.now;
         let before = self.samples.iter().rev().find(long_ago).or(self.samples.front())?;
@@ -264,19 +266,19 @@ impl Control {
         self.series.lock().expect("nobody panics while holding it")
     }
 
-    /// The policy of a disk changed: what was before says nothing of what tenants keep.
+    /// Drops the samples of a disk whose policy has changed: they say nothing about the new one.
     pub(super) fn forget_samples(&self, disk: &Name) {
         if let Some(series) = self.series().get_mut(disk) {
             series.samples.clear();
         }
     }
 
-    /// A disk is gone: one of the same name begins anew.
+    /// Drops all of a disk that was removed. A new disk of the same name starts with zero.
     pub(super) fn forget_series(&self, disk: &Name) {
         self.series().remove(disk);
     }
 
-    /// Looks at all disks now and then, until the server shuts down.
+    /// Samples all disks periodically, until the server shuts down.
     pub async fn watch(self: Arc<Control>) {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -301,7 +303,7 @@ impl Control {
         }
     }
 
-    /// What tenants of a disk keep, of those who want anything.
+    /// The insulation of those tenants of a disk that have demand.
     pub(super) fn ratios(&self, disk: &Name, running: &Running, snapshot: &Snapshot) -> Vec<(Name, f64)> {
         let (all, now) = (self.series(), Sample::new(running, snapshot));
         let Some(series) = all.get(disk) else { return Vec::new() };
@@ -309,12 +311,12 @@ impl Control {
         running.tenants.keys().filter_map(ratio).collect()
     }
 
-    /// What a disk's time was used for.
+    /// The uses of a disk's time.
     pub(super) fn disk_use(&self, disk: &Name, snapshot: &Snapshot) -> DiskUse {
         self.series().entry(disk.clone()).or_default().time(snapshot)
     }
 
-    /// The tenants of a disk.
+    /// The tenants of a disk, for the API.
     pub(super) fn tenant_views(
         &self,
         disk: &Name,
@@ -341,7 +343,7 @@ impl Control {
         running.tenants.iter().map(view).collect()
     }
 
-    /// Disks and their tenants at this moment: all disks, or one.
+    /// The current state of all disks or of one, with their tenants.
     pub async fn live(&self, only: Option<&Name>) -> Result<Vec<LiveView>, Error> {
         let disks: Vec<Name> = self.state().disks.keys().cloned().collect();
         if let Some(unknown) = only.filter(|only| !disks.contains(only)) {
@@ -421,7 +423,7 @@ fn owned_views(running: &Running, snapshot: &Snapshot) -> Vec<OwnedView> {
     snapshot.slices.iter().map(view).collect()
 }
 
-/// What runs on a disk, why, and how well.
+/// The policy of a disk, the reason for it, and the round and R in effect.
 pub(super) fn policy_view(running: &Running, chosen: &Chosen, snapshot: Option<&Snapshot>) -> PolicyView {
     let plans = |(name, tenant): (&Name, &super::Tenant)| Some((name.clone(), plan_of(snapshot?, tenant.id)?));
     let plans: Vec<(Name, TenantPlan)> = running.tenants.iter().filter_map(plans).collect();
@@ -455,7 +457,7 @@ pub(super) fn policy_view(running: &Running, chosen: &Chosen, snapshot: Option<&
     }
 }
 
-/// The one that loses most, of those who have shorter slices than they need.
+/// Of the tenants whose slices are shorter than they need, the one with the lowest efficiency.
 fn shortest(plans: &[(Name, TenantPlan)], keep_permille: u32) -> Option<(&Name, &TenantPlan)> {
     let is_short = |plan: &TenantPlan| {
         plan.need_ns.is_some_and(|need| need > plan.slice_ns + plan.slice_ns / 100)
@@ -475,7 +477,7 @@ mod tests {
         "db".parse().unwrap()
     }
 
-    /// A tenant with a quarter that wanted the disk all the time since 0 and got `useful_ns` of it.
+    /// A tenant with a quarter of the disk, demand all the time since 0, and `useful_ns` of standalone-equivalent time.
     fn sample(now: Nanos, useful_ns: Nanos, share_ppb: u64) -> Sample {
         let counters = Counters {
             share_ppb,

@@ -1,4 +1,4 @@
-//! Losses, noted where they survive the server: see `store/loss.rs`.
+//! Records losses where they survive a restart of the server: see `store/loss.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::{Control, blocking};
 use crate::quantity::Name;
 use crate::store::LossNote;
 
-/// How long a note may take to be on the medium: a device that hangs must not keep the server from ending.
+/// The time limit for making a record durable: a hung device must not keep the server from ending.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Control {
-    /// Notes that acknowledged data of these volumes was lost: it is told again after a restart.
+    /// Records that these volumes have a loss, so that it is reported after a restart, too.
     pub(super) async fn remember_lost(&self, disk: &Name, volumes: &[Name]) {
         for name in volumes {
             let note = {
@@ -49,13 +49,14 @@ impl Control {
         }
     }
 
-    /// Losses that the disk's machine has told and that are not noted yet: a loss that is known outlives a server that
-    /// is killed, too.
+    /// Records losses that the disk's engine has reported and that are not recorded yet, so that a known loss survives
+    /// even if the server is killed.
     pub(super) fn note_losses(self: &Arc<Control>, disk: &Name, snapshot: &Snapshot) {
         if self.unnoted(disk, snapshot).is_empty() {
             return;
         }
-        // With the turn, since an operator may accept the loss at this moment; else the next look is soon enough.
+        // Needs the disk's change lock, since an operator may be accepting the loss. If it is taken, the next snapshot
+        // is soon enough.
         let Some(turn) = self.turns.take(disk) else { return };
         let (control, disk) = (self.clone(), disk.clone());
         tokio::spawn(async move {

@@ -1,9 +1,9 @@
 //! The manager of disks, tenants and volumes.
 //!
-//! Changes of a disk happen one at a time (`turn.rs`); each applies to the state first, then to the disk's machine
-//! and to its files, and is taken back as a whole if either refuses. The state itself is behind a lock that is never
-//! held while waiting, so that looking is always possible. What is on disk is the truth after a restart: the list of
-//! disks in the server's directory, everything about volumes in the disks.
+//! Changes of one disk are serialised (`turn.rs`). Each change is applied to the state, then to the disk's engine and
+//! to the files, and is undone completely if one of them refuses. The state is protected by a lock that is never held
+//! across a wait, so that queries are always answered. After a restart, the files are the truth: the list of disks in
+//! the server's directory, and everything about volumes on the disks.
 
 mod automatic;
 mod curve;
@@ -57,49 +57,49 @@ use crate::quantity::{Name, Size};
 use crate::store::spec::Allotment;
 use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
 
-/// How long a start waits for the server before, which may have been killed: its process ends when its requests have
-/// left the kernel. One that is still there after that is not about to end.
+/// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
+/// kernel. One that still exists after this time is not about to end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The manager.
 #[derive(Debug)]
 pub struct Control {
-    /// What the process runs with.
+    /// The configuration of the process.
     pub config: Config,
     listening: Mutex<Listening>,
     memory_bytes: u64,
     started: Instant,
     shutting_down: AtomicBool,
     turns: turn::Turns,
-    /// Memory is divided among the disks by one change at a time.
+    /// Held by the change that divides the memory among the disks.
     dividing: Arc<tokio::sync::Mutex<()>>,
-    /// The list of disks, as it stands in the server's directory.
+    /// The list of disks, as it is stored in the server's directory.
     registry: Arc<tokio::sync::Mutex<Registry>>,
     /// How often memory was divided among the disks.
     divisions: Arc<AtomicU64>,
     probes: probes::Probes,
-    /// Disks of which nothing is known, and when they are probed.
+    /// Disks without a profile that wait for an automatic probe.
     automatic: automatic::Waiting,
     /// Disks and volumes that are being opened.
     trying: reopen::Trying,
-    /// Volumes that the server before had when it was killed, until they are open.
+    /// Volumes of an earlier server that was killed, until they are open.
     unflushed: Mutex<BTreeSet<(Name, Name)>>,
-    /// Told when there are volumes whose data is busy.
+    /// Notified when there are volumes whose data is busy.
     waiting: tokio::sync::Notify,
-    /// What the disks have done of late.
+    /// Samples of the disks' counters.
     series: live::AllSeries,
-    /// What was decided for tenants of late.
+    /// The latest decisions on tenants.
     decisions: Mutex<decisions::Decisions>,
     state: Mutex<State>,
     _lock: Lock,
 }
 
-/// Where the server listens.
+/// The addresses that the server listens on.
 #[derive(Clone, Debug, Default)]
 pub struct Listening {
     /// For NBD.
     pub nbd: Vec<crate::address::NbdAddress>,
-    /// For HTTP, besides the API's own socket.
+    /// For HTTP, in addition to the API's own socket.
     pub http: Vec<crate::address::Address>,
 }
 
@@ -118,21 +118,21 @@ struct Disk {
     state: Result<Running, String>,
 }
 
-/// A disk whose thread runs.
+/// A disk with its thread running.
 #[derive(Debug)]
 struct Running {
     store: Arc<Store>,
     thread: Arc<DiskHandle>,
     volumes: BTreeMap<Name, Volume>,
     tenants: BTreeMap<Name, Tenant>,
-    /// Questions to its file system that may be under way: each holds a thread until it is answered.
+    /// Limits concurrent calls to its file system: each occupies a thread until it returns.
     questions: Arc<tokio::sync::Semaphore>,
 }
 
 #[derive(Debug)]
 struct Tenant {
     id: TenantId,
-    /// Why it has less than it asked for.
+    /// Why it has less than requested.
     warning: Option<String>,
 }
 
@@ -141,11 +141,11 @@ struct Volume {
     /// Absent if it cannot be read.
     spec: Option<Spec>,
     state: VolumeState,
-    /// Its file is being extended.
+    /// Set while its file is being extended.
     growing: Option<Arc<Progress>>,
-    /// That acknowledged data of it was lost, and is not accepted, is on the medium.
+    /// Whether a loss that is not accepted is recorded on the medium.
     loss_noted: bool,
-    /// How often a client asked for it that its access list does not name.
+    /// How often a client that its access list does not name has tried to open it.
     refusals: u64,
 }
 
@@ -153,58 +153,57 @@ struct Volume {
 enum VolumeState {
     Serving {
         id: VolumeId,
-        /// Its file or device: another one of the same name is not its data.
+        /// The identity of its file or device: another one of the same name is not its data.
         data: DataId,
-        /// Bytes in which its device is addressed.
+        /// The block size of its device, bytes.
         block: u32,
     },
     Creating(Arc<Progress>),
-    /// Its data is busy: tried again until it is not (`waiting.rs`).
+    /// Its data is busy; opening is tried again until it succeeds (`waiting.rs`).
     Waiting(String),
     Offline(String),
 }
 
-/// A volume that a client can open, and who serves it.
+/// A volume that a client can open, and its disk's thread.
 #[derive(Debug)]
 pub struct Target {
-    /// Its disk.
+    /// The thread of its disk.
     pub thread: Arc<DiskHandle>,
     /// Its number there.
     pub volume: VolumeId,
-    /// Which volume it is: numbers are given again.
+    /// Its UUID, since numbers are reused.
     uuid: Uuid,
-    /// Its tenant's.
+    /// Its tenant's number.
     pub tenant: TenantId,
-    /// How many tenants the disk has.
+    /// The number of tenants on the disk.
     pub tenants: usize,
 }
 
-/// What can be opened at this moment.
+/// The volumes that a client can open at this moment.
 #[derive(Debug)]
 pub struct Offer {
     volumes: Vec<Export>,
-    /// Who serves each of them.
+    /// The target of each volume.
     pub targets: Vec<Target>,
     shutting_down: bool,
 }
 
 impl Offer {
-    /// As the handshake wants it.
+    /// The volumes for the NBD handshake.
     pub fn exports(&self) -> Exports<'_> {
         Exports { volumes: &self.volumes, shutting_down: self.shutting_down }
     }
 }
 
 impl Control {
-    /// Locks the server's directory and opens the disks that it knows. In a directory that is new, makes the first
-    /// disk.
+    /// Locks the server's directory and opens the disks of the registry. In a new directory, creates the first disk.
     pub async fn open(config: Config) -> anyhow::Result<Arc<Control>> {
         let data = &config.data;
         std::fs::create_dir_all(data)
             .map_err(|e| anyhow::anyhow!("cannot make the directory {}: {e}", data.display()))?;
         let locked = data.clone();
         let lock = blocking(move || Lock::take(&locked, LOCK_PATIENCE)).await?.map_err(anyhow::Error::msg)?;
-        // A server that ends in order removes it.
+        // A server that ends normally removes its socket.
         let was_killed = config.api_socket().symlink_metadata().is_ok();
         let found = Registry::read(data)?;
         let is_new = found.is_none();
@@ -252,12 +251,12 @@ impl Control {
         self.listening.lock().expect("no one panics while holding it").clone()
     }
 
-    /// Says where the server listens, once that is known.
+    /// Sets the addresses that the server listens on, once they are known.
     pub fn set_listening(&self, listening: Listening) {
         *self.listening.lock().expect("no one panics while holding it") = listening;
     }
 
-    /// What a client can open; the other volumes do not exist for it.
+    /// The volumes that a client may open. Other volumes do not exist for it.
     pub fn offer(&self, peer: &Peer) -> Offer {
         let state = self.state();
         let mut offer = Offer { volumes: Vec::new(), targets: Vec::new(), shutting_down: self.is_shutting_down() };
@@ -280,8 +279,8 @@ impl Control {
         offer
     }
 
-    /// Counts a refused opening, if there is a volume of this name and its access list does not name the client. The
-    /// name of that volume.
+    /// Counts a refusal if a volume of this name exists and its access list does not name the client. Returns the name
+    /// of that volume.
     pub fn count_refusal(&self, name: &[u8], peer: &Peer) -> Option<Name> {
         let mut state = self.state();
         let running = state.disks.values_mut().filter_map(|disk| disk.state.as_mut().ok());
@@ -292,9 +291,9 @@ impl Control {
         Some(name.clone())
     }
 
-    /// Hands a client whose handshake is done to the thread of its disk, which has room for it; or closes its
-    /// connection, if by now it may not open the volume any more, or not in the way that was agreed on. No change of
-    /// access comes between the check and the hand-over: the thread is told of each after it stands in the state.
+    /// Passes a client whose handshake is complete to the thread of its disk, which has room for it. Returns false and
+    /// closes the connection if the client may no longer open the volume with the access that was negotiated. A change
+    /// of access cannot be missed in between: the thread is informed of each change after it is in the state.
     pub fn hand_over(&self, target: &Target, room: Room, client: Client) -> bool {
         let needed = if client.session.read_only { Grant::Read } else { Grant::Write };
         let state = self.state();
@@ -317,8 +316,8 @@ impl Control {
         self.shutting_down.load(Ordering::Relaxed)
     }
 
-    /// Changes the list of disks, in the server's directory and here; or neither. The state is not held meanwhile: that
-    /// directory may hang, too.
+    /// Changes the list of disks in the server's directory and in memory, or neither. The state is not locked
+    /// meanwhile, since the file system of that directory may hang, too.
     async fn change_registry(&self, change: impl FnOnce(&mut Registry) + Send + 'static) -> Result<(), Error> {
         let mut registry = self.registry.clone().lock_owned().await;
         let data = self.config.data.clone();
@@ -332,8 +331,8 @@ impl Control {
         written.await?.map_err(Error::Registry)
     }
 
-    /// Refuses new requests, finishes those received, flushes everything. Names the volumes whose data is not on the
-    /// medium, all those of a disk that does not answer in time.
+    /// Refuses new requests, completes those received, and flushes everything. Returns the volumes whose data is not on
+    /// the medium; these include all volumes of a disk that does not answer in time.
     pub async fn drain(&self) -> Vec<String> {
         self.shutting_down.store(true, Ordering::Relaxed);
         self.end_probes(None);
@@ -345,7 +344,7 @@ impl Control {
             }
         }
         let deadline = tokio::time::Instant::now() + self.config.shutdown_timeout.0;
-        // A change under way may take long: the data of other volumes does not wait for that.
+        // A change in progress may take long; the data of other volumes is flushed without waiting for it.
         let threads = self.running();
         let names: Vec<Name> = threads.iter().map(|(disk, _)| disk.clone()).collect();
         let drains = threads.into_iter().map(|(disk, thread)| async move {
@@ -355,7 +354,7 @@ impl Control {
                     let failed = self.names(&disk, |id| failed.contains(&id));
                     (failed.clone(), failed)
                 }
-                // What of it is lost, its machine knows if it still answers.
+                // If the disk's engine still answers, it knows which volumes have lost data.
                 _ => {
                     let snapshot = self.snapshot(&disk).await;
                     let lost = self.names(&disk, |id| {
@@ -393,7 +392,7 @@ impl Control {
         served.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Makes the disk's machine know what was promised to a tenant: its latest allotment, or that it is no more.
+    /// Tells the disk's engine the latest allotment of a tenant, or that the tenant was removed.
     async fn sync_tenant(&self, disk: &Name, tenant: &Name) -> Result<(), Refusal> {
         let (thread, id, spec) = {
             let mut state = self.state();
@@ -404,7 +403,7 @@ impl Control {
                 return Ok(());
             }
             let id = running.tenant_id(tenant);
-            // A new one stays unknown until the machine has accepted it.
+            // A new tenant stays unknown until the engine has accepted it.
             if !wanted || !is_known {
                 running.tenants.remove(tenant);
             }
@@ -421,19 +420,19 @@ impl Control {
     }
 }
 
-/// Ends a disk's thread, off the threads that must not wait.
+/// Ends a disk's thread, from a thread that may block.
 async fn stop(thread: Arc<DiskHandle>) {
     if let Some(thread) = Arc::into_inner(thread) {
         let _ = tokio::task::spawn_blocking(move || thread.stop()).await;
     }
 }
 
-/// Runs file work where waiting is allowed.
+/// Runs file operations on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
     tokio::task::spawn_blocking(work).await.map_err(|error| Error::Internal(error.to_string()))
 }
 
-/// What a machine refused. One that was stopped has nothing any more.
+/// The engine's refusal, if any. If the thread was stopped, the volume is unknown.
 fn refusal(report: Result<Report, Stopped>) -> Result<(), Refusal> {
     match report {
         Ok(Report::Refused(refusal)) => Err(refusal),
@@ -453,7 +452,7 @@ impl State {
         disk.state.as_mut().map_err(|reason| Error::Offline(Kind::Disk, name.clone(), reason.clone()))
     }
 
-    /// The disk that has a volume. If several have one of this name, the one that serves it.
+    /// The disk that has a volume. If several have one of this name, the disk that serves it.
     fn find(&self, volume: &Name) -> Result<(Name, &Volume), Error> {
         let all =
             self.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?.volumes.get(volume)?)));
@@ -461,7 +460,7 @@ impl State {
         found.map(|(name, volume)| (name.clone(), volume)).ok_or_else(|| self.unserved(volume))
     }
 
-    /// Why no disk that is online has a volume.
+    /// The reason why no online disk has a volume.
     fn unserved(&self, volume: &Name) -> Error {
         let offline = self.remembered.iter().find_map(|(name, volumes)| {
             let disk = self.disks.get(name).filter(|_| volumes.contains_key(volume))?;
@@ -486,18 +485,18 @@ impl Running {
         self.members(tenant).next().is_some()
     }
 
-    /// The specifications of a tenant's volumes.
+    /// The volumes of a tenant, with their specifications.
     fn members(&self, tenant: &Name) -> impl Iterator<Item = (&Name, &Spec)> {
         let specs = self.volumes.iter().filter_map(|(name, volume)| Some((name, volume.spec.as_ref()?)));
         specs.filter(move |(name, spec)| spec.tenant(name) == *tenant)
     }
 
-    /// What a tenant was promised: the latest that was asked for.
+    /// The allotment of a tenant: the latest one that was requested.
     fn allotment(&self, tenant: &Name) -> Allotment {
         self.members(tenant).map(|(_, spec)| &spec.allotment).max_by_key(|a| a.sequence).cloned().unwrap_or_default()
     }
 
-    /// The cache that the volumes of a tenant other than `except` asked for; `None` if it has no others.
+    /// The cache that was requested for the tenant's volumes other than `except`. `None` if it has no others.
     fn shared_cache(&self, tenant: &Name, except: &Name) -> Option<Option<Size>> {
         self.members(tenant).any(|(name, _)| name != except).then(|| self.allotment(tenant).cache)
     }
@@ -508,7 +507,7 @@ impl Running {
         specs.map(|spec| spec.allotment.sequence).max().unwrap_or(0) + 1
     }
 
-    /// All tenants with what they were promised.
+    /// The allotments of all tenants.
     fn allotments(&self) -> BTreeMap<Name, Allotment> {
         let mut latest = BTreeMap::<Name, Allotment>::new();
         for (name, spec) in self.volumes.iter().filter_map(|(name, volume)| Some((name, volume.spec.as_ref()?))) {
@@ -520,13 +519,13 @@ impl Running {
         latest
     }
 
-    /// Parts per billion that are promised to others than this tenant.
+    /// The sum of the shares of all tenants except this one, parts per billion.
     fn committed_ppb(&self, except: Option<&Name>) -> u64 {
         let others = self.allotments().into_iter().filter(|(tenant, _)| Some(tenant) != except);
         others.filter_map(|(_, allotment)| allotment.share).map(|share| share.share.ppb()).sum()
     }
 
-    /// Refuses a share that does not fit beside those of the others.
+    /// Refuses a share that exceeds what the other tenants' shares leave.
     fn check_share(&self, disk: &Name, tenant: &Name, share: Option<Share>) -> Result<(), Error> {
         let left_ppb = Share::ONE.ppb().saturating_sub(self.committed_ppb(Some(tenant)));
         match share.filter(|share| share.ppb() > left_ppb) {
@@ -544,13 +543,13 @@ impl Running {
         id
     }
 
-    /// The lowest number that no tenant has: the disk's thread keeps tables by number.
+    /// The lowest unused tenant number: the disk's thread has tables that are indexed by it.
     fn free_tenant(&self) -> TenantId {
         let taken: BTreeSet<u32> = self.tenants.values().map(|tenant| tenant.id.0).collect();
         TenantId(lowest_free(&taken))
     }
 
-    /// The lowest number that no volume has.
+    /// The lowest unused volume number.
     fn free_volume(&self) -> VolumeId {
         let taken: BTreeSet<u32> = self.volumes.values().filter_map(Volume::id).map(|id| id.0).collect();
         VolumeId(lowest_free(&taken))
@@ -563,7 +562,7 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 }
 
 impl Volume {
-    /// What a client may do with it.
+    /// What a client may do with the volume; `None` if it may not open it.
     fn grants(&self, peer: &Peer) -> Option<Grant> {
         let spec = self.spec.as_ref()?;
         let grant = spec.allow.grants(peer)?;
@@ -577,7 +576,7 @@ impl Volume {
         }
     }
 
-    /// Why it is not served, if it is not.
+    /// Why the volume is not served, if it is not.
     fn reason(&self) -> Option<&String> {
         match &self.state {
             VolumeState::Waiting(reason) | VolumeState::Offline(reason) => Some(reason),
@@ -585,7 +584,7 @@ impl Volume {
         }
     }
 
-    /// How far its making or growing is, while it is under way.
+    /// The progress of its creation or growth, while one is running.
     fn progress(&self) -> Option<&Arc<Progress>> {
         match &self.state {
             VolumeState::Creating(progress) => Some(progress),
@@ -608,7 +607,7 @@ impl Allotment {
     }
 }
 
-/// Why a volume that a disk had is not there yet while the disk comes up.
+/// Why a volume of a starting disk is not served yet.
 const BEING_OPENED: &str = "it is being opened";
 
 /// Why a volume of an offline disk is offline.
@@ -616,7 +615,7 @@ fn of_offline_disk(disk: &Name, reason: &str) -> String {
     format!("its disk '{disk}' is offline: {reason}")
 }
 
-/// Works on the files of a volume where waiting is allowed.
+/// Runs operations on the files of a volume on a thread that may block.
 async fn with_files<T: Send + 'static>(
     store: &Arc<Store>,
     name: &Name,
@@ -626,7 +625,7 @@ async fn with_files<T: Send + 'static>(
     blocking(move || work(&Files { directory: &directory, name: &name })).await
 }
 
-/// A path as the user knows it: below the server's directory, it is relative to that.
+/// Resolves a path as users give it: relative to the server's directory.
 fn resolve(data: &Path, path: &Path) -> PathBuf {
     data.join(path)
 }

@@ -8,7 +8,7 @@ use crate::store::spec::Allocation;
 use crate::store::{Simulated, Spec};
 
 impl Running {
-    /// Where volumes are on the drive: first byte and bytes.
+    /// The ranges of volumes on the drive: first byte and length, bytes.
     fn taken(&self) -> Vec<(u64, u64)> {
         let specs = self.volumes.values().filter_map(|volume| volume.spec.as_ref());
         specs.filter_map(|spec| Some((spec.place?, spec.file_bytes()))).collect()
@@ -18,7 +18,7 @@ impl Running {
         self.store.identity.simulated.as_ref()
     }
 
-    /// Gives a new volume its place, if the disk is simulated.
+    /// Allocates the place of a new volume, if the disk is simulated.
     pub(super) fn take_place(&self, disk: &Name, spec: &mut Spec) -> Result<(), Error> {
         let Some(simulated) = self.simulated() else { return Ok(()) };
         if spec.allocation == Allocation::Full {
@@ -33,7 +33,7 @@ impl Running {
         Ok(())
     }
 
-    /// Refuses growth beyond what is free behind a volume.
+    /// Refuses growth beyond the free range behind a volume.
     pub(super) fn check_growth(&self, name: &Name, from: &Spec, to: &Spec) -> Result<(), Error> {
         let (Some(simulated), Some(place)) = (self.simulated(), from.place) else { return Ok(()) };
         let room = room_behind(simulated.size, &self.taken(), place + from.file_bytes());
@@ -43,7 +43,7 @@ impl Running {
         }
     }
 
-    /// Where a volume is on the drive, or why it cannot be there.
+    /// The first byte of a volume on the drive, or why its place is invalid.
     pub(super) fn place_of(&self, spec: &Spec) -> Result<u64, String> {
         let Some(simulated) = self.simulated() else { return Ok(0) };
         let place = spec.place.ok_or("its specification gives it no place on the simulated drive")?;
@@ -53,7 +53,7 @@ impl Running {
         Err("its specification gives it a place beyond the end of the simulated drive".into())
     }
 
-    /// What the disk pretends to be.
+    /// The simulated drive, for the API.
     pub(super) fn simulated_view(&self) -> Option<SimulatedView> {
         let (simulated, model) = (self.simulated()?, self.store.model.as_ref()?);
         Some(SimulatedView {

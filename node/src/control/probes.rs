@@ -1,4 +1,4 @@
-//! Probes of disks: begun, watched, cancelled; their findings kept; values set by hand.
+//! Probes of disks: starting, watching and cancelling them; storing their results; setting values by hand.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
@@ -16,26 +16,26 @@ use crate::quantity::Name;
 use crate::reactor::LayerCommand;
 use crate::store::{Kernel, Raw, Store};
 
-/// Two probes of one value that are further apart than this do not agree.
+/// Two probes agree on a value if it differs by at most this fraction.
 const AGREE: f64 = 0.15;
-/// What disturbs a probe by less than this is not worth a word.
+/// Disturbances of a probe below this fraction are not reported.
 const DISTURBS: f64 = 0.05;
 
-/// How often is looked whether an automatic probe has got out of the way, and how long that is waited for: what it has
-/// in the device, and one step of its scratch file.
+/// The interval of checks whether a cancelled automatic probe has ended, and the time limit for it: the probe completes
+/// its requests in the device, and one step on its scratch file.
 const YIELD_POLL: Duration = Duration::from_millis(20);
 const YIELD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The latest probe of each disk.
 pub type Probes = Mutex<BTreeMap<Name, Latest>>;
 
-/// A probe that runs or ran.
+/// A probe that is running or has ended.
 #[derive(Debug)]
 pub struct Latest {
     job: Arc<Job>,
-    /// The server began it by itself.
+    /// Whether the server started it by itself.
     automatic: bool,
-    /// How it ended: what there is to say about it, or why it did not come to its end.
+    /// Its result: a summary, or why there is none.
     ended: Option<Result<String, Ended>>,
 }
 
@@ -45,23 +45,23 @@ pub(super) struct Begun {
     store: Arc<Store>,
     devices: Vec<(Raw, u64)>,
     pub(super) job: Arc<Job>,
-    /// The longest that it may take.
+    /// Its time limit, seconds.
     seconds: u64,
-    /// The server began it by itself.
+    /// Whether the server started it by itself.
     automatic: bool,
 }
 
-/// Why a probe came to no end, or to none that counts.
+/// Why a probe has no result that is kept.
 #[derive(Clone, Debug)]
 pub enum Ended {
     Cancelled,
     Failed(String),
-    /// An automatic one found something, and not for sure.
+    /// An automatic probe has a result that is not trusted.
     Doubtful(String),
 }
 
 impl Control {
-    /// Begins a probe of a disk. It goes on when whoever asked for it goes away.
+    /// Starts a probe of a disk. It continues if the client that requested it disconnects.
     pub async fn start_probe(self: Arc<Control>, disk: &Name, request: StartProbe) -> Result<Done, Error> {
         let seconds = request.seconds.unwrap_or(probe::SECONDS_MOST);
         if !(probe::SECONDS_LEAST..=probe::SECONDS_MOST).contains(&seconds) {
@@ -85,7 +85,7 @@ impl Control {
         Ok(Done { message, disk: None, volume: None })
     }
 
-    /// Makes the place of a probe of a disk, unless one is running.
+    /// Prepares a probe of a disk, unless one is running.
     pub(super) async fn begin_probe(&self, disk: &Name, seconds: u64, automatic: bool) -> Result<Begun, Error> {
         let _turn = self.change(disk).await?;
         let (store, devices) = {
@@ -106,7 +106,7 @@ impl Control {
         Ok(Begun { store, devices, job, seconds, automatic })
     }
 
-    /// Runs a probe to its end, and notes how it ended.
+    /// Runs a probe to its end, and records its result.
     pub(super) async fn run_probe(&self, disk: &Name, begun: Begun) -> Result<String, Ended> {
         let ended = self.measure_and_keep(disk, begun).await;
         if let Some(latest) = self.probes().get_mut(disk) {
@@ -115,7 +115,7 @@ impl Control {
         ended
     }
 
-    /// Ends a probe of a disk that the server began by itself, and waits until it is out of the way, in bounded time.
+    /// Cancels an automatic probe of a disk, and waits in bounded time until it has ended.
     pub(super) async fn yield_probe(&self, disk: &Name) {
         let is_running = |control: &Control| {
             let probes = control.probes();
@@ -130,7 +130,7 @@ impl Control {
         let _ = tokio::time::timeout(YIELD_TIMEOUT, waits).await;
     }
 
-    /// Of a disk whose volumes are all raw, their devices; else a scratch file.
+    /// Probes the raw devices of a disk whose volumes are all raw; a scratch file otherwise.
     async fn measure_and_keep(&self, disk: &Name, begun: Begun) -> Result<String, Ended> {
         let Begun { store, devices, job, seconds, automatic } = begun;
         let kind = self.config.reactor.into();
@@ -200,7 +200,7 @@ impl Control {
         blocking(move || drive::listen(&heard, &job)).await
     }
 
-    /// How far the probe of a disk is, or how the last one ended.
+    /// The progress of the probe of a disk, or the result of the last one.
     pub fn show_probe(&self, disk: &Name) -> Result<ProbeView, Error> {
         self.state().disk(disk)?;
         let probes = self.probes();
@@ -218,7 +218,7 @@ impl Control {
         Ok(ProbeView { state, doing, done_ratio: progress.done_ratio, message })
     }
 
-    /// Ends the probe of a disk. What it found so far is not kept.
+    /// Cancels the probe of a disk. Its partial results are dropped.
     pub fn cancel_probe(&self, disk: &Name) -> Result<Done, Error> {
         self.state().disk(disk)?;
         let probes = self.probes();
@@ -230,7 +230,7 @@ impl Control {
         Ok(Done { message: format!("the probe of disk '{disk}' is being ended"), disk: None, volume: None })
     }
 
-    /// Ends the probes of this disk, or of all, without a word: the disk goes away.
+    /// Cancels the probes of this disk, or of all, without an error: the disk is being removed.
     pub(super) fn end_probes(&self, disk: Option<&Name>) {
         let probes = self.probes();
         let concerned = probes.iter().filter(|(name, _)| disk.is_none_or(|disk| disk == *name));
@@ -242,8 +242,9 @@ impl Control {
     }
 }
 
-/// Why an automatic probe of raw devices is not believed. They are only read, and a thin volume or flash answers reads
-/// of what was never written without its medium; so of devices that say that they turn, good news is no news.
+/// Why an automatic probe of raw devices is not trusted. Raw devices are only read, and a thin volume or flash answers
+/// reads of blocks that were never written without reading the medium. So if a device says that it rotates, a result
+/// that it needs no slices is not trusted.
 fn unread(devices: &[(Raw, u64)], found: &Found) -> Option<String> {
     let needs_slices = found.iter().find(|(key, _)| *key == Key::NeedsSlices).and_then(|(_, finding)| finding.value);
     let kernel = Kernel::default();
@@ -259,7 +260,7 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// A value as it was typed: a number in the unit of its name, `none`, or `measured` to take back what was set.
+/// Parses a value: a number in the unit of its name, `none`, or `measured` to remove the override.
 pub(super) fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Override>), Error> {
     let known: Key = key.parse().map_err(|error| {
         Error::Invalid(format!("{error}; `aerogel disk show {disk}` names those that it has, docs/manual/disk.md all"))
@@ -287,7 +288,7 @@ pub(super) fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Ove
     Ok((known, Some(Override { value, at_s: now_s() })))
 }
 
-/// What there is to say of a probe: what disturbed it, and whether the one before found the same.
+/// A summary of a probe: what disturbed it, and whether it agrees with the one before.
 fn summary(before: &Profile, found: &Found) -> String {
     let number = |key: Key| found.iter().find(|(k, _)| *k == key).and_then(|(_, finding)| finding.value);
     let disturbances = [
@@ -307,7 +308,7 @@ fn summary(before: &Profile, found: &Found) -> String {
     if number(Key::WritesUnknown).is_some() {
         text += "; raw devices are only read: values of writes are unknown";
     }
-    // Where switching costs nothing, its cost is noise.
+    // Where switching costs nothing, the measured switch cost is noise.
     let is_noise = |key: Key| matches!(key, Key::SwitchCost(_)) && number(Key::NeedsSlices) == Some(0.0);
     let pairs: Vec<(Key, f64)> = found
         .iter()

@@ -1,4 +1,4 @@
-//! Raw volumes: which devices a disk is on, and whose device is whose.
+//! Raw volumes: the devices and drives of a disk, and which volume has which device.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,19 +13,20 @@ use crate::store::raw::{self, Claim, PATIENCE};
 use crate::store::spec::Allocation;
 use crate::store::{DataId, Kernel, Raw, RawError};
 
-/// A device for a new volume.
+/// A claimed device for a new volume.
 #[derive(Debug)]
 pub struct Chosen {
-    /// How it is known again.
+    /// The device, as it will be recognised later.
     pub device: Raw,
-    /// Bytes of the volume.
+    /// The volume's size, bytes.
     pub size: u64,
-    /// It is ours already.
+    /// The claim, which is held already.
     pub claim: Claim,
 }
 
 impl Control {
-    /// The device that a request names, checked and taken for ourselves; nothing is written to it, nor known of it yet.
+    /// The device that a request names, checked and claimed. Nothing is written to it, and it is not recorded anywhere
+    /// yet.
     pub(super) async fn choose_device(&self, request: &CreateVolume, disk: &Name) -> Result<Option<Chosen>, Error> {
         let Some(path) = request.device.clone() else { return Ok(None) };
         if !Path::new(&path).is_absolute() {
@@ -58,7 +59,7 @@ impl Control {
         Ok(Some(chosen.await??))
     }
 
-    /// Refuses a device that is the data of a volume that we know, served or not.
+    /// Refuses a device that is the data of a known volume, served or not.
     fn check_free(&self, number: u64, device: &Raw) -> Result<(), RawError> {
         let state = self.state();
         let running = state.disks.values().filter_map(|disk| disk.state.as_ref().ok());
@@ -76,7 +77,7 @@ impl Control {
         }
     }
 
-    /// Refuses a device whose drives are those of another disk: what one does there, the other waits for.
+    /// Refuses a device that shares a drive with another disk, since the two would compete for the drive's time.
     pub(super) fn check_drives(&self, device: u64, path: &str, own: Option<&Name>) -> Result<(), Error> {
         let drives = Kernel::default().drives(device);
         let state = self.state();
@@ -88,7 +89,8 @@ impl Control {
     }
 }
 
-/// The size of a volume on a device, which has no zeros behind its end to fill a block with.
+/// Checks the size of a volume on a device: it must be whole blocks, since there are no zeros behind the end to fill
+/// one.
 pub(super) fn check_size(device: &Raw, size: u64) -> Result<(), Error> {
     if !size.is_multiple_of(engine::units::BLOCK) {
         return Err(Error::Invalid("the size of a volume on a device is a multiple of 4KiB".into()));
@@ -101,7 +103,7 @@ pub(super) fn check_size(device: &Raw, size: u64) -> Result<(), Error> {
 }
 
 impl Disk {
-    /// The drives that its volumes are on; none if it is offline or simulated, whose time is its own.
+    /// The drives below its volumes. Empty if the disk is offline, or simulated and so independent of the real drives.
     fn drives(&self) -> BTreeSet<u64> {
         let running = self.state.as_ref().ok().filter(|running| running.store.model.is_none());
         running.map(Running::drives).unwrap_or_default()
@@ -118,7 +120,7 @@ impl State {
 }
 
 impl Running {
-    /// Whether its volumes are files or devices.
+    /// Whether its volumes are files or raw devices.
     pub(super) fn data_kind(&self) -> DataKind {
         let is_raw = |spec: &crate::store::Spec| spec.device.is_some();
         let specs = || self.volumes.values().filter_map(|volume| volume.spec.as_ref());
@@ -129,7 +131,7 @@ impl Running {
         }
     }
 
-    /// The devices that its volumes are on: that of its directory, unless all are raw, and those of raw volumes.
+    /// The devices of its volumes: those of raw volumes, and that of its directory unless all volumes are raw.
     pub(super) fn devices(&self) -> BTreeSet<u64> {
         let served = self.volumes.values().filter_map(|volume| match volume.state {
             VolumeState::Serving { data: DataId::Device(number), .. } => Some(number),
@@ -139,8 +141,8 @@ impl Running {
         served.chain(directory).collect()
     }
 
-    /// The devices of its volumes that are served, if all volumes are raw: what a probe reads in place of a scratch
-    /// file.
+    /// If all volumes are raw, the devices of those that are served; a probe reads them instead of a scratch file.
+    /// Otherwise empty.
     pub(super) fn raw_devices(&self) -> Vec<(Raw, u64)> {
         if self.data_kind() != DataKind::Raw {
             return Vec::new();
@@ -154,7 +156,7 @@ impl Running {
         served.collect()
     }
 
-    /// Bytes in which its devices are addressed: the largest.
+    /// The largest block size of its devices, bytes.
     pub(super) fn block(&self) -> u32 {
         let served = self.volumes.values().filter_map(|volume| match volume.state {
             VolumeState::Serving { block, .. } => Some(block),
@@ -163,7 +165,7 @@ impl Running {
         served.max().unwrap_or(self.store.abilities.device_block)
     }
 
-    /// The drives below these.
+    /// The drives below its devices.
     pub(super) fn drives(&self) -> BTreeSet<u64> {
         let kernel = Kernel::default();
         self.devices().into_iter().flat_map(|device| kernel.drives(device)).collect()

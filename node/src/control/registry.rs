@@ -1,5 +1,5 @@
-//! The disks that this server knows, in `DIR/disks.toml`: replaced as a whole, so a crash leaves the old or the new
-//! list.
+//! The disks that this server knows, in `DIR/disks.toml`. The file is replaced atomically, so a crash leaves the old or
+//! the new list.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,39 +15,39 @@ use crate::store::identity;
 
 const FORMAT: u32 = 1;
 
-/// A disk that this server knows.
+/// A known disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its directory; relative to the server's directory if it is below.
+    /// Its directory; a relative path is below the server's directory.
     pub path: PathBuf,
-    /// Which disk has to be found there.
+    /// The UUID of the disk that must be found there.
     pub uuid: Uuid,
-    /// The volumes that were on it last: they are listed while it is offline.
+    /// The volumes that it had last: they are listed while it is offline.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<Name, Remembered>,
 }
 
-/// What is known of a volume while its disk is offline.
+/// What is shown of a volume while its disk is offline.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remembered {
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// Its tenant; its own if absent.
+    /// Its tenant; if absent, the volume is its own tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
-    /// Its device, if its data is no file.
+    /// Its raw device, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<PathBuf>,
 }
 
-/// The list.
+/// The list of known disks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registry {
     format: u32,
-    /// By name.
+    /// Disks by name.
     #[serde(default)]
     pub disks: BTreeMap<Name, Entry>,
 }
@@ -57,11 +57,11 @@ fn path(data: &Path) -> PathBuf {
 }
 
 impl Registry {
-    /// Reads the list; `None` in a directory that is new.
+    /// Reads the list; `None` in a new directory.
     pub fn read(data: &Path) -> anyhow::Result<Option<Registry>> {
         let path = path(data);
         let text = match fs::read_to_string(&path) {
-            // A link that leads nowhere is a list that is elsewhere, perhaps on a file system that is not mounted.
+            // A dangling link is a list that exists elsewhere, perhaps on a file system that is not mounted.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
                 return Ok(None);
             }

@@ -1,8 +1,8 @@
-//! Disks and volumes that are offline are tried again until they open, so that a file system that is mounted late or a
-//! device that is back needs no restart.
+//! Offline disks and volumes are tried again until they open, so that a file system that is mounted late, or a device
+//! that comes back, needs no restart.
 //!
-//! A disk opens only as the disk that it was (its UUID): nothing is ever initialised here. A file system that hangs
-//! keeps one thread for each thing that is looked at, and never the lock of those who change something.
+//! A disk opens only with its known UUID; nothing is ever initialised here. If a file system hangs, each disk and
+//! volume on it blocks one thread, and never holds the lock of a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,19 +18,19 @@ use super::{Control, Error, Volume, VolumeState, blocking};
 use crate::quantity::Name;
 use crate::store::{Identity, Spec, Store};
 
-/// Between two tries: soon for somebody who waits, and rare enough to cost nothing.
+/// The interval of attempts: short enough for a person who waits, and long enough to cost nothing.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// A disk, or a volume of a disk.
 type What = (Name, Option<Name>);
 
-/// What is being opened: it is not tried again before that has ended, so a file system that hangs holds one thread for
-/// each.
+/// The disks and volumes that are being opened. None is tried again before the attempt has ended, so a hung file system
+/// blocks one thread for each.
 #[derive(Clone, Debug, Default)]
 pub struct Trying(Arc<Mutex<BTreeSet<What>>>);
 
 impl Trying {
-    /// Begins to open something, unless that is under way.
+    /// Registers an attempt, unless one is in progress.
     pub fn begin(&self, what: What) -> Option<Tried> {
         let is_new = self.all().insert(what.clone());
         is_new.then(|| Tried { trying: self.clone(), what })
@@ -41,7 +41,7 @@ impl Trying {
     }
 }
 
-/// The opening of something, until it is dropped.
+/// An attempt; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Tried {
     trying: Trying,
@@ -55,7 +55,7 @@ impl Drop for Tried {
 }
 
 impl Control {
-    /// Tries what is offline again, until the server shuts down; each in a task of its own.
+    /// Tries offline disks and volumes again until the server shuts down, each in a task of its own.
     pub async fn reopen(self: Arc<Control>) {
         while !self.is_shutting_down() {
             tokio::time::sleep(PERIOD).await;
@@ -100,7 +100,7 @@ impl Control {
         let looked = path.clone();
         let reason = match blocking(move || Identity::read(&looked)).await {
             Err(_) => return,
-            // With the reason in full.
+            // Opening it gives the full reason.
             Ok(Ok(identity)) if identity.uuid != uuid => open_store(&path, Some(uuid)).await.err(),
             Ok(Ok(_)) => self.bring_back(name, &path, uuid).await,
             Ok(Err(reason)) => Some(reason),
@@ -114,7 +114,7 @@ impl Control {
         }
     }
 
-    /// Opens a disk that seems to be back; or why that is not possible.
+    /// Opens a disk that seems to be back. Returns the reason if this fails.
     async fn bring_back(&self, name: &Name, path: &Path, uuid: uuid::Uuid) -> Option<String> {
         let _turn = self.change(name).await.ok()?;
         if !self.state().disks.get(name).is_some_and(|disk| disk.state.is_err() && disk.uuid == uuid) {
@@ -148,7 +148,7 @@ impl Control {
         }
     }
 
-    /// Opens a volume that seems to be back; or why that is not possible.
+    /// Opens a volume that seems to be back. Returns the reason if this fails.
     async fn open_again(&self, disk: &Name, name: &Name, spec: Spec) -> Option<String> {
         let _turn = self.change(disk).await.ok()?;
         if self.served_elsewhere(disk, name) {
@@ -168,7 +168,7 @@ impl Control {
         None
     }
 
-    /// Whether another disk has a volume of the same name: the one that was there first keeps it.
+    /// Whether another disk serves a volume of this name; the first one keeps the name.
     fn served_elsewhere(&self, disk: &Name, volume: &Name) -> bool {
         let state = self.state();
         let others = state.disks.iter().filter(|(name, _)| *name != disk);
@@ -176,7 +176,7 @@ impl Control {
         running.any(|running| running.volumes.get(volume).is_some_and(|volume| !volume.is_offline()))
     }
 
-    /// Keeps in the registry which volumes a disk has, for the time when it is offline.
+    /// Stores in the registry which volumes a disk has, to list them while it is offline.
     pub(super) async fn remember_volumes(&self, disk: &Name) {
         let volumes = {
             let mut state = self.state();
@@ -187,7 +187,7 @@ impl Control {
                     let device = spec.device.as_ref().map(|device| device.path.clone());
                     Some((name.clone(), Remembered { size: spec.size, tenant: spec.tenant.clone(), device }))
                 }
-                // What cannot be read now was read before.
+                // A volume that cannot be read now is kept as it was.
                 None => before.get(name).map(|before| (name.clone(), before.clone())),
             };
             let volumes: BTreeMap<Name, Remembered> = running.volumes.iter().filter_map(known).collect();

@@ -1,4 +1,4 @@
-//! Who may use a disk next: settings changed live.
+//! Changes of a disk's scheduling while it is running.
 
 use engine::control::Command;
 use engine::disk::profile::{Key, Override};
@@ -11,7 +11,7 @@ use crate::quantity::Name;
 use crate::store::{Chosen, PolicyName, Store};
 
 impl Control {
-    /// What runs on a disk, and why.
+    /// The policy and settings of a disk, with the reason.
     pub(super) fn chosen(&self, disk: &Name, store: &Store) -> Chosen {
         let known = store.known();
         let usual = engine::Config { device_depth: self.config.limits.device_depth, ..engine::Config::new(0) }.policy();
@@ -22,7 +22,8 @@ impl Control {
         }
     }
 
-    /// Makes the machine of a disk do what is chosen now. Whoever calls it has the turn to change something.
+    /// Gives the disk's engine the settings that follow from the present state. The caller holds the disk's change
+    /// lock.
     pub(super) async fn apply_policy(&self, disk: &Name) {
         let told = {
             let state = self.state();
@@ -31,12 +32,12 @@ impl Control {
             info!(%disk, policy = chosen.name.as_str(), "{}", chosen.reason);
             running.thread.command(Command::SetPolicy(Box::new(chosen.settings)))
         };
-        // One that was stopped needs no policy, and none is refused.
+        // A stopped thread needs no policy, and no policy is refused.
         let _ = told.await;
         self.forget_samples(disk);
     }
 
-    /// Changes how a disk is shared, or values of its profile; or nothing.
+    /// Changes the scheduling of a disk or values of its profile; all of them or none.
     pub async fn set_disk(&self, name: &Name, request: SetDisk) -> Result<Done, Error> {
         if request == SetDisk::default() {
             let remedy = "give at least one of policy, insulation, max_round and profile";

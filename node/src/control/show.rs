@@ -1,4 +1,4 @@
-//! What is there to see: the state, joined with a snapshot of each disk's machine.
+//! Views for the API: the state, joined with a snapshot of each disk's engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,10 +25,10 @@ use crate::store::profile::date;
 use crate::store::spec::{Allocation, Allotment, Eviction, WriteCache};
 use crate::store::{DataId, Files, Journal, Kernel, Spec, Store, file};
 
-/// A disk that takes longer to answer is shown without what only its machine knows.
+/// The time limit for a snapshot. A disk that takes longer is shown without values from its engine.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A disk's counters with the names that they belong to.
+/// A disk's counters, and the names for the numbers in them.
 #[derive(Debug)]
 pub struct Observed {
     /// The disk.
@@ -39,20 +39,20 @@ pub struct Observed {
     pub volumes: Vec<(engine::disk::VolumeId, Name, Name)>,
     /// Tenants.
     pub tenants: Vec<(engine::control::TenantId, Name)>,
-    /// What tenants keep of their standalone efficiency; of those who want anything.
+    /// The insulation of those tenants that have demand.
     pub insulation: Vec<(Name, f64)>,
-    /// What its time was used for.
+    /// The uses of its time.
     pub time: DiskUse,
-    /// Part of its time that is promised.
+    /// The sum of the promised shares, 0 to 1.
     pub committed_share: f64,
-    /// What is stacked on its device.
+    /// The layers on its device.
     pub layers: LayerView,
 }
 
 impl Control {
-    /// The counters of a disk; nothing if it is offline or does not answer.
+    /// The counters of a disk. `None` if it is offline or does not answer.
     pub(super) async fn snapshot(&self, disk: &Name) -> Option<Snapshot> {
-        // The thread is not held meanwhile: whoever looks keeps none from ending.
+        // The thread's handle is not kept across the wait, so that the thread can end meanwhile.
         let answer = self.state().disk(disk).ok()?.thread.command(Command::Snapshot);
         match tokio::time::timeout(SNAPSHOT_TIMEOUT, answer).await {
             Ok(Ok(Report::Snapshot(snapshot))) => Some(*snapshot),
@@ -60,8 +60,8 @@ impl Control {
         }
     }
 
-    /// Asks the file system of a disk, in bounded time; nothing if it does not answer, or has not answered too many
-    /// others.
+    /// Runs an operation on the file system of a disk, in bounded time. `None` if it does not answer, or if too many
+    /// earlier operations have not returned.
     async fn ask_files<T: Send + 'static>(&self, disk: &Name, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let questions = self.state().disk(disk).ok()?.questions.clone();
         let answer = async {
@@ -75,7 +75,7 @@ impl Control {
         tokio::time::timeout(SNAPSHOT_TIMEOUT, answer).await.ok()?
     }
 
-    /// What is wrong with the data of volumes that are served; nothing if the file system does not answer.
+    /// Warnings about served volumes whose data was removed or replaced. `None` if the file system does not answer.
     async fn replaced(&self, disk: &Name) -> Option<BTreeMap<Name, String>> {
         let served: Vec<(Name, PathBuf, DataId)> = {
             let state = self.state();
@@ -118,13 +118,13 @@ impl Control {
         futures::future::join_all(disks).await.into_iter().flatten().collect()
     }
 
-    /// What can be told without asking anything else.
+    /// The state that is known without asking disk threads or file systems.
     pub fn health(&self) -> Health {
         let disks_online = self.state().disks.values().filter(|disk| disk.state.is_ok()).count();
         Health { uptime_seconds: self.started.elapsed().as_secs(), disks_online }
     }
 
-    /// Why the server does not serve all that it should.
+    /// Why the server does not serve all that it should, if so.
     pub fn unready(&self) -> Option<String> {
         if self.is_shutting_down() {
             return Some("the server is shutting down".into());
@@ -177,7 +177,7 @@ impl Control {
                 None => view.warnings.push("the file system of its disk does not answer".into()),
             }
         }
-        // A disk that comes up opens one after the other.
+        // A disk that starts opens its volumes one after the other.
         let absent = |name: &Name| !running.volumes.contains_key(name);
         views.extend(remembered_views(&state, disk, absent, BEING_OPENED));
         views
@@ -324,7 +324,7 @@ fn volume_view(
     }
 }
 
-/// Volumes of a disk that are not there, as they were when it was online.
+/// Volumes of a disk that are not open, as they were when it was online.
 fn remembered_views(state: &State, disk: &Name, which: impl Fn(&Name) -> bool, reason: &str) -> Vec<VolumeView> {
     let view = |(name, known): (&Name, &Remembered)| VolumeView {
         name: name.to_string(),
@@ -359,7 +359,7 @@ fn remembered_views(state: &State, disk: &Name, which: impl Fn(&Name) -> bool, r
     known.filter(|(name, _)| which(name)).map(view).collect()
 }
 
-/// What a volume was made by, with what its tenant was promised since.
+/// The request that would create this volume, with its tenant's present allotment.
 fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &Allotment) -> CreateVolume {
     CreateVolume {
         name: name.clone(),
@@ -418,7 +418,7 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     warnings
 }
 
-/// What to say of a volume that is served if its data is not at `path` any more.
+/// A warning if the data of a served volume is not at `path` any more.
 fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
     match DataId::at(path) {
         Ok(found) if found == data => return None,
@@ -434,7 +434,7 @@ fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
     Some(format!("its {what} {} was removed or replaced while it is served: {fix}", path.display()))
 }
 
-/// What the tenants of a disk asked for, and an even part of what nobody asked for.
+/// The requested shares of a disk's tenants, and the even division of the rest among tenants without one.
 pub(super) struct Shares {
     allotments: BTreeMap<Name, Allotment>,
     even_ppb: u64,
@@ -454,7 +454,7 @@ impl Shares {
         ShareView { requested: requested.map(ToString::to_string), effective: ratio(self.effective_ppb(tenant)) }
     }
 
-    /// The part of the disk's time, 0 to 1.
+    /// The fraction of the disk's time, 0 to 1.
     pub(super) fn effective(&self, tenant: &Name) -> f64 {
         ratio(self.effective_ppb(tenant))
     }
@@ -490,7 +490,7 @@ fn traffic(stats: &VolumeStats) -> Traffic {
     }
 }
 
-/// Where clients open a volume, in the notation of the NBD project.
+/// The URIs under which clients open a volume, as the NBD project defines them.
 fn uris(listening: &[NbdAddress], name: &Name) -> Vec<String> {
     let uri = |NbdAddress { address, tls, .. }: &NbdAddress| {
         let scheme = if *tls == TlsMode::Off { "nbd" } else { "nbds" };
@@ -587,7 +587,7 @@ fn profile_view(profile: &Profile) -> ProfileView {
     ProfileView { needs_slices: profile.needs_slices(), values: profile.values.iter().filter_map(view).collect() }
 }
 
-/// What has to be asked of the file system.
+/// What is read from the file system and sysfs.
 struct Looked {
     free_bytes: u64,
     device: String,
@@ -599,7 +599,7 @@ struct Looked {
     warnings: Vec<String>,
 }
 
-/// Adds to a disk what its file system told.
+/// Adds these values to the view of a disk.
 fn add(view: &mut DiskView, looked: Looked) {
     view.free_bytes = looked.free_bytes;
     view.device = Some(looked.device);
@@ -643,15 +643,15 @@ fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
     Looked { free_bytes, device, drive_cache, scheduler, file_system, journal, unclaimed, warnings }
 }
 
-/// The least safe cache of several drives, as sysfs tells them; none if of one nothing is known, and none is known to
-/// be unsafe.
+/// The least safe of several drives' caches, as sysfs shows them. `None` if one is unknown and none is known to be
+/// write-back.
 fn least_safe(told: impl Iterator<Item = Option<String>>) -> Option<DriveCache> {
     let caches: Vec<_> = told.map(|text| text.map(|text| DriveCache::told(&text))).collect();
     let unsafe_one = caches.iter().find(|cache| **cache == Some(DriveCache::WriteBack));
     unsafe_one.or(caches.iter().find(|cache| cache.is_none())).or(caches.first()).copied().flatten()
 }
 
-/// The one in brackets; a list without brackets is a single name.
+/// The scheduler in brackets; a list without brackets is a single name.
 fn active_scheduler(all: &str) -> &str {
     all.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(all, |(active, _)| active)
 }

@@ -1,4 +1,4 @@
-//! What is there whether it works or not, for those who are to be woken when it does not.
+//! The state of all disks and volumes, offline ones included, as metrics for alerting need it.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,10 +8,10 @@ use super::{Control, VolumeState, blocking};
 use crate::quantity::Name;
 use crate::store::file;
 
-/// A file system that takes longer to say how full it is has something else to tell.
+/// The time limit for reading a file system's free space.
 const SPACE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything that the server knows of.
+/// The state of the server.
 #[derive(Debug, Default)]
 pub struct Standing {
     /// When the server started, seconds since 1970.
@@ -20,27 +20,27 @@ pub struct Standing {
     pub disks: Vec<DiskStanding>,
 }
 
-/// A disk.
+/// The state of a disk.
 #[derive(Debug)]
 pub struct DiskStanding {
     /// Its name.
     pub name: Name,
-    /// Whether it can be used.
+    /// Whether it is online.
     pub online: bool,
-    /// Bytes of its file system or simulated drive, and those that are free.
+    /// Size and free space of its file system or simulated drive, bytes.
     pub space: Option<(u64, u64)>,
-    /// R as it was asked for, and what is reached.
+    /// R: requested and effective.
     pub insulation: Option<(f64, Option<f64>)>,
-    /// Its volumes: name, tenant, and whether each can be used.
+    /// Its volumes: name, tenant, and whether each is served.
     pub volumes: Vec<(Name, Name, bool)>,
     /// Volume, tenant, and how often the volume's access list refused a client.
     pub refusals: Vec<(Name, Name, u64)>,
-    /// Its tenants, and the part of its time that each was promised.
+    /// Its tenants and their effective shares, 0 to 1.
     pub shares: Vec<(Name, f64)>,
 }
 
 impl Control {
-    /// Disks and volumes, those that are offline included.
+    /// The state of all disks and volumes, offline ones included.
     pub async fn standing(&self) -> Standing {
         let names: Vec<Name> = self.state().disks.keys().cloned().collect();
         let disks = names.iter().map(|name| self.disk_standing(name));

@@ -1,4 +1,4 @@
-//! What the API takes and gives. Requested and effective values stand side by side.
+//! Requests and answers of the API. Requested and effective values are both shown.
 
 mod disks;
 mod requests;
@@ -15,42 +15,42 @@ pub use sizing::*;
 pub use tenants::*;
 pub use volumes::*;
 
-/// Whether something can be used.
+/// Whether a disk or volume can be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Condition {
-    /// Yes.
+    /// It can be used.
     Online,
-    /// No; see the reason.
+    /// It cannot be used; see the reason.
     Offline,
-    /// Not yet: it is being made.
+    /// It is being created.
     Creating,
 }
 
 /// The server.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
-    /// Its process.
+    /// The process id.
     pub process: u32,
-    /// Its directory.
+    /// The server's directory.
     pub data: String,
     /// Seconds since its start.
     pub uptime_seconds: u64,
-    /// Whether it is draining.
+    /// Whether the server is draining.
     pub shutting_down: bool,
-    /// Memory for caches and their bookkeeping.
+    /// Memory for caches and their metadata, bytes.
     pub memory_bytes: u64,
-    /// Where NBD clients connect.
+    /// The listeners for NBD.
     pub nbd: Vec<String>,
-    /// Where the API is.
+    /// The listeners for the API, except its own socket.
     pub http: Vec<String>,
     /// Open connections.
     pub connections: u32,
-    /// Things to know, of all disks and volumes.
+    /// Warnings of all disks and volumes.
     pub warnings: Vec<String>,
-    /// What was decided for tenants since the start, oldest first; the latest 64.
+    /// Decisions on tenants, and other events, since the start, oldest first; the latest 64.
     pub events: Vec<EventView>,
     /// Its disks.
     pub disks: Vec<DiskView>,
@@ -58,31 +58,31 @@ pub struct Status {
     pub volumes: Vec<VolumeView>,
 }
 
-/// A sign of life.
+/// The answer of a liveness check.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// Seconds since its start.
+    /// Seconds since the server's start.
     pub uptime_seconds: u64,
-    /// Disks that are open.
+    /// Disks that are online.
     pub disks_online: usize,
 }
 
-/// Done, and what should be known about it.
+/// The answer to a change that succeeded.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Done {
-    /// For people.
+    /// A message for the user.
     pub message: String,
-    /// The volume, as it is now.
+    /// The volume after the change.
     pub volume: Option<VolumeView>,
-    /// The disk, as it is now.
+    /// The disk after the change.
     pub disk: Option<DiskView>,
 }
 
-/// Not done; nothing changed, unless it says so.
+/// The answer to a request that failed. Nothing was changed, unless the error says so.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What is wrong.
+    /// The error.
     pub error: String,
-    /// What to do about it.
+    /// What the user can do about it.
     pub hint: Option<String>,
 }

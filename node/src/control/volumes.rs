@@ -17,7 +17,7 @@ use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
 use crate::store::{Data, DataError, DataId, Files, Found, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store};
 
 impl Control {
-    /// Opens the volumes found on a disk. One that cannot be used is offline; the others go on.
+    /// Opens the volumes of a disk. One that cannot be used is offline; the others are served.
     pub(super) async fn open_volumes(&self, disk: &Name) {
         let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
         let scanned = blocking(move || store.scan()).await;
@@ -30,14 +30,14 @@ impl Control {
         self.open_entered(disk, usable).await;
     }
 
-    /// Enters the volumes that were found on a disk into its state: those that can be opened.
+    /// Enters the volumes of a disk into the state. Returns those that can be opened.
     pub(super) fn enter_volumes(&self, disk: &Name, found: Found) -> Vec<Name> {
         let mut usable = Vec::new();
         for path in found.unclaimed {
             warn!(%disk, path = %path.display(), "data without specification: left alone");
         }
         for (name, spec) in found.volumes {
-            // One that could not be closed is as it was.
+            // A volume that could not be closed is still served.
             if self.state().volume_mut(disk, &name).is_some_and(|volume| volume.id().is_some()) {
                 continue;
             }
@@ -62,7 +62,8 @@ impl Control {
         self.remember_volumes(disk).await;
     }
 
-    /// A disk whose volumes are not known is offline: it must not look like one that has none. What is served goes on.
+    /// Makes a disk with unreadable volumes offline, since it must not look like an empty one. If it serves volumes, it
+    /// stays online.
     fn unreadable(&self, disk: &Name, error: &dyn std::fmt::Display) {
         let reason = volumes_unreadable(error);
         warn!(%disk, "{reason}");
@@ -73,7 +74,7 @@ impl Control {
         }
     }
 
-    /// Opens a volume, or notes why it is not served.
+    /// Opens a volume, or records why it is not served.
     pub(super) async fn try_open(&self, disk: &Name, name: &Name) {
         let state = match self.open_volume(disk, name, None).await {
             Ok(()) => return,
@@ -92,7 +93,7 @@ impl Control {
         }
     }
 
-    /// Why a volume that was found cannot be opened.
+    /// Why a volume that was found cannot be opened, if so.
     pub(super) fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &String>) -> Option<VolumeState> {
         let state = self.state();
         let elsewhere = state.find(name).ok().filter(|(other, _)| other != disk);
@@ -105,7 +106,7 @@ impl Control {
         Some(VolumeState::Offline(reason))
     }
 
-    /// Hands a volume to the disk's thread; with its data, if that is open already.
+    /// Opens a volume in the disk's thread; `data` is its data if that is open already.
     pub(super) async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), OpenError> {
         let (thread, store, spec, start, tenant, id) = {
             let mut state = self.state();
@@ -133,7 +134,7 @@ impl Control {
         let Data { file, id: data, abilities, holes } = data;
         let block = abilities.device_block;
         let sparse = spec.allocation == Allocation::Sparse;
-        // What a device or a simulated drive holds where nobody wrote, has to be asked for.
+        // On a raw device or a simulated drive, reads of unwritten blocks must reach the device.
         let is_file = spec.device.is_none() && store.model.is_none();
         let spec = VolumeSpec {
             volume: id,
@@ -148,7 +149,7 @@ impl Control {
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,
             read_only: spec.read_only,
-            // A server that was killed leaves writes in the device's volatile cache, and no trace of its end.
+            // A killed server leaves writes in the device's volatile cache, and no trace of its end.
             unflushed: true,
         };
         let place = Place { volume: name.to_string(), start, block: block.into() };
@@ -168,7 +169,8 @@ impl Control {
         Ok(())
     }
 
-    /// At the start, a tenant whose cache no longer fits (there is less memory) goes on without it, and says so.
+    /// Registers the tenant of a volume that is being opened. If its cache does not fit any more, it runs without the
+    /// requested cache, with a warning.
     async fn ensure_tenant(&self, disk: &Name, tenant: &Name, thread: &Arc<DiskHandle>) -> Result<(), Error> {
         if self.state().disk(disk)?.tenants.contains_key(tenant) {
             return Ok(());
@@ -188,7 +190,7 @@ impl Control {
         Ok(())
     }
 
-    /// Creates a volume, or nothing.
+    /// Creates a volume. If this fails, nothing remains.
     pub async fn create_volume(&self, request: CreateVolume) -> Result<Done, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         self.yield_probe(&disk).await;
@@ -205,7 +207,7 @@ impl Control {
             self.forget_volume(&disk, &name).await;
             return Err(refused(&name, refusal));
         }
-        // Writing zeros takes long: others may go on meanwhile; the name and the share are taken already.
+        // Writing zeros takes long, so the lock is released meanwhile; the name and the share are reserved already.
         let turn = Some(turn).filter(|_| spec.allocation != Allocation::Full);
         let written = spec.clone();
         let created = with_files(&store, &name, move |files| files.create(&written, &progress)).await;
@@ -244,7 +246,7 @@ impl Control {
         Err(error)
     }
 
-    /// Forgets a volume, and its tenant if it was the last one of it.
+    /// Forgets a volume, and its tenant if this was the tenant's last volume.
     async fn forget_volume(&self, disk: &Name, name: &Name) {
         let tenant = {
             let mut state = self.state();
@@ -258,7 +260,7 @@ impl Control {
         }
     }
 
-    /// Checks a request, and takes the name and the share.
+    /// Checks a request, and reserves the name and the share.
     fn plan(
         &self,
         request: &CreateVolume,
@@ -305,7 +307,7 @@ impl Control {
         Ok((spec, running.store.clone(), progress))
     }
 
-    /// A volume that can be changed: where it is, and what it is.
+    /// A volume in a state that can be changed.
     pub(super) fn changeable(&self, name: &Name) -> Result<Changeable, Error> {
         let state = self.state();
         let (disk, volume) = state.find(name)?;
@@ -323,7 +325,7 @@ impl Control {
         }
     }
 
-    /// Changes the allotment of a volume's tenant, or how its writes are acknowledged; or nothing.
+    /// Changes a volume's settings or the allotment of its tenant; all of them or none.
     pub async fn set_volume(&self, name: &Name, request: SetVolume) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
         if request.write_cache == Some(WriteCache::Unsafe) && !request.accept_data_loss {
@@ -349,7 +351,7 @@ impl Control {
             spec.allotment = Allotment {
                 share: request.share.map_or(now.share, |share| share.value()),
                 cache: request.cache.clone().map_or(now.cache, |cache| cache.value()),
-                // Who is told what to have, or not any more, is watched anew.
+                // A tenant whose cache is set or unset by the operator is measured again.
                 decided: now.decided.filter(|_| request.cache.is_none()),
                 eviction: request.eviction.unwrap_or(now.eviction),
                 sequence: running.next_sequence(),
@@ -365,7 +367,7 @@ impl Control {
         self.done_with_slice(name, &volume.disk, &spec, format!("volume '{name}' is changed{note}")).await
     }
 
-    /// State, then machine, then file.
+    /// Applies a change to the state, then to the engine, then to the file.
     async fn apply(&self, name: &Name, volume: &Changeable, spec: &Spec) -> Result<(), Error> {
         self.set_spec(&volume.disk, name, spec);
         if spec.allotment != volume.spec.allotment {
@@ -400,7 +402,7 @@ impl Control {
         }
     }
 
-    /// Grows a volume: file first, then specification, then what clients see when they open it next.
+    /// Grows a volume: the file first, then the specification, then the size that clients see at their next open.
     pub async fn grow_volume(&self, name: &Name, request: GrowVolume) -> Result<Done, Error> {
         let on = self.changeable(name)?.disk;
         self.yield_probe(&on).await;
@@ -427,7 +429,7 @@ impl Control {
         if let Some(growing) = self.state().volume_mut(&volume.disk, name) {
             growing.growing = Some(progress.clone());
         }
-        // As with creating one: others may go on meanwhile, but not with this volume.
+        // As in creation, the lock is released meanwhile; the volume itself is marked as growing.
         let turn = Some(turn).filter(|_| new.allocation != Allocation::Full);
         let grown = with_files(&volume.store, name, move |files| files.grow(&from, &to, &progress)).await;
         let _turn = match turn {
@@ -446,7 +448,7 @@ impl Control {
         self.done(name, format!("volume '{name}' has {} now; clients see it when they open it again", Size(size))).await
     }
 
-    /// Deletes a volume with its data. Clients are disconnected if it is forced; else it must have none.
+    /// Deletes a volume with its data. With `force`, clients are disconnected; otherwise there must be none.
     pub async fn delete_volume(&self, name: &Name, force: bool) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
         let connections = if force { 0 } else { self.connections_of(name).await? };
@@ -464,7 +466,7 @@ impl Control {
             (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
         };
         self.hand_over_allotment(&disk, name).await?;
-        // A device stays with all that clients were told is on it: it may become a volume again.
+        // A raw device keeps everything that was acknowledged, since it may become a volume again.
         let discard = spec.device.is_none();
         if let Some(volume) = id.filter(|_| !discard) {
             refusal(thread.command(Command::CloseVolume { volume, discard }).await)
@@ -501,7 +503,7 @@ impl Control {
         Ok(Done { message, disk: None, volume: None })
     }
 
-    /// Clients that have a volume open; none if its disk does not answer.
+    /// The connections of a volume; 0 if its disk does not answer.
     async fn connections_of(&self, name: &Name) -> Result<u32, Error> {
         let (disk, id) = self.state().find(name).map(|(disk, volume)| (disk, volume.id()))?;
         let snapshot = self.snapshot(&disk).await;
@@ -509,7 +511,7 @@ impl Control {
         Ok(volumes.filter(|stats| Some(stats.volume) == id).map(|stats| stats.connections).sum())
     }
 
-    /// If the allotment of a tenant stands in a specification that is to go, another volume of it takes it over.
+    /// If the tenant's allotment is in a specification that is to be removed, another of its volumes takes it over.
     async fn hand_over_allotment(&self, disk: &Name, name: &Name) -> Result<(), Error> {
         let (store, heir, from, to) = {
             let state = self.state();
@@ -533,13 +535,14 @@ impl Control {
         Ok(())
     }
 
-    /// Accepts the loss that a volume reports, so that flushes succeed again.
+    /// Accepts the loss of a volume, so that flushes succeed again.
     pub async fn clear_volume(&self, name: &Name) -> Result<Done, Error> {
         let (_turn, _) = self.change_volume(name).await?;
         let volume = self.changeable(name)?;
         let note = LossNote::new(&self.config.data, &volume.store, name, &volume.spec);
         let found = note.clone();
-        // Whatever cannot be found out counts as a loss: then the volume is cleared, or the removal tells the error.
+        // If the record cannot be read, a loss is assumed; then the volume is cleared, or the removal reports the
+        // error.
         let is_noted = blocking(move || found.exists()).await?.unwrap_or(true);
         let snapshot = self.snapshot(&volume.disk).await;
         let mut known = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
@@ -565,7 +568,7 @@ impl Control {
         Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None })
     }
 
-    /// A share that was asked for where nobody is insulated: that, and why.
+    /// A note for a share that has no effect because the disk's policy does not insulate, with the reason.
     fn unheeded(&self, disk: &Name, spec: &Spec) -> String {
         let state = self.state();
         let (Some(_), Ok(running)) = (&spec.allotment.share, state.disk(disk)) else { return String::new() };
@@ -578,7 +581,7 @@ impl Control {
         }
     }
 
-    /// The same, with whom its allotment is shared, the slice that its tenant has now, and what was decided for it.
+    /// As `done`, with notes on a shared allotment, the tenant's slice, and the decision on it.
     async fn done_with_slice(&self, name: &Name, disk: &Name, spec: &Spec, message: String) -> Result<Done, Error> {
         let mut done = self.done(name, message + &shared(spec) + &self.unheeded(disk, spec)).await?;
         let Some(volume) = &done.volume else { return Ok(done) };
@@ -594,9 +597,9 @@ impl Control {
 
 /// Why a volume is not served.
 pub(super) enum OpenError {
-    /// Its data is busy, and will be free by itself.
+    /// Its data is busy, and will be free without intervention.
     Busy(String),
-    /// Anything else.
+    /// Any other reason.
     Failed(Error),
 }
 
@@ -616,7 +619,7 @@ pub(super) struct Changeable {
 }
 
 impl Changeable {
-    /// The device of the volume with the size that it has by now; nothing if its data is a file.
+    /// The device of the volume with its present size. `None` if its data is a file.
     async fn device_now(&self) -> Result<Option<Raw>, Error> {
         let (Some(device), DataId::Device(number)) = (self.spec.device.clone(), self.data) else { return Ok(None) };
         Ok(Some(blocking(move || device.grown(&Kernel::default(), number)).await??))
@@ -641,7 +644,7 @@ fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError
     files.discard(spec)
 }
 
-/// What to say when a volume uses the allotment of a tenant with others.
+/// A note if a volume shares its tenant's allotment with others.
 fn shared(spec: &Spec) -> String {
     match &spec.tenant {
         Some(tenant) if spec.allotment.sequence > 0 => {

@@ -1,8 +1,8 @@
-//! Volumes whose data is busy, as a killed server's is until the kernel has completed its last request: each is opened
-//! as soon as its data is free, and holds up nobody meanwhile.
+//! Volumes whose data is busy, such as that of a killed server until the kernel has completed its last request. Each is
+//! opened as soon as its data is free; nothing waits for it.
 //!
-//! Trying is an open and a lock that do not wait, at most each [`RETRY_MAX`]; so nothing has to be cancelled at the
-//! end.
+//! An attempt is an open and a lock without blocking, at most once per [`RETRY_MAX`], so nothing has to be cancelled at
+//! the end.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use tracing::{info, warn};
 use super::{Control, VolumeState};
 use crate::quantity::Name;
 
-/// How long a start, or `disk add`, waits for volumes that are busy before it goes on without them. On a device that
-/// works, the kernel is done with a killed server's requests and files after milliseconds, and clients that come back
-/// at once find their volumes.
+/// How long a start, or `disk add`, waits for busy volumes before it continues without them. On a working device, the
+/// kernel completes a killed server's requests and closes its files within milliseconds, and clients that reconnect at
+/// once find their volumes.
 const GRACE: Duration = Duration::from_secs(1);
-/// How soon busy data is tried again at first,
+/// The first interval of attempts.
 const RETRY: Duration = Duration::from_millis(10);
-/// and how seldom at last: a volume is served at most so long after its data is free.
+/// The longest interval of attempts: a volume is served at most this long after its data is free.
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
 impl Control {
-    /// Waits a moment for volumes of a disk that are busy; those that still are then are left to
-    /// [`Control::open_later`]. The caller has the turn to change the disk.
+    /// Waits briefly for busy volumes of a disk. Those that are still busy then are opened by [`Control::open_later`].
+    /// The caller holds the disk's change lock.
     pub(super) async fn settle(&self, disk: &Name) {
         let deadline = Instant::now() + GRACE;
         while self.open_waiting(disk).await && Instant::now() < deadline {
@@ -52,12 +52,11 @@ impl Control {
         }
     }
 
-    /// Tries the volumes that are busy once more, those of each disk by itself: a disk that hangs does not hold up
-    /// the others.
+    /// Tries the busy volumes again, each disk in a task of its own, so that a hung disk does not delay the others.
     fn try_waiting(self: &Arc<Control>) {
         let disks: BTreeSet<Name> = self.waiting(None).into_iter().map(|(disk, ..)| disk).collect();
         for disk in disks {
-            // While it is being changed, the next time is soon enough.
+            // While the disk is being changed, the next attempt is soon enough.
             let Some(turn) = self.turns.take(&disk) else { continue };
             let control = self.clone();
             tokio::spawn(async move {
@@ -67,7 +66,7 @@ impl Control {
         }
     }
 
-    /// Tries each volume of a disk that is busy once more. Whether any still is.
+    /// Tries each busy volume of a disk again. Returns whether any still is busy.
     async fn open_waiting(&self, disk: &Name) -> bool {
         for (disk, name, _) in self.waiting(Some(disk)) {
             self.try_open(&disk, &name).await;
@@ -78,7 +77,7 @@ impl Control {
         !self.waiting(Some(disk)).is_empty()
     }
 
-    /// Volumes that are busy: disk, name, reason.
+    /// Busy volumes: disk, name, reason.
     fn waiting(&self, only: Option<&Name>) -> Vec<(Name, Name, String)> {
         let mut waiting = Vec::new();
         let state = self.state();

@@ -1,4 +1,4 @@
-//! A connection as the disk's thread sees it: how far it is, and the bytes that arrived and were not yet wanted.
+//! The disk thread's state of a connection, and its input: bytes that were received and not consumed yet.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use super::rest::Rest;
 use crate::peer::Peer;
 use crate::reactor::{BufferId, Reactor};
 
-/// Stashes larger than this give their memory back when they are empty, bytes: more than any part of a header.
+/// A stash with a larger capacity is shrunk when it is empty, bytes: more than any part of a header.
 const STASH_KEPT: usize = 512;
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Requests come in, replies go out.
+    /// Requests are received, replies are sent.
     Open,
-    /// What is outgoing is still sent, if the peer takes some of it before this moment.
+    /// Remaining replies are sent. The connection is closed if the peer accepts none of them before this moment.
     Finishing(Nanos),
     /// The socket is being closed.
     Closing,
-    /// Closed; the engine may still refer to it.
+    /// The socket is closed; the engine may still refer to the connection.
     Closed,
 }
 
-/// What a connection keeps of its client.
+/// The data of a client from its handshake.
 pub struct Handed {
-    /// What it opened.
+    /// The volume that it opened.
     pub volume: VolumeId,
-    /// Bytes read beyond the handshake.
+    /// Bytes received beyond the handshake.
     pub received: Vec<u8>,
-    /// It may not change the volume.
+    /// Whether the client may only read.
     pub read_only: bool,
-    /// Who it is.
+    /// The client's identity.
     pub peer: Peer,
     /// Its seat.
     pub seat: Option<Arc<Place>>,
@@ -45,43 +45,42 @@ pub struct Handed {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// What it uses.
+    /// The volume that it opened.
     pub volume: VolumeId,
-    /// It may not change the volume.
+    /// Whether the client may only read.
     pub read_only: bool,
-    /// Whose turn it takes.
+    /// The tenant in whose quantum it is served.
     pub tenant: TenantId,
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// What was received and not used.
+    /// Bytes received and not consumed.
     pub input: Input,
-    /// When the latest of that was received, or could be used at last.
+    /// When the latest of these bytes were received, or later if the connection was paused until then.
     pub since: Nanos,
-    /// A receive is in flight, or will be when the connection has rested.
+    /// Whether a receive is in flight, or will be when the connection has rested.
     pub receiving: bool,
-    /// How long it rests before more is received; not for peers on a network.
+    /// The delay before the next receive (see `rest.rs`); `None` for peers on a network.
     pub rest: Option<Rest>,
-    /// Requests that the last receive brought, so far.
+    /// Requests from the last receive so far.
     pub brought: u32,
-    /// A send is in flight.
+    /// Whether a send is in flight.
     pub sending: bool,
-    /// In the pass that began then, so many of its outgoing bytes went to its socket: none if its tenant might send no
-    /// more.
+    /// The start of a pass, and the bytes that were sent in it: 0 if the tenant had used up its part of the pass.
     pub given: (Nanos, u64),
-    /// Waits for its turn.
+    /// Whether it is queued for the next quantum of its tenant.
     pub queued: bool,
-    /// Will be looked at when the pass sends.
+    /// Whether it is queued for sending in this pass.
     pub send_queued: bool,
-    /// The peer sends no more.
+    /// Whether the peer has shut down its side.
     pub peer_ended: bool,
-    /// Who it is, for the log.
+    /// The client's identity, for the log.
     pub peer: Peer,
-    /// Given back when this connection is forgotten.
+    /// Returned when this connection is forgotten.
     _seat: Option<Arc<Place>>,
 }
 
 impl Connection {
-    /// A new one.
+    /// A new connection.
     pub fn new(client: Handed, tenant: TenantId, local: bool, now: Nanos) -> Connection {
         let Handed { volume, received, read_only, peer, seat } = client;
         Connection {
@@ -105,11 +104,11 @@ impl Connection {
     }
 }
 
-/// Received bytes: first those of the stash, then those of a held receive buffer.
+/// Received bytes: those of the stash, then those of a held receive buffer.
 #[derive(Debug, Default)]
 pub struct Input {
     stash: Vec<u8>,
-    /// Bytes of the stash that were used.
+    /// Consumed bytes of the stash.
     stash_used: usize,
     held: Option<Held>,
 }
@@ -122,7 +121,7 @@ struct Held {
 }
 
 impl Input {
-    /// Adds a buffer that was received. Nothing is received while one is held.
+    /// Adds a received buffer. Nothing more is received while one is held.
     pub fn hold(&mut self, buffer: BufferId, len: usize) {
         assert!(self.held.is_none(), "one buffer at a time");
         self.held = Some(Held { buffer, start: 0, end: len });
@@ -133,12 +132,12 @@ impl Input {
         self.held.is_some()
     }
 
-    /// Bytes there are.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.stash.len() - self.stash_used + self.held.map_or(0, |held| held.end - held.start)
     }
 
-    /// The next bytes, as far as they are in one place.
+    /// The first bytes, as far as they are contiguous.
     pub fn front<'a>(&'a self, reactor: &'a impl Reactor) -> &'a [u8] {
         match self.held {
             _ if self.stash_used < self.stash.len() => &self.stash[self.stash_used..],
@@ -147,7 +146,7 @@ impl Input {
         }
     }
 
-    /// The next `bytes` of `front` are used.
+    /// Consumes the first `bytes` of `front`.
     pub fn consume(&mut self, bytes: usize, reactor: &mut impl Reactor) {
         if self.stash_used < self.stash.len() {
             self.stash_used += bytes;
@@ -164,7 +163,8 @@ impl Input {
         }
     }
 
-    /// A whole header, if there is one. The part of one is stashed, so that no buffer is held for it.
+    /// Consumes a whole header, if there is one. Part of a header is moved to the stash, so that it does not hold a
+    /// buffer.
     pub fn take_header(&mut self, reactor: &mut impl Reactor) -> Option<[u8; REQUEST_BYTES]> {
         if let Some(&header) = self.front(reactor).first_chunk() {
             self.consume(REQUEST_BYTES, reactor);
@@ -186,7 +186,7 @@ impl Input {
         Some(header)
     }
 
-    /// Moves what is held to the stash, for others to have the buffer.
+    /// Moves the bytes of the held buffer to the stash, so that other connections can use the buffer.
     pub fn shelve(&mut self, reactor: &mut impl Reactor) {
         if let Some(held) = self.held.take() {
             self.stash.drain(..self.stash_used);
@@ -196,7 +196,7 @@ impl Input {
         }
     }
 
-    /// Forgets everything.
+    /// Drops all bytes.
     pub fn clear(&mut self, reactor: &mut impl Reactor) {
         self.clear_stash();
         if let Some(held) = self.held.take() {

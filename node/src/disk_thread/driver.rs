@@ -1,17 +1,17 @@
-//! The loop of a disk's thread: it asks the engine and does as it is told.
+//! The loop of a disk's thread: it passes events to the engine and executes the engine's actions.
 //!
-//! One pass: completions, mail and timers; then the connections with bytes, tenant by tenant, each for its part of the
-//! thread's time (`turns.rs`); then everything that is to be sent; then one system call that hands it all to the kernel
-//! and waits. Copies and zeroings are executed after each event, in order, before the next. The clock is read once a
-//! pass.
+//! One pass handles completions, mail and timers; then the connections with input, tenant by tenant, each within its
+//! tenant's quantum of the thread's time (`turns.rs`); then it starts all sends; then one system call submits
+//! everything to the kernel and waits. Copies and zeroings are executed after each event, in order, before the next
+//! event. The clock is read once per pass.
 //!
-//! The receive path, per connection:
+//! The receive path of a connection:
 //!
 //! ```text
 //!   socket ──► receive buffer ──► header (28 bytes) ──► engine
 //!                     │
-//!                     └─ start of a payload: copied to its frames (the one copy)
-//!   socket ──► frames: the rest of a payload, if it is long
+//!                     └─ beginning of a payload: copied to its frames (the only copy)
+//!   socket ──► frames: the remainder of a payload, if it is long
 //! ```
 
 use std::collections::{HashMap, VecDeque};
@@ -34,12 +34,12 @@ use crate::frames::Frames;
 use crate::incidents::{self, Incident};
 use crate::reactor::{BUFFERS, Completion, Layers, Reactor};
 
-/// Payloads of at least so many bytes still to come are received straight into their frames: below, the copy costs less
-/// than the system call of its own, and the buffer may bring the next requests too.
+/// If at least this many bytes of a payload are outstanding, they are received directly into their frames. For fewer
+/// bytes, a copy costs less than a separate system call, and the receive buffer may bring the next requests, too.
 const DIRECT_BYTES_MIN: u64 = 16 * 1024;
-/// Receive buffers that paused connections may hold, out of [`BUFFERS`]: beyond, their bytes move elsewhere.
+/// Receive buffers that paused connections may hold, out of [`BUFFERS`]. Beyond this, their bytes are moved to stashes.
 const BUFFERS_HELD_MAX: usize = BUFFERS / 2;
-/// How long the last replies of a connection may make no progress before it is closed anyway.
+/// How long the last replies of a connection may make no progress before it is closed.
 const FINISH_PATIENCE: Nanos = 5 * SECOND;
 mod mail;
 #[cfg(test)]
@@ -52,29 +52,29 @@ pub struct Driver<R> {
     reactor: Layers<R>,
     frames: Frames,
     mailbox: Mailbox,
-    /// There may be mail.
+    /// Whether there may be mail.
     mail: bool,
     now: Nanos,
-    /// When what is complete came.
+    /// The time of arrival of the current completions.
     seen: Nanos,
     completions: Vec<Completion>,
     connections: Vec<Option<Connection>>,
     free: Vec<u32>,
     turns: Turns,
-    /// Connections to be looked at when the pass sends.
+    /// Connections that may have something to send in this pass.
     senders: Vec<ConnId>,
-    /// Connections that held a receive buffer after their turn, and may still.
+    /// Connections that held a receive buffer when they had been served, and may still hold it.
     holders: Vec<ConnId>,
-    /// Connections that want to receive, when the pass has sent.
+    /// Connections that want to receive, after the sends of this pass.
     receivers: Vec<ConnId>,
-    /// Connections that rest, and until when.
+    /// Connections whose next receive is delayed, and until when.
     resting: Vec<(Nanos, ConnId)>,
-    /// Connections that finish, by their deadlines; out of date where those have moved.
+    /// Connections in phase Finishing, by deadline. Entries are stale if the deadline was extended.
     finishing: VecDeque<(Nanos, ConnId)>,
-    /// Tenants of the volumes that have files.
+    /// The tenants of the volumes that have files.
     tenants: HashMap<VolumeId, TenantId>,
     pending: HashMap<u64, Pending>,
-    /// Memory that is being given back.
+    /// Memory that is being returned to the system.
     giving: Option<Giving>,
     token: u64,
 }
@@ -108,7 +108,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Passes until it is to stop.
+    /// Runs passes until the thread is stopped.
     pub fn run(mut self) {
         while !self.mailbox.stopping() {
             self.pass();
@@ -122,13 +122,14 @@ impl<R: Reactor> Driver<R> {
             panic!("disk {}: no I/O is possible any more: {error}", self.options.name);
         });
         let before = std::mem::replace(&mut self.now, self.reactor.now());
-        // What ended a sleep has come just now. The rest came at some time of the last pass: in the middle, on average.
+        // A completion that ended a sleep has just arrived. The others arrived during the last pass: in the middle, on
+        // average.
         self.seen = if slept { self.now } else { self.now - (self.now - before) / 2 };
-        // After a pass that sent something there is no sleep: its end is the beginning of this one.
+        // After a pass that sent something there is no sleep, so its end is the beginning of this pass.
         let connections = &self.connections;
         self.server.handed_over(if slept { before } else { self.now }, |conn| {
-            // If its socket was given nothing in the last pass, or all sockets let us sleep, what is left waits for the
-            // client.
+            // If the socket was given nothing in the last pass, or if the thread could sleep, unsent replies wait for
+            // the client.
             let connection = connections[conn.0 as usize].as_ref()?;
             (!slept && connection.given.0 == before).then_some(connection.given.1)
         });
@@ -146,7 +147,7 @@ impl<R: Reactor> Driver<R> {
         self.begin_receives();
     }
 
-    /// How long to wait for something to happen.
+    /// How long the next turn may wait.
     fn timeout(&self) -> Option<Duration> {
         if self.mail || self.turns.tenants() > 0 || self.giving.is_some() || !self.senders.is_empty() {
             return Some(Duration::ZERO);
@@ -157,7 +158,7 @@ impl<R: Reactor> Driver<R> {
         Some(Duration::from_nanos(wanted.saturating_sub(self.now)))
     }
 
-    /// Tells the engine, and does what it asks for.
+    /// Passes an event to the engine, and executes the resulting actions.
     fn handle(&mut self, event: Event<'_>) {
         self.server.handle(self.now, event);
         while let Some(action) = self.server.poll_action() {
@@ -174,7 +175,7 @@ impl<R: Reactor> Driver<R> {
             Action::Zero { frame, start, len } => self.frames.zero(frame, start, len),
             Action::Submit(io) => self.reactor.submit(io, self.server.io(io)),
             Action::Receive(conn) => {
-                // What it waited for until now was not the thread.
+                // Until now it did not wait for the thread, so the delay of the thread begins here.
                 if let Some(connection) = &mut self.connections[conn.0 as usize] {
                     connection.since = self.now;
                 }
@@ -246,7 +247,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// A connection whose socket is, or was, with the reactor.
+    /// A connection whose socket is, or was, in the reactor.
     fn connection(&mut self, conn: ConnId) -> &mut Connection {
         self.connections[conn.0 as usize].as_mut().expect("completions are for connections that exist")
     }
@@ -254,7 +255,7 @@ impl<R: Reactor> Driver<R> {
 
 /// Receiving.
 impl<R: Reactor> Driver<R> {
-    /// The connection takes a turn.
+    /// Queues the connection for its tenant's next quantum.
     fn queue(&mut self, conn: ConnId) {
         let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
         if connection.phase == Phase::Open && !std::mem::replace(&mut connection.queued, true) {
@@ -262,7 +263,8 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Each tenant that has work gets a turn. While others are there, replies do not wait for the next one's.
+    /// Serves each tenant with work for a quantum. While several tenants are active, replies are sent before the next
+    /// tenant is served.
     fn take_turns(&mut self) {
         if !self.turns.begin_pass(self.now) {
             return;
@@ -289,7 +291,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Gives the engine what it wants of what the connection has, until one has no more or the turn is spent.
+    /// Passes input of the connection to the engine, until either has no more or the quantum is used up.
     fn work(&mut self, conn: ConnId) {
         if let (Some(connection), Receive::Header) = (&self.connections[conn.0 as usize], self.server.receive(conn)) {
             let (headers, _) = connection.input.front(&self.reactor).as_chunks();
@@ -323,7 +325,7 @@ impl<R: Reactor> Driver<R> {
                 Receive::Discard(bytes) => {
                     let part = connection.input.front(&self.reactor).len().min(bytes as usize);
                     connection.input.consume(part, &mut self.reactor);
-                    // Not copied, but it was received, and the kernel has copied it for that.
+                    // Not copied here, but the kernel has copied these bytes to receive them.
                     self.turns.charge_bytes(part as u64);
                     self.handle(Event::Discarded { conn, bytes: part as u64 });
                 }
@@ -331,7 +333,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Copies what there is of a payload, at most `wanted` bytes of it, to its frames.
+    /// Copies up to `wanted` bytes of a payload from the input to its frames. Returns the bytes copied.
     fn fill(&mut self, conn: ConnId, wanted: u64) -> u64 {
         let connection = self.connections[conn.0 as usize].as_mut().expect("the caller has seen it");
         let mut filled = 0;
@@ -352,7 +354,7 @@ impl<R: Reactor> Driver<R> {
         filled
     }
 
-    /// Asks the socket for what the engine wants.
+    /// Starts a receive of what the engine wants.
     fn receive(&mut self, conn: ConnId, wanted: Receive) {
         let connection = self.connection(conn);
         if connection.receiving {
@@ -377,7 +379,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Receives what connections want, but for those that have enough to read: they rest first.
+    /// Starts the receives of this pass. Connections with enough unread replies are delayed first (`rest.rs`).
     fn begin_receives(&mut self) {
         for conn in self.receivers.drain(..) {
             let connection = self.connections[conn.0 as usize].as_mut().expect("it was worked in this pass");
@@ -385,7 +387,7 @@ impl<R: Reactor> Driver<R> {
                 continue;
             }
             let brought = std::mem::take(&mut connection.brought);
-            // While it waits for the disk, its next requests are the disk's parallelism: they are received at once.
+            // While requests wait for the disk, further requests add parallelism there: they are received at once.
             let rest = connection.rest.as_mut().filter(|_| self.server.unanswered(conn) == 0);
             match rest.and_then(|rest| rest.begin(brought, || self.reactor.unread(conn))) {
                 Some(length) => self.resting.push((self.now + length, conn)),
@@ -394,7 +396,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Connections that have rested receive.
+    /// Starts the receives of connections whose delay is over.
     fn end_rests(&mut self) {
         let (now, connections, reactor) = (self.now, &mut self.connections, &mut self.reactor);
         self.resting.retain(|&(until, conn)| {
@@ -412,7 +414,7 @@ impl<R: Reactor> Driver<R> {
         });
     }
 
-    /// Takes the buffers of connections that are paused for so long that others would have none.
+    /// If paused connections hold too many receive buffers, moves their bytes to stashes.
     fn free_buffers(&mut self) {
         let connections = &mut self.connections;
         self.holders.sort_unstable();
@@ -431,7 +433,7 @@ impl<R: Reactor> Driver<R> {
 
 /// Sending and closing.
 impl<R: Reactor> Driver<R> {
-    /// The connection is looked at when the pass sends.
+    /// Queues the connection for sending in this pass.
     fn queue_send(&mut self, conn: ConnId) {
         let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
         let open = matches!(connection.phase, Phase::Open | Phase::Finishing(_));
@@ -440,8 +442,8 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Begins to send what is outgoing, as much of it as each tenant may in this pass; closes connections that have
-    /// nothing more to send and are to be closed.
+    /// Starts to send outgoing bytes, within each tenant's limit per pass. Closes finishing connections that have
+    /// nothing left to send.
     fn send(&mut self) {
         let mut senders = std::mem::take(&mut self.senders);
         senders.retain(|&conn| {
@@ -486,7 +488,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// The engine wants a connection closed.
+    /// Closes a connection because the engine asks for it, and logs the reason.
     fn part_with(&mut self, conn: ConnId, why: Farewell) {
         let told = match why {
             Farewell::Over => None,
@@ -522,7 +524,7 @@ impl<R: Reactor> Driver<R> {
         self.finish(conn);
     }
 
-    /// Sends what is outgoing, then closes.
+    /// Sends the remaining replies, then closes the connection.
     fn finish(&mut self, conn: ConnId) {
         let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
         if connection.phase == Phase::Open {
@@ -538,7 +540,7 @@ impl<R: Reactor> Driver<R> {
         self.finishing.push_back((deadline, conn));
     }
 
-    /// Closes now, whatever is outgoing.
+    /// Closes the connection at once, without sending remaining replies.
     fn close(&mut self, conn: ConnId) {
         let connection = self.connections[conn.0 as usize].as_mut().expect("an open connection is closed");
         if !matches!(connection.phase, Phase::Open | Phase::Finishing(_)) {
@@ -553,7 +555,7 @@ impl<R: Reactor> Driver<R> {
         self.reactor.close_socket(conn);
     }
 
-    /// What was due by now.
+    /// Handles timers that have expired.
     fn expire(&mut self) {
         if self.server.poll_timeout().is_some_and(|wanted| wanted <= self.now) {
             self.handle(Event::Timer);
@@ -574,7 +576,7 @@ impl<R: Reactor> Driver<R> {
     }
 }
 
-/// Bytes that the answer will have to copy.
+/// Bytes that will be copied for the reply.
 fn reply_bytes(header: &[u8; REQUEST_BYTES]) -> u64 {
     match parse(header) {
         Parsed::Request(Header { kind: Kind::Read, len, .. }) => len.into(),

@@ -1,4 +1,4 @@
-//! What control sends to a disk thread: bounded, in order, and each command answered once.
+//! The mailbox of a disk thread: bounded and in order; each command is answered once.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -16,60 +16,60 @@ use crate::access::Access;
 use crate::peer::Peer;
 use crate::reactor::{LayerCommand, LayerReport, Place, Waker};
 
-/// Messages that wait. Those beyond wait on their sender's side.
+/// Queued messages. Further ones wait in their senders.
 const MAILS_MAX: usize = 256;
 
-/// A client whose handshake is done.
+/// A client whose handshake is complete.
 #[derive(Debug)]
 pub struct Client {
     /// Its connection.
     pub socket: OwnedFd,
-    /// Bytes read beyond the handshake.
+    /// Bytes received beyond the handshake.
     pub received: Vec<u8>,
-    /// What it opened.
+    /// The volume that it opened.
     pub volume: VolumeId,
-    /// What was agreed on.
+    /// The result of the negotiation.
     pub session: Session,
-    /// Who it is, for the log.
+    /// The client's identity, for the log.
     pub peer: Peer,
-    /// Its seat; it is given back when the connection is forgotten.
+    /// Its seat, which is returned when the connection is forgotten.
     pub seat: Option<Arc<places::Place>>,
 }
 
 /// A message.
 pub enum Mail {
-    /// Something to do.
+    /// A command to the engine.
     Command {
-        /// What.
+        /// The command.
         command: Command,
-        /// The file of a volume to be opened, and its place.
+        /// The file of a volume that is opened, and its place.
         file: Option<(File, Place)>,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<Report>,
     },
-    /// Something to do with the layers on the device; answered even when the device hangs.
+    /// A command to the layers on the device. It is answered even if the device hangs.
     Layers {
-        /// What.
+        /// The command.
         command: LayerCommand,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<LayerReport>,
     },
-    /// Clients of a volume that may not use it any more, or not in this way, are to be disconnected.
+    /// Disconnect the clients of a volume whose access is not permitted any more.
     Restrict {
-        /// Which volume.
+        /// The volume.
         volume: VolumeId,
-        /// Which clients may.
+        /// The clients that may open it.
         access: Access,
-        /// Whether no client may write.
+        /// Whether all clients may only read.
         read_only: bool,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: oneshot::Sender<Report>,
     },
-    /// Somebody to serve.
+    /// A new client.
     Attach(Client),
 }
 
-/// The thread's end.
+/// The receiving end, in the disk thread.
 pub struct Mailbox {
     mails: mpsc::Receiver<Mail>,
     stopping: Arc<AtomicBool>,
@@ -87,7 +87,7 @@ impl Mailbox {
     }
 }
 
-/// Control's end.
+/// The sending end, in control.
 #[derive(Clone, Debug)]
 pub struct Sender {
     mails: mpsc::Sender<Mail>,
@@ -95,7 +95,7 @@ pub struct Sender {
     waker: Waker,
 }
 
-/// Room for a client.
+/// Reserved room for a client.
 #[derive(Debug)]
 pub struct Room {
     permit: mpsc::OwnedPermit<Mail>,
@@ -103,7 +103,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// The client is sent. If the thread has been stopped meanwhile, its connection is closed.
+    /// Sends the client. If the thread has been stopped meanwhile, the connection is closed.
     pub fn take(self, client: Client) {
         self.permit.send(Mail::Attach(client));
         self.waker.wake();
@@ -128,12 +128,12 @@ impl Sender {
         self.post(|reply| Mail::Command { command, file, reply })
     }
 
-    /// The same for the layers.
+    /// Sends a command to the layers when there is room, and waits for the answer.
     pub fn ask_layers(&self, command: LayerCommand) -> impl Future<Output = Result<LayerReport, Stopped>> + use<> {
         self.post(|reply| Mail::Layers { command, reply })
     }
 
-    /// Disconnects the clients of a volume that may not use it, or not in this way.
+    /// Disconnects the clients of a volume whose access is not permitted any more.
     pub fn restrict(
         &self,
         volume: VolumeId,
@@ -162,7 +162,7 @@ impl Sender {
         async move { Ok(Room { permit: mails.reserve_owned().await.map_err(|_| Stopped)?, waker }) }
     }
 
-    /// Ends the thread, before any mail that waits.
+    /// Ends the thread, before it handles queued messages.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.waker.wake();

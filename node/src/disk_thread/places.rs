@@ -1,10 +1,9 @@
-//! Connections to a disk's volumes: how many each volume, each tenant and the disk may have, and that no tenant can
-//! take all.
+//! Limits of connections: per volume, per tenant and per disk, such that no tenant can take all connections of a disk.
 //!
-//! A place is reserved before the handshake answers GO, so that a refusal is an answer, and given back when the thread
-//! has forgotten the connection. Beyond the plain limits each tenant has some places of its own: others get what is
-//! left when those are set aside. The downside: with n tenants up to `n x TENANT_PLACES`, but at most half of all, stay
-//! unused.
+//! A place is reserved before the handshake answers GO, so that a refusal can be sent as an answer. It is returned when
+//! the thread has forgotten the connection. In addition to the limits, each tenant has some reserved places, which
+//! other tenants cannot use. Downside: with n tenants, up to `n x TENANT_PLACES` places stay unused, but at most half
+//! of all.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,17 +13,17 @@ use engine::control::TenantId;
 use engine::disk::VolumeId;
 use tokio::sync::Semaphore;
 
-/// Connections that a tenant can always have, whatever the others do: a client with several connections, and one more.
+/// Connections that a tenant can always have: enough for a client with several connections, and one more.
 const TENANT_PLACES: u32 = 8;
 
-/// Connections at the same time.
+/// Concurrent connections at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// To the disk.
+    /// Of a disk.
     pub disk: u32,
-    /// To the volumes of one tenant.
+    /// Of the volumes of one tenant.
     pub tenant: u32,
-    /// To one volume.
+    /// Of one volume.
     pub volume: u32,
 }
 
@@ -35,7 +34,7 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no place.
+/// The limit that is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Full {
     /// See [`Limits::volume`].
@@ -61,9 +60,9 @@ pub enum Full {
 pub struct Places {
     limits: Limits,
     disk: Arc<AtomicU32>,
-    /// Counts grow under this lock only. They shrink without it: the disk's thread takes no lock.
+    /// Counts are increased only under this lock. They are decreased without it, since the disk's thread takes no lock.
     table: Mutex<Table>,
-    /// Threads that may work on one tenant's TLS connections at the same time.
+    /// Threads that may process TLS connections of one tenant at the same time.
     tls_threads: usize,
 }
 
@@ -80,7 +79,7 @@ struct Holder {
     tls: Arc<Semaphore>,
 }
 
-/// A place for a connection; dropping it gives it back.
+/// A place for a connection; dropping it returns it.
 #[derive(Debug)]
 pub struct Place {
     disk: Arc<AtomicU32>,
@@ -89,7 +88,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// What work on the tenant's TLS connections has to acquire: see `tls`.
+    /// The semaphore that limits work on the tenant's TLS connections: see `tls`.
     pub fn tls(&self) -> Arc<Semaphore> {
         self.tenant.tls.clone()
     }
@@ -110,14 +109,15 @@ impl Places {
         Places { limits, disk: Arc::default(), table: Mutex::default(), tls_threads }
     }
 
-    /// A place for one more connection to a volume of a tenant, on a disk that has `tenants` of them.
+    /// Reserves a place for one more connection to a volume of a tenant. `tenants` is the number of tenants on the
+    /// disk.
     pub fn reserve(&self, volume: VolumeId, tenant: TenantId, tenants: usize) -> Result<Place, Full> {
         let mut table = self.table.lock().expect("no one panics while holding it");
         let table = &mut *table;
         table.tenants.retain(|_, holder| holder.used.load(Ordering::Relaxed) > 0);
         table.volumes.retain(|_, used| used.load(Ordering::Relaxed) > 0);
         let own = self.own(tenants);
-        // Set aside for the other tenants: those in the table, then those without any connection.
+        // Reserved for the other tenants: those in the table, and those without any connection.
         let others = table.tenants.iter().filter(|(id, _)| **id != tenant);
         let waiting = others.clone().map(|(_, holder)| own.saturating_sub(holder.used.load(Ordering::Relaxed)));
         let absent = tenants.saturating_sub(1 + others.clone().count()) as u32;
@@ -145,7 +145,7 @@ impl Places {
         Ok(Place { disk: self.disk.clone(), tenant: holder.clone(), volume: of_volume.clone() })
     }
 
-    /// Places that each tenant has of its own: of half of all.
+    /// Reserved places of each tenant: half of all places, divided evenly, but at most `TENANT_PLACES`.
     fn own(&self, tenants: usize) -> u32 {
         (self.limits.disk / 2 / (tenants.max(1) as u32)).min(TENANT_PLACES)
     }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn take(places: &Places, volume: u32, tenants: usize) -> Vec<Place> {
-        // Volume and tenant have the same number, tens apart: 10 and 11 are volumes of tenant 1.
+        // Volume and tenant have the same number, except for its last digit: 10 and 11 are volumes of tenant 1.
         let take = || places.reserve(VolumeId(volume), TenantId(volume / 10), tenants).ok();
         std::iter::from_fn(take).collect()
     }

@@ -1,35 +1,36 @@
-//! When to leave a client alone: while it has enough replies to read, its next requests are let gather.
+//! Delayed receive: while a client has enough unread replies, its next requests are left in the socket to accumulate.
 //!
-//! A client that is slower than the server otherwise sets a pace of one request a pass: a system call to receive it,
-//! one to answer it, a wake-up of whoever waits. With replies still unread, it loses nothing if its next requests are
-//! read a little later, and it costs both sides much less if they are read together.
+//! A client that is slower than the server would otherwise lead to one request per pass: a system call to receive it,
+//! one to answer it, and a wake-up of the client. While replies are unread, the client loses nothing if its next
+//! requests are received a little later, and receiving several together costs both sides much less.
 //!
 //! ```text
 //!   unread   ▆▆▆▆▅▅▄▄▃▃▂▂▆▆▆▆▅▅▄▄▃▃▂▂▆▆▆▆     replies in the client's socket buffer
-//!   we       │  rests     │  rests     │      then: one receive, many requests, one send
+//!   server   │   delay    │   delay    │      after each delay: one receive, many requests, one send
 //! ```
 //!
-//! Only a client whose requests are all answered is left alone: one that waits for the disk is not. And only one that
-//! is slower than the server, which is seen by how few requests come at once: with those of a faster one the server is
-//! never done.
+//! The receive is delayed only if all requests of the connection are answered, so never while the client waits for the
+//! disk. It is delayed only if the client is slower than the server, which shows in few requests per receive; a faster
+//! client always has more requests waiting than the server handles at once.
 //!
-//! The rest is as long as leaves about a third of the replies unread, found by trying. It ends at the latest after
-//! [`REST_MAX`]: that is the most that a client can lose which stops asking in the middle. Local (Unix) sockets only:
-//! what a TCP socket counts is what the peer's kernel has not acknowledged, which says nothing about the client.
+//! The delay is adapted so that about a third of the replies are still unread at its end, and is at most [`REST_MAX`]:
+//! that is the most that a client loses if it stops sending requests meanwhile. It is used for local (Unix) sockets
+//! only. On a TCP socket, the kernel counts bytes that the peer's kernel has not acknowledged, which says nothing about
+//! the client.
 
 use engine::units::Nanos;
 
-/// Bytes of unread replies, as the kernel accounts them, below which nobody rests: about four replies of 4 KiB. A
-/// client that waits for each reply never has so many.
+/// No delay below this many bytes of unread replies, as the kernel counts them: about four replies of 4 KiB. A client
+/// that waits for each reply never has that many.
 const UNREAD_MIN: u32 = 32 * 1024;
-/// A client of which so many requests came at once keeps the server busy: resting would only keep it waiting.
+/// A client that sends more requests than this at once keeps the server busy; a delay would only add latency.
 const BROUGHT_MAX: u32 = 4;
-/// The shortest rest worth a timer, ns.
+/// The shortest delay that is worth a timer, ns.
 const REST_MIN: Nanos = 8_000;
-/// The longest rest, ns: a tenth of what a fast SSD needs under load, and a two-hundredth of what a disk needs.
+/// The longest delay, ns: a tenth of the latency of a fast SSD under load, and a two-hundredth of that of a hard disk.
 const REST_MAX: Nanos = 60_000;
 
-/// How long a connection rests.
+/// The adaptive delay of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest {
     length: Nanos,
@@ -43,8 +44,8 @@ impl Default for Rest {
 }
 
 impl Rest {
-    /// After so many requests at once, with so many bytes unread: how long to rest before anything more is received, if
-    /// at all.
+    /// The delay before the next receive, ns, if any. `brought` is the number of requests of the last receive, `unread`
+    /// the number of unread bytes.
     pub fn begin(&mut self, brought: u32, unread: impl FnOnce() -> u32) -> Option<Nanos> {
         if brought > BROUGHT_MAX {
             return None;
@@ -53,7 +54,7 @@ impl Rest {
         (self.unread_before >= UNREAD_MIN).then_some(self.length)
     }
 
-    /// The rest is over, and so many bytes are still unread: longer next time, or shorter.
+    /// Adapts the next delay to the bytes that are still unread after this one.
     pub fn end(&mut self, unread: u32) {
         let longer = unread > self.unread_before / 2;
         let shorter = unread < self.unread_before / 4;
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn the_rest_settles_where_a_part_is_left_unread() {
         let mut rest = Rest::default();
-        // A client that reads 8 KiB of accounted bytes in 5 µs, and has 32 replies to read each time.
+        // A client that reads 8 KiB (as counted) in 5 µs, and has 32 replies to read each time.
         let unread = 32 * 8192;
         for _ in 0..100 {
             let length = rest.begin(1, || unread).unwrap();

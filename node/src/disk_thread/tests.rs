@@ -24,7 +24,7 @@ use crate::reactor::{Kind, LayerCommand, Place, Stack, clock};
 const VOLUME: VolumeId = VolumeId(3);
 const SIZE: u64 = 64 << 20;
 
-/// Each test once on each reactor.
+/// Runs each test once on each reactor.
 macro_rules! on_both {
     ($($name:ident),+ $(,)?) => {
         mod uring {
@@ -219,8 +219,8 @@ fn many_connections_take_turns(kind: Kind) {
     disk.stop();
 }
 
-/// Several connections of one tenant share what it may send in a pass. That they go in parts is seen in
-/// `driver/tests.rs`.
+/// Several connections of one tenant share what it may send in a pass. `driver/tests.rs` tests that replies are sent in
+/// parts.
 fn large_replies_in_company_arrive_whole(kind: Kind) {
     const LEN: usize = 1 << 20;
     let (other, tenant) = (VolumeId(4), TenantId(2));
@@ -254,7 +254,7 @@ fn large_replies_in_company_arrive_whole(kind: Kind) {
     disk.stop();
 }
 
-/// Server-side figures only, and in requests rather than in time: the machine may be slow, or busy with something else.
+/// Compares values of the server only, and requests instead of time: the machine may be slow or busy.
 fn a_flood_of_hits_leaves_the_thread_to_others(kind: Kind) {
     const BATCH: usize = 8;
     const READS: usize = 1000;
@@ -296,14 +296,14 @@ fn a_flood_of_hits_leaves_the_thread_to_others(kind: Kind) {
     let each_ns = passed_ns / many.count;
     eprintln!("{kind:?}: {} reads of the flood, {each_ns} ns each; one at a time {one:?}", many.count);
     assert!(one.count as usize > READS && delays_ns > 0);
-    // Its half of a pass is eight of the flood's requests, and one may have just begun: without turns by share it waits
-    // for all of the flood's 128.
+    // Its half of a pass is eight of the flood's requests, and one may have just begun. Without fair quanta it would
+    // wait for all 128 requests of the flood.
     assert!(one.p50_ns < 48 * each_ns, "{} ns, while {each_ns} ns are a request of the others", one.p50_ns);
     disk.stop();
 }
 
 fn a_client_that_vanishes_in_the_middle(kind: Kind) {
-    // Room for all of them: those that vanished may hold their slots for a while yet.
+    // Slots for all of them: those that disconnected may hold their slots for a while.
     let disk = start(kind, 16);
     let mut other = connect(&disk, &[]);
     for cut in [10, 28, 5000, 200_000] {
@@ -345,7 +345,7 @@ fn too_many_clients_are_turned_away(kind: Kind) {
     assert_eq!(connect(&disk, &[]).read(&mut [0]).unwrap(), 0, "closed");
     drop(second);
     read(&mut first, 0, 512);
-    // The slot is free again, soon.
+    // The slot becomes free again soon.
     loop {
         let mut third = connect(&disk, &[]);
         let sent = third.write_all(&header(wire::command::READ, 7, 0, 512));
@@ -398,8 +398,8 @@ fn stopping_answers_everybody(kind: Kind) {
     assert!(matches!(wait(answer), Err(Stopped)));
 }
 
-/// The same reads, one at a time, through the whole thread and on the drive alone in virtual time. A client that thinks
-/// longer meets other angles, so single requests differ; together they may not.
+/// The same reads, one at a time, through the whole thread and on the drive alone in virtual time. The think time of
+/// the client changes the rotational position, so single requests differ, but their sum must not.
 fn a_simulated_disk_is_as_fast_as_in_virtual_time(kind: Kind) {
     const READS: u64 = 200;
     const BYTES: u64 = 16 << 30;
@@ -429,7 +429,7 @@ fn a_simulated_disk_is_as_fast_as_in_virtual_time(kind: Kind) {
     let late = wait(disk.layers(LayerCommand::Look)).unwrap().view.late.unwrap();
     eprintln!("{kind:?}: {ratio:.3} of the time predicted for {READS} reads; {late:?}");
     assert_eq!(late.clock.count() + late.file.count(), READS);
-    // On a machine that does other things besides, it may take much longer, but never less.
+    // On a machine that is busy it may take much longer, but never less.
     assert!((0.95..10.0).contains(&ratio), "{ratio}");
     disk.stop();
 }

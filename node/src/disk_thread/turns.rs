@@ -1,17 +1,19 @@
-//! Whose turn it is: the time of the thread is shared as that of the disk is (docs/design/thread.md).
+//! CPU scheduling of the disk's thread: tenants share its time by weight, as they share the disk
+//! (docs/design/thread.md).
 //!
 //! ```text
-//!   a pass:      newcomers first         C ──► A ──► B       each until its quantum is spent, in estimated time:
-//!                                        │     │             one that spent more owes it, and is passed over meanwhile
+//!   a pass:      newcomers first         C ──► A ──► B       each until its quantum of estimated time is used up;
+//!                                        │     │             a tenant with a deficit is skipped until it is repaid
 //!   each: ring of its connections       c1    a1 ► a2 ► a3
 //! ```
 //!
-//! Deficit round robin (Shreedhar and Varghese, 1995) over tenants, with quanta by weight, newcomers first as in
-//! FQ-CoDel (RFC 8290). All quanta together are short while several tenants are active: one with a single request
-//! outstanding, which is away most of the time, finds the thread in another's quantum each time it comes. However many
-//! connections a tenant has, it has one quantum a pass. What it could not finish stays queued, behind its others.
+//! Deficit round robin (Shreedhar and Varghese, 1995) over tenants, with quanta by weight; tenants with new work come
+//! first, as in FQ-CoDel (RFC 8290). The sum of all quanta is small while several tenants are active: a tenant with one
+//! request outstanding, whose request is with the client most of the time, has to wait for another tenant's quantum
+//! each time. A tenant has one quantum per pass, however many connections it has. A connection that is not finished is
+//! queued again, behind the tenant's other connections.
 //!
-//! The downside: costs are estimated, not measured: a clock reading for each request would cost more than it tells.
+//! Downside: costs are estimates, since reading the clock for each request would cost more than it is worth.
 
 use std::collections::VecDeque;
 
@@ -19,71 +21,72 @@ use engine::ConnId;
 use engine::control::TenantId;
 use engine::units::Nanos;
 
-/// What a request costs the thread, receiving and answering it included: 3 µs on the machines that we have.
+/// The cost of a request, including receiving and answering it: 3 µs on the machines that we have.
 const REQUEST_NS: i64 = 3_000;
-/// What a look at a connection costs that turns out to have nothing, or to be paused.
+/// The cost of a connection that turns out to have no input, or to be paused.
 const JOB_NS: i64 = 200;
 /// Bytes that are copied in a nanosecond.
 const BYTES_PER_NS: u64 = 10;
-/// What a tenant that is alone may do in a pass, 16 requests: somebody who comes waits less than for an SSD's own
-/// variation, and a client reads the first replies while the server works on the next requests.
+/// The quantum of a tenant that is the only active one, 16 requests: another tenant's request waits less than the
+/// latency of an SSD varies, and the client reads the first replies while the server handles the next requests.
 const ALONE_NS: i64 = 16 * REQUEST_NS;
-/// What all tenants together may do in a pass while several are active. A client at depth 1 that needs c from answer to
-/// answer alone keeps R of its share s if the others' quanta are at most (1 / (s R) - 1) c: 2.3 c in all, for any
-/// share. c is 20 to 25 µs at least over a socket.
+/// The sum of the quanta in a pass while several tenants are active. A client at depth 1 that needs c from answer to
+/// answer when alone keeps R of its share s if the others' quanta are at most (1 / (s R) - 1) c, together 2.3 c for any
+/// share. Over a socket, c is at least 20 to 25 µs.
 const SHARED_NS: i64 = 50_000;
-/// A quantum is at least this: a few passes for a request of who has hardly any weight.
+/// The minimum quantum: even a tenant with hardly any weight gets a request in a few passes.
 const QUANTUM_NS_MIN: i64 = 1_000;
-/// A tenant owes at most this, whatever it asked for in one request.
+/// The maximum deficit of a tenant, whatever it requested at once.
 const DEBT_NS_MAX: i64 = 1_000_000;
-/// Who asks again within this time is active all the while, as for the engine: the way to a client and back.
+/// A tenant stays active for this long after its last request, as in the engine: the round trip to a client.
 const ACTIVE_NS: Nanos = 1_000_000;
-/// Bytes of replies that tenants may send in a pass, by share, while they have company: the copy into a socket cannot
-/// be interrupted, and what has just come from a device is in no processor's cache (1.5 bytes a nanosecond: 90 us).
+/// Bytes of replies sent in one pass, divided by share, while several tenants are present. A copy into a socket cannot
+/// be interrupted, and data that has just come from a device is in no processor's cache (1.5 bytes a nanosecond: 90
+/// µs).
 const SENT_BYTES: u64 = 128 << 10;
-/// Nobody's part of it is less: a frame.
+/// The minimum of a tenant's part of it: a frame.
 const SENT_BYTES_MIN: u64 = 4 << 10;
-/// Who has asked within this time is company: those who wait for a device ask seldom.
+/// A tenant is present for this long after its last request; tenants that wait for a device send few requests.
 const COMPANY_NS: Nanos = 1_000_000_000;
 
-/// Something that a tenant has to do.
+/// Work of a tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Job {
-    /// A connection has something to be parsed.
+    /// A connection has input.
     Conn(ConnId),
-    /// The engine has work of the tenant that it has put off (`engine::Action::Work`).
+    /// The engine has work of the tenant that it has postponed (`engine::Action::Work`).
     Work,
 }
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// What it has to do, in turn.
+    /// Its work, in order.
     queue: VecDeque<Job>,
-    /// Its share, in any unit; 0 before it is told.
+    /// Its share in any unit; 0 until it is set.
     weight: u64,
-    /// What is left of its quantum; what it owes, if negative.
+    /// The remainder of its quantum; negative for a deficit.
     credit_ns: i64,
     quantum_ns: i64,
-    /// It had something to do of late: stands among the active ones.
+    /// Whether it is in `Turns::active`.
     active: bool,
     asked_at: Option<Nanos>,
-    /// Bytes that it sent in the pass of this number.
+    /// The number of a pass, and the bytes sent in it.
     sent: (u64, u64),
 }
 
-/// Connections with something to be parsed, in turn.
+/// The run queue: tenants with work, and quanta.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// By number.
+    /// By tenant number.
     tenants: Vec<Tenant>,
-    /// Tenants with a queue that is not empty, each once in one of these two; without the one whose turn it is.
+    /// Tenants with work, each in exactly one of these two, except the one that is being served.
     ring: VecDeque<TenantId>,
     newcomers: VecDeque<TenantId>,
     turn: Option<TenantId>,
-    /// Turns that are left in this pass.
+    /// Tenants that remain to be served in this pass.
     left: usize,
     active: Vec<TenantId>,
-    /// Those who asked of late: how many, their weights, and when that was looked up.
+    /// The tenants that are present: their number, their weights, and when these were counted.
     company: usize,
     company_weight: u64,
     company_at: Nanos,
@@ -101,12 +104,12 @@ impl Turns {
         &mut self.tenants[index]
     }
 
-    /// What tenants weigh from now on.
+    /// Sets the weights of tenants.
     pub fn set_weights(&mut self, weights: impl Iterator<Item = (TenantId, u64)>) {
         weights.for_each(|(tenant, weight)| self.tenant(tenant).weight = weight);
     }
 
-    /// Queues a connection, or a tenant's work, that is not queued.
+    /// Queues a connection, or postponed work of a tenant, that is not queued yet.
     pub fn push(&mut self, tenant: TenantId, job: Job) {
         let (now, turn) = (self.now, self.turn);
         let state = self.tenant(tenant);
@@ -121,17 +124,17 @@ impl Turns {
         }
     }
 
-    /// Tenants with work.
+    /// The number of tenants with work.
     pub fn tenants(&self) -> usize {
         self.ring.len() + self.newcomers.len()
     }
 
-    /// Whether others than the one whose turn it is may want the thread soon.
+    /// Whether a tenant other than the one that is being served may need the thread soon.
     pub fn are_shared(&self) -> bool {
         self.active.len() > 1
     }
 
-    /// A new pass: quanta follow who is active, and who has work gets one. True if there is work.
+    /// Begins a pass: updates the active tenants, and gives quanta to those with work. Returns whether there is work.
     pub fn begin_pass(&mut self, now: Nanos) -> bool {
         self.now = now;
         self.pass += 1;
@@ -155,7 +158,7 @@ impl Turns {
         self.left > 0
     }
 
-    /// Who asked of late, looked up once in a while.
+    /// Counts the tenants that are present, at most once per `ACTIVE_NS`.
     fn look_for_company(&mut self) {
         if self.now < self.company_at + ACTIVE_NS {
             return;
@@ -174,7 +177,8 @@ impl Turns {
             return;
         }
         let weights: u64 = self.active.iter().map(|id| tenants[id.0 as usize].weight.max(1)).sum();
-        // As many rounds at once as somebody needs to be out of debt: the thread does not idle while there is work.
+        // As many quanta at once as one tenant needs to repay its deficit: the thread does not idle while there is
+        // work.
         let mut rounds = i64::MAX;
         for id in &self.ring {
             let tenant = &mut tenants[id.0 as usize];
@@ -188,7 +192,7 @@ impl Turns {
         }
     }
 
-    /// The next tenant of this pass: its connections are taken with [`Turns::pop`], until [`Turns::end_turn`].
+    /// The next tenant to serve in this pass. Its work is taken with [`Turns::pop`], until [`Turns::end_turn`].
     pub fn begin_turn(&mut self) -> Option<TenantId> {
         while self.left > 0 {
             self.left -= 1;
@@ -202,7 +206,7 @@ impl Turns {
         None
     }
 
-    /// What the tenant whose turn it is has to do next, if that has time left.
+    /// The next work of the tenant that is being served, if its quantum is not used up.
     pub fn pop(&mut self) -> Option<Job> {
         let tenant = self.turn?;
         if self.is_spent() {
@@ -213,13 +217,13 @@ impl Turns {
         Some(job)
     }
 
-    /// A request of the tenant whose turn it is was taken, with a reply of so many bytes.
+    /// Charges the tenant that is being served for a request with a reply of so many bytes.
     pub fn charge_request(&mut self, reply_bytes: u64) {
         self.charge(REQUEST_NS);
         self.charge_bytes(reply_bytes);
     }
 
-    /// Bytes of the tenant whose turn it is were copied.
+    /// Charges the tenant that is being served for copied bytes.
     pub fn charge_bytes(&mut self, bytes: u64) {
         self.charge((bytes / BYTES_PER_NS) as i64);
     }
@@ -230,7 +234,7 @@ impl Turns {
         }
     }
 
-    /// A tenant, whose turn it need not be, has caused so much work.
+    /// Charges a tenant, whether or not it is being served.
     pub fn charge_to(&mut self, tenant: TenantId, ns: Nanos) {
         self.tenant(tenant);
         self.owe(tenant, i64::try_from(ns).unwrap_or(i64::MAX));
@@ -241,7 +245,7 @@ impl Turns {
         *credit_ns = credit_ns.saturating_sub(ns).max(-DEBT_NS_MAX);
     }
 
-    /// Whether a tenant has spent more than it had.
+    /// Whether a tenant has a deficit.
     #[cfg(test)]
     pub fn owes(&self, tenant: TenantId) -> bool {
         self.tenants[tenant.0 as usize].credit_ns < 0
@@ -259,25 +263,26 @@ impl Turns {
         if tenant.sent.0 == pass { part.saturating_sub(tenant.sent.1) } else { part }
     }
 
-    /// A tenant sends so many bytes.
+    /// Records that a tenant sends so many bytes.
     pub fn sends(&mut self, tenant: TenantId, bytes: u64) {
         let pass = self.pass;
         let sent = &mut self.tenant(tenant).sent;
         *sent = (pass, bytes + if sent.0 == pass { sent.1 } else { 0 });
     }
 
-    /// Requests without much to copy that are left of the quantum of the tenant whose turn it is.
+    /// How many small requests the rest of the current quantum allows.
     pub fn requests_left(&self) -> usize {
         let credit_ns = self.turn.map_or(0, |tenant| self.tenants[tenant.0 as usize].credit_ns);
         usize::try_from((credit_ns + REQUEST_NS - 1) / REQUEST_NS).unwrap_or(0)
     }
 
-    /// Whether the tenant whose turn it is has nothing left of its quantum.
+    /// Whether the current quantum is used up.
     pub fn is_spent(&self) -> bool {
         self.turn.is_some_and(|tenant| self.tenants[tenant.0 as usize].credit_ns <= 0)
     }
 
-    /// The tenant goes to the end, if it still has work; otherwise it keeps its debts only.
+    /// Ends serving a tenant. It goes to the end of the ring if it still has work; otherwise it loses its credit, but
+    /// not its deficit.
     pub fn end_turn(&mut self) {
         if let Some(tenant) = self.turn.take() {
             let state = &mut self.tenants[tenant.0 as usize];
@@ -296,8 +301,8 @@ impl Turns {
         if state.queue.is_empty() {
             let before = self.ring.len();
             self.ring.retain(|&other| other != tenant);
-            // Turns of this pass are those at the front of the ring; the one too many that is left otherwise is
-            // harmless.
+            // The tenants that remain in this pass are at the front of the ring. If this one was not among them, one
+            // tenant too many may be served, which is harmless.
             self.left = self.left.min(self.ring.len());
             if self.ring.len() == before {
                 self.newcomers.retain(|&other| other != tenant);
@@ -319,9 +324,9 @@ mod tests {
         turns
     }
 
-    /// The thread in virtual time. A has always 16 connections with requests. B has `depth` requests, and each comes
-    /// back `away_ns` after its answer. What a request costs is what is charged; a pass costs 2 µs besides. Requests of
-    /// A and B in a second.
+    /// The thread in virtual time. A always has 16 connections with requests. B has `depth` requests; each is sent
+    /// again `away_ns` after its answer. A request takes the time that is charged; each pass takes 2 µs in addition.
+    /// Returns the requests of A and B in one second.
     fn share(mut turns: Turns, flood: bool, depth: u32, away_ns: Nanos) -> [f64; 2] {
         let (mut now, mut served) = (0, [0.0; 2]);
         let mut back: VecDeque<(Nanos, ConnId)> = (0..depth).map(|i| (0, ConnId(100 + i))).collect();
@@ -420,7 +425,7 @@ mod tests {
         turns.charge_request(1 << 20);
         turns.push(B, Job::Conn(ConnId(1)));
         turns.end_turn();
-        // A megabyte is four quanta: A has as many passes before B has another.
+        // A megabyte costs four quanta, so A is served in as many passes before B is served again.
         let mut passes = 0;
         while turns.begin_pass(2000) && turns.begin_turn() == Some(A) {
             assert_eq!((turns.pop(), turns.pop()), (Some(Job::Conn(ConnId(0))), None));

@@ -1,22 +1,23 @@
-//! Anonymous memory that the kernel gives page by page, on first touch.
+//! Anonymous memory that becomes resident page by page, at the first access.
 
 use std::io;
 use std::ptr::NonNull;
 
-/// An anonymous private mapping of fixed size. It only tells addresses: reading and writing is its users' business.
+/// An anonymous private mapping of fixed size. It provides addresses only; access is the responsibility of its users.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the mapping owns its memory, belongs to no thread, and gives out nothing but addresses.
+// SAFETY: the mapping owns its memory, belongs to no thread, and provides addresses only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; all methods taking `&self` are system calls or arithmetic.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `len` bytes of zeros, none of them resident. No swap is reserved: the pool's bound is kept by the engine.
+    /// Maps `len` bytes of zeros, none of them resident. Swap is not reserved, since the engine limits the use of the
+    /// pool.
     pub fn new(len: usize) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -27,20 +28,19 @@ impl Mapping {
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("a mapping at address zero"))?;
         let mapping = Mapping { base, len };
-        // SAFETY: advice about a mapping that we own. Clients' data does not belong into core files; a refusal is
-        // harmless.
+        // SAFETY: advice about a mapping that we own. It keeps clients' data out of core files; a failure is harmless.
         unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTDUMP) };
         Ok(mapping)
     }
 
-    /// Ask for huge pages: copying to sockets touches many frames, and 2 MiB pages save most of the TLB misses. They
-    /// become resident 2 MiB at a time; a kernel without them refuses, which is harmless.
+    /// Asks for huge pages: copies to sockets access many frames, and 2 MiB pages avoid most of the TLB misses. Memory
+    /// then becomes resident 2 MiB at a time. On a kernel without huge pages this fails, which is harmless.
     pub fn advise_huge_pages(&self) {
         // SAFETY: advice about a mapping that we own.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
     }
 
-    /// Nobody, the kernel included, writes to the first `len` bytes any more.
+    /// Makes the first `len` bytes read-only, for the kernel, too.
     pub fn protect_prefix(&self, len: usize) -> io::Result<()> {
         assert!(len <= self.len);
         // SAFETY: inside a mapping that we own; no Rust reference points there.
@@ -50,10 +50,10 @@ impl Mapping {
         }
     }
 
-    /// Pages are no longer resident, and zeros when they are touched again. Both numbers are multiples of a page.
+    /// Frees the pages of a range; they read as zeros at the next access. Both numbers are multiples of a page.
     pub fn give_back(&self, offset: usize, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
-        // SAFETY: inside a mapping that we own; no Rust reference points there. It fails for locked pages only, which
+        // SAFETY: inside a mapping that we own; no Rust reference points there. It fails only for locked pages, which
         // then stay.
         unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), len, libc::MADV_DONTNEED) };
     }
@@ -68,8 +68,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and whoever handed addresses to the kernel holds the mapping until the kernel is done with
-        // them.
+        // SAFETY: ours, and a user that has passed addresses to the kernel keeps the mapping until the kernel has
+        // finished with them.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -1,23 +1,23 @@
-//! What disturbed a probe, from the kernel's own accounts.
+//! Disturbances of a probe by other users of the device and of the processor, from the kernel's statistics.
 
 use std::fs;
 use std::time::Duration;
 
 use engine::units::{MILLISECOND, Nanos, SECOND, SECTOR};
 
-/// What a device was used for so far, by all or by one.
+/// Use of a device so far, by all or by one user.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DeviceUse {
-    /// Nanoseconds that requests took, those side by side counted each.
+    /// The sum of the times of requests, nanoseconds; concurrent requests count each.
     pub time_ns: Nanos,
-    /// Read and written.
+    /// Bytes read and written.
     pub bytes: u64,
-    /// How many.
+    /// The number of requests.
     pub requests: u64,
 }
 
 impl DeviceUse {
-    /// Of a device; nothing if the kernel keeps no account of it.
+    /// The use of a device by all; `None` if the kernel has no statistics of it.
     pub fn read(device: u64) -> Option<DeviceUse> {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         DeviceUse::parse(&fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?)
@@ -31,7 +31,7 @@ impl DeviceUse {
         Some(DeviceUse { time_ns, bytes, requests })
     }
 
-    /// What was used since `before`.
+    /// The use since `before`.
     pub fn since(&self, before: &DeviceUse) -> DeviceUse {
         DeviceUse {
             time_ns: self.time_ns.saturating_sub(before.time_ns),
@@ -40,11 +40,13 @@ impl DeviceUse {
         }
     }
 
-    /// The part of all this that others used, 0 to 1, if ours was `own`; nothing if the device did nothing.
+    /// The fraction of this use that belongs to others, 0 to 1, where `own` is the probe's. `None` if the device was
+    /// idle.
     ///
-    /// By time; but our requests end when this thread looks, and if that is late it hides the others' time. So at least
-    /// by bytes and by requests, the lesser of both: one large request among our small ones is little, and the kernel
-    /// may split a request of ours.
+    /// It is computed from time. But the probe's requests count as ended when its thread sees them, and a late thread
+    /// hides the others' time. Therefore the result is at least the fraction by bytes or by requests, whichever is
+    /// lower: one large request among the probe's small ones is little, and the kernel may split a request of the
+    /// probe.
     pub fn others(&self, own: &DeviceUse) -> Option<f64> {
         let part = |all: u64, own: u64| (all > 0).then(|| all.saturating_sub(own) as f64 / all as f64);
         let by_data = part(self.bytes, own.bytes)?.min(part(self.requests, own.requests)?);
@@ -59,7 +61,7 @@ pub struct ProcessorUse {
 }
 
 impl ProcessorUse {
-    /// Of the calling thread; nothing if the kernel does not say.
+    /// The calling thread's time; `None` if the kernel does not tell.
     pub fn read() -> Option<ProcessorUse> {
         ProcessorUse::parse(&fs::read_to_string("/proc/thread-self/schedstat").ok()?)
     }
@@ -69,7 +71,7 @@ impl ProcessorUse {
         Some(ProcessorUse { waited_ns: text.split_whitespace().nth(1)?.parse().ok()? })
     }
 
-    /// The part of the `time` until `end` in which it waited.
+    /// The fraction of `time` until `end` in which the thread waited.
     pub fn waited_until(&self, end: &ProcessorUse, time: Duration) -> f64 {
         let waited_s = end.waited_ns.saturating_sub(self.waited_ns) as f64 / SECOND as f64;
         (waited_s / time.as_secs_f64().max(f64::MIN_POSITIVE)).min(1.0)

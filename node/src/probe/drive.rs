@@ -1,18 +1,18 @@
-//! A probe of a simulated drive: one more user of it, beside the volumes.
+//! A probe of a simulated drive: it uses the drive as a volume does.
 //!
 //! ```text
 //!   volumes ──► faults ──► drive ◄─┐        thread of the disk, in Layers
-//!                 ▲          │     │ as many as its phase wants, at the moment at which one is done
+//!                 ▲          │     │ as many requests as the phase wants, submitted when one completes
 //!   Probing ──────┘◄─────────┘─────┘
-//!      └──── phases that are over ────►     whoever works out what they mean, on a thread of its own
+//!      └──── completed phases ───────►     evaluated on another thread
 //! ```
 //!
-//! Its requests go through the same faults and wait in the same queue as those of the volumes, but touch no file: what
-//! they read or write takes the drive's time, and nothing else. It lives in the drive's time: it asks at the very
-//! moment at which something was done, however late the thread is. So it finds what the drive does, whatever else the
-//! machine is doing; how late the thread is, the metric of completions tells.
+//! Its requests pass the same faults and wait in the same queue as those of volumes, but access no file: they only take
+//! the drive's time. The probe runs in the drive's time: it submits a request at the very moment at which another one
+//! completes, however late the thread is. So it measures the drive, whatever else the machine is doing. The lateness of
+//! the thread is in the metric of completions.
 //!
-//! Downside: a drive faster than the thread can simulate is measured as fast as the thread is.
+//! Downside: if the drive is faster than the thread can simulate, the speed of the thread is measured.
 
 use std::io;
 use std::sync::Arc;
@@ -26,35 +26,36 @@ use sim::fault::layer::Asked;
 
 use super::{Found, Job, LOOK, ProbeError, device_error};
 
-/// Tags from here on are a probe's: `TAGS + 2^32 x its number + slot`. Those of volumes are the engine's 32 bits.
+/// Tags of probes: `TAGS + 2^32 x number of the probe + slot`. Tags of volumes' requests are 32-bit numbers of the
+/// engine.
 const TAGS: u64 = 1 << 63;
 
-/// What a probe has to say.
+/// A message of a probe.
 pub type News = Result<Heard, ProbeError>;
 
-/// What a probe has to say when all is well.
+/// A message of a probe that has not failed.
 #[derive(Debug)]
 pub enum Heard {
-    /// A phase is over.
+    /// A phase has ended.
     Phase(PhaseTimes),
-    /// All are.
+    /// All phases have ended.
     Over,
 }
 
-/// A probe to be made of a drive.
+/// A request to probe a drive.
 #[derive(Debug)]
 pub struct ProbeDrive {
-    /// Its bytes that may be used.
+    /// Bytes of the drive that may be used.
     pub bytes: u64,
-    /// How long, and where.
+    /// Duration and seed.
     pub options: Options,
-    /// How far it is; whether it was cancelled.
+    /// Its progress, and whether it was cancelled.
     pub job: Arc<Job>,
-    /// Who listens. When nobody does any more, it ends.
+    /// Receives the messages. The probe ends when it is disconnected.
     pub listener: mpsc::Sender<News>,
 }
 
-/// What a probe finds that tells of itself here.
+/// Evaluates the messages of a probe until it ends; returns what it found.
 pub fn listen(heard: &mpsc::Receiver<News>, job: &Job) -> Result<Found, ProbeError> {
     let mut findings = Findings::default();
     loop {
@@ -73,7 +74,7 @@ pub fn listen(heard: &mpsc::Receiver<News>, job: &Job) -> Result<Found, ProbeErr
     }
 }
 
-/// A probe under way.
+/// A probe in progress.
 #[derive(Debug)]
 pub struct Probing {
     probe: Probe,
@@ -85,14 +86,14 @@ pub struct Probing {
 }
 
 impl Probing {
-    /// Begins at `now`. Its number tells its requests from those of probes before.
+    /// Begins a probe at `now`. `number` distinguishes its requests from those of earlier probes.
     pub fn new(asked: ProbeDrive, number: u32, now: Nanos) -> Result<Probing, TooSmall> {
         let ProbeDrive { bytes, options, job, listener } = asked;
         let probe = Probe::new(Space::whole(bytes, BLOCK), options, now)?;
         Ok(Probing { probe, job, listener, number, requests: [None; DEPTH_MAX], ended: false })
     }
 
-    /// Whether a tag is a probe's, of this one or of one before.
+    /// Whether a tag belongs to a probe, this or an earlier one.
     pub fn is_tag(tag: u64) -> bool {
         tag >= TAGS
     }
@@ -118,12 +119,12 @@ impl Probing {
         Some((self.tag(request.slot), request))
     }
 
-    /// When to poll next, if nothing is done before.
+    /// When to poll next if no request completes before.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         self.probe.poll_timeout()
     }
 
-    /// Hands over what is there to be told, and sees whether it is still wanted.
+    /// Sends the messages that are due, and checks whether the probe was cancelled.
     fn tell(&mut self) {
         self.ended |= self.job.check().is_err();
         while let Some(phase) = self.probe.poll_phase() {
@@ -141,32 +142,32 @@ impl Probing {
         self.ended |= news.is_err() | self.listener.send(news).is_err();
     }
 
-    /// What the drive is to be given for a tag that has come through the faults; nothing for one of a probe before.
+    /// The request with this tag, to be passed to the drive after the faults. `None` if it belongs to an earlier probe.
     pub fn request(&self, tag: u64) -> Option<Request> {
         self.requests[self.slot(tag)? as usize]
     }
 
-    /// The request with this tag was done at `now`.
+    /// The request with this tag has completed at `now`.
     pub fn complete(&mut self, now: Nanos, tag: u64) {
         let Some(slot) = self.slot(tag) else { return };
         self.requests[slot as usize] = None;
         self.probe.complete(now, slot);
     }
 
-    /// The request with this tag has failed: that is the end.
+    /// The request with this tag has failed, which ends the probe.
     pub fn fail(&mut self, tag: u64, errno: Errno) {
         if let Some(request) = self.request(tag) {
             self.send(Err(device_error(&request, "the simulated drive", errno)));
         }
     }
 
-    /// Whether it is over, well or not.
+    /// Whether it has ended, successfully or not.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 }
 
-/// A request as the faults see it: of no volume, but at its place on the drive.
+/// A request as the fault layer sees it: at its place on the drive, and of no volume.
 pub fn asked(request: &Request) -> Asked<'static> {
     let Request { op, offset, len, .. } = *request;
     debug_assert!(matches!(op, Op::Read | Op::Write { durable: false }), "a probe does nothing else");

@@ -1,18 +1,18 @@
-//! Measuring a disk in real time: the engine's probe on a thread of its own, beside the disk's thread.
+//! Measuring a disk in real time: the engine's probe runs on a thread of its own, concurrently with the disk's thread.
 //!
 //! ```text
 //!   control ──► Job (progress, cancel) ──► thread "probe NAME": scratch file ─► Probe ◄─► ProbeTarget ─► findings
 //! ```
 //!
-//! What is probed is behind [`ProbeTarget`]: a scratch file through a reactor of its own; or, on a disk whose volumes
-//! are all raw, their devices, which are only read. The disk's own thread is not touched but by the load, which is full
-//! on purpose: a rate that is measured politely is the rate of politeness. Whoever probes a disk in use is told what
-//! that did to the values, and his clients wait longer meanwhile.
+//! A [`ProbeTarget`] is a scratch file, accessed through a reactor of its own; or, on a disk whose volumes are all raw,
+//! their devices, which are only read. The disk's own thread is affected only by the load on the device. The load is
+//! full on purpose: a probe that yields to other requests would not measure the device's full rates. If the disk is in
+//! use, its clients wait longer during the probe, and the result says how much they disturbed the measurement.
 //!
-//! The drive of a simulated disk is in the layers of the disk's thread, and nowhere else: there [`drive`] asks it.
+//! A simulated drive exists only in the layers of the disk's thread; [`drive`] probes it there.
 //!
-//! Downside: only what the file system gives is seen of the device, and the scratch file is one more file on it. Of raw
-//! devices nothing is learnt about writes.
+//! Downside: the device is measured through the file system, and the scratch file is one more file on it. On raw
+//! devices, writes are not measured.
 
 mod disturbance;
 pub mod drive;
@@ -37,60 +37,60 @@ pub use self::target::{FileTarget, Part, ProbeTarget};
 use crate::reactor::Kind;
 use crate::store::{Kernel, Raw, RawError, Store, StoreError};
 
-/// A probe is over within two minutes: some seconds less, for what is in flight at the end.
+/// A probe takes at most two minutes: some seconds less, for requests that are in flight at the end.
 pub const SECONDS_MOST: u64 = 115;
-/// Less is too short to see anything on a disk with heads.
+/// A shorter time is not enough to measure a disk with heads.
 pub const SECONDS_LEAST: u64 = 2;
-/// A probe for those who cannot wait, and for the server itself: it is over in nine seconds on most disks.
+/// The limit of a quick probe, which the server also uses by itself. It takes nine seconds on most disks.
 pub const SECONDS_QUICK: u64 = 15;
-/// The part of the time in which the scratch file may be written.
+/// The fraction of the time that may be used to write the scratch file.
 const SCRATCH_PART: f64 = 0.13;
-/// How often a probe looks whether it was cancelled.
+/// The interval at which a probe checks whether it was cancelled.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long requests in flight are waited for when a probe ends early.
+/// How long a probe that ends early waits for its requests in flight.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why a probe came to no end.
+/// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// There is no room, or no file.
+    /// The scratch file cannot be created.
     #[error(transparent)]
     Scratch(#[from] StoreError),
-    /// There is nothing to measure on.
+    /// The space to measure on is too small.
     #[error("what there is to probe is too small: {0}")]
     TooSmall(#[from] TooSmall),
-    /// A device cannot be read.
+    /// A raw device cannot be read.
     #[error(transparent)]
     Raw(#[from] RawError),
-    /// The device failed.
+    /// A request to the device failed.
     #[error("{direction} of {len} bytes at {offset} of {what} failed: {errno:?}")]
     Device {
         /// "a read" or "a write".
         direction: &'static str,
-        /// What was asked.
+        /// What was accessed.
         what: &'static str,
-        /// Where in it.
+        /// The offset in it.
         offset: u64,
         /// Bytes.
         len: u64,
-        /// Why.
+        /// The error.
         errno: Errno,
     },
-    /// The kernel has no more I/O for us.
+    /// The reactor failed.
     #[error("I/O is not possible: {0}")]
     Reactor(#[from] io::Error),
-    /// Somebody did not want it any more.
+    /// The probe was cancelled.
     #[error("it was cancelled")]
     Cancelled,
 }
 
-/// What was asked has failed.
+/// The error for a request that has failed.
 fn device_error(request: &Request, what: &'static str, errno: Errno) -> ProbeError {
     let direction = if request.op == Op::Read { "a read" } else { "a write" };
     ProbeError::Device { direction, what, offset: request.offset, len: request.len, errno }
 }
 
-/// A probe under way, as others see it.
+/// A probe in progress, as other threads see it.
 #[derive(Debug)]
 pub struct Job {
     progress: Mutex<Progress>,
@@ -98,13 +98,13 @@ pub struct Job {
 }
 
 impl Job {
-    /// One that has not begun.
+    /// A probe that has not begun.
     pub fn new() -> Job {
         let progress = Mutex::new(Progress { doing: "beginning", done_ratio: 0.0 });
         Job { progress, cancelled: AtomicBool::new(false) }
     }
 
-    /// How far it is.
+    /// Its progress.
     pub fn progress(&self) -> Progress {
         *self.progress.lock().expect("nobody panics while holding it")
     }
@@ -113,7 +113,7 @@ impl Job {
         *self.progress.lock().expect("nobody panics while holding it") = Progress { doing, done_ratio };
     }
 
-    /// Ends it soon.
+    /// Cancels the probe; it ends soon.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -123,13 +123,13 @@ impl Job {
     }
 }
 
-/// What a probe found, with what disturbed it on this side.
+/// The findings of a probe, including its disturbances.
 pub type Found = Vec<(Key, Finding)>;
 
-/// Raw devices, by the numbers under which they are served: they are read through descriptors of the probe's own.
+/// Probes raw devices, given with the numbers under which they are served. They are read through separate descriptors.
 pub fn probe_devices(devices: &[(Raw, u64)], kind: Kind, seconds: u64, job: &Job) -> Result<Found, ProbeError> {
     let parts: Vec<Part> = devices.iter().map(|(device, served)| part_of(device, *served)).collect::<Result<_, _>>()?;
-    // The kernel keeps accounts of the drive; of several, the first one's stand for all.
+    // The kernel has statistics of drives. With several drives, those of the first are taken for all.
     let drives = devices.first().map(|(_, served)| Kernel::default().drives(*served)).unwrap_or_default();
     let target = FileTarget::new(kind, parts, BLOCK, true)?;
     measure(target, drives.first().copied().unwrap_or(0), Duration::from_secs(seconds), job)
@@ -141,7 +141,7 @@ fn part_of(device: &Raw, served: u64) -> Result<Part, RawError> {
     Ok(Part { file, ranges: std::iter::once(0..now.usable_bytes()).collect() })
 }
 
-/// Probes a disk by a scratch file for at most so many seconds, on this thread.
+/// Probes a disk with a scratch file for at most `seconds`, on this thread.
 pub fn probe_disk(store: &Store, kind: Kind, seconds: u64, job: &Job) -> Result<Found, ProbeError> {
     let time = Duration::from_secs(seconds);
     let file = scratch::create(store, time.mul_f64(SCRATCH_PART), job)?;
@@ -151,15 +151,15 @@ pub fn probe_disk(store: &Store, kind: Kind, seconds: u64, job: &Job) -> Result<
     measure(target, device, time.mul_f64(1.0 - SCRATCH_PART), job)
 }
 
-/// For a probe of so long.
+/// The options for a probe of this duration.
 pub fn options(time: Duration, read_only: bool) -> Options {
     let budget_ns = BUDGET_NS.min(time.as_nanos() as Nanos);
-    // Each goes other ways.
+    // A different seed for each probe.
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     Options { budget_ns, seed, read_only }
 }
 
-/// Measures a target: everything but where it comes from.
+/// Measures a target. `device` is its device number, for the kernel's statistics.
 pub fn measure(mut target: impl ProbeTarget, device: u64, time: Duration, job: &Job) -> Result<Found, ProbeError> {
     let processor_before = ProcessorUse::read();
     let began = Instant::now();
@@ -185,29 +185,29 @@ pub fn measure(mut target: impl ProbeTarget, device: u64, time: Duration, job: &
     Ok(found)
 }
 
-/// A probe and what it has in the device.
+/// A probe and its requests in the device.
 struct Run {
     probe: Probe,
     findings: Findings,
-    /// When the request of each slot was submitted, and what it was.
+    /// For each slot, when its request was submitted, and the request.
     issued: [Option<(Nanos, Request)>; DEPTH_MAX],
     in_flight: usize,
-    /// What its requests took.
+    /// The probe's own use of the device.
     own: DeviceUse,
     phases: Phases,
 }
 
-/// Who used the device in each phase.
+/// Measures for each phase who used the device.
 struct Phases {
     device: u64,
-    /// When this one began: all, and we.
+    /// At the beginning of the current phase: the use by all, and by the probe.
     began: Option<(DeviceUse, DeviceUse)>,
-    /// The part of others in the phase in which it was most.
+    /// The highest fraction of others in any phase.
     others_most: Option<f64>,
 }
 
 impl Phases {
-    /// A phase is over; `own` is what we have used so far. In one that only rested others disturbed nothing.
+    /// Ends a phase; `own` is the probe's use so far. In a phase that only rested, others did not disturb.
     fn end(&mut self, own: DeviceUse, rested: bool) {
         let Some(now) = DeviceUse::read(self.device) else { return };
         if let Some((all_before, own_before)) = self.began.replace((now, own))
@@ -236,7 +236,7 @@ impl Run {
                 return Ok(());
             }
             let Progress { doing, done_ratio } = self.probe.progress();
-            // Of what is only read, nothing is written first.
+            // A read-only target has no scratch file to write first.
             let before = if target.is_read_only() { 0.0 } else { SCRATCH_PART };
             job.set_progress(doing, before + (1.0 - before) * done_ratio);
             let wake_at = self.probe.poll_timeout().unwrap_or(Nanos::MAX);
@@ -253,7 +253,7 @@ impl Run {
     ) -> Result<(), ProbeError> {
         let mut failed = None;
         let done = target.wait(timeout)?;
-        // One reading for all: they were there when the wait ended.
+        // The clock is read once: all of them were complete when the wait ended.
         let at = now();
         for (slot, result) in done {
             let Some((issued, request)) = self.issued[slot as usize].take() else { continue };
@@ -272,7 +272,7 @@ impl Run {
         }
     }
 
-    /// The kernel still uses the memory of what is in flight.
+    /// Waits for requests in flight, since the kernel still uses their memory.
     fn settle(&mut self, target: &mut impl ProbeTarget, now: &impl Fn() -> Nanos) {
         let until = Instant::now() + PATIENCE;
         while self.in_flight > 0 && Instant::now() < until {

@@ -1,16 +1,16 @@
-//! The scratch file: space at several positions, written before it is measured, and without a name while it is there.
+//! The scratch file of a probe: space at several positions, written before it is measured, in a file without a name.
 //!
 //! ```text
-//!   ├─ written ─┼── allocated only ──┼─ written ─┼── allocated only ──┼─ …        a quarter of the free space at most
+//!   ├─ written ─┼── allocated only ──┼─ written ─┼── allocated only ──┼─ …        at most a quarter of the free space
 //! ```
 //!
-//! Reads of what was never written are answered without the device, so what is measured is written first: a gigabyte,
-//! in pieces as far from each other as a quarter of the free space allows. The gaps are allocated and never touched;
-//! they make the file system spread the pieces. The file loses its name as soon as it is open, so whatever happens to
-//! the server, its space is free when the process is gone; only a crash between the two steps leaves an empty file,
-//! which the next start of the disk removes.
+//! Reads of blocks that were never written are answered without the device, so measured space is written first: a
+//! gigabyte, in pieces as far from each other as a quarter of the free space permits. The gaps are allocated but not
+//! written; they make the file system spread the pieces. The file is unlinked as soon as it is open, so that its space
+//! is free when the process ends for any reason. Only a crash between the two steps leaves an empty file, which the
+//! next start of the disk removes.
 //!
-//! Downside: for as long as a probe runs, a quarter of the free space is taken.
+//! Downside: during a probe, a quarter of the free space is in use.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,23 +24,23 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::{Job, Part, ProbeError};
 use crate::store::{Store, StoreError, file};
 
-/// Its name, for the moment in which it has one.
+/// Its name, which it has for a moment only.
 pub const NAME: &str = ".probe.tmp";
 const MIB: u64 = 1 << 20;
-/// Pieces: as many positions.
+/// The number of pieces, each at another position.
 const PIECES: u64 = 8;
-/// Bytes of a piece: a second of a fast stream is longer, and then it goes round.
+/// Bytes of a piece at most. A fast stream reads more in a second; it then starts again at the beginning.
 const PIECE_MOST: u64 = 128 * MIB;
-/// The least: what a probe needs, with some room.
+/// Bytes of a piece at least: what a probe needs, with some margin.
 const PIECE_LEAST: u64 = 8 * MIB;
-/// The file is at most this part of the free space.
+/// The file is at most one in this many parts of the free space.
 const PART_OF_FREE: u64 = 4;
-/// And not longer than this: allocating more takes file systems too long.
+/// Bytes from first to last at most: allocating more takes file systems too long.
 const SPAN_MOST: u64 = 256 << 30;
-/// Bytes written at once.
+/// Bytes of one write.
 const STEP: u64 = MIB;
 
-/// Where the pieces are: bytes of each, and from one to the next.
+/// The length of the pieces, and the distance from one to the next, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Layout {
     piece: u64,
@@ -48,7 +48,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// In so much free space; with gaps if the file system may be trusted to spread them.
+    /// The layout for this much free space; without gaps if they would not spread the pieces.
     fn new(free: u64, with_gaps: bool) -> Option<Layout> {
         let span = (free / PART_OF_FREE).min(SPAN_MOST) / PIECES / MIB * MIB;
         let piece = span.min(PIECE_MOST);
@@ -61,7 +61,7 @@ impl Layout {
     }
 }
 
-/// Removes what a crash may have left; the disk is locked.
+/// Removes a file that a crash has left. The caller has the disk locked.
 pub fn remove_left_over(directory: &Path) {
     let path = directory.join(NAME);
     match fs::remove_file(&path) {
@@ -71,11 +71,11 @@ pub fn remove_left_over(directory: &Path) {
     }
 }
 
-/// Makes the file and writes its pieces, for at most so long: the file with what was written of it.
+/// Creates the file and writes its pieces, for at most `time`. Returns the file with the ranges that were written.
 pub fn create(store: &Store, time: Duration, job: &Job) -> Result<Part, ProbeError> {
     let directory = store.directory();
     let free = file::free_bytes(directory);
-    // Memory that is given to a file is no gap.
+    // On tmpfs, gaps would use memory.
     let with_gaps = store.abilities.direct && file::file_system(directory).0 != "tmpfs";
     let layout = Layout::new(free, with_gaps).ok_or_else(|| StoreError::NoSpace {
         asked: PIECES * PIECE_LEAST * PART_OF_FREE,
@@ -102,12 +102,12 @@ pub fn create(store: &Store, time: Duration, job: &Job) -> Result<Part, ProbeErr
     Ok(Part { file, ranges })
 }
 
-/// Writes all pieces in turns, so that they are of one length when the time is over: which ranges were written.
+/// Writes all pieces in turn, so that they have equal length when the time is over. Returns the written ranges.
 fn write(file: &File, layout: Layout, time: Duration, job: &Job) -> Result<Vec<Range<u64>>, ProbeError> {
     let began = Instant::now();
     let mut content = file::Aligned::new(STEP as usize);
     for (index, byte) in content.bytes_mut().iter_mut().enumerate() {
-        // No pattern that a device could shorten: Knuth's multiplicative hash.
+        // A sequence that a device cannot compress: Knuth's multiplicative hash.
         *byte = ((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
     }
     let mut length = 0;

@@ -1,10 +1,10 @@
-//! What a probe measures: something that takes its requests and says when each is done.
+//! The target of a probe: it accepts requests and reports completions.
 //!
-//! Files behind a reactor are one, be they a scratch file or raw devices. Anything else that a disk is made of becomes
-//! another implementation of [`ProbeTarget`], and nothing else of the probe changes.
+//! The target here is one or more files behind a reactor: a scratch file, or raw devices. A disk of another kind needs
+//! another implementation of [`ProbeTarget`], and no other change of the probe.
 //!
 //! ```text
-//!   Space    ├── part 0: ranges ──┼──── part 1: ranges ────┤      one after the other; no request leaves a range
+//!   Space    ├── part 0: ranges ──┼──── part 1: ranges ────┤      consecutive; no request crosses the end of a range
 //!   files         VolumeId(0)             VolumeId(1)
 //! ```
 
@@ -22,39 +22,39 @@ use engine::units::BLOCK;
 use crate::frames::Frames;
 use crate::reactor::{self, Completion, Kind, Reactor, Threads, Uring};
 
-/// Something to measure.
+/// A target of measurements.
 pub trait ProbeTarget {
-    /// The bytes that may be used.
+    /// The space that may be accessed.
     fn space(&self) -> Space;
 
-    /// Whether it must not be written.
+    /// Whether it must not be written to.
     fn is_read_only(&self) -> bool;
 
-    /// Begins a request. Its slot is free until it is done.
+    /// Starts a request. Its slot is in use until it completes.
     fn submit(&mut self, request: &Request);
 
-    /// Waits until something is done, at most that long: slots, and how it went.
+    /// Waits for completions for at most `timeout`. Returns slots and results.
     fn wait(&mut self, timeout: Duration) -> io::Result<Vec<(u32, Result<(), Errno>)>>;
 }
 
 /// Frames of a slot.
 const SLOT_FRAMES: u32 = (SIZE_MAX / BLOCK) as u32;
 
-/// A file or a device, and which parts of it are measured.
+/// A file or device, and the ranges of it that are measured.
 #[derive(Debug)]
 pub struct Part {
-    /// Open for direct I/O where that is possible.
+    /// Open for direct I/O if possible.
     pub file: File,
-    /// In the order of their positions.
+    /// In ascending order, bytes.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Files or devices.
+/// A target of files or devices.
 pub struct FileTarget {
     reactor: AnyReactor,
     _frames: Frames,
     space: Space,
-    /// Where each part begins in the space.
+    /// The beginning of each part in the space.
     starts: Vec<u64>,
     read_only: bool,
     completions: Vec<Completion>,
@@ -66,7 +66,7 @@ enum AnyReactor {
 }
 
 impl FileTarget {
-    /// Parts through a reactor of their own, of this kind; in whole `block`s. They are written unless `read_only`.
+    /// Parts behind a reactor of the given kind, accessed in whole `block`s. They are written unless `read_only`.
     pub fn new(kind: Kind, parts: Vec<Part>, block: u64, read_only: bool) -> io::Result<FileTarget> {
         let mut frames = Frames::new(1 + DEPTH_MAX * SLOT_FRAMES as usize)?;
         fill(&mut frames);
@@ -103,12 +103,12 @@ impl AnyReactor {
     }
 }
 
-/// What is written must not be zeros, which some devices do not store.
+/// Fills the frames with random data, since some devices do not store zeros.
 fn fill(frames: &mut Frames) {
     let mut dice = 1u64;
     let mut block = [0u8; BLOCK as usize];
     for frame in 1..=DEPTH_MAX as u32 * SLOT_FRAMES {
-        // Only the shallow queues have long requests.
+        // Long requests occur at low depths only.
         let (slot, index) = ((frame - 1) / SLOT_FRAMES, (frame - 1) % SLOT_FRAMES);
         if slot >= 8 && index >= 16 {
             continue;
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Each part is asked for its own bytes, and nothing is written.
+    /// Each part gets requests for its own ranges, and nothing is written.
     #[test]
     fn requests_find_their_part() {
         let part = |len: u64, ranges: [Range<u64>; 2]| {
@@ -183,7 +183,7 @@ mod tests {
         assert!(target.is_read_only());
         let places: Vec<u64> = (0..5).map(|block| target.space().offset(block * BLOCK, BLOCK)).collect();
         assert_eq!(places, [0, BLOCK, 2 * BLOCK, 4 * BLOCK, 7 * BLOCK]);
-        // The last one ends where its file ends: one block further there is nothing.
+        // The last block ends where its file ends; the next one does not exist.
         for (offset, expected) in [(7 * BLOCK, Ok(())), (8 * BLOCK, Err(Errno::Io))] {
             target.submit(&Request { slot: 0, op: Op::Read, offset, len: BLOCK });
             let done = loop {

@@ -1,7 +1,7 @@
-//! One suite, both back ends, and layers that change nothing on one of them: what the trait promises is tested here and
-//! nowhere else.
+//! One test suite for both reactors, and for layers without effect on one of them. The behaviour that the trait
+//! promises is tested only here.
 //!
-//! Where the system forbids io_uring its half fails: a skipped test would hide that what ships was not tested.
+//! Where the system forbids io_uring, its tests fail. Skipping them would hide that the default reactor was not tested.
 
 mod devices;
 mod layers;
@@ -22,13 +22,13 @@ use engine::{ConnId, Outgoing};
 use super::{Completion, Layers, Options, Reactor, Stack, Threads, Uring};
 use crate::frames::Frames;
 
-/// Far beyond what any of this takes: a test that waits longer has failed.
+/// Far more than any of these tests needs: a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Frames of a test.
 const FRAMES: usize = 4096;
 const OPTIONS: Options = Options { device_depth: 64, connections_max: 16 };
 
-/// Each test once for each back end.
+/// Runs each test once for each reactor.
 macro_rules! suite {
     ($($name:ident),+ $(,)?) => {
         mod uring {
@@ -44,7 +44,7 @@ macro_rules! suite {
 }
 use suite;
 
-/// A reactor, its frames, and what it has completed.
+/// A reactor, its frames, and its collected completions.
 struct Rig<R> {
     reactor: R,
     frames: Frames,
@@ -63,19 +63,19 @@ fn threads() -> Rig<Threads> {
     Rig { reactor, frames, done: Vec::new() }
 }
 
-/// Every request passes through the layers, and nothing becomes of it.
+/// A rig whose requests all pass through the layers unchanged.
 fn layered() -> Rig<Layers<Uring>> {
     let harmless = "error volume=nobody".parse().unwrap();
     uring().under(Stack { drive: None, faults: vec![harmless] })
 }
 
 impl<R: Reactor> Rig<R> {
-    /// With this stack on its reactor.
+    /// Puts a stack of layers on the rig's reactor.
     fn under(self, stack: Stack) -> Rig<Layers<R>> {
         Rig { reactor: Layers::new(self.reactor, stack), frames: self.frames, done: self.done }
     }
 
-    /// Turns until there is something that `wanted` accepts, and takes it.
+    /// Turns until there is a completion that `wanted` accepts, and takes it.
     fn wait_for<T>(&mut self, wanted: impl Fn(&Completion) -> Option<T>) -> T {
         let start = Instant::now();
         loop {
@@ -117,7 +117,7 @@ impl<R: Reactor> Rig<R> {
         self.wait_for(|c| (*c == Completion::Closed { conn }).then_some(()));
     }
 
-    /// Fills whole frames, each with its own bytes.
+    /// Fills whole frames, each with different bytes.
     fn paint(&mut self, frames: impl Iterator<Item = u32>) {
         for number in frames {
             self.frames.put(Segment::whole(FrameId(number)), &painted(number));
@@ -144,7 +144,7 @@ fn plain(op: Op, offset: u64, len: u64) -> Io {
 
 const WRITE: Op = Op::Write { durable: false };
 
-/// A new file beside the test's program, without a name: build directories are on file systems that know O_DIRECT.
+/// A new unnamed file in the directory of the test's program: build directories are on file systems with O_DIRECT.
 fn file(bytes: u64) -> File {
     let path = new_path();
     let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path);

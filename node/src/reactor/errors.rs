@@ -1,4 +1,4 @@
-//! What went wrong on a device: told to the engine in NBD's few words, to the operator in full, at a bounded rate.
+//! Failures of device requests: mapped to NBD's error numbers for the engine, logged in full at a bounded rate.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use engine::disk::{Op, VolumeId};
 use engine::nbd::Errno;
 
-/// Lines in each [`LOG_WINDOW`]: enough to see what is wrong, too few to fill a disk when one has died.
+/// Log lines in each [`LOG_WINDOW`]: enough to see the cause, too few to fill a disk when a device has failed.
 const LOG_LINES: u32 = 5;
 /// See [`LOG_LINES`].
 const LOG_WINDOW: Duration = Duration::from_secs(10);
@@ -14,20 +14,21 @@ const LOG_WINDOW: Duration = Duration::from_secs(10);
 /// Why a device request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// The kernel said so.
+    /// An errno of the kernel.
     Os(i32),
-    /// The file ended before the request did.
+    /// The file is shorter than the request's range.
     EndOfFile,
-    /// There is no file.
+    /// The volume has no file.
     NoVolume,
 }
 
 impl Failure {
-    /// What the client may know.
+    /// The error that the client gets.
     fn errno(self) -> Errno {
         match self {
             Failure::Os(libc::ENOSPC | libc::EDQUOT) => Errno::NoSpace,
-            // EROFS and EPERM too: to a client EPERM means a read-only export, not a file system that failed.
+            // Else: EIO, also for EROFS and EPERM. To a client EPERM means a read-only export, not a failed file
+            // system.
             Failure::Os(libc::EOPNOTSUPP) => Errno::NotSupported,
             _ => Errno::Io,
         }
@@ -48,7 +49,7 @@ impl FailureLog {
         FailureLog { window_start: Instant::now(), lines: 0, suppressed: 0 }
     }
 
-    /// Logs a failure, unless there were too many lately, and says it in NBD's words.
+    /// Logs a failure, unless `LOG_LINES` were logged in this window. Returns the error for the client.
     pub fn report(&mut self, op: Op, volume: VolumeId, offset: u64, failure: Failure) -> Errno {
         if self.window_start.elapsed() >= LOG_WINDOW {
             if self.suppressed > 0 {

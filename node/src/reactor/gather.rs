@@ -1,7 +1,7 @@
-//! The scatter and gather lists of socket messages: memory that stays where it is until the kernel is done.
+//! Scatter and gather lists of socket messages. A list must not move while the kernel uses it.
 //!
-//! A list is taken from a pool when a message begins and returned when it completes, so idle connections hold none and
-//! the data path allocates nothing once the pool has as many as were ever in use together.
+//! A list is taken from a pool when a message begins and returned when it completes. So idle connections hold none, and
+//! the data path does not allocate once the pool has as many lists as were ever in use at the same time.
 
 use engine::Outgoing;
 use engine::disk::Segment;
@@ -10,17 +10,17 @@ use crate::frames::{FrameMemory, push_merged};
 
 /// Entries of a list: 1 MiB of single frames, each with a reply header. The kernel's own bound is 1024.
 const ENTRIES_MAX: usize = 512;
-/// Header bytes of one message. A simple reply's are 16, a structured read chunk's 28; block status is longer, and goes
-/// in parts if it must.
+/// Header bytes of one message. A simple reply has 16, a structured read chunk 28. A longer block status is sent in
+/// several messages.
 const HEADER_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of one message: what a pass gives to one connection.
+/// Bytes of one message: the quantum of a connection in one pass.
 const MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// One message's list.
+/// The list of one message.
 pub struct Gather {
     message: libc::msghdr,
     entries: Vec<libc::iovec>,
-    /// A copy of the engine's header bytes, which may move when more are appended.
+    /// A copy of the engine's header bytes, since those may move when more are appended.
     headers: Vec<u8>,
     bytes: u64,
 }
@@ -36,7 +36,7 @@ impl Gather {
         })
     }
 
-    /// As much of the outgoing bytes as fits.
+    /// Fills the list with as many of the outgoing bytes as fit.
     fn fill_outgoing<'a>(&mut self, memory: &FrameMemory, parts: impl Iterator<Item = Outgoing<'a>>) {
         self.clear();
         for part in parts {
@@ -60,7 +60,7 @@ impl Gather {
         }
     }
 
-    /// As many of the segments as fit, to be filled.
+    /// Fills the list with as many of the segments as fit, to be received into.
     fn fill_segments(&mut self, memory: &FrameMemory, segments: impl Iterator<Item = Segment>) {
         self.clear();
         for segment in segments.take(ENTRIES_MAX) {
@@ -81,7 +81,7 @@ impl Gather {
         }
     }
 
-    /// How many they are.
+    /// Bytes of the message.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -94,17 +94,17 @@ impl Gather {
     }
 }
 
-/// A receive that is asked for: in the kernel, or to be tried when the socket has bytes.
+/// A requested receive: in the kernel, or to be tried when the socket has bytes.
 pub enum Receiving {
     /// Into a buffer of the pool.
     Pooled,
-    /// Waiting for there to be one.
+    /// Waiting for a free buffer.
     Starved,
     /// Into frames.
     Direct(Box<Gather>),
 }
 
-/// Lists that are not in use.
+/// The pool of lists that are not in use.
 #[derive(Default)]
 pub struct Gathers {
     #[expect(clippy::vec_box, reason = "the kernel is given their addresses: they must not move")]
@@ -112,7 +112,7 @@ pub struct Gathers {
 }
 
 impl Gathers {
-    /// A list of what goes out.
+    /// A list for sending these parts.
     pub fn outgoing<'a>(&mut self, memory: &FrameMemory, parts: impl Iterator<Item = Outgoing<'a>>) -> Box<Gather> {
         let mut gather = self.spare.pop().unwrap_or_else(Gather::new);
         gather.fill_outgoing(memory, parts);
@@ -120,7 +120,7 @@ impl Gathers {
         gather
     }
 
-    /// A list of what is to be filled.
+    /// A list for receiving into these segments.
     pub fn incoming(&mut self, memory: &FrameMemory, segments: impl Iterator<Item = Segment>) -> Box<Gather> {
         let mut gather = self.spare.pop().unwrap_or_else(Gather::new);
         gather.fill_segments(memory, segments);
@@ -128,7 +128,7 @@ impl Gathers {
         gather
     }
 
-    /// The kernel is done with it.
+    /// Returns a list after the kernel has finished with it.
     pub fn give_back(&mut self, gather: Box<Gather>) {
         self.spare.push(gather);
     }

@@ -1,10 +1,10 @@
-//! How late something was, in buckets fine enough to hold a bound of 100 microseconds to account.
+//! A histogram of lateness, with buckets fine enough to check a bound of 100 microseconds.
 
 use engine::units::{MILLISECOND, Nanos};
 
 /// One microsecond.
 const US: Nanos = 1000;
-/// Upper bounds of the buckets, nanoseconds; what is later is in one more.
+/// Upper bounds of the buckets, nanoseconds. Values above the last bound are in one more bucket.
 pub const BOUNDS_NS: [Nanos; 13] = [
     5 * US,
     10 * US,
@@ -21,23 +21,23 @@ pub const BOUNDS_NS: [Nanos; 13] = [
     20 * MILLISECOND,
 ];
 
-/// A histogram.
+/// A histogram of lateness.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Late {
     /// Counts by bucket.
     pub buckets: [u64; BOUNDS_NS.len() + 1],
-    /// Nanoseconds, all together.
+    /// The sum of the values, nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Late {
-    /// Counts one.
+    /// Adds one value, nanoseconds.
     pub fn record(&mut self, late_ns: Nanos) {
         self.buckets[BOUNDS_NS.partition_point(|&bound| bound < late_ns)] += 1;
         self.sum_ns += late_ns;
     }
 
-    /// How many were counted.
+    /// How many values were added.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }

@@ -1,20 +1,21 @@
-//! What can be stacked on a device: faults, and the time that a simulated drive takes.
+//! Layers above a disk's files: fault injection, and the service time of a simulated drive.
 //!
 //! ```text
-//!   engine ─ submit ─► faults ──────► drive's time ─┐      faults: passes, fails, waits, hangs, or is torn
+//!   engine ─ submit ─► faults ──────► drive's time ─┐      faults: pass, fail, delay, hang or tear a request
 //!                        │               │          ├─► file (the reactor below)
 //!                        │ fails         └─ at ─┐   │
-//!   engine ◄─ complete ──┴──────────── both ◄───┴───┘      not before the drive says, and not before the file is done
+//!   engine ◄─ complete ──┴──────────── both ◄───┴───┘      complete when the drive and the file are both done
 //! ```
 //!
-//! Beside the engine a [`Probing`] may ask the drive.
+//! A [`Probing`] can send requests to the drive, too.
 //!
-//! The machines that decide are `sim`'s and know nothing of clocks and files; here they get CLOCK_MONOTONIC. A request
-//! goes to the file at once and to the drive at the same moment; whichever is later decides. The wait ends when the
-//! drive asks for it, but for what timers are late by ([`Lead`]). How late each completion was is counted, apart for
-//! the clock and for files that are slower than the drive pretends to be.
+//! The machines that decide belong to `sim` and know nothing of clocks and files; here they are driven by
+//! CLOCK_MONOTONIC. A request is submitted to the file and to the drive at the same time and completes when the later
+//! of the two is done. The reactor's wait ends when the drive's next event is due, less the usual lateness of timers
+//! ([`Lead`]). The lateness of each completion is recorded, in separate histograms for lateness of this thread and for
+//! files that are slower than the simulated drive.
 //!
-//! A disk without layers passes through untouched: one test of a flag for each request and turn.
+//! On a disk without layers everything is passed through: the cost is one test of a flag per request and turn.
 
 use std::fs::File;
 use std::io;
@@ -37,87 +38,87 @@ use crate::fault::FaultText;
 use crate::frames::Chunk;
 use crate::probe::drive::{self, ProbeDrive, Probing};
 
-/// What a disk's device is made of above its files.
+/// The layers of a disk above its files.
 #[derive(Debug, Default)]
 pub struct Stack {
-    /// Takes its time for it.
+    /// The simulated drive, if any.
     pub drive: Option<Box<dyn Drive>>,
-    /// Faults from the start.
+    /// Faults that are present from the start.
     pub faults: Vec<FaultText>,
 }
 
-/// Moments that a probe may live through in one pass: some milliseconds. With a drive that is too fast for this thread
-/// it would be at it for ever.
+/// Events of a probe that are processed in one pass: some milliseconds. Without a bound, a probe of a drive that is
+/// faster than this thread would never end the pass.
 const MOMENTS_PER_PASS: usize = 4096;
 
-/// What the layers have to know of a volume.
+/// What the layers know of a volume.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
-    /// Its name: faults are told by it.
+    /// Its name, by which faults select it.
     pub volume: String,
-    /// Where it begins on the simulated drive, bytes.
+    /// Its first byte on the simulated drive.
     pub start: u64,
-    /// Bytes that the device writes whole or not at all.
+    /// Bytes that the device writes atomically.
     pub block: u64,
 }
 
-/// What to do with the layers.
+/// A command to the layers.
 #[derive(Debug)]
 pub enum LayerCommand {
-    /// Stack a fault.
+    /// Add a fault.
     Add(FaultText),
-    /// Take one away, or all.
+    /// Remove one fault by its number, or all.
     Clear(Option<u64>),
-    /// Probe the simulated drive. What goes wrong, the listener hears.
+    /// Probe the simulated drive. Errors are sent to the probe's listener.
     Probe(Box<ProbeDrive>),
-    /// Only look.
+    /// Only report the state.
     Look,
 }
 
-/// What became of it.
+/// The answer to a [`LayerCommand`].
 #[derive(Clone, Debug)]
 pub struct LayerReport {
-    /// Faults added or taken away, and whether they were there from the start; none if there are as many as there may
-    /// be, or not this one.
+    /// Faults added or removed, and whether each was present from the start. Empty if a fault could not be added
+    /// because their number is at its limit, or if there is no fault of the given number.
     pub changed: Vec<(FaultText, bool)>,
-    /// What is there now.
+    /// The state afterwards.
     pub view: LayerView,
 }
 
-/// What there is to see of the layers.
+/// The state of the layers.
 #[derive(Clone, Debug, Default)]
 pub struct LayerView {
     /// Faults.
     pub faults: Vec<FaultState>,
-    /// How often each kind has happened, by [`Kind::index`].
+    /// How often each kind of fault has been injected, by [`Kind::index`].
     pub injected: [u64; Kind::COUNT],
-    /// Requests that hang.
+    /// Hung requests.
     pub stuck: usize,
-    /// How late the simulated drive's completions were, if there is one.
+    /// Lateness of the simulated drive's completions, if there is a drive.
     pub late: Option<Lates>,
 }
 
-/// A fault as it is.
+/// The state of a fault.
 #[derive(Clone, Debug)]
 pub struct FaultState {
     /// Its number.
     pub id: u64,
-    /// What it is.
+    /// Its specification.
     pub text: FaultText,
-    /// Whether it is there from each start of the disk on.
+    /// Whether it is present from each start of the disk.
     pub is_lasting: bool,
-    /// Whether it happens.
+    /// Whether it is active.
     pub phase: Phase,
-    /// How often it has happened.
+    /// How often it was injected.
     pub hits: u64,
-    /// Requests that hang because of it.
+    /// Requests that it has hung.
     pub stuck: usize,
 }
 
-/// How late completions were handed over.
+/// Lateness of completions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lates {
-    /// Those whose file was done before: the kernel's timer, and what this thread had to do besides.
+    /// Completions whose file was done in time: lateness of the kernel's timer and of this thread.
     pub clock: Late,
     /// Those that waited for the file.
     pub file: Late,
@@ -127,7 +128,7 @@ pub struct Lates {
 #[derive(Clone, Copy, Debug)]
 struct InDevice {
     torn: bool,
-    /// What the file said.
+    /// The file's result, once the file is done.
     file: Option<Result<(), Errno>>,
     /// When the drive was done.
     done_at: Option<Nanos>,
@@ -138,35 +139,35 @@ struct InDevice {
 pub struct Layers<R> {
     below: R,
     faults: FaultLayer,
-    /// Their texts, in the same order, and whether they were there from the start.
+    /// The specifications of the faults, in the same order, and whether they were present from the start.
     texts: Vec<(u64, FaultText, bool)>,
     drive: Option<Box<dyn Drive>>,
     probing: Option<Probing>,
-    /// How many there were.
+    /// How many probes have been started.
     probes: u32,
-    /// What is before this moment has been done.
+    /// All events before this moment have been processed.
     reached: Nanos,
     lates: Lates,
     lead: Lead,
     places: Vec<Option<Place>>,
-    /// Requests that the faults hold, by number.
+    /// Requests that a fault delays or hangs, by number.
     held: Vec<Option<Io>>,
-    /// Requests that somebody here waits for, by number.
+    /// Requests whose completion is handled here, by number.
     in_device: Vec<Option<InDevice>>,
-    /// How many of those.
+    /// The number of requests in `in_device`.
     waiting: usize,
     ready: Vec<Completion>,
     collected: Vec<Completion>,
 }
 
 impl<R: Reactor> Layers<R> {
-    /// What they stand on.
+    /// The reactor below.
     #[cfg(test)]
     pub fn below(&mut self) -> &mut R {
         &mut self.below
     }
 
-    /// This stack on a reactor.
+    /// Puts this stack on a reactor.
     pub fn new(below: R, stack: Stack) -> Layers<R> {
         let mut layers = Layers {
             below,
@@ -191,18 +192,18 @@ impl<R: Reactor> Layers<R> {
         layers
     }
 
-    /// What is known of `volume`, before its file is opened.
+    /// Sets what is known of `volume`; called before its file is opened.
     pub fn place(&mut self, volume: VolumeId, place: Place) {
         *slot(&mut self.places, volume.0) = Some(place);
     }
 
-    /// The name of a volume that is open, or nothing.
+    /// The name of a volume that is open, or an empty string.
     pub fn name_of(&self, volume: VolumeId) -> &str {
         let place = self.places.get(volume.0 as usize).and_then(Option::as_ref);
         place.map_or("", |place| &place.volume)
     }
 
-    /// Changes the faults.
+    /// Executes a command.
     pub fn command(&mut self, command: LayerCommand) -> LayerReport {
         let changed = match command {
             LayerCommand::Add(text) => self.add(text.clone(), false).then_some((text, false)).into_iter().collect(),
@@ -235,7 +236,7 @@ impl<R: Reactor> Layers<R> {
         self.probes += 1;
         match Probing::new(asked, self.probes, now) {
             Ok(probing) => self.probing = Some(probing),
-            // If nobody listens, nobody misses it.
+            // A listener that has disconnected needs no error.
             Err(error) => drop(listener.send(Err(error.into()))),
         }
         self.ask_for_probe(now);
@@ -258,12 +259,12 @@ impl<R: Reactor> Layers<R> {
         }
     }
 
-    /// Whether there is anything to do here.
+    /// Whether a layer has anything to do; otherwise calls are passed through.
     fn is_active(&self) -> bool {
         self.drive.is_some() || !self.faults.is_idle() || self.waiting > 0 || !self.ready.is_empty()
     }
 
-    /// A request leaves the faults.
+    /// Handles a request that the fault layer has released.
     fn begin(&mut self, now: Nanos, io: IoId, request: &Io, outcome: Outcome) {
         let (torn, part) = match outcome {
             Outcome::Pass => (false, None),
@@ -286,7 +287,7 @@ impl<R: Reactor> Layers<R> {
         self.below.submit(io, request);
     }
 
-    /// The file is done with a request.
+    /// Handles a completion of the file.
     fn file_done(&mut self, now: Nanos, io: IoId, result: Result<(), Errno>) {
         let Some(InDevice { torn, file, done_at }) = slot(&mut self.in_device, io.0) else {
             return self.ready.push(Completion::Io { io, result });
@@ -300,7 +301,7 @@ impl<R: Reactor> Layers<R> {
         }
     }
 
-    /// The drive is done with a request.
+    /// Handles a completion of the drive.
     fn drive_done(&mut self, now: Nanos, io: IoId, at: Nanos) {
         let request = slot(&mut self.in_device, io.0).as_mut().expect("the drive has only what was submitted");
         request.done_at = Some(at);
@@ -317,7 +318,7 @@ impl<R: Reactor> Layers<R> {
         self.ready.push(Completion::Io { io, result });
     }
 
-    /// Does what is due by `now`, moment by moment, so that a probe answers when something happens.
+    /// Processes the events that are due by `now` one moment at a time, so that a probe reacts to each when it happens.
     fn advance(&mut self, now: Nanos) {
         for _ in 0..if self.probing.is_some() { MOMENTS_PER_PASS } else { usize::MAX } {
             let Some(at) = self.next_at().filter(|&at| at <= now) else { break };
@@ -326,7 +327,7 @@ impl<R: Reactor> Layers<R> {
         }
     }
 
-    /// Does what is due at the moment `at`; the thread is as late as `now`.
+    /// Processes the events of the moment `at`. `now` is the real time, by which lateness is measured.
     fn step(&mut self, at: Nanos, now: Nanos) {
         while let Some((tag, outcome)) = self.faults.poll(at) {
             if Probing::is_tag(tag) {
@@ -339,7 +340,8 @@ impl<R: Reactor> Layers<R> {
         while let Some((tag, done_at)) = self.drive.as_mut().and_then(|drive| drive.poll(at)) {
             match &mut self.probing {
                 _ if !Probing::is_tag(tag) => self.drive_done(now, IoId(tag as u32), done_at),
-                // Its clock never goes back: in a pass that is behind, things seem done a little later.
+                // The probe's clock must not go back: in a pass that lags behind, completions appear a little later
+                // than they were.
                 Some(probing) => probing.complete(at, tag),
                 None => {}
             }
@@ -347,7 +349,7 @@ impl<R: Reactor> Layers<R> {
         self.ask_for_probe(at);
     }
 
-    /// What the probe asks for at this moment.
+    /// Submits the requests that the probe makes at this moment.
     fn ask_for_probe(&mut self, at: Nanos) {
         while let Some((tag, request)) = self.probing.as_mut().and_then(|probing| probing.poll_request(at)) {
             if self.faults.is_idle() {
@@ -361,7 +363,7 @@ impl<R: Reactor> Layers<R> {
         }
     }
 
-    /// A request of a probe leaves the faults.
+    /// Handles a request of a probe that the fault layer has released.
     fn begin_for_probe(&mut self, at: Nanos, tag: u64, outcome: Outcome) {
         let Some(probing) = &mut self.probing else { return };
         match (outcome, probing.request(tag), &mut self.drive) {
@@ -369,19 +371,19 @@ impl<R: Reactor> Layers<R> {
                 drive.submit(at, tag, op, offset, len)
             }
             (Outcome::Fail(errno), ..) => probing.fail(tag, errno),
-            // One of a probe before goes nowhere; nothing of a write is kept, so that a part of it is as good as none.
+            // A request of an earlier probe is dropped. A torn write is a failed write, since the probe keeps no data.
             _ => probing.fail(tag, Errno::Io),
         }
     }
 
-    /// When something happens next, if nobody asks for anything.
+    /// When the next event is due if no request arrives.
     fn next_at(&self) -> Option<Nanos> {
         let drive = self.drive.as_ref().and_then(|drive| drive.poll_timeout());
         let probe = self.probing.as_ref().and_then(Probing::poll_timeout);
         earlier(earlier(drive, probe), self.faults.poll_timeout())
     }
 
-    /// How long to wait, if nothing else happens.
+    /// How long to wait if nothing else happens.
     fn wait(&self, now: Nanos, timeout: Option<Duration>) -> Option<Duration> {
         if !self.ready.is_empty() {
             return Some(Duration::ZERO);
@@ -391,7 +393,7 @@ impl<R: Reactor> Layers<R> {
     }
 }
 
-/// The same request for its first `bytes` only.
+/// The request limited to its first `bytes`.
 fn first_bytes(request: &Io, bytes: u64) -> Io {
     let mut left = bytes;
     let mut segments = Vec::with_capacity(request.segments.len());
@@ -429,7 +431,7 @@ impl<R: Reactor> Reactor for Layers<R> {
             return self.below.submit(io, request);
         }
         let now = clock();
-        // A probe asks in the drive's time, which may be behind: first things first.
+        // The probe's requests are made in the drive's time, which may lag behind: earlier events are processed first.
         self.advance(now);
         self.reached = self.reached.max(now);
         if self.faults.is_idle() {
@@ -475,7 +477,7 @@ impl<R: Reactor> Reactor for Layers<R> {
         self.below.release(buffer);
     }
 
-    /// What is held here has not begun, and frames that it names are in use as far as the engine is concerned.
+    /// The frames of requests that are held here are still in use by the engine, so such a chunk is never released.
     fn unpin(&mut self, chunk: &Chunk) -> bool {
         self.below.unpin(chunk)
     }

@@ -1,32 +1,32 @@
-//! How much earlier to ask to be woken, so as to be awake on time.
+//! How much earlier than needed a timer is set, because timers expire late.
 //!
-//! A timer wakes late, on virtual machines by tens of microseconds, and later the longer the wait. Measured on one with
+//! On virtual machines a timer is late by tens of microseconds, and by more the longer the wait. Measured on one with
 //! KVM, on a core of its own at real-time priority: 28 µs (median) after 0.1 ms, 48 µs after 0.4 ms, 60 µs and more
-//! after 4 ms, and 105 µs at the 99th percentile: more than a simulated drive's completions may be late. What is usual
-//! is learned and taken off: the 98th percentile of what was seen, by a step up or a 49th of it down for each wake-up
-//! (stochastic approximation of a quantile: Robbins and Monro, "A stochastic approximation method", 1951), apart for
-//! three lengths of waits. Less is not enough where timers have a long tail: on another machine (45 µs, and 180 µs at
-//! the 99th percentile) the median left 2.4 % of the completions more than 100 µs late, and the 90th percentile 2.2 to
-//! 3.4 %.
+//! after 4 ms, and 105 µs at the 99th percentile, which is more than a simulated drive's completions may be late. The
+//! lead is the 98th percentile of the observed lateness, learned apart for three lengths of waits: each late wake-up
+//! raises it by a step, each early one lowers it by a 49th of the step (stochastic approximation of a quantile: Robbins
+//! and Monro, "A stochastic approximation method", 1951). A lower percentile is not enough where timers have a long
+//! tail: on another machine (45 µs, and 180 µs at the 99th percentile) 2.4 % of the completions were more than 100 µs
+//! late with the median, and 2.2 to 3.4 % with the 90th percentile.
 //!
-//! Downside: whoever is awake early stays awake, at most [`LEAD_NS_MAX`], usually a tenth of a millisecond: passes of
-//! the loop that wait for nothing, 3 % of a core for 120 completions a second, 4 % for 220.
+//! Downside: after an early wake-up the thread polls until the moment comes, for at most [`LEAD_NS_MAX`] and usually a
+//! tenth of a millisecond. This takes 3 % of a core for 120 completions a second, 4 % for 220.
 
 use engine::units::{MILLISECOND, Nanos};
 
 /// The largest lead, nanoseconds: more than a timer needs on any machine that is not overloaded.
 const LEAD_NS_MAX: Nanos = 250_000;
-/// Of fifty wake-ups, 49 are to be early: so much smaller are the steps down.
+/// The target is that 49 of 50 wake-ups are early, so steps down are smaller than steps up by this factor.
 const EARLY_TO_LATE: Nanos = 49;
-/// Nanoseconds up for the first wake-ups: there in ten of them.
+/// The first step up, nanoseconds: the lead is about right after ten wake-ups.
 const STEP_NS_FIRST: Nanos = 16_000;
-/// Half of it after each change of direction, down to this: steady within a microsecond or two, and still able to
-/// follow.
+/// The step is halved at each change of direction, down to this: steady within a microsecond or two, and able to follow
+/// changes.
 const STEP_NS_LEAST: Nanos = 900;
-/// Waits up to these lengths, nanoseconds, have a lead of their own; and those that are longer.
+/// Waits up to each of these lengths, nanoseconds, have a lead of their own; longer waits have another.
 const LENGTHS_NS: [Nanos; 2] = [MILLISECOND / 4, MILLISECOND];
 
-/// What was learned of a timer.
+/// The learned lateness of a timer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lead {
     classes: [Usual; LENGTHS_NS.len() + 1],
@@ -51,12 +51,12 @@ fn class(ns: Nanos) -> usize {
 }
 
 impl Lead {
-    /// How long to wait for something `ns` away; 0 for staying awake.
+    /// How long to wait for an event that is `ns` away; 0 means polling.
     pub fn wait_ns(&self, ns: Nanos) -> Nanos {
         ns.saturating_sub(self.classes[class(ns)].ns)
     }
 
-    /// A wait of `wait_ns` ended `late_ns` after it should have.
+    /// Records that a wait of `wait_ns` ended `late_ns` after its time.
     pub fn learn(&mut self, wait_ns: Nanos, late_ns: Nanos) {
         let usual = &mut self.classes[class(wait_ns)];
         let rises = late_ns > usual.ns;

@@ -1,19 +1,21 @@
-//! Device and socket I/O of one disk thread, by completions.
+//! Device and socket I/O of one disk thread, based on completions.
 //!
 //! ```text
-//!   submit, receive, receive_into, send, close_socket …   queue (a send may be tried at once)
-//!   turn(timeout, &mut completions)                     hands everything over, waits, collects: one system call a pass
+//!   submit, receive, receive_into, send, close_socket …   queue an operation (a send may be tried at once)
+//!   turn(timeout, &mut completions)                     submit, wait, collect completions: one system call a pass
 //! ```
 //!
-//! [`Layers`] stands above them for disks that are simulated, and for faults.
+//! There are two implementations of the trait: [`Uring`] (io_uring) and [`Threads`] (epoll and worker threads, for
+//! systems that forbid io_uring). `conformance.rs` tests both for the same behaviour. [`Layers`] is stacked on either
+//! of them for simulated disks and injected faults.
 //!
-//! Two back ends stand behind the trait: [`Uring`] (io_uring) and [`Threads`] (epoll and plain threads, for systems
-//! that forbid io_uring); `conformance.rs` holds both to the same behaviour.
+//! Rules for the caller:
 //!
-//! Rules for the caller: at most one receive and one send of a socket at a time; [`Completion::Received`] lends a
-//! buffer out of a small shared pool, to be given back with [`Reactor::release`] soon, or everybody stops receiving;
-//! slots (requests, volumes, sockets) are used again only after their last completion. The downside of a pool in place
-//! of a buffer per socket is just that; what is won is that idle connections cost nothing.
+//! - A socket has at most one receive and one send in progress.
+//! - [`Completion::Received`] lends a buffer of a small pool that all connections of the disk share. The caller returns
+//!   it with [`Reactor::release`] soon: while all buffers are lent, no connection receives. This is the downside of a
+//!   pool; its advantage over a buffer per socket is that idle connections use no memory.
+//! - Slots (requests, volumes, sockets) are reused only after their last completion.
 
 mod buffers;
 #[cfg(test)]
@@ -59,68 +61,69 @@ pub enum Kind {
     Threads,
 }
 
-/// What a reactor is laid out for.
+/// The sizes that a reactor is created for.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Device requests at the same time: request numbers are below it, or a little above (slots are then added).
+    /// Concurrent device requests. Request numbers are below it, or a little above (slots are then added).
     pub device_depth: u32,
-    /// Sockets at the same time.
+    /// Concurrent sockets.
     pub connections_max: u32,
 }
 
-/// Something that was asked for is over.
+/// An operation has completed, or the waker was used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// A device request.
+    /// A device request has completed.
     Io {
-        /// Which.
+        /// The request.
         io: IoId,
-        /// How it went.
+        /// Its result.
         result: Result<(), Errno>,
     },
-    /// [`Reactor::receive`]: the first `len` bytes of `buffer`, which is the caller's until released. At least one.
+    /// [`Reactor::receive`]: the first `len` bytes of `buffer`, at least one. The buffer is lent until it is released.
     Received {
-        /// From whom.
+        /// The connection.
         conn: ConnId,
-        /// Where.
+        /// The buffer.
         buffer: BufferId,
-        /// How many.
+        /// Bytes received.
         len: usize,
     },
-    /// [`Reactor::receive_into`]: that many bytes are in the segments, in order. At least one.
+    /// [`Reactor::receive_into`]: bytes were received into the segments, in order. At least one.
     Filled {
-        /// From whom.
+        /// The connection.
         conn: ConnId,
-        /// How many.
+        /// Bytes received.
         bytes: u64,
     },
-    /// [`Reactor::send`]: that many of the bytes were taken by the kernel. At least one, perhaps not all.
+    /// [`Reactor::send`]: the kernel has taken bytes of the message. At least one, possibly not all.
     Sent {
-        /// To whom.
+        /// The connection.
         conn: ConnId,
-        /// How many.
+        /// Bytes taken.
         bytes: u64,
     },
-    /// A receive ended because the peer will send no more, or the connection failed.
+    /// A receive ended because the peer has shut down its side, or because the connection failed.
     ReceiveEnded {
-        /// Whose.
+        /// The connection.
         conn: ConnId,
     },
-    /// A send failed: the connection is of no use any more.
+    /// A send failed: the connection is broken.
     SendFailed {
-        /// Whose.
+        /// The connection.
         conn: ConnId,
     },
-    /// [`Reactor::close_socket`]: closed, and nothing of it is in the kernel any more. The last completion of a socket.
+    /// [`Reactor::close_socket`]: the socket is closed and the kernel has no operation of it any more. This is the last
+    /// completion of a socket.
     Closed {
-        /// Which.
+        /// The connection.
         conn: ConnId,
     },
-    /// Somebody used a [`Waker`].
+    /// A [`Waker`] was used.
     Woken,
 }
 
-/// Wakes a reactor that waits, from any thread.
+/// Wakes a waiting reactor, from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker {
     event: Arc<OwnedFd>,
@@ -138,76 +141,77 @@ impl Waker {
         Ok(Waker { event: Arc::new(unsafe { OwnedFd::from_raw_fd(fd) }) })
     }
 
-    /// The current or the next `turn` returns with [`Completion::Woken`].
+    /// Makes the current or the next `turn` return with [`Completion::Woken`].
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: reads eight bytes of a live array. It can only fail or block when the counter is about to overflow,
-        // after 2^64 - 2 wake-ups that nobody answered.
+        // SAFETY: reads eight bytes of a live array. The write can fail or block only when the counter is about to
+        // overflow, after 2^64 - 2 wake-ups that were not collected.
         unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Unset it. Only called while it is set, so it does not block.
+    /// Unsets the event. Called only while it is set, so the read does not block.
     fn clear(&self) {
         let mut count = [0; 8];
         // SAFETY: writes eight bytes into a live array.
         unsafe { libc::read(self.event.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 
-    /// The descriptor, readable when set.
+    /// The descriptor, readable while the event is set.
     fn fd(&self) -> i32 {
         self.event.as_raw_fd()
     }
 }
 
-/// Device and socket I/O by completions.
+/// Device and socket I/O with completions. The module describes the rules.
 pub trait Reactor {
-    /// A handle to wake it with.
+    /// A handle that wakes the reactor.
     fn waker(&self) -> Waker;
 
-    /// The time that its user lives in.
+    /// The current time, nanoseconds, on the clock that the reactor's user runs on.
     fn now(&self) -> Nanos {
         clock()
     }
 
-    /// Requests of `volume` go to `file` from now on.
+    /// From now on requests of `volume` go to `file`.
     fn open_volume(&mut self, volume: VolumeId, file: File) -> io::Result<()>;
 
-    /// Closes the file of `volume`, which has no request in flight; nothing if there is none.
+    /// Closes the file of `volume`, which has no request in flight. Does nothing if there is no file.
     fn close_volume(&mut self, volume: VolumeId);
 
-    /// Begins a device request. An unknown volume is an error of the request.
+    /// Starts a device request. An unknown volume makes the request fail.
     fn submit(&mut self, io: IoId, request: &Io);
 
-    /// Takes a connected socket into a free slot.
+    /// Adds a connected socket in a free slot.
     fn open_socket(&mut self, conn: ConnId, socket: OwnedFd) -> io::Result<()>;
 
-    /// Receives what comes next, into a buffer of the pool.
+    /// Receives into a buffer of the pool.
     fn receive(&mut self, conn: ConnId);
 
-    /// Receives what comes next straight into these segments; preferably all of them are filled at once.
+    /// Receives into these segments, preferably with one completion for all of them.
     fn receive_into(&mut self, conn: ConnId, segments: impl Iterator<Item = Segment>);
 
-    /// Sends these parts, or as many as fit into one system call: how many bytes that is.
+    /// Sends these parts, or as many as fit into one system call. Returns the bytes of the message.
     fn send<'a>(&mut self, conn: ConnId, parts: impl Iterator<Item = Outgoing<'a>>) -> u64;
 
-    /// Bytes that were sent and that the peer of a Unix socket has not read, as the kernel accounts them.
+    /// Bytes that were sent and that the peer of a Unix socket has not read, as the kernel counts them (with its
+    /// overhead).
     fn unread(&self, conn: ConnId) -> u32;
 
-    /// Breaks off what is in flight and closes. Only [`Completion::Closed`] follows for this socket.
+    /// Cancels what is in flight and closes the socket. Only [`Completion::Closed`] follows for it.
     fn close_socket(&mut self, conn: ConnId);
 
     /// The bytes of a lent buffer.
     fn buffer(&self, buffer: BufferId) -> &[u8];
 
-    /// Gives a lent buffer back.
+    /// Returns a lent buffer.
     fn release(&mut self, buffer: BufferId);
 
-    /// Lets go of the memory of a chunk of which no frame is in use; false if that is not possible.
+    /// Releases the memory of a chunk that has no frame in use. Returns false if that is not possible.
     fn unpin(&mut self, chunk: &Chunk) -> bool;
 
-    /// Hands over what was queued, waits until something is complete (at most `timeout`, without limit if `None`), and
-    /// appends what is complete. May return early with nothing. Says whether it may have slept until something came;
-    /// otherwise what is complete came before. An error means that no I/O is possible any more.
+    /// Submits what was queued, waits for a completion (at most `timeout`, without limit if `None`), and appends the
+    /// completions. May return early with none. Returns whether it may have slept until a completion came; otherwise
+    /// the completions are from before the call. An error means that no more I/O is possible.
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool>;
 }
 
@@ -220,7 +224,7 @@ fn slot<T>(table: &mut Vec<Option<T>>, index: u32) -> &mut Option<T> {
     &mut table[index]
 }
 
-/// CLOCK_MONOTONIC: the time of the engine, and of simulated drives.
+/// CLOCK_MONOTONIC in nanoseconds: the time of the engine, and of simulated drives.
 pub fn clock() -> Nanos {
     // SAFETY: fills a structure of ours; this clock exists on every Linux.
     let now = unsafe {

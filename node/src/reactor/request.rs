@@ -1,42 +1,42 @@
-//! A device request on its way: what is left of it, and the list of memory that must stay put meanwhile.
+//! A device request in progress: its remaining range, and the list of its memory, which must not move meanwhile.
 //!
-//! The kernel may do less than it was asked for; the rest is asked for again until all is done, so the engine sees
-//! requests that are complete or failed. The lists live in a slot per request number and are reused.
+//! The kernel may complete a request partly. The remainder is then submitted again until all is done, so the engine
+//! sees complete or failed requests only. The lists are kept in a slot per request number and reused.
 
 use engine::disk::{Io, Op, VolumeId};
 
 use super::errors::Failure;
 use crate::frames::{FrameMemory, push_merged};
 
-/// Entries of a list that the kernel takes at once (its UIO_MAXIOV).
+/// Entries of a list that one system call accepts (UIO_MAXIOV of the kernel).
 const ENTRIES_MAX: usize = 1024;
 
 /// A device request, or the slot of one.
 #[derive(Debug)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Whose data.
+    /// The volume.
     pub volume: VolumeId,
-    /// First byte in the file of what is left.
+    /// Offset in the file of the remaining range, bytes.
     pub offset: u64,
-    /// Bytes left.
+    /// Remaining bytes.
     pub left: u64,
     entries: Vec<libc::iovec>,
-    /// The first entry that is not done.
+    /// The first entry that is not complete.
     first: usize,
 }
 
-// SAFETY: the entries are addresses of frames, which belong to no thread and which the engine leaves alone until the
-// request is complete; whoever uses them holds the frames' memory.
+// SAFETY: the entries are addresses of frames. Frames belong to no thread, and the engine does not touch them until the
+// request is complete; the thread that uses the entries keeps the frames' memory mapped.
 unsafe impl Send for Request {}
 
-/// What remains after the kernel's answer.
+/// The state of a request after an answer of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// Ask for the rest.
+    /// The remainder has to be submitted.
     More,
-    /// All of it is done, or it failed.
+    /// The request is complete or failed.
     Done(Result<(), Failure>),
 }
 

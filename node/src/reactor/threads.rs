@@ -1,10 +1,10 @@
-//! The back end without io_uring: the sockets by epoll on this thread, device requests on worker threads.
+//! The reactor without io_uring: sockets by epoll on this thread, device requests on worker threads.
 //!
-//! Some systems forbid io_uring (containers by default). Everything works there, at up to three times the CPU time: a
-//! system call for each receive and send, and two changes of thread for each device request. The workers' queue is the
-//! one lock on a data path, and only here.
+//! Some systems forbid io_uring (containers by default). All functions are available there, at up to three times the
+//! CPU time: each receive and send is a system call, and each device request needs two context switches. The workers'
+//! queue is the only lock on a data path.
 //!
-//! Sockets are registered once, edge-triggered; each receive or send is first tried, and tried again when epoll says
+//! Sockets are registered once, edge-triggered. Each receive or send is tried at once, and again when epoll reports
 //! that the socket has changed.
 
 mod workers;
@@ -33,18 +33,18 @@ use crate::frames::{Chunk, FrameMemory};
 const EVENTS: usize = 128;
 /// The event of the waker; sockets have their slot numbers.
 const WAKER: u64 = u64::MAX;
-/// The event of the workers: something is finished.
+/// The event of the workers: requests have finished.
 const WORKERS: u64 = u64::MAX - 1;
 
 struct Socket {
     fd: OwnedFd,
     receiving: Option<Receiving>,
     sending: Option<Box<Gather>>,
-    /// Not known to be empty.
+    /// False if the socket is known to be empty.
     readable: bool,
-    /// Not known to be full.
+    /// False if the socket's send buffer is known to be full.
     writable: bool,
-    /// Is in `eager`.
+    /// Whether it is in `eager`.
     queued: bool,
 }
 
@@ -56,13 +56,13 @@ pub struct Threads {
     memory: FrameMemory,
     volumes: Vec<Option<Arc<File>>>,
     workers: Workers,
-    /// Slots whose requests are not with a worker.
+    /// Slots of requests; `None` while a worker has the request.
     requests: Vec<Option<Request>>,
-    /// Begun since the last turn: given to the workers together.
+    /// Requests submitted since the last turn; the workers get them together.
     jobs: Vec<Job>,
     finished: Vec<Job>,
     sockets: Vec<Option<Socket>>,
-    /// Sockets to be tried in the next turn.
+    /// Sockets to try in the next turn.
     eager: VecDeque<ConnId>,
     /// Sockets whose receive waits for a buffer.
     starved: Vec<ConnId>,
@@ -74,7 +74,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// A reactor with workers of its own, started as they are needed.
+    /// A reactor with workers of its own, which are started when they are needed.
     pub fn new(options: Options, memory: FrameMemory) -> io::Result<Threads> {
         // SAFETY: creates a descriptor, touches no memory.
         let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -117,7 +117,7 @@ impl Threads {
         }
     }
 
-    /// Receives and sends what can be without waiting.
+    /// Receives and sends as far as possible without blocking.
     fn try_socket(&mut self, conn: ConnId) {
         let Some(socket) = &mut self.sockets[conn.0 as usize] else { return };
         socket.queued = false;
@@ -182,7 +182,7 @@ impl Threads {
         self.ready.push(completion);
     }
 
-    /// Waits for events and notes which sockets have changed.
+    /// Waits for events and records which sockets have changed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         for event in poll(&self.epoll, &mut events, timeout)? {
@@ -288,14 +288,14 @@ impl Reactor for Threads {
         self.sockets[conn.0 as usize].as_ref().map_or(0, |socket| unread(&socket.fd))
     }
 
-    /// Nothing of a socket is ever in the kernel between two turns, so this closes at once. Closing takes it out of
-    /// epoll.
+    /// Between two turns the kernel holds no operation of a socket, so the socket is closed at once. Closing removes it
+    /// from epoll.
     fn close_socket(&mut self, conn: ConnId) {
         let socket = slot(&mut self.sockets, conn.0).take().expect("the socket is open");
         self.starved.retain(|&other| other != conn);
         self.eager.retain(|&other| other != conn);
-        // SAFETY: a system call on a descriptor that we own: the peer sees the end even if a child process inherited a
-        // copy.
+        // SAFETY: a system call on a descriptor that we own. With shutdown, the peer sees the end even if a child
+        // process has inherited a copy of the descriptor.
         unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_RDWR) };
         self.ready.push(Completion::Closed { conn });
     }
@@ -315,7 +315,7 @@ impl Reactor for Threads {
         self.starved.clear();
     }
 
-    /// Nothing is ever pinned here.
+    /// Nothing is pinned here.
     fn unpin(&mut self, _chunk: &Chunk) -> bool {
         true
     }
@@ -339,7 +339,7 @@ fn watch(epoll: &OwnedFd, fd: RawFd, events: u32, number: u64) -> io::Result<()>
     check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) }).map(drop)
 }
 
-/// Events, waiting at most `timeout`; none after a signal.
+/// Waits for events for at most `timeout`. Returns none after a signal.
 fn poll<'a>(
     epoll: &OwnedFd,
     events: &'a mut [libc::epoll_event],

@@ -1,33 +1,33 @@
-//! One message over a socket by an ordinary system call, without waiting.
+//! Non-blocking transfer of one message over a socket by a system call.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Which way.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// To us.
+    /// Receive.
     In,
-    /// To the peer.
+    /// Send.
     Out,
 }
 
-/// What came of it.
+/// The result of a transfer.
 pub enum Transfer {
-    /// So many went through, at least one.
+    /// Bytes transferred, at least one.
     Bytes(u64),
-    /// The socket is empty, or full.
+    /// The call would block: nothing to receive, or the send buffer is full.
     Later,
-    /// The peer has ended, or the connection failed.
+    /// The peer has shut down its side, or the connection failed.
     Ended,
 }
 
-/// One message, without waiting. It names memory that is valid and that nobody else uses.
+/// Transfers one message without blocking. The message must name valid memory that is not used otherwise.
 pub fn transfer(fd: &OwnedFd, message: *mut libc::msghdr, direction: Direction) -> Transfer {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
-        // SAFETY: the caller's message names memory that is valid and that nobody else uses: frames and headers of a
-        // list in use, or a free buffer.
+        // SAFETY: the caller's message names valid memory that is not used otherwise: frames and headers of a list in
+        // use, or a free buffer.
         let answer = unsafe {
             match direction {
                 Direction::In => libc::recvmsg(fd.as_raw_fd(), message, flags),
@@ -46,7 +46,7 @@ pub fn transfer(fd: &OwnedFd, message: *mut libc::msghdr, direction: Direction) 
     }
 }
 
-/// Bytes that the peer of a Unix socket has not read, with the kernel's own overhead.
+/// Bytes that the peer of a Unix socket has not read, with the kernel's overhead. 0 if the kernel does not tell.
 pub fn unread(fd: &OwnedFd) -> u32 {
     let mut bytes: libc::c_int = 0;
     // SAFETY: fills an integer of ours.

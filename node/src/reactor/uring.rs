@@ -1,21 +1,23 @@
-//! The io_uring back end: one ring, one system call a pass for device, sockets and waiting.
+//! The reactor on io_uring: one ring, and one system call per pass for device, sockets and waiting.
 //!
 //! ```text
 //!   queue entries ──► submission ring ─┐                       ┌─► Completion
 //!                     (backlog if full)├─ io_uring_enter(wait) ┤
-//!   free buffers ───► buffer ring ─────┘                       └─► the rest of short requests: queued again
+//!   free buffers ───► buffer ring ─────┘                       └─► the remainder of short requests: queued again
 //! ```
 //!
-//! Each entry names its slot in `user_data`; a slot is used again only after its completion, so no generation is
-//! needed. What an entry points to (lists, message headers, frames, buffers) lives in its slot until then.
+//! Each entry names its slot in `user_data`. A slot is reused only after its completion, so no generation is needed.
+//! What an entry points to (lists, message headers, frames, buffers) is kept in its slot until then.
 //!
-//! Sends are tried by an ordinary system call first and go through the ring only when the socket is full. Through the
-//! ring, a reply's completion would end the wait for the next request at once: two enters for each request of a client
-//! at depth 1, where this way it is one send and one enter, and the engine knows at once which frames are free.
-//! (Waiting for two completions with the kernel's minimum wait set a timer for each request: 37 µs in place of 13 on a
-//! virtual machine. Without it, replies that were sent in part would wait for a request that need not come.)
+//! A send is first tried with `sendmsg` and goes through the ring only if the socket is full. Through the ring, the
+//! completion of a reply would at once end the wait for the next request: two enters for each request of a client at
+//! depth 1, instead of one send and one enter. With `sendmsg` the engine also knows at once which frames are free.
+//! (Waiting for two completions with the kernel's minimum wait set a timer for each request: 37 µs instead of 13 on a
+//! virtual machine. Without the minimum wait, replies that were sent in part would wait for another completion that
+//! need not come.)
 //!
-//! The downside of the ring: a file system that blocks inside a request costs a kernel worker thread, invisible here.
+//! Downside of the ring: where a file system blocks inside a request, the kernel uses a worker thread, which is not
+//! visible here.
 
 mod files;
 mod pinned;
@@ -46,18 +48,18 @@ use super::transfer::{Direction, Transfer, transfer, unread};
 use super::{BufferId, Completion, Options, Reactor, Waker, clock, slot};
 use crate::frames::{Chunk, FrameMemory};
 
-/// How long the end waits for what is still in the kernel. Devices answer within their own timeouts (30 s for SCSI).
+/// How long `drop` waits for requests in the kernel. Devices answer within their own timeouts (30 s for SCSI).
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// How long the rest of a payload is looked for before the ring waits for it: what a sleeping virtual processor takes
-/// to wake up (30 to 50 us), so that looking never costs more than it saves.
+/// How long the remainder of a payload is polled for before a receive is submitted to the ring: the time that a
+/// sleeping virtual processor takes to wake up (30 to 50 µs), so that polling never costs more than it saves.
 const LOOK_NS: Nanos = 50_000;
 
-/// A reply of so many bytes takes longer to copy (10 us) than the system call that hands over what the device is to do
-/// meanwhile.
+/// Copying a reply of this many bytes takes longer (10 µs) than the system call that submits the queued device
+/// requests.
 const COPY_BYTES: u64 = 16 << 10;
 
-/// What a completion belongs to: the upper half of its `user_data`; the lower is the slot.
+/// The kind of an operation: the upper half of `user_data`. The lower half is the slot.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 enum Tag {
@@ -84,7 +86,7 @@ impl Tag {
 }
 
 struct Volume {
-    /// Open as long as the volume is.
+    /// Kept open for `target`.
     _file: File,
     target: Target,
 }
@@ -111,21 +113,21 @@ pub struct Uring {
     gathers: Gathers,
     /// Sockets whose receive waits for a buffer.
     starved: Vec<ConnId>,
-    /// Sockets whose payload is looked for, and until when.
+    /// Sockets whose payload is polled for, each with the end of polling.
     looking: Vec<(ConnId, Nanos)>,
-    /// Complete without the kernel's help.
+    /// Completions that did not come through the ring.
     ready: Vec<Completion>,
     failures: FailureLog,
-    /// The last turn did not enter the ring.
+    /// Whether the last turn did not enter the ring.
     put_off: bool,
-    /// Device requests that the kernel does not have yet.
+    /// Whether device requests are queued that the kernel does not have yet.
     queued: bool,
-    /// Entries that the kernel has not completed, the wake-up's included.
+    /// Entries that the kernel has not completed, including the one that waits for the waker.
     in_flight: usize,
 }
 
 impl Uring {
-    /// A reactor on its own ring. To be used by the thread that made it only.
+    /// A reactor on its own ring. Only the thread that created it may use it.
     pub fn new(options: Options, memory: FrameMemory) -> io::Result<Uring> {
         let ring = Ring::new()?;
         let files = Files::new(&ring);
@@ -158,8 +160,8 @@ impl Uring {
     fn push(&mut self, entry: squeue::Entry) {
         self.in_flight += 1;
         // SAFETY: every caller builds entries from memory in its slot (request lists, message headers, buffers of the
-        // pool), which is neither moved nor dropped until the completion; frames and buffers are mapped as long as
-        // `self`, and `drop` waits for the kernel.
+        // pool), which is neither moved nor dropped until the completion. Frames and buffers are mapped as long as
+        // `self` exists, and `drop` waits for the kernel.
         unsafe { self.ring.push(entry) }
     }
 
@@ -168,7 +170,7 @@ impl Uring {
         self.push(entry.user_data(Tag::Wake.with(0)));
     }
 
-    /// Asks the kernel for what is left of a request.
+    /// Queues an entry for the remaining range of a request.
     fn push_request(&mut self, io: IoId) {
         let request = &self.requests[io.0 as usize];
         let volume = self.volumes.get(request.volume.0 as usize).and_then(Option::as_ref);
@@ -199,7 +201,7 @@ impl Uring {
         let message = gather.message();
         let socket = self.socket(conn);
         socket.receiving = Some(Receiving::Direct(gather));
-        // All of it at once: one completion for a piece, not one for each packet.
+        // With MSG_WAITALL a piece takes one completion, not one per packet.
         let flags = libc::MSG_WAITALL as u32;
         let entry = opcode::RecvMsg::new(socket.target.fd, message).flags(flags).build().flags(socket.target.flags);
         self.push(entry.user_data(Tag::Receive.with(conn.0)));
@@ -260,7 +262,7 @@ impl Uring {
                 completions.push(Completion::Received { conn, buffer, len: n as usize });
                 return;
             }
-            // Some may have come back since the kernel looked.
+            // Buffers may have been returned since the kernel found none.
             (Some(Receiving::Pooled), n) if n == -libc::ENOBUFS && self.provided.some_free() => self.receive(conn),
             (Some(Receiving::Pooled), n) if n == -libc::ENOBUFS => {
                 self.socket(conn).receiving = Some(Receiving::Starved);
@@ -299,7 +301,7 @@ impl Uring {
         });
     }
 
-    /// The end of a closing socket, once the kernel has nothing of it.
+    /// Removes a closing socket once the kernel has no operation of it.
     fn close_if_idle(&mut self, conn: ConnId) {
         let place = &mut self.sockets[conn.0 as usize];
         if let Some(socket) = place.take_if(|socket| socket.receiving.is_none() && socket.sending.is_none()) {
@@ -314,7 +316,7 @@ impl Uring {
         }
     }
 
-    /// Takes what there is of the payloads that are looked for; those that do not come are left to the ring.
+    /// Receives the payloads that are polled for. At the end of polling, a receive is submitted to the ring.
     fn look(&mut self) {
         let mut at = 0;
         while let Some(&(conn, until)) = self.looking.get(at) {
@@ -365,8 +367,9 @@ impl Reactor for Uring {
     }
 
     fn open_volume(&mut self, volume: VolumeId, file: File) -> io::Result<()> {
-        // Not registered: the ring of a killed server keeps all its files until its last request has ended, a request
-        // only its own. So a volume is free for a successor (store/data.rs) when its own requests have ended.
+        // Not registered: the ring of a killed server keeps all registered files until its last request has ended,
+        // whereas a request keeps only its own file. Thus a successor can lock a volume (store/data.rs) once the
+        // volume's own requests have ended.
         let target = Target::plain(file.as_raw_fd());
         *slot(&mut self.volumes, volume.0) = Some(Volume { _file: file, target });
         Ok(())
@@ -411,7 +414,7 @@ impl Reactor for Uring {
         let mut gather = self.gathers.outgoing(&self.memory, parts);
         let all = gather.bytes();
         if self.queued && all >= COPY_BYTES {
-            // What goes wrong will go wrong again in the next turn, and is told there.
+            // A persistent error occurs again in the next turn, which reports it.
             self.queued = self.ring.enter(Some(Duration::ZERO)).is_err();
         }
         let completion = match transfer(&self.socket(conn).fd, gather.message(), Direction::Out) {
@@ -448,8 +451,8 @@ impl Reactor for Uring {
                 self.gathers.give_back(gather);
             }
         }
-        // SAFETY: a system call on a descriptor that we own. It ends the receive and the send in the kernel; on a
-        // socket whose peer has gone it fails, and those have ended already.
+        // SAFETY: a system call on a descriptor that we own. It ends the receive and the send in the kernel. It fails
+        // on a socket whose peer has disconnected, where both have ended already.
         unsafe { libc::shutdown(self.socket(conn).fd.as_raw_fd(), libc::SHUT_RDWR) };
         self.close_if_idle(conn);
     }
@@ -460,7 +463,7 @@ impl Reactor for Uring {
 
     fn release(&mut self, buffer: BufferId) {
         self.provided.take_back(buffer);
-        // All of them: which one has bytes is known to the kernel only.
+        // All of them are tried again: only the kernel knows which one has bytes.
         for at in 0..self.starved.len() {
             let conn = self.starved[at];
             self.socket(conn).receiving = Some(Receiving::Pooled);
@@ -474,8 +477,8 @@ impl Reactor for Uring {
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<bool> {
-        // What is complete already may bring more to hand over: both go with the next turn, which does not put it off
-        // again.
+        // Handling the present completions may queue more entries. The ring is entered for all of them in the next
+        // turn, which does not postpone this again.
         self.look();
         self.put_off = !self.ready.is_empty() && !self.put_off;
         let mut slept = false;
@@ -490,7 +493,7 @@ impl Reactor for Uring {
 }
 
 impl Drop for Uring {
-    /// The kernel must be done with our memory before it goes.
+    /// Waits until the kernel has finished with memory of this reactor, before that memory is freed.
     fn drop(&mut self) {
         for index in 0..self.sockets.len() as u32 {
             if self.sockets[index as usize].as_ref().is_some_and(|socket| !socket.closing) {
@@ -499,7 +502,7 @@ impl Drop for Uring {
         }
         let start = Instant::now();
         let mut rest = Vec::new();
-        // One is always in the kernel: the wait for the next wake-up, which points to no memory.
+        // One entry is always in the kernel: the poll of the waker, which points to no memory.
         while self.in_flight > 1 && start.elapsed() < DRAIN_MAX {
             rest.clear();
             if self.turn(Some(Duration::from_millis(100)), &mut rest).is_err() {
@@ -507,19 +510,20 @@ impl Drop for Uring {
             }
         }
         if self.in_flight > 1 {
-            // Going on would give memory away that the kernel may still write to.
+            // Continuing would free memory that the kernel may still write to.
             tracing::error!(requests = self.in_flight - 1, "device requests do not come back: aborting");
             std::process::abort();
         }
     }
 }
 
-/// Whether a socket operation is simply to be tried again.
+/// Whether a socket operation has to be repeated.
 fn is_transient(answer: i32) -> bool {
     matches!(-answer, libc::EINTR | libc::EAGAIN)
 }
 
-/// The entry for what is left of a device request; `fixed` is the registered buffer that holds all of its memory.
+/// The entry for the remaining range of a device request. `fixed` is the registered buffer that holds all of its
+/// memory.
 fn device_entry(target: Target, request: &Request, fixed: Option<u16>) -> squeue::Entry {
     let entries = request.entries();
     let (fd, list, len, offset) = (target.fd, entries.as_ptr(), entries.len() as u32, request.offset);

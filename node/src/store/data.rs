@@ -2,15 +2,14 @@
 //!
 //! ```text
 //!   server ── open, flock ──► struct file ◄── request in the block layer ◄── request …
-//!     │                          ▲   the lock goes when the last reference goes: not with the process, but with
-//!     ✗ kill -9                  │   the last of its requests
+//!     │                          ▲   the lock is released with the last reference: not when the process ends, but
+//!     ✗ kill -9                  │   when the last of its requests has completed
 //!   successor ── open, flock ────┘   Busy until then; tried again
 //! ```
 //!
-//! The kernel completes the requests of a ring after the process that made them has been killed. So each data file is
-//! locked by the very open file that its requests use: a successor that gets the lock knows that no write of a
-//! predecessor is on its way any more (docs/design/durability.md). A raw device is claimed with O_EXCL, which lasts as
-//! long.
+//! When a process is killed, the kernel still completes the requests of its ring. Therefore each data file is locked by
+//! the open file that the requests use: a successor that gets the lock knows that no write of a predecessor is
+//! outstanding (docs/design/durability.md). A raw device is claimed with O_EXCL, which is held equally long.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -24,22 +23,22 @@ use rustix::io::Errno;
 use super::raw::{Claim, Kernel, RawError};
 use super::{Abilities, Files, Spec, Store, file};
 
-/// Which file or device it is: another one of the same name is not a volume's data.
+/// The identity of a file or device. Another file of the same name is not the volume's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DataId {
     /// A file.
     File {
-        /// The file system.
+        /// The device number of the file system.
         device: u64,
-        /// Its number there.
+        /// The inode number.
         inode: u64,
     },
-    /// A device, by the kernel's number.
+    /// A block device, by its number.
     Device(u64),
 }
 
 impl DataId {
-    /// What is at a path now.
+    /// The identity of the file or device at a path.
     pub fn at(path: &Path) -> io::Result<DataId> {
         path.metadata().map(|found| DataId::of(&found))
     }
@@ -52,30 +51,30 @@ impl DataId {
     }
 }
 
-/// A volume's data, open.
+/// The open data of a volume.
 #[derive(Debug)]
 pub struct Data {
-    /// For the disk's thread.
+    /// The open file, for the disk's thread.
     pub file: File,
-    /// Which one.
+    /// Its identity.
     pub id: DataId,
-    /// What can be done with it.
+    /// What it supports.
     pub abilities: Abilities,
-    /// Ranges that were never written.
+    /// Ranges that were never written: start and end, bytes.
     pub holes: Vec<(u64, u64)>,
 }
 
-/// Why a volume's data cannot be used now.
+/// Why a volume's data cannot be opened now.
 #[derive(PartialEq, Eq, Debug)]
 pub enum DataError {
-    /// A predecessor's requests, or another program: to be tried again.
+    /// A predecessor's requests or another program still use it; worth another attempt.
     Busy(String),
-    /// Anything else.
+    /// Any other reason.
     Unusable(String),
 }
 
 impl Data {
-    /// Opens the data of a volume and locks it, or says why it cannot be used. Never waits.
+    /// Opens the data of a volume and locks it. Never blocks on the lock.
     pub fn open(store: &Store, files: &Files<'_>, spec: &Spec) -> Result<Data, DataError> {
         if let Some(device) = &spec.device {
             let claim = device.claim(&Kernel::default(), spec.file_bytes(), Instant::now());
@@ -86,7 +85,8 @@ impl Data {
             let file = store.abilities.open(&path)?;
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             let id = DataId::of(&file.metadata()?);
-            // A drive takes its time for what was never written, too: nothing of it is answered without asking.
+            // A simulated drive takes time for unwritten ranges, too, so no read may be answered from the list of
+            // holes.
             let holes = if store.model.is_some() { Vec::new() } else { file::holes(&file, spec.size) };
             Ok(Data { file, id, abilities: store.abilities, holes })
         };
@@ -112,14 +112,14 @@ impl From<RawError> for DataError {
 }
 
 impl From<Claim> for Data {
-    /// A device holds anything, so nothing of it is known to be empty.
+    /// A raw device may hold any data, so no range is known to be unwritten.
     fn from(Claim { file, number, abilities }: Claim) -> Data {
         Data { file, id: DataId::Device(number), abilities, holes: Vec::new() }
     }
 }
 
 impl Files<'_> {
-    /// Where a volume's data is.
+    /// The path of a volume's data: its device, or the file in the disk's directory.
     pub fn data_of(&self, spec: Option<&Spec>) -> PathBuf {
         spec.and_then(|spec| spec.device.as_ref()).map_or_else(|| self.data(), |device| device.path.clone())
     }
@@ -160,7 +160,7 @@ mod tests {
         let data = open(&store, &spec).unwrap();
         let Err(DataError::Busy(reason)) = open(&store, &spec) else { panic!("opened twice") };
         assert!(reason.contains("waits for I/O of the server before"), "{reason}");
-        // The data of a volume that was deleted and created again is another file.
+        // A volume that was deleted and created again has another data file.
         fs::remove_file(store.volumes().join("db.img")).unwrap();
         assert!(matches!(open(&store, &spec), Err(DataError::Unusable(_))));
         fs::write(store.volumes().join("db.img"), [0; 4096]).unwrap();
@@ -168,8 +168,8 @@ mod tests {
         open(&store, &spec).unwrap();
     }
 
-    /// The kernel's promise that all of this stands on: what a ring has of a file, a request or a registered number,
-    /// holds the lock after every descriptor is closed.
+    /// The kernel's behaviour that fencing relies on: a ring's reference to a file, by a request or a registered file,
+    /// keeps the lock after every descriptor is closed.
     #[test]
     fn a_ring_holds_the_lock_of_a_file_that_was_closed() {
         let dir = tempfile::tempdir().unwrap();
@@ -189,14 +189,14 @@ mod tests {
         };
         until("the ring lets go of the file", &|| open(&store, &spec).is_ok());
 
-        // A request that does not end: a poll of a pipe that is locked as a data file is.
+        // A request that does not end: a poll of a pipe that is locked like a data file.
         let (reader, mut writer) = std::io::pipe().unwrap();
         flock(&reader, FlockOperation::NonBlockingLockExclusive).unwrap();
         let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
         let other = File::open(&path).unwrap();
         let is_locked = || flock(&other, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
         let entry = opcode::PollAdd::new(types::Fd(reader.as_raw_fd()), libc::POLLIN as u32).build();
-        // SAFETY: a poll has no memory of ours.
+        // SAFETY: a poll uses no memory of ours.
         unsafe { ring.submission().push(&entry).unwrap() };
         ring.submit().unwrap();
         drop(reader);

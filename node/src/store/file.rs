@@ -1,4 +1,4 @@
-//! Data files: opened for direct I/O where the file system has it, their holes, and what it can do besides.
+//! Data files: opening them (for direct I/O if the file system supports it), their holes, and what else is supported.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,28 +13,28 @@ use utoipa::ToSchema;
 
 use super::steps::{Progress, check};
 
-/// Ranges that are remembered of a volume at most; the largest ones are kept.
+/// Holes of a volume that are kept; if there are more, the largest ones.
 const HOLES_MAX: usize = 32 * 1024;
-/// Bytes written at once when zeroing.
+/// Bytes of one write of zeros.
 const ZEROS: usize = 1 << 20;
 
 const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 
-/// What the file system of a disk can do, found out by trying it on a scratch file.
+/// What the file system of a disk supports, tried on a scratch file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Abilities {
-    /// Direct I/O.
+    /// Whether direct I/O works.
     pub direct: bool,
-    /// Bytes in which offsets and lengths of I/O are given: 512 or 4096.
+    /// The unit of offsets and lengths of I/O, bytes: 512 or 4096.
     pub device_block: u32,
-    /// A range can be zeroed without writing it.
+    /// Whether a range can be zeroed without writing zeros.
     pub can_zero: bool,
-    /// Space can be given back.
+    /// Whether space can be deallocated.
     pub can_punch: bool,
 }
 
 impl Abilities {
-    /// Tries everything on a scratch file in this directory.
+    /// Tries all abilities on a scratch file in this directory.
     pub fn probe(directory: &Path) -> io::Result<Abilities> {
         with_scratch(directory, |path, file| {
             fallocate_or_extend(file, 4 * BLOCK)?;
@@ -75,12 +75,12 @@ fn fallocate_or_extend(file: &File, bytes: u64) -> io::Result<()> {
     fallocate(file, FallocateFlags::empty(), 0, bytes).or_else(|_| file.set_len(bytes))
 }
 
-/// What a file system without direct I/O says to it; anything else says nothing about the file system.
+/// Whether the error means that the file system has no direct I/O. Other errors say nothing about the file system.
 fn is_unsupported(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || error.kind() == io::ErrorKind::Unsupported
 }
 
-/// The least block of direct I/O on this file: what the kernel says, or else the least that works.
+/// The smallest block of direct I/O on this file: as `statx` says, else the smallest that works.
 fn direct_block(file: &File) -> io::Result<Option<u32>> {
     let dioalign = StatxFlags::from_bits_retain(0x2000);
     if let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, dioalign)
@@ -100,7 +100,7 @@ fn direct_block(file: &File) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// Zeros, to begin with, at an address that direct I/O accepts.
+/// A buffer of zeros at an address that is aligned for direct I/O.
 pub struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -118,9 +118,9 @@ impl Aligned {
     }
 }
 
-/// Writes zeros over `from..to` past the page cache where that is possible; both are multiples of a block.
+/// Writes zeros over `from..to`, both multiples of a block, with direct I/O if possible.
 pub fn write_zeros(path: &Path, from: u64, to: u64, progress: &Progress) -> io::Result<()> {
-    // Whatever keeps direct I/O from being possible here: what goes through the page cache is flushed by the next step.
+    // If direct I/O fails for any reason, the page cache is used; the step that follows flushes it.
     let direct = open_direct(path).ok().filter(|file| matches!(direct_block(file), Ok(Some(_))));
     let file = direct.map_or_else(|| File::options().write(true).open(path), Ok)?;
     let mut zeros = Aligned::new(ZEROS);
@@ -135,7 +135,8 @@ pub fn write_zeros(path: &Path, from: u64, to: u64, progress: &Progress) -> io::
     Ok(())
 }
 
-/// Ranges of the first `size` bytes that were never written. Never too many: what the file system does not say is data.
+/// Ranges of the first `size` bytes that were never written. Never more than that: where the file system gives no
+/// answer, a range counts as data.
 pub fn holes(file: &File, size: u64) -> Vec<(u64, u64)> {
     let mut holes = Vec::new();
     let mut at = 0;
@@ -168,19 +169,19 @@ fn keep_largest(holes: &mut Vec<(u64, u64)>) {
     }
 }
 
-/// Whether volumes on one file system wait for each other in its journal.
+/// Whether volumes on one file system can delay each other through its journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Journal {
     /// One journal or log for all volumes of the disk.
     Shared,
-    /// The file system has none.
+    /// The file system has no journal.
     None,
 }
 
-/// The file system that a directory is on, and its journal. Unknown ones are taken to have one.
+/// The name of the file system that a directory is on, and its journal. An unknown one is assumed to have a journal.
 pub fn file_system(directory: &Path) -> (String, Journal) {
-    // statfs(2), linux/magic.h.
+    // Values from statfs(2), linux/magic.h.
     let known = match rustix::fs::statfs(directory).map_or(0, |found| found.f_type as u32) {
         0xef53 => ("ext", Journal::Shared),
         0x5846_5342 => ("xfs", Journal::Shared),
@@ -193,24 +194,24 @@ pub fn file_system(directory: &Path) -> (String, Journal) {
     (known.0.into(), known.1)
 }
 
-/// Bytes free for this user.
+/// Free bytes for this user; 0 if unknown.
 pub fn free_bytes(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |fs| fs.f_bavail * fs.f_frsize)
 }
 
-/// Bytes of the file system, and those free for this user; nothing if it does not say.
+/// Size of the file system and free bytes for this user; `None` if unknown.
 pub fn space(directory: &Path) -> Option<(u64, u64)> {
     let fs = rustix::fs::statvfs(directory).ok()?;
     Some((fs.f_blocks * fs.f_frsize, fs.f_bavail * fs.f_frsize))
 }
 
-/// Bytes that the files of a directory take on their device: holes take none.
+/// Allocated bytes of a directory's files, without their holes.
 pub fn used_bytes(directory: &Path) -> u64 {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum()
 }
 
-/// The largest file that the file system takes, by trying.
+/// The size of the largest file that the file system supports, bytes, found by trying.
 pub fn largest_file(directory: &Path) -> u64 {
     let search = with_scratch(directory, |_, file| {
         let fits = |blocks: u64| file.set_len(blocks * BLOCK).is_ok();

@@ -1,4 +1,4 @@
-//! What makes a directory a disk: `disk.toml`, written once, found again or else the disk is offline.
+//! The identity of a disk: `disk.toml`. It is created once; a directory without it is offline.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,33 +11,33 @@ use super::scheduling::Scheduling;
 use super::simulated::Simulated;
 use crate::fault::FaultText;
 
-/// The format of a disk's directory that this program writes and reads.
+/// The version of the directory's format that this program writes and reads.
 const FORMAT: u32 = 1;
 
-/// `disk.toml`.
+/// The content of `disk.toml`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// The format of the directory.
+    /// The version of the directory's format.
     pub format: u32,
-    /// Which disk this is, wherever it is mounted.
+    /// The disk's UUID, which stays the same wherever the disk is mounted.
     pub uuid: Uuid,
-    /// Faults that it has from each start on.
+    /// Faults that are injected from each start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<FaultText>,
-    /// What it pretends to be, if it is simulated.
+    /// The simulated drive, if the disk is simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<Simulated>,
-    /// Who may use it next, as far as an operator said.
+    /// The scheduling settings of the operator.
     #[serde(default, skip_serializing_if = "Scheduling::is_default")]
     pub scheduling: Scheduling,
-    /// What was measured or overridden about the device: see `profile.rs`.
+    /// Measured and overridden properties of the device: see `profile.rs`.
     #[serde(default)]
     pub profile: toml::Table,
 }
 
 impl Identity {
-    /// Makes a disk of a directory that is absent or empty.
+    /// Makes an absent or empty directory a disk.
     pub fn initialise(
         directory: &Path,
         simulated: Option<Simulated>,
@@ -51,7 +51,7 @@ impl Identity {
         }
         for entry in fs::read_dir(directory).map_err(fail)? {
             let name = entry.map_err(fail)?.file_name();
-            // What is left of a first attempt that was cut off is ours; `lost+found` is the file system's.
+            // Files of an interrupted first attempt are ours; `lost+found` belongs to the file system.
             if !["lost+found", "lock", "volumes", ".disk.toml.tmp"].iter().any(|known| name == *known) {
                 return Err(format!(
                     "{} has no disk.toml and is not empty: name an empty directory, or the directory of a disk",
@@ -73,7 +73,7 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Reads the identity of a disk. What is missing stays missing: an unmounted file system is not an empty disk.
+    /// Reads the identity of a disk. A missing one is never created: an unmounted file system is not an empty disk.
     pub fn read(directory: &Path) -> Result<Identity, String> {
         let path = path(directory);
         let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
@@ -90,13 +90,13 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Whether a directory says that it is a disk.
+    /// Whether a directory has an identity.
     pub fn exists(directory: &Path) -> Result<bool, String> {
         let path = path(directory);
         path.try_exists().map_err(|error| format!("{} cannot be looked for: {error}", path.display()))
     }
 
-    /// Replaces the identity of a disk, as a whole.
+    /// Replaces the identity of a disk atomically.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         let text = toml::to_string(self).expect("a disk's identity can be written as TOML");
         replace(&path(directory), text.as_bytes())
@@ -107,12 +107,12 @@ fn path(directory: &Path) -> PathBuf {
     directory.join("disk.toml")
 }
 
-/// Where the volumes of a disk are.
+/// The directory of a disk's volumes.
 pub fn volumes(directory: &Path) -> PathBuf {
     directory.join("volumes")
 }
 
-/// Replaces a file as a whole: after a crash it is the old one or the new one.
+/// Replaces a file atomically: after a crash it is the old or the new one.
 pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let temporary = path.with_file_name(format!(".{}.tmp", path.file_name().unwrap_or_default().display()));
     let mut file = File::create(&temporary)?;
@@ -122,7 +122,7 @@ pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// Puts the names of a file's directory on the medium.
+/// Makes the names in a file's directory durable.
 pub fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()

@@ -1,4 +1,4 @@
-//! One server at a time: a lock on the server's directory and on each disk, held by the process that has the file open.
+//! Locks on the server's directory and on each disk, so that one server uses them at a time.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Bytes of the file: more than any host's name (64) and what is written around it.
+/// Bytes of the lock file: more than any host name (64) and the text around it.
 const LOCK_BYTES: u64 = 128;
-/// How often a lock that another process has is tried.
+/// The interval of attempts while another process has the lock.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A lock, until it is dropped or the process ends.
+/// A lock, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the lock of a directory, or names the process that holds it. A killed server holds its locks until its
-    /// last request has ended: this waits for at most `patience`, and blocks meanwhile.
+    /// Takes the lock of a directory, or returns an error that names the holder. A killed server holds its locks until
+    /// its last request has ended, so this blocks for at most `patience`.
     pub fn take(directory: &Path, patience: Duration) -> Result<Lock, String> {
         let path = directory.join("lock");
         let cannot = |error: &dyn std::fmt::Display| format!("cannot lock {}: {error}", path.display());
@@ -55,8 +55,9 @@ impl Lock {
     }
 }
 
-/// Overwrites what is in the file, with spaces up to its end. It is not truncated: that waits until its page is on the
-/// medium (and ext4 writes such a file when it is closed), and a start must not wait for a device that is slow or hung.
+/// Overwrites the file's content and pads it with spaces. The file is not truncated: truncating waits until its page is
+/// on the medium (and ext4 writes such a file when it is closed), and a start must not wait for a device that is slow
+/// or hung.
 fn sign(file: &File, holder: &str) -> io::Result<()> {
     let bytes = file.metadata()?.len().max(LOCK_BYTES) as usize;
     file.write_all_at(format!("{holder:<bytes$}").as_bytes(), 0)
@@ -73,7 +74,7 @@ mod tests {
         let refused = Lock::take(dir.path(), Duration::ZERO).unwrap_err();
         assert!(refused.contains(&format!("process {} on host", std::process::id())), "{refused}");
         drop(first);
-        // What was there before is gone, also if it was longer.
+        // The earlier content is gone, even if it was longer.
         std::fs::write(dir.path().join("lock"), "x".repeat(500)).unwrap();
         let _second = Lock::take(dir.path(), Duration::ZERO).unwrap();
         let text = std::fs::read_to_string(dir.path().join("lock")).unwrap();

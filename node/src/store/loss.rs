@@ -1,12 +1,12 @@
-//! The note that acknowledged data of a volume was lost: while there is one, its flushes fail.
+//! The record that a volume has a loss: while it exists, flushes of the volume fail.
 //!
 //! ```text
-//!   DISK/volumes/NAME.lost               goes where the disk goes
-//!   DATA/lost/UUID OF DISK.UUID OF VOLUME      survives where the disk's file system went read-only with its device
+//!   DISK/volumes/NAME.lost                      moves with the disk
+//!   DATA/lost/UUID OF DISK.UUID OF VOLUME      survives if the disk's file system became read-only with its device
 //! ```
 //!
-//! Each is an empty file, so that it can be made on a full disk too; either of them is enough. The one in the server's
-//! directory is about a volume by its identity: another volume of the same name has lost nothing.
+//! Each is an empty file, so that it can be created on a full disk, too. Either one is enough. The one in the server's
+//! directory names the volume by UUID, since another volume of the same name has no loss.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,7 +17,7 @@ use super::steps::removed;
 use super::{Files, Spec, Store, StoreError};
 use crate::quantity::Name;
 
-/// Where the note about a volume is, or would be.
+/// The two paths of a volume's loss record, whether or not it exists.
 #[derive(Clone, Debug)]
 pub struct LossNote {
     beside: PathBuf,
@@ -25,19 +25,19 @@ pub struct LossNote {
 }
 
 impl LossNote {
-    /// About a volume of a disk, of a server whose directory is `data`.
+    /// The record of a volume on a disk; `data` is the server's directory.
     pub fn new(data: &Path, store: &Store, name: &Name, spec: &Spec) -> LossNote {
         let volumes = store.volumes();
         let beside = Files { directory: &volumes, name }.lost();
         LossNote { beside, own: data.join("lost").join(format!("{}.{}", store.identity.uuid, spec.uuid)) }
     }
 
-    /// Both places, the server's own first.
+    /// Both paths, the one in the server's directory first.
     pub fn places(self) -> [PathBuf; 2] {
         [self.own, self.beside]
     }
 
-    /// Makes the note at one of its places, on the medium.
+    /// Creates the record at one of its paths, durably.
     pub fn make_at(place: &Path) -> io::Result<()> {
         if let Some(directory) = place.parent() {
             match fs::create_dir(directory) {
@@ -50,12 +50,12 @@ impl LossNote {
         sync_parent(place)
     }
 
-    /// Whether acknowledged data was lost, and nobody has accepted that.
+    /// Whether the volume has a loss that is not accepted yet.
     pub fn exists(&self) -> io::Result<bool> {
         Ok(self.own.try_exists()? || self.beside.try_exists()?)
     }
 
-    /// The loss is accepted.
+    /// Removes the record, because the loss was accepted.
     pub fn remove(&self) -> Result<(), StoreError> {
         for place in [&self.own, &self.beside] {
             let step = |source| StoreError::Step { doing: "removing the note".into(), path: place.clone(), source };
@@ -66,7 +66,7 @@ impl LossNote {
         Ok(())
     }
 
-    /// The volume is no more: what is said of it in the server's directory goes, too.
+    /// Removes the record in the server's directory, because the volume was deleted.
     pub fn remove_own(&self) -> io::Result<()> {
         removed(fs::remove_file(&self.own))
     }
@@ -103,7 +103,7 @@ mod tests {
         assert!(!note(&spec).exists().unwrap());
     }
 
-    /// Whether there is a note must be known.
+    /// An unknown answer must be an error.
     #[test]
     fn a_note_that_cannot_be_looked_for_is_not_absent() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
 //! A disk: a directory with an identity, a lock, and for each volume its data and its specification.
 //!
 //! ```text
-//! DISK/disk.toml            which disk this is; missing or different: offline, never initialised anew
-//!      lock                 held by the server that uses it
-//!      volumes/NAME.img     data; of a raw volume, its device is
-//!              NAME.toml    specification; without one the data is reported and left alone
-//!              NAME.lost    there while acknowledged data of it is lost, until an operator clears that
+//! DISK/disk.toml            the identity of the disk; missing or different: offline, never initialised anew
+//!      lock                 held by the server that uses the disk
+//!      volumes/NAME.img     the data; a raw volume has its device instead
+//!              NAME.toml    the specification; data without one is reported and not touched
+//!              NAME.lost    exists while the volume has a loss that no operator has accepted
 //! ```
 
 mod data;
@@ -45,7 +45,7 @@ pub use steps::{Files, Progress};
 use crate::fault::FaultText;
 use crate::quantity::{Name, Size};
 
-/// Why something about a disk's files could not be done.
+/// Why an operation on a disk's files failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{} of space do not fit into {}: {} are free", Size(*asked), directory.display(), Size(*free).rounded())]
@@ -83,45 +83,45 @@ pub enum StoreError {
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
-    /// Who it is.
+    /// The disk's UUID, faults, simulated drive and settings, as in `disk.toml`.
     pub identity: Identity,
-    /// What its file system can do.
+    /// What its file system supports.
     pub abilities: Abilities,
-    /// The device that the directory is on.
+    /// The device number (`st_dev`) of the file system that the volumes are on.
     pub device: u64,
-    /// What it pretends to be, if it is simulated.
+    /// The simulated drive, if the disk is simulated.
     pub model: Option<Model>,
     known: Mutex<Known>,
-    /// One change of `disk.toml` at a time.
+    /// Serialises changes of `disk.toml`.
     writing: Mutex<()>,
     _lock: Lock,
 }
 
-/// What may change while it is open.
+/// The state of an open disk that can change.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// What is known of the device.
+    /// The measured and overridden properties of the device.
     pub profile: Profile,
-    /// What was asked for.
+    /// The scheduling settings of the operator.
     pub scheduling: Scheduling,
 }
 
-/// What was found in a disk's directory.
+/// The content of a disk's directory.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Volumes, with what is wrong with those that cannot be used.
+    /// Volumes; for one that cannot be used, the reason.
     pub volumes: BTreeMap<Name, Result<Spec, String>>,
-    /// Data files without specification.
+    /// Data files without a specification.
     pub unclaimed: Vec<PathBuf>,
 }
 
 impl Store {
-    /// Opens a disk that is known: it must be the one that is expected. The error is the reason why it is offline.
+    /// Opens a known disk, whose UUID must be the expected one. The error is the reason why the disk is offline.
     pub fn open(directory: &Path, expected: Option<Uuid>) -> Result<Store, String> {
         Store::open_within(directory, expected, Duration::ZERO)
     }
 
-    /// As [`Store::open`], and waits for so long while another server has it.
+    /// As [`Store::open`], but waits for at most `patience` while another server has the disk locked.
     pub fn open_within(directory: &Path, expected: Option<Uuid>, patience: Duration) -> Result<Store, String> {
         let identity = Identity::read(directory)?;
         if let Some(expected) = expected.filter(|expected| *expected != identity.uuid) {
@@ -156,23 +156,23 @@ impl Store {
         })
     }
 
-    /// Where it is.
+    /// The disk's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where its volumes are.
+    /// The directory of its volumes.
     pub fn volumes(&self) -> PathBuf {
         identity::volumes(&self.directory)
     }
 
-    /// Whether the device has heads.
+    /// Whether the device has heads: as described if it is simulated, else as measured.
     pub fn is_rotational(&self) -> bool {
         let measured = || self.known().profile.number(Key::RotationPeriod).is_some();
         self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
-    /// What there is to say if a simulated drive holds more than the file system that its data is on.
+    /// A warning if a simulated drive is larger than the space that its file system has for it.
     pub fn shortage(&self) -> Option<String> {
         let size = self.identity.simulated.as_ref()?.size;
         let room = file::free_bytes(&self.directory) + file::used_bytes(&self.volumes());
@@ -182,7 +182,7 @@ impl Store {
         })
     }
 
-    /// Whether the directory is still this disk.
+    /// Fails if the directory does not hold this disk any more.
     pub fn check(&self) -> Result<(), String> {
         match Identity::read(&self.directory)? {
             found if found.uuid == self.identity.uuid => Ok(()),
@@ -190,14 +190,14 @@ impl Store {
         }
     }
 
-    /// What is known of the device, and what was asked for.
+    /// The current profile and scheduling settings.
     pub fn known(&self) -> Known {
         self.known.lock().expect("nobody panics while holding it").clone()
     }
 
-    /// Changes that, here and in `disk.toml`, or not at all.
+    /// Changes profile and settings here and in `disk.toml`, or neither.
     pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), String> {
-        // What is known can be read meanwhile: the file system may hang.
+        // `known` is not locked while the file is written, since the file system may hang.
         let writing = self.writing.lock().expect("nobody panics while holding it");
         let mut next = self.known();
         self.rewrite(&writing, |identity| {
@@ -209,7 +209,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes faults from `disk.toml`: the disk does not have them at the next start.
+    /// Removes faults from `disk.toml`, so that the disk starts without them.
     pub fn forget_faults(&self, faults: &[FaultText]) -> Result<(), String> {
         let writing = self.writing.lock().expect("nobody panics while holding it");
         self.rewrite(&writing, |identity| {
@@ -220,8 +220,8 @@ impl Store {
         })
     }
 
-    /// Reads `disk.toml`, changes it and replaces it. An open disk changes it nowhere else, and one change at a time:
-    /// otherwise one would undo another.
+    /// Reads `disk.toml`, changes it and replaces it. All changes of an open disk are made here, one at a time
+    /// (`writing`): concurrent changes would overwrite one another.
     fn rewrite(&self, _writing: &MutexGuard<'_, ()>, change: impl FnOnce(&mut Identity)) -> Result<(), String> {
         self.check()?;
         let mut identity = Identity::read(&self.directory)?;
@@ -230,7 +230,8 @@ impl Store {
         identity.write(&self.directory).map_err(cannot)
     }
 
-    /// Looks at every file. What a change that was cut off left of a specification is removed.
+    /// Reads all volumes and data files. First completes or undoes creations, changes and deletions that were
+    /// interrupted.
     pub fn scan(&self) -> io::Result<Found> {
         let directory = self.volumes();
         let mut volumes = BTreeMap::new();
@@ -246,12 +247,12 @@ impl Store {
         Ok(Found { volumes, unclaimed: self.unclaimed()? })
     }
 
-    /// Reads the specification of one volume anew, and compares it with its data.
+    /// Reads the specification of one volume again, and compares it with the data file.
     pub fn load(&self, name: &Name) -> Result<Spec, String> {
         load(&Files { directory: &self.volumes(), name })
     }
 
-    /// Data files without specification.
+    /// Data files without a specification.
     pub fn unclaimed(&self) -> io::Result<Vec<PathBuf>> {
         let files = self.files()?;
         let claimed = |data: &str| data.strip_suffix(".img").is_none_or(|name| files.contains(&format!("{name}.toml")));
@@ -263,7 +264,7 @@ impl Store {
     }
 }
 
-/// Reads a volume's specification and compares it with its data. A device is looked at when it is opened.
+/// Reads a volume's specification and compares it with the data file. A raw device is checked when it is opened.
 fn load(files: &Files<'_>) -> Result<Spec, String> {
     let path = files.spec();
     let text = fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;

@@ -1,4 +1,4 @@
-//! A disk's profile in its `disk.toml`: a table for each value.
+//! A disk's profile in its `disk.toml`: one table per value.
 //!
 //! ```toml
 //! [profile.switch_cost_p50_ns]
@@ -6,14 +6,14 @@
 //! override = { value = "none", at = "…" }
 //! ```
 //!
-//! What this program does not know is left as it is.
+//! Unknown entries are kept unchanged.
 
 use std::time::{Duration, SystemTime};
 
 use engine::disk::profile::{Key, Measured, Override, Profile, Value};
 use serde::{Deserialize, Serialize};
 
-/// A number, or that there is none.
+/// A number, or `"none"`.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Number {
@@ -22,7 +22,7 @@ enum Number {
     None(Nothing),
 }
 
-/// The word for it.
+/// The word `"none"`.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Nothing {
@@ -58,7 +58,7 @@ struct MeasuredEntry {
     error_ratio: Option<f64>,
     at: Date,
     method: String,
-    /// By a quick probe that the server began by itself.
+    /// Measured by a quick probe that the server started by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     automatic: bool,
 }
@@ -69,7 +69,7 @@ struct OverrideEntry {
     at: Date,
 }
 
-/// Seconds since 1970, written as people read it.
+/// Seconds since 1970, written as an RFC 3339 date.
 #[derive(Clone, Copy, Debug)]
 struct Date(u64);
 
@@ -91,7 +91,7 @@ pub fn date(at_s: u64) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(at_s)).to_string()
 }
 
-/// Reads what this program knows of the table; and the names of values that it cannot read.
+/// Reads the table. Returns the profile, and the names of the entries that cannot be read.
 pub fn read(table: &toml::Table) -> (Profile, Vec<String>) {
     let (mut profile, mut unreadable) = (Profile::default(), Vec::new());
     for (name, entry) in table {
@@ -119,7 +119,7 @@ fn value(entry: Entry) -> Value {
     Value { measured, overridden }
 }
 
-/// Puts a profile into the table; what this program does not know stays.
+/// Writes a profile into the table. Unknown entries are kept.
 pub fn write(profile: &Profile, table: &mut toml::Table) {
     let is_known =
         |name: &str, entry: &toml::Value| name.parse::<Key>().is_ok() && entry.clone().try_into::<Entry>().is_ok();

@@ -1,4 +1,5 @@
-//! Who may use a disk next: what an operator asked for, in `disk.toml`, and what follows from it and from the disk.
+//! The scheduling of a disk: the operator's settings in `disk.toml`, and the settings that follow from them and from
+//! the disk's profile.
 
 use std::time::Duration;
 
@@ -11,21 +12,22 @@ use utoipa::ToSchema;
 use super::Model;
 use crate::quantity::{Insulation, Time};
 
-/// Rounds that can be asked for: shorter ones are all switching, and nobody waits longer for a disk on purpose.
+/// Permitted values of `max_round`: in shorter rounds the time is lost in context switches; longer waits have no use.
 const ROUND_MAX: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(60);
 
-/// A policy by its name.
+/// The name of a scheduling policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyName {
-    /// Each tenant gets its share of the disk: slices of its time, long enough for R; or, without heads, by cost.
+    /// Each tenant gets its share of the disk: by slices of its time, long enough for R, or by cost on a device without
+    /// heads.
     Insulated,
-    /// First come, first served: nobody is insulated.
+    /// First come, first served, without insulation.
     None,
 }
 
 impl PolicyName {
-    /// As it is typed.
+    /// The name on the command line and in files.
     pub fn as_str(self) -> &'static str {
         match self {
             PolicyName::Insulated => "insulated",
@@ -50,32 +52,32 @@ impl std::str::FromStr for PolicyName {
     }
 }
 
-/// What was asked for; what was not follows from the disk.
+/// The operator's settings. What is not set follows from the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scheduling {
-    /// Which policy.
+    /// The policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyName>,
-    /// R.
+    /// The target of R.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub insulation: Option<Insulation>,
-    /// The longest round.
+    /// The maximum length of a round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_round: Option<Time>,
-    /// It is not probed unless somebody asks for it.
+    /// Whether the server does not probe the disk by itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_probe: bool,
 }
 
-/// What runs, and why it is that.
+/// The settings in effect, with the reason.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Chosen {
-    /// Its name.
+    /// The policy.
     pub name: PolicyName,
-    /// Why.
+    /// Why it was chosen.
     pub reason: String,
-    /// All that the engine has to know.
+    /// The settings for the engine.
     pub settings: Settings,
 }
 
@@ -87,12 +89,12 @@ impl Chosen {
 }
 
 impl Scheduling {
-    /// Whether nothing was asked for.
+    /// Whether nothing is set.
     pub fn is_default(&self) -> bool {
         *self == Scheduling::default()
     }
 
-    /// What is wrong with it.
+    /// Returns an error if a setting is out of range.
     pub fn check(&self) -> Result<(), String> {
         match self.max_round.filter(|round| !ROUND_MAX.contains(&round.0)) {
             Some(round) => {
@@ -103,7 +105,7 @@ impl Scheduling {
         }
     }
 
-    /// What runs on a disk of which this is known. `usual` is what holds unless something says otherwise.
+    /// The settings for a disk with this profile. `usual` holds the defaults.
     pub fn choose(&self, usual: Settings, disk: &str, model: Option<&Model>, profile: &Profile) -> Chosen {
         let (name, reason) = self.choose_policy(disk, model, profile);
         let kind = match name {
@@ -115,7 +117,7 @@ impl Scheduling {
             insulation_permille: self.insulation.map_or(usual.insulation_permille, |insulation| insulation.0),
             switch_ns: profile.number(Key::SwitchCost(Quantile::P50)).map_or(usual.switch_ns, |cost| cost as Nanos),
             round_max_ns: self.max_round.map_or(usual.round_max_ns, |round| round.0.as_nanos() as Nanos),
-            // Of a disk of which nothing is known: slices insulate on any.
+            // Without any knowledge of the disk, slices are used: they insulate on every disk.
             needs_slices: needs_slices(model, profile).is_none_or(|(needed, _)| needed),
             prices: Prices::of(profile).unwrap_or(usual.prices),
             stream_bytes_per_s: profile.stream_bytes_per_s().unwrap_or(usual.stream_bytes_per_s),
@@ -124,8 +126,8 @@ impl Scheduling {
         Chosen { name, reason, settings }
     }
 
-    /// The one place where a policy is chosen. What an operator says goes before what is known of the disk; of a disk
-    /// of which nothing is known, nobody can tell what insulating its tenants would cost.
+    /// The only place where a policy is chosen. A setting of the operator has priority over the profile. A disk without
+    /// a profile has no insulation by default, since its cost is unknown.
     fn choose_policy(&self, disk: &str, model: Option<&Model>, profile: &Profile) -> (PolicyName, String) {
         let how = match needs_slices(model, profile) {
             Some((true, source)) => Ok(format!("by slices of disk time, {source}")),
@@ -144,7 +146,7 @@ impl Scheduling {
     }
 }
 
-/// Whether tenants need slices of the disk, and who says so: what was measured goes before what is described.
+/// Whether tenants need slices, and the source of this: a measurement has priority over a description.
 fn needs_slices(model: Option<&Model>, profile: &Profile) -> Option<(bool, &'static str)> {
     match (profile.needs_slices(), model) {
         (Some(true), _) if profile.is_automatic() => Some((true, "as its profile says (automatic quick probe)")),

@@ -1,9 +1,8 @@
 //! A simulated disk: a directory like any other, with the description of a drive in its `disk.toml`.
 //!
-//! The data of its volumes is in sparse files, but each volume has its place on the drive, as if it were a partition:
-//! contiguous, found first fit, kept in its specification. The place decides how long requests take; the data is where
-//! it is. The description is kept with the disk, of presets too: what was measured on it yesterday is what it is
-//! tomorrow.
+//! The data of its volumes is in sparse files. Each volume also has a place on the drive, like a partition: contiguous,
+//! allocated first fit, recorded in its specification. The place determines how long requests take. The description is
+//! stored with the disk even if it is a preset, so that later versions of the preset do not change the disk.
 
 use std::io::Read;
 
@@ -15,32 +14,32 @@ use sim::disk::drive::presets;
 
 use crate::quantity::Size;
 
-/// Bytes of a description at most: those that there are have some thousand.
+/// Bytes of a description at most; the existing ones have some thousand.
 const DESCRIPTION_MAX: u64 = 1 << 20;
 
-/// In `disk.toml`: what the disk pretends to be.
+/// The simulated drive in `disk.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Simulated {
-    /// The preset, or the file, that the description is from.
+    /// The preset or the file that the description is from.
     pub name: String,
-    /// Bytes that volumes may use, from the drive's first on.
+    /// Bytes of the drive that volumes may use, from its beginning.
     pub size: u64,
-    /// The drive, as TOML.
+    /// The description of the drive, as TOML.
     pub description: String,
 }
 
-/// What a description says, for people.
+/// The drive's name and kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
-    /// Its name.
+    /// The name of the drive's model.
     pub name: String,
-    /// Whether it has heads to move.
+    /// Whether it has heads.
     pub has_heads: bool,
 }
 
 impl Simulated {
-    /// The drive that `source` names, a preset or a file, or what is wrong. Without a size, all of it.
+    /// The drive that `source` names, a preset or a file. Without a size, the whole drive is used.
     pub fn find(source: &str, size: Option<Size>) -> Result<Simulated, String> {
         let description = match presets::text(source) {
             Some(text) => text.to_owned(),
@@ -63,7 +62,7 @@ impl Simulated {
         Ok(simulated)
     }
 
-    /// The drive, spinning and idle, and what it is.
+    /// The drive, idle and spinning, and its model.
     pub fn open(&self) -> Result<(Box<dyn Drive>, Model), String> {
         let wrong = |error: &dyn std::fmt::Display| format!("the description of sim:{} is wrong: {error}", self.name);
         let description = Description::parse(&self.description).map_err(|error| wrong(&error))?;
@@ -94,26 +93,26 @@ fn read(source: &str) -> Result<String, String> {
     }
 }
 
-/// Where a volume of `bytes` fits first among those at `taken` (start and bytes); else the longest stretch that is
-/// free.
+/// First fit: the start of the first free range that holds `bytes`; `taken` lists start and length of used ranges. If
+/// none fits, the error is the length of the longest free range.
 pub fn find_place(size: u64, taken: &[(u64, u64)], bytes: u64) -> Result<u64, u64> {
     let gaps = gaps(size, taken);
     let fit = gaps.iter().find(|(start, end)| end - start >= bytes);
     fit.map(|(start, _)| *start).ok_or_else(|| gaps.iter().map(|(start, end)| end - start).max().unwrap_or(0))
 }
 
-/// Bytes free behind a place that ends at `end`.
+/// Free bytes behind a range that ends at `end`.
 pub fn room_behind(size: u64, taken: &[(u64, u64)], end: u64) -> u64 {
     let next = taken.iter().map(|(start, _)| *start).filter(|start| *start >= end).min().unwrap_or(size);
     next.min(size).saturating_sub(end)
 }
 
-/// Bytes that nobody has.
+/// The sum of free bytes.
 pub fn free(size: u64, taken: &[(u64, u64)]) -> u64 {
     gaps(size, taken).iter().map(|(start, end)| end - start).sum()
 }
 
-/// The stretches between places, in order.
+/// The free ranges, in order.
 fn gaps(size: u64, taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut taken = taken.to_vec();
     taken.sort_unstable();
@@ -127,7 +126,7 @@ fn gaps(size: u64, taken: &[(u64, u64)]) -> Vec<(u64, u64)> {
     gaps
 }
 
-/// Whether the drive can be shown this: whole sectors inside of the disk.
+/// Whether a volume's place is valid: whole sectors, inside the disk.
 pub fn holds(size: u64, start: u64, bytes: u64) -> bool {
     start.is_multiple_of(SECTOR) && start.checked_add(bytes).is_some_and(|end| end <= size)
 }
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!((room_behind(100, &taken, 30), room_behind(100, &taken, 50)), (10, 50));
         assert_eq!((free(100, &taken), free(100, &[])), (70, 100));
         assert_eq!(find_place(100, &[(0, 100)], 1), Err(0));
-        // What cannot be is no reason to give space away twice.
+        // Overlapping ranges, which should not exist, do not make space available twice.
         assert_eq!(find_place(100, &[(0, 60), (50, 20)], 10), Ok(70));
         assert_eq!(find_place(100, &[(90, 60)], 10), Ok(0));
     }

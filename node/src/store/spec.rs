@@ -1,4 +1,4 @@
-//! A volume's specification, kept beside its data: what was asked for, so that a disk can move to another server.
+//! A volume's specification, stored with its data so that a disk can move to another server.
 
 use engine::units::{BLOCK, SECTOR, VOLUME_BYTES_MAX};
 use serde::{Deserialize, Serialize};
@@ -9,16 +9,16 @@ use super::raw::Raw;
 use crate::access::Access;
 use crate::quantity::{Description, Name, ShareText, Size};
 
-/// How the file of a volume gets its space.
+/// How the file of a volume is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocation {
-    /// Allocated when created, then zero-written in idle disk time.
+    /// Allocated at creation, then zero-written while the disk is idle.
     #[default]
     Whole,
-    /// Allocated and zero-written before creation is answered.
+    /// Allocated and zero-written before the creation is answered.
     Full,
-    /// Allocated as it is written; space is given back. Of a device: space is given back.
+    /// Allocated when written, and freed when trimmed. On a raw device: freed when trimmed.
     Sparse,
 }
 
@@ -80,67 +80,67 @@ impl From<engine::cache::EvictionPolicy> for Eviction {
     }
 }
 
-/// What a tenant was promised, as it was asked for.
+/// The requested allotment of a tenant.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allotment {
-    /// The part of the disk's time.
+    /// The fraction of the disk's time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareText>,
-    /// Cache.
+    /// The requested size of the partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<Size>,
-    /// Cache that it was admitted with, if none was asked for.
+    /// The size of the partition that the tenant was admitted with, if none was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Size>,
-    /// How its cache chooses what goes.
+    /// The eviction policy of the partition.
     #[serde(default, skip_serializing_if = "Eviction::is_default")]
     pub eviction: Eviction,
-    /// The allotment of a tenant is the one with the highest number among its volumes: the latest.
+    /// A tenant's allotment is the one with the highest sequence number among its volumes, which is the latest.
     pub sequence: u64,
 }
 
-/// `volumes/NAME.toml`.
+/// The content of `volumes/NAME.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// The format of this file.
+    /// The version of the format.
     pub format: u32,
-    /// Which volume this is, whatever it is called.
+    /// The volume's UUID, independent of its name.
     pub uuid: Uuid,
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// Where it begins on a simulated drive, bytes; its data file is sparse then.
+    /// First byte on a simulated drive; the data file is sparse then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u64>,
-    /// Whose allotment it uses; its own if absent.
+    /// The tenant; if absent, the volume is its own tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
-    /// How its file gets space.
+    /// How its file is allocated.
     pub allocation: Allocation,
     /// How writes are acknowledged.
     pub write_cache: WriteCache,
-    /// The device that is its data, if that is no file.
+    /// The raw device that holds its data, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Raw>,
-    /// Which clients may open it.
+    /// The clients that may open it.
     #[serde(default, skip_serializing_if = "Access::is_default")]
     pub allow: Access,
-    /// No client may change it.
+    /// Whether all clients are refused writes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
-    /// What clients are told of it.
+    /// The description that NBD clients get.
     #[serde(default, skip_serializing_if = "Description::is_empty")]
     pub description: Description,
-    /// What was asked for its tenant when this volume was created or changed.
+    /// The tenant's requested allotment when this volume was created or last changed.
     pub allotment: Allotment,
 }
 
-/// The format of specifications that this program writes and reads.
+/// The version of specifications that this program writes and reads.
 const FORMAT: u32 = 1;
 
 impl Spec {
-    /// A new volume.
+    /// The specification of a new volume.
     pub fn new(size: u64, tenant: Option<Name>, allocation: Allocation) -> Spec {
         let uuid = Uuid::new_v4();
         Spec {
@@ -159,7 +159,7 @@ impl Spec {
         }
     }
 
-    /// Reads a specification, or says what is wrong with it.
+    /// Parses and checks a specification.
     pub fn parse(text: &str) -> Result<Spec, String> {
         let spec: Spec = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         if spec.format != FORMAT {
@@ -172,7 +172,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// As it is written.
+    /// The content of the file.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("a specification can be written as TOML")
     }
@@ -182,13 +182,13 @@ impl Spec {
         self.size.next_multiple_of(BLOCK)
     }
 
-    /// The tenant: itself if none was named.
+    /// The tenant: the volume itself if none was named.
     pub fn tenant(&self, name: &Name) -> Name {
         self.tenant.clone().unwrap_or_else(|| name.clone())
     }
 }
 
-/// Sizes that a volume can have.
+/// Checks that a volume can have this size, bytes.
 pub fn check_size(size: u64) -> Result<(), String> {
     if size == 0 || !size.is_multiple_of(SECTOR) || size > VOLUME_BYTES_MAX {
         return Err(format!("a volume's size is a multiple of 512 bytes, from 512 bytes to 1EiB, not {}", Size(size)));

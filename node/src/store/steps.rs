@@ -1,6 +1,6 @@
-//! Creating, growing, changing and deleting a volume, as sequences of steps. A crash between any two leaves the old
-//! volume or the new one: the specification's rename is the moment of truth, and a data file without specification is
-//! nobody's volume.
+//! Creating, growing, changing and deleting a volume, as sequences of steps. A crash between any two steps leaves the
+//! old volume or the new one. The rename of the specification is the commit point, and a data file without a
+//! specification belongs to no volume.
 //!
 //! ```text
 //! create   CreateData  AllocateNew  SyncNew  WriteSpec  SyncSpec  PublishSpec  SyncNames  PublishData  SyncNames
@@ -10,12 +10,12 @@
 //!                                                 the engine closes the file at the bar
 //! ```
 //!
-//! New data has a hidden temporary name until its specification is durable, and data to be removed has it from before
-//! its specification is removed. Only creations and deletions use such names. So a restart knows which files they left
-//! if they were cut off: it renames those that have a specification, and removes the others ([`recover`]). A file
+//! New data has a hidden temporary name until its specification is durable. Data to be deleted gets this name before
+//! its specification is removed. No other operation uses such names, so a restart recognises the files of interrupted
+//! creations and deletions: it renames those that have a specification, and removes the others ([`recover`]). A file
 //! under a volume's own name is never removed without a specification.
 //!
-//! A raw device is neither made nor removed: the steps on data do nothing to it.
+//! A raw device is neither created nor removed: the steps on data do nothing to it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ use super::spec::{Allocation, Spec};
 use super::{StoreError, file};
 use crate::quantity::Name;
 
-/// One step; each is either done or not done as far as the volume is concerned.
+/// One step. For the volume, each step is either done or not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     CreateData,
@@ -56,15 +56,15 @@ pub const CHANGE: &[Step] = &[WriteSpec, SyncSpec, PublishSpec, SyncNames];
 pub const UNPUBLISH: &[Step] = &[HideData, SyncNames, RemoveSpec, SyncNames];
 pub const DISCARD: &[Step] = &[RemoveData, SyncNames];
 
-/// How the temporary name of data that is not a volume's yet, or not any more, ends.
+/// The suffix of the temporary name of data that does not belong to a volume yet, or not any more.
 const NEW_DATA: &str = ".img.tmp";
 
-/// How far a long allocation is, and whether it is still wanted.
+/// The progress of a long allocation, and a request to cancel it.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Bytes written.
     pub bytes: AtomicU64,
-    /// Set to give up.
+    /// Set to cancel the allocation.
     pub cancelled: AtomicBool,
 }
 
@@ -86,7 +86,7 @@ impl Files<'_> {
         self.directory.join(format!("{}.toml", self.name))
     }
 
-    /// Data of a volume that is being created or deleted.
+    /// The data of a volume that is being created or deleted.
     pub fn new_data(&self) -> PathBuf {
         self.directory.join(format!(".{}{NEW_DATA}", self.name))
     }
@@ -97,7 +97,7 @@ impl Files<'_> {
 
     /// Performs the steps in order, up to the first that fails.
     pub fn perform(&self, steps: &[Step], spec: &Spec, progress: &Progress) -> Result<(), (Step, StoreError)> {
-        // Before anything is allocated: that is what there was to choose from.
+        // Read before anything is allocated, for the error message.
         let free = file::free_bytes(self.directory);
         steps.iter().try_for_each(|&step| {
             self.step(step, spec, progress).map_err(|error| (step, self.explain(step, spec, free, error)))
@@ -107,12 +107,13 @@ impl Files<'_> {
     fn step(&self, step: Step, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let is_raw = spec.device.is_some();
         match step {
-            // A device is there before its volume and after it. A file of the volume's name would become its data.
+            // A raw device exists before and after its volume. With CreateData a file under the volume's name would
+            // become its data.
             CreateData if self.data().try_exists()? => Err(io::ErrorKind::AlreadyExists.into()),
             AllocateNew | SyncNew | Allocate | SyncData | PublishData | HideData if is_raw => Ok(()),
             CreateData => {
-                // A deletion that was cut off may have left both. Requests may still be on their way to that data: a
-                // new volume never has the same file.
+                // An interrupted deletion may have left both. The data is removed instead of reused, since requests to
+                // it may still be outstanding: a new volume never has the same file.
                 removed(fs::remove_file(self.new_data()))?;
                 removed(fs::remove_file(self.lost()))?;
                 if is_raw { Ok(()) } else { File::create_new(self.new_data()).map(drop) }
@@ -127,7 +128,7 @@ impl Files<'_> {
             SyncSpec => File::open(self.temporary())?.sync_all(),
             PublishSpec => fs::rename(self.temporary(), self.spec()),
             SyncNames => sync_parent(&self.spec()),
-            // A volume whose data is gone can be deleted, and so can one whose deletion was not finished.
+            // A volume whose data is missing can be deleted, and so can one whose deletion was interrupted.
             HideData => removed(fs::rename(self.data(), self.new_data())),
             RemoveSpec => removed(fs::remove_file(self.spec())),
             RemoveData => {
@@ -136,13 +137,14 @@ impl Files<'_> {
         }
     }
 
-    /// Extends the data file to what the specification says. What it has beyond the published specification (a growth
-    /// that was cut off, which may be allocated and not yet zero-written) was never a volume's: it goes first.
+    /// Extends the data file to the size in the specification. First truncates what it has beyond the published
+    /// specification: the rest of an interrupted growth, which never belonged to the volume and may be allocated but
+    /// not zero-written.
     fn allocate(&self, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let data = File::options().write(true).open(self.data())?;
         let before = self.published()?.map_or(0, |spec| spec.file_bytes());
         match data.metadata()?.len() {
-            // Whose it is cannot be known: perhaps a volume's whose specification was removed by hand.
+            // Its owner is unknown: it may belong to a volume whose specification was removed by hand.
             1.. if before == 0 => return Err(io::Error::other("there is data, and no specification")),
             longer if longer > before => data.set_len(before)?,
             _ => {}
@@ -150,7 +152,7 @@ impl Files<'_> {
         self.extend(&self.data(), before, spec, progress)
     }
 
-    /// Extends a file of `before` bytes to what the specification says.
+    /// Extends a file of `before` bytes to the size in the specification.
     fn extend(&self, path: &Path, before: u64, spec: &Spec, progress: &Progress) -> io::Result<()> {
         let (data, length) = (File::options().write(true).open(path)?, spec.file_bytes());
         if spec.allocation == Allocation::Sparse || spec.place.is_some() {
@@ -163,8 +165,8 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// The specification as it is on the disk; none before the volume is created. One that cannot be read or understood
-    /// is an error, never the absence of one.
+    /// The specification on the disk; `None` before the volume is created. One that cannot be read or parsed is an
+    /// error, never the absence of one.
     fn published(&self) -> io::Result<Option<Spec>> {
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, format!("its specification is wrong: {why}"));
         match fs::read_to_string(self.spec()) {
@@ -174,8 +176,8 @@ impl Files<'_> {
         }
     }
 
-    /// Refuses to go on from a specification that is not the one on the disk: what is based on another one, such as
-    /// where the data ends, may be wrong.
+    /// Fails unless the specification on the disk is the expected one. Otherwise values that follow from it, such as
+    /// the end of the data, may be wrong.
     fn check_published(&self, expected: &Spec) -> Result<(), StoreError> {
         match self.published() {
             Ok(Some(found)) if found == *expected => Ok(()),
@@ -202,7 +204,7 @@ impl Files<'_> {
         }
     }
 
-    /// Creates the volume, or nothing.
+    /// Creates the volume. If this fails, nothing remains.
     pub fn create(&self, spec: &Spec, progress: &Progress) -> Result<(), StoreError> {
         self.perform(CREATE, spec, progress).map_err(|(step, error)| {
             let undone = if step == CreateData { Ok(()) } else { self.undo_create(spec) };
@@ -213,14 +215,15 @@ impl Files<'_> {
         })
     }
 
-    /// Specification first: data without one is nobody's, and a specification without data is a volume that cannot be
-    /// used.
+    /// Removes the specification first: data without one belongs to no volume, whereas a specification without data is
+    /// a volume that cannot be used.
     fn undo_create(&self, spec: &Spec) -> io::Result<()> {
         removed(fs::remove_file(self.temporary()))?;
         removed(fs::remove_file(self.spec()))?;
         sync_parent(&self.spec())?;
         match fs::remove_file(self.new_data()) {
-            // Data that has left its temporary name has its own: only then is that file this volume's.
+            // If the temporary name is gone, the data has been renamed to its own name; only then is that file this
+            // volume's.
             Err(error) if error.kind() == io::ErrorKind::NotFound && spec.device.is_none() => {
                 removed(fs::remove_file(self.data()))
             }
@@ -228,8 +231,8 @@ impl Files<'_> {
         }
     }
 
-    /// Grows the volume, or leaves it as it is. What is served is `from`; if that is not what is on the disk, nothing
-    /// is done.
+    /// Grows the volume, or leaves it unchanged. Fails without any change if the specification on the disk is not
+    /// `from`, which is served.
     pub fn grow(&self, from: &Spec, to: &Spec, progress: &Progress) -> Result<(), StoreError> {
         self.check_published(from)?;
         self.perform(GROW, to, progress).map_err(|(_, error)| {
@@ -244,12 +247,12 @@ impl Files<'_> {
         })
     }
 
-    /// The note beside the data: see `loss.rs`.
+    /// The loss record next to the data: see `loss.rs`.
     pub fn lost(&self) -> PathBuf {
         self.directory.join(format!("{}.lost", self.name))
     }
 
-    /// Replaces the specification, or leaves it as it is.
+    /// Replaces the specification, or leaves it unchanged.
     pub fn change(&self, from: &Spec, to: &Spec) -> Result<(), StoreError> {
         self.perform(CHANGE, to, &Progress::default()).map_err(|(_, error)| {
             let _ = self.restore(from);
@@ -266,7 +269,8 @@ impl Files<'_> {
         super::identity::replace(&self.spec(), spec.to_toml().as_bytes())
     }
 
-    /// Deletes the volume, or leaves it as it is. Its data goes when nobody uses it any more ([`Files::discard`]).
+    /// Deletes the volume, or leaves it unchanged. Its data is removed later, when it is not in use
+    /// ([`Files::discard`]).
     pub fn unpublish(&self, spec: &Spec) -> Result<(), StoreError> {
         self.perform(UNPUBLISH, spec, &Progress::default()).map_err(|(_, error)| {
             match self.spec().try_exists() {
@@ -276,31 +280,31 @@ impl Files<'_> {
                     }
                     _ => error,
                 },
-                // It is deleted; perhaps not on the medium yet.
+                // It is deleted, but perhaps not durably.
                 _ => error,
             }
         })
     }
 
-    /// Removes the data of a volume that was deleted.
+    /// Removes the data of a deleted volume.
     pub fn discard(&self, spec: &Spec) -> Result<(), StoreError> {
         self.perform(DISCARD, spec, &Progress::default()).map_err(|(_, error)| error)
     }
 }
 
-/// Gives new data its name, unless another file has taken it.
+/// Renames new data to its own name, unless another file has this name.
 fn publish_data(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = ((CWD, from), (CWD, to));
     match renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
-        // The file system cannot rename this way; that nothing had the name was checked before.
+        // The file system does not support RENAME_NOREPLACE. That the name is free was checked before.
         Err(Errno::INVAL) if !to.1.try_exists()? => fs::rename(from.1, to.1),
         renamed => Ok(renamed?),
     }
 }
 
-/// Data under a hidden name, which creations and deletions that were cut off left in a directory of volumes, gets its
-/// own name if it has a specification, and is removed otherwise. What changes left of specifications is removed. True
-/// if something was done.
+/// Handles a file with a hidden temporary name in a directory of volumes. Data of an interrupted creation or deletion
+/// gets its own name if it has a specification, and is removed otherwise. A temporary specification is removed. Returns
+/// whether anything was done.
 pub fn recover(directory: &Path, file: &str) -> io::Result<bool> {
     let Some(rest) = file.strip_prefix('.').filter(|rest| rest.ends_with(".tmp")) else { return Ok(false) };
     let path = directory.join(file);
@@ -315,12 +319,12 @@ pub fn recover(directory: &Path, file: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What is not there need not be removed.
+/// Treats a missing file as removed.
 pub fn removed(result: io::Result<()>) -> io::Result<()> {
     result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Gives up when asked to.
+/// Fails if the operation was cancelled.
 pub fn check(progress: &Progress) -> io::Result<()> {
     if progress.cancelled.load(Ordering::Relaxed) { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Every crash point of create, grow, change and delete: perform the first steps, reopen, look.
+//! Every crash point of create, grow, change and delete: perform the first steps, reopen the disk, check what is there.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ fn name() -> Name {
     "db".parse().unwrap()
 }
 
-/// Performs the first `n` steps on a disk, with the volume `before` on it, and says what is found after a restart.
+/// Performs the first `n` steps on a disk that has the volume `before`. Returns what is found after a restart.
 fn cut_off(before: Option<&Spec>, steps: &[&[steps::Step]], n: usize, spec: &Spec) -> (Option<Spec>, usize) {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
@@ -52,7 +52,7 @@ fn a_creation_cut_off_leaves_no_volume() {
     }
 }
 
-/// Whatever an unfinished creation left, the same name can be created again; somebody else's file is not touched.
+/// After an interrupted creation the name can be used again. A file that is not the volume's is not touched.
 #[test]
 fn a_creation_cut_off_does_not_block_the_name() {
     for n in 0..6 {
@@ -61,7 +61,7 @@ fn a_creation_cut_off_does_not_block_the_name() {
         let files = Files { directory: &volumes, name: &name };
         let spec = Spec::new(1 << 20, None, Allocation::Whole);
         files.perform(&CREATE[..n], &spec, &Progress::default()).unwrap();
-        // With a restart in between, and without one.
+        // Both with a restart in between and without one.
         if n % 2 == 0 {
             disk(dir.path()).scan().unwrap();
         }
@@ -110,7 +110,7 @@ fn a_deletion_cut_off_leaves_the_volume_or_nothing() {
     }
 }
 
-/// The volume has its data, or the name is free: with a restart in between, and for a deletion that failed.
+/// The volume has its data, or the name is free: with a restart in between, and after a failed deletion.
 #[test]
 fn a_deletion_cut_off_keeps_all_of_the_data_or_frees_the_name() {
     for (n, restarts) in (0..=UNPUBLISH.len() + DISCARD.len()).flat_map(|n| [(n, false), (n, true)]) {
@@ -130,7 +130,7 @@ fn a_deletion_cut_off_keeps_all_of_the_data_or_frees_the_name() {
         if restarts {
             disk(dir.path()).scan().unwrap();
         } else {
-            // Deleting it again finishes the job.
+            // A second deletion completes the first one.
             files.unpublish(&spec).unwrap();
         }
         files.create(&spec, &Progress::default()).unwrap();
@@ -139,7 +139,7 @@ fn a_deletion_cut_off_keeps_all_of_the_data_or_frees_the_name() {
     }
 }
 
-/// A directory in the place of the specification cannot be removed as a file.
+/// A directory in place of the specification cannot be removed like a file.
 #[test]
 fn a_deletion_that_fails_leaves_the_volume() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn a_deletion_that_fails_leaves_the_volume() {
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 4096);
 }
 
-/// A change of the scheduling has read `disk.toml` when faults are cleared.
+/// Faults are cleared while a change of the scheduling has read `disk.toml` and not written it yet.
 #[test]
 fn changes_of_a_disk_do_not_undo_each_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,7 +170,7 @@ fn changes_of_a_disk_do_not_undo_each_other() {
                     store.forget_faults(&[fault]).unwrap();
                     cleared.send(()).unwrap();
                 });
-                // Time for an undoing to happen: if changes wait for each other, this one comes first.
+                // Wait long enough for a lost update to show: if changes are serialised, this one comes first.
                 let first = is_cleared.recv_timeout(std::time::Duration::from_millis(300));
                 assert!(first.is_err(), "both change it at a time");
                 known.scheduling.no_probe = true;
@@ -187,7 +187,7 @@ fn raw(size: u64) -> Spec {
     Spec { device: Some(device), ..Spec::new(size, None, Allocation::Whole) }
 }
 
-/// The device is there before and after; what changes is whether a volume has it.
+/// The device exists before and after; only whether a volume has it changes.
 #[test]
 fn a_change_of_a_raw_volume_cut_off_leaves_the_old_volume_or_the_new_one() {
     let (old, new) = (raw(1 << 20), raw(3 << 20));
@@ -205,7 +205,7 @@ fn a_change_of_a_raw_volume_cut_off_leaves_the_old_volume_or_the_new_one() {
     }
 }
 
-/// A file that nobody claims must not become a raw volume's, to be removed with it.
+/// A data file without a specification must not become a raw volume's data, to be removed with the volume.
 #[test]
 fn a_raw_volume_takes_no_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -230,7 +230,7 @@ fn a_raw_volume_takes_no_file() {
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
 }
 
-/// A volume on a simulated disk has its space on a drive that is not there.
+/// A volume on a simulated disk has space on the simulated drive; its file is sparse.
 #[test]
 fn a_volume_with_a_place_takes_no_space() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,7 +244,7 @@ fn a_volume_with_a_place_takes_no_space() {
     assert_eq!(store.scan().unwrap().volumes[&name], Ok(spec));
 }
 
-/// What fails leaves nothing behind: the data is larger than the file system takes.
+/// A failed creation leaves nothing behind: the data is larger than the file system supports.
 #[test]
 fn a_failed_creation_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -269,7 +269,7 @@ fn a_failed_growth_leaves_the_volume_as_it_was() {
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
 }
 
-/// Killed in the middle, it leaves a file that is longer than its specification says, and not all of it written.
+/// A growth that is killed halfway leaves a file that is longer than its specification says, and partly written.
 #[test]
 fn a_repeated_growth_finishes_what_was_cut_off() {
     let dir = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn a_repeated_growth_finishes_what_was_cut_off() {
     let old = Spec::new(1 << 20, None, Allocation::Full);
     let new = Spec { size: 3 << 20, ..old.clone() };
     files.create(&old, &Progress::default()).unwrap();
-    // More than half of the new part is zero-written; what follows is allocated, and was something else before.
+    // More than half of the new part is zero-written. The remainder is allocated, and held other data before.
     let data = File::options().read(true).write(true).open(files.data()).unwrap();
     data.write_all_at(&[7; 4096], 0).unwrap();
     data.set_len(3 << 20).unwrap();
@@ -292,8 +292,7 @@ fn a_repeated_growth_finishes_what_was_cut_off() {
     assert!(found[..4096].iter().all(|&byte| byte == 7) && found[1 << 20..].iter().all(|&byte| byte == 0));
 }
 
-/// What a volume has may not be guessed: where its data ends is what its specification says, and not the start of the
-/// file.
+/// The state of a volume is never guessed: its data ends where its specification says, not at the start of the file.
 #[test]
 fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -310,7 +309,7 @@ fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing(
         let error = files.grow(&old, &new, &Progress::default()).unwrap_err();
         assert_eq!(fs::read(files.spec()).ok(), before, "{what}");
         assert!(fs::read(files.data()).unwrap() == content, "{what}: the data of a live volume was changed");
-        // The step itself knows no better.
+        // The step itself must check this, too.
         files.perform(&GROW[..1], &new, &Progress::default()).ok();
         assert!(fs::read(files.data()).unwrap()[..4096] == content[..4096], "{what}: its data was cut off");
         File::options().write(true).open(files.data()).unwrap().set_len(1 << 20).unwrap();
@@ -323,7 +322,7 @@ fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing(
     assert!(refused("another size").contains("changed or removed"));
     fs::remove_file(files.spec()).unwrap();
     assert!(refused("none").contains("changed or removed"));
-    // A read error, as EIO and EMFILE are.
+    // A read error, like EIO or EMFILE.
     fs::create_dir(files.spec()).unwrap();
     assert!(
         files.grow(&old, &new, &Progress::default()).unwrap_err().to_string().contains("reading the specification")

@@ -1,4 +1,4 @@
-//! The server's certificate and the authorities of its clients, read again when a file changes.
+//! The server's certificate and the authorities of its clients. The files are read again when one changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -15,10 +15,10 @@ use x509_cert::der::Decode;
 
 use crate::config::{ClientCertificates, Tls};
 
-/// A certificate that expires sooner than this is told when it is read.
+/// A warning is logged when a certificate is read that expires within this time.
 const EXPIRY_NOTICE: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// What tells a file from its predecessor.
+/// Modification times and inodes, by which a change of the files is detected.
 type Stamp = Vec<Option<(SystemTime, u64)>>;
 
 /// See the module.
@@ -37,7 +37,7 @@ struct Files {
 }
 
 impl Certificates {
-    /// Reads them.
+    /// Reads the certificates.
     pub fn read(config: &Tls) -> anyhow::Result<Certificates> {
         let named = |key: &str, path: &Option<PathBuf>| {
             path.clone().ok_or_else(|| {
@@ -55,7 +55,7 @@ impl Certificates {
         Ok(Certificates { files, current })
     }
 
-    /// As the files are now. If they cannot be used, those before stay.
+    /// The certificates as they are now. If changed files cannot be used, the previous certificates stay in use.
     pub fn current(&self) -> Arc<ServerConfig> {
         let mut current = self.current.lock().expect("no one panics while holding it");
         let stamp = self.files.stamp();
@@ -65,7 +65,7 @@ impl Certificates {
                     info!(certificate = %self.files.certificate.display(), "the TLS certificates are read again");
                     current.1 = config;
                 }
-                // Told once for each change: certificate and key are replaced one after the other.
+                // Logged once for each change; certificate and key are usually replaced one after the other.
                 Err(error) => warn!("the changed TLS certificates cannot be used, the previous ones stay: {error:#}"),
             }
             current.0 = stamp;
@@ -107,7 +107,8 @@ impl Files {
         let mut config = builder
             .with_single_cert(chain, key)
             .with_context(|| format!("{} and {} do not go together", self.certificate.display(), self.key.display()))?;
-        // A resumed session would outlive a change of the authorities. NBD connections last: they gain nothing from it.
+        // A resumed session would survive a change of the authorities. NBD connections are long, so resumption gains
+        // nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
@@ -124,7 +125,7 @@ fn read_certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>
     Ok(found)
 }
 
-/// Clients refuse an expired certificate; the log says why before they do.
+/// Logs a warning about expiry: clients refuse an expired certificate.
 fn notice_expiry(path: &Path, certificate: &CertificateDer<'_>) {
     let Ok(parsed) = x509_cert::Certificate::from_der(certificate) else { return };
     let until = parsed.tbs_certificate.validity.not_after.to_unix_duration();

@@ -1,4 +1,4 @@
-//! Who a client certificate is for.
+//! The identity in a client certificate.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use crate::peer::Identity;
 
-/// What a certificate says about the client that showed it. The certificate was verified before.
+/// The identity in a certificate that was verified before.
 pub fn identity(certificate: &CertificateDer<'_>) -> Result<Identity, Error> {
     let certificate = Certificate::from_der(certificate)?.tbs_certificate;
     let found = certificate.get::<SubjectAltName>()?;
@@ -18,7 +18,7 @@ pub fn identity(certificate: &CertificateDer<'_>) -> Result<Identity, Error> {
     Ok(Identity::Certificate { subject: certificate.subject.to_string(), names })
 }
 
-/// Names of other kinds identify nobody.
+/// A subject alternative name as text; `None` for kinds that do not identify a client.
 fn text(name: &GeneralName) -> Option<String> {
     match name {
         GeneralName::DnsName(name) | GeneralName::Rfc822Name(name) | GeneralName::UniformResourceIdentifier(name) => {

@@ -1,15 +1,15 @@
-//! TLS for NBD, which ends before the disk's thread.
+//! TLS for NBD. It terminates before the disk's thread.
 //!
 //! ```text
 //!   client ──TLS──► pump ──socket pair──► disk thread
 //! ```
 //!
-//! A connection's handshakes run on a thread of their own: public-key operations delay neither the API nor the data of
-//! other connections. Then a task (`pump.rs`) on the TLS threads copies between the TLS stream and one end of a socket
-//! pair; the disk's thread has the other end, and does not know about TLS. The downside: two more copies, two more
-//! descriptors, and CPU time that is not part of the tenant's budget on the disk's thread. Instead at most
-//! [`threads_per_tenant`] tasks of a tenant run at the same time, so that its connections wait for each other, and not
-//! those of other tenants for them.
+//! TLS handshakes run on a thread of their own, so that public-key operations delay neither the API nor the data of
+//! other connections. Afterwards a task (`pump.rs`) on the TLS threads copies between the TLS stream and one end of a
+//! socket pair. The disk's thread has the other end and does not know about TLS. Downside: two more copies, two more
+//! descriptors, and CPU time that is not charged to the tenant on the disk's thread. Instead, at most
+//! [`threads_per_tenant`] tasks of a tenant run at the same time, so that a tenant's connections wait for each other
+//! rather than delay other tenants.
 
 mod certificates;
 mod identity;
@@ -29,14 +29,14 @@ pub use self::identity::identity;
 pub use self::pump::Pump;
 use crate::config;
 
-/// Threads that encrypt, at most: each does 1 to 2 GB/s, and the disks' threads need processors too.
+/// Threads that encrypt, at most: each does 1 to 2 GB/s, and the disks' threads need processors, too.
 const THREADS_MAX: usize = 4;
-/// Tasks that a thread runs before it looks at sockets again. With tokio's usual 61 tasks of some 50 µs each, a request
-/// of a quiet tenant would be noticed after 3 ms.
+/// Tasks that a thread runs before it polls sockets again. With tokio's default of 61 tasks of some 50 µs each, a
+/// request of another tenant would be noticed after 3 ms.
 const EVENT_INTERVAL: u32 = 4;
 
 fn threads() -> usize {
-    // At least two: one is left when one tenant has its one.
+    // At least two, so that one thread remains when a tenant uses its one.
     available_parallelism().map_or(2, |count| count.get().clamp(2, THREADS_MAX))
 }
 
@@ -45,20 +45,20 @@ pub fn threads_per_tenant() -> usize {
     threads() - 1
 }
 
-/// What listeners with TLS share.
+/// The state that all TLS listeners share.
 #[derive(Debug)]
 pub struct Tls {
     certificates: Certificates,
     handshakes: Handle,
     pumps: Handle,
-    /// Each pump that may have something to send has a clone; nobody gets one once the server ends.
+    /// Each pump that may have something to send has a clone. `None` when the server ends.
     busy: std::sync::Mutex<Option<mpsc::Sender<()>>>,
-    /// Ends when there are no clones any more.
+    /// Ends when no clone exists any more.
     idle: Mutex<mpsc::Receiver<()>>,
 }
 
 impl Tls {
-    /// Reads the certificates and starts the threads, which live as long as the process.
+    /// Reads the certificates and starts the threads, which run as long as the process.
     pub fn start(config: &config::Tls) -> anyhow::Result<Arc<Tls>> {
         let certificates = Certificates::read(config)?;
         let start = |name: &str, threads, begin: fn()| -> anyhow::Result<&'static Runtime> {
@@ -74,27 +74,27 @@ impl Tls {
         Ok(Arc::new(Tls { certificates, handshakes, pumps, busy, idle }))
     }
 
-    /// Accepts with the certificates as the files are now.
+    /// An acceptor with the certificates as the files are now.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.certificates.current())
     }
 
-    /// Runs a handshake.
+    /// Runs a handshake on its thread.
     pub fn spawn_handshake(&self, handshake: impl Future<Output = ()> + Send + 'static) {
         self.handshakes.spawn(handshake);
     }
 
-    /// The runtime of the pumps: their sockets belong to it.
+    /// The runtime of the pumps, with which their sockets are registered.
     pub fn pumps(&self) -> &Handle {
         &self.pumps
     }
 
-    /// For a pump, until it has nothing more to send.
+    /// A guard that a pump holds until it has nothing more to send.
     pub fn busy(&self) -> Option<mpsc::Sender<()>> {
         self.busy.lock().expect("no one panics while holding it").clone()
     }
 
-    /// Waits until everything that the disks' threads have answered is sent, once they have closed their connections.
+    /// Waits until all answers of the disks' threads are sent, after those have closed their connections.
     pub async fn finish(&self) {
         drop(self.busy.lock().expect("no one panics while holding it").take());
         self.idle.lock().await.recv().await;

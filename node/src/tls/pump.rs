@@ -1,18 +1,18 @@
-//! Copies between a client's TLS stream and the disk's thread, both ways, until both have nothing more to say.
+//! Copies between a client's TLS stream and the disk's thread, in both directions, until both have ended.
 //!
-//! Work is done in turns of bounded length, each under a permit of the tenant (see `mod.rs`). Nothing waits in a turn:
-//! a turn that finds nothing to do leaves its waker with the sockets. Memory for a connection: what its client has sent
-//! and the disk's thread does not take yet, and what is encrypted and the client does not take yet, at most a turn's
-//! bytes of each.
+//! Work is divided into turns of bounded length; each needs a permit of the tenant (see `mod.rs`). A turn does not
+//! block. If it finds nothing to do, its waker is registered with the sockets. Memory of a connection: bytes from the
+//! client that the disk's thread has not accepted yet, and encrypted bytes that the client has not accepted yet; of
+//! each at most the bytes of a turn.
 //!
-//! A client can make bytes expensive: a record of 27 bytes updates the keys, and rustls breaks the
-//! connection off only after 32 updates without data between them. So a turn ends when it has taken its time, too, and
-//! keeps what it has not decrypted for the next one.
+//! A client can make bytes expensive: a record of 27 bytes updates the keys, and rustls closes the connection only
+//! after 32 updates without data between them. Therefore the time of a turn is limited, too. What is not decrypted in
+//! it is kept for the next one.
 //!
-//! Ends: a client that ends its side (TLS close_notify, or FIN) ends the requests; the disk's thread answers as it
-//! would any other client and closes. What it has sent is then encrypted and sent whole, followed by close_notify and
-//! FIN; the client has a moment to read them before the socket is closed. A client that breaks off is disconnected at
-//! once.
+//! End of a connection: if the client ends its side (TLS close_notify, or FIN), this ends the requests. The disk's
+//! thread completes them and closes. Its remaining replies are encrypted and sent, followed by close_notify and FIN,
+//! and the client has some time to read them before the socket is closed. A client that breaks the connection is
+//! disconnected at once.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -32,18 +32,18 @@ use tokio::time::{Instant, timeout};
 
 /// Bytes that a turn moves in each direction: four TLS records, some 50 µs.
 const TURN_BYTES: usize = 64 << 10;
-/// A turn that has decrypted for so long decrypts no more: several times what its bytes usually take. It is looked at
-/// after each 4 KiB, of which rustls makes at most some 150 records.
+/// A turn stops decrypting after this time, which is several times what its bytes usually take. The time is checked
+/// after each 4 KiB, which rustls splits into at most some 150 records.
 const DECRYPTING_MAX: Duration = Duration::from_micros(200);
-/// While the client does not read, whether the disk's thread has closed is looked up this often.
+/// While the client does not read, the interval of checks whether the disk's thread has closed.
 const HANGUP_CHECK: Duration = Duration::from_secs(1);
-/// How long a client may take nothing of its last replies, as on the disk's thread.
+/// How long a client may accept none of its last replies; the same as on the disk's thread.
 const FINISH_PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes that are read and thrown away after the last reply: a request of the longest payload, twice.
+/// Bytes that are read and discarded after the last reply: twice a request of the longest payload.
 const LINGER_BYTES: u64 = 64 << 20;
 
 thread_local! {
-    /// Bytes on their way, within a turn.
+    /// The buffer of a turn.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; TURN_BYTES]);
 }
 
@@ -53,9 +53,9 @@ pub struct Pump<S> {
     client: S,
     tls: ServerConnection,
     disk: UnixStream,
-    /// Received, and left to the next turn; seldom anything.
+    /// Received, and kept for the next turn; usually empty.
     received: Vec<u8>,
-    /// Decrypted, and not yet taken by the disk's thread.
+    /// Decrypted, and not yet accepted by the disk's thread.
     requests: Vec<u8>,
     requests_taken: usize,
     requests_end: RequestsEnd,
@@ -65,32 +65,32 @@ pub struct Pump<S> {
     written: u64,
 }
 
-/// How far the end of the requests is.
+/// The progress of ending the requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RequestsEnd {
-    /// More may come.
+    /// More requests may come.
     Open,
-    /// The client has sent its last; the disk's thread is told after it.
+    /// The client has ended its side; the disk's thread is told after the last request.
     Received,
-    /// The disk's thread knows, or does not care any more.
+    /// The disk's thread was told, or has closed.
     Told,
 }
 
-/// What became of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Turn {
-    /// Something was moved: there may be more.
+    /// Bytes were moved; there may be more.
     Moved,
     /// Nothing can be moved until a socket wakes the task.
     Blocked,
-    /// Everything is said, in both directions.
+    /// Both directions have ended.
     Over,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
-    /// A pump between a client whose TLS handshake is done and the other end of the disk thread's socket.
+    /// A pump between a client whose TLS handshake is complete and the other end of the disk thread's socket.
     pub fn new(client: S, mut tls: ServerConnection, disk: UnixStream) -> io::Result<Pump<S>> {
-        // A turn encrypts only when everything before is sent: this is the bound.
+        // No limit is needed: a turn encrypts only when everything before was sent.
         tls.set_buffer_limit(None);
         let (received, requests, requests_end) = (Vec::new(), Vec::new(), RequestsEnd::Open);
         let mut pump = Pump {
@@ -104,23 +104,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             replies_ended: false,
             written: 0,
         };
-        // What came behind the handshake.
+        // Bytes that the client has sent after the handshake.
         pump.take_decrypted()?;
         Ok(pump)
     }
 
-    /// Pumps to the end. `sent` is dropped when everything that the client is to get is sent. An error says that the
-    /// client broke the TLS protocol.
+    /// Runs the pump to its end. `sent` is dropped when everything for the client was sent. An error means that the
+    /// client violated the TLS protocol.
     pub async fn run<T>(mut self, gate: Arc<Semaphore>, sent: T) -> io::Result<()> {
         let result = self.pump(&gate).await;
         if let Err(error) = &result {
-            // The alert, if there is one; the client may be gone.
+            // Sends an alert, if there is one; the client may have disconnected.
             let _ = poll_fn(|cx| Poll::Ready(self.send(cx))).await;
             return if error.kind() == ErrorKind::InvalidData { result } else { Ok(()) };
         }
         drop((self.disk, sent));
         if self.client.shutdown().await.is_ok() {
-            // Closing with unread bytes would reset the connection, and take the last replies back.
+            // Closing with unread bytes would reset the connection, and the last replies would be lost.
             let mut rest = self.client.take(LINGER_BYTES);
             let discard = async { while matches!(rest.read_buf(&mut Vec::with_capacity(4096)).await, Ok(1..)) {} };
             let _ = timeout(FINISH_PATIENCE, discard).await;
@@ -144,7 +144,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                 Turn::Moved => tokio::task::yield_now().await,
                 Turn::Blocked if !self.tls.wants_write() => woken().await,
                 Turn::Blocked => {
-                    // The replies are not read, so neither is the end that follows them.
+                    // The client does not read its replies, so the end of the replies is not noticed without this
+                    // check.
                     let _ = timeout(HANGUP_CHECK, woken()).await;
                     let now = Instant::now();
                     if self.written != progress.0 {
@@ -169,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         })
     }
 
-    /// From the client to the disk's thread.
+    /// Moves bytes from the client to the disk's thread.
     fn move_requests(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> io::Result<Turn> {
         if !self.pass_on(cx) || self.requests_end != RequestsEnd::Open || self.replies_ended {
             return Ok(Turn::Blocked);
@@ -193,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(Turn::Moved)
     }
 
-    /// Decrypts for a turn's time, and keeps the rest.
+    /// Decrypts within the time limit of a turn, and keeps the remaining bytes.
     fn decrypt(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let started = Instant::now();
         while !bytes.is_empty() && self.requests_end == RequestsEnd::Open {
@@ -220,14 +221,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(())
     }
 
-    /// Gives the disk's thread what is decrypted; whether it took everything.
+    /// Passes decrypted bytes to the disk's thread. Returns whether it accepted all.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
         while self.requests_taken < self.requests.len() {
             match Pin::new(&mut self.disk).poll_write(cx, &self.requests[self.requests_taken..]) {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(bytes)) => self.requests_taken += bytes,
                 Poll::Ready(Err(_)) => {
-                    // It has closed: what it has sent before is still to be delivered.
+                    // It has closed. What it sent before is still delivered.
                     self.requests_end = RequestsEnd::Told;
                     break;
                 }
@@ -236,14 +237,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         self.requests.clear();
         self.requests_taken = 0;
         if self.requests_end == RequestsEnd::Received {
-            // Of a Unix socket it is done at once.
+            // On a Unix socket this completes at once.
             let _ = Pin::new(&mut self.disk).poll_shutdown(cx);
             self.requests_end = RequestsEnd::Told;
         }
         true
     }
 
-    /// From the disk's thread to the client.
+    /// Moves bytes from the disk's thread to the client.
     fn move_replies(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> io::Result<Turn> {
         if !self.send(cx)? {
             return Ok(Turn::Blocked);
@@ -254,7 +255,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         let mut buffer = ReadBuf::new(scratch);
         match Pin::new(&mut self.disk).poll_read(cx, &mut buffer) {
             Poll::Pending => return Ok(Turn::Blocked),
-            // It closed without having read all requests; what it had sent was read before.
+            // It has closed without reading all requests. What it sent before has been read.
             Poll::Ready(Err(error)) if error.kind() == ErrorKind::ConnectionReset => {}
             Poll::Ready(received) => received?,
         }
@@ -269,7 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
         Ok(Turn::Moved)
     }
 
-    /// Sends what is encrypted; whether the client took everything.
+    /// Sends encrypted bytes. Returns whether the client accepted all.
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Polled { socket: &mut self.client, cx }) {
@@ -283,20 +284,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
     }
 }
 
-/// Ready when the task is woken after the first poll.
+/// Completes when the task is woken after the first poll.
 async fn woken() {
     let mut polled = false;
     poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// Whether the other end is closed, although there may be bytes to read.
+/// Whether the other end is closed, even if there are bytes to read.
 fn is_hung_up(socket: &UnixStream) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::empty())];
     let found = rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
     found.is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// A socket as rustls writes to it: without waiting.
+/// Adapts a socket for rustls, which writes without waiting.
 struct Polled<'a, 'b, S> {
     socket: &'a mut S,
     cx: &'a mut Context<'b>,

@@ -1,9 +1,9 @@
-//! Slices of the processor for threads whose turns are short.
+//! Short time slices of the processor for threads that run briefly.
 //!
-//! Where there are fewer processors than busy threads, a thread that wakes waits until the running one has used its
-//! slice up, 3 ms and more; a request over TLS wakes a pump twice. Since Linux 6.12 a thread may ask for shorter
-//! slices: it is then run at once when it wakes, as long as it has had no more than its part of the processor. Older
-//! kernels ignore the wish.
+//! With fewer processors than busy threads, a thread that wakes waits until the running one has used up its slice of 3
+//! ms or more, and a request over TLS wakes a pump twice. Since Linux 6.12 a thread may request shorter slices. It is
+//! then run at once when it wakes, unless it has had more than its part of the processor. Older kernels ignore the
+//! request.
 
 /// The shortest slice that the kernel grants, nanoseconds: two turns of a pump.
 const SLICE_NS: u64 = 100_000;
@@ -21,7 +21,7 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Gives the calling thread short slices. Its priority stays what it is.
+/// Requests short slices for the calling thread, at unchanged priority.
 pub fn shorten() {
     if let Err(error) = set(SLICE_NS) {
         tracing::debug!(%error, "TLS is slower where other threads want the processor too");
@@ -29,12 +29,13 @@ pub fn shorten() {
 }
 
 fn set(slice_ns: u64) -> std::io::Result<()> {
-    // SAFETY: reads a number of this thread. An error, -1, is a nice value too; for the caller itself there is none.
+    // SAFETY: reads a number of this thread. The error value, -1, is a valid nice value, too; this call cannot fail for
+    // the calling thread.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let policy = libc::SCHED_OTHER as u32;
     let size = size_of::<SchedAttr>() as u32;
     let attr = SchedAttr { size, policy, flags: 0, nice, priority: 0, runtime: slice_ns, deadline: 0, period: 0 };
-    // SAFETY: a setting of this thread, from a structure that lives and says how long it is.
+    // SAFETY: a setting of this thread, from a live structure that includes its length.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
@@ -53,7 +54,7 @@ mod tests {
             set(SLICE_NS).expect("a thread may set this of itself");
             // SAFETY: reads a number.
             assert_eq!(unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }, 5);
-            // Kernels that tell of slices tell of this one; older ones take the wish and do nothing.
+            // Kernels that support slices show this one; older ones accept the request and ignore it.
             let told = match std::fs::read_to_string("/proc/thread-self/sched") {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
                 told => told.expect("the kernel tells of this thread"),

@@ -1,4 +1,4 @@
-//! Mixes in which tenants live from their cache.
+//! Mixes in which tenants depend on their cache.
 
 use engine::units::SECOND;
 use sim::load::{Pace, Place, Stream};
@@ -68,13 +68,13 @@ fn closed(depth: u32) -> Pace {
     Pace::Closed { depth, think_ns: 0 }
 }
 
-/// Reads of 64 KiB one after the other.
+/// Sequential reads of 64 KiB.
 pub(super) fn scan() -> Stream {
     let place = Place::Sequential;
     Stream { place, area_bytes: u64::MAX, sizes: vec![(1, 64 << 10)], align_bytes: 64 << 10, ..Stream::default() }
 }
 
-/// Within so many bytes from the volume's beginning, and anywhere behind them.
+/// Requests to the first `hot_bytes` of the volume, and to anywhere behind them.
 fn knee(place: Place, hot_bytes: u64, hot_percent: u64, request_bytes: u64) -> Vec<(u64, Stream)> {
     let stream = Stream { sizes: vec![(1, request_bytes)], align_bytes: request_bytes, ..Stream::default() };
     let hot = Stream { place, area_bytes: hot_bytes, ..stream.clone() };
@@ -99,7 +99,7 @@ fn updates() -> Load {
     mixture(knee(Place::Zipf { exponent: 0.9 }, 16 << 20, 70, 8 << 10), true, 10)
 }
 
-/// Two scans, one in each half of any volume that is an eighth of a disk, and random reads.
+/// Two scans, one in each half of a volume that is an eighth of a disk, and random reads.
 pub(super) fn scans() -> Load {
     let sizes = vec![(1, 128 << 10)];
     let first = Stream { sizes, align_bytes: 128 << 10, pace: closed(2), ..scan() };

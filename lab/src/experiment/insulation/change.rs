@@ -1,4 +1,4 @@
-//! A tenant that changes, and what its neighbours notice.
+//! A tenant whose load changes, and the effect on its neighbours.
 
 use engine::control::CacheSpec;
 use engine::units::Nanos;
@@ -30,7 +30,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const R: f64 = 0.9;
-/// Those that do not change.
+/// The tenants that do not change.
 const NEIGHBOURS: [usize; 2] = [0, 2];
 
 fn within(hot_bytes: u64) -> Mixture {
@@ -45,7 +45,7 @@ fn only(stream: Stream) -> Mixture {
     Mixture { parts: vec![(1, stream)], warm_bytes: 0, updates: false, pace }
 }
 
-/// What changes: its name, with the change, and as it is after it.
+/// The changes: name, the load with the change, and the load after it.
 fn changes(at_ns: Nanos) -> Vec<(&'static str, Load, Load)> {
     let place = Place::Sequential;
     let mixtures = [
@@ -60,7 +60,7 @@ fn changes(at_ns: Nanos) -> Vec<(&'static str, Load, Load)> {
     changes
 }
 
-/// A mix in which this is what the third tenant does.
+/// A mix with this load as its third tenant.
 fn mix(load: &Load) -> Mix {
     let actors = vec![
         Actor::new("stream", (1, 3), cached::scan()),
@@ -70,7 +70,7 @@ fn mix(load: &Load) -> Mix {
     Mix::cached(128 << 20, actors)
 }
 
-/// What happened with one seed: the neighbours alone, with the change, and as if it had been so from the beginning.
+/// The runs of one seed: the neighbours alone, with the change, and with the new load from the beginning.
 struct Paired {
     alone: Vec<Run>,
     changed: Run,
@@ -78,9 +78,10 @@ struct Paired {
 }
 
 impl Paired {
-    /// How much more, or less, a neighbour got in ten rounds after the change than it did without one, as a part: the
-    /// mean of those that begin within a round from the change. Ten rounds hold ten slices of a tenant, or nine, or
-    /// eleven, by where they begin: of one such window that alone would be a step of a tenth.
+    /// The change of a neighbour's throughput in the ten rounds after the change, compared with the run without a
+    /// change, as a fraction. It is the mean over windows that begin within a round after the change: a window of ten
+    /// rounds contains nine, ten or eleven slices of a tenant, depending on where it begins, so a single window would
+    /// show a step of a tenth.
     fn step(&self, actor: &Actor, at: usize, change_bin: usize) -> f64 {
         let all = windows(actor, &self.alone[usize::from(at > 0)], &self.changed, at, 0.0);
         let width = all.first().map_or(1, |(window, _)| window.len());
@@ -93,7 +94,7 @@ impl Paired {
 fn run(context: &Context) -> Result<Outcome, String> {
     let (mut claims, mut data, mut groups) = (Vec::new(), Map::new(), Vec::new());
     let stands = stands(context, &mix(&random(16).into()))?;
-    // Curves of the mixes hardly differ from disk to disk.
+    // The curves of the mixes are almost the same on every disk.
     let volume_bytes = stands[0].place(0, 3)?.1;
     let sizes = context.parallel(&changes(0), |(_, _, after)| {
         let after = mix(after);

@@ -1,6 +1,6 @@
-//! Disks without heads: what tenants keep of a third each, where slices are not needed.
+//! Devices without heads: what each tenant keeps of a third, where slices are not needed.
 //!
-//! What requests cost is found as users find it: by the probe, on the very disk.
+//! The costs of requests are measured as users measure them, by the probe on the same device.
 
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{BUDGET_NS, Options, Profile};
@@ -14,7 +14,7 @@ use super::super::stand::{Rate, Run, Stand, random};
 use super::super::{Bound, Claim, Context, Experiment, Outcome, Picture};
 use super::{Actor, live, surely};
 
-/// Flash, and a volume behind a token bucket.
+/// Flash, and a volume limited by a token bucket.
 const DISKS: &[&str] = &["flash", "throttled"];
 const R: f64 = 0.9;
 const PAPER: &str = "BFQ's documentation: no solution gives both strong guarantees and optimal throughput on devices \
@@ -70,7 +70,7 @@ fn long_reads() -> Stream {
     Stream { place: Place::Sequential, area_bytes: u64::MAX, sizes, pace, ..Stream::default() }
 }
 
-/// What the probe says of a disk.
+/// The stand with the results of a probe.
 fn stand(disk: &'static str, quick: bool) -> Result<Stand, String> {
     let mut stand = Stand::new(disk, quick);
     let mut profile = Profile::default();
@@ -82,12 +82,12 @@ fn stand(disk: &'static str, quick: bool) -> Result<Stand, String> {
     stand.prices =
         Prices::of(&profile).ok_or_else(|| format!("{disk}: its profile does not say what requests cost"))?;
     (stand.policy, stand.insulation_permille) = (Kind::Insulated, (R * 1000.0) as u32);
-    // What is in the drive's own buffer has to settle.
+    // The content of the drive's own buffer has to settle.
     stand.warm_up_ns = 2 * SECOND;
     Ok(stand)
 }
 
-/// One seed: each alone, then all together insulated, then without policy.
+/// The runs of one seed: each tenant alone, all together insulated, and all together under `none`.
 struct Seed {
     alone: Vec<Rate>,
     together: Run,

@@ -1,4 +1,4 @@
-//! What the runs of a mix say: claims, figures of every tenant, pictures.
+//! The evaluation of a mix's runs: claims, figures of each tenant, pictures.
 
 use engine::control::VolumeStats;
 use engine::disk::policy::TenantPlan;
@@ -10,14 +10,14 @@ use super::super::{Bound, Claim, Context, Outcome, Picture};
 use super::play::{Played, Seed, decided, in_time, kept, lost, play, windows};
 use super::{Actor, Mix, Sizes, live, short, stage, surely};
 
-/// Part of R that a window of ten rounds may miss.
+/// How much less than R a window of ten rounds may have.
 pub const WINDOW_SLACK: f64 = 0.08;
 
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The least; what is not a number is less than anything, so that it is seen.
+/// The minimum. NaN counts as lower than anything, so that it is not overlooked.
 pub fn least(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::INFINITY, |least, value| if value >= least { least } else { value })
 }
@@ -26,13 +26,13 @@ pub fn most(values: impl IntoIterator<Item = f64>) -> f64 {
     -least(values.into_iter().map(|value| -value))
 }
 
-/// The part of windows of ten rounds in which a tenant keeps at least `least`.
+/// The fraction of windows of ten rounds in which a tenant keeps at least `least`.
 pub fn good_windows(actor: &Actor, alone: &Run, run: &Run, at: usize, least: f64) -> f64 {
     let windows = windows(actor, alone, run, at, least);
     windows.iter().filter(|(_, good)| *good).count() as f64 / windows.len() as f64
 }
 
-/// One tenant of a mix, what it did on one disk.
+/// The runs of one tenant of a mix on one disk.
 struct Tenant<'a> {
     at: usize,
     actor: &'a Actor,
@@ -40,7 +40,7 @@ struct Tenant<'a> {
 }
 
 impl Tenant<'_> {
-    /// A figure of each seed: of (alone at one R, everything).
+    /// A figure for each seed, computed from the run alone (at one R) and all runs of the seed.
     fn of(&self, which: usize, what: impl Fn(&Run, &Seed) -> f64) -> Vec<f64> {
         self.seeds.iter().map(|seed| what(&seed.alone[self.at][which], seed)).collect()
     }
@@ -62,8 +62,8 @@ impl Tenant<'_> {
         self.of(which, |_, seed| live(&seed.insulated[which], self.at, self.actor.share()).0)
     }
 
-    /// How far the R that the server names is from what is kept, if it says, with most seeds, that slices would have to
-    /// be longer than the longest round allows.
+    /// The difference between the R that the server reports and the R that is kept, if with most seeds the server
+    /// reports that slices would have to be longer than the longest round allows.
     fn named_off(&self, which: usize, keep: f64) -> Option<f64> {
         let plans = self.of_plans(which);
         let is_short = |plan: &&TenantPlan| {
@@ -80,20 +80,20 @@ impl Tenant<'_> {
         self.seeds.iter().map(plan).collect()
     }
 
-    /// Whether it was promised R: by the experiment, or by the server with most seeds.
+    /// Whether the tenant was promised R: by the experiment, or by the server with most seeds.
     fn is_promised(&self, mix: &Mix, which: usize) -> bool {
         mix.sizes != Sizes::Decided || 2 * self.kept_if_admitted(which).count() > self.seeds.len()
     }
 
-    /// What it keeps with those seeds with which the server admitted it.
+    /// What the tenant keeps with the seeds with which the server admitted it.
     fn kept_if_admitted(&self, which: usize) -> impl Iterator<Item = f64> {
         let is_admitted =
             move |seed: &Seed| decided(&seed.insulated[which], self.at).is_some_and(|(admitted, _)| admitted);
         self.seeds.iter().zip(self.kept(which)).filter(move |(seed, _)| is_admitted(seed)).map(|(_, kept)| kept)
     }
 
-    /// How far what the server named is from what is kept, on average. What it did not know when counting began is off
-    /// by 1.
+    /// The mean difference between the R that the server reported and the R that is kept. It is 1 for a seed without a
+    /// report when counting began.
     fn said_off(&self, which: usize) -> f64 {
         let said = self.seeds.iter().map(|seed| decided(&seed.insulated[which], self.at));
         let off = said.zip(self.kept(which)).map(|(said, kept)| said.map_or(1.0, |(_, named)| (named - kept).abs()));
@@ -109,12 +109,12 @@ fn tenants<'a>(mix: &'a Mix, played: &'a Played) -> Vec<Tenant<'a>> {
     mix.actors.iter().enumerate().map(|(at, actor)| Tenant { at, actor, seeds: &played.seeds }).collect()
 }
 
-/// R, as it is asked for.
+/// The values of R of a mix, as fractions.
 fn parts(mix: &Mix) -> impl Iterator<Item = (usize, f64)> {
     mix.keep.iter().map(|&keep| f64::from(keep) / 1000.0).enumerate()
 }
 
-/// Runs a mix, and says of each tenant on each disk what it keeps.
+/// Runs a mix, and judges what each tenant keeps on each disk.
 pub fn insulate(context: &Context, mix: &Mix) -> Result<Outcome, String> {
     if let Some(to) = &context.stage {
         return stage::write(context, mix, to);
@@ -128,7 +128,7 @@ pub fn insulate(context: &Context, mix: &Mix) -> Result<Outcome, String> {
     Ok(Outcome { claims, data: Value::Object(data), pictures: pictures(mix, &all)?, ..Outcome::default() })
 }
 
-/// The claims of one disk at one R.
+/// The claims for one disk at one R.
 fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     let tenants = tenants(mix, played);
     let name = |what: &str| format!("{}, R = {keep}, {what}", played.disk);
@@ -151,7 +151,7 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
             Claim::new(name(&what), tenant.said_off(which), Bound::AtMost(0.03))
         };
         claims.extend(refused.iter().map(off));
-        // Nobody is refused who could be admitted.
+        // No tenant is refused that could be admitted.
         let could = &possible.tenants[which];
         let admitted = promised.iter().filter(|tenant| could.contains(&tenant.at)).count();
         let what = format!("admitted of those, of {}, whose needs fit by exact curves", tenants.len());
@@ -176,12 +176,12 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
         let worst = tenants.iter().flat_map(|tenant| tenant.kept_if_admitted(which)).reduce(|a, b| least([a, b]));
         claims.extend(worst.map(|worst| Claim::new(what, worst, Bound::AtLeast(keep))));
     } else if played.partitions.is_none() {
-        // Nothing is claimed where nobody's round is too short.
+        // No claim is made if no tenant's round is too short.
         let off = tenants.iter().filter_map(|tenant| tenant.named_off(which, keep)).reduce(|a, b| most([a, b]));
         let what = "where the longest round is too short for that: the R that is named is off by";
         claims.extend(off.map(|off| Claim::new(name(what), off, Bound::AtMost(0.03))));
     }
-    // R = R_time x R_cache: what the partitions cost already cannot be lost in time.
+    // R = R_time x R_cache: what is lost by the partitions must not be lost in time as well.
     let of_time = keep / played.partitions.as_ref().map_or(1.0, |(_, keep)| *keep);
     let allowed = ((1.0 - of_time).max(0.0) * 1000.0).round() / 1000.0;
     let lost = mean(&played.seeds.iter().map(|seed| lost(&seed.insulated[which])).collect::<Vec<_>>());
@@ -192,7 +192,7 @@ fn judge(mix: &Mix, played: &Played, which: usize, keep: f64) -> Vec<Claim> {
     claims
 }
 
-/// The part of the blocks that were read while it counted that came from the disk because somebody waited for them.
+/// The fraction of the blocks read while counting that a client had to wait for the disk for.
 fn missed(run: &Run, at: usize) -> f64 {
     let of = |blocks: &dyn Fn(&VolumeStats) -> u64| {
         let [before, after] = [&run.before, &run.after].map(|snapshot| blocks(&snapshot.volumes[at]) as f64);
@@ -202,7 +202,7 @@ fn missed(run: &Run, at: usize) -> f64 {
     missed / (missed + of(&|volume| volume.hit_blocks) + of(&|volume| volume.prefetched_blocks))
 }
 
-/// Everything of one disk.
+/// All figures of one disk.
 fn figures(mix: &Mix, played: &Played) -> Value {
     let of_tenant = |tenant: &Tenant<'_>| {
         let (at, seeds) = (tenant.at, tenant.seeds);
@@ -243,7 +243,7 @@ fn figures(mix: &Mix, played: &Played) -> Value {
     })
 }
 
-/// What all tenants do together, in parts of what each does alone: insulated, under `none`.
+/// The sum over tenants of what each does, relative to what it does alone: insulated, and under `none`.
 fn totals(mix: &Mix, played: &Played) -> (f64, f64) {
     let tenants = tenants(mix, played);
     let sum = |kept: &dyn Fn(&Tenant<'_>) -> Vec<f64>| -> f64 {
@@ -252,7 +252,7 @@ fn totals(mix: &Mix, played: &Played) -> (f64, f64) {
     (sum(&|tenant| tenant.kept(0)), sum(&|tenant| tenant.kept_bare()))
 }
 
-/// What each keeps, and how long answers take: one picture for all disks, or where tenants are many one for each.
+/// Pictures of insulation and latency: one for all disks, or one per disk if there are many tenants.
 fn pictures(mix: &Mix, all: &[Played]) -> Result<Vec<Picture>, String> {
     let few = mix.actors.len() <= 2;
     let mut pictures = Vec::new();

@@ -1,4 +1,4 @@
-//! Mixes that ask for more than there is: what the server says, and whether that is so.
+//! Mixes that request more than is possible: what the server reports, and whether it is true.
 
 use engine::units::{MILLISECOND, SECOND};
 use serde_json::{Map, Value, json};
@@ -20,7 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The longest round.
+/// The maximum round.
 const ROUND: u64 = 600 * MILLISECOND;
 
 fn run(context: &Context) -> Result<Outcome, String> {

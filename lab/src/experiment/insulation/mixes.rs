@@ -1,4 +1,4 @@
-//! The mixes.
+//! Mixes of tenants that do not depend on their cache.
 
 use super::super::stand::{random, stream};
 use super::super::{Context, Experiment, Outcome};

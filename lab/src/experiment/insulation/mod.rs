@@ -1,12 +1,12 @@
-//! What insulation keeps: the mixes of Argon's evaluation and ours, under the policy `insulated` and, beside it,
+//! Insulation: the mixes of Argon's evaluation and ours, under the policy `insulated` and, for comparison, under
 //! `none`.
 //!
-//! Each tenant of a mix is run alone (the whole cache, the whole disk, the same server), then all together. What counts
-//! is throughput together / (share x throughput alone): its insulation, at least R.
+//! Each tenant of a mix is run alone (with the whole cache, the whole disk, and the same server), then all together.
+//! Its insulation is throughput together / (share x throughput alone), which must be at least R.
 //!
 //! ```text
-//!   Mix ──► play: each alone, all together at each R, all together under `none` ──► judge: claims, pictures
-//!            ▲ partitions: how much cache each gets
+//! Mix ──► play: each alone, all together at each R, all together under `none` ──► judge: claims, pictures
+//!          ▲ partitions: how much cache each gets
 //! ```
 
 pub mod cached;
@@ -31,12 +31,12 @@ use super::stand::Run;
 
 /// Disks with heads of three generations.
 const DISKS: &[&str] = &["cheetah-15k5", "barracuda-7200.9", "nearline"];
-/// R, in thousandths: what is asked of all mixes.
+/// The values of R, in thousandths, for all mixes.
 const KEEP: &[u32] = &[900, 800];
-/// And of those in which the cache plays no part.
+/// The values of R for mixes in which the cache has no effect.
 const KEEP_UNCACHED: &[u32] = &[900, 800, 950];
 
-/// Experiments that are one mix, and can be written down for a real server.
+/// Experiments that consist of one mix, which can be written for a real server.
 pub const MIXES: &[&Experiment] = &[
     &mixes::STREAMS,
     &mixes::STREAM_RANDOM,
@@ -53,7 +53,7 @@ pub const MIXES: &[&Experiment] = &[
 /// A tenant of a mix.
 pub struct Actor {
     pub name: String,
-    /// Of how many parts, how many are its own.
+    /// Its share, as numerator and denominator.
     pub share: (u64, u64),
     pub load: Load,
 }
@@ -77,32 +77,32 @@ impl Actor {
     }
 }
 
-/// Who says how large partitions are.
+/// How the sizes of partitions are determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sizes {
-    /// Nobody: they are even.
+    /// All partitions are equal.
     Even,
-    /// The experiment, by exact curves.
+    /// By the experiment, from exact curves.
     Stated,
-    /// The server, by what it learns in trials.
+    /// By the server, from what it learns in trials.
     Decided,
 }
 
-/// A mix with what it needs.
+/// A mix and its parameters.
 pub struct Mix {
     pub actors: Vec<Actor>,
     pub memory: u64,
     pub warm_up_ns: Nanos,
-    /// In full; quick runs count a third of it.
+    /// The counted time of a full run; a quick run counts a third of it.
     pub counted_ns: Nanos,
-    /// R, in thousandths.
+    /// The values of R, in thousandths.
     pub keep: &'static [u32],
     pub sizes: Sizes,
     pub round_max_ns: Nanos,
 }
 
 impl Mix {
-    /// 5 s to warm up, 60 s counted, 64 MiB, even partitions.
+    /// 5 s of warm-up, 60 s counted, 64 MiB, equal partitions.
     fn uncached(actors: Vec<Actor>) -> Mix {
         let (warm_up_ns, counted_ns) = (5 * SECOND, 60 * SECOND);
         Mix {
@@ -116,13 +116,13 @@ impl Mix {
         }
     }
 
-    /// 10 s to warm up, 60 s counted, partitions by curves.
+    /// 10 s of warm-up, 60 s counted, partitions by curves.
     fn cached(memory: u64, actors: Vec<Actor>) -> Mix {
         let (warm_up_ns, counted_ns) = (10 * SECOND, 60 * SECOND);
         Mix { actors, memory, warm_up_ns, counted_ns, keep: KEEP, sizes: Sizes::Stated, round_max_ns: 2 * SECOND }
     }
 
-    /// The size of a tenant's partition, if the server does not decide it: even, or what was found for it.
+    /// The size of a tenant's partition, unless the server decides it: equal, or as found from curves.
     fn cache_bytes(&self, at: usize, found: Option<&[u64]>) -> Option<u64> {
         (self.sizes != Sizes::Decided).then(|| found.map_or(self.memory / self.actors.len() as u64, |sizes| sizes[at]))
     }
@@ -130,7 +130,7 @@ impl Mix {
 
 /// The lower end of the one-sided 95 % confidence interval of the mean (Student's t).
 fn surely(values: &[f64]) -> f64 {
-    /// By degrees of freedom, from 1 on.
+    /// Quantiles by degrees of freedom, from 1 on.
     const T: [f64; 12] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782];
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -141,7 +141,7 @@ fn surely(values: &[f64]) -> f64 {
     mean - T[(values.len() - 2).min(T.len() - 1)] * (variance / count).sqrt()
 }
 
-/// Insulation as the server told it between two snapshots, and its round.
+/// The insulation that the server reported between two snapshots, and its round.
 fn live(run: &Run, tenant: usize, share: f64) -> (f64, Nanos) {
     let (before, after) = (&run.before.tenants[tenant], &run.after.tenants[tenant]);
     let worth = after.worth_ns as f64 - before.worth_ns as f64;

@@ -1,10 +1,10 @@
-//! How much of the cache each tenant of a mix gets: sizes that are stated, found by each tenant's exact curve.
+//! Partition sizes of a mix that are stated by the experiment, from each tenant's exact curve.
 //!
-//! With `c` blocks a tenant goes to the disk for the part `m(c)` of what it asks for, so that it keeps about `m(whole)
-//! / m(c)` of what it would do with the whole cache. The sizes are those with which all keep the same part, the largest
-//! that the memory holds, 0.99 at most.
+//! With `c` blocks, a fraction `m(c)` of a tenant's requests goes to the disk, so it keeps about `m(whole) / m(c)` of
+//! its throughput with the whole cache. The sizes are chosen such that all tenants keep the same fraction, the largest
+//! that the memory permits, at most 0.99.
 //!
-//! Downside: that sorted write-back gains with the number of dirty blocks is left out.
+//! Downside: the model leaves out that sorted write-back becomes more efficient with more dirty blocks.
 
 use engine::cache::EvictionPolicy;
 use engine::curve::{Ack, Curve, Limits, View};
@@ -14,16 +14,16 @@ use sim::load::{Op, unroll};
 
 use super::super::loads::Load;
 
-/// What a stream needs to be read ahead of for a slice, bytes; of partitions that are stated nobody gets less.
+/// The cache that a stream needs for the read-ahead of a slice, bytes; the minimum of stated partitions.
 const LEAST: u64 = 8 << 20;
-/// What is being received and sent, bytes, and some dirt: nobody can have less.
+/// The minimum of any partition, bytes: data that is being received and sent, and some dirty data.
 const WORKING: u64 = 1 << 20;
-/// Requests that a curve is made of, several times the blocks of the mixes' working sets; and those before them, which
-/// fill the cache.
+/// Requests that a curve is made of, several times the blocks of the mixes' working sets; and requests before them,
+/// which fill the cache.
 const COUNTED: usize = 60_000;
 const BEFORE: usize = 30_000;
 
-/// A tenant's exact curve, up to so many blocks, once its cache is full.
+/// A tenant's exact curve for up to `blocks_max` blocks, after its cache has filled.
 fn curve(load: &Load, volume_bytes: u64, blocks_max: u64) -> Result<View, String> {
     let limits = Limits { places_max: 0, ..Limits::exact(blocks_max, 5 * SECOND) };
     let (mut curve, volume) = (Curve::new(limits, 0), VolumeId(0));
@@ -46,7 +46,7 @@ fn curve(load: &Load, volume_bytes: u64, blocks_max: u64) -> Result<View, String
     Ok(before.map_or(after.clone(), |before| since(&before, after)))
 }
 
-/// What was missed between two views of one curve.
+/// The curve of the requests between two views of one curve.
 fn since(before: &View, mut after: View) -> View {
     let count = |view: &View| view.reads + view.writes;
     let (first, all) = (count(before), count(&after));
@@ -57,7 +57,7 @@ fn since(before: &View, mut after: View) -> View {
     after
 }
 
-/// The least blocks, of so many bytes at least, with which `view` keeps this part.
+/// The least blocks, at least `bytes_least` bytes, with which the tenant of `view` keeps the fraction `keep`.
 fn least(view: &View, bytes_least: u64, whole: u64, keep: f64) -> u64 {
     let misses = |blocks: u64| view.misses(blocks).unwrap_or(1.0).max(KEEP_LEAST);
     let allowed = misses(whole) / keep;
@@ -70,26 +70,26 @@ fn least(view: &View, bytes_least: u64, whole: u64, keep: f64) -> u64 {
     high
 }
 
-/// Less than this is as good as nothing.
+/// The lowest fraction that is considered.
 const KEEP_LEAST: f64 = 1e-6;
-/// More than this is not bought: what is left over is worth more to all as room for read-ahead and dirt.
+/// The highest fraction that is aimed at: memory beyond it is better used for read-ahead and dirty data of all tenants.
 const KEEP_MAX: f64 = 0.99;
 
 fn curves(loads: &[&Load], volume_bytes: u64, whole: u64) -> Result<Vec<View>, String> {
     loads.iter().map(|load| curve(load, volume_bytes, whole)).collect()
 }
 
-/// What exact curves say could be had.
+/// What is possible according to exact curves.
 #[derive(Clone, Debug)]
 pub struct Possible {
-    /// The part that all keep with the partitions that are best for the worst-off.
+    /// The fraction that all keep with the partitions that are best for the tenant that keeps least.
     pub all: f64,
-    /// By R: which tenants keep it, by their places, if those come first who need least, and half of what R may lose is
-    /// left to slices.
+    /// For each R, the tenants (by position) that keep it if those with the smallest needs come first, where half of
+    /// the loss that R permits is reserved for slices.
     pub tenants: Vec<Vec<usize>>,
 }
 
-/// What could be had of so much memory at each R, thousandths.
+/// What is possible with this much memory at each R (thousandths).
 pub fn possible(loads: &[&Load], volume_bytes: u64, memory: u64, keep: &[u32]) -> Result<Possible, String> {
     let whole = memory / BLOCK;
     let views = curves(loads, volume_bytes, whole)?;
@@ -100,7 +100,7 @@ pub fn possible(loads: &[&Load], volume_bytes: u64, memory: u64, keep: &[u32]) -
         let need = |at: usize| least(&views[at], leasts[at], whole, keep) - WORKING / BLOCK;
         let mut needs: Vec<_> = (0..views.len()).map(|at| (need(at), at)).collect();
         needs.sort_unstable();
-        // Who is refused works too.
+        // A tenant that is refused needs its minimum, too.
         let mut left = whole.saturating_sub(views.len() as u64 * WORKING / BLOCK);
         let fits = |(need, _): &&(u64, usize)| left.checked_sub(*need).map(|rest| left = rest).is_some();
         needs.iter().take_while(fits).map(|&(_, at)| at).collect()
@@ -108,13 +108,13 @@ pub fn possible(loads: &[&Load], volume_bytes: u64, memory: u64, keep: &[u32]) -
     Ok(Possible { all: divided(&views, &leasts, memory)?.1, tenants: keep.iter().map(of).collect() })
 }
 
-/// Bytes for each, and the part that all keep.
+/// The sizes of the partitions, bytes, and the fraction that all tenants keep.
 pub fn partitions(loads: &[&Load], volume_bytes: u64, memory: u64) -> Result<(Vec<u64>, f64), String> {
     let whole = memory / BLOCK;
     divided(&curves(loads, volume_bytes, whole)?, &vec![LEAST; loads.len()], memory)
 }
 
-/// The same from curves, each with the least bytes that it is given.
+/// The same from curves; `leasts` are the minimum sizes, bytes.
 fn divided(views: &[View], leasts: &[u64], memory: u64) -> Result<(Vec<u64>, f64), String> {
     let whole = memory / BLOCK;
     let need = |(view, &bytes): (&View, &u64), keep: f64| least(view, bytes, whole, keep);
@@ -130,7 +130,7 @@ fn divided(views: &[View], leasts: &[u64], memory: u64) -> Result<(Vec<u64>, f64
     }
     let low = low.min(KEEP_MAX);
     let sizes = needs(low);
-    // What is left over goes to all.
+    // The remainder is divided evenly.
     let spare = (whole - sizes.iter().sum::<u64>()) / views.len() as u64;
     Ok((sizes.into_iter().map(|blocks| (blocks + spare) * BLOCK).collect(), low))
 }

@@ -1,7 +1,7 @@
 //! Runs a mix: each tenant alone, all together at each R, all together under `none`.
 //!
-//! Alone is the same server: its R says how far it reads ahead (Argon, section 3.1), so a tenant that streams is run
-//! alone at each R.
+//! A tenant runs alone on the same server. R determines the server's read-ahead (Argon, section 3.1), so a tenant with
+//! sequential reads is run alone at each R.
 
 use engine::control::{CacheSpec, Decision, Sizing, Snapshot};
 use engine::disk::policy::Kind;
@@ -13,19 +13,20 @@ use super::super::stand::{BIN_NS, Rate, Run, Stand};
 use super::partitions::{Possible, partitions, possible};
 use super::{Actor, DISKS, Mix, Sizes, live};
 
-/// What happened on one disk.
+/// The runs on one disk.
 pub struct Played {
     pub disk: &'static str,
     pub seeds: Vec<Seed>,
-    /// What each was given of the cache, bytes, and the part of its standalone throughput that all keep with that.
+    /// The partition of each tenant, bytes, and the fraction of standalone throughput that all keep with these
+    /// partitions.
     pub partitions: Option<(Vec<u64>, f64)>,
-    /// What could be decided, by exact curves, where the server decides.
+    /// What the server could decide according to exact curves, if it decides.
     pub possible: Option<Possible>,
 }
 
-/// What happened with one seed.
+/// The runs of one seed.
 pub struct Seed {
-    /// By tenant and R.
+    /// By tenant, then by R.
     pub alone: Vec<Vec<Run>>,
     /// By R.
     pub insulated: Vec<Run>,
@@ -33,7 +34,7 @@ pub struct Seed {
     pub bare: Run,
 }
 
-/// What a tenant's work of a while is measured by, MB/s: what its client got, or of a writer what reached the medium.
+/// The throughput of a tenant, MB/s: what its client got; for a writer, what reached the medium.
 pub fn rate(actor: &Actor, run: &Run, at: usize) -> f64 {
     let written = |snapshot: &Snapshot| snapshot.volumes[at].device_write_bytes as f64;
     let rate = &run.rates[at];
@@ -56,15 +57,15 @@ fn done_at(rate: &Rate, bytes: f64) -> Option<f64> {
     None
 }
 
-/// How long a tenant took alone for what it did together between two bins, seconds. Not a number if it never did it.
+/// How long a tenant took alone for its work between two bins of the run together, seconds. NaN if it never did it all.
 fn alone_s(alone: &Rate, together: &Rate, bins: std::ops::Range<usize>) -> f64 {
     let until = |bin: usize| together.bins.iter().take(bin).sum::<u64>() as f64;
     let took = |from: f64, to: f64| Some(done_at(alone, to)? - done_at(alone, from)?);
     took(until(bins.start), until(bins.end)).unwrap_or(f64::NAN)
 }
 
-/// What tenant `at` keeps in a run: of a steady load, throughput together / (share x throughput alone). Where one
-/// second is not worth another, the time that the same work takes alone / (share x the time that it took).
+/// What tenant `at` keeps in a run. For a steady load: throughput together / (share x throughput alone). Otherwise: the
+/// time that the same work takes alone / (share x the time that it took together).
 pub fn kept(actor: &Actor, alone: &Run, run: &Run, at: usize) -> f64 {
     let together = &run.rates[at];
     if actor.load.is_steady() {
@@ -74,8 +75,7 @@ pub fn kept(actor: &Actor, alone: &Run, run: &Run, at: usize) -> f64 {
     alone_s(&alone.rates[0], together, warm..warm + count) / together.seconds / actor.share()
 }
 
-/// Of all windows of ten rounds that begin at a bin: from which bin to which, and whether tenant `at` keeps at least
-/// `least`.
+/// All windows of ten rounds that begin at a bin, and whether tenant `at` keeps at least `least` in each.
 pub fn windows(actor: &Actor, alone: &Run, run: &Run, at: usize, least: f64) -> Vec<(std::ops::Range<usize>, bool)> {
     let (alone, together) = (&alone.rates[0], &run.rates[at]);
     let (_, round_ns) = live(run, at, actor.share());
@@ -96,8 +96,8 @@ pub fn bytes_in(rate: &Rate, bins: std::ops::Range<usize>) -> f64 {
     rate.bins.iter().take(bins.end).skip(bins.start).sum::<u64>() as f64
 }
 
-/// The part of requests that is answered within two rounds beyond the tenant's own queueing: the longest response
-/// alone, on a disk that is as much slower as its share says.
+/// The fraction of requests that are answered within two rounds plus the tenant's own queueing delay. The latter is the
+/// longest response time alone, on a disk that is slower according to the tenant's share.
 pub fn in_time(actor: &Actor, alone: &Run, run: &Run, at: usize, keep: f64) -> f64 {
     let (_, round_ns) = live(run, at, actor.share());
     let own_ns = alone.rates[0].latency.max() as f64 / (actor.share() * keep);
@@ -105,17 +105,17 @@ pub fn in_time(actor: &Actor, alone: &Run, run: &Run, at: usize, keep: f64) -> f
     latency.count_between(0, own_ns as u64 + 2 * round_ns) as f64 / latency.len() as f64
 }
 
-/// The first bin that counts, and how many do.
+/// The first counted bin, and the number of counted bins.
 fn counted_bins(rate: &Rate) -> (usize, usize) {
     let bins = |seconds: f64| (seconds * 1e9 / BIN_NS as f64).round() as usize;
     (bins(rate.warm_up_s), bins(rate.seconds))
 }
 
-/// How often it is looked what the server has decided: what it names holds for what is asked at that moment.
+/// How often the server's decisions are sampled: the R that it reports applies to the load of that moment.
 const LOOKS: u64 = 19;
 
-/// What the server decided of a tenant while it counted: whether it was admitted most of the time, and the R that it
-/// named on average. `None` if its trial was not over when counting began.
+/// The server's decision on a tenant during the counted time: whether it was admitted in most samples, and the mean of
+/// the reported R. `None` if its trial had not ended when counting began.
 pub fn decided(run: &Run, at: usize) -> Option<(bool, f64)> {
     let ends = [&run.before, &run.after].map(|snapshot| snapshot.tenants[at].sizing);
     let looks = || run.decided.iter().map(|tenants| tenants[at]).chain(ends);
@@ -125,29 +125,29 @@ pub fn decided(run: &Run, at: usize) -> Option<(bool, f64)> {
     Some((2 * looks().filter(is_admitted).count() > count, sum / count as f64))
 }
 
-/// The part of the disk's time that was no tenant's: lost in turning and draining, or idle.
+/// The fraction of the disk's time that belonged to no tenant: context switches, draining, idle.
 pub fn lost(run: &Run) -> f64 {
     let time_ns = run.after.now - run.before.now;
     1.0 - (run.after.time.tenant_ns - run.before.time.tenant_ns) as f64 / time_ns as f64
 }
 
-/// How long a run counts.
+/// The counted time of a run.
 fn counted_ns(context: &Context, mix: &Mix) -> Nanos {
     if context.quick { mix.counted_ns / 3 / SECOND * SECOND } else { mix.counted_ns }
 }
 
-/// Where a tenant is alone: what it does not do all the time it need only do as far as it comes together with others.
-/// Twice that is more than enough.
+/// The stand for running a tenant alone. With a load that is not steady, it only has to do as much work alone as it
+/// does together; twice that is enough.
 fn alone(stand: &Stand, actor: &Actor) -> Stand {
     let needed_ns = ((stand.warm_up_ns + stand.counted_ns) as f64 * actor.share() * 2.0) as Nanos;
     match actor.load.is_steady() || actor.load.is_open() {
         true => stand.clone(),
-        // All of it counts but the first second: the longest response alone is that of all the work that is compared.
+        // All but the first second is counted, so that the longest response time alone covers all of the compared work.
         false => Stand { warm_up_ns: SECOND, counted_ns: needed_ns.max(2 * SECOND) - SECOND, ..stand.clone() },
     }
 }
 
-/// A stand of a mix on each disk, as a probe finds it.
+/// A stand of the mix for each disk, with the results of a probe.
 pub fn stands(context: &Context, mix: &Mix) -> Result<Vec<Stand>, String> {
     let stand = |&disk: &&'static str| {
         let counted_ns = counted_ns(context, mix);
@@ -166,15 +166,15 @@ fn runs_alone(mix: &Mix, actor: &Actor) -> usize {
 
 /// A run of a mix.
 pub enum Job {
-    /// One tenant, by its place, at this R.
+    /// One tenant, by position, at this R.
     Alone(usize, u32),
-    /// All, at this R.
+    /// All tenants, at this R.
     Together(u32),
-    /// All, under `none`.
+    /// All tenants, under `none`.
     Bare,
 }
 
-/// Does one of a mix's runs, with the partitions that were found for it, if any were.
+/// Performs one run of a mix; `sizes` are the partitions, if they are stated.
 pub fn perform(mix: &Mix, stand: &Stand, sizes: Option<&(Vec<u64>, f64)>, seed: u64, job: &Job) -> Result<Run, String> {
     let mut cast: Vec<_> = mix.actors.iter().map(|actor| Some(actor.cast())).collect();
     let stand = match *job {

@@ -1,13 +1,13 @@
-//! A mix written down for a real server: who has which volume, what each client asks for, request by request (logs that
-//! fio replays), and what each tenant gets in virtual time, alone and together.
+//! Writes a mix for a real server: the volumes of the tenants, the requests of each client (logs that fio replays), and
+//! what each tenant gets in virtual time, alone and together.
 //!
 //! ```text
-//!   Mix ──► mix.json: volumes, shares, caches, clients, virtual rates ──► bench/mixes.py: server, fio, real rates
-//!       └─► 0-0.log, …: a client's requests, closed, without times            ──►
+//! Mix ──► mix.json: volumes, shares, caches, clients, virtual rates ──► bench/mixes.py: server, fio, real rates
+//!     └─► 0-0.log, …: a client's requests, closed, without times            ──►
 //! ```
 //!
-//! Downside: what a client asks for does not depend on when it is answered. Loads that change with time cannot be
-//! written down.
+//! Downside: the requests of a client do not depend on when earlier ones are answered. Loads that change with time
+//! cannot be written.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -25,24 +25,24 @@ use super::play::{self, Job};
 use super::{Actor, DISKS, Mix, Sizes};
 use crate::trace::{Format, Names, Writer};
 
-/// How a mix is to be written down.
+/// The options for writing a mix.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// The disk's preset.
     pub disk: String,
-    /// Where it is written, an existing directory.
+    /// Where it is written; an existing directory.
     pub directory: PathBuf,
-    /// How long it warms up, if not as the experiment does.
+    /// The warm-up time, if not that of the experiment.
     pub warm_up_ns: Option<Nanos>,
-    /// How long it counts after that.
+    /// The counted time after that.
     pub counted_ns: Nanos,
 }
 
-/// A client's log is longer than what it gets in virtual time, should the real one be faster: twice as long, and so
-/// many bytes.
+/// A client's log has twice the bytes that the client gets in virtual time plus this many, in case the real server is
+/// faster.
 const MORE_BYTES: u64 = 64 << 20;
 
-/// Writes a mix down.
+/// Writes a mix.
 pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, String> {
     let count = mix.actors.len();
     let stands = play::stands(context, mix)?;
@@ -57,8 +57,8 @@ pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, Str
     let volume_bytes = stand.place(0, count)?.1;
     let sizes = (mix.sizes == Sizes::Stated).then(|| partitions(&loads, volume_bytes, mix.memory)).transpose()?;
     let keep = mix.keep[0];
-    // What a load that is not steady does alone and together is not the same work in the same time: such a mix is run
-    // together only.
+    // A load that is not steady does different work alone and together in the same time. Such a mix is run together
+    // only.
     let steady = mix.actors.iter().all(|actor| actor.load.is_steady());
     let alone = (0..count).filter(|_| steady).map(|at| Job::Alone(at, keep));
     let jobs: Vec<_> = alone.chain([Job::Together(keep)]).collect();
@@ -101,7 +101,7 @@ fn cannot(file: &Path, error: &io::Error) -> String {
     format!("{} cannot be written: {error}", file.display())
 }
 
-/// The tenant's clients, each with its log and how many requests it has outstanding.
+/// The clients of a tenant, each with its log and its number of outstanding requests.
 fn clients(
     actor: &Actor,
     at: usize,
@@ -131,7 +131,7 @@ fn clients(
     parts.iter().enumerate().map(client).collect()
 }
 
-/// Requests of so many bytes in all, without times: each goes as soon as one before it is answered.
+/// Writes requests of so many bytes in total, without times: each is sent as soon as an earlier one is answered.
 fn log(file: &Path, records: impl Iterator<Item = Record>, bytes: u64) -> io::Result<()> {
     let mut writer = Writer::new(BufWriter::new(File::create(file)?), Format::Iolog2, "", "")?;
     let (names, mut left) = (Names::default(), bytes);

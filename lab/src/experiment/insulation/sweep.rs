@@ -1,4 +1,4 @@
-//! What prefetching and slices of other lengths would do, and where the server's own choice lies.
+//! The effect of prefetch sizes and slice lengths, compared with the server's own choice.
 
 use engine::disk::policy::Kind;
 use engine::units::{MILLISECOND, SECOND};
@@ -12,7 +12,7 @@ use super::play::{kept, stands};
 use super::{Actor, Mix, cached};
 
 const R: f64 = 0.9;
-/// More do not change the picture.
+/// More seeds do not change the picture.
 const SEEDS_MAX: usize = 3;
 
 pub const PREFETCH: Experiment = Experiment {
@@ -43,7 +43,7 @@ fn pair(load: sim::load::Stream, name: &str) -> Mix {
     Mix { counted_ns: 30 * SECOND, ..Mix::uncached(actors) }
 }
 
-/// What a pair keeps on a stand, the mean over seeds: each of both.
+/// What both tenants of a pair keep on each stand, as means over seeds.
 fn both(context: &Context, mix: &Mix, alone: &Stand, stands: &[Stand]) -> Result<Vec<[f64; 2]>, String> {
     let seeds = &context.seeds[..context.seeds.len().min(SEEDS_MAX)];
     let cast = |only: Option<usize>| {
@@ -96,7 +96,7 @@ fn slices(context: &Context) -> Result<Outcome, String> {
     let (mut found, mut claims, mut data) = (Vec::new(), Vec::new(), Map::new());
     for stand in stands(context, &mix)? {
         let prefetch = Some(stand.settings().prefetch_bytes());
-        // What would need more than the longest round has that one.
+        // With R near 1, every tenant needs more than the longest round, and so gets the swept length.
         let with =
             |length: &u64| Stand { insulation_permille: 999, round_max_ns: 2 * length, prefetch, ..stand.clone() };
         let swept: Vec<_> = lengths.iter().map(with).chain([stand.clone()]).collect();
@@ -120,7 +120,7 @@ fn slices(context: &Context) -> Result<Outcome, String> {
     Ok(Outcome { claims, data: Value::Object(data), pictures, ..Outcome::default() })
 }
 
-/// The slices that the server has at the end of a run, ms.
+/// The slices of the server at the end of a run, ms.
 fn own_slice_ms(stand: &Stand, mix: &Mix, seed: u64) -> Result<f64, String> {
     let cast: Vec<_> = mix.actors.iter().map(|actor| Some(actor.cast())).collect();
     let run = stand.play(&cast, false, seed)?;

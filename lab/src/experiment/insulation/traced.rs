@@ -1,4 +1,4 @@
-//! Eight tenants, four of them real servers as they were traced.
+//! Eight tenants, four of them traces of real servers.
 
 use engine::units::{Nanos, SECOND};
 use sim::load::{Pace, Stream};
@@ -11,15 +11,16 @@ use super::{Actor, KEEP, Mix, Sizes, cached, traces};
 
 const PAPER: &str = "Argon has no such mix: its largest has four tenants, and none is a trace.";
 
-/// Of a disk: eight tenants.
+/// The share of each of eight tenants.
 const SHARE: (u64, u64) = (1, 8);
-/// A trial, and until partitions are full: a random reader with an eighth of a disk takes three minutes for 38 MiB.
+/// Covers the trial and filling the partitions: a random reader with an eighth of a disk takes three minutes for 38
+/// MiB.
 const WARM_UP_NS: Nanos = 300 * SECOND;
-/// An eighth of it is many times the 5 s that dirt may wait: what is written in one minute alone is paid for in the
-/// next. And traces have bursts: over 300 s, 40 s alone, the web server kept 0.86 on `barracuda-7200.9`, over 1,200 s
-/// 0.70.
+/// An eighth of this is many times the 5 s for which dirty data may wait: otherwise data written alone in one minute
+/// would be paid for in the next. Also, traces have bursts: over 300 s (40 s alone) the web server kept 0.86 on
+/// `barracuda-7200.9`, over 1,200 s 0.70.
 const COUNTED_NS: Nanos = 600 * SECOND;
-/// Traces of a mix.
+/// The number of traces in the mix.
 const TRACES: usize = 4;
 
 pub const CLOSED: Experiment = Experiment {
@@ -58,7 +59,7 @@ pub const OPEN: Experiment = Experiment {
             is slow.",
     paper: PAPER,
     run: |context: &Context| match context.quick {
-        // Tens of thousands of requests wait at a time: minutes for ten seeds.
+        // Tens of thousands of requests wait at a time, so ten seeds take minutes.
         true => Ok(Outcome::left_out("not in quick runs".into())),
         false => mix(context, Pace::as_recorded(20_000_000), |actors| Mix::cached(256 << 20, actors)),
     },

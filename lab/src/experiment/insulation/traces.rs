@@ -1,4 +1,4 @@
-//! Real traces, where there are some.
+//! Traces of real servers, if available.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct Recorded {
     pub records: Arc<Vec<Record>>,
 }
 
-/// The first `count` traces, by name, of the context's directory. `None` if there are too few: a plain clone has none.
+/// The first `count` traces, by name, in the context's directory. `None` if there are too few, as in a plain clone.
 pub fn load(context: &Context, count: usize) -> Result<Option<Vec<Recorded>>, String> {
     let mut files: Vec<_> = match std::fs::read_dir(&context.traces) {
         Ok(entries) => entries

@@ -1,4 +1,4 @@
-//! A stream beside a workload that lives from its cache, in one cache without partitions.
+//! A stream and a workload that depends on its cache, in one cache without partitions.
 
 use engine::units::SECOND;
 use sim::load::{Pace, Stream};

@@ -1,4 +1,4 @@
-//! One outstanding request beside 27.
+//! One load with 1 outstanding request, another with 27.
 
 use super::super::stand::random;
 use super::super::{Bound, Claim, Context, Experiment, Outcome};

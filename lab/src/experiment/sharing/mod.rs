@@ -1,4 +1,4 @@
-//! What sharing a disk costs without insulation: the *before* pictures (Argon, section 5.1, micro-benchmarks).
+//! The cost of sharing a disk without insulation: the *before* pictures (Argon, section 5.1, micro-benchmarks).
 //!
 //! Two loads, each on a volume of its own, alone and together, on every preset, under the policy `none`.
 
@@ -15,7 +15,7 @@ use super::chart::{self, Group};
 use super::stand::{Rate, Stand, mean};
 use super::{Claim, Context, Outcome, Picture};
 
-/// Disks with heads, then those without.
+/// Disks with heads.
 pub const HEADS: &[&str] = &["cheetah-15k5", "barracuda-st32171w", "barracuda-7200.9", "nearline"];
 /// All presets.
 pub const DISKS: &[&str] =
@@ -27,24 +27,24 @@ pub struct Pair<'a> {
     pub loads: [Stream; 2],
 }
 
-/// What each of a pair got, for every seed: alone and together.
+/// The rates of both loads for every seed, alone and together.
 pub struct Shared {
     pub alone: [Vec<Rate>; 2],
     pub together: [Vec<Rate>; 2],
 }
 
 impl Shared {
-    /// What is left of load `which` when the other is there: mean over the seeds of together / alone, in bytes.
+    /// What load `which` keeps under contention: the mean over the seeds of bytes together / bytes alone.
     pub fn kept(&self, which: usize) -> f64 {
         mean(self.alone[which].iter().zip(&self.together[which]).map(|(alone, with)| with.mb_s() / alone.mb_s()))
     }
 
-    /// What both together are of the disk's time: 1 if nothing is lost by sharing.
+    /// The disk's efficiency under contention: 1 if sharing loses nothing.
     pub fn efficiency(&self) -> f64 {
         self.kept(0) + self.kept(1)
     }
 
-    /// What is left of the one that keeps less; half would be its due.
+    /// The lower of the two loads' fractions; without losses it would be a half.
     pub fn worse(&self) -> f64 {
         self.kept(0).min(self.kept(1))
     }
@@ -62,28 +62,28 @@ impl Shared {
 /// The prefetching of common systems, bytes: what Linux and FreeBSD read ahead by default (Argon, section 2).
 pub const PREFETCH: u64 = 128 << 10;
 
-/// A kind of disk and system to try a pair on.
+/// A kind of disk and system for a pair.
 pub struct Variant {
-    /// Part of a picture's name, and of claims.
+    /// Its name, which is part of the names of pictures and claims.
     pub name: &'static str,
     pub prefetch: u64,
     pub device_depth: u32,
 }
 
-/// As the paper's disks: one request at a time.
+/// The disks of the paper: one request at a time.
 pub const ONE_AT_A_TIME: Variant = Variant { name: "no command queueing", prefetch: PREFETCH, device_depth: 1 };
-/// As drives are today.
+/// Present drives.
 pub const QUEUEING: Variant = Variant { name: "command queueing", prefetch: PREFETCH, device_depth: 128 };
 
 impl Variant {
-    /// All presets, as this variant has them.
+    /// The stands of all presets in this variant.
     pub fn stands(&self, quick: bool) -> Vec<Stand> {
         let (prefetch, device_depth) = (Some(self.prefetch), self.device_depth);
         DISKS.iter().map(|disk| Stand { prefetch, device_depth, ..Stand::new(disk, quick) }).collect()
     }
 }
 
-/// What an experiment with pairs finds: runs each variant; `claim` makes a statement of a disk with heads.
+/// The outcome of an experiment with pairs: runs each variant; `claim` makes a claim for a disk with heads.
 pub fn compare(
     context: &Context,
     pair: &Pair<'_>,
@@ -128,7 +128,7 @@ fn share(context: &Context, stands: &[Stand], pair: &Pair<'_>) -> Result<Vec<Sha
         .collect())
 }
 
-/// Bars: what each load keeps of its standalone throughput, disk by disk, against the half that is its due.
+/// A chart of what each load keeps of its standalone throughput, by disk, with a line at a half.
 pub fn picture(
     name: &str,
     caption: &str,

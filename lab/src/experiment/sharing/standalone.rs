@@ -1,4 +1,4 @@
-//! Alone on the disk: what the server takes away from it.
+//! The overhead of the server for a single load.
 
 use sim::load::{Pace, Place, Stream};
 
@@ -19,7 +19,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// A flash drive that is not busy answers in the time of some trips to the server: there the way costs, not the server.
+/// Whether a bound applies. An idle flash drive answers in the time of a few round trips to the server, so the round
+/// trips dominate there.
 fn is_bound(disk: &str, load: &str) -> bool {
     disk != "flash" || !matches!(load, "random 4 KiB, 1" | "random 4 KiB, 4")
 }

@@ -1,4 +1,4 @@
-//! A sequential stream beside random reads.
+//! A sequential stream and random reads.
 
 use super::super::stand::{random, stream};
 use super::super::{Bound, Claim, Context, Experiment, Outcome};

@@ -23,9 +23,9 @@ fn run(context: &Context) -> Result<Outcome, String> {
     compare(context, &pair, &[ONE_AT_A_TIME, QUEUEING, PLAIN], |stand| stand, claim)
 }
 
-/// Only of one request at a time: a drive that chooses among many serves one stream until the other's request is old,
-/// which is efficient, and makes for the long response times in the data. And not of the drive of 1996: it transfers so
-/// slowly that 128 KiB are worth a seek.
+/// A claim is made only without command queueing: a drive that reorders serves one stream until the other's request is
+/// old, which is efficient, and causes the long response times in the data. The drive of 1996 is excluded, since it
+/// transfers so slowly that 128 KiB take as long as a seek.
 fn claim(variant: &Variant, disk: &str, shared: &Shared) -> Option<Claim> {
     let name = format!("{disk}, {}: the disk's efficiency, both streams / each alone", variant.name);
     let is_bound = variant.name == ONE_AT_A_TIME.name && disk != "barracuda-st32171w";

@@ -1,11 +1,11 @@
-//! Text of blkparse in its default format:
-//! `major,minor cpu sequence seconds.nanoseconds pid action RWBS sector + sectors [process]`.
+//! Text of blkparse in its default format: `major,minor cpu sequence seconds.nanoseconds pid action RWBS sector +
+//! sectors [process]`.
 //!
-//! blkparse(1), "Default output". Of the many events of a request one is taken: Q, what was asked of the block layer
-//! (the default: what a client's load is), or D, what was issued to the device, after merging. RWBS is R, W, D
-//! (discard), or N or F alone (flush), with letters around it: F before is a flush first, A after is read-ahead, and S,
-//! M and B are marks. Unlike in blkreplay's loads, read-ahead is taken: without it a file that is read through the page
-//! cache would leave no trace. At the summary ("CPU0 (sda):") the events end.
+//! blkparse(1), "Default output". Of the events of a request one is taken: Q, the request to the block layer (the
+//! default, since it is the client's load), or D, the request issued to the device, after merging. RWBS is R, W, D
+//! (discard), or N or F alone (flush), with other letters around it: F before it is a flush first, A after it is
+//! read-ahead; S, M and B are attributes. Unlike in blkreplay's loads, read-ahead is included: otherwise a file that is
+//! read through the page cache would not appear. The events end at the summary ("CPU0 (sda):").
 
 use sim::load::Op;
 

@@ -1,9 +1,9 @@
-//! blkreplay's loads: `seconds ; sector ; sectors ; R|W ; 0.0 ; 0.0` after a notice and a heading.
+//! Loads of blkreplay: `seconds ; sector ; sectors ; R|W ; 0.0 ; 0.0` after a notice and a header line.
 //!
-//! As written by its `conv_blktrace_to_load.sh` and read by its `blkreplay.c` (schoebel/blkreplay): 512-byte sectors,
-//! more fields than four are for its own results. Operations come from blktrace: `RA` are reads that the kernel made
-//! ahead of anybody's asking. They are left out and counted unless they are asked for, since the published figures of
-//! such traces leave them out; blkreplay itself looks at the first letter only, so it reads them.
+//! As written by its `conv_blktrace_to_load.sh` and read by its `blkreplay.c` (schoebel/blkreplay): 512-byte sectors;
+//! fields after the fourth are for blkreplay's own results. Operations come from blktrace: `RA` are read-ahead requests
+//! of the kernel. They are omitted and counted, unless they are requested, since the published figures of such traces
+//! omit them. blkreplay itself looks at the first letter only, so it includes them.
 
 use sim::load::Op;
 
@@ -32,7 +32,7 @@ impl LineFormat for Blkreplay {
             "W" => Ok(record(time_ns, Op::Write, offset, bytes, 0)),
             "RA" if self.read_ahead => Ok(record(time_ns, Op::Read, offset, bytes, 0)),
             "RA" => Ok(Line::LeftOut("read-ahead requests")),
-            // Older kernels' barriers: without sectors there is nothing to do at this level.
+            // Barriers of older kernels: without sectors there is nothing to do at this level.
             "B" | "WB" | "RB" | "N" if bytes == 0 => Ok(Line::LeftOut("barriers")),
             _ => Err(format!("the operation is '{}', neither R nor W", shortened(op))),
         }

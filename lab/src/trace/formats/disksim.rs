@@ -1,8 +1,8 @@
-//! DiskSim's ASCII traces: `milliseconds device block blocks flags`, separated by white space.
+//! ASCII traces of DiskSim: `milliseconds device block blocks flags`, separated by white space.
 //!
 //! DiskSim 4.0 reference manual, section 8.1.1 (input traces), and its `disksim_iotrace.c`: blocks of 512 bytes; bit 0
-//! of the flags, in hexadecimal, is a read. The other bits (synchronous, asynchronous and so on) do not change what the
-//! disk does.
+//! of the flags, in hexadecimal, is a read. The other bits (synchronous, asynchronous and so on) have no effect on the
+//! disk.
 
 use sim::load::Op;
 

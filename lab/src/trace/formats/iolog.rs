@@ -1,11 +1,11 @@
-//! fio's iolog, versions 2 and 3.
+//! iolog of fio, versions 2 and 3.
 //!
-//! fio's manual ("Trace file format") and its `iolog.c`. The first line says `fio version 2 iolog` or `… 3 …`; then
-//! `file action` (add, open, close) and `file action offset length` (read, write, trim, sync, datasync, wait), in
-//! version 3 with the microseconds since the beginning before each. Version 2 has times only by `wait`: the manual says
-//! microseconds since the previous wait, the code waits until so many *milliseconds* after the beginning. What is
-//! believed here is the code (fio 3.33 takes 1.6 s for waits of 800 and 1600), so that a trace is replayed as fio
-//! replays it; without waits, all times are 0.
+//! fio's manual ("Trace file format") and its `iolog.c`. The first line is `fio version 2 iolog` or `… 3 …`. Then
+//! follow `file action` (add, open, close) and `file action offset length` (read, write, trim, sync, datasync, wait);
+//! in version 3 each begins with the microseconds since the beginning. Version 2 has times only in `wait`. According to
+//! the manual these are microseconds since the previous wait; the code waits until so many *milliseconds* after the
+//! beginning. This reader follows the code (fio 3.33 takes 1.6 s for waits of 800 and 1600), so that a trace is
+//! replayed as fio replays it. Without waits, all times are 0.
 
 use sim::load::Op;
 
@@ -14,9 +14,9 @@ use crate::trace::Names;
 
 #[derive(Default)]
 pub struct Iolog {
-    /// 2 or 3, once the first line said so.
+    /// 2 or 3, after the first line.
     version: u8,
-    /// Of version 2: what was waited for.
+    /// In version 2: the time of the last wait.
     waited_ns: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The formats, one file each: what a line, or a binary record, means.
+//! The trace formats, one file each: the meaning of a line or of a binary record.
 
 mod blkparse;
 mod blkreplay;
@@ -12,29 +12,29 @@ use sim::load::{Op, Record};
 
 use super::{Format, Names};
 
-/// What a line is, if it is not broken.
+/// The meaning of a valid line.
 #[derive(Debug)]
 pub enum Line {
     /// A request.
     Record(Record),
-    /// A header, a comment, a mark.
+    /// A header, a comment, or another line without a request.
     Nothing,
-    /// Text before the first request, to be kept.
+    /// Text before the first request, which is kept.
     Notice,
-    /// Something that is not wanted, and is to be counted by its kind.
+    /// Something that is omitted, and counted by its kind.
     LeftOut(&'static str),
 }
 
-/// A format of lines. Lines come trimmed, and neither empty nor as `#` comments.
+/// A format of lines. Lines are trimmed; empty lines and `#` comments are not passed.
 pub trait LineFormat: Send {
-    /// What a line is, or what is wrong with it.
+    /// Parses a line, or returns what is wrong with it.
     fn line(&mut self, line: &str, names: &mut Names) -> Result<Line, String>;
 
-    /// Whether read-ahead requests are wanted, where they are told apart.
+    /// Sets whether read-ahead requests are included, if the format distinguishes them.
     fn want_read_ahead(&mut self, _wanted: bool) {}
 }
 
-/// The reader of a format's lines; `None` if it is binary.
+/// The parser of a format's lines; `None` for a binary format.
 pub fn of_lines(format: Format) -> Option<Box<dyn LineFormat>> {
     Some(match format {
         Format::Blkreplay => Box::new(blkreplay::Blkreplay::default()),
@@ -48,7 +48,7 @@ pub fn of_lines(format: Format) -> Option<Box<dyn LineFormat>> {
     })
 }
 
-/// The next of a line's fields.
+/// The next field of a line.
 fn field<'a>(fields: &mut impl Iterator<Item = &'a str>, what: &str) -> Result<&'a str, String> {
     fields.next().map(str::trim).ok_or_else(|| format!("it ends before the {what}"))
 }
@@ -57,18 +57,18 @@ fn number(text: &str, what: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("the {what} is '{}', not a number", shortened(text)))
 }
 
-/// A decimal number in units of `unit_ns`, in nanoseconds.
+/// Parses a decimal number in units of `unit_ns`, in nanoseconds.
 fn time(text: &str, unit_ns: u64) -> Result<u64, String> {
     crate::quantity::decimal(text, unit_ns).ok_or_else(|| format!("the time is '{}', not a number", shortened(text)))
 }
 
-/// Sectors in bytes.
+/// Parses a number of sectors, in bytes.
 fn sectors(text: &str, what: &str) -> Result<u64, String> {
     let sectors = number(text, what)?;
     sectors.checked_mul(super::SECTOR).ok_or_else(|| format!("the {what} is {sectors} sectors: beyond any volume"))
 }
 
-/// What is shown of a field that makes no sense.
+/// The part of an invalid field that an error message shows.
 fn shortened(text: &str) -> String {
     text.chars().take(40).flat_map(char::escape_debug).collect()
 }

@@ -1,8 +1,8 @@
-//! Microsoft Research Cambridge's CSV: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
+//! CSV of Microsoft Research Cambridge: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
 //!
 //! Its README (SNIA IOTTA, traces 388; D. Narayanan et al., "Write Off-Loading", FAST 2008): times in Windows filetime
-//! (100 ns since 1601), offsets and sizes in bytes, Type is Read or Write. The published files have no heading; copies
-//! do. A device is called `host_disk`, as the files are.
+//! (100 ns since 1601), offsets and sizes in bytes, Type is Read or Write. The published files have no header line;
+//! copies may have one. A device is called `host_disk`, like the files.
 
 use sim::load::Op;
 

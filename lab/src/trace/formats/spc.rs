@@ -1,9 +1,9 @@
-//! The Storage Performance Council's traces: `ASU,LBA,Size,Opcode,Timestamp` and optional fields.
+//! Traces of the Storage Performance Council: `ASU,LBA,Size,Opcode,Timestamp` and optional fields.
 //!
 //! "SPC Trace File Format Specification", revision 1.0.1, 2002: the application storage unit is a number from 0, Size
-//! is in bytes, Opcode R or W in either case, Timestamp in seconds since the beginning; fields may have white space.
-//! The size of a block is left to the trace's description; it is 512 bytes in those that are published (UMass:
-//! Financial, WebSearch).
+//! is in bytes, Opcode R or W in either case, Timestamp in seconds since the beginning; fields may contain white space.
+//! The block size is defined by the trace's description; it is 512 bytes in the published traces (UMass: Financial,
+//! WebSearch).
 
 use sim::load::Op;
 

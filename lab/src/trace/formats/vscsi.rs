@@ -1,13 +1,13 @@
-//! VMware's vscsi captures: little-endian records, as in libCacheSim's `vscsi.h` (1a1a11a/libCacheSim) and
-//! CloudPhysics' published traces.
+//! vscsi captures of VMware: little-endian records, as in libCacheSim's `vscsi.h` (1a1a11a/libCacheSim) and the traces
+//! published by CloudPhysics.
 //!
 //! ```text
-//!   version 1, 32 bytes: u32 serial, u32 bytes, u32 scatter-gather, u16 command, u16 version, u64 sector, u64 us
-//!   version 2, 40 bytes: u16 command, u16 version, u32 serial, u32 bytes, u32 parts, u64 sector, u64 us, u64 response
+//! version 1, 32 bytes: u32 serial, u32 bytes, u32 scatter-gather, u16 command, u16 version, u64 sector, u64 us
+//! version 2, 40 bytes: u16 command, u16 version, u32 serial, u32 bytes, u32 parts, u64 sector, u64 us, u64 response
 //! ```
 //!
-//! The high byte of the version field is 1 or 2. Which it is, the first two records say (one is enough if there is only
-//! one).
+//! The high byte of the version field is 1 or 2. The layout is recognised from the first two records (from one if there
+//! is only one).
 
 use std::io::{self, BufRead, Read};
 
@@ -19,11 +19,11 @@ use crate::trace::SECTOR;
 const V1_BYTES: usize = 32;
 const V2_BYTES: usize = 40;
 
-/// What is known of the file.
+/// The state of reading a file.
 #[derive(Default)]
 pub struct Vscsi {
     layout: Option<Layout>,
-    /// Read to find the layout, not yet consumed.
+    /// Bytes read to recognise the layout, not yet consumed.
     ahead: Vec<u8>,
     ended: bool,
 }
@@ -82,7 +82,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// The layout in which every record of `bytes` has its version in its place.
+/// The layout in which every record of `bytes` has a valid version field.
 fn layout_of(bytes: &[u8]) -> Option<Layout> {
     let fits = |size: usize, at: usize, version: u16| {
         let records = bytes.chunks_exact(size).take(2);

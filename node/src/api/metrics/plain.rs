@@ -1,10 +1,10 @@
-//! Prometheus' older text format (0.0.4), for those who ask for `text/plain`: the same lines with other headings.
+//! The older text format of Prometheus (0.0.4), for clients that ask for `text/plain`: the same samples, other headers.
 
 /// The media type of OpenMetrics, and that of the older format.
 const OPEN: &str = "application/openmetrics-text";
 const PLAIN: &str = "text/plain";
 
-/// Whether a client wants the older format more, by its Accept header. Who takes anything gets OpenMetrics.
+/// Whether a client prefers the older format, by its Accept header. A client that accepts anything gets OpenMetrics.
 pub fn is_wanted(accept: &str) -> bool {
     let weight = |kind: &str| {
         let ranges = accept.split(',').filter(|range| range.split(';').next().is_some_and(|name| name.trim() == kind));
@@ -17,8 +17,8 @@ pub fn is_wanted(accept: &str) -> bool {
     weight(PLAIN) > weight(OPEN)
 }
 
-/// OpenMetrics' text in the older format: counters are named with `_total` in their headings, percentiles are those of
-/// a summary, and there is no end mark.
+/// Converts OpenMetrics text to the older format: headers of counters have the suffix `_total`, percentiles are a
+/// summary, and there is no end mark.
 pub fn plain(open: &str) -> String {
     let mut out = String::with_capacity(open.len());
     let mut lines = open.lines().peekable();

@@ -1,4 +1,4 @@
-//! What is drawn: all disks below each other, as lines that can be scrolled, and a line that says where one is.
+//! Drawing of the live view: all disks below each other, in lines that can be scrolled, and a status line.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -10,29 +10,29 @@ use super::super::print::{self, KEEPS, TENANT_HEADINGS};
 use super::strip::{self, Owner};
 use crate::control::view::{LiveView, TenantView};
 
-/// Of tenants: told apart on dark and on light ground, and none that KEEPS uses (red and green). Tags tell apart those
-/// that share one.
+/// Colours of tenants: distinguishable on dark and on light background, without red and green, which KEEPS uses.
+/// Tenants with the same colour are distinguished by their tags.
 const COLOURS: [u8; 12] = [39, 214, 177, 81, 205, 228, 69, 180, 99, 223, 45, 248];
-/// Of tenants, in the order of their names, in the strip and before the name.
+/// Tags of tenants, in the order of their names; shown in the strip and before the name.
 const TAGS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-/// Between two columns.
+/// Spaces between two columns.
 const SPACING: usize = 2;
-/// What a narrow screen goes without, the dearest last: `--once` and `volume show` have it.
+/// Columns that a narrow screen omits, the least important first. `--once` and `volume show` print all.
 const DROPPED: [&str; 9] = [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE", "WAITS FOR"];
 
-/// What tenants are sorted by.
+/// The order of tenants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Order {
-    /// Their names.
+    /// By name.
     #[default]
     Name,
-    /// The least insulated first.
+    /// By insulation, lowest first.
     Keeps,
-    /// Bytes a second, most first.
+    /// By bytes per second, highest first.
     Throughput,
-    /// The slowest hundredth of requests, longest first.
+    /// By the 99th percentile of latency, highest first.
     Latency,
-    /// The largest share first.
+    /// By share, largest first.
     Share,
 }
 
@@ -45,12 +45,12 @@ impl Order {
         (Order::Share, 'S', "share"),
     ];
 
-    /// By its key.
+    /// The order with this key.
     pub fn of(key: char) -> Option<Order> {
         Order::ALL.iter().find(|(_, letter, _)| *letter == key).map(|(order, ..)| *order)
     }
 
-    /// The one after it.
+    /// The next order.
     pub fn next(self) -> Order {
         let at = Order::ALL.iter().position(|(order, ..)| *order == self).unwrap_or(0);
         Order::ALL[(at + 1) % Order::ALL.len()].0
@@ -60,7 +60,7 @@ impl Order {
         Order::ALL.iter().find(|(order, ..)| *order == self).map_or("", |(.., name)| name)
     }
 
-    /// Less is further up.
+    /// The sort key; tenants with lower values come first.
     fn rank(self, tenant: &TenantView) -> f64 {
         let rates = tenant.rates.as_ref().map_or(0.0, |rates| rates.read_bytes + rates.write_bytes);
         match self {
@@ -73,31 +73,31 @@ impl Order {
     }
 }
 
-/// What is shown, and how.
+/// The state of the view.
 #[derive(Debug, Default)]
 pub struct State {
     /// The latest answer of the server.
     pub disks: Vec<LiveView>,
-    /// Why there is no later one.
+    /// Why there is no newer answer.
     pub lost: Option<String>,
-    /// How tenants are sorted.
+    /// The order of tenants.
     pub order: Order,
     /// Lines above the screen.
     pub scroll: usize,
-    /// Lines that fit on it.
+    /// Lines that fit on the screen.
     pub page: usize,
-    /// Keys and columns are explained.
+    /// Whether the help is shown.
     pub help: bool,
 }
 
 impl State {
-    /// With a first answer.
+    /// The state with a first answer.
     pub fn new(disks: Vec<LiveView>) -> State {
         State { disks, ..State::default() }
     }
 }
 
-/// Draws all of it.
+/// Draws the view.
 pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let [body, foot] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
     let width = usize::from(body.width);
@@ -116,7 +116,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut State) {
     frame.render_widget(foot_line(state, total), foot);
 }
 
-/// Where one is, and what to press; or that the server is gone.
+/// The status line: position and keys, or the message that the server does not answer.
 fn foot_line(state: &State, total: usize) -> Line<'static> {
     if let Some(lost) = &state.lost {
         return Line::from(lost.clone()).style(Style::new().add_modifier(Modifier::REVERSED));
@@ -145,7 +145,7 @@ fn disk_lines(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>>
     lines
 }
 
-/// The heading and a line for each tenant, in columns as wide as they have to be.
+/// The heading and a line per tenant, with minimal column widths.
 fn table(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
     let heading = TENANT_HEADINGS.map(|heading| heading.trim_start().to_owned());
     let mut rows: Vec<(usize, &TenantView)> = disk.tenants.iter().enumerate().collect();
@@ -184,7 +184,7 @@ fn table(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// The columns for which there is room.
+/// The columns that fit into the width.
 fn columns_that_fit(widths: &[usize], room: usize) -> Vec<usize> {
     let mut shown: Vec<usize> = (0..widths.len()).collect();
     let needed = |shown: &[usize]| shown.iter().map(|&column| widths[column] + SPACING).sum::<usize>();
@@ -205,7 +205,7 @@ fn colour(place: usize) -> Style {
     Style::new().fg(Color::Indexed(COLOURS[place % COLOURS.len()]))
 }
 
-/// Red if it keeps less than R.
+/// Red if the insulation is below R.
 fn kept(disk: &LiveView, tenant: &TenantView) -> Style {
     let wanted = disk.policy.as_ref().and_then(|policy| policy.insulation.effective);
     match tenant.insulation.as_ref().zip(wanted) {
@@ -227,7 +227,7 @@ fn strip_line(disk: &LiveView, width: usize) -> Line<'static> {
     Line::from(cells.collect::<Vec<_>>())
 }
 
-/// Keys, and what is seen.
+/// The help: keys and columns.
 fn help() -> Vec<Line<'static>> {
     let orders = Order::ALL.map(|(_, key, name)| format!("{key} {name}")).join(", ");
     let text = [

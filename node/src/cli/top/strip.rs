@@ -1,24 +1,24 @@
-//! Whose the disk was: the last seconds up to now, in so many cells.
+//! The strip of slice owners: the last seconds of a disk, divided into cells.
 
 use crate::control::view::{LiveView, OwnedView};
 
-/// The least that a strip shows, and the most: what is older does not explain what is seen below it.
+/// The time that a strip shows: minimum and maximum. Older slices do not explain the values below the strip.
 const SECONDS: std::ops::RangeInclusive<f64> = 2.0..=60.0;
-/// Rounds that it shows.
+/// The number of rounds that it shows.
 const ROUNDS: f64 = 4.0;
 
-/// Whose a moment was.
+/// The owner of a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// Before the oldest slice that is known.
+    /// Before the oldest known slice.
     Unknown,
-    /// Nobody's.
+    /// Idle.
     Nobody,
-    /// The slice has not ended: whose it is, is told when it has.
+    /// A slice that has not ended; its owner is reported when it ends.
     Running,
-    /// A tenant that is no more.
+    /// A tenant that was removed.
     Gone,
-    /// The tenant of this place in the order of names.
+    /// The tenant at this position in the order of names.
     Tenant(usize),
 }
 
@@ -28,17 +28,16 @@ pub fn seconds(disk: &LiveView) -> f64 {
     (ROUNDS * round).clamp(*SECONDS.start(), *SECONDS.end())
 }
 
-/// The longest slice of a tenant that is to be expected.
+/// The longest expected slice of a tenant.
 fn longest(disk: &LiveView) -> f64 {
     disk.tenants.iter().filter_map(|tenant| Some(tenant.slice.as_ref()?.seconds)).fold(0.0, f64::max)
 }
 
-/// The last seconds, the latest at the right. A disk that does nothing shows that: old slices leave the strip at its
-/// left.
+/// The cells of the strip, the latest at the right. On an idle disk, old slices move out to the left.
 pub fn strip(disk: &LiveView, width: usize) -> Vec<Owner> {
     let (shown, slices) = (seconds(disk), &disk.slices);
     let Some((first, last)) = slices.first().zip(slices.last()) else { return vec![Owner::Nobody; width] };
-    // Slices are told when they have ended: a tenant may have the disk since then.
+    // A slice is reported when it has ended, so a tenant may have been running since then.
     let since_last = last.seconds_ago - last.seconds;
     let may_run = disk.busy_ratio.is_some_and(|busy| busy > 0.0) && since_last <= longest(disk);
     let owner = |ago: f64| match slices.iter().find(|slice| has(slice, ago)) {

@@ -73,7 +73,7 @@ fn press_key(state: &mut State, key: char) {
 
 #[test]
 fn a_strip_ends_now_and_says_whose_each_moment_was() {
-    // Two seconds, in cells of a fifth.
+    // Two seconds, in cells of a fifth of a second.
     let tenants = vec![tenant("a", 1.0, 1.0), tenant("b", 1.0, 1.0)];
     let slices = vec![slice("a", 1.8, 0.4), slice("b", 1.4, 0.4), slice("x", 0.4, 0.2)];
     let busy = disk(tenants, slices);
@@ -82,7 +82,7 @@ fn a_strip_ends_now_and_says_whose_each_moment_was() {
     assert_eq!(strip(&busy, 10), [unknown, a, a, b, b, nobody, nobody, nobody, gone, running]);
     let idle = LiveView { busy_ratio: Some(0.0), ..busy.clone() };
     assert_eq!(strip(&idle, 10)[9], nobody);
-    // Slices of long ago are not the present.
+    // Old slices must not be drawn at the present.
     let mut old = idle;
     old.slices.iter_mut().for_each(|slice| slice.seconds_ago += 60.0);
     assert_eq!(strip(&old, 10), [nobody; 10]);

@@ -7,15 +7,15 @@ use uuid::Uuid;
 use super::{AddDisk, Condition, PolicyView, TenantView};
 use crate::store::Journal;
 
-/// Whether a fault happens.
+/// The phase of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FaultPhase {
-    /// Not yet.
+    /// Not active yet.
     Coming,
-    /// Yes.
+    /// Active.
     Active,
-    /// No more: its time or its count is used up.
+    /// Ended: its time or its count is used up.
     Over,
 }
 
@@ -24,30 +24,30 @@ pub enum FaultPhase {
 pub struct FaultView {
     /// Its number, by which it is cleared.
     pub id: u64,
-    /// As it was typed.
+    /// The fault as it was typed.
     pub fault: String,
-    /// Whether it happens.
+    /// Its phase.
     pub phase: FaultPhase,
-    /// How often it has happened since the disk was opened.
+    /// How often it was injected since the disk was opened.
     pub happened: u64,
-    /// Requests that hang because of it.
+    /// Requests that it has hung.
     pub stuck: usize,
-    /// Whether it is there from each start on, until it is cleared.
+    /// Whether it is active after each start, until it is cleared.
     pub lasting: bool,
 }
 
-/// What a simulated disk pretends to be.
+/// The drive of a simulated disk.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SimulatedView {
-    /// Where its description is from, `sim:PRESET` or `sim:FILE`; a copy is kept with the disk.
+    /// The source of its description, `sim:PRESET` or `sim:FILE`; a copy is stored with the disk.
     pub description: String,
-    /// What it is, as the description says.
+    /// The model name in the description.
     pub model: String,
     /// Whether it has heads.
     pub rotational: bool,
-    /// Bytes.
+    /// Size, bytes.
     pub size_bytes: u64,
-    /// Bytes that no volume has.
+    /// Free bytes.
     pub free_bytes: u64,
 }
 
@@ -55,80 +55,79 @@ pub struct SimulatedView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DriveCache {
-    /// Volatile: what was written is on the medium after a flush, and may be destaged while another tenant has the
-    /// disk.
+    /// Volatile: written data is on the medium after a flush, and may be destaged during another tenant's slice.
     WriteBack,
-    /// None that needs flushes.
+    /// No cache that needs flushes.
     WriteThrough,
 }
 
 impl DriveCache {
-    /// From `queue/write_cache` in sysfs.
+    /// Parses `queue/write_cache` of sysfs.
     pub fn told(text: &str) -> DriveCache {
         if text == "write through" { DriveCache::WriteThrough } else { DriveCache::WriteBack }
     }
 }
 
-/// What the volumes of a disk are.
+/// The kind of a disk's volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DataKind {
-    /// Files in its directory; or it has none yet.
+    /// Files in its directory; also if it has no volumes yet.
     Files,
     /// Raw devices.
     Raw,
-    /// Some of each.
+    /// Files and raw devices.
     Both,
 }
 
-/// Whether a disk is being probed.
+/// The state of a disk's latest probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeState {
-    /// Not since the server started.
+    /// There was no probe since the server started.
     None,
-    /// Yes.
+    /// It is running.
     Running,
-    /// It was.
+    /// It was completed.
     Done,
-    /// Somebody ended it before.
+    /// It was cancelled.
     Cancelled,
-    /// It came to no end.
+    /// It failed.
     Failed,
 }
 
 /// The latest probe of a disk since the server started.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProbeView {
-    /// Whether it runs.
+    /// Its state.
     pub state: ProbeState,
-    /// What it does.
+    /// The current step.
     pub doing: String,
-    /// How much of it is done, 0 to 1.
+    /// The completed fraction, 0 to 1.
     pub done_ratio: f64,
-    /// What disturbed it, or why it came to no end.
+    /// A summary, or why it failed.
     pub message: Option<String>,
 }
 
-/// What is known of a disk's device.
+/// The profile of a disk's device.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProfileView {
-    /// Whether tenants would get slices of its time (true) or share it by cost (false); absent if nobody knows.
+    /// Whether tenants need slices of its time (true) or share it by cost (false); absent if unknown.
     pub needs_slices: Option<bool>,
-    /// Every value, with its source.
+    /// All values, with their sources.
     pub values: Vec<ValueView>,
 }
 
-/// Where a value is from.
+/// The source of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueSource {
-    /// A probe that somebody asked for.
+    /// A probe that a user requested.
     Measured,
-    /// A quick probe that the server began by itself.
+    /// A quick probe that the server started by itself.
     #[serde(rename = "automatic quick")]
     AutomaticQuick,
-    /// An operator.
+    /// An override by an operator.
     Override,
 }
 
@@ -137,17 +136,17 @@ pub enum ValueSource {
 pub struct ValueView {
     /// Its name, with the unit at the end.
     pub name: String,
-    /// The number that counts; absent if the device has no such thing.
+    /// The value in effect; absent if the device does not have the property.
     pub value: Option<f64>,
-    /// Where that is from.
+    /// Its source.
     pub source: ValueSource,
     /// When it was measured or set (RFC 3339).
     pub at: String,
     /// How it was measured.
     pub method: Option<String>,
-    /// Twice its standard error, as a part of it, if that is known.
+    /// Twice the relative standard error, if known.
     pub error_ratio: Option<f64>,
-    /// With an override: what was measured, if anything was.
+    /// With an override: the measured value, if there is one.
     pub measured: Option<f64>,
 }
 
@@ -158,55 +157,55 @@ pub struct DiskView {
     pub name: String,
     /// Its directory.
     pub path: String,
-    /// Which disk it is, wherever it is mounted.
+    /// Its UUID, which stays the same wherever the disk is mounted.
     #[schema(value_type = String)]
     pub uuid: Uuid,
     /// Whether it can be used.
     pub condition: Condition,
     /// Why it cannot be used.
     pub reason: Option<String>,
-    /// The request that makes one like it; absent while it is offline.
+    /// The request that would add an equal disk; absent while it is offline.
     pub spec: Option<AddDisk>,
-    /// Things to know.
+    /// Warnings.
     pub warnings: Vec<String>,
     /// Whether its volumes are files or raw devices.
     pub data: DataKind,
-    /// The devices that its volumes are on, each as major:minor and its name if known.
+    /// The devices of its volumes, each as major:minor and its name if known.
     pub device: Option<String>,
-    /// The write cache of the drive itself, as the kernel was told; absent if the device does not say.
+    /// The write cache of the drive, as the kernel knows it; absent if unknown.
     pub drive_cache: Option<DriveCache>,
-    /// The kernel's scheduler for it: `none` leaves the order to this server.
+    /// The kernel's I/O scheduler of the device; `none` leaves the order to this server.
     pub scheduler: Option<String>,
     /// The kind of file system that the directory is on.
     pub file_system: Option<String>,
-    /// What its volumes share in that file system.
+    /// Whether its volumes share a journal of that file system.
     pub journal: Journal,
     /// Whether the page cache is bypassed.
     pub direct_io: bool,
-    /// Bytes in which the device wants offsets and lengths.
+    /// The unit of offsets and lengths of device I/O, bytes.
     pub device_block_bytes: u32,
-    /// Bytes free in its file system.
+    /// Free bytes of its file system.
     pub free_bytes: u64,
-    /// Who decides which request is next; absent while it is offline.
+    /// The scheduling policy; absent while it is offline.
     pub policy: Option<PolicyView>,
-    /// Its tenants, and what each of them gets.
+    /// Its tenants.
     pub tenants: Vec<TenantView>,
-    /// What is known of its device; without values before the first probe.
+    /// The profile of its device; without values before the first probe.
     pub profile: ProfileView,
-    /// Part of its time that is promised, 0 to 1.
+    /// The sum of the promised shares, 0 to 1.
     pub committed_share: f64,
-    /// Cache and bookkeeping.
+    /// Memory for cache and metadata, bytes.
     pub memory_bytes: u64,
-    /// Bytes acknowledged and not yet written.
+    /// Dirty data, bytes: acknowledged and not yet written.
     pub dirty_bytes: u64,
-    /// Part of the time since the server started with a request in the device, 0 to 1.
+    /// The fraction of the time since the server's start with a request in the device, 0 to 1.
     pub busy_ratio: f64,
     /// Its volumes.
     pub volumes: Vec<String>,
-    /// Data files without specification: left alone.
+    /// Data files without a specification, which are not touched.
     pub unclaimed: Vec<String>,
-    /// What it pretends to be; absent for a disk that is what it is.
+    /// The simulated drive; absent if the disk is not simulated.
     pub simulated: Option<SimulatedView>,
-    /// Faults stacked on its device.
+    /// The faults that are injected into its device.
     pub faults: Vec<FaultView>,
 }

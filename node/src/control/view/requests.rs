@@ -1,4 +1,4 @@
-//! What can be asked for.
+//! The bodies of requests.
 
 use std::collections::BTreeMap;
 
@@ -11,59 +11,61 @@ use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 use crate::store::{PolicyName, Scheduling};
 
-/// A volume to make.
+/// A volume to create.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVolume {
     /// Its name.
     #[schema(value_type = String)]
     pub name: Name,
-    /// Bytes, a multiple of 512; a number or a text such as "10GiB". All of it if left out with a device.
+    /// Bytes, a multiple of 512; a number or a string such as "10GiB". With a device, the default is the whole device.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub size: Option<Size>,
-    /// A block device on the server that is its data, by an absolute path; a file in the disk's directory if left out.
+    /// A block device on the server that holds its data, as an absolute path. The default is a file in the disk's
+    /// directory.
     #[serde(default)]
     pub device: Option<String>,
-    /// Even if the device holds something, or another disk is on it.
+    /// Use the device even if it contains data, or if another disk is on it.
     #[serde(default)]
     pub force: bool,
-    /// On which disk; may be left out if there is only one, or one called `default`.
+    /// The disk; may be omitted if there is only one, or one called `default`.
     #[schema(value_type = Option<String>)]
     pub disk: Option<Name>,
-    /// The part of the disk's time promised to its tenant: "1/4", "0.25" or "25%".
+    /// The fraction of the disk's time promised to its tenant: "1/4", "0.25" or "25%".
     #[schema(value_type = Option<String>)]
     pub share: Option<ShareText>,
-    /// Whose allotment it uses; its own if left out.
+    /// The tenant whose allotment it uses. By default the volume is its own tenant.
     #[schema(value_type = Option<String>)]
     pub tenant: Option<Name>,
-    /// Cache of its tenant; what it needs for R, found out in a trial, if left out.
+    /// The cache of its tenant. The default is what the tenant needs for R, found in a trial.
     #[schema(value_type = Option<String>)]
     pub cache: Option<Size>,
-    /// A volume of the same disk whose load it will have: what it needs for R is decided at once.
+    /// A volume of the same disk whose load it will have: the cache that it needs for R is decided at once from that
+    /// load.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub like: Option<Name>,
-    /// How the cache of its tenant chooses what goes when it needs room; as it is, or `lru`, if left out.
+    /// The eviction policy of its tenant's cache. The default is the present one, or `lru` for a new tenant.
     pub eviction: Option<Eviction>,
-    /// How its file gets space.
+    /// How its file is allocated.
     #[serde(default)]
     pub allocation: Allocation,
-    /// Which clients may open it: rules such as "any", "nobody", "user:1000", "cert:CN=db1,O=Example",
-    /// "name:db1.example", each with ",ro" behind it for reading only. Any client if left out.
+    /// The clients that may open it: rules such as "any", "nobody", "user:1000", "cert:CN=db1,O=Example",
+    /// "name:db1.example", each with the suffix ",ro" for reading only. The default is any client.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub allow: Access,
-    /// No client may change it.
+    /// Whether all clients are refused writes.
     #[serde(default)]
     pub read_only: bool,
-    /// What clients are told of it: at most 255 bytes of text.
+    /// A description that clients can read: at most 255 bytes of text.
     #[serde(default)]
     #[schema(value_type = String)]
     pub description: Description,
 }
 
-/// A value, or `"none"` to take it back.
+/// A value, or `"none"` to remove it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Setting<T> {
     /// No value.
@@ -73,7 +75,7 @@ pub enum Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// As an option.
+    /// Converts it to an option.
     pub fn value(self) -> Option<T> {
         match self {
             Setting::None => None,
@@ -99,7 +101,7 @@ impl<T: Serialize> Serialize for Setting<T> {
     }
 }
 
-/// A number is what its digits are, as where a plain value is taken.
+/// Also accepts a number, where a plain value would accept one.
 impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -116,17 +118,17 @@ impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
     }
 }
 
-/// A value, or `"default"` to take it back: where `none` is a value.
+/// A value, or `"default"` to remove it, for settings that have `none` as a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrDefault<T> {
-    /// What follows from the disk.
+    /// The value that follows from the disk.
     Default,
     /// A value.
     To(T),
 }
 
 impl<T> OrDefault<T> {
-    /// As an option.
+    /// Converts it to an option.
     pub fn value(self) -> Option<T> {
         match self {
             OrDefault::Default => None,
@@ -164,36 +166,36 @@ impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for OrDefault<T> 
     }
 }
 
-/// What to change of a volume; what is left out stays.
+/// The changes of a volume; what is omitted stays unchanged.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetVolume {
     /// The share of its tenant, or "none".
     #[schema(value_type = Option<String>)]
     pub share: Option<Setting<ShareText>>,
-    /// The cache of its tenant as a text such as "64MiB", or "none".
+    /// The cache of its tenant as a string such as "64MiB", or "none".
     #[schema(value_type = Option<String>)]
     pub cache: Option<Setting<Size>>,
-    /// How the cache of its tenant chooses what goes when it needs room.
+    /// The eviction policy of its tenant's cache.
     pub eviction: Option<Eviction>,
     /// How writes are acknowledged.
     pub write_cache: Option<WriteCache>,
-    /// Needed for `unsafe`: acknowledged data may be lost.
+    /// Required for `unsafe`, since acknowledged data may then be lost.
     pub accept_data_loss: bool,
-    /// Which clients may open it, in place of the whole list; `["any"]` is every client. Clients that may not any
-    /// more are disconnected.
+    /// The clients that may open it; replaces the whole list. `["any"]` is every client. Clients whose access is no
+    /// longer permitted are disconnected.
     #[schema(value_type = Option<Vec<String>>)]
     pub allow: Option<Access>,
-    /// Whether no client may change it. Clients that opened it for writing are disconnected, and what they wrote is
-    /// flushed, before this is answered.
+    /// Whether all clients are refused writes. Clients that opened it for writing are disconnected, and their data is
+    /// flushed, before the request is answered.
     pub read_only: Option<bool>,
-    /// What clients are told of it; "" for nothing.
+    /// A description that clients can read; "" for none.
     #[schema(value_type = Option<String>)]
     pub description: Option<Description>,
 }
 
 impl SetVolume {
-    /// Whether everything stays as it is.
+    /// Whether the request contains no change.
     pub fn changes_nothing(&self) -> bool {
         let SetVolume { share, cache, eviction, write_cache, accept_data_loss: _, allow, read_only, description } =
             self;
@@ -206,14 +208,14 @@ impl SetVolume {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrowVolume {
-    /// Bytes, a multiple of 512, not less than now; a number or a text such as "10GiB". If left out, all that a raw
-    /// volume's device has by now.
+    /// Bytes, a multiple of 512, not less than the present size; a number or a string such as "10GiB". On a raw device,
+    /// the default is the device's present size.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub size: Option<Size>,
 }
 
-/// A disk to add: an empty directory becomes one, the directory of a disk is taken over with its volumes.
+/// A disk to add. An empty directory becomes a new disk; an existing disk is added with its volumes.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddDisk {
@@ -222,38 +224,38 @@ pub struct AddDisk {
     pub name: Name,
     /// Its directory; or `sim:PRESET` or `sim:FILE` (an absolute path on the server) for a simulated disk.
     pub path: String,
-    /// Even if another disk is on the same device.
+    /// Add it even if another disk is on the same device.
     #[serde(default)]
     pub force: bool,
-    /// Bytes of a simulated disk, a multiple of 4096; all of its drive if left out.
+    /// Size of a simulated disk, bytes, a multiple of 4096. The default is the whole drive.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub size: Option<Size>,
-    /// Where a simulated disk keeps its data; `disks/NAME` in the server's directory if left out.
+    /// The directory of a simulated disk's data. The default is `disks/NAME` in the server's directory.
     #[serde(default)]
     pub directory: Option<String>,
-    /// Faults that it has from each start on, such as "error read 1%"; for a new disk.
+    /// Faults of a new disk that are active after each start, such as "error read 1%".
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub faults: Vec<FaultText>,
-    /// Who may use it next; follows from its profile, or from its description, if left out.
+    /// The scheduling policy. The default follows from the disk's profile or description.
     #[serde(default)]
     pub policy: Option<PolicyName>,
-    /// R, the part of its standalone efficiency that a tenant keeps: "0.9" or "90%"; 0.9 if left out.
+    /// R, the fraction of its standalone efficiency that a tenant keeps: "0.9" or "90%". The default is 0.9.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub insulation: Option<Insulation>,
-    /// The longest round, such as "2s", which is what it is if left out.
+    /// The longest round, such as "2s", which is the default.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub max_round: Option<Time>,
-    /// Whether it is not probed by itself when it is idle.
+    /// Whether it is not probed automatically when it is idle.
     #[serde(default)]
     pub no_probe: bool,
 }
 
 impl AddDisk {
-    /// As usual.
+    /// A request with default values.
     pub fn new(name: Name, path: String) -> AddDisk {
         let (force, size, directory, faults) = (false, None, None, Vec::new());
         AddDisk {
@@ -270,7 +272,7 @@ impl AddDisk {
         }
     }
 
-    /// What was asked for of its time.
+    /// The scheduling settings in the request.
     pub fn scheduling(&self) -> Scheduling {
         Scheduling {
             policy: self.policy,
@@ -281,22 +283,21 @@ impl AddDisk {
     }
 }
 
-/// A fault to stack on a disk's device.
+/// A fault to inject into a disk's device.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddFault {
-    /// Such as "error read 1% range=1GiB..2GiB".
+    /// The fault, such as "error read 1% range=1GiB..2GiB".
     pub fault: String,
 }
 
-/// What to change of a disk.
+/// The changes of a disk; what is omitted stays unchanged.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SetDisk {
-    /// Values of its profile by name: a number in the unit of the name, "none", or "measured" to take back what was
-    /// set.
+    /// Values of its profile by name: a number in the unit of the name, "none", or "measured" to remove the override.
     pub profile: BTreeMap<String, String>,
-    /// Who may use it next, or "default": what follows from its profile or its description.
+    /// The scheduling policy, or "default", which follows from the disk's profile or description.
     #[schema(value_type = Option<String>)]
     pub policy: Option<OrDefault<PolicyName>>,
     /// R, as "0.9" or "90%", or "default".
@@ -307,10 +308,10 @@ pub struct SetDisk {
     pub max_round: Option<OrDefault<Time>>,
 }
 
-/// How to probe.
+/// The options of a probe.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StartProbe {
-    /// How long at most; less is less exact. Two minutes if left out.
+    /// Maximum duration, seconds; a short probe is less exact. The default is two minutes.
     pub seconds: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What is shown of R and the cache: what a tenant needs, what it has, and what was decided.
+//! Views of cache sizing: what a tenant needs for R, what it has, and the decision on it.
 
 use engine::control::{Bound, Decision, Doubt, Plan, Sizing};
 use engine::units::{Nanos, Share};
@@ -7,23 +7,23 @@ use utoipa::ToSchema;
 
 use crate::quantity::{Size, duration, percent};
 
-/// What was decided for a tenant.
+/// The decision on a tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is being watched: what it needs is not known yet.
+    /// It is being measured; its needs are not known yet.
     Trial,
     /// It keeps R.
     Admitted,
-    /// It cannot have R, and gets as much of it as there is.
+    /// It cannot have R, and gets as much of it as is possible.
     BestEffort,
 }
 
 impl Verdict {
-    /// All of them.
+    /// All decisions.
     pub const ALL: [Verdict; 3] = [Verdict::Trial, Verdict::Admitted, Verdict::BestEffort];
 
-    /// Its name, as in the API.
+    /// Its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Trial => "trial",
@@ -43,34 +43,34 @@ impl From<&Decision> for Verdict {
     }
 }
 
-/// What a tenant needs for R, what it has, and what was decided. Caches in bytes of memory, bookkeeping included.
+/// What a tenant needs for R, what it has, and the decision on it. Caches are in bytes of memory, metadata included.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SizingView {
-    /// The decision that stands.
+    /// The current decision.
     pub decision: Verdict,
-    /// Why, in numbers.
+    /// The reason, with numbers.
     pub reason: String,
-    /// For how long it has stood; of a trial, how long it has lasted.
+    /// The age of the decision, seconds; of a trial, how long it has lasted.
     pub seconds: f64,
-    /// R that was asked of the disk, 0 to 1.
+    /// The target of R on this disk, 0 to 1.
     pub requested_ratio: f64,
-    /// The least cache with which it keeps R; absent while its load is not known, and where no cache is enough.
+    /// The smallest cache with which it keeps R; absent while its load is not known, and if no cache is enough.
     pub need_bytes: Option<u64>,
-    /// Cache that nobody takes from it while the decision stands.
+    /// Cache that is guaranteed to it while the decision stands.
     pub guaranteed_bytes: u64,
-    /// Cache beyond that, lent until somebody needs it.
+    /// Additional cache, lent until another tenant needs it.
     pub lent_bytes: u64,
-    /// R_time: the part of its slices that it does not lose.
+    /// R_time: the fraction of its slices that is not lost.
     pub time_ratio: f64,
-    /// R_cache: the part of its throughput with the whole cache that it has with its own; absent while its load is not
+    /// R_cache: its throughput with its own cache relative to that with the whole cache; absent while its load is not
     /// known.
     pub cache_ratio: Option<f64>,
-    /// R_time x R_cache: the R that it has; the best that it can have, if it was not admitted.
+    /// R_time x R_cache: the R that it has; if it was not admitted, the best that it can have.
     pub best_ratio: Option<f64>,
     /// The round while all tenants are busy.
     pub round_seconds: f64,
-    /// The longest that a request waits for the tenant's slice, as shares and losses are now; a round more beside a
-    /// long slice, in which the losses of a deep queue are measured.
+    /// The longest wait of a request for the tenant's slice, with the present shares and losses. One round longer while
+    /// another tenant has a long slice to measure the losses of a deep queue.
     pub wait_seconds_max: f64,
 }
 
@@ -87,7 +87,7 @@ fn part(permille: u32) -> f64 {
 }
 
 impl SizingView {
-    /// As of `now`.
+    /// The view at the time `now`.
     pub fn new(sizing: &Sizing, now: Nanos) -> SizingView {
         SizingView {
             decision: (&sizing.decision).into(),
@@ -105,7 +105,7 @@ impl SizingView {
         }
     }
 
-    /// For people.
+    /// A sentence for the user.
     pub fn in_words(&self) -> String {
         let wait = if self.wait_seconds_max > 0.0 {
             let most = duration(self.wait_seconds_max);
@@ -117,7 +117,7 @@ impl SizingView {
     }
 }
 
-/// Why a decision is as it is.
+/// The reason for a decision, with numbers.
 fn reason(sizing: &Sizing, now: Nanos) -> String {
     let wanted = format!("R = {}", part(sizing.insulation_permille));
     let best = sizing.best_permille.map_or_else(String::new, |best| format!("; best R = {:.2}", part(best)));
@@ -168,29 +168,29 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
     }
 }
 
-/// What would be decided for a volume, if it were made now.
+/// The decision that a volume would get if it were created now.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanView {
-    /// For people.
+    /// A message for the user.
     pub message: String,
-    /// On which disk.
+    /// The disk.
     pub disk: String,
-    /// Whose allotment it would use.
+    /// The tenant whose allotment it would use.
     pub tenant: String,
-    /// The part of the disk's time that its tenant would have, 0 to 1.
+    /// The fraction of the disk's time that its tenant would have, 0 to 1.
     pub share: f64,
-    /// The part that would be left to promise to others.
+    /// The fraction that would remain to be promised to others.
     pub share_left: f64,
-    /// Its slice in each round; absent if the disk's policy gives none.
+    /// Its slice in each round; absent if the disk's policy has no slices.
     pub slice_seconds: Option<f64>,
-    /// What would be decided; absent if the disk's policy insulates nobody.
+    /// The decision; absent if the disk's policy does not insulate.
     pub sizing: Option<SizingView>,
-    /// Cache that is not promised to anybody, bytes with bookkeeping.
+    /// Cache that is not promised to any tenant, bytes of memory, metadata included.
     pub cache_free_bytes: u64,
 }
 
 impl PlanView {
-    /// What the engine says of a tenant that would have this share, `promised` or not.
+    /// The view of the engine's plan for a tenant with this share; `promised` is the share if one is requested.
     pub fn new(plan: &Plan, name: &str, (disk, tenant): (&str, &str), share: f64, promised: Option<Share>) -> PlanView {
         let sizing = plan.sizing.as_ref().map(|sizing| SizingView::new(sizing, sizing.since));
         let slice_seconds = (plan.slice_ns > 0).then(|| seconds(plan.slice_ns));
@@ -221,18 +221,18 @@ impl PlanView {
     }
 }
 
-/// Something that was decided.
+/// A decision, or another event.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
-    /// When (RFC 3339).
+    /// Date and time (RFC 3339).
     pub at: String,
-    /// On which disk.
+    /// The disk.
     pub disk: String,
-    /// For which tenant; absent if it concerns the disk.
+    /// The tenant; absent if the event concerns the disk.
     pub tenant: Option<String>,
-    /// What; absent if it concerns the disk.
+    /// The decision; absent if the event concerns the disk.
     pub decision: Option<Verdict>,
-    /// Why, in numbers; or what became of the disk.
+    /// The reason, with numbers; or the event.
     pub reason: String,
 }
 

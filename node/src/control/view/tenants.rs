@@ -1,4 +1,4 @@
-//! What is shown of those who share a disk: the policy, and what each tenant gets of it.
+//! Views of scheduling: the policy of a disk, and what each tenant gets.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,49 +7,50 @@ use super::{Condition, ShareView, SizingView};
 use crate::quantity::duration;
 use crate::store::PolicyName;
 
-/// Who decides which request goes to the device next.
+/// The scheduling policy of a disk.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PolicyView {
-    /// What runs.
+    /// The policy in effect.
     pub name: PolicyName,
-    /// Why it is that one.
+    /// Why it was chosen.
     pub reason: String,
-    /// What was asked for; absent if it follows from the disk.
+    /// The requested policy; absent if it follows from the disk.
     pub requested: Option<PolicyName>,
     /// R.
     pub insulation: InsulationView,
-    /// The round at present; absent without slices.
+    /// The present round; absent without slices.
     pub round_seconds: Option<f64>,
-    /// The longest round that is allowed: nobody who asks waits longer for its slice.
+    /// The maximum round, and thus the longest wait of a tenant for its slice.
     pub round_seconds_max: f64,
 }
 
-/// R: the part of its standalone efficiency that a tenant keeps.
+/// R: the fraction of its standalone efficiency that a tenant keeps.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InsulationView {
-    /// What slices are made for, 0 to 1.
+    /// The target, 0 to 1.
     pub requested: f64,
-    /// What they reach for every tenant; absent without slices.
+    /// The value that is reached for every tenant; absent under a policy that does not insulate.
     pub effective: Option<f64>,
-    /// Why that is less.
+    /// Why the effective value is lower.
     pub reason: Option<String>,
 }
 
 /// The slice of a tenant.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SliceView {
-    /// Its length in each round; as it would be, if the tenant has nothing to do.
+    /// Its length in each round; of an idle tenant, the length that it would have.
     pub seconds: f64,
-    /// What is lost of it, of late, to the switch and the drain.
+    /// Recent losses in it, by the context switch and by draining the device.
     pub loss_seconds: f64,
-    /// The round at present: how long it takes from the beginning of a slice to that of the next one.
+    /// The present round: the time from the beginning of one slice of the tenant to the next one.
     pub round_seconds: f64,
-    /// The longest that the tenant waits for its slice; twice that beside a long slice, in which losses are measured.
+    /// The longest wait of the tenant for its slice; twice that while another tenant has a long slice to measure its
+    /// losses.
     pub wait_seconds_max: f64,
 }
 
 impl SliceView {
-    /// For people.
+    /// A sentence for the user.
     pub fn in_words(&self) -> String {
         format!(
             "its slice is {} of a round of {} at present; in the longest round (--max-round) it waits {} for it at \
@@ -61,84 +62,84 @@ impl SliceView {
     }
 }
 
-/// What a tenant kept of its standalone efficiency: predicted standalone time of its work by (share x time in which it
-/// had a request outstanding).
+/// The insulation of a tenant: the predicted standalone-equivalent time of its work, divided by (share x time in which
+/// it had a request outstanding).
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RatioView {
-    /// Above 1 if it got more than it was promised.
+    /// Above 1 if it got more than promised.
     pub ratio: f64,
-    /// Over how long.
+    /// The length of the window.
     pub window_seconds: f64,
-    /// How the standalone time was predicted.
+    /// How the standalone-equivalent time was predicted.
     pub prediction: String,
 }
 
-/// What a tenant's volumes did of late, each second.
+/// Recent rates of a tenant's volumes, per second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RatesView {
-    /// Over how long.
+    /// The length of the window.
     pub window_seconds: f64,
     /// Reads answered.
     pub reads: f64,
-    /// Bytes of them.
+    /// Bytes read.
     pub read_bytes: f64,
     /// Writes answered.
     pub writes: f64,
-    /// Bytes of them.
+    /// Bytes written.
     pub write_bytes: f64,
-    /// What its requests waited for, seconds a second.
+    /// Time that its requests spent waiting, by cause, in seconds per second.
     pub delay_seconds: DelayView,
 }
 
-/// How long requests took, from arrival to answer; percentiles within 3 %.
+/// Latency of requests from arrival to answer; percentiles are within 3 %.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PercentilesView {
-    /// How many requests that were.
+    /// The number of requests.
     pub requests: u64,
     /// The median.
     pub p50_seconds: f64,
-    /// 99 of 100 took less.
+    /// The 99th percentile.
     pub p99_seconds: f64,
-    /// 999 of 1000 took less.
+    /// The 99.9th percentile.
     pub p999_seconds: f64,
-    /// The longest.
+    /// The maximum.
     pub max_seconds: f64,
 }
 
-/// How long reads and writes took; what there was none of is absent.
+/// Latency of reads and writes; absent where there were none.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ByOpView {
     /// Reads.
     pub read: Option<PercentilesView>,
     /// Writes.
     pub write: Option<PercentilesView>,
-    /// Both together.
+    /// Reads and writes together.
     pub both: Option<PercentilesView>,
 }
 
-/// How long a tenant's requests took.
+/// Latency of a tenant's requests.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LatencyView {
-    /// What "recent" is: 10 to 15 seconds, or since the tenant is there.
+    /// The length of the recent window: 10 to 15 seconds, or less for a new tenant.
     pub window_seconds: f64,
-    /// Of late.
+    /// In the recent window.
     pub recent: ByOpView,
-    /// Since the server started, or the tenant is there.
+    /// Since the server's start, or since the tenant exists.
     pub total: ByOpView,
 }
 
-/// What requests waited for.
+/// Causes of delay of requests.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct DelayView {
-    /// The thread of the disk, which did other work.
+    /// The disk's thread was doing other work.
     pub thread: f64,
-    /// Room in their tenant's cache.
+    /// Waiting for space in the tenant's cache.
     pub cache: f64,
-    /// Their turn, while their tenant could have had the disk.
+    /// Queued while the disk was available to the tenant.
     pub queue: f64,
-    /// Their tenant's slice: the disk was another's.
+    /// Waiting for the tenant's slice while the disk was another tenant's.
     pub slice: f64,
-    /// The device.
+    /// In the device.
     pub disk: f64,
 }
 
@@ -151,40 +152,39 @@ pub struct TenantView {
     pub volumes: Vec<String>,
     /// Its share.
     pub share: ShareView,
-    /// Its slice; absent if the disk's policy gives none.
+    /// Its slice; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
-    /// What it keeps; absent without demand, or without slices.
+    /// Its insulation; absent without demand, or under a policy that does not insulate.
     pub insulation: Option<RatioView>,
-    /// What its volumes do; absent until the server has looked twice.
+    /// Its rates; absent until there are two samples.
     pub rates: Option<RatesView>,
-    /// How long their requests take; absent while the disk does not answer.
+    /// Latency of its requests; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
-    /// What it needs for R, and what was decided; absent if the disk's policy insulates nobody.
+    /// What it needs for R, and the decision on it; absent if the disk's policy does not insulate.
     pub sizing: Option<SizingView>,
 }
 
-/// A slice that is over.
+/// A slice that has ended.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct OwnedView {
-    /// Whose it was; absent if that tenant is gone.
+    /// Its tenant; absent if the tenant was removed.
     pub tenant: Option<String>,
-    /// When it began, before now.
+    /// How long ago it began, seconds.
     pub seconds_ago: f64,
-    /// How long it was.
+    /// Its length.
     pub seconds: f64,
 }
 
-/// A disk and its tenants at this moment.
+/// The current state of a disk and its tenants.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LiveView {
-    /// Its name.
+    /// The name of the disk.
     pub disk: String,
     /// Whether it can be used.
     pub condition: Condition,
-    /// Who decides; absent while it is offline.
+    /// The scheduling policy; absent while it is offline.
     pub policy: Option<PolicyView>,
-    /// Part of the last seconds in which it had a request in the device, 0 to 1; absent before there is anything to
-    /// compare with.
+    /// The fraction of the last seconds with a request in the device, 0 to 1; absent until there are two samples.
     pub busy_ratio: Option<f64>,
     /// Its tenants.
     pub tenants: Vec<TenantView>,

@@ -6,66 +6,65 @@ use utoipa::ToSchema;
 use super::{Condition, CreateVolume, LatencyView, RatioView, SizingView, SliceView};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
 
-/// One size of cache, and what goes to the disk with it.
+/// The miss ratio at one cache size.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CurvePoint {
-    /// Bytes of data in the cache.
+    /// The size of the cache, bytes of data.
     pub cache_bytes: u64,
-    /// Part of block reads and writes, 0 to 1.
+    /// The fraction of block reads and writes that miss, 0 to 1.
     pub miss_ratio: f64,
-    /// Part of block reads; absent without reads.
+    /// The fraction of block reads that miss; absent without reads.
     pub read_miss_ratio: Option<f64>,
-    /// Part of block writes that come to blocks that are not dirty any more; absent without writes.
+    /// The fraction of block writes to blocks that are not dirty in the cache; absent without writes.
     pub write_miss_ratio: Option<f64>,
 }
 
-/// Miss ratio against cache size.
+/// A miss-ratio curve.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CurveView {
     /// A volume of the tenant.
     pub volume: String,
-    /// Whose curve it is: that of all volumes of the tenant together.
+    /// The tenant; the curve is that of all its volumes together.
     pub tenant: String,
-    /// Under which policy.
+    /// The eviction policy that the curve is for.
     pub policy: Eviction,
-    /// Under which policy its cache is now.
+    /// The eviction policy in effect.
     pub running: Eviction,
-    /// Bytes of data that its cache holds now, at most.
+    /// The present size of the partition, bytes of data.
     pub partition_bytes: u64,
-    /// Part of block reads and writes that goes to the disk with that, by the curve; absent before anything was asked
-    /// for.
+    /// The miss ratio at that size, by the curve; absent before the first request.
     pub miss_ratio: Option<f64>,
-    /// Block reads that it is made from; those of long ago count for less than one.
+    /// Block reads that the curve is made from, weighted by age.
     pub block_reads: f64,
-    /// Block writes that it is made from.
+    /// Block writes that the curve is made from, weighted by age.
     pub block_writes: f64,
-    /// Part of all blocks that are watched.
+    /// The fraction of all blocks that is sampled.
     pub sampling_rate: f64,
-    /// Blocks that are watched.
+    /// The number of sampled blocks.
     pub samples: u32,
-    /// By size, smallest first.
+    /// The points, smallest size first.
     pub points: Vec<CurvePoint>,
 }
 
-/// A share as asked for and as it is.
+/// A share, requested and effective.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ShareView {
-    /// As it was typed; absent if none was.
+    /// As it was typed; absent if none is requested.
     pub requested: Option<String>,
-    /// The part of the disk's time, 0 to 1: what was asked for, or an even part of what nobody asked for.
+    /// The fraction of the disk's time, 0 to 1: the requested share, or an even part of what is not promised.
     pub effective: f64,
 }
 
-/// Cache as asked for and as it is.
+/// A cache size, requested and effective.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CacheView {
-    /// Bytes; absent if none were asked for.
+    /// Bytes; absent if none is requested.
     pub requested_bytes: Option<u64>,
-    /// Bytes that its tenant may use now.
+    /// Bytes that the tenant may use now.
     pub effective_bytes: u64,
-    /// Bytes that its tenant uses now.
+    /// Bytes that the tenant uses now.
     pub used_bytes: u64,
-    /// How it chooses what goes when it needs room.
+    /// The eviction policy.
     pub eviction: Eviction,
 }
 
@@ -84,7 +83,7 @@ pub struct Traffic {
     pub flushes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Part of the blocks read that were in the cache, 0 to 1; absent without reads.
+    /// The fraction of the blocks read that was in the cache, 0 to 1; absent without reads.
     pub hit_ratio: Option<f64>,
 }
 
@@ -93,55 +92,56 @@ pub struct Traffic {
 pub struct VolumeView {
     /// Its name.
     pub name: String,
-    /// On which disk.
+    /// Its disk.
     pub disk: String,
-    /// Whose allotment it uses.
+    /// The tenant whose allotment it uses.
     pub tenant: String,
     /// Whether it can be used.
     pub condition: Condition,
     /// Why it cannot be used.
     pub reason: Option<String>,
-    /// The request that makes one like it; absent if its specification cannot be read, or its disk is offline.
+    /// The request that would create an equal volume; absent if its specification cannot be read, or its disk is
+    /// offline.
     pub spec: Option<CreateVolume>,
-    /// Things to know.
+    /// Warnings.
     pub warnings: Vec<String>,
-    /// Bytes.
+    /// Size, bytes.
     pub size_bytes: u64,
     /// Its data file, or its device.
     pub path: String,
     /// Whether its data is a raw device.
     pub raw: bool,
-    /// Where clients open it.
+    /// The URIs under which clients open it.
     pub uris: Vec<String>,
-    /// Which clients may open it: rules, `["any"]` is every client.
+    /// The clients that may open it, as rules; `["any"]` is every client.
     pub allow: Vec<String>,
-    /// Whether no client may change it.
+    /// Whether all clients are refused writes.
     pub read_only: bool,
-    /// What clients are told of it.
+    /// The description that clients can read.
     pub description: String,
     /// The share of its tenant.
     pub share: ShareView,
     /// The cache of its tenant.
     pub cache: CacheView,
-    /// The slice of its tenant; absent if the disk's policy gives none.
+    /// The slice of its tenant; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
-    /// What its tenant keeps of its standalone efficiency; absent without demand, or without slices.
+    /// The insulation of its tenant; absent without demand, or under a policy that does not insulate.
     pub insulation: Option<RatioView>,
-    /// How long the requests of its tenant take; absent while the disk does not answer.
+    /// Latency of its tenant's requests; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
-    /// What its tenant needs for R, and what was decided; absent if the disk's policy insulates nobody.
+    /// What its tenant needs for R, and the decision on it; absent if the disk's policy does not insulate.
     pub sizing: Option<SizingView>,
     /// How writes are acknowledged.
     pub write_cache: WriteCache,
-    /// How its file gets space.
+    /// How its file is allocated.
     pub allocation: Allocation,
-    /// Part of it that was written before, by clients or when idle, 0 to 1.
+    /// The fraction that was ever written, by clients or by zero-writing, 0 to 1.
     pub initialised_ratio: f64,
-    /// Bytes zero-written so far while it is being made or grown.
+    /// Bytes zero-written so far, while it is created or grown.
     pub prepared_bytes: u64,
     /// Open connections.
     pub connections: u32,
-    /// Bytes acknowledged and not yet written.
+    /// Dirty data, bytes: acknowledged and not yet written.
     pub dirty_bytes: u64,
     /// Requests since the server started.
     pub traffic: Traffic,

@@ -1,4 +1,4 @@
-//! Mail: commands of control, new clients, and what becomes of their answers.
+//! Mail: commands of control, their answers, and new clients.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,31 +16,31 @@ use crate::disk_thread::giving::Giving;
 use crate::disk_thread::mailbox::{Client, Mail};
 use crate::reactor::{Place, Reactor};
 
-/// Messages of control in one pass.
+/// Messages in one pass.
 const MAILS_PER_PASS: usize = 64;
-/// New connections in one pass: each takes the thread for [`ATTACH_NS`], and requests that are there wait meanwhile.
+/// New connections in one pass. Each takes the thread [`ATTACH_NS`], for which requests have to wait.
 pub(super) const ATTACHES_PER_PASS: usize = 2;
-/// What a new connection takes, its closing included: settings of its socket, its entry in the reactor and in the
-/// engine, 20 us. Its tenant is charged.
+/// The time that a new connection takes: setting up and closing its socket, its entries in the reactor and in the
+/// engine: 20 µs. It is charged to its tenant.
 const ATTACH_NS: Nanos = 20_000;
-/// Socket buffers of local clients, bytes: a reply of this size leaves in one call.
+/// Size of the socket buffers of local clients, bytes: a reply of this size is sent in one call.
 const SOCKET_BUFFER: libc::c_int = 1024 * 1024;
 
-/// A command without its answer.
+/// A command that is not answered yet.
 pub struct Pending {
     reply: oneshot::Sender<Report>,
     pub then: Then,
 }
 
-/// What a command's answer means for the file of a volume.
+/// What to do with a volume's file, or with memory, when the command is answered.
 #[derive(Clone, Copy)]
 pub enum Then {
     Nothing,
-    /// Refused: close it.
+    /// Close the file if the command is refused.
     CloseUnlessDone(VolumeId),
-    /// Done: close it.
+    /// Close the file if the command succeeds.
     CloseIfDone(VolumeId),
-    /// Not refused: give back the memory that the engine has given up.
+    /// Unless refused, return the memory that the engine has released before answering.
     GiveBack,
 }
 
@@ -76,7 +76,7 @@ impl<R: Reactor> Driver<R> {
     pub(super) fn command(&mut self, command: Command, file: Option<(File, Place)>, reply: oneshot::Sender<Report>) {
         let mut then = Then::Nothing;
         match (&command, file) {
-            // With a number that is taken, the engine refuses, and the file that has it stays.
+            // If the number is in use, the engine refuses, and the file of that number must stay.
             (Command::OpenVolume(spec), Some((file, place))) if !self.tenants.contains_key(&spec.volume) => {
                 self.reactor.place(spec.volume, place);
                 if let Err(error) = self.reactor.open_volume(spec.volume, file) {
@@ -87,7 +87,7 @@ impl<R: Reactor> Driver<R> {
             }
             (&Command::CloseVolume { volume, .. }, _) => then = Then::CloseIfDone(volume),
             (Command::SetBudget(_), _) => {
-                // Frames above the old limit may be used again from now on.
+                // From now on, frames above the old limit may be used again.
                 self.end_giving();
                 then = Then::GiveBack;
             }
@@ -111,7 +111,7 @@ impl<R: Reactor> Driver<R> {
             }
             _ => {}
         }
-        // Whoever asked may have gone meanwhile.
+        // The sender of the command may have disconnected.
         let _ = reply.send(report);
     }
 
@@ -129,7 +129,7 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Clients of a volume that use it in a way that they may not.
+    /// Clients of a volume whose access exceeds what they may do.
     fn expelled(&self, volume: VolumeId, access: &Access) -> Vec<ConnId> {
         let is_expelled = |connection: &Connection| {
             let grant = access.grants(&connection.peer);
@@ -143,7 +143,7 @@ impl<R: Reactor> Driver<R> {
     pub(super) fn attach(&mut self, client: Client) {
         let disk = &self.options.name;
         if self.free.is_empty() && self.connections.len() >= self.options.limits.disk as usize {
-            // Those that were counted by their seats fit.
+            // Cannot happen to clients that reserved a seat.
             tracing::error!(disk, client = %client.peer, "a client without a seat: disconnected");
             return;
         }
@@ -160,12 +160,12 @@ impl<R: Reactor> Driver<R> {
         }
         let Client { volume, session, received, peer, seat, .. } = client;
         let owner = self.tenants.get(&volume).copied();
-        // An unknown volume has no tenant; its connection is closed before it has a turn.
+        // An unknown volume has no tenant; its connection is closed before it is served.
         let tenant = owner.unwrap_or(TenantId(0));
         let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
         self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
         self.handle(Event::Attach { conn, volume, session });
-        // A connection to a volume that is gone must not cost another tenant.
+        // A connection to a volume that was closed must not be charged to another tenant.
         if let Some(owner) = owner {
             self.turns.charge_to(owner, ATTACH_NS);
         }
@@ -173,17 +173,17 @@ impl<R: Reactor> Driver<R> {
     }
 }
 
-/// Replies leave at once; Unix sockets take large ones whole. TCP sizes its buffers itself, unless it is told to. Says
-/// whether it is a Unix socket.
+/// Disables Nagle's algorithm on TCP, whose buffers the kernel sizes by itself, and enlarges the buffers of Unix
+/// sockets. Returns whether it is a Unix socket.
 fn tune(socket: &OwnedFd) -> bool {
     let set = |level, name, value: libc::c_int| {
         let len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: reads an integer of ours. Refusals are harmless.
+        // SAFETY: reads an integer of ours. Failures are harmless.
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(&value).cast(), len) == 0 }
     };
     let local = !set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     if local {
-        // Beyond the system's bound it needs a privilege.
+        // Sizes above the system's limit need a privilege.
         for (force, plain) in [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)] {
             if !set(libc::SOL_SOCKET, force, SOCKET_BUFFER) {
                 set(libc::SOL_SOCKET, plain, SOCKET_BUFFER);

@@ -1,4 +1,4 @@
-//! Passes in virtual time, over a reactor of the test's own: what is sent in which pass, and what is counted.
+//! Passes in virtual time, with a scripted reactor: what is sent in which pass, and what is counted.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -21,15 +21,14 @@ const GREEDY: usize = 0;
 const POLITE: usize = 1;
 const LARGE: u32 = 1 << 20;
 const SMALL: u32 = 512;
-/// The head of a reply.
+/// Bytes of a reply's header.
 const HEAD: u64 = 16;
 /// Connections of the test.
 const CONNECTIONS: usize = 16;
-/// How long a pass takes.
+/// The length of a pass.
 const PASS_NS: Nanos = 100_000;
 
-/// Sockets take what they are given at once, except those that are full; requests of the device are done in the next
-/// pass.
+/// Sockets accept what they are given at once, except those that are full. Device requests complete in the next pass.
 struct Script {
     now: Nanos,
     /// How long the next turn sleeps.
@@ -37,10 +36,10 @@ struct Script {
     ready: Vec<Completion>,
     /// By receive buffer, one for each connection: what its client has written, all of it headers.
     written: [Vec<u8>; CONNECTIONS],
-    /// Its receive waits for that.
+    /// Whether its receive waits for that.
     receiving: [bool; CONNECTIONS],
     full: [bool; CONNECTIONS],
-    /// What each was given in this pass.
+    /// Bytes given to each socket in this pass.
     given: [u64; CONNECTIONS],
 }
 
@@ -146,7 +145,7 @@ fn client(volume: VolumeId) -> Client {
 }
 
 impl Rig {
-    /// Both have their first bytes in the cache, and have asked of late.
+    /// Both volumes have their first bytes in the cache, and both tenants are present.
     fn new() -> Rig {
         let options = Options::new("test", Config::new(16 << 20));
         let server = Server::new(options.engine.clone());
@@ -177,7 +176,7 @@ impl Rig {
         self.driver.reactor.below()
     }
 
-    /// The first bytes of its volume.
+    /// Requests the first bytes of a volume.
     fn ask(&mut self, who: usize, len: u32) {
         let mut header = wire::REQUEST_MAGIC.to_be_bytes().to_vec();
         header.extend([0, 0]);
@@ -189,7 +188,7 @@ impl Rig {
         script.deliver(who);
     }
 
-    /// What each is given in it.
+    /// Runs a pass, and returns the bytes given to each socket in it.
     fn pass(&mut self) -> [u64; 2] {
         self.driver.pass();
         self.script().given[..2].try_into().expect("two of them")
@@ -254,7 +253,7 @@ fn the_rest_of_a_reply_waits_for_the_thread() {
         let (before, after) = (&before[who], &after[who]);
         assert_eq!(after.read.latency.count() - before.read.latency.count(), 1);
         let latency_ns = after.read.latency.sum_ns - before.read.latency.sum_ns;
-        // It came in the middle of a pass, for all that is known.
+        // It is assumed to have come in the middle of a pass.
         assert_eq!(latency_ns, PASS_NS / 2 + passes * PASS_NS, "of {who}");
         assert_eq!(after.thread_delay_ns - before.thread_delay_ns, latency_ns, "hits wait for nothing else");
     }

@@ -31,7 +31,7 @@ fn scattered_sectors_come_back<R: Reactor>(mut rig: Rig<R>) {
     assert_eq!(rig.perform(io(WRITE, 7 * 512, source.clone())), Ok(()));
     assert_eq!(rig.perform(io(Op::Read, 7 * 512, target.clone())), Ok(()));
     assert_eq!(rig.content(&target), rig.content(&source)[..3072 + 4096]);
-    // Zeros come from frame 0; a single segment takes another way.
+    // Frame 0 holds zeros. A request of a single segment takes another code path.
     assert_eq!(rig.perform(io(WRITE, 7 * 512, vec![Segment::new(FrameId::ZERO, 0, 512)])), Ok(()));
     assert_eq!(rig.perform(io(Op::Read, 7 * 512, vec![Segment::new(FrameId(50), 512, 1024)])), Ok(()));
     assert_eq!(rig.content(&[Segment::new(FrameId(50), 512, 1024)]), [0; 512]);
@@ -149,7 +149,7 @@ fn a_volume_number_is_used_again<R: Reactor>(mut rig: Rig<R>) {
 }
 
 fn unsupported_operations<R: Reactor>(mut rig: Rig<R>) {
-    // Not every kernel says EOPNOTSUPP for a device that is no disk: some say ENODEV. Neither is success.
+    // For a device that is no disk some kernels answer EOPNOTSUPP and others ENODEV. Neither is success.
     rig.reactor.open_volume(VolumeId(5), OpenOptions::new().write(true).open("/dev/null").unwrap()).unwrap();
     let result = rig.perform(plain(Op::Punch, 0, 4096));
     assert!(matches!(result, Err(Errno::NotSupported | Errno::Io)), "{result:?}");

@@ -54,14 +54,14 @@ impl<R: Reactor> Rig<Layers<R>> {
     }
 }
 
-/// What a drive was asked, and what it said.
+/// A request to a drive, and the drive's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Told {
     Submitted(Nanos, Tag, u64, u64),
     Done(Tag, Nanos),
 }
 
-/// Notes what happens to the drive inside.
+/// Records the requests and answers of the drive inside.
 #[derive(Debug)]
 struct Noted(Box<dyn Drive>, Arc<Mutex<Vec<Told>>>);
 
@@ -90,8 +90,8 @@ impl Drive for Noted {
     }
 }
 
-/// In real time a drive does what it does in virtual time: another one that is asked the same at the same moments, and
-/// polled when it wants to be, says the same.
+/// A drive behaves in real time as in virtual time: a second drive that gets the same requests at the same moments, and
+/// is polled when it asks for it, gives the same answers.
 fn a_drive_is_asked_at_once_and_never_answered_early<R: Reactor>(rig: Rig<R>) {
     const DEPTH: u32 = 4;
     const REQUESTS: u32 = 80;
@@ -135,7 +135,7 @@ fn a_drive_is_asked_at_once_and_never_answered_early<R: Reactor>(rig: Rig<R>) {
     as_in_virtual_time(drive(), &told);
 }
 
-/// A drive that was only read said what its twin says.
+/// Asserts that a drive that was only read from gave the same answers as its twin.
 fn as_in_virtual_time(mut twin: Box<dyn Drive>, told: &[Told]) {
     let mut done = Vec::new();
     for told in told {
@@ -155,7 +155,7 @@ fn as_in_virtual_time(mut twin: Box<dyn Drive>, told: &[Told]) {
     assert_eq!(said.collect::<Vec<_>>(), done);
 }
 
-/// A probe under way on a drive, read only, and what it has to say.
+/// Starts a read-only probe of a drive; returns the job and the channel of its news.
 fn probe<R: Reactor>(rig: &mut Rig<Layers<R>>) -> (Arc<Job>, mpsc::Receiver<News>) {
     let (job, (listener, heard)) = (Arc::new(Job::new()), mpsc::channel());
     let options = Options { budget_ns: SECOND, seed: 1, read_only: true };
@@ -164,8 +164,8 @@ fn probe<R: Reactor>(rig: &mut Rig<Layers<R>>) -> (Arc<Job>, mpsc::Receiver<News
     (job, heard)
 }
 
-/// However late the thread is, a probe asks for more at the very moment at which something is done; only phases and
-/// pauses begin at others. Meanwhile a volume is served.
+/// A probe sends its next request at the moment at which the drive completes one, even if the thread is late. Only
+/// phases and pauses begin at other moments. Meanwhile a volume is served.
 fn a_probe_lives_in_the_drives_time<R: Reactor>(rig: Rig<R>) {
     let drive = || presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -205,7 +205,7 @@ fn a_probe_ends_with_the_first_error_or_when_it_is_cancelled<R: Reactor>(rig: Ri
     let drive = presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
     let stack = Stack { drive: Some(drive), faults: Vec::new() };
     let mut rig = with_volume(rig, stack, 1 << 20);
-    // One that is cancelled while nothing else happens; one that finds an error; one after it, which is well.
+    // A probe that is cancelled while nothing else happens; one that gets an error; and one after it, which succeeds.
     let (job, heard) = probe(&mut rig);
     job.cancel();
     let said = |rig: &mut Rig<Layers<R>>, heard: &mpsc::Receiver<News>| loop {

@@ -105,7 +105,7 @@ fn a_peer_that_vanishes_while_segments_are_filled<R: Reactor>(mut rig: Rig<R>) {
     rig.close(CONN);
 }
 
-/// Sends all parts, however many sends it takes; how many it took, or none if the peer vanished.
+/// Sends all parts in as many sends as needed. Returns the number of sends, or `None` if the peer disconnected.
 fn send_all<R: Reactor>(rig: &mut Rig<R>, frames: &[u32]) -> Option<u32> {
     const HEADER: &[u8] = b"header of sixteen bytes";
     let per_frame = HEADER.len() as u64 + 4096;

@@ -1,4 +1,4 @@
-//! Worker threads for device requests, one request each at a time.
+//! Worker threads for device requests: each performs one request at a time.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,21 +14,21 @@ use crate::reactor::Waker;
 use crate::reactor::errors::Failure;
 use crate::reactor::request::{Progress, Request};
 
-/// Threads of one disk at most. A blocking request needs a thread each; beyond this they wait for one another, which a
-/// disk with a deep queue notices.
+/// Threads of one disk at most. Each blocking request occupies a thread; with more requests than threads, requests wait
+/// for threads, which reduces the throughput of a disk with a deep queue.
 const WORKERS_MAX: usize = 32;
-/// Stack of a worker, bytes: it calls into the kernel and little else.
+/// Stack of a worker, bytes: it does little besides system calls.
 const STACK: usize = 64 * 1024;
 
-/// A device request on its way.
+/// A device request with its file.
 pub struct Job {
-    /// Its number.
+    /// The request's number.
     pub io: IoId,
-    /// Of its volume.
+    /// The volume's file.
     pub file: Arc<File>,
     /// The request.
     pub request: Request,
-    /// How it went.
+    /// The result, once it is finished.
     pub result: Result<(), Failure>,
 }
 
@@ -62,13 +62,13 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// None yet.
+    /// No worker is started yet.
     pub fn new(depth: usize, finish: Waker, memory: FrameMemory) -> Workers {
         let shared = Shared { queue: Mutex::default(), changed: Condvar::new(), finish, _memory: memory };
         Workers { shared: Arc::new(shared), threads: Vec::new(), threads_max: depth.clamp(1, WORKERS_MAX) }
     }
 
-    /// Gives the jobs to workers, starting some if all are busy.
+    /// Queues the jobs and starts workers if there are more jobs than idle workers.
     pub fn begin(&mut self, jobs: &mut Vec<Job>) {
         if jobs.is_empty() {
             return;
@@ -89,7 +89,7 @@ impl Workers {
         self.shared.changed.notify_all();
     }
 
-    /// Appends what is finished.
+    /// Appends the finished jobs.
     pub fn take_finished(&mut self, finished: &mut Vec<Job>) {
         finished.append(&mut self.shared.lock().finished);
     }
@@ -100,7 +100,7 @@ impl Drop for Workers {
         self.shared.lock().stopping = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so on its own.
+            // A worker that panicked has logged it.
             let _ = thread.join();
         }
     }
@@ -114,7 +114,7 @@ fn work(shared: &Shared) {
             job.result = perform(&job.file, &mut job.request);
             queue = shared.lock();
             queue.finished.push(job);
-            // The first of a batch wakes the reactor; it takes all that is there by then.
+            // The first finished job of a batch wakes the reactor, which then takes all of them.
             if queue.finished.len() == 1 {
                 shared.finish.wake();
             }
@@ -128,7 +128,7 @@ fn work(shared: &Shared) {
     }
 }
 
-/// The whole of a request.
+/// Performs a request completely.
 fn perform(file: &File, request: &mut Request) -> Result<(), Failure> {
     loop {
         let answer = match call(file, request) {
@@ -141,14 +141,14 @@ fn perform(file: &File, request: &mut Request) -> Result<(), Failure> {
     }
 }
 
-/// One system call for what is left.
+/// One system call for the remaining range.
 fn call(file: &File, request: &Request) -> isize {
     let fd = file.as_raw_fd();
     let list = request.entries();
     let (entries, count) = (list.as_ptr(), list.len() as i32);
     let (offset, left) = (request.offset as i64, request.left as i64);
-    // SAFETY: the list names frames of this request, mapped (`Shared` holds them) and left alone by everybody else
-    // until it is complete.
+    // SAFETY: the list names frames of this request. They are mapped (`Shared` holds them), and nothing else uses them
+    // until the request is complete.
     unsafe {
         match request.op {
             Op::Read => libc::preadv(fd, entries, count, offset),

@@ -1,4 +1,4 @@
-//! Sockets known to the ring by number, which saves taking and dropping a reference for each request.
+//! Sockets registered with the ring, which saves taking and dropping a reference on the file for each request.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -8,21 +8,21 @@ use io_uring::types::Fd;
 
 use super::ring::Ring;
 
-/// Files that the ring has room for; the kernel allows no more than the limit of open files. Those beyond are used by
-/// their descriptors, a little slower.
+/// Registered sockets at most. The kernel also limits their number to that of open files. Further sockets are used by
+/// their descriptors, which is a little slower.
 const FILES_MAX: u64 = 8192;
 
 /// How an entry names its file: by number or by descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Either.
+    /// A descriptor, or the number of a registered file.
     pub fd: Fd,
-    /// Which.
+    /// Says which of the two `fd` is.
     pub flags: Flags,
 }
 
 impl Target {
-    /// By its descriptor, of which each request takes a reference.
+    /// Names a file by its descriptor; each request takes a reference on the file.
     pub fn plain(fd: RawFd) -> Target {
         Target { fd: Fd(fd), flags: Flags::empty() }
     }
@@ -32,13 +32,13 @@ impl Target {
     }
 }
 
-/// The numbers.
+/// The table of registered files.
 pub struct Files {
     free: Vec<u32>,
 }
 
 impl Files {
-    /// As many as the system allows; none at all is not an error.
+    /// Reserves as many entries as the system allows. None at all is not an error.
     pub fn new(ring: &Ring) -> Files {
         // SAFETY: fills a structure of ours.
         let limit = unsafe {
@@ -56,7 +56,7 @@ impl Files {
         }
     }
 
-    /// Makes a file known.
+    /// Registers a file.
     pub fn register(&mut self, ring: &Ring, fd: RawFd) -> Target {
         let Some(number) = self.free.pop() else { return Target::plain(fd) };
         match ring.submitter().register_files_update(number, &[fd]) {
@@ -68,7 +68,7 @@ impl Files {
         }
     }
 
-    /// Forgets it. Nothing is in flight on it.
+    /// Unregisters a file, which has nothing in flight.
     pub fn unregister(&mut self, ring: &Ring, target: Target) -> io::Result<()> {
         if target.flags.contains(Flags::FIXED_FILE) {
             let number = target.fd.0 as u32;

@@ -1,5 +1,4 @@
-//! The receive buffers as the kernel takes them: a ring of free ones, out of which each receive picks its own when
-//! bytes are there.
+//! The receive buffers as a ring of provided buffers: the kernel takes a free one for a receive when bytes are there.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,10 +9,10 @@ use super::ring::Ring;
 use crate::frames::Mapping;
 use crate::reactor::buffers::{BUFFER_BYTES, BUFFERS, BufferId, Buffers};
 
-/// The only group of buffers.
+/// The only buffer group.
 pub const GROUP: u16 = 0;
 
-/// The buffers and the ring of the free ones.
+/// The buffers, and the ring of free ones.
 pub struct Provided {
     buffers: Buffers,
     ring: Mapping,
@@ -35,12 +34,12 @@ impl Provided {
         Ok(provided)
     }
 
-    /// A receive has filled it.
+    /// Marks a buffer as lent, after a receive has filled it.
     pub fn lend(&mut self, buffer: BufferId) {
         self.buffers.lend(buffer);
     }
 
-    /// Whether not all are lent.
+    /// Whether at least one buffer is not lent.
     pub fn some_free(&self) -> bool {
         self.buffers.some_free()
     }
@@ -50,7 +49,7 @@ impl Provided {
         self.buffers.bytes(buffer)
     }
 
-    /// Free again.
+    /// Makes a lent buffer free again.
     pub fn take_back(&mut self, buffer: BufferId) {
         self.buffers.take_back(buffer);
         self.provide(buffer);
@@ -59,8 +58,8 @@ impl Provided {
     fn provide(&mut self, buffer: BufferId) {
         let index = usize::from(self.tail) & (BUFFERS - 1);
         let base = self.ring.address(0).cast::<BufRingEntry>();
-        // SAFETY: inside the ring's memory; there are as many places as buffers, so the place is not in the kernel's
-        // hands. Entry 0 shares its last two bytes with the tail, which the setters leave alone.
+        // SAFETY: inside the ring's memory. There are as many entries as buffers, so the kernel does not own this
+        // entry. Entry 0 shares its last two bytes with the tail, which the setters do not touch.
         let entry = unsafe { &mut *base.add(index) };
         entry.set_addr(self.buffers.address(buffer) as u64);
         entry.set_len(BUFFER_BYTES as u32);

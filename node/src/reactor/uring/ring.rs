@@ -1,4 +1,5 @@
-//! The ring: set up as well as the kernel allows, entered once a pass, losing nothing when it is full.
+//! The ring: set up with the best flags that the kernel supports, entered once per pass. Entries beyond its size wait
+//! in a backlog.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,21 +8,21 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
-/// Submission entries. A pass rarely queues more; those beyond wait in a list and cost one more system call.
+/// Submission entries. A pass rarely queues more; further entries wait in a list and cost one more system call.
 const ENTRIES: u32 = 256;
-/// Completion entries: all that can be in flight on a busy disk, so the kernel's slow overflow list stays empty.
+/// Completion entries: as many as can be in flight on a busy disk, so that the kernel's slow overflow list is not used.
 const COMPLETIONS: u32 = 4096;
 /// Completions collected at a time.
 const BATCH: usize = 64;
 
-/// The ring and what waits to get into it.
+/// The ring and the entries that do not fit into it.
 pub struct Ring {
     uring: IoUring,
     backlog: VecDeque<squeue::Entry>,
 }
 
 impl Ring {
-    /// A ring with all we need, or why there is none.
+    /// A ring with all features that are needed, or the reason why there is none.
     pub fn new() -> io::Result<Ring> {
         let uring = build()?;
         if !uring.params().is_feature_ext_arg() || !uring.params().is_feature_nodrop() {
@@ -48,7 +49,7 @@ impl Ring {
         Ok(Ring { uring, backlog })
     }
 
-    /// For registering things.
+    /// For registering files and buffers.
     pub fn submitter(&self) -> io_uring::Submitter<'_> {
         self.uring.submitter()
     }
@@ -68,12 +69,13 @@ impl Ring {
         }
     }
 
-    /// Hands over what is queued and waits for a completion, at most for `timeout`. False if it did not have to wait.
+    /// Submits what is queued and waits for a completion, at most for `timeout`. Returns false if it did not have to
+    /// wait.
     pub fn enter(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         while !self.fill() {
             self.submit(0, None)?;
             if !self.uring.completion().is_empty() {
-                break; // The kernel takes no more until these are collected.
+                break; // The kernel accepts no more until these are collected.
             }
         }
         if !self.uring.completion().is_empty() || timeout == Some(Duration::ZERO) {
@@ -82,11 +84,11 @@ impl Ring {
         self.submit(1, timeout).map(|()| true)
     }
 
-    /// Moves the backlog into the queue; false if it does not fit.
+    /// Moves the backlog into the queue. Returns false if it does not fit.
     fn fill(&mut self) -> bool {
         let mut queue = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: what it points to is valid until its completion, as the caller of `push` promised.
+            // SAFETY: what it points to is valid until its completion, as `push` requires.
             if unsafe { queue.push(entry) }.is_err() {
                 return false;
             }
@@ -108,14 +110,14 @@ impl Ring {
         match answer {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // Nothing came in time; a signal; too many completions uncollected; no memory for the moment.
+                // Timeout; signal; too many uncollected completions; temporarily no memory.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },
         }
     }
 
-    /// Takes some of the completions; none if there are none.
+    /// Takes up to `BATCH` completions.
     pub fn collect(&mut self) -> impl Iterator<Item = cqueue::Entry> + use<> {
         let mut batch = [const { None }; BATCH];
         let mut count = 0;
@@ -127,7 +129,7 @@ impl Ring {
     }
 }
 
-/// The best ring that this kernel makes: the flags are accelerators only.
+/// The best ring that this kernel supports. The flags only improve performance.
 fn build() -> io::Result<IoUring> {
     let mut last = None;
     for (single_issuer, coop) in [(true, true), (false, true), (false, false)] {
@@ -137,7 +139,7 @@ fn build() -> io::Result<IoUring> {
             builder.setup_single_issuer(); // Linux 6.0
         }
         if coop {
-            // Not DEFER_TASKRUN: measured to cost more CPU on the machines we have.
+            // Not DEFER_TASKRUN: it was measured to use more CPU on the machines we have.
             builder.setup_coop_taskrun().setup_taskrun_flag(); // Linux 5.19
             builder.setup_submit_all(); // Linux 5.18
         }

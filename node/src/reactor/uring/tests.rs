@@ -1,5 +1,5 @@
-//! What the kernel is given when. The device of these tests is the client's own socket: the client sees what came
-//! first.
+//! The order in which the kernel gets requests. The device in these tests is the client's own socket, so the client
+//! sees which came first.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -11,10 +11,11 @@ use crate::frames::Frames;
 
 const CONN: ConnId = ConnId(0);
 const VOLUME: VolumeId = VolumeId(0);
-/// A frame that is written to the device; the others are a reply.
+/// The frame that is written to the device; the others belong to a reply.
 const WRITTEN: FrameId = FrameId(9);
 
-/// Whether a reply of so many bytes comes after a device request that was submitted before it. All of both comes.
+/// Whether a device request that was submitted before a reply of `bytes` reaches the socket first. Both must arrive
+/// whole.
 fn the_device_is_first(bytes: u64) -> bool {
     let mut frames = Frames::new(16).unwrap();
     frames.put(Segment::whole(WRITTEN), &[1; 4096]);

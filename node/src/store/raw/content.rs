@@ -1,18 +1,19 @@
-//! What a device holds, as `blkid -p` (util-linux) sees it: it knows hundreds of signatures, and reads the device
-//! itself, not a cache.
+//! The content of a device, as `blkid -p` (util-linux) recognises it. It knows hundreds of signatures, and reads the
+//! device instead of a cache.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// Where it may be besides the places that a service is told of.
+/// Where blkid may be, in addition to the directories in a service's PATH.
 const PLACES: &str = "/usr/sbin:/sbin";
-/// It found nothing; or, if it also complains, it could not look.
+/// Exit status: no signature found; or, with text on stderr, the device could not be read.
 const NOTHING: i32 = 2;
-/// It found several that exclude each other.
+/// Exit status: several conflicting signatures.
 const SEVERAL: i32 = 8;
 
-/// The file system, partition table, volume group or whatever else is on a device; or why that cannot be found out.
+/// The signature on a device (a file system, partition table, volume group, …), or the reason why it cannot be
+/// determined.
 pub fn signature(device: &Path) -> Result<Option<String>, String> {
     let mut path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     path.push(":");
@@ -28,7 +29,7 @@ pub fn signature(device: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// From its list of `KEY=value`. A partition's own entry in its drive's table is no content.
+/// Parses blkid's list of `KEY=value`. The entry of a partition in its drive's table is not content.
 fn told(list: &str) -> Option<String> {
     let value = |key: &str| list.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     let label = value("LABEL").map_or_else(String::new, |label| format!(" '{label}'"));
@@ -60,7 +61,7 @@ mod tests {
         let mut image = vec![0u8; 1 << 20];
         std::fs::write(&file, &image).unwrap();
         assert_eq!(signature(&file), Ok(None));
-        // A swap area: its magic at the end of the first page.
+        // A swap area has its signature at the end of the first page.
         image[1024] = 1;
         image[4086..4096].copy_from_slice(b"SWAPSPACE2");
         image[1028] = 200;

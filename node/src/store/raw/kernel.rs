@@ -1,12 +1,12 @@
-//! What the kernel says of block devices: sysfs and `/proc/self/mountinfo`.
+//! The kernel's information on block devices, from sysfs and `/proc/self/mountinfo`.
 //!
 //! ```text
-//!   /sys/dev/block/8:17 ─► …/block/sdb/sdb1    size, ro, partition, start, holders/, ..  ─► the drive it is a part of
-//!                  253:2 ─► …/block/dm-2       dm/uuid, queue/…, slaves/dm-0 ─► what it stands on
+//!   /sys/dev/block/8:17 ─► …/block/sdb/sdb1    size, ro, partition, start, holders/, ..  ─► the drive of the partition
+//!                  253:2 ─► …/block/dm-2       dm/uuid, queue/…, slaves/dm-0 ─► the devices below
 //! ```
 //!
-//! Downside: what it does not say (a mount in another namespace, a drive without serial number) is not seen here. The
-//! exclusive open sees the first; for the second there is only the size.
+//! Limits: a mount in another mount namespace is not visible here, but makes the exclusive open fail. A drive without a
+//! serial number can be recognised by its size only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use engine::units::{BLOCK, SECTOR};
 use rustix::fs::{major, makedev, minor};
 use rustix::io::Errno;
 
-/// The kernel's view of devices, below a root: tests have a tree of their own.
+/// The kernel's files below a root directory; tests have a tree of their own.
 #[derive(Clone, Debug)]
 pub struct Kernel {
     root: PathBuf,
@@ -29,18 +29,18 @@ impl Default for Kernel {
     }
 }
 
-/// What a device can do.
+/// The size and the abilities of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// Bytes in which it is addressed.
+    /// Logical block size, bytes.
     pub block: u64,
-    /// It takes no writes.
+    /// Whether it refuses writes.
     pub read_only: bool,
-    /// It zeroes a range without being sent zeros.
+    /// Whether it can zero a range without being sent zeros.
     pub can_zero: bool,
-    /// And gives its space back.
+    /// Whether zeroing a range also deallocates it.
     pub can_punch: bool,
 }
 
@@ -59,8 +59,8 @@ impl Kernel {
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// The same, where a file that cannot be read for want of descriptors or memory is not a file that is not there.
-    /// Other errors are the device's way to say that it has no such value.
+    /// As `text`, but running out of descriptors or memory is an error instead of a missing file. Other errors mean
+    /// that the device has no such value.
     fn text_or_error(&self, number: u64, file: &str) -> io::Result<Option<String>> {
         let path = self.directory(number).join(file);
         match fs::read_to_string(&path) {
@@ -86,12 +86,12 @@ impl Kernel {
         name.unwrap_or_else(|| format!("{}:{}", major(number), minor(number)))
     }
 
-    /// A file of its queue. A partition has none of its own: its drive has.
+    /// A file of the device's queue. A partition has the queue of its drive.
     pub fn queue(&self, number: u64, file: &str) -> Option<String> {
         ["queue", "../queue"].iter().find_map(|queue| self.text(number, &format!("{queue}/{file}")))
     }
 
-    /// What a device can do.
+    /// The size and the abilities of a device.
     pub fn limits(&self, number: u64) -> io::Result<Limits> {
         let queue = |file| self.queue(number, file).and_then(|text| text.parse::<u64>().ok());
         let can_zero = queue("write_zeroes_max_bytes").is_some_and(|bytes| bytes > 0);
@@ -100,12 +100,13 @@ impl Kernel {
             block: queue("logical_block_size").unwrap_or(BLOCK),
             read_only: self.count(number, "ro")? != 0,
             can_zero,
-            // Linux gives space back by zeroing; a device that can only discard, with anything left behind, gives none.
+            // Linux deallocates by zeroing. A device that can only discard, with undefined content afterwards, cannot
+            // be used.
             can_punch: can_zero && queue("discard_max_bytes").is_some_and(|bytes| bytes > 0),
         })
     }
 
-    /// What tells this device from others, wherever it is plugged in and whatever it is called. Perhaps nothing.
+    /// The properties that identify this device under any name and at any port. May be empty.
     pub fn facts(&self, number: u64) -> io::Result<BTreeMap<String, String>> {
         let mut facts = BTreeMap::new();
         let is_partition = self.text(number, "partition").is_some();
@@ -128,7 +129,7 @@ impl Kernel {
         if !facts.contains_key("dm_uuid") {
             facts.extend(self.text_or_error(number, "dm/name")?.map(|name| ("dm_name".into(), name)));
         }
-        // Where it is on its drive tells partitions of one drive apart, and nothing by itself.
+        // Position and number distinguish partitions of one drive, and identify nothing without the drive.
         if is_partition && !facts.is_empty() {
             for fact in ["partition", "start"] {
                 facts.extend(self.text_or_error(number, fact)?.map(|found| (fact.into(), found)));
@@ -137,8 +138,8 @@ impl Kernel {
         Ok(facts)
     }
 
-    /// The drives below a device: a partition's drive, what a logical volume or a RAID stands on. A loop device is one
-    /// of its own. What the kernel knows nothing of stands for itself.
+    /// The drives below a device: the drive of a partition, the devices below a logical volume or a RAID. A loop device
+    /// counts as a drive, and so does a device that the kernel has no information on.
     pub fn drives(&self, number: u64) -> BTreeSet<u64> {
         if self.text(number, "partition").is_some()
             && let Some(drive) = self.text(number, "../dev").and_then(|text| parse(&text))
@@ -149,7 +150,7 @@ impl Kernel {
         if slaves.is_empty() { [number].into() } else { slaves.iter().flat_map(|slave| self.drives(*slave)).collect() }
     }
 
-    /// Who has a device, or a partition of it: where it is mounted, what stands on it.
+    /// What uses a device or one of its partitions: a mount point, or a device above it.
     pub fn user(&self, number: u64) -> Option<String> {
         let mut parts = vec![number];
         parts.extend(self.partitions(number));
@@ -171,20 +172,20 @@ impl Kernel {
         parts.filter_map(|entry| parse(&fs::read_to_string(entry.path().join("dev")).ok()?)).collect()
     }
 
-    /// The devices that a folder of a device links to.
+    /// The devices in a directory of a device, such as `slaves`.
     fn listed(&self, number: u64, folder: &str) -> Vec<u64> {
         let entries = fs::read_dir(self.directory(number).join(folder)).into_iter().flatten().flatten();
         entries.filter_map(|entry| parse(&fs::read_to_string(entry.path().join("dev")).ok()?)).collect()
     }
 }
 
-/// `8:17`.
+/// Parses a device number, such as `8:17`.
 fn parse(text: &str) -> Option<u64> {
     let (major, minor) = text.trim().split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// proc(5): number, parent, major:minor, root, mount point, … An octal escape stands for a space.
+/// Parses lines of proc(5): number, parent, major:minor, root, mount point, … `\040` stands for a space.
 fn mounted_at(mountinfo: &str, number: u64) -> Option<String> {
     let lines = mountinfo.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut mounts = lines.filter(|fields| fields.get(2).and_then(|text| parse(text)) == Some(number));
@@ -197,7 +198,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A tree of devices as sysfs has it: for each a folder, and a link by its number.
+    /// A tree of devices like sysfs: a directory for each, and a link by its number.
     pub struct Tree(pub tempfile::TempDir);
 
     impl Tree {
@@ -208,10 +209,10 @@ pub mod tests {
             Tree(dir)
         }
 
-        /// A device in a folder below `sys/block`.
+        /// Adds a device in a directory below `sys/block`.
         pub fn add(&self, folder: &str, number: &str, files: &[(&str, &str)]) -> u64 {
             let at = self.0.path().join("sys/block").join(folder);
-            // What every device has, unless it is given.
+            // The files that every device has, unless they are given.
             let usual = [("dev", number), ("size", "0"), ("ro", "0")];
             for (file, text) in usual.iter().chain(files) {
                 fs::create_dir_all(at.join(file).parent().unwrap()).unwrap();
@@ -221,7 +222,7 @@ pub mod tests {
             parse(number).unwrap()
         }
 
-        /// `of` lists `what` among its slaves or holders.
+        /// Lists `what` among the slaves or holders of `of`.
         pub fn link(&self, of: &str, list: &str, what: &str) {
             let blocks = self.0.path().join("sys/block");
             fs::create_dir_all(blocks.join(of).join(list)).unwrap();

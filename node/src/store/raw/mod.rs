@@ -1,4 +1,4 @@
-//! A raw block device as the data of one volume: found, known again, and taken for ourselves.
+//! A raw block device as the data of one volume: naming it, recognising it, and claiming it.
 //!
 //! ```text
 //!   --device /dev/sdb ─► find ─► Raw { stable name, size, facts } ─► the volume's specification
@@ -6,11 +6,11 @@
 //!                                 └ at a start:  same name, same facts, large enough? ─► claim ─► served; else offline
 //! ```
 //!
-//! The whole device belongs to the volume: nothing of ours is written to it, so that what is on it can be taken over
-//! and taken away again. The price is that a device is known again only by what it says of itself (`kernel.rs`): where
-//! that is nothing, its size must be exactly what it was.
+//! The whole device belongs to the volume. The server writes nothing of its own to it, so a device with data can become
+//! a volume and can be used without the server again. Downside: a device is recognised only by the properties that the
+//! kernel knows (`kernel.rs`). Without any, its size must be exactly the recorded one.
 //!
-//! The claim is an open with O_EXCL, as `mount`, LVM and RAID do it: whoever has the device keeps us out, and we them.
+//! The claim is an open with O_EXCL, as `mount`, LVM and RAID use it: the claims exclude each other.
 
 mod content;
 mod kernel;
@@ -32,38 +32,38 @@ use super::Abilities;
 use super::file::Aligned;
 use crate::quantity::Size;
 
-/// How long the creation of a volume waits for a device that is busy: the kernel closes the files of a ring a little
-/// after its server was killed.
+/// How long the creation of a volume waits for a busy device: after a server was killed, the kernel takes a moment to
+/// close the files of its ring.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is tried meanwhile.
+/// The interval of attempts during that time.
 const RETRY: Duration = Duration::from_millis(20);
-/// Names that stay with a device, the best first: of these folders, those that begin so.
+/// Persistent names of a device, in order of preference: directories, and the beginnings of names in them.
 const STABLE: [(&str, &[&str]); 2] =
     [("by-id", &["dm-uuid-", "md-uuid-", "wwn-", "nvme-eui.", "nvme-uuid.", ""]), ("by-partuuid", &[""])];
-/// A name in `by-id` that is written on the device by those who use it, not on the drive.
+/// Names in `by-id` that come from the content of the device, not from the drive.
 const OF_CONTENT: &str = "lvm-pv-uuid-";
 
-/// In a volume's specification: its device, and how it is known again.
+/// The device in a volume's specification, and the properties by which it is recognised.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Raw {
-    /// The name that stays with it, as far as there is one.
+    /// Its persistent name, if it has one.
     pub path: PathBuf,
-    /// Its bytes when the volume was created or grown last.
+    /// Its size when the volume was created or last grown, bytes.
     pub size: u64,
-    /// What tells it from others: see `Kernel::facts`.
+    /// The properties that identify it: see `Kernel::facts`.
     #[serde(default)]
     pub facts: BTreeMap<String, String>,
 }
 
-/// A device that is ours.
+/// A claimed device.
 #[derive(Debug)]
 pub struct Claim {
-    /// Open for direct I/O, and for nobody else who asks first.
+    /// The device, open exclusively for direct I/O.
     pub file: File,
-    /// The kernel's number of it.
+    /// Its device number.
     pub number: u64,
-    /// What it can do.
+    /// What it supports.
     pub abilities: Abilities,
 }
 
@@ -99,7 +99,7 @@ pub enum RawError {
 }
 
 impl RawError {
-    /// What to do about it.
+    /// What the user can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
             RawError::Missing { .. } | RawError::NotADevice(_) => "`lsblk` shows the devices of this machine",
@@ -130,14 +130,14 @@ pub fn number(path: &Path) -> Result<u64, RawError> {
 }
 
 impl Raw {
-    /// The device that was named, by the name under which it will be found again.
+    /// The device at `path`, under its persistent name.
     pub fn find(path: &Path, kernel: &Kernel) -> Result<Raw, RawError> {
         let number = number(path)?;
         let path = stable_name(path, Path::new("/dev/disk"));
         Raw::told(path, kernel, number)
     }
 
-    /// What the kernel says of a device.
+    /// Reads size and properties of a device.
     fn told(path: PathBuf, kernel: &Kernel, number: u64) -> Result<Raw, RawError> {
         let told = kernel.limits(number).and_then(|limits| Ok((limits.size, kernel.facts(number)?)));
         match told {
@@ -146,12 +146,13 @@ impl Raw {
         }
     }
 
-    /// Bytes that a volume can have: whole blocks of the cache.
+    /// The largest size of a volume on it, bytes: whole blocks of the cache.
     pub fn usable_bytes(&self) -> u64 {
         self.size / BLOCK * BLOCK
     }
 
-    /// What the device is now, if it is still the same one: it may have grown. `needed` bytes must be there.
+    /// Checks that the device is the recorded one and has at least `needed` bytes. Returns its number and its current
+    /// size and properties; it may have grown.
     pub fn look(&self, kernel: &Kernel, needed: u64) -> Result<(u64, Raw), RawError> {
         let (path, number) = (self.path.clone(), number(&self.path)?);
         let now = Raw::told(path.clone(), kernel, number)?;
@@ -173,7 +174,7 @@ impl Raw {
         Ok((number, now))
     }
 
-    /// The device with the size that it has by now. It is served under this number, so its name must still lead there.
+    /// The device with its current size. Its name must still lead to the device number that is `served`.
     pub fn grown(&self, kernel: &Kernel, served: u64) -> Result<Raw, RawError> {
         if number(&self.path)? != served {
             let why = format!("the volume is served from {}", kernel.name(served));
@@ -182,7 +183,7 @@ impl Raw {
         Ok(Raw { size: Raw::told(self.path.clone(), kernel, served)?.size, ..self.clone() })
     }
 
-    /// Takes the device for ourselves, for a volume of `needed` bytes. Until `deadline` it may still be busy.
+    /// Claims the device for a volume of `needed` bytes. Waits until `deadline` while it is busy.
     pub fn claim(&self, kernel: &Kernel, needed: u64, deadline: Instant) -> Result<Claim, RawError> {
         let (number, _) = self.look(kernel, needed)?;
         let path = || self.path.clone();
@@ -211,7 +212,7 @@ impl Raw {
             }
             std::thread::sleep(RETRY);
         };
-        // Between looking and opening the name may have passed to another.
+        // The name may have moved to another device between the check and the open.
         if file.metadata().map(|found| found.rdev()).ok() != Some(number) {
             let why = "it was replaced at this moment".to_owned();
             return Err(RawError::Another { path: path(), why });
@@ -220,15 +221,15 @@ impl Raw {
         Ok(Claim { file, number, abilities: Abilities { direct: true, device_block, can_zero, can_punch } })
     }
 
-    /// The device, for a probe beside whoever serves it.
+    /// Opens the device for a probe, while the server that serves it has it claimed.
     pub fn open_to_read(&self) -> Result<File, RawError> {
         let opened = File::options().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(&self.path);
         opened.map_err(|source| RawError::Open { path: self.path.clone(), source })
     }
 
-    /// Refuses a device that holds what somebody may miss. It is ours already, so nothing comes between.
+    /// Refuses a claimed device that holds data. Since it is claimed, no other program can change this meanwhile.
     pub fn refuse_content(&self, claim: &Claim) -> Result<(), RawError> {
-        // One that cannot be read looks empty to blkid.
+        // To blkid, a device that cannot be read looks empty.
         let mut first = Aligned::new(BLOCK as usize);
         claim.file.read_exact_at(first.bytes_mut(), 0).map_err(|error| RawError::Unknown {
             path: self.path.clone(),
@@ -242,7 +243,7 @@ impl Raw {
     }
 }
 
-/// The name of a device that stays with it whatever the kernel calls it next time; the one given if there is none.
+/// The name of a device that does not change with the kernel's numbering, or the given one if there is none.
 fn stable_name(path: &Path, links: &Path) -> PathBuf {
     if STABLE.iter().any(|(folder, _)| path.starts_with(links.join(folder))) {
         return path.to_owned();
@@ -264,7 +265,7 @@ fn stable_name(path: &Path, links: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// A process that has a device open, as far as we may see.
+/// A process that has the device open, if it is visible to this user.
 fn process_with(number: u64) -> Option<String> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let numbered =
@@ -324,7 +325,8 @@ mod tests {
         assert!(matches!(Raw::find(Path::new("/dev/null"), &kernel), Err(RawError::NotADevice(_))));
     }
 
-    /// A device is known by everything it said when the volume was made; what it says more now is no reason to doubt.
+    /// A device must have all properties that were recorded when the volume was created. Additional ones are no
+    /// difference.
     #[test]
     fn another_device_is_recognised() {
         let Some((path, number)) = some_device() else { return };
@@ -336,18 +338,18 @@ mod tests {
         let raw = |size, facts| Raw { path: path.clone(), size, facts };
         let error = |raw: Raw, needed| raw.look(&kernel, needed).unwrap_err().to_string();
         assert_eq!(raw(8192, facts("A1")).look(&kernel, 8192).unwrap().0, number);
-        // It has grown.
+        // The device has grown.
         assert_eq!(raw(4096, facts("A1")).look(&kernel, 4096).unwrap().1.size, 8192);
         assert!(error(raw(8192, facts("B2")), 8192).contains("its serial is A1, not B2"));
         assert!(error(raw(16384, facts("A1")), 16384).contains("8KiB, and 16KiB are needed"));
         let wwid = BTreeMap::from([("wwid".to_owned(), "naa.5".to_owned())]);
         assert!(error(raw(8192, wwid), 8192).contains("its wwid is none"));
-        // One that says nothing is known by its size alone.
+        // A device without properties is recognised by its size.
         assert!(raw(8192, BTreeMap::new()).look(&kernel, 4096).is_ok());
         assert!(error(raw(4096, BTreeMap::new()), 4096).contains("nothing but its size"));
     }
 
-    /// Any block device: it is only looked at. A machine without one has the tests with real clients.
+    /// Any block device; it is only read. Machines without one rely on the tests with real clients.
     fn some_device() -> Option<(PathBuf, u64)> {
         let devices = fs::read_dir("/dev").ok()?.flatten().map(|entry| entry.path());
         devices.into_iter().find_map(|path| Some((path.clone(), number(&path).ok()?)))

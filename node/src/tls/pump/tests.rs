@@ -1,4 +1,4 @@
-//! Clients that make bytes expensive, or follow the protocol in the letter only.
+//! Clients that make bytes expensive, or exploit what the protocol permits.
 
 use std::io::Cursor;
 use std::task::Waker;
@@ -12,7 +12,7 @@ use tokio::io::DuplexStream;
 
 use super::*;
 
-/// Made for this test: nobody trusts it.
+/// Made for this test; not trusted anywhere.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----
 MIIBjDCCATGgAwIBAgIUPfhCBjB+NIw1joZW/G4p++b36yowCgYIKoZIzj0EAwIw
 DzENMAsGA1UEAwwEdGVzdDAgFw0yNjExMjIyMDE5MDVaGA8yMTI2MTAyOTIwMTkw
@@ -30,7 +30,7 @@ fgxKWKTJAN8SF/MAEwhLNoTTK8+hRANCAAR+3xiqj+87ZdyUOAqvvGXF+aIjvYly
 3zxFib/D573l37F78lB7PK0lX1Lwl5jNMz+rMXdYTA1Df0oOpBsI5Liu
 -----END PRIVATE KEY-----";
 
-/// Trusts everybody.
+/// Accepts every certificate.
 #[derive(Debug)]
 struct Trusting(Arc<CryptoProvider>);
 
@@ -105,7 +105,8 @@ fn pump() -> (ClientConnection, DuplexStream, Pump<DuplexStream>, std::os::unix:
     (client, ours, pump, thread)
 }
 
-/// What a client sends that updates its keys `count` times; a clever one sends a byte of data after each 32 updates.
+/// The bytes of a client that updates its keys `count` times; if `clever`, it sends a byte of data after each 32
+/// updates.
 fn updates(client: &mut ClientConnection, count: usize, clever: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     for at in 1..=count {
@@ -133,7 +134,7 @@ async fn a_client_that_only_updates_its_keys_is_disconnected() {
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
 }
 
-/// Longer than a turn may be: whoever waits for the thread does not wait for all of it.
+/// The updates take longer than a turn may, so other tasks must be able to run in between.
 #[tokio::test]
 async fn a_turn_ends_although_a_client_updates_its_keys_with_each_record() {
     let (mut client, mut socket, mut pump, mut thread) = pump();
@@ -149,7 +150,7 @@ async fn a_turn_ends_although_a_client_updates_its_keys_with_each_record() {
             Ok(read) => data.extend(&bytes[..read]),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
-        // The runtime notices what the sockets can take.
+        // The runtime has to notice that the sockets are writable.
         tokio::task::yield_now().await;
         turn(&mut pump).unwrap();
         turns += 1;
