@@ -404,7 +404,7 @@ fn find_stale(path: &Path) -> anyhow::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         Ok(_) => bail!("another process listens at {}: stop it or name another path", path.display()),
         Err(error) => bail!(
-            "whether another process listens at {} cannot be found out ({error}): remove it or name another path",
+            "cannot determine whether another process listens at {} ({error}): remove the socket or name another path",
             path.display()
         ),
     }

@@ -113,7 +113,7 @@ impl Words {
                 None => words.ops.replace(ops(word)?).is_none(),
             };
             if !fresh {
-                return Err(format!("'{word}' says again what was said before"));
+                return Err(format!("'{word}' is given twice"));
             }
         }
         Ok(words)
@@ -157,7 +157,7 @@ impl Words {
     }
 }
 
-const KEYS: &str = "there are range=, volume=, by=, errno=, count=, after=, for= and seed=";
+const KEYS: &str = "the keys are range=, volume=, by=, errno=, count=, after=, for= and seed=";
 
 fn ops(word: &str) -> Result<Ops, String> {
     let mut ops = Ops::default();
@@ -186,7 +186,7 @@ fn range(text: &str) -> Result<Range<u64>, String> {
     let (from, to) = text.split_once("..").ok_or_else(|| format!("'{text}' is no range: write 1GiB..2GiB"))?;
     let end = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse::<Size>().map(|size| size.0) };
     let range = end(from, 0)?..end(to, END)?;
-    if range.is_empty() { Err(format!("there is nothing in the range '{text}'")) } else { Ok(range) }
+    if range.is_empty() { Err(format!("the range '{text}' is empty")) } else { Ok(range) }
 }
 
 fn time(text: &str) -> Result<Nanos, String> {

@@ -339,6 +339,6 @@ fn notify(state: &str) {
     };
     let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        warn!("systemd cannot be told {state}: {error}");
+        warn!("cannot notify systemd of {state}: {error}");
     }
 }

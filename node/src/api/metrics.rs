@@ -79,7 +79,7 @@ impl Scrape {
         let (size, free): (Vec<_>, Vec<_>) =
             sizes.map(|(labels, (size, free))| ((labels.clone(), size as f64), (labels, free as f64))).unzip();
         gauges(to, "aerogel_disk_size_bytes", "Size of a disk's file system, or of its simulated drive", size)?;
-        gauges(to, "aerogel_disk_free_bytes", "Free of that", free)?;
+        gauges(to, "aerogel_disk_free_bytes", "Free space of a disk's file system, or of its simulated drive", free)?;
         let promised = disks.iter().filter_map(|disk| Some((vec![("disk", disk.name.as_str())], disk.insulation?)));
         let (requested, effective): (Vec<_>, Vec<_>) = promised
             .map(|(labels, (requested, effective))| ((labels.clone(), requested), effective.map(|part| (labels, part))))
@@ -293,9 +293,7 @@ impl Scrape {
                 "Least cache with which a tenant keeps R; absent while it is not known",
                 |s| s.need_bytes.map(|bytes| bytes as f64),
             ),
-            ("aerogel_tenant_cache_guaranteed_bytes", "Cache that nobody takes from a tenant", |s| {
-                Some(s.kept_bytes as f64)
-            }),
+            ("aerogel_tenant_cache_guaranteed_bytes", "Guaranteed cache of a tenant", |s| Some(s.kept_bytes as f64)),
             ("aerogel_tenant_cache_lent_bytes", "Cache beyond that, lent until somebody needs it", |s| {
                 Some(s.lent_bytes as f64)
             }),
@@ -426,7 +424,7 @@ impl Scrape {
         }
         gauges(to, "aerogel_disk_faults", "Faults stacked on the device", counts)?;
         gauges(to, "aerogel_disk_stuck_requests", "Device requests that hang because of a fault", hanging)?;
-        counters(to, "aerogel_disk_injected_faults", "Faults that happened, by kind", injected)?;
+        counters(to, "aerogel_disk_injected_faults", "Requests affected by injected faults, by kind", injected)?;
         let (name, help) = (
             "aerogel_simulated_completion_late_seconds",
             "From the moment at which a simulated drive was done to the completion, by what was waited for",

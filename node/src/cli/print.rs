@@ -127,7 +127,7 @@ pub fn volume(volume: &VolumeView) -> String {
     let requested_cache = volume.cache.requested_bytes.map(bytes);
     let traffic = &volume.traffic;
     let allocation = match volume.allocation {
-        Allocation::Sparse if volume.raw => "raw device; what is trimmed is given back to it".into(),
+        Allocation::Sparse if volume.raw => "raw device; trimmed ranges are discarded on the device".into(),
         _ if volume.raw => "raw device".into(),
         Allocation::Whole | Allocation::Full => format!("whole, initialised {}", ratio(volume.initialised_ratio)),
         Allocation::Sparse => format!("sparse, written {}", ratio(volume.initialised_ratio)),
@@ -235,7 +235,7 @@ fn fault(fault: &FaultView) -> String {
         FaultPhase::Over => ", over",
     };
     let stuck = if fault.stuck > 0 { format!(", {} requests hang", fault.stuck) } else { String::new() };
-    format!("{}: {} (happened {} times{stuck}{phase})", fault.id, fault.fault, fault.happened)
+    format!("{}: {} (occurred {} times{stuck}{phase})", fault.id, fault.fault, fault.happened)
 }
 
 /// The faults of a disk.
@@ -259,9 +259,9 @@ pub fn disk(disk: &DiskView) -> String {
     let io = if disk.direct_io { "direct" } else { "through the kernel's cache" };
     let drive_cache = match disk.drive_cache {
         Some(DriveCache::WriteBack) => {
-            "write-back: a flush empties it; it may write one tenant's data in another's time"
+            "write-back: emptied by flushes; the drive may write a tenant's data during another tenant's slice"
         }
-        Some(DriveCache::WriteThrough) => "none that needs flushes",
+        Some(DriveCache::WriteThrough) => "write-through: no flushes needed",
         None => "",
     };
     let journal = match (disk.data, disk.journal) {

@@ -57,7 +57,7 @@ pub async fn follow(
             let shown: DiskView = read(ask(&reach.data, Method::GET, &format!("/v1/disks/{disk}"), None).await?)?;
             Ok(json!(Done { message: format!("disk '{disk}' is probed; {message}"), disk: Some(shown), volume: None }))
         }
-        ProbeState::Failed => refused(&format!("came to no end: {message}")),
+        ProbeState::Failed => refused(&format!("failed: {message}")),
         _ => refused("was cancelled"),
     }
 }

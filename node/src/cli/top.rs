@@ -95,7 +95,7 @@ async fn show(
             event = keys.recv() => match event {
                 Some(Event::Key(key)) if key.kind == KeyEventKind::Press && !press(&mut state, key) => return Ok(()),
                 Some(_) => {}
-                None => return Err(broken("the terminal is gone")),
+                None => return Err(broken("the terminal was closed")),
             },
             _ = terminate.recv() => return Ok(()),
             answer = asked => {
@@ -105,7 +105,7 @@ async fn show(
                     Err(error) => {
                         let since: Instant = *lost_at.get_or_insert_with(Instant::now);
                         let seconds = since.elapsed().as_secs();
-                        state.lost = Some(format!("server lost, trying again for {seconds} s: {error}"));
+                        state.lost = Some(format!("no answer from the server for {seconds} s, retrying: {error}"));
                     }
                 }
             }

@@ -182,7 +182,7 @@ impl Control {
             Some((note, not_before)) => {
                 let left = not_before.saturating_duration_since(Instant::now());
                 let left = Time(Duration::from_secs(left.as_secs().max(1)));
-                format!("{note}; again in {left} at the earliest, or run {by_hand}")
+                format!("{note}; next attempt in {left} at the earliest, or run {by_hand}")
             }
             None => {
                 format!("not probed yet: that happens by itself when it is idle for {}, or run {by_hand}", Time(IDLE))
@@ -195,7 +195,7 @@ impl Control {
 fn without_profile(ended: &Ended) -> (Duration, String) {
     match ended {
         Ended::Cancelled => (BACKOFF_USED, "not probed: the automatic quick probe ended when requests came".into()),
-        Ended::Doubtful(why) => (BACKOFF_DOUBT, format!("probed, result in doubt (automatic quick probe): {why}")),
+        Ended::Doubtful(why) => (BACKOFF_DOUBT, format!("probed, result unreliable (automatic quick probe): {why}")),
         Ended::Failed(why) => (BACKOFF_DOUBT, format!("not probed: the automatic quick probe failed: {why}")),
     }
 }

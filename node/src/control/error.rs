@@ -35,7 +35,7 @@ pub enum Error {
     #[error("there is already a {0} '{1}'")]
     Exists(Kind, Name),
     /// The request names no disk, and there are several.
-    #[error("there are {0} disks: which one is meant?")]
+    #[error("there are {0} disks: name one")]
     WhichDisk(usize),
     /// The request is invalid.
     #[error("{0}")]

@@ -208,7 +208,7 @@ impl Control {
         let found = Registry::read(data)?;
         let is_new = found.is_none();
         if is_new {
-            let cannot = |error| anyhow::anyhow!("cannot put the directory {} on its medium: {error}", data.display());
+            let cannot = |error| anyhow::anyhow!("cannot fsync the directory {}: {error}", data.display());
             crate::store::identity::sync_parent(data).map_err(cannot)?;
         }
         let registry = found.unwrap_or_else(Registry::new);

@@ -78,7 +78,7 @@ impl Control {
         tokio::spawn(async move {
             match control.run_probe(&name, begun).await {
                 Ok(said) => info!(disk = %name, "probed: {said}"),
-                Err(why) => warn!(disk = %name, ?why, "the probe came to no end"),
+                Err(why) => warn!(disk = %name, ?why, "the probe failed"),
             }
         });
         let message = format!("disk '{disk}' is being probed: `aerogel disk show {disk}` has the profile afterwards");
@@ -175,7 +175,7 @@ impl Control {
                 self.apply_policy(disk).await;
                 Ok(said)
             }
-            Ok(Err(why)) => Err(failed(&format!("its profile cannot be kept: {why}"))),
+            Ok(Err(why)) => Err(failed(&format!("its profile cannot be stored: {why}"))),
             Err(error) => Err(failed(&error)),
         }
     }

@@ -51,7 +51,7 @@ impl Control {
             let claim = device.claim(&Kernel::default(), size, Instant::now() + PATIENCE)?;
             match device.refuse_content(&claim) {
                 Err(error) if !force => return Err(error),
-                Err(error) => warn!("{error}: taken all the same"),
+                Err(error) => warn!("{error}: used anyway (--force)"),
                 Ok(()) => {}
             }
             Ok(Chosen { device, size, claim })

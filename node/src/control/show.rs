@@ -423,7 +423,7 @@ fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
     match DataId::at(path) {
         Ok(found) if found == data => return None,
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Some(format!("{} cannot be looked at: {error}", path.display()));
+            return Some(format!("{} cannot be examined: {error}", path.display()));
         }
         _ => {}
     }

@@ -34,7 +34,7 @@ impl Control {
     pub(super) fn enter_volumes(&self, disk: &Name, found: Found) -> Vec<Name> {
         let mut usable = Vec::new();
         for path in found.unclaimed {
-            warn!(%disk, path = %path.display(), "data without specification: left alone");
+            warn!(%disk, path = %path.display(), "data without specification: not touched");
         }
         for (name, spec) in found.volumes {
             // A volume that could not be closed is still served.
@@ -122,7 +122,7 @@ impl Control {
         let (opener, wanted) = (store.clone(), spec.clone());
         let note = LossNote::new(&self.config.data, &store, name, &spec);
         let opened = with_files(&store, name, move |files| {
-            let unknown = |error| DataError::Unusable(format!("whether data of it was lost is not known: {error}"));
+            let unknown = |error| DataError::Unusable(format!("cannot determine whether its data was lost: {error}"));
             let lost = note.exists().map_err(unknown)?;
             let data = data.map_or_else(|| Data::open(&opener, files, &wanted), Ok)?;
             Ok((data, lost))
@@ -273,7 +273,7 @@ impl Control {
             size.ok_or_else(|| Error::Invalid("how large is it to be? Only with a device it has a size".into()))?;
         check_size(size).map_err(Error::Invalid)?;
         if request.force && chosen.is_none() {
-            return Err(Error::Invalid("there is nothing to force without a device: leave out --force".into()));
+            return Err(Error::Invalid("--force needs --device: leave it out".into()));
         }
         let mut state = self.state();
         // A volume of an offline disk keeps its name.

@@ -65,7 +65,7 @@ impl Layout {
 pub fn remove_left_over(directory: &Path) {
     let path = directory.join(NAME);
     match fs::remove_file(&path) {
-        Ok(()) => tracing::info!(path = %path.display(), "removed: left over of a probe"),
+        Ok(()) => tracing::info!(path = %path.display(), "removed: scratch file of an earlier probe"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!(path = %path.display(), %error, "left over of a probe, and cannot be removed"),
     }

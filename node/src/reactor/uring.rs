@@ -312,7 +312,7 @@ impl Uring {
 
     fn forget(&mut self, target: Target) {
         if let Err(error) = self.files.unregister(&self.ring, target) {
-            tracing::warn!(%error, "a file stays known to the ring");
+            tracing::warn!(%error, "a file stays registered with the ring");
         }
     }
 

@@ -82,7 +82,7 @@ impl Identity {
             }
             _ => format!("{} cannot be read: {error}", path.display()),
         })?;
-        let wrong = |why: &dyn std::fmt::Display| format!("{} cannot be understood: {why}", path.display());
+        let wrong = |why: &dyn std::fmt::Display| format!("{} cannot be parsed: {why}", path.display());
         let identity: Identity = toml::from_str(&text).map_err(|error| wrong(&error.message()))?;
         if identity.format != FORMAT {
             return Err(wrong(&format!("its format is {}, this server knows {FORMAT}", identity.format)));
@@ -93,7 +93,7 @@ impl Identity {
     /// Whether a directory has an identity.
     pub fn exists(directory: &Path) -> Result<bool, String> {
         let path = path(directory);
-        path.try_exists().map_err(|error| format!("{} cannot be looked for: {error}", path.display()))
+        path.try_exists().map_err(|error| format!("{} cannot be accessed: {error}", path.display()))
     }
 
     /// Replaces the identity of a disk atomically.

@@ -58,7 +58,8 @@ impl LossNote {
     /// Removes the record, because the loss was accepted.
     pub fn remove(&self) -> Result<(), StoreError> {
         for place in [&self.own, &self.beside] {
-            let step = |source| StoreError::Step { doing: "removing the note".into(), path: place.clone(), source };
+            let step =
+                |source| StoreError::Step { doing: "removing the loss record".into(), path: place.clone(), source };
             if place.try_exists().map_err(step)? {
                 removed(fs::remove_file(place)).and_then(|()| sync_parent(place)).map_err(step)?;
             }

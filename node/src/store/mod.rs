@@ -268,7 +268,7 @@ impl Store {
 fn load(files: &Files<'_>) -> Result<Spec, String> {
     let path = files.spec();
     let text = fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    let spec = Spec::parse(&text).map_err(|why| format!("{} cannot be understood: {why}", path.display()))?;
+    let spec = Spec::parse(&text).map_err(|why| format!("{} cannot be parsed: {why}", path.display()))?;
     if spec.device.is_some() {
         return Ok(spec);
     }

@@ -64,7 +64,7 @@ impl Simulated {
 
     /// The drive, idle and spinning, and its model.
     pub fn open(&self) -> Result<(Box<dyn Drive>, Model), String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("the description of sim:{} is wrong: {error}", self.name);
+        let wrong = |error: &dyn std::fmt::Display| format!("the description of sim:{} is invalid: {error}", self.name);
         let description = Description::parse(&self.description).map_err(|error| wrong(&error))?;
         let drive = description.build().map_err(|error| wrong(&error))?;
         if drive.bytes() < self.size {

@@ -62,7 +62,7 @@ impl Certificates {
         if stamp != current.0 {
             match self.files.read() {
                 Ok(config) => {
-                    info!(certificate = %self.files.certificate.display(), "the TLS certificates are read again");
+                    info!(certificate = %self.files.certificate.display(), "the TLS certificates were reloaded");
                     current.1 = config;
                 }
                 // Logged once for each change; certificate and key are usually replaced one after the other.
@@ -104,9 +104,9 @@ impl Files {
                 builder.with_client_cert_verifier(verifier.with_context(|| format!("cannot use {}", path.display()))?)
             }
         };
-        let mut config = builder
-            .with_single_cert(chain, key)
-            .with_context(|| format!("{} and {} do not go together", self.certificate.display(), self.key.display()))?;
+        let mut config = builder.with_single_cert(chain, key).with_context(|| {
+            format!("the certificate {} and the key {} do not match", self.certificate.display(), self.key.display())
+        })?;
         // A resumed session would survive a change of the authorities. NBD connections are long, so resumption gains
         // nothing.
         config.session_storage = Arc::new(NoServerSessionStorage {});

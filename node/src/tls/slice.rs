@@ -24,7 +24,7 @@ struct SchedAttr {
 /// Requests short slices for the calling thread, at unchanged priority.
 pub fn shorten() {
     if let Err(error) = set(SLICE_NS) {
-        tracing::debug!(%error, "TLS is slower where other threads want the processor too");
+        tracing::debug!(%error, "TLS is slower under contention for the processor");
     }
 }
 

@@ -123,10 +123,7 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
     let best = sizing.best_permille.map_or_else(String::new, |best| format!("; best R = {:.2}", part(best)));
     match sizing.decision {
         Decision::Trial(Doubt::Unused) => {
-            format!(
-                "nobody has asked it for anything; {} of cache meanwhile",
-                bytes(sizing.kept_bytes + sizing.lent_bytes)
-            )
+            format!("no requests yet; {} of cache until then", bytes(sizing.kept_bytes + sizing.lent_bytes))
         }
         Decision::Trial(Doubt::Unsettled { until }) => format!(
             "what cache it needs for {wanted} is being found out, for {} more at most",
@@ -156,7 +153,7 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
             )
         }
         Decision::BestEffort(Bound::Round { needs_ns }) => {
-            format!("needs rounds of {} for {wanted}, longer than they may be{best}", duration(seconds(needs_ns)))
+            format!("needs rounds of {} for {wanted}, more than the maximum round{best}", duration(seconds(needs_ns)))
         }
         Decision::BestEffort(Bound::Age { most_permille }) => {
             format!(

@@ -50,7 +50,7 @@ impl Files {
         match ring.submitter().register_files_sparse(count) {
             Ok(()) => Files { free: (0..count).rev().collect() },
             Err(error) => {
-                tracing::info!(%error, "no registered files: going on without");
+                tracing::info!(%error, "no registered files: continuing without them");
                 Files { free: Vec::new() }
             }
         }

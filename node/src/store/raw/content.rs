@@ -24,7 +24,7 @@ pub fn signature(device: &Path) -> Result<Option<String>, String> {
     match done.status.code() {
         Some(0) => Ok(told(&String::from_utf8_lossy(&done.stdout))),
         Some(NOTHING) if done.stderr.is_empty() => Ok(None),
-        Some(SEVERAL) => Ok(Some("several signatures that exclude each other".into())),
+        Some(SEVERAL) => Ok(Some("several conflicting signatures".into())),
         _ => Err(format!("blkid ended with {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim())),
     }
 }

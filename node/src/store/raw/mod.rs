@@ -84,7 +84,7 @@ pub enum RawError {
     Taken { path: PathBuf, volume: String },
     #[error("{} holds {what}, which the volume's clients would overwrite", path.display())]
     Holds { path: PathBuf, what: String },
-    #[error("whether {} holds anything cannot be found out: {why}", path.display())]
+    #[error("cannot determine whether {} is empty: {why}", path.display())]
     Unknown { path: PathBuf, why: String },
     #[error("what {} is, the kernel does not say: {source}", path.display())]
     NotTold { path: PathBuf, source: io::Error },
@@ -104,9 +104,9 @@ impl RawError {
         match self {
             RawError::Missing { .. } | RawError::NotADevice(_) => "`lsblk` shows the devices of this machine",
             RawError::ReadOnly { .. } => "`blockdev --setrw` makes it writable, if its medium is",
-            RawError::InUse { .. } | RawError::Busy { .. } => "unmount it, or take it out of what uses it",
+            RawError::InUse { .. } | RawError::Busy { .. } => "unmount it, or remove it from its present use",
             RawError::Taken { .. } => "name another device; one volume has a device to itself",
-            RawError::Holds { .. } => "if that may be overwritten, or is the volume's own content, add --force",
+            RawError::Holds { .. } => "add --force if the content may be overwritten or belongs to the volume",
             RawError::Unknown { .. } => "install util-linux, which has blkid, or accept the risk with --force",
             RawError::NotTold { .. } => "sysfs has to be mounted at /sys; if descriptors or memory ran out, try again",
             RawError::TooSmall { .. } => "ask for less, leave the size out for all of it, or enlarge the device first",
