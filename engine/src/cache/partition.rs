@@ -110,22 +110,21 @@ impl Partition {
 
     /// Frames that replies of a volume may take now, if they hold `owed` already: of the half of the partition that
     /// replies may have, or of what other volumes leave of it as much as it leaves to them, so that clients that read
-    /// no replies do not hold up those of another volume.
+    /// no replies do not hold up those of another volume. Not in a small partition, where a reply that must be whole
+    /// takes more than that.
     pub(crate) fn reply_frames_left(&self, owed: u32) -> u32 {
         let half = self.target / 2;
-        if self.volumes < 2 || planted!(UnsentTakeAllFrames) {
+        if self.volumes < 2 || half / 2 < FRAMES_MIN / 2 || planted!(UnsentTakeAllFrames) {
             return half.saturating_sub(self.owed);
         }
         let room = half.saturating_sub(self.owed - owed);
         room.div_ceil(2).saturating_sub(owed)
     }
 
-    /// Whether a reply of so many frames that must be whole fits now. The first one of a volume, or one in a small
-    /// partition, takes what there is: it would perhaps never have so much if it left as much to others.
+    /// Whether a reply of so many frames that must be whole fits now. The first one of a volume takes what there is: it
+    /// would perhaps never have so much if it left as much to others.
     pub(crate) fn whole_reply_fits(&self, owed: u32, frames: u32) -> bool {
-        let half = self.target / 2;
-        let takes_all = owed == 0 || frames > half / 2;
-        frames <= if takes_all { half.saturating_sub(self.owed) } else { self.reply_frames_left(owed) }
+        frames <= if owed == 0 { (self.target / 2).saturating_sub(self.owed) } else { self.reply_frames_left(owed) }
     }
 
     /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.

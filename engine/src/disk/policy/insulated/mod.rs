@@ -93,7 +93,8 @@ struct Tenant {
     gap: Gap,
     /// It has had nothing to do since then.
     idle_since: Nanos,
-    /// It has had requests that wait, and not the disk though one of its slices was due, since so many slices had begun.
+    /// It has had requests that wait, and not the disk though one of its slices was due, since so many slices had
+    /// begun.
     waiting_since: Option<u64>,
     owned_ns: Nanos,
     useful_ns: Nanos,
