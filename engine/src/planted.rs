@@ -82,6 +82,8 @@ bugs! {
     FlushWaitsForLaterWrites,
     /// Replies that are not read may take all of a partition.
     UnsentNotBounded,
+    /// Replies that clients of one volume do not read may take all frames that other volumes' replies need.
+    UnsentTakeAllFrames,
     /// Closing a volume drops its dirt though it was to be flushed.
     CloseDropsDirt,
     /// A tenant keeps count of a volume that was closed.

@@ -346,12 +346,6 @@ impl Server {
         self.cache.volume(volume).tenant
     }
 
-    /// Frames that replies may take now in the half of the partition that is theirs.
-    pub(crate) fn reply_frames_left(&self, connection: &Connection) -> u32 {
-        let partition = self.cache.partition(self.tenant_of(connection.volume));
-        (partition.target / 2).saturating_sub(partition.owed)
-    }
-
     /// Frames that replies to one connection may take now: so many that it has no more than it leaves to others. One
     /// that does not read gets a quarter of the partition, the next one an eighth, and there is always room for one
     /// more.
@@ -363,7 +357,9 @@ impl Server {
         if bytes >= self.config.unsent_bytes_per_connection {
             return 0;
         }
-        self.reply_frames_left(connection).saturating_sub(connection.owed()).div_ceil(2)
+        let partition = self.cache.partition(self.tenant_of(connection.volume));
+        let left = partition.reply_frames_left(self.volume(connection.volume).owed);
+        left.saturating_sub(connection.owed()).div_ceil(2)
     }
 
     /// Puts a volume on the agenda.

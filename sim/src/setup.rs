@@ -206,8 +206,8 @@ impl Setup {
         }
     }
 
-    /// Clients of one volume that announce writes and do not send the payload, beside others of the same volume, of
-    /// another one of the tenant, and perhaps of another tenant.
+    /// Clients of one volume that announce writes and do not send the payload, or read no replies, beside others of the
+    /// same volume, of another one of the tenant, and perhaps of another tenant.
     fn stall(&mut self, rng: &mut Rng) {
         self.requests = 800;
         // Some worlds last longer than the engine's patience with a payload.
@@ -226,6 +226,10 @@ impl Setup {
             (volume.clients, volume.deaf, volume.stalled) = (2, 0, 0);
         }
         self.volumes[0].stalled = rng.between(1, 3);
+        if cache == CacheSpec::Asked(ROOMY_BYTES) {
+            // In the smallest partition, one reply that must be whole takes all that replies may have.
+            self.volumes[0].deaf = rng.pick(&[0, 16]);
+        }
     }
 
     /// One tenant's requests hang in a shallow device; another one goes on.

@@ -1,4 +1,5 @@
-//! Clients that announce a write and do not send its payload, and what others may expect beside them.
+//! Clients that announce a write and do not send its payload, or read no replies, and what others may expect beside
+//! them.
 //!
 //! ```text
 //!   stalls:    header, a part of the payload ───────────────────── nothing, for ever

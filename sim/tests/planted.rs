@@ -19,6 +19,7 @@ fn first_seed(bug: Bug) -> u64 {
         Bug::OrderWaitsOnce => 1435,
         Bug::FlushWaitsForLaterWrites => 306,
         Bug::PrefetchOvertakesRange => 148,
+        Bug::UnsentTakeAllFrames => 1421,
         Bug::UnsentNotBounded => 209,
         Bug::AdmittedShrunk => 70,
         Bug::HungRequestsTakeAllPlaces => 113,

@@ -108,6 +108,25 @@ impl Partition {
         (receiving + wanted <= room / 2).then_some(wanted)
     }
 
+    /// Frames that replies of a volume may take now, if they hold `owed` already: of the half of the partition that
+    /// replies may have, or of what other volumes leave of it as much as it leaves to them, so that clients that read
+    /// no replies do not hold up those of another volume. Not in a small partition, where a reply that must be whole
+    /// takes more than that.
+    pub(crate) fn reply_frames_left(&self, owed: u32) -> u32 {
+        let half = self.target / 2;
+        if self.volumes < 2 || half / 2 < FRAMES_MIN / 2 || planted!(UnsentTakeAllFrames) {
+            return half.saturating_sub(self.owed);
+        }
+        let room = half.saturating_sub(self.owed - owed);
+        room.div_ceil(2).saturating_sub(owed)
+    }
+
+    /// Whether a reply of so many frames that must be whole fits now. The first one of a volume takes what there is: it
+    /// would perhaps never have so much if it left as much to others.
+    pub(crate) fn whole_reply_fits(&self, owed: u32, frames: u32) -> bool {
+        frames <= if owed == 0 { (self.target / 2).saturating_sub(self.owed) } else { self.reply_frames_left(owed) }
+    }
+
     /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.
     pub(crate) fn admits_prefetch(&self, frames: u32) -> bool {
         let in_use = self.unwritten + self.receiving + self.prefetching + self.owed;

@@ -200,11 +200,13 @@ impl Server {
         });
         connection.took_at = self.now;
         let (fewer, volume) = (held - connection.held, connection.volume);
-        self.owed_less(self.tenant_of(volume), fewer);
+        self.owed_less(volume, fewer);
     }
 
-    /// Replies have been sent: they take so many frames fewer.
-    pub(crate) fn owed_less(&mut self, tenant: TenantId, frames: u32) {
+    /// Replies of a volume have been sent: they take so many frames fewer.
+    pub(crate) fn owed_less(&mut self, volume: VolumeId, frames: u32) {
+        let tenant = self.tenant_of(volume);
+        self.volume_mut(volume).owed -= frames;
         let partition = self.cache.partition_mut(tenant);
         partition.owed -= frames;
         if std::mem::take(&mut partition.throttled) {
@@ -328,10 +330,11 @@ impl Server {
         let (unsent, held) = (connection.unsent, connection.held);
         let cache = &mut self.cache;
         connection.sent(unsent, |frame| cache.release(frame));
-        let tenant = cache.volume(connection.volume).tenant;
-        cache.partition_mut(tenant).owed -= held;
         let (inbound, volume) = (connection.inbound, connection.volume);
         connection.inbound = Inbound::Stopped;
+        let tenant = cache.volume(volume).tenant;
+        cache.partition_mut(tenant).owed -= held;
+        self.volume_mut(volume).owed -= held;
         match inbound {
             Inbound::Reserving { piece } | Inbound::Payload { piece, .. } => self.forget_payload(volume, piece),
             Inbound::Discard { request, .. } => self.part_done(request),
@@ -630,6 +633,36 @@ mod tests {
         rig.handle(Event::Closed { conn: ConnId(1) });
         rig.finish_reads();
         assert_eq!(rig.answer(1), Some(0));
+    }
+
+    #[test]
+    fn clients_that_read_nothing_leave_frames_to_other_volumes_however_many_they_are() {
+        let mut rig = Rig::new();
+        let (volume, other) = (crate::disk::VolumeId(1), ConnId(100));
+        let cache = CacheSpec::Asked(4 * LEAST_BYTES);
+        rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() }));
+        rig.command(2, Command::OpenVolume(crate::control::VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
+        rig.handle(Event::Attach { conn: other, volume, session: Session::default() });
+        rig.deaf = (2..50).map(ConnId).collect();
+        for (at, conn) in (2..50).map(ConnId).enumerate() {
+            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+            for (turn, len) in [(1, BLOCK), (2, PIECE)] {
+                if rig.server.receive(conn) == Receive::Header {
+                    let cookie = 1000 * turn + u64::from(conn.0);
+                    rig.ask_as(conn, cookie, command::READ, 0, at as u64 * 16 * BLOCK, len);
+                    rig.finish_reads();
+                }
+            }
+        }
+        let partition = rig.server.cache.partition(TenantId(0));
+        assert!(partition.owed <= partition.target / 4, "{} of {} frames", partition.owed, partition.target);
+        rig.ask_as(other, 1, command::READ, 0, 0, PIECE);
+        rig.finish_reads();
+        assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
+        rig.deaf.clear();
+        (2..50).for_each(|conn| rig.send(ConnId(conn)));
+        rig.complete_all();
+        assert_eq!(rig.server.volume(VOLUME).owed, 0);
     }
 
     #[test]

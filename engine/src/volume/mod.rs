@@ -102,6 +102,8 @@ pub(crate) struct Volume {
     pub(crate) writes: VecDeque<u32>,
     /// Frames that wait for payload.
     pub(crate) receiving: u32,
+    /// Frames of replies that are being read or wait to be sent.
+    pub(crate) owed: u32,
     /// Write-backs in flight.
     pub(crate) writebacks: u32,
     /// All of them that wait for their turn at the device are urgent.
@@ -148,6 +150,7 @@ impl Volume {
             requests: 0,
             writes: VecDeque::new(),
             receiving: 0,
+            owed: 0,
             writebacks: 0,
             hurried: false,
             pace: Pace::default(),

@@ -72,6 +72,7 @@ impl Server {
                 let frames = self.pieces[piece].blocks() as u32;
                 self.conn(conn).reading += frames;
                 self.cache.partition_mut(tenant).owed += frames;
+                self.volume_mut(volume).owed += frames;
             }
             if !self.waiting_of(tenant).reads.is_empty() || !self.begin_read(piece) {
                 self.wait_to_read(piece);
@@ -103,8 +104,9 @@ impl Server {
         if connection.session.structured && !state.unsplit {
             return Some((start / BLOCK + room) * BLOCK);
         }
-        let blocks = end.div_ceil(BLOCK) - start / BLOCK;
-        (blocks <= u64::from(self.reply_frames_left(connection))).then_some(end)
+        let blocks = (end.div_ceil(BLOCK) - start / BLOCK) as u32;
+        let partition = self.cache.partition(self.tenant_of(state.volume));
+        partition.whole_reply_fits(self.volume(state.volume).owed, blocks).then_some(end)
     }
 
     /// A read waits on its connection's list until replies were sent.
@@ -373,7 +375,7 @@ impl Server {
         if self.requests[request].kind == Kind::Read {
             let frames = self.pieces[piece].blocks() as u32;
             self.conn(conn).reading -= frames;
-            self.owed_less(self.tenant_of(self.requests[request].volume), frames);
+            self.owed_less(self.requests[request].volume, frames);
         }
         self.pieces.give(piece);
         self.part_done(request);
@@ -432,6 +434,7 @@ impl Server {
         let (added, volume) = (connection.held - held, connection.volume);
         let tenant = self.cache.volume(volume).tenant;
         self.cache.partition_mut(tenant).owed += added;
+        self.volume_mut(volume).owed += added;
         if planted!(FrameFreedWhileSent) {
             frames.iter().for_each(|&frame| self.cache.release(frame));
         }

@@ -168,9 +168,12 @@ impl Server {
         // Zeroes wait for no client, not even one of their own volume.
         let receiving = if kind == Kind::Write { self.volume(volume).receiving } else { 0 };
         let fit = self.cache.partition(self.tenant_of(volume)).payload_max(receiving, blocks + spares)?;
-        // Where a piece is cut it is aligned, so that one spare is enough.
-        let spares = spares.min(fit / 2);
-        Some((fit - spares, spares))
+        if fit == blocks + spares {
+            return Some((blocks, spares));
+        }
+        // Where a piece is cut it is aligned, so that one spare is enough; but it must be cut then.
+        let spares = spares.min(1);
+        Some(((fit - spares).min(blocks - 1), spares))
     }
 
     /// Leaves the first `blocks` of a piece: its request goes on behind them.
@@ -499,6 +502,24 @@ mod tests {
             rig.complete_all();
             assert_eq!((rig.answer(21), rig.closed.len()), (Some(0), 0));
         }
+    }
+
+    #[test]
+    fn a_piece_that_lacks_one_of_its_spare_frames_is_cut() {
+        let mut rig = smallest(5);
+        // Three frames are left to the last volume, of the four that an unaligned write of two blocks takes.
+        for (number, len) in [(0, 2 * PIECE), (10, 2 * PIECE), (20, 2 * PIECE), (30, 2 * BLOCK)] {
+            rig.ask_as(ConnId(number), number.into(), command::WRITE, 0, 0, len);
+        }
+        let partition = rig.server.cache.partition(TenantId(0));
+        assert_eq!(partition.payload_max(0, 4), Some(3));
+        rig.write_as(ConnId(40), 40, 0, 100, BLOCK, 9);
+        while rig.answer(40).is_none() {
+            assert!(!rig.device.is_empty(), "it waits for its fills");
+            rig.complete_all();
+            rig.write_on(ConnId(40), 9);
+        }
+        assert_eq!(rig.answer(40), Some(0));
     }
 
     #[test]
