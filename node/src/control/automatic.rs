@@ -195,7 +195,7 @@ impl Control {
 fn without_profile(ended: &Ended) -> (Duration, String) {
     match ended {
         Ended::Cancelled => (BACKOFF_USED, "not probed: the automatic quick probe ended when requests came".into()),
-        Ended::Doubtful(why) => (BACKOFF_DOUBT, format!("probed, result unreliable (automatic quick probe): {why}")),
+        Ended::Doubtful(why) => (BACKOFF_DOUBT, format!("probed, result in doubt (automatic quick probe): {why}")),
         Ended::Failed(why) => (BACKOFF_DOUBT, format!("not probed: the automatic quick probe failed: {why}")),
     }
 }

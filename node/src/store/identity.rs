@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(Identity::exists(&disk), Ok(false));
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(Identity::exists(&file.join("disk")).unwrap_err().contains("cannot be looked for"), "not absent");
+        assert!(Identity::exists(&file.join("disk")).unwrap_err().contains("cannot be accessed"), "not absent");
         let made = Identity::initialise(&disk, None, Vec::new(), Scheduling::default()).unwrap();
         assert_eq!(Identity::read(&disk).unwrap().uuid, made.uuid);
         assert!(
@@ -178,6 +178,6 @@ mod tests {
         write(&format!("format = 2\nuuid = \"{}\"", Uuid::new_v4()));
         assert!(Identity::read(dir.path()).unwrap_err().contains("format is 2"));
         write("hello");
-        assert!(Identity::read(dir.path()).unwrap_err().contains("cannot be understood"));
+        assert!(Identity::read(dir.path()).unwrap_err().contains("cannot be parsed"));
     }
 }

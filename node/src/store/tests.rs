@@ -391,7 +391,7 @@ fn volumes_with_missing_data_say_so() {
     fs::remove_file(files.data()).unwrap();
     assert!(reason().contains("cannot be read"));
     fs::write(files.spec(), "size = 3").unwrap();
-    assert!(reason().contains("cannot be understood"));
+    assert!(reason().contains("cannot be parsed"));
 }
 
 #[test]
