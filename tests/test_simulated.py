@@ -130,7 +130,7 @@ class Simulated(ServerCase):
             ("sim:baracuda",): "barracuda-7200.9",
             ("sim:nearline", "--size", "100TiB"): "100TiB were asked for",
             ("sim:nearline", "--size", "1000"): "multiple of 4KiB",
-            (f"sim:{broken}",): "is wrong",
+            (f"sim:{broken}",): "is invalid",
             (f"sim:{self.scratch}/absent.toml",): "cannot be read",
             (self.scratch / "plain", "--size", "1GiB"): "only a simulated disk",
             (server.data / "disks/default", "--fault", "gone"): "is a disk already",
