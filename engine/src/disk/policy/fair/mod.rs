@@ -200,6 +200,12 @@ impl Fair {
         self.first(|tenant| !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some())
     }
 
+    /// When the turn is over, if that is yet to come. Who waits for it must look at the next tick, too: it may then be
+    /// alone, and without turns.
+    fn turn_ends_after(&self, now: Nanos) -> Option<Nanos> {
+        Some(self.turns.ends_at()).filter(|&at| at > now)
+    }
+
     /// Whether what is in flight leaves room for a request of somebody who is not polite; writes in their turn may come
     /// to what a read waits for them anyway.
     fn fits(&self, entry: &Entry, turn: Option<Direction>) -> bool {
@@ -342,7 +348,7 @@ impl Policy for Fair {
             if self.books.cost_ns == 0 {
                 self.blocked_since = None;
             }
-            self.look_at = Some(self.turns.ends_at()).filter(|&at| at > now).or(Some(self.tick_at));
+            self.look_at = self.turn_ends_after(now).into_iter().chain([self.tick_at]).min();
             return self.first_polite().map(|polite| self.dispatch(now, polite, None));
         };
         let entry = *self.tenants[first].as_ref().and_then(|tenant| tenant.queue.peek_of(turn)).expect("it waits");
@@ -366,7 +372,7 @@ impl Policy for Fair {
             return Some(self.dispatch(now, first, turn));
         }
         // The next tick may find that it is alone, or another limit; the other kind may have room in its turn.
-        let turn_ends_at = turn.map(|_| self.turns.ends_at()).filter(|&at| at > now);
+        let turn_ends_at = turn.and_then(|_| self.turn_ends_after(now));
         self.look_at = [self.look_at, Some(self.tick_at), turn_ends_at].into_iter().flatten().min();
         self.first_polite().map(|polite| self.dispatch(now, polite, None))
     }

@@ -529,3 +529,35 @@ fn what_the_device_keeps_is_written_off_where_reads_and_writes_take_turns() {
         hanging = hanging.max(rig.in_device.len());
     }
 }
+
+/// Readers and writers take turns until the readers are gone. Whenever nothing may go, a driver that looks again a
+/// little before it is told to finds nothing to do: not even that the writer is alone by then.
+#[test]
+fn nothing_may_go_before_the_moment_that_the_driver_is_told() {
+    let mut rig = Rig::new(programming(2e6), &[50, 50]);
+    (0..8).for_each(|_| rig.ask(A, WRITE, 256 << 10));
+    (0..8).for_each(|_| rig.ask(B, Op::Read, SMALL));
+    let (mut readers_left, mut turns_seen) = (None, 0);
+    while rig.policy.active == 2 {
+        rig.fill();
+        if !rig.in_device.is_empty() {
+            let tenant = rig.complete();
+            if tenant == A || rig.now < SECOND {
+                rig.ask(
+                    tenant,
+                    if tenant == A { WRITE } else { Op::Read },
+                    if tenant == A { 256 << 10 } else { SMALL },
+                );
+            } else {
+                readers_left = Some(rig.now);
+            }
+            continue;
+        }
+        turns_seen += u32::from(rig.policy.turns.are_taken());
+        let told = rig.policy.poll_timeout().expect("writes wait");
+        rig.now = told - 1;
+        assert_eq!(rig.next(), None, "{told} was told, the readers left at {readers_left:?}");
+        rig.now = told;
+    }
+    assert!(turns_seen > 20 && readers_left.is_some_and(|at| rig.now >= at + ACTIVE_NS), "{turns_seen}");
+}
