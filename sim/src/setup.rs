@@ -108,9 +108,22 @@ pub struct Setup {
     pub late_ns: Nanos,
 }
 
+/// Kinds of worlds that are rare among random ones, each made for one sort of error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Focus {
+    /// Range operations and large writes over each other.
+    Overlap,
+    /// A failing device, and an operator who accepts each loss.
+    Fail,
+    /// Clients that announce payload and do not send it, or read no replies.
+    Stall,
+    /// Requests of one tenant hang.
+    Hang,
+}
+
 impl Setup {
-    /// The setup of `seed`.
-    pub fn random(seed: u64) -> Setup {
+    /// The setup of `seed`; with `focus`, nearly always of that kind.
+    pub fn random(seed: u64, focus: Option<Focus>) -> Setup {
         let rng = &mut Rng::new(seed ^ 0x5eed);
         let device_block = rng.pick(&[512, 512, 4096]);
         let tenants = rng.between(1, 2);
@@ -160,13 +173,19 @@ impl Setup {
         if dice.one_in(10) {
             setup.faults.hung = 1000;
         }
-        match dice.below(16) {
-            0 if !setup.scattered => setup.overlap(dice),
-            1 if !setup.scattered => setup.fail(dice),
-            2 if !setup.scattered => setup.overlap(dice),
-            3 if !setup.scattered => setup.stall(dice),
-            4 if !setup.scattered => setup.hang(dice),
-            _ => {}
+        let drawn = match dice.below(16) {
+            0 | 2 => Some(Focus::Overlap),
+            1 => Some(Focus::Fail),
+            3 => Some(Focus::Stall),
+            4 => Some(Focus::Hang),
+            _ => None,
+        };
+        match focus.or(drawn).filter(|_| !setup.scattered) {
+            Some(Focus::Overlap) => setup.overlap(dice),
+            Some(Focus::Fail) => setup.fail(dice),
+            Some(Focus::Stall) => setup.stall(dice),
+            Some(Focus::Hang) => setup.hang(dice),
+            None => {}
         }
         setup
     }

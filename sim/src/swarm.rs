@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::setup::Setup;
+use crate::setup::{Focus, Setup};
 use crate::trace::Sink;
 use crate::world::{Stats, World};
 
@@ -30,7 +30,12 @@ pub struct Failure {
 
 /// Runs the world of `seed`; `sink` sees each line of its trace.
 pub fn run(seed: u64, sink: Option<Sink>) -> Result<Success, Failure> {
-    let mut world = World::new(Setup::random(seed), sink);
+    run_focused(seed, None, sink)
+}
+
+/// The same for a world of one kind.
+pub fn run_focused(seed: u64, focus: Option<Focus>, sink: Option<Sink>) -> Result<Success, Failure> {
+    let mut world = World::new(Setup::random(seed, focus), sink);
     let verdict = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| Err(panic_text(&*panic)));
     match verdict {
         Ok(()) => Ok(Success { hash: world.trace().hash(), stats: world.stats() }),

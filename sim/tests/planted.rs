@@ -1,4 +1,5 @@
-//! Each planted bug is found by the standard swarm within 1,500 worlds: the checkers see.
+//! Each planted bug is found by the swarm within 1,500 worlds: the checkers see. For some bugs these are worlds of one
+//! kind, which random ones have too, but seldom.
 #![cfg(feature = "planted-bugs")]
 
 use std::io::Write;
@@ -7,23 +8,32 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use engine::planted::{Bug, plant};
+use sim::setup::Focus;
 use sim::swarm::{self, Failure};
 
 const SEEDS: u64 = 1500;
+
+/// The kind of worlds in which a bug can show, if that is one of the rare ones.
+fn focus(bug: Bug) -> Option<Focus> {
+    match bug {
+        Bug::ClearForgetsEvictions => Some(Focus::Fail),
+        Bug::HungRequestsTakeAllPlaces => Some(Focus::Hang),
+        Bug::UnsentTakeAllFrames | Bug::StalledNotDisconnected | Bug::StalledTakeAllFrames => Some(Focus::Stall),
+        _ => None,
+    }
+}
 
 /// The first seed of a bug that few worlds find, as the full search below found it. It saves time and proves nothing
 /// by itself: if that world does not find the bug any more, all are searched, and the output names the new first seed.
 fn first_seed(bug: Bug) -> u64 {
     match bug {
         Bug::OpenedAsFlushed => 448,
-        Bug::OrderWaitsOnce => 1435,
+        Bug::OrderWaitsOnce => 238,
         Bug::FlushWaitsForLaterWrites => 306,
-        Bug::PrefetchOvertakesRange => 148,
-        Bug::UnsentTakeAllFrames => 1421,
-        Bug::UnsentNotBounded => 209,
+        Bug::PrefetchOvertakesRange => 149,
+        Bug::UnsentTakeAllFrames => 917,
+        Bug::UnsentNotBounded => 44,
         Bug::AdmittedShrunk => 70,
-        Bug::HungRequestsTakeAllPlaces => 113,
-        Bug::StalledNotDisconnected | Bug::StalledTakeAllFrames => 156,
         _ => 0,
     }
 }
@@ -32,9 +42,9 @@ fn first_seed(bug: Bug) -> u64 {
 fn find(bug: Bug) -> Option<Failure> {
     let planted = |seed| {
         plant(Some(bug));
-        let failure = swarm::run(seed, None).err();
+        let failure = swarm::run_focused(seed, focus(bug), None).err();
         plant(None);
-        failure.filter(|_| swarm::run(seed, None).is_ok())
+        failure.filter(|_| swarm::run_focused(seed, focus(bug), None).is_ok())
     };
     std::iter::once(first_seed(bug)).chain(0..SEEDS).find_map(planted)
 }

@@ -53,8 +53,8 @@ pub struct Run {
     /// Compare with this index of claims (docs/claims-lab.md); what is missing or has another figure is an error
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
-    /// Put the figures into this index of claims instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "quick", "names"])]
+    /// Put the figures of these experiments into this index of claims instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "quick"])]
     write: Option<PathBuf>,
     /// Where results (NAME.json) and pictures (NAME-*.svg) go
     #[arg(long, value_name = "DIR", default_value = "target/lab")]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! run --write docs/claims-lab.md            the record: full runs, and the figures of quick runs
+//! run NAME --write docs/claims-lab.md       the same for one experiment
 //! run --quick --check docs/claims-lab.md    for each change: the same claims, figures close to those of quick runs
 //! ```
 //!
@@ -12,7 +13,7 @@
 
 use std::path::Path;
 
-use super::Claim;
+use super::{ALL, Claim};
 
 const BEGIN: &str = "<!-- lab: begin -->\n";
 const END: &str = "<!-- lab: end -->";
@@ -29,10 +30,11 @@ pub type Found = Vec<(&'static str, Vec<Claim>)>;
 /// The column's entry for a claim without a figure.
 const NONE: &str = "-";
 
-/// The table of the index.
-fn table(found: &Found, quick: &Found) -> String {
-    let mut table =
-        String::from("| experiment | claim | asked | measured | | quick |\n| --- | --- | --- | --- | --- | --- |\n");
+const HEAD: &str = "| experiment | claim | asked | measured | | quick |\n| --- | --- | --- | --- | --- | --- |\n";
+
+/// The rows of the index.
+fn rows(found: &Found, quick: &Found) -> String {
+    let mut table = String::new();
     let by_name = |claims: &[Claim], name: &str| claims.iter().find(|claim| claim.name == name).cloned();
     for (experiment, claims) in found {
         let looked = quick.iter().find(|(other, _)| other == experiment).map_or(&[][..], |(_, claims)| claims);
@@ -48,6 +50,10 @@ fn table(found: &Found, quick: &Found) -> String {
     table
 }
 
+fn experiment_of(row: &str) -> Option<&str> {
+    row.split('`').nth(1)
+}
+
 fn read(file: &Path) -> Result<(String, String, String), String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let wrong = || format!("{}: the table of claims stands between {} and {END}", file.display(), BEGIN.trim());
@@ -56,10 +62,16 @@ fn read(file: &Path) -> Result<(String, String, String), String> {
     Ok((before.into(), table.into(), after.into()))
 }
 
-/// Writes the table of full runs, and of quick runs if there are any, into the index.
+/// Writes the figures of full runs, and of quick runs if there are any, into the index. Rows of experiments that were
+/// not run stay as they are.
 pub fn write(file: &Path, found: &Found, quick: &Found) -> Result<(), String> {
-    let (before, _, after) = read(file)?;
-    let text = format!("{before}{BEGIN}{}{END}{after}", table(found, quick));
+    let (before, old, after) = read(file)?;
+    let new = rows(found, quick);
+    let was_run = |row: &str| found.iter().any(|(name, _)| experiment_of(row) == Some(*name));
+    let mut rows: Vec<&str> = old.lines().skip(2).filter(|row| !was_run(row)).chain(new.lines()).collect();
+    rows.sort_by_key(|row| ALL.iter().position(|experiment| experiment_of(row) == Some(experiment.name)));
+    let table: String = rows.into_iter().flat_map(|row| [row, "\n"]).collect();
+    let text = format!("{before}{BEGIN}{HEAD}{table}{END}{after}");
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
@@ -129,6 +141,10 @@ mod tests {
         check(&file, &found(0.12)).expect("only quick runs claim it");
         write(&file, &found(0.2), &found(0.1)).unwrap();
         assert!(check(&file, &vec![("streams", vec![])]).unwrap_err().contains("any more"));
+        write(&file, &vec![("depths", vec![])], &vec![("depths", found(0.3).remove(0).1)]).unwrap();
+        write(&file, &found(0.2), &found(0.1)).unwrap();
+        check(&file, &found(0.1)).expect("it was run again");
+        check(&file, &vec![("depths", found(0.3).remove(0).1)]).expect("its rows stay");
         let other = vec![("streams", vec![Claim::new("kept", 0.1, Bound::AtMost(0.4))])];
         assert!(check(&file, &other).unwrap_err().contains("at most 0.4"));
     }
