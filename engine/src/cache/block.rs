@@ -1,4 +1,4 @@
-//! A block: 4 KiB of a volume that the cache knows something about.
+//! A block: 4 KiB of a volume that is cached, at least in part, or being read.
 
 use super::eviction::{ORDER, Placed};
 use super::list::{Linked, Links, NONE};
@@ -7,12 +7,12 @@ use crate::disk::VolumeId;
 use crate::disk::durability::Generation;
 use crate::units::SectorMask;
 
-/// A block's number in the cache, valid while it is there.
+/// The index of a block in the cache. It is valid while the block is cached.
 pub(crate) type BlockId = u32;
 
-/// The list of a volume, of blocks with dirt to be written, oldest first.
+/// Number of a volume's list of dirty blocks that can be written, oldest first.
 pub(crate) const DIRTY: usize = 1;
-/// The list of a volume, of all its blocks.
+/// Number of a volume's list of all its blocks.
 pub(crate) const ALL: usize = 2;
 
 /// A list of pieces that wait for a block, oldest first.
@@ -34,7 +34,7 @@ impl Queue {
     }
 }
 
-/// What is known of 4 KiB of a volume. Masks have a bit for each 512-byte sector.
+/// The state of 4 KiB of a volume. Masks have a bit for each 512-byte sector.
 ///
 /// ```text
 ///   absent ──fill─► filling ─► clean ──write──► dirty ──issue──► writing ──► clean (not yet synced) ──flush──► synced
@@ -45,16 +45,16 @@ impl Queue {
 pub(crate) struct Block {
     pub(crate) number: u64,
     pub(crate) volume: VolumeId,
-    /// Where the valid sectors are; `FrameId::ZERO` while none is.
+    /// The frame with the valid sectors; `FrameId::ZERO` while no sector is valid.
     pub(crate) frame: FrameId,
-    /// Where the device is reading the rest to; `FrameId::ZERO` when it is not.
+    /// The frame that a device read fills; `FrameId::ZERO` while no read is in flight.
     pub(crate) fill: FrameId,
     pub(crate) links: [Links; 3],
-    /// Pieces that wait for the fill, in order of arrival.
+    /// Pieces that wait for the device read, in order of arrival.
     pub(crate) fill_queue: Queue,
-    /// Pieces that wait for sectors to be on the medium.
+    /// Pieces that wait until sectors are on the medium.
     pub(crate) write_queue: Queue,
-    /// Milliseconds (wrapping) at which it became dirty.
+    /// When the block became dirty: milliseconds (wrapping) on its tenant's clock.
     pub(crate) dirty_since_ms: u32,
     /// The flush epoch of `dirty`.
     pub(crate) dirty_epoch: u32,
@@ -62,28 +62,28 @@ pub(crate) struct Block {
     pub(crate) writing_epoch: u32,
     /// The generation ([`crate::disk::durability`]) in which `unsynced` was written.
     pub(crate) written_in: Generation,
-    /// Sectors whose content the frame has.
+    /// Sectors whose content is in the frame.
     pub(crate) valid: SectorMask,
-    /// Sectors acknowledged, not on the device, not being written.
+    /// Sectors that are acknowledged, not on the device and not being written.
     pub(crate) dirty: SectorMask,
     /// Sectors being written to the device, from this frame or from one that it replaced.
     pub(crate) writing: SectorMask,
-    /// Of those that were being written, the ones that failed.
+    /// Sectors of this write-back that failed.
     pub(crate) failed: SectorMask,
-    /// Sectors written to the device but perhaps only into its volatile cache.
+    /// Sectors that were written to the device, but perhaps only to its volatile cache.
     pub(crate) unsynced: SectorMask,
-    /// How often in a row a write of it succeeded and was distrusted.
+    /// How many writes of the block in a row succeeded but were distrusted.
     pub(crate) distrusted: u8,
-    /// It stands in the order in which its partition evicts.
+    /// The block is in the eviction order of its partition.
     pub(crate) in_order: bool,
-    /// The eviction policy's: it was asked for again since it was looked at last.
+    /// The mark of the eviction policy: the block was used again since the policy last looked at it.
     pub(crate) visited: bool,
     pub(crate) in_dirty: bool,
-    /// It was read ahead, or is being, and nobody has asked for it.
+    /// The block was or is being read ahead, and no client has requested it yet.
     pub(crate) prefetched: bool,
     /// Its last write-back failed.
     pub(crate) failing: bool,
-    /// What is being written was given up: if that fails, it is forgotten.
+    /// The content that is being written was given up: if the write fails, the content is forgotten.
     pub(crate) given_up: bool,
 }
 
@@ -118,17 +118,17 @@ impl Default for Block {
 }
 
 impl Block {
-    /// A device read for it is in flight.
+    /// A device read of the block is in flight.
     pub(crate) fn filling(&self) -> bool {
         self.fill != FrameId::ZERO
     }
 
-    /// It has content that the device does not have.
+    /// It has content that the device may not have.
     pub(crate) fn unwritten(&self) -> bool {
         self.dirty | self.writing != 0
     }
 
-    /// Nothing is in flight for it and nobody waits for it.
+    /// No device request for the block is in flight, and no piece waits for it.
     pub(crate) fn quiet(&self) -> bool {
         !self.filling() && self.writing == 0 && self.fill_queue.is_empty() && self.write_queue.is_empty()
     }

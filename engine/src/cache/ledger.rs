@@ -1,17 +1,17 @@
-//! Which unwritten blocks a flush has to wait for: counts by epoch, a flush ends an epoch.
+//! The blocks that a flush has to wait for, counted by epoch. A flush ends an epoch.
 //!
 //! ```text
 //!   writes ─► epoch 7: 3 blocks │ flush A │ epoch 8: 1 block │ flush B │ epoch 9: …
-//!             A waits until epochs up to 7 are empty; later writes count elsewhere and never delay it
+//!             A waits until epochs up to 7 are empty; later writes belong to later epochs and never delay it
 //! ```
 
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Count {
-    /// Blocks with dirt that nobody has given to the device.
+    /// Dirty blocks that are not yet given to the device.
     dirty: u32,
-    /// Blocks whose dirt is being written.
+    /// Blocks whose dirty data is being written.
     writing: u32,
 }
 
@@ -29,7 +29,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// The epoch that new dirt belongs to.
+    /// The epoch of blocks that become dirty now.
     pub(crate) fn current(&self) -> u32 {
         self.first.wrapping_add(self.counts.len() as u32 - 1)
     }
@@ -38,7 +38,7 @@ impl Ledger {
         &mut self.counts[epoch.wrapping_sub(self.first) as usize]
     }
 
-    /// A block became dirty: its epoch.
+    /// A block became dirty: returns its epoch.
     pub(crate) fn dirtied(&mut self) -> u32 {
         let epoch = self.current();
         self.at(epoch).dirty += 1;
@@ -52,13 +52,13 @@ impl Ledger {
         count.writing += 1;
     }
 
-    /// A block's write is over, well or not.
+    /// The write of a block has ended, successfully or not.
     pub(crate) fn written(&mut self, epoch: u32) {
         self.at(epoch).writing -= 1;
         self.retire();
     }
 
-    /// A dirty block's content is no longer wanted.
+    /// The content of a dirty block is discarded.
     pub(crate) fn dropped(&mut self, epoch: u32) {
         self.at(epoch).dirty -= 1;
         self.retire();
@@ -71,7 +71,8 @@ impl Ledger {
         }
     }
 
-    /// A flush arrives: the epoch it waits for. What is dirtied from now on is not its concern.
+    /// A flush arrives and ends the epoch: returns the epoch that it waits for. Blocks that become dirty later do not
+    /// delay it.
     pub(crate) fn close(&mut self) -> u32 {
         let epoch = self.current();
         let count = *self.at(epoch);
@@ -79,24 +80,24 @@ impl Ledger {
             self.counts.push_back(Count::default());
             return epoch;
         }
-        // Nothing in this one: it stays open for what comes, and the flush waits for those before it.
+        // The current epoch is empty and stays open. The flush waits for the epochs before it.
         epoch.wrapping_sub(1)
     }
 
-    /// Nothing up to `epoch` is unwritten.
+    /// All blocks of epochs up to `epoch` are written.
     pub(crate) fn settled(&self, epoch: u32) -> bool {
         let count = self.counts[0];
         let ahead = epoch.wrapping_sub(self.first) as i32;
         ahead < 0 || ahead == 0 && count.dirty + count.writing == 0
     }
 
-    /// Blocks up to `epoch` that nobody has given to the device.
+    /// Dirty blocks of epochs up to `epoch` that are not yet given to the device.
     pub(crate) fn unissued(&self, epoch: u32) -> u32 {
         let epochs = epoch.wrapping_sub(self.first) as i32 + 1;
         self.counts.iter().take(epochs.max(0) as usize).map(|count| count.dirty).sum()
     }
 
-    /// `epoch` was closed by a flush that may still wait for it.
+    /// A flush has ended `epoch`, and may still wait for it.
     pub(crate) fn is_closed(&self, epoch: u32) -> bool {
         epoch != self.current()
     }

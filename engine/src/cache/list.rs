@@ -1,9 +1,9 @@
-//! Doubly linked lists through the items themselves: a block is on several at once, and moves without allocating.
+//! Doubly linked lists through the items themselves: a block can be on several lists, and moves without an allocation.
 
-/// No block.
+/// No item.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Neighbours on one list.
+/// An item's neighbours on one list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Links {
     prev: u32,
@@ -16,15 +16,13 @@ impl Default for Links {
     }
 }
 
-/// Something that can stand on a list number `K`.
+/// An item that can be on list number `K`.
 pub(crate) trait Linked<const K: usize> {
-    /// Its neighbours there.
     fn links(&self) -> &Links;
-    /// The same, to be changed.
     fn links_mut(&mut self) -> &mut Links;
 }
 
-/// A list through the items' links number `K`.
+/// A list through link number `K` of the items.
 #[derive(Clone, Debug)]
 pub(crate) struct List<const K: usize> {
     head: u32,
@@ -51,13 +49,13 @@ impl<const K: usize> List<K> {
         (self.tail != NONE).then_some(self.tail)
     }
 
-    /// The one behind `id`.
+    /// The item behind `id`.
     pub(crate) fn next(&self, items: &[impl Linked<K>], id: u32) -> Option<u32> {
         let next = items[id as usize].links().next;
         (next != NONE).then_some(next)
     }
 
-    /// The one before `id`.
+    /// The item before `id`.
     pub(crate) fn prev(&self, items: &[impl Linked<K>], id: u32) -> Option<u32> {
         let prev = items[id as usize].links().prev;
         (prev != NONE).then_some(prev)
@@ -83,7 +81,7 @@ impl<const K: usize> List<K> {
         self.len += 1;
     }
 
-    /// Right behind `before`, which is on the list.
+    /// Inserts `id` right behind `before`, which is on the list.
     pub(crate) fn insert_behind(&mut self, items: &mut [impl Linked<K>], before: u32, id: u32) {
         let next = std::mem::replace(&mut items[before as usize].links_mut().next, id);
         *items[id as usize].links_mut() = Links { prev: before, next };

@@ -1,9 +1,9 @@
-//! The cache of one disk: frames, blocks in them, partitions around them.
+//! The cache of one disk: frames, the blocks in them, and one partition for each tenant.
 //!
-//! A partition holds the frames of one tenant and evicts only inside. Content enters a block in one step, always with a
-//! new frame ([`Cache::write`], [`Cache::end_fill`]); what the old frame has and the new one lacks is copied over. So a
-//! frame that others can see never changes, at the price of copying up to 3.5 KiB when a part of a block is
-//! overwritten.
+//! A partition holds the frames of one tenant and evicts only its own blocks. Content enters a block in one step,
+//! always in a new frame ([`Cache::write`], [`Cache::end_fill`]). Valid sectors of the old frame that the new one lacks
+//! are copied. So a frame that other requests can see never changes. The price is a copy of up to 3.5 KiB when a part
+//! of a block is overwritten.
 
 mod block;
 pub(crate) mod eviction;
@@ -36,8 +36,8 @@ use block::{ALL, DIRTY};
 use list::List;
 use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
-/// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 places of five bytes) and on the list of
-/// free blocks, the pool's own, and the tenants' curves.
+/// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 slots of five bytes) and in the list of
+/// free blocks, the pool's bookkeeping, the tenants' curves, and the model of sizing.
 pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64
     + 23
     + 4
@@ -45,36 +45,36 @@ pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64
     + crate::curve::BYTES_PER_FRAME
     + crate::sizing::BYTES_PER_FRAME;
 
-/// Blocks of a region, 4 MiB: what is not cached is passed over by regions.
+/// Blocks of a region (4 MiB). A scan of a range skips regions without cached blocks.
 const REGION_BLOCKS: u64 = 1024;
-/// Numbers of cached blocks by region that are kept for a volume: 4 KiB of memory, exact up to volumes of 4 GiB and
-/// for the working set of larger ones.
+/// Counters of cached blocks by region, for each volume: 4 KiB of memory. Regions share a counter modulo this number,
+/// so the counts are exact for volumes of up to 4 GiB, and for a working set that spans as much of a larger one.
 const REGIONS: usize = 1024;
 
 fn region(number: u64) -> usize {
     (number / REGION_BLOCKS) as usize % REGIONS
 }
 
-/// What the cache knows of a volume.
+/// The cache's state for one volume.
 #[derive(Debug)]
 pub(crate) struct CachedVolume {
     pub(crate) tenant: TenantId,
-    /// The device takes whole blocks only: dirt is never less than a block.
+    /// The device accepts whole blocks only, so a block is dirty as a whole.
     pub(crate) whole_blocks: bool,
     dirty: List<DIRTY>,
     all: List<ALL>,
-    /// How many of them lie in regions of [`REGION_BLOCKS`], a number for each [`REGIONS`]-th region.
+    /// How many blocks of `all` lie in each region of [`REGION_BLOCKS`]; regions share a counter modulo [`REGIONS`].
     regions: Box<[u32; REGIONS]>,
     pub(crate) ledger: Ledger,
     /// Blocks whose last write-back failed.
     pub(crate) failing: u32,
-    /// Blocks with dirt or being written.
+    /// Blocks that are dirty or being written.
     pub(crate) unwritten: u32,
     /// Blocks being written whose content was given up.
     pub(crate) given_up: u32,
-    /// Blocks that were read ahead and then asked for.
+    /// Blocks that were read ahead and then requested.
     pub(crate) prefetch_used: u64,
-    /// Blocks that were read ahead and dropped or overwritten before anybody asked for them.
+    /// Blocks that were read ahead and dropped or overwritten before a client requested them.
     pub(crate) prefetch_wasted: u64,
 }
 
@@ -96,16 +96,16 @@ impl CachedVolume {
     }
 }
 
-/// Where the rest of a block comes from when only a part of it is written.
+/// Where the rest of a block comes from when a write covers only a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rest {
     /// From its valid sectors; others stay invalid.
     Cached,
-    /// It lies in a hole: the rest is zeros.
+    /// The block lies in a hole, so the rest is zeros.
     Zeros,
 }
 
-/// All blocks of a disk machine.
+/// All blocks of one disk.
 #[derive(Debug)]
 pub(crate) struct Cache {
     pool: Pool,
@@ -117,20 +117,20 @@ pub(crate) struct Cache {
     partitions: Vec<Option<Partition>>,
     /// By `VolumeId`.
     volumes: Vec<Option<CachedVolume>>,
-    /// What the target of these volumes could still lose.
+    /// Which writes of these volumes a failed device flush could still lose.
     pub(crate) durability: Durability,
-    /// The block that was last looked at when frames retire.
+    /// The block that the search for retiring frames looked at last.
     retire_at: usize,
 }
 
 impl Cache {
-    /// A cache of `frames`, never more than `frames_max`.
+    /// A cache of `frames` frames, which can grow to `frames_max`.
     pub(crate) fn new(frames: u32, frames_max: u32, seed: u64) -> Cache {
         Cache {
             pool: Pool::new(frames, frames_max),
             blocks: Vec::with_capacity(frames_max as usize),
             free_blocks: Vec::with_capacity(frames_max as usize),
-            // Twice, so that it is put in order in place when what was removed has filled it, and never grows.
+            // Twice the number of entries: when tombstones fill the table, it is rehashed in place and never grows.
             index: HashTable::with_capacity(2 * frames_max as usize),
             hasher: FixedState::with_seed(seed),
             partitions: Vec::new(),
@@ -169,7 +169,7 @@ impl Cache {
         self.durability.opened(volume);
     }
 
-    /// Forgets the next `most` blocks of a volume, at most: how many. Nothing of it may be in flight.
+    /// Drops up to `most` blocks of a volume; returns how many. No block of it may be in use.
     pub(crate) fn drop_some(&mut self, volume: VolumeId, most: u32) -> u32 {
         for dropped in 0..most {
             let Some(id) = self.volume(volume).all.front() else { return dropped };
@@ -179,13 +179,13 @@ impl Cache {
         most
     }
 
-    /// Forgets a volume without blocks.
+    /// Forgets a volume that has no cached blocks.
     pub(crate) fn close_volume(&mut self, volume: VolumeId) {
         assert_eq!(self.cached_blocks(volume), 0, "a volume is closed while it has blocks");
         self.volumes[volume.0 as usize] = None;
     }
 
-    /// If no block of the region in which `number` lies is cached: the first block behind it.
+    /// If the region of block `number` has no cached block: the first block behind the region.
     pub(crate) fn nothing_until(&self, volume: VolumeId, number: u64) -> Option<u64> {
         let is_empty = self.volume(volume).regions[region(number)] == 0;
         is_empty.then_some((number / REGION_BLOCKS + 1) * REGION_BLOCKS)
@@ -195,7 +195,7 @@ impl Cache {
         self.hasher.hash_one((volume.0, number))
     }
 
-    /// The block, if anything is known of it.
+    /// The block, if it is cached or being read.
     pub(crate) fn lookup(&self, volume: VolumeId, number: u64) -> Option<BlockId> {
         let hash = self.hash(volume, number);
         let is_it = |&id: &BlockId| {
@@ -205,13 +205,14 @@ impl Cache {
         self.index.find(hash, is_it).copied()
     }
 
-    /// Reads what serving the block will read: its sectors, and the references to its frame.
+    /// Reads the fields that serving the block will need, which brings them into the processor's cache: the valid
+    /// sectors, and the reference count of the frame.
     pub(crate) fn glance(&self, volume: VolumeId, number: u64) -> Option<(SectorMask, u32)> {
         let block = self.block(self.lookup(volume, number)?);
         Some((block.valid, self.pool.references(block.frame)))
     }
 
-    /// Enters a block of which nothing is known yet. It needs a frame soon.
+    /// Adds a block that is not in the cache yet. It has no frame until a fill or a write gives it one.
     pub(crate) fn insert(&mut self, volume: VolumeId, number: u64) -> BlockId {
         debug_assert!(self.lookup(volume, number).is_none());
         let fresh = Block { volume, number, ..Block::default() };
@@ -237,7 +238,7 @@ impl Cache {
         id
     }
 
-    /// Forgets a block, dirt and all. Nothing of it may be in flight.
+    /// Drops a block, with its dirty data if it has any. The block must not be in use.
     pub(crate) fn drop_block(&mut self, id: BlockId) {
         debug_assert!(self.block(id).quiet());
         self.forget_dirt(id);
@@ -264,20 +265,20 @@ impl Cache {
         u64::from(self.volume(volume).all.len())
     }
 
-    /// A device read for all of a block begins, into `frame`.
+    /// A device read of the whole block into `frame` begins.
     pub(crate) fn begin_fill(&mut self, id: BlockId, frame: FrameId) {
         let block = self.block_mut(id);
         debug_assert!(!block.filling());
         block.fill = frame;
     }
 
-    /// The same, for a block that nobody has asked for.
+    /// The same for read-ahead: no client has requested the block.
     pub(crate) fn begin_prefetch(&mut self, id: BlockId, frame: FrameId) {
         self.begin_fill(id, frame);
         self.block_mut(id).prefetched = true;
     }
 
-    /// Somebody asks for a block.
+    /// A client requests the block. If it was read ahead, the read-ahead counts as used.
     pub(crate) fn note_used(&mut self, id: BlockId) {
         if std::mem::take(&mut self.block_mut(id).prefetched) {
             let volume = self.block(id).volume;
@@ -285,7 +286,7 @@ impl Cache {
         }
     }
 
-    /// What a block was read ahead for will not happen.
+    /// The block is dropped or overwritten. If it was read ahead and never requested, the read-ahead counts as wasted.
     fn note_wasted(&mut self, id: BlockId) {
         let Block { volume, valid, .. } = *self.block(id);
         if std::mem::take(&mut self.block_mut(id).prefetched) && valid != 0 {
@@ -293,7 +294,7 @@ impl Cache {
         }
     }
 
-    /// The device read is over: what was not known of the block is known now, if it went well.
+    /// A device read has ended. If it succeeded, the sectors that were not valid take the content that was read.
     pub(crate) fn end_fill(&mut self, id: BlockId, good: bool, actions: &mut VecDeque<Action>) {
         let fill = std::mem::replace(&mut self.block_mut(id).fill, FrameId::ZERO);
         if !good {
@@ -314,7 +315,7 @@ impl Cache {
         self.release(old);
     }
 
-    /// Bytes `start..end` of a block become what `frame` has there; the frame becomes the block's.
+    /// Bytes `start..end` of a block take the content that `frame` has there. `frame` becomes the block's frame.
     pub(crate) fn write(
         &mut self,
         now: Nanos,
@@ -370,17 +371,17 @@ impl Cache {
         }
     }
 
-    /// One more reference to a frame.
+    /// Adds a reference to a frame.
     pub(crate) fn retain(&mut self, frame: FrameId) {
         self.pool.retain(frame);
     }
 
-    /// One reference fewer.
+    /// Releases a reference to a frame.
     pub(crate) fn release(&mut self, frame: FrameId) {
         if let Some((tenant, left)) = self.pool.release(frame) {
             let partition = self.partition_mut(tenant);
             partition.used -= u32::from(left == Left::Nobody);
-            // With one holder left, its block can be evicted again: that too may be what somebody waits for.
+            // With one reference left, the block can be evicted again. Pieces that wait for frames may need that.
             partition.stirred = true;
         }
     }
@@ -391,7 +392,7 @@ pub(crate) fn age_ms(now: Nanos, since_ms: u32) -> u32 {
     ((now / MILLISECOND) as u32).wrapping_sub(since_ms)
 }
 
-/// Copies the sectors of `mask` from one frame to another, but for the bytes `except_start..except_end`.
+/// Copies the sectors of `mask` from one frame to another, except for the bytes `except_start..except_end`.
 fn copy_sectors(
     mask: SectorMask,
     from: FrameId,
@@ -416,7 +417,7 @@ fn copy_sectors(
     }
 }
 
-/// Zeros all of a frame but for the bytes `start..end`.
+/// Zeros a frame except for the bytes `start..end`.
 pub(crate) fn zero_around(frame: FrameId, start: u64, end: u64, actions: &mut VecDeque<Action>) {
     for (from, to) in [(0, start), (end, BLOCK)] {
         if from < to {
@@ -425,7 +426,7 @@ pub(crate) fn zero_around(frame: FrameId, start: u64, end: u64, actions: &mut Ve
     }
 }
 
-/// The runs of ones in a mask: first sector, past the last.
+/// The runs of ones in a mask: first sector and end (exclusive).
 pub(crate) fn runs(mask: SectorMask) -> impl Iterator<Item = (u64, u64)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,7 +1,6 @@
-//! A partition: the frames of one tenant on one disk, and eviction inside it.
+//! A partition: the frames of one tenant on one disk, and eviction among them.
 //!
-//! Which block goes first is the tenant's policy's to say ([`super::eviction`]); which blocks can go at all is said
-//! here.
+//! The tenant's policy ([`super::eviction`]) orders the blocks. This file decides which of them can be evicted.
 
 use super::block::{Block, BlockId};
 use super::eviction::{Eviction, Verdict, evict};
@@ -9,14 +8,14 @@ use super::{Cache, FrameId};
 use crate::control::{TenantId, TenantSpec};
 use crate::units::PIECE_BLOCKS;
 
-/// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and its last block. Below
-/// that one piece being received could keep another from ever being worked.
+/// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and of its last block. In
+/// a smaller one, a single piece that is being received could block every other piece.
 pub(crate) const FRAMES_MIN: u32 = 2 * (PIECE_BLOCKS as u32 + 2);
 
-/// Frames of the smallest piece of a payload: a block that is written in part, and one for its fill.
+/// Frames of the smallest piece of a payload: a block that is written in part, and a spare frame for its fill.
 const PAYLOAD_FRAMES_MIN: u32 = 2;
 
-/// Blocks that are looked at in one step when frames retire: about 40 us, as they lie one behind the other.
+/// Blocks that one step looks at when frames retire: about 40 us, because the blocks are adjacent in memory.
 const RETIRE_BLOCKS: usize = 2 * 1024;
 
 /// The frames of one tenant.
@@ -24,37 +23,37 @@ const RETIRE_BLOCKS: usize = 2 * 1024;
 pub(crate) struct Partition {
     pub(crate) spec: TenantSpec,
     order: Box<dyn Eviction<Block>>,
-    /// Frames that it may use.
+    /// Frames that the tenant may use.
     pub(crate) target: u32,
-    /// Frames that are charged to it.
+    /// Frames that are charged to the tenant.
     pub(crate) used: u32,
-    /// Blocks with dirt or being written.
+    /// Blocks that are dirty or being written.
     pub(crate) unwritten: u32,
     /// Of those, blocks whose last write-back failed.
     pub(crate) failing: u32,
     /// Blocks being written.
     pub(crate) writing: u32,
-    /// Frames that wait for payload, or for their fill meanwhile.
+    /// Frames of pieces that wait for payload, spare frames for their fills included.
     pub(crate) receiving: u32,
-    /// Frames of replies that are being read or wait to be sent. Half the partition at most, unless it has shrunk.
+    /// Frames of replies that are being read or wait to be sent: at most half the partition, unless it has shrunk.
     pub(crate) owed: u32,
-    /// Some connection waits for there to be fewer, or to have sent more.
+    /// A connection is paused, or a read waits, until `owed` is smaller or more of its replies are sent.
     pub(crate) throttled: bool,
-    /// Streams that are read ahead of.
+    /// Streams with read-ahead.
     pub(crate) streams: u32,
-    /// Bytes that are ahead of their readers, all streams together.
+    /// Bytes that were read ahead and not yet read by a client, over all streams.
     pub(crate) unread: u64,
-    /// Frames that wait for what is read ahead.
+    /// Frames of read-ahead in flight or queued.
     pub(crate) prefetching: u32,
-    /// Volumes that use it.
+    /// Volumes of the tenant.
     pub(crate) volumes: u32,
-    /// Requests received and not answered.
+    /// Requests received and not yet answered.
     pub(crate) requests: u32,
-    /// So many that connections may have one each only, until a quarter of them is answered.
+    /// The tenant has too many requests: each connection may have only one until a quarter of them is answered.
     pub(crate) crowded: bool,
-    /// CACHE requests that are being worked.
+    /// CACHE requests in progress.
     pub(crate) caching: u32,
-    /// A frame became free or a block clean since its waiting pieces were last tried.
+    /// A frame became free, or a block clean, since the waiting pieces were last tried.
     pub(crate) stirred: bool,
 }
 
@@ -82,21 +81,23 @@ impl Partition {
         }
     }
 
-    /// Whether more than half the partition waits to be written: then it is, in the background (design, section 4).
+    /// Whether more than half the partition is dirty and not yet being written: then it is written in the background
+    /// (design, section 4).
     pub(crate) fn too_dirty(&self) -> bool {
         self.unwritten - self.writing > self.target / 2
     }
 
-    /// Whether `frames` more may be taken for payload: three quarters may be dirt, so that reads always find room, and
-    /// half may wait for payload, so that slow senders do not take it all.
+    /// Whether `frames` more may be taken for payload. Dirty data and payload together may have three quarters of the
+    /// partition, so that reads always find room; payload may have half, so that slow senders cannot use all of it.
     pub(crate) fn admits_payload(&self, frames: u32) -> bool {
         let receiving = self.receiving + frames;
         receiving <= self.target / 2 && self.unwritten + receiving <= self.target / 4 * 3
     }
 
-    /// How many of `wanted` frames a volume may take for payload, if `receiving` of its frames wait for some. Where a
-    /// tenant has several volumes, one leaves as much as it has to the others, so that there is room for them while its
-    /// clients send nothing. A volume that waits for no payload takes what there is; `None` if another one must wait.
+    /// How many of `wanted` frames a volume may take for payload now, if `receiving` frames of it already wait for
+    /// payload. If the tenant has several volumes, each takes at most as much of the half for payload as it leaves to
+    /// the others, so that there is room for them while its clients are stalled. The first piece of a volume is cut to
+    /// that size. `None` if a further piece must wait.
     pub(crate) fn payload_max(&self, receiving: u32, wanted: u32) -> Option<u32> {
         if self.volumes < 2 || planted!(StalledTakeAllFrames) {
             return Some(wanted);
@@ -108,10 +109,10 @@ impl Partition {
         (receiving + wanted <= room / 2).then_some(wanted)
     }
 
-    /// Frames that replies of a volume may take now, if they hold `owed` already: of the half of the partition that
-    /// replies may have, or of what other volumes leave of it as much as it leaves to them, so that clients that read
-    /// no replies do not hold up those of another volume. Not in a small partition, where a reply that must be whole
-    /// takes more than that.
+    /// Frames that replies of a volume may take now, if they hold `owed` frames already. If the tenant has several
+    /// volumes, each takes at most as many of the half for replies as it leaves to the others, so that stalled readers
+    /// of one volume do not block the replies of another one. A partition below twice the smallest size has no such
+    /// bound, because a reply that must be whole may need more than that.
     pub(crate) fn reply_frames_left(&self, owed: u32) -> u32 {
         let half = self.target / 2;
         if self.volumes < 2 || half / 2 < FRAMES_MIN / 2 || planted!(UnsentTakeAllFrames) {
@@ -121,13 +122,13 @@ impl Partition {
         room.div_ceil(2).saturating_sub(owed)
     }
 
-    /// Whether a reply of so many frames that must be whole fits now. The first one of a volume takes what there is: it
-    /// would perhaps never have so much if it left as much to others.
+    /// Whether a reply of `frames` frames that must be whole fits now. The first one of a volume may use all frames
+    /// that are left for replies: under the bound for volumes it might never fit.
     pub(crate) fn whole_reply_fits(&self, owed: u32, frames: u32) -> bool {
         frames <= if owed == 0 { (self.target / 2).saturating_sub(self.owed) } else { self.reply_frames_left(owed) }
     }
 
-    /// Whether `frames` more may be read ahead: a quarter of the partition stays for those who ask for something.
+    /// Whether `frames` more may be read ahead. A quarter of the partition remains for requests of clients.
     pub(crate) fn admits_prefetch(&self, frames: u32) -> bool {
         let in_use = self.unwritten + self.receiving + self.prefetching + self.owed;
         in_use + frames <= self.target / 4 * 3
@@ -152,7 +153,7 @@ impl Cache {
         matches!(self.partitions.get(tenant.0 as usize), Some(Some(_)))
     }
 
-    /// Makes a tenant, or changes what it was promised.
+    /// Creates a tenant, or changes its specification.
     pub(crate) fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) {
         let at = tenant.0 as usize;
         if self.partitions.len() <= at {
@@ -169,29 +170,29 @@ impl Cache {
         }
     }
 
-    /// Forgets a tenant that uses nothing.
+    /// Forgets a tenant that uses no frames.
     pub(crate) fn drop_tenant(&mut self, tenant: TenantId) {
         debug_assert_eq!(self.partition(tenant).used, 0);
         self.partitions[tenant.0 as usize] = None;
     }
 
-    /// Moves the number of frames in all; targets must already fit.
+    /// Changes the number of frames of the disk. The targets of the partitions must already fit.
     pub(crate) fn set_frames(&mut self, frames: u32) {
         self.pool.set_limit(frames);
     }
 
-    /// The block was used.
+    /// A block was used.
     pub(crate) fn touch(&mut self, id: BlockId) {
         if !self.blocks[id as usize].in_order {
             return self.enter_order(id, false);
         }
-        // What was read ahead and is now asked for is asked for the first time.
+        // The first request for a block that was read ahead is its first use.
         let again = !self.blocks[id as usize].prefetched;
         let (order, blocks) = self.order_of(id);
         order.used(blocks, id, again);
     }
 
-    /// It is in the order from now on; with `back`, after its turn had come.
+    /// Enters a block into the eviction order; `back` if it had left when it was next for eviction.
     pub(super) fn enter_order(&mut self, id: BlockId, back: bool) {
         self.blocks[id as usize].in_order = true;
         let (order, blocks) = self.order_of(id);
@@ -210,7 +211,7 @@ impl Cache {
         (&mut *partition.order, &mut self.blocks)
     }
 
-    /// Takes `count` frames for `tenant`, all or none, evicting what is cold.
+    /// Takes `count` frames for `tenant`, all or none, and evicts blocks of the tenant if necessary.
     pub(crate) fn take_frames(&mut self, tenant: TenantId, count: u32, into: &mut Vec<FrameId>) -> bool {
         loop {
             let partition = self.partition(tenant);
@@ -226,7 +227,7 @@ impl Cache {
         true
     }
 
-    /// Evicts the first block of the order that can go. False if none can.
+    /// Evicts the first block of the order that can be evicted. False if there is none.
     pub(crate) fn evict(&mut self, tenant: TenantId) -> bool {
         let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
         let pool = &self.pool;
@@ -243,7 +244,7 @@ impl Cache {
         found.inspect(|&id| self.drop_block(id)).is_some()
     }
 
-    /// Gives back up to `most` frames that are over the tenant's target. True if there is more to give.
+    /// Frees up to `most` frames that are above the tenant's target. True if more remain to be freed.
     pub(crate) fn shed(&mut self, tenant: TenantId, most: u32) -> bool {
         for _ in 0..most {
             let partition = self.partition(tenant);
@@ -257,8 +258,8 @@ impl Cache {
         true
     }
 
-    /// Drops clean blocks in frames above the limit, among the next [`RETIRE_BLOCKS`]. True if frames above it are
-    /// still in use.
+    /// Drops clean blocks whose frames are above the limit, among the next [`RETIRE_BLOCKS`] blocks. True if frames
+    /// above the limit are still in use.
     pub(crate) fn retire_frames(&mut self) -> bool {
         if self.pool.retiring() == 0 || self.blocks.is_empty() {
             return false;

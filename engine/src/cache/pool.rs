@@ -1,8 +1,8 @@
-//! The frames: 4 KiB each, by number, counted references, each charged to the tenant that took it.
+//! The pool of frames: 4 KiB each, known by number, with a reference count and the tenant that is charged for it.
 //!
-//! A frame is written only by the one who took it, before anybody else can see it; from then on it never changes. So
-//! whoever holds a reference may read it at leisure: a socket, the device, a reply that waits. It is free when the last
-//! reference goes.
+//! A frame is written only by its first owner, before any other request can see it; from then on it never changes. So a
+//! socket, the device or an unsent reply that holds a reference may read the frame at any time. A frame is free when
+//! its last reference is released.
 
 use crate::control::TenantId;
 
@@ -11,45 +11,45 @@ use crate::control::TenantId;
 pub struct FrameId(pub u32);
 
 impl FrameId {
-    /// The frame that is all zeros, always, and is never written by anybody.
+    /// The frame that always contains zeros and is never written.
     pub const ZERO: FrameId = FrameId(0);
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Meta {
-    /// As many as there are replies that wait to be sent: more than 65,535 are in reach of a client.
+    /// 32 bits: each unsent reply holds a reference, and a client can have more than 65,535 of them.
     references: u32,
     tenant: u32,
 }
 
-/// Bookkeeping bytes of the pool per frame: the reference count, and a place on the free list.
+/// Bookkeeping bytes of the pool per frame: the reference count, the tenant, and an entry in the free list.
 pub(crate) const POOL_BYTES_PER_FRAME: u64 = (size_of::<Meta>() + size_of::<u32>()) as u64;
 
-/// Who still holds a frame that was released.
+/// The references that remain after one was released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
-    /// It is free.
+    /// None: the frame is free.
     Nobody,
-    /// One holder: its block, if it is in one.
+    /// One: that of the block, if the frame belongs to one.
     One,
 }
 
-/// All frames of a disk machine. Numbers 1 to `limit` may be in use; above it, frames retire as they become free.
+/// All frames of one disk. Numbers 1 to `limit` may be in use; frames above it retire as they become free.
 #[derive(Debug)]
 pub(crate) struct Pool {
     meta: Vec<Meta>,
     free: Vec<u32>,
-    /// The lowest number never used: memory is touched only as the cache fills.
+    /// The lowest number that was never used, so memory is touched only as the cache fills.
     fresh: u32,
     limit: u32,
-    /// Frames with references, retiring ones included.
+    /// Frames with references, including those above the limit.
     used: u32,
     /// Frames with references above the limit.
     retiring: u32,
 }
 
 impl Pool {
-    /// `limit` frames now, never more than `max`.
+    /// A pool of `limit` frames, which can grow to `max`.
     pub(crate) fn new(limit: u32, max: u32) -> Pool {
         assert!(limit <= max);
         Pool {
@@ -80,11 +80,11 @@ impl Pool {
         self.free.len() as u32 + (self.limit + 1).saturating_sub(self.fresh)
     }
 
-    /// Takes `count` frames for `tenant`, with one reference each. There must be as many.
+    /// Takes `count` frames for `tenant`, with one reference each. So many must be available.
     ///
-    /// Those that were freed last, which the processor may still have in its cache, but in the order in which they were
-    /// freed: what was read together is evicted together, and the next piece lies side by side in memory again. The
-    /// device then fills one buffer instead of sixty.
+    /// The frames that were freed last are taken first, because the processor may still have them in its cache, but in
+    /// the order in which they were freed. Blocks that were read together are evicted together, so the frames of the
+    /// next piece are adjacent in memory again, and the device fills one buffer instead of sixty.
     pub(crate) fn take(&mut self, tenant: TenantId, count: u32, into: &mut Vec<FrameId>) {
         assert!(count <= self.available());
         let again = self.free.len() - self.free.len().min(count as usize);
@@ -100,7 +100,7 @@ impl Pool {
         self.used += count;
     }
 
-    /// One more reference.
+    /// Adds a reference.
     pub(crate) fn retain(&mut self, frame: FrameId) {
         if frame != FrameId::ZERO {
             let meta = &mut self.meta[frame.0 as usize];
@@ -109,12 +109,12 @@ impl Pool {
         }
     }
 
-    /// How many refer to it.
+    /// The number of references to a frame.
     pub(crate) fn references(&self, frame: FrameId) -> u32 {
         self.meta[frame.0 as usize].references
     }
 
-    /// One reference fewer. The tenant it is charged to, unless several are left.
+    /// Releases a reference. Returns the tenant that the frame is charged to, unless two or more references remain.
     pub(crate) fn release(&mut self, frame: FrameId) -> Option<(TenantId, Left)> {
         if frame == FrameId::ZERO {
             return None;
@@ -137,22 +137,22 @@ impl Pool {
         Some((tenant, Left::Nobody))
     }
 
-    /// Whether nobody but one holds it.
+    /// Whether a frame has more than one reference.
     pub(crate) fn is_shared(&self, frame: FrameId) -> bool {
         self.meta[frame.0 as usize].references > 1
     }
 
-    /// Whether it is above the limit.
+    /// Whether a frame is above the limit.
     pub(crate) fn is_retiring(&self, frame: FrameId) -> bool {
         frame.0 > self.limit
     }
 
-    /// Whether it is above the limit and nobody uses it: nothing in it will be read again.
+    /// Whether a frame is above the limit and has no references: its content is never read again.
     pub(crate) fn is_retired(&self, frame: FrameId) -> bool {
         self.is_retiring(frame) && self.meta[frame.0 as usize].references == 0
     }
 
-    /// Moves the limit. Frames above it stay in use until released.
+    /// Moves the limit. Frames above it stay in use until they are released.
     pub(crate) fn set_limit(&mut self, limit: u32) {
         assert!(limit <= self.max());
         let below_fresh = self.fresh.saturating_sub(1);

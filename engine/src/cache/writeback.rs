@@ -1,10 +1,10 @@
-//! Which blocks go to the device together, and what a block's mask become when they have.
+//! Which blocks are written to the device together, and the state of a block before and after the write.
 //!
-//! A run is contiguous on the device: the oldest dirty block, then its dirty neighbours on both sides. What is
-//! clean but known is written again where that joins two runs: sectors of a block, and whole blocks as far as the
-//! device passes over them sooner than it goes to another place; where unknown sectors lie between, each run is a
-//! request of its own ("other sectors are read only if the device's block size demands it"). A block has one write in
-//! flight at most, so the device never has two versions of a sector to reorder.
+//! A run is contiguous on the device: the oldest dirty block, then its dirty neighbours on both sides. Clean content is
+//! rewritten where that joins two runs: valid sectors of a block, and whole blocks as long as the device passes over
+//! them in less time than it takes to position elsewhere. If sectors between two runs are not valid, each run is a
+//! request of its own ("other sectors are read only if the device's block size demands it"). A block has at most one
+//! write in flight, so the device never reorders two versions of a sector.
 
 use super::block::{Block, BlockId};
 use super::{Cache, age_ms, runs};
@@ -13,23 +13,23 @@ use crate::disk::durability::DISTRUST_MAX;
 use crate::nbd::Errno;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
-/// Blocks of the longest write, unless the policy wants it shorter: 1 MiB, at which even a fast disk's transfer time
-/// hides the request's own cost.
+/// Blocks of the longest write, unless the policy allows fewer: 1 MiB, whose transfer time hides the cost of the
+/// request even on a fast disk.
 const RUN_BLOCKS_MAX: u64 = 256;
 
-/// A part of a device write: sectors of a block, contiguous.
+/// A part of a device write: contiguous sectors of a block.
 pub(crate) type Part = (BlockId, SectorMask);
 
-/// What may go together.
+/// Limits of one device write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// Blocks of a device write.
+    /// Most blocks of a device write.
     pub(crate) blocks_max: u64,
-    /// Clean blocks in a row that are written again to join two runs.
+    /// Most clean blocks in a row that are rewritten to join two runs.
     pub(crate) gap_max: u64,
 }
 
-/// Blocks of a device write that had to be written, and the sum of their ages.
+/// Blocks of a device write that had to be written (the others are rewritten to join runs), and the sum of their ages.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Wanted {
     pub(crate) blocks: u32,
@@ -37,17 +37,17 @@ pub(crate) struct Wanted {
 }
 
 impl Cache {
-    /// The oldest block of `volume` with dirt that can be written now.
+    /// The oldest dirty block of `volume` that can be written now.
     pub(crate) fn oldest_dirty(&self, volume: VolumeId) -> Option<BlockId> {
         self.volume(volume).dirty.front()
     }
 
-    /// Blocks of `volume` with dirt that can be written now.
+    /// Dirty blocks of `volume` that can be written now.
     pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u32 {
         self.volume(volume).dirty.len()
     }
 
-    /// The oldest dirt of `volume` goes behind all other.
+    /// Moves the oldest dirty block of `volume` behind all others.
     pub(crate) fn postpone(&mut self, volume: VolumeId) {
         let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         if let Some(id) = volume.dirty.front() {
@@ -56,30 +56,31 @@ impl Cache {
         }
     }
 
-    /// Milliseconds since the oldest dirt of `volume` was written; `None` without dirt.
+    /// Age of the oldest dirty block of `volume` in milliseconds, by the clock of `now`; `None` if no block is dirty.
     pub(crate) fn oldest_dirt_ms(&self, now: Nanos, volume: VolumeId) -> Option<u32> {
         self.oldest_dirty(volume).map(|id| self.age_ms(now, id))
     }
 
-    /// Milliseconds since a block's dirt was written.
+    /// Milliseconds since a block became dirty.
     pub(crate) fn age_ms(&self, now: Nanos, id: BlockId) -> u32 {
         age_ms(now, self.block(id).dirty_since_ms)
     }
 
-    /// Sectors of the block that a power cut could lose, those being written aside.
+    /// Sectors of the block that a power cut could lose, except those being written.
     pub(crate) fn not_on_medium(&self, id: BlockId) -> SectorMask {
         let block = self.block(id);
         let unsettled = self.durability.is_unsettled(block.volume, block.written_in);
         block.dirty | if unsettled { block.unsynced } else { 0 }
     }
 
-    /// What a write of the block would carry: its dirt, and for a durable one what is not known to be on the medium.
+    /// The sectors that a write of the block must carry: dirty ones, and for a durable write all that may not be on the
+    /// medium.
     fn wanted(&self, id: BlockId, durable: bool) -> SectorMask {
         if durable { self.not_on_medium(id) } else { self.block(id).dirty }
     }
 
-    /// Starts writing the block and its neighbours: calls `emit` with the parts of each device request, in order of
-    /// offset, and with those of them that had to be written, which were dirty since then.
+    /// Starts to write the block and its neighbours. Calls `emit` for each device request, with its parts in order of
+    /// offset, and with the number and ages of the blocks that had to be written.
     pub(crate) fn begin_write(
         &mut self,
         now: Nanos,
@@ -126,7 +127,7 @@ impl Cache {
         let (id, first_sectors) = parts[0];
         let Block { volume, number, failing, .. } = *self.block(id);
         let blocks_max = reach.blocks_max.min(RUN_BLOCKS_MAX) as usize;
-        // What failed is tried with nothing that need not be.
+        // Durable writes and retries of failed blocks rewrite no clean blocks.
         let gap_max = if durable || failing { 0 } else { reach.gap_max as usize };
         let neighbour = |number: u64, edge: SectorMask| {
             let id = self.lookup(volume, number)?;
@@ -141,7 +142,7 @@ impl Cache {
             (sectors & edge != 0).then_some((id, sectors))
         };
         let is_dirty = |part: &Part| self.block(part.0).dirty != 0;
-        // Up to the last dirty one.
+        // The run ends at the last dirty block.
         let mut end = parts.len();
         let mut next = number + 1;
         while parts.len() < blocks_max && parts.last().is_some_and(|(_, sectors)| sectors & LAST != 0) {
@@ -170,7 +171,7 @@ impl Cache {
             }
         }
         parts.truncate(end);
-        // Backwards they came in falling order: turn them, then put them in front.
+        // Backwards, the parts were added in descending order: reverse them and put them in front.
         parts[forwards..].reverse();
         parts.rotate_left(forwards);
     }
@@ -184,7 +185,7 @@ impl Cache {
         let block = &mut self.blocks[id as usize];
         block.in_dirty = false;
         if block.dirty == 0 {
-            // A durable rewrite of clean sectors: it counts like dirt while it is in flight.
+            // A durable rewrite of clean sectors counts as dirty data while it is in flight.
             block.dirty_epoch = volume.ledger.dirtied();
             volume.unwritten += 1;
             self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").unwritten += 1;
@@ -196,8 +197,8 @@ impl Cache {
         block.dirty = 0;
     }
 
-    /// A device write of `sectors` of the block is over. When nothing more of the block is being written, says whether
-    /// all of it went well.
+    /// A device write of `sectors` of the block has ended. When no other write of the block is in flight, returns
+    /// whether all of them succeeded.
     pub(crate) fn end_write(
         &mut self,
         now: Nanos,
@@ -250,8 +251,8 @@ impl Cache {
         block.dirty |= failed;
         if block.dirty != 0 {
             block.in_dirty = true;
-            // Ahead of the others if a flush waits for it, so that newer dirt does not hold the flush up.
-            // What has just failed goes behind what has not.
+            // In front of the others if a flush waits for it, so that newer dirty data does not delay the flush. A
+            // block that has just failed goes behind the others.
             if volume.ledger.is_closed(block.dirty_epoch) && failed == 0 {
                 volume.dirty.push_front(&mut self.blocks, id);
             } else {
@@ -276,7 +277,7 @@ impl Cache {
         }
     }
 
-    /// The block's dirt is no longer wanted.
+    /// Discards the dirty data of a block.
     pub(crate) fn forget_dirt(&mut self, id: BlockId) {
         self.no_longer_failing(id);
         let block = &mut self.blocks[id as usize];
@@ -292,8 +293,8 @@ impl Cache {
         self.became_clean(id);
     }
 
-    /// A flush of the device failed: what is unsettled and cached becomes dirty again. True if something that was
-    /// evicted is lost.
+    /// A device flush failed: cached blocks with unsettled writes become dirty again. True if data is lost because it
+    /// was evicted.
     pub(crate) fn condemn(&mut self, now: Nanos, volume: VolumeId) -> bool {
         let mut next = self.volume(volume).all.front();
         while let Some(id) = next {
@@ -307,8 +308,8 @@ impl Cache {
         self.durability.condemn(volume)
     }
 
-    /// A write of `sectors`, whose end follows, succeeded, but it was in the device when a flush of that failed: they
-    /// become dirty again. After too many such writes in a row it is an error.
+    /// A write of `sectors` succeeded (the caller ends it next), but a device flush failed while the write was in the
+    /// device: the sectors become dirty again. After too many such writes in a row it is an error.
     pub(crate) fn distrust(&mut self, now: Nanos, id: BlockId, sectors: SectorMask) -> Result<(), Errno> {
         let block = self.block_mut(id);
         block.distrusted += 1;
@@ -320,10 +321,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Looks at the next blocks of a volume, `most` of them at most, and forgets the content of those whose write-back
-    /// failed: it is what the device has. Where another attempt is in flight, that decides; see
-    /// [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up; says how many were looked at.
-    /// As many looks as the volume has blocks, in any number of calls, find all that were failing before the first.
+    /// Looks at the next blocks of a volume, at most `most`, and discards the content of those whose write-back failed:
+    /// clients then read the device's content. If a retry is in flight, its result decides; see
+    /// [`CachedVolume::given_up`]. Calls `visit` with the epoch of each block given up; returns how many blocks were
+    /// looked at. If all calls together look at as many blocks as the volume had before the first one, they find all
+    /// blocks that were failing by then.
     pub(crate) fn give_up_failing(&mut self, volume: VolumeId, most: u32, mut visit: impl FnMut(u32)) -> u32 {
         for looked in 0..most {
             let Some(id) = self.volume(volume).all.front().filter(|_| self.volume(volume).failing > 0) else {
@@ -337,7 +339,7 @@ impl Cache {
         most
     }
 
-    /// Puts a block behind those that are still to be looked at: the order of this list means nothing.
+    /// Puts a block behind those that are still to be looked at. The order of this list has no other meaning.
     pub(crate) fn look_last(&mut self, volume: VolumeId, id: BlockId) {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         state.all.remove(&mut self.blocks, id);
@@ -356,7 +358,7 @@ impl Cache {
             return self.drop_block(id);
         }
         if writing == 0 {
-            // It is being read: what the device has comes with that.
+            // A device read of the block is in flight and brings the device's content.
             self.forget_dirt(id);
             if !planted!(ClearForgetsEvictions) {
                 self.durability.unsettled(volume);
@@ -378,7 +380,7 @@ impl Cache {
         }
     }
 
-    /// A run of parts as bytes of the volume: first, past the last.
+    /// A run of parts as bytes of the volume: start and end (exclusive).
     pub(crate) fn bytes_of(&self, parts: &[Part]) -> (u64, u64) {
         let (first, last) = (parts[0], parts[parts.len() - 1]);
         let start = self.block(first.0).number * BLOCK + u64::from(first.1.trailing_zeros()) * SECTOR;
@@ -388,14 +390,14 @@ impl Cache {
 }
 
 impl Block {
-    /// Sectors are no longer known: what they are is what the device has.
+    /// The sectors are no longer valid: their content is the device's.
     fn forget(&mut self, sectors: SectorMask) {
         self.valid &= !sectors;
         self.unsynced &= !sectors;
     }
 }
 
-/// The shortest run of sectors that holds all of `wanted`, if what lies between is known.
+/// The shortest run of sectors that contains all of `wanted`, if all sectors of it are valid.
 fn span(wanted: SectorMask, valid: SectorMask) -> Option<SectorMask> {
     if wanted == 0 {
         return None;

@@ -1,7 +1,7 @@
-//! Least recently used: what is used goes to the front, what is evicted comes from the back.
+//! Least recently used: a used block moves to the front, and blocks are evicted from the back.
 //!
-//! Its miss ratio falls with size, always, and one pass over a stream of requests tells it for all sizes
-//! ([`crate::curve`]). Downside: a scan larger than the partition empties it.
+//! The miss ratio never rises with the cache size, and one pass over a stream of requests gives it for all sizes
+//! ([`crate::curve`]). Downside: a scan larger than the partition evicts the whole working set.
 
 use super::{Eviction, ORDER, Placed};
 use crate::cache::list::List;

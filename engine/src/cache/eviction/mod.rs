@@ -1,17 +1,17 @@
-//! Which block of a partition goes first when it needs a frame.
+//! The order in which a partition evicts its blocks when it needs a frame.
 //!
 //! ```text
-//!   partition: "a frame, please" ─► evict ─► policy: next? ─► partition: can it go?
-//!                                     ▲                          │ yes: it is dropped
-//!                                     └── pass, leave ◄──────────┘ in use: others first; dirty: back when written
+//!   a frame is needed ─► evict ─► policy: next block ─► partition: can it be evicted?
+//!                          ▲                               │ yes: it is dropped
+//!                          └── pass, leave ◄───────────────┘ in use: passed over; dirty: re-enters when it is written
 //! ```
 //!
-//! A policy orders, the partition decides: only it knows what is dirty or in use. All policies keep their blocks on one
-//! list through the blocks themselves, so nothing is allocated, and a tenant changes its policy in one step: the list
-//! is handed over. They are generic over what stands on the list: the miniature caches of [`crate::curve`] run the same
-//! code.
+//! The policy orders the blocks; the partition decides, because only it knows which are dirty or in use. All policies
+//! keep their blocks on one list through the blocks themselves. So nothing is allocated, and a tenant changes its
+//! policy in one step, by handing the list over. The policies are generic over the items of the list: the miniature
+//! caches of [`crate::curve`] run the same code.
 //!
-//! Downside: a policy that needs to remember what it has evicted (S3-FIFO's ghosts, ARC) has no place for it here.
+//! Downside: a policy that remembers evicted blocks (the ghosts of S3-FIFO, ARC) has no place for them here.
 
 mod lru;
 mod sieve;
@@ -20,30 +20,30 @@ use std::fmt::Debug;
 
 use super::list::{Linked, List};
 
-/// The links that a policy's list goes through.
+/// The number of the links that a policy's list uses.
 pub(crate) const ORDER: usize = 0;
 
-/// What can stand in an order.
+/// An item that can be in an eviction order.
 pub(crate) trait Placed: Linked<ORDER> {
     /// The policy's mark.
     fn visited(&mut self) -> &mut bool;
 }
 
-/// How a tenant's partition chooses what to evict.
+/// The eviction policy of a tenant's partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// What was used longest ago.
+    /// The least recently used block is evicted.
     #[default]
     Lru,
-    /// What came longest ago and has not been used again since the hand passed.
+    /// The next block in order of arrival that was not used again since the hand last passed it is evicted.
     Sieve,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Policy; 2] = [Policy::Lru, Policy::Sieve];
 
-    /// An order that begins with what is on a list, the first to go at its back.
+    /// An order of the items of a list; the next one to be evicted is at its back.
     pub(crate) fn order<P: Placed>(self, list: List<ORDER>) -> Box<dyn Eviction<P>> {
         match self {
             Policy::Lru => Box::new(lru::Lru::new(list)),
@@ -52,49 +52,50 @@ impl Policy {
     }
 }
 
-/// An order of eviction. Items are named by their place in `items`; one is entered once until it leaves.
+/// An order of eviction. `id` is an item's index in `items`. An item enters once, and not again before it has left.
 pub(crate) trait Eviction<P: Placed>: Debug + Send {
-    /// What is in it, the first to go at the back as far as a list can tell. Taken when another policy takes over.
+    /// All items in the order, the next one to be evicted at the back as far as a list can express that. Taken over
+    /// when the policy changes.
     fn list(&mut self) -> &mut List<ORDER>;
 
-    /// An item is new.
+    /// Adds a new item.
     fn enter(&mut self, items: &mut [P], id: u32);
 
-    /// An item had to leave though its turn had come: it could not go then, and can now.
+    /// Adds an item again that had to leave when it was next, because it could not be evicted then.
     fn come_back(&mut self, items: &mut [P], id: u32);
 
-    /// An item is asked for; `again` if not for the first time since it entered.
+    /// An item is requested; `again` if this is not the first time since it entered.
     fn used(&mut self, items: &mut [P], id: u32, again: bool);
 
-    /// An item leaves.
+    /// Removes an item.
     fn leave(&mut self, items: &mut [P], id: u32);
 
-    /// Whose turn it is. It stays until it leaves.
+    /// The next item to be evicted. It stays in the order until it leaves.
     fn next(&mut self, items: &mut [P]) -> Option<u32>;
 
-    /// Not this one now, whose turn it is: others first.
+    /// Passes over the next item, which cannot be evicted now.
     fn pass(&mut self, items: &mut [P], id: u32);
 }
 
-/// What a partition says to an item whose turn it is.
+/// The partition's decision about the next item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It can go.
+    /// It can be evicted.
     Goes,
-    /// Somebody uses it now.
+    /// It is in use.
     InUse,
-    /// It has to be written first: it leaves the order, and comes back when it is. So a search costs one step a block,
-    /// however much is dirty.
+    /// It must be written first: it leaves the order and re-enters when it is written. So a search costs one step per
+    /// block, however many are dirty.
     Unwritten,
 }
 
-/// The first item that can go; it is still in the order. `None` if none can.
+/// The first item that can be evicted; it is still in the order. `None` if there is none.
 pub(crate) fn evict<P: Placed>(
     order: &mut dyn Eviction<P>,
     items: &mut [P],
     mut judge: impl FnMut(&mut P) -> Verdict,
 ) -> Option<u32> {
-    // Twice: a policy may have passed over some, for their marks, on the first round.
+    // Two rounds: in the first one the policy may pass over items that have a mark.
     for _ in 0..2 * order.list().len() {
         let id = order.next(items)?;
         match judge(&mut items[id as usize]) {

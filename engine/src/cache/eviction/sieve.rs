@@ -1,32 +1,32 @@
-//! SIEVE: a queue in order of arrival, a mark on what was used again, and a hand that takes the marks off.
+//! SIEVE: a queue in order of arrival, a mark on each block that was used again, and a hand that clears marks.
 //!
 //! ```text
 //!   new ─► front │ f │ e*│ d │ c*│ b │ a*│ back          * used again since the hand was here
-//!                          ▲ hand ◄────── moves this way; at the front it begins at the back again
-//!          marked: the mark goes, the block stays where it is. Not marked: it is evicted.
+//!                          ▲ hand ◄────── moves this way; from the front it continues at the back
+//!          marked: the mark is cleared, the block stays in place. Not marked: the block is evicted.
 //! ```
 //!
-//! What is used once is gone when the hand has come round; what is used again stays at the back, and new blocks do not
-//! mix with it. A hit sets a bit and moves nothing.
+//! A block that is used once is evicted when the hand reaches it. A block that is used again stays at the back, and new
+//! blocks do not mix with it. A hit sets a bit and moves nothing.
 //!
-//! Source: Zhang, Yang, Yue, Vigfusson, Rashmi, "SIEVE is simpler than LRU" (NSDI 2024). Ours: a sweep takes at most
-//! [`SWEEP_MAX`] marks off and then takes what it has come to, so that no request pays for the marks of a whole
-//! partition; and the first use of a block that was read ahead is no mark.
+//! Source: Zhang, Yang, Yue, Vigfusson, Rashmi, "SIEVE is simpler than LRU" (NSDI 2024). Ours: an eviction clears at
+//! most [`SWEEP_MAX`] marks and then takes the next block, marked or not, so that no request pays for the marks of a
+//! whole partition; and the first use of a block that was read ahead sets no mark.
 //!
-//! Downside: its miss ratio may rise with size; a working set that changes leaves marked blocks behind for a whole
-//! round of the hand; and two uses that belong together (a block read in halves) count as a use and another one.
+//! Downside: the miss ratio may rise with the cache size. Blocks of a past working set keep their marks for a whole
+//! round of the hand. Two uses that belong together, such as a block read in halves, count as two.
 
 use super::{Eviction, ORDER, Placed};
 use crate::cache::list::List;
 
-/// Marks that are taken off for one eviction, at most: about 10 us at a cache miss each. When so many blocks in a row
-/// are marked, nearly all are, and which of them goes makes little difference.
+/// Marks that one eviction clears at most: about 10 us, at a CPU cache miss each. If so many blocks in a row are
+/// marked, nearly all are, and it makes little difference which of them is evicted.
 pub(super) const SWEEP_MAX: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct Sieve {
     list: List<ORDER>,
-    /// The next one to be looked at; the back if there is none.
+    /// The next block to look at; `None` means the back.
     hand: Option<u32>,
 }
 

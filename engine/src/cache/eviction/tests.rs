@@ -1,4 +1,4 @@
-//! Orders against naive ones, and what a partition never evicts.
+//! The orders compared with naive models, and blocks that a partition never evicts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,8 +11,7 @@ use crate::control::{TenantId, TenantSpec};
 use crate::disk::VolumeId;
 use crate::units::BLOCK;
 
-/// Items, the next to go last in the vector; a mark each. The hand is an index; it points past the end for "at the
-/// back".
+/// Items with a mark each, the next one to be evicted last in the vector. The hand is an item; `None` means the back.
 struct Naive {
     policy: Policy,
     order: Vec<(u32, bool)>,
@@ -108,7 +107,7 @@ fn step(items: u32) -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever comes, a policy evicts what a naive one would, and after a change of policy too.
+    /// A policy evicts the same items as a naive model, also after changes of policy.
     #[test]
     fn orders_are_what_they_say(steps in prop::collection::vec(step(24), 1..400)) {
         let mut items = vec![Block::default(); 24];
@@ -133,7 +132,7 @@ proptest! {
                 Step::Evict => {
                     let mut gone = Vec::new();
                     let evicted = {
-                        // Judged by number, which a block has.
+                        // `evict` shows only the block, so its number says which item it is.
                         (0..24).for_each(|id| items[id].number = id as u64);
                         evict(&mut *order, &mut items, |item| {
                             let verdict = verdicts[item.number as usize];
@@ -160,7 +159,7 @@ proptest! {
                 Step::Turn(policy) if policy != naive.policy => {
                     order = policy.order(std::mem::take(order.list()));
                     (naive.policy, naive.hand) = (policy, None);
-                    // LRU sets no marks and looks at none: the old ones are still there.
+                    // LRU neither sets nor reads marks: the old ones are still there.
                     for item in &mut naive.order {
                         item.1 = items[item.0 as usize].visited;
                     }
@@ -171,8 +170,8 @@ proptest! {
         }
     }
 
-    /// Two tenants fill their partitions, with dirt and with frames that somebody holds: frames come from clean blocks
-    /// of one's own that nobody holds, as long as there are any, and never from others.
+    /// Two tenants fill their partitions with clean, dirty and referenced blocks. Frames come from the tenant's own
+    /// clean blocks without other references, as long as there are any, and never from another tenant.
     #[test]
     fn only_own_clean_idle_blocks_are_evicted(
         policies in [
@@ -189,7 +188,7 @@ proptest! {
             cache.partition_mut(TenantId(tenant)).target = 6;
             cache.open_volume(VolumeId(tenant), TenantId(tenant), false);
         }
-        // By volume and number: dirty, held by somebody.
+        // By volume and number: whether the block is dirty, and the frame of an additional reference.
         let mut there: BTreeMap<(u32, u64), (bool, Option<FrameId>)> = BTreeMap::new();
         for (of, number, what) in steps {
             let volume = VolumeId(of);
