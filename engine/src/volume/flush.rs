@@ -1,12 +1,12 @@
-//! Flushes: everything acknowledged before is on the medium, the device's cache flushed, before they are answered.
+//! Flushes: a flush is answered when everything acknowledged before it is written and the device's cache is flushed.
 //!
 //! ```text
 //!   arrives ─► waits until the blocks dirtied before it are written ─► device flush, shared by all that wait ─► answer
 //! ```
 //!
-//! A failed device flush leaves nothing to rely on that any volume of the device wrote since its last good flush: what
-//! is still cached is dirty again; if something was evicted, data is lost, and every flush of that volume fails until
-//! an operator accepts that (`clear`). `disk/durability.rs` says which writes that concerns.
+//! After a failed device flush, no volume of the device relies on what it wrote since its own last good flush. Blocks
+//! that are still cached become dirty again. If one of them was evicted, data is lost, and every flush of that volume
+//! fails until an operator accepts the loss (`clear`). `disk/durability.rs` says which writes are affected.
 
 use std::collections::VecDeque;
 
@@ -16,17 +16,19 @@ use crate::disk::{Op, Purpose, VolumeId};
 use crate::nbd::{ANSWER_UNITS, Errno};
 use crate::server::Server;
 
-/// Units of work of a look at a block that may be given up: 0.4 us if it is.
+/// Units of work of a look at a block that may be given up: 0.4 us if it is given up.
 const CLEAR_UNITS: u32 = 4;
 
-/// Who waits for a flush.
+/// The reason for a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FlushFor {
     /// A request.
     Request(u32),
-    /// The volume's closing, the server's drain, or a change of its write cache.
+    /// A control operation: closing the volume, draining the server, changing the write cache, making the volume
+    /// read-only.
     Control,
-    /// Nobody: it covers what a process before left on the device.
+    /// The opening of the volume: the flush covers what a predecessor process left on the device, and nothing waits for
+    /// it.
     Opening,
 }
 
@@ -34,32 +36,32 @@ pub(crate) enum FlushFor {
 struct Waiting {
     who: FlushFor,
     epoch: u32,
-    /// Why a block that it covers could not be written.
+    /// The error of a block that it covers and that could not be written.
     failed: Option<Errno>,
 }
 
 /// The flushes of one volume.
 #[derive(Default, Debug)]
 pub(crate) struct Flushes {
-    /// They wait for blocks to be written, in order of arrival.
+    /// Flushes that wait for blocks to be written, in order of arrival.
     waiting: VecDeque<Waiting>,
-    /// They wait for the device flush that is under way.
+    /// Flushes that wait for the device flush in progress.
     syncing: Vec<Waiting>,
     in_device: bool,
-    /// How often in a row a device flush succeeded and was distrusted.
+    /// How many device flushes in a row succeeded but were distrusted.
     distrusted: u8,
     /// Acknowledged data is known to be lost.
     pub(crate) lost: bool,
     /// The last device flush failed.
     pub(crate) failing: bool,
-    /// Flushes for control that are under way.
+    /// Flushes for control in progress.
     control: u32,
-    /// How the flushes for control ended; `None` while one is under way.
+    /// The result of the flushes for control; `None` while one is in progress.
     pub(crate) for_control: Option<Result<(), Errno>>,
 }
 
 impl Flushes {
-    /// A block of `epoch` could not be written: flushes that cover it fail.
+    /// A block of `epoch` could not be written: the flushes that cover it fail.
     pub(crate) fn write_failed(&mut self, epoch: u32, why: Errno) {
         for waiting in &mut self.waiting {
             if waiting.epoch.wrapping_sub(epoch) as i32 >= 0 {
@@ -78,7 +80,7 @@ impl Flushes {
         self.wanted_epoch().is_some_and(|wanted| wanted.wrapping_sub(epoch) as i32 >= 0)
     }
 
-    /// Nobody waits for anything.
+    /// No flush waits for anything.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && !self.in_device
     }
@@ -123,12 +125,12 @@ impl Server {
                 }
                 self.poke(volume);
             }
-            // If it failed, what it was to cover is lost: `device_flush_failed` has seen to that.
+            // If it failed, the data that it should cover is lost: `device_flush_failed` has recorded that.
             FlushFor::Opening => self.poke(volume),
         }
     }
 
-    /// Begins a device flush for all whose blocks are written, unless one is under way.
+    /// Begins a device flush for all flushes whose blocks are written, unless one is in progress.
     pub(crate) fn flush_on(&mut self, volume: VolumeId) {
         let ledger = &self.cache.volume(volume).ledger;
         let flushes = &mut self.volumes[volume.0 as usize].as_mut().expect("an open volume").flushes;
@@ -160,8 +162,8 @@ impl Server {
         self.submit(io, true);
     }
 
-    /// The device flush of a volume is over. If a failure was reported since it began, its success proves nothing: the
-    /// requests that wait for it wait for the rewriting and another flush.
+    /// The device flush of a volume has ended. If a failure was reported since it began, its success proves nothing:
+    /// the requests that wait for it wait until the data is rewritten and flushed again.
     pub(crate) fn sync_done(&mut self, volume: VolumeId, mut result: Result<(), Errno>) {
         let trusted = self.cache.durability.trusts_flush(volume);
         let flushes = &mut self.volume_mut(volume).flushes;
@@ -184,8 +186,8 @@ impl Server {
         self.sync_answered(volume, result);
     }
 
-    /// A device flush of a volume failed, or a durable write, which may be one: no volume of the device may rely on
-    /// what it wrote since its own last good flush.
+    /// A device flush of a volume failed, or a durable write, which may be such a failure: no volume of the device may
+    /// rely on what it wrote since its own last good flush.
     pub(crate) fn device_flush_failed(&mut self, failed: VolumeId) {
         if planted!(FailedFlushForgotten) {
             return;
@@ -205,7 +207,8 @@ impl Server {
         }
     }
 
-    /// Flushes that arrived before something was made dirty again promise it: they wait for the rewriting too.
+    /// Data became dirty again. Flushes that arrived before promise that it is on the medium, so they wait for the
+    /// rewriting too.
     pub(crate) fn cover_redirtied(&mut self, volume: VolumeId) {
         let epoch = self.cache.volume_mut(volume).ledger.close();
         let flushes = &mut self.volumes[volume.0 as usize].as_mut().expect("an open volume").flushes;
@@ -229,8 +232,8 @@ impl Server {
         self.poke(volume);
     }
 
-    /// An operator accepts the loss: blocks that could not be written are forgotten, flushes succeed again. Flushes
-    /// that wait now, and covered those blocks, still fail: they were asked for before.
+    /// An operator accepts the loss: blocks that could not be written are given up, and flushes succeed again. Flushes
+    /// that wait now and cover those blocks still fail, because they arrived before.
     pub(crate) fn clear(&mut self, volume: VolumeId, token: u64) {
         let looks = self.cache.cached_blocks(volume) as u32;
         let state = self.volume_mut(volume);
@@ -238,23 +241,24 @@ impl Server {
         state.clear_looks = looks;
         let lost = std::mem::take(&mut state.flushes.lost);
         if lost || (self.cache.volume(volume).failing > 0 && !planted!(ClearForgetsEvictions)) {
-            // What can be read instead is covered by no flush either, until the next one succeeds. Until a block is
-            // given up its cached content hides that: a device flush that fails meanwhile is another loss.
+            // Clients then read the device's content instead, which no flush covers until the next one succeeds. The
+            // cached content of a block hides it until the block is given up. A device flush that fails meanwhile is
+            // another loss.
             self.cache.durability.unsettled(volume);
         }
         self.volume_mut(volume).flushes.failing = false;
         self.clear_on(volume);
     }
 
-    /// Looks for blocks to be given up, a step at a time. Answers `clear` when none of those is in flight any more:
-    /// what can be read does not change after that.
+    /// Looks for blocks to be given up, in steps. Answers `clear` when none of them is in the device any more: what
+    /// clients read does not change after that.
     pub(crate) fn clear_on(&mut self, volume: VolumeId) {
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
         if state.clear_looks > 0 {
             let most = state.clear_looks.min(self.work.left() / CLEAR_UNITS).max(1);
             let (flushes, why) = (&mut state.flushes, state.write_error);
             let looked = self.cache.give_up_failing(volume, most, |epoch| flushes.write_failed(epoch, why));
-            // Fewer: there are no more.
+            // Fewer than `most`: no failing block remains.
             state.clear_looks -= if looked == most { looked } else { state.clear_looks };
             self.charge(self.tenant_of(volume), CLEAR_UNITS * looked);
             self.poke(volume);

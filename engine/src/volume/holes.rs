@@ -1,7 +1,7 @@
-//! What was never written: ranges that read as zero without asking the disk.
+//! Holes: ranges that were never written, or were zeroed by the device. They read as zeros without a device request.
 //!
-//! Conservative: a hole that is not known costs a read of zeros, one that is wrongly known returns wrong data. So the
-//! number of ranges is bounded by forgetting some, and what is forgotten counts as data.
+//! The list is conservative: a hole that is missing from it costs a read of zeros, a hole that is wrongly in it returns
+//! wrong data. So the number of ranges is bounded by forgetting some, which then count as data.
 
 use std::ops::Range;
 
@@ -9,17 +9,17 @@ use rangemap::RangeSet;
 
 use crate::units::BLOCK;
 
-/// Ranges remembered for one volume: about 3 MiB of memory at most.
+/// Ranges remembered for one volume: at most about 3 MiB of memory.
 const RANGES_MAX: usize = 32 * 1024;
 
-/// Never-written ranges of a volume, in bytes, at block boundaries.
+/// The holes of a volume, in bytes, at block boundaries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holes {
     ranges: RangeSet<u64>,
 }
 
 impl Holes {
-    /// From ranges of bytes; what is not a whole block is data.
+    /// From ranges of bytes. Blocks that are covered only in part count as data.
     pub(crate) fn new(ranges: &[(u64, u64)]) -> Holes {
         let mut holes = Holes::default();
         for &(start, end) in ranges {
@@ -50,7 +50,7 @@ impl Holes {
         }
     }
 
-    /// The blocks that `start..end` touches are data from now on.
+    /// The blocks that `start..end` touches count as data from now on.
     pub(crate) fn fill(&mut self, start: u64, end: u64) {
         if self.is_empty() || planted!(HoleNotForgotten) {
             return;
@@ -72,7 +72,7 @@ impl Holes {
         }
     }
 
-    /// The extents of `start..end`, in order, none left out: range, whether it is a hole.
+    /// The extents of `start..end` without gaps, in order: range, and whether it is a hole.
     pub(crate) fn extents(&self, start: u64, end: u64) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
         let mut at = start;
         std::iter::from_fn(move || {
@@ -88,7 +88,7 @@ impl Holes {
         })
     }
 
-    /// The first hole, at most `most` bytes of it.
+    /// The first hole, cut to `most` bytes.
     pub(crate) fn first(&self, most: u64) -> Option<Range<u64>> {
         self.ranges.iter().next().map(|range| range.start..range.end.min(range.start + most))
     }

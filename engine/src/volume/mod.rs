@@ -1,4 +1,4 @@
-//! A volume: its bounds, its holes, its flushes, and how requests become pieces that the cache and the disk work on.
+//! A volume: its size, holes and flushes, and how its requests become pieces that the cache and the disk process.
 
 mod flush;
 mod holes;
@@ -27,14 +27,14 @@ use crate::disk::VolumeId;
 use crate::nbd::{Errno, Kind};
 use crate::units::Nanos;
 
-/// How a volume is being closed.
+/// A volume that is being closed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closing {
-    /// Whom to tell.
+    /// Token of the command, for its report.
     pub(crate) token: u64,
-    /// Drop dirt rather than flush it.
+    /// Dirty data is dropped instead of flushed.
     pub(crate) discard: bool,
-    /// The flush was begun.
+    /// The flush has begun.
     pub(crate) flushing: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Those of this kind of request.
+    /// The counters of this kind of request.
     pub(crate) fn of(&mut self, kind: Kind) -> &mut OpStats {
         match kind {
             Kind::Read => &mut self.read,
@@ -72,33 +72,33 @@ impl Counters {
     }
 }
 
-/// A volume becomes read-only.
+/// A volume that is being made read-only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restricting {
     pub(crate) token: u64,
-    /// Every client that could write has gone; what they wrote is being flushed.
+    /// All clients that could write have disconnected, and their writes are being flushed.
     pub(crate) flushing: bool,
 }
 
-/// A volume being served.
+/// A volume that is served.
 #[derive(Debug)]
 pub(crate) struct Volume {
     pub(crate) spec: VolumeSpec,
     pub(crate) holes: Holes,
     pub(crate) flushes: Flushes,
-    /// Operations on ranges that are waiting or in the device, in order of arrival; at most [`RANGES_MAX`].
+    /// Range operations that wait or are in the device, in order of arrival; at most [`RANGES_MAX`].
     pub(crate) ranges: Vec<RangeOp>,
-    /// There are too many of them or of those that wait for them: its connections are not read.
+    /// There are too many range operations, or places in the order: the connections of the volume are not read.
     pub(crate) crowded: bool,
-    /// They, and the pieces that wait for them.
+    /// The places of range operations and of the pieces that wait for them.
     pub(crate) order: Order,
-    /// What is read sequentially.
+    /// Sequential streams of reads.
     pub(crate) streams: Streams,
     pub(crate) counters: Counters,
     pub(crate) connections: u32,
-    /// Requests received and not answered.
+    /// Requests received and not yet answered.
     pub(crate) requests: u32,
-    /// Pieces that wait for frames to be written.
+    /// Pieces of writes that wait for frames.
     pub(crate) writes: VecDeque<u32>,
     /// Frames that wait for payload.
     pub(crate) receiving: u32,
@@ -106,30 +106,30 @@ pub(crate) struct Volume {
     pub(crate) owed: u32,
     /// Write-backs in flight.
     pub(crate) writebacks: u32,
-    /// All of them that wait for their turn at the device are urgent.
+    /// All write-backs that are still queued were promoted.
     pub(crate) hurried: bool,
-    /// How fast dirt is written.
+    /// The rate at which dirty data is written.
     pub(crate) pace: Pace,
-    /// All device requests in flight or waiting.
+    /// All device requests that are queued or in the device.
     pub(crate) device_requests: u32,
-    /// Failed write-backs are not tried again in the background before.
+    /// Failed write-backs are not retried in the background before this time.
     pub(crate) retry_at: Nanos,
-    /// Why the last one failed.
+    /// The error of the last failed write-back.
     pub(crate) write_error: Errno,
-    /// Never-written ranges are still to be zero-written when the disk is idle.
+    /// Never-written ranges remain to be filled with zeros when the disk is idle.
     pub(crate) initialising: bool,
     pub(crate) closing: Option<Closing>,
-    /// Its write cache is being changed: whom to tell, and what it was.
+    /// Its write-cache mode is being changed: the token of the command, and the old mode.
     pub(crate) changing: Option<(u64, WriteCache)>,
-    /// It is becoming read-only: whom to tell.
+    /// It is being made read-only.
     pub(crate) restricting: Option<Restricting>,
-    /// Whom to tell when everything that was given up is out of the device.
+    /// Tokens of `clear` commands, which are answered when no block that was given up is in the device any more.
     pub(crate) clearing: Vec<u64>,
-    /// Blocks that it is still to look at.
+    /// Blocks that `clear` has still to look at.
     pub(crate) clear_looks: u32,
-    /// Its last flush, before the server stops, was begun.
+    /// Its last flush, before the server stops, has begun.
     pub(crate) draining: bool,
-    /// Stands on the agenda.
+    /// The volume is on the agenda.
     pub(crate) poked: bool,
 }
 

@@ -1,32 +1,32 @@
-//! Who waits for whom while there are operations on ranges: each overlapping pair takes effect in order of arrival.
+//! The order of overlapping requests while there are range operations: each pair takes effect in order of arrival.
 //!
 //! ```text
 //!   arrival ─►  zero 0..9 ◄── write 8..12 ◄── read 11..12       write 20..21
 //!               in device     waits for it    waits for that    overlaps nothing: goes on, and takes no place
 //! ```
 //!
-//! A range operation has a place until it is done, a piece while it waits. A newcomer waits for the latest place that
-//! it conflicts with; when that is given up, it looks on from there towards older ones. So nobody ever waits for a
-//! younger one, nobody is overtaken, and each looks at each older place once.
+//! A range operation has a place until it is done, a piece while it waits. A new request waits for the latest place
+//! that it conflicts with. When that place is given up, the search continues from there towards older ones. So no place
+//! ever waits for a younger one, none is overtaken, and each place is compared with each older one once.
 //!
-//! A read has arrived when it has its frames: one that must wait for them gives its place up. (If it kept it, writes
-//! behind it would hold the frames that it needs.)
+//! A read arrives when it has its frames: if it must wait for them, it gives up its place. (If it kept the place,
+//! writes behind it would hold the frames that it needs.)
 //!
-//! Downside: places are allocated; but only while there are range operations, of which there are few.
+//! Downside: places are allocated, but only while there are range operations, and these are rare.
 
 use std::collections::BTreeMap;
 
 /// A place in the order. Later ones are larger.
 pub(crate) type Ticket = u64;
 
-/// Who has a place.
+/// The owner of a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Who {
-    /// An operation on a range.
+    /// A range operation.
     Range,
-    /// A piece that is read.
+    /// A piece of a read.
     Reader(u32),
-    /// A piece that is written.
+    /// A piece of a write.
     Writer(u32),
 }
 
@@ -35,7 +35,7 @@ struct Place {
     start: u64,
     end: u64,
     who: Who,
-    /// They wait for this one, in order of arrival.
+    /// Places that wait for this one, in order of arrival.
     behind: Vec<Ticket>,
 }
 
@@ -46,7 +46,7 @@ impl Place {
     }
 }
 
-/// The places of one volume, by arrival.
+/// The places of one volume, in order of arrival.
 #[derive(Default, Debug)]
 pub(crate) struct Order {
     places: BTreeMap<Ticket, Place>,
@@ -55,17 +55,17 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Nobody has a place: whoever comes goes on.
+    /// There are no places: a request that arrives need not wait.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// A piece arrives for `start..end`. True if it must wait: it has a place then.
+    /// A piece arrives for `start..end`. True if it must wait; it has a place then.
     pub(crate) fn must_wait(&mut self, start: u64, end: u64, who: Who) -> bool {
         self.enter(Place { start, end, who, behind: Vec::new() }, false).1
     }
 
-    /// A range operation arrives for `start..end`: its place, and whether it must wait.
+    /// A range operation arrives for `start..end`: returns its place, and whether it must wait.
     pub(crate) fn enter_range(&mut self, start: u64, end: u64) -> (Ticket, bool) {
         self.enter(Place { start, end, who: Who::Range, behind: Vec::new() }, true)
     }
@@ -96,17 +96,17 @@ impl Order {
         }
     }
 
-    /// A place is given up. Those that waited for it are added to `behind`, in order of arrival: each is to be
-    /// looked at again ([`Order::look_again`]), now or later.
+    /// Gives up a place. The places that waited for it are added to `behind`, in order of arrival. The caller looks at
+    /// each of them again ([`Order::look_again`]), now or later.
     pub(crate) fn leave(&mut self, ticket: Ticket, behind: &mut Vec<Ticket>) {
         let gone = self.places.remove(&ticket).expect("a place that is given up once");
         behind.extend(gone.behind);
     }
 
-    /// The place before which `ticket` waited, `below`, has been given up: who need not wait any more, if it is so, and
-    /// keeps its place until it is given up too.
+    /// The place `below`, which `ticket` waited for, has been given up. If `ticket` need not wait for an older one,
+    /// returns its owner; it keeps its place until that is given up too.
     pub(crate) fn look_again(&mut self, ticket: Ticket, below: Ticket) -> Option<Who> {
-        // It conflicts with nothing between the one that left and itself, or it would have waited for that.
+        // It conflicts with no place between `below` and itself, or it would have waited for that one.
         let place = self.places.remove(&ticket).expect("a waiting place");
         let who = place.who;
         let waits = !planted!(OrderWaitsOnce) && self.wait(below, ticket, &place);
@@ -114,12 +114,12 @@ impl Order {
         (!waits).then_some(who)
     }
 
-    /// Places that were looked at since this was last asked.
+    /// The number of places compared since the last call.
     pub(crate) fn take_looks(&mut self) -> u32 {
         std::mem::take(&mut self.looks)
     }
 
-    /// How many places there are.
+    /// The number of places.
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
@@ -129,7 +129,7 @@ impl Order {
 mod tests {
     use super::*;
 
-    /// Gives up a place: who is freed.
+    /// Gives up a place: returns the places that need not wait any more, with their owners.
     fn leave(order: &mut Order, ticket: Ticket) -> Vec<(Ticket, Who)> {
         let mut behind = Vec::new();
         order.leave(ticket, &mut behind);
@@ -141,7 +141,7 @@ mod tests {
         let mut order = Order::default();
         assert_eq!(order.enter_range(0, 10), (0, false));
         assert!(order.must_wait(5, 25, Who::Writer(7)));
-        // It overlaps the writer only, which came first although it has not taken effect.
+        // It overlaps only the writer, which arrived first but has not taken effect yet.
         assert_eq!(order.enter_range(20, 30), (2, true));
         assert_eq!(leave(&mut order, 0), [(1, Who::Writer(7))]);
         assert_eq!(leave(&mut order, 1), [(2, Who::Range)]);

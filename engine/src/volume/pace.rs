@@ -1,55 +1,57 @@
-//! How fast dirt is written: at such a rate that all there is would be on the medium in a while.
+//! The rate at which dirty data is written: so that all of it would be written within a certain time.
 //!
 //! ```text
-//!   owed grows by dirt / SPREAD          owed >= a batch ─► the oldest dirt is written until nothing is owed
+//!   owed grows by dirty / SPREAD          owed >= a batch ─► the oldest blocks are written until nothing is owed
 //! ```
 //!
-//! Were dirt written when it has reached its age and not before, what is written now would be what was asked for 5 s
-//! ago. A client that waits for its reads asks for little while much is written, so that 5 s later there is little to
-//! write, and it asks for much: its throughput swings, twice the age from one crest to the next. What is written in
-//! proportion to how much there is follows what is asked for without delay, and cannot swing. When it is written, it is
-//! as old as that while on average (Little's law). Of what is written only the oldest is written for its age, and what
-//! lies beside it goes with it, however young. So the while is such a part of `SPREAD` as blocks are of the oldest
-//! one's age when they go together, of late: then it is the oldest ones that are as old as `SPREAD` on average, a
-//! little less than they may become, and the rule of age, which swings, has nothing to do.
+//! Write-back by age alone makes throughput oscillate: the disk now writes what clients wrote 5 s ago. While the disk
+//! writes much, a client that waits for its reads writes little. So 5 s later the disk has little to write, and the
+//! client writes much. The period is twice the age limit. A rate in proportion to the amount of dirty data follows the
+//! clients without delay and cannot oscillate. Blocks are then written at a mean age of `SPREAD`, which is 7/8 of the
+//! age limit (Little's law).
 //!
-//! In batches, since a drive sorts what it has: many writes at once take less time each.
+//! Only the oldest block of a run is written for its age. Its neighbours are written with it, however young they are.
+//! So the time is `SPREAD` times the recently measured ratio of the mean age of a run's blocks to the age of its oldest
+//! block. Then the oldest blocks have a mean age of `SPREAD`, a little below the age limit, and that limit, which
+//! oscillates, is seldom reached.
 //!
-//! Downside: dirt is written an eighth of the age earlier, so that a little less of it is overwritten before.
+//! Blocks are written in batches, because a drive sorts the requests that it has: many writes at once take less time
+//! each.
+//!
+//! Downside: dirty data is written an eighth of the age limit earlier, so a little less of it is overwritten first.
 
 use super::writeback::WRITEBACKS_MAX;
 use crate::cache::Wanted;
 use crate::units::Nanos;
 
-/// Blocks that are begun together: as many as there are write-backs in flight at most, each of a block at least.
+/// Blocks of a batch: as many as there can be write-backs in flight, each of at least one block.
 const BATCH: i128 = WRITEBACKS_MAX as i128;
-/// Runs that a volume may be ahead: a longest one is several batches, and what a flush wrote at once must not stop it
-/// for long.
+/// Blocks that a volume may be ahead of the pace. The longest run is several batches, and blocks that a flush wrote at
+/// once must not stop the pace for long.
 const AHEAD: i128 = 4 * BATCH;
 
-/// How long it is remembered how old blocks go: in times as much as there is.
+/// Averaging of the ages of written blocks: over this many times the number of dirty blocks.
 const MEMORY: f64 = 4.0;
-/// Less is not believed: all that is dirty went with every oldest block.
+/// Smallest ratio of ages that is used. A smaller one means that all dirty data was written with each oldest block.
 const YOUTH_LEAST: f64 = 0.25;
 
-/// What a volume owes to its disk.
+/// The state of a volume's pace.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Pace {
-    /// What is owed is of that moment, and so many blocks were dirty then; more, as if none went before it is old.
+    /// When `owed` was computed, and the number of dirty blocks then, divided by the ratio of ages.
     at: Nanos,
     dirty: u32,
-    /// Ages of blocks that went of late, and what they would have been had all been as old as the oldest they went
-    /// with.
+    /// Sum of the ages of recently written blocks, and the sum if each had been as old as the oldest block of its run.
     ages_ms: f64,
     oldest_ms: f64,
-    /// Blocks, times the nanoseconds in which all dirt is to be gone; below 0 it is ahead.
+    /// Blocks that are owed, times the nanoseconds of `SPREAD`; below 0 if the volume is ahead.
     owed: i128,
-    /// A batch is being begun.
+    /// A batch is being written.
     is_due: bool,
 }
 
 impl Pace {
-    /// Time has passed, and so many blocks are dirty now, which are to be gone after `spread_ns`.
+    /// Time has passed. `dirty` blocks are dirty now, and are to be written within `spread_ns`.
     pub(super) fn pass(&mut self, now: Nanos, dirty: u32, spread_ns: Nanos) {
         let (past, spread) = (i128::from(now - self.at), i128::from(spread_ns));
         let owed = if dirty == 0 { 0 } else { self.owed + past * i128::from(self.dirty) };
@@ -58,13 +60,13 @@ impl Pace {
         self.is_due = self.owed > 0 && (self.is_due || self.owed == BATCH * spread);
     }
 
-    /// So many blocks are being written.
+    /// `blocks` dirty blocks are being written.
     pub(super) fn wrote(&mut self, blocks: u32, spread_ns: Nanos) {
         self.owed -= i128::from(blocks) * i128::from(spread_ns);
         self.is_due &= self.owed > 0;
     }
 
-    /// These have gone, because the oldest of them was so old.
+    /// The run `all` was written because its oldest block was `oldest_ms` old.
     pub(super) fn took(&mut self, all: Wanted, oldest_ms: u64) {
         let blocks = f64::from(all.blocks);
         let keep = 1.0 - blocks / (blocks + MEMORY * f64::from(self.dirty));
@@ -72,17 +74,17 @@ impl Pace {
         self.oldest_ms = self.oldest_ms * keep + blocks * oldest_ms as f64;
     }
 
-    /// The part of the oldest one's age that blocks have when they go.
+    /// The ratio of the ages of written blocks to those of the oldest blocks of their runs.
     fn youth(&self) -> f64 {
         if self.oldest_ms > 0.0 { (self.ages_ms / self.oldest_ms).clamp(YOUTH_LEAST, 1.0) } else { 1.0 }
     }
 
-    /// Whether the oldest dirt is to be written.
+    /// Whether the oldest dirty block is to be written.
     pub(super) fn is_due(&self) -> bool {
         self.is_due
     }
 
-    /// How long after [`Pace::pass`] there is a batch, if dirt stays as it is.
+    /// Time after [`Pace::pass`] until a batch is owed, if the number of dirty blocks stays as it is.
     pub(super) fn due_in(&self, spread_ns: Nanos) -> Nanos {
         let missing = BATCH * i128::from(spread_ns) - self.owed;
         (missing / i128::from(self.dirty.max(1))).clamp(0, i128::from(Nanos::MAX / 2)) as Nanos + 1
@@ -122,13 +124,14 @@ mod tests {
         assert_eq!(pace.due_in(SECOND), 5 * 64 * SECOND / 1000 + 1);
     }
 
-    /// A client that makes dirt as fast as write-back leaves it time: the two share a disk.
+    /// A client that writes as fast as write-back leaves it time: both share a disk.
     fn throughputs(mut is_written: impl FnMut(Nanos, &std::collections::VecDeque<Nanos>) -> usize) -> Vec<f64> {
         const STEP: Nanos = SECOND / 100;
         let (mut dirt, mut rates) = (std::collections::VecDeque::new(), Vec::new());
         for step in 0..6000 {
             let now = step * STEP;
-            // Ten blocks a step are read and then dirtied, or written.
+            // In each step the disk transfers ten blocks: it writes old dirty blocks, or reads blocks that the client
+            // then dirties.
             let written = is_written(now, &dirt).min(dirt.len()).min(9);
             dirt.drain(..written);
             dirt.extend(std::iter::repeat_n(now, 10 - written));
@@ -151,7 +154,7 @@ mod tests {
             dirt.extend([now; 4]);
             pace.pass(now, dirt.len() as u32, 4 * SECOND);
             while pace.is_due() && dirt.len() > 9 {
-                // With each oldest block go three that are young.
+                // Three young blocks are written with each oldest one.
                 let oldest = now - dirt.pop_front().unwrap();
                 let young: Nanos = (0..3).map(|_| now - dirt.remove(dirt.len() * 3 / 4).unwrap()).sum();
                 pace.wrote(4, 4 * SECOND);
@@ -161,7 +164,7 @@ mod tests {
         }
         let late = &ages[ages.len() / 2..];
         let (mean, most) = (late.iter().sum::<f64>() / late.len() as f64, late.iter().copied().fold(0.0, f64::max));
-        // A batch later than it would be block by block.
+        // At most one batch later than if blocks were written one by one.
         assert!((mean - 4.0).abs() < 0.3 && most - mean < 0.1, "{mean} {most}");
     }
 

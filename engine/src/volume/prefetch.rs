@@ -1,23 +1,23 @@
-//! Reading ahead of sequential streams, so that a disk's positioning is paid once for much data and a reader finds what
-//! it asks for.
+//! Read-ahead of sequential streams, so that one positioning of the disk is paid for much data, and the client's next
+//! reads hit.
 //!
 //! ```text
 //!   volume   |···· read ····|── last window ──|── next window ──|
 //!                           ▲marker           ▲ahead            the run doubles: so does the window, up to the maximum
-//!              reader ──────► gets past the marker: the next window is read while this one is used
+//!              client ──────► gets past the marker: the next window is read while this one is consumed
 //! ```
 //!
-//! Always after the read that wants it: the device requests of demanded blocks go first, and are other requests. What
-//! is read ahead is what is in no frame, in no hole, and not on its way, in device requests of 1 MiB at most, or what
-//! the policy allows.
+//! Read-ahead is submitted after the read that triggers it, in device requests of its own. Blocks that are cached or in
+//! flight are not read, nor are holes. A device request has at most 1 MiB, or less if the policy says so.
 //!
-//! Nothing waits for it. It takes frames that are free or cold, only while three quarters of the partition are not in
-//! use, a quarter for all streams of a tenant; and when somebody has to wait for frames, what is not in the device yet
-//! is dropped. So it is when its stream ends: another one takes its place, its client is gone, nobody has read it for 5
-//! s, its volume closes.
+//! Read-ahead never waits for frames, and never makes a request wait for them. It takes free or evictable frames, and
+//! only as long as dirty data, payload, replies and read-ahead together hold at most three quarters of the partition.
+//! All streams of a tenant have at most a quarter of the partition ahead of their readers. When a request waits for
+//! frames, read-ahead that is not yet in the device is cancelled. So is that of a stream that ends: another stream takes
+//! its entry, its client disconnects, it is not read for 5 s, or its volume closes.
 //!
-//! Source: Argon (Wachs et al., FAST 2007), sections 3 and 4; the marker is that of Linux, mm/readahead.c.
-//! Downside: a stream that stops has read up to two windows in vain; see `aerogel_volume_prefetch_bytes_total`.
+//! Source: Argon (Wachs et al., FAST 2007), sections 3 and 4; the marker is that of Linux, mm/readahead.c. Downside: a
+//! stream that stops wastes up to two windows; see `aerogel_volume_prefetch_bytes_total`.
 
 use crate::cache::BlockId;
 use crate::disk::{Op, Purpose, Segment, VolumeId};
@@ -26,11 +26,11 @@ use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
 use crate::volume::{Halted, Request};
 
-/// Blocks of one device request: 1 MiB, at which even a fast disk's transfer time hides the request's own cost.
+/// Blocks of one device request: 1 MiB, whose transfer time hides the cost of the request even on a fast disk.
 const REQUEST_BLOCKS: u64 = 256;
 
-/// Which bytes, at block boundaries, are to be read ahead of a stream now, if any. `most` bytes are the largest window,
-/// `room` those that the stream may have ahead of its reader.
+/// The bytes, at block boundaries, that are to be read ahead of a stream now, if any. `most` is the maximum window,
+/// `room` the most bytes that the stream may have ahead of its reader.
 fn window(read: (u64, u64), ahead: u64, marker: u64, most: u64, room: u64, volume_end: u64) -> Option<(u64, u64)> {
     let (start, end) = read;
     if end <= marker {
@@ -38,14 +38,14 @@ fn window(read: (u64, u64), ahead: u64, marker: u64, most: u64, room: u64, volum
     }
     let reader = end.next_multiple_of(BLOCK);
     let from = ahead.max(reader);
-    // Two windows have to fit: the one being used and the one on its way.
+    // Two windows must fit: the one being consumed and the one being read.
     let bytes = (end - start).min(most).min(room / 2) / BLOCK * BLOCK;
     let past = (from + bytes).min(volume_end.next_multiple_of(BLOCK));
     (from < past && past - reader <= room).then_some((from, past))
 }
 
 impl Server {
-    /// A client reads: the place of the stream that it belongs to.
+    /// A client reads: returns the index of the stream that the read belongs to.
     pub(crate) fn note_read(&mut self, conn: ConnId, volume: VolumeId, start: u64, end: u64) -> Option<usize> {
         if self.prefetch_bytes == 0 || start >= end {
             return None;
@@ -65,13 +65,14 @@ impl Server {
         partition.unread = partition.unread - before + unread;
     }
 
-    /// All of a read was begun: if it belongs to a stream, perhaps more is read ahead.
+    /// All pieces of a read have begun: if it belongs to a stream, the next window may be read ahead.
     pub(crate) fn read_ahead(&mut self, request: u32) {
         let Request { conn, volume, start, end, stream, .. } = self.requests[request];
         let Some(place) = stream else { return };
         let most = self.prefetch_bytes;
         if end - start >= most && self.conn(conn).in_flight > 1 {
-            // A client with several such reads on their way keeps the device busy, and its requests whole.
+            // A client with several outstanding reads of this length keeps the device busy by itself, and its requests
+            // stay whole.
             return;
         }
         let now = self.now;
@@ -79,7 +80,7 @@ impl Server {
         let waiting = &self.waiting[tenant.0 as usize];
         let waits = !waiting.reads.is_empty() || !waiting.writes.is_empty();
         let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
-        // What a range operation is about to change is not read before it; such operations are rare and short.
+        // Blocks that a range operation is about to change are not read before it. Such operations are rare and short.
         let unordered = !state.order.is_empty() && !planted!(PrefetchOvertakesRange);
         if waits || unordered || state.closing.is_some() || self.draining.is_some() {
             return;
@@ -88,12 +89,12 @@ impl Server {
         let read = state.streams.span(place);
         let stream = state.streams.at(place);
         if !stream.is_proven() || start < read.0 || read.1 < end {
-            // It waited until replies were sent, and its place is another's by now, or nobody's.
+            // The read was stalled until replies were sent, and its entry is now empty or belongs to another stream.
             return;
         }
         let read_ahead = stream.ahead.saturating_sub(read.1);
         let sharing = partition.streams + u32::from(!stream.is_live());
-        // Those who came when there were fewer may have more than their part ahead.
+        // Streams that began when there were fewer may have more than an even part ahead.
         let free = (u64::from(partition.target / 4) * BLOCK + read_ahead).saturating_sub(partition.unread);
         let room = (u64::from(partition.target / 4 / sharing.max(1)) * BLOCK).min(free);
         let wanted = window(read, stream.ahead, stream.marker, most, room, state.spec.size);
@@ -111,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Reads what is missing of the blocks `first..past`, as far as there are frames: up to which block.
+    /// Reads the missing blocks of `first..past` as far as frames are available; returns the end of what was read.
     fn prefetch(&mut self, volume: VolumeId, serial: u32, first: u64, past: u64) -> u64 {
         let blocks_max = REQUEST_BLOCKS.min(self.device.request_blocks_max(self.tenant_of(volume), Op::Read));
         let mut run = first;
@@ -133,8 +134,8 @@ impl Server {
         self.cache.lookup(volume, number).is_none() && !is_hole()
     }
 
-    /// Reads the blocks `first..past`, of which nothing is known, with one device request. False if there are no
-    /// frames.
+    /// Reads the blocks `first..past`, none of which is cached or in flight, with one device request. False if there
+    /// are too few frames.
     fn prefetch_run(&mut self, volume: VolumeId, serial: u32, first: u64, past: u64) -> bool {
         let tenant = self.tenant_of(volume);
         let count = (past - first) as u32;
@@ -159,7 +160,7 @@ impl Server {
         taken
     }
 
-    /// Blocks that were read ahead are there, or are not.
+    /// A device request of read-ahead has ended, well or not.
     pub(crate) fn prefetch_done(&mut self, volume: VolumeId, parts: &[(BlockId, u8)], good: bool) {
         let tenant = self.tenant_of(volume);
         self.cache.partition_mut(tenant).prefetching -= parts.len() as u32;
@@ -173,7 +174,7 @@ impl Server {
                 self.fill_done(std::slice::from_ref(part), false);
                 continue;
             }
-            // Somebody wants this one; that its neighbours cannot be read is not its fault.
+            // A client waits for this block. It is read alone, because the error may concern only its neighbours.
             let io = self.prepare_fill(volume, number);
             self.device.add_segment(io, Segment::whole(frame));
             self.device.slot_mut(io).parts.push(*part);
@@ -181,7 +182,7 @@ impl Server {
         }
     }
 
-    /// Streams that nobody has read for long have ended.
+    /// Ends the streams that were not read for `stream::IDLE_NS`.
     pub(crate) fn streams_on(&mut self, volume: VolumeId) {
         let now: Nanos = self.now;
         while let Some(halted) = self.volume_mut(volume).streams.halt_idle(now) {
@@ -192,7 +193,7 @@ impl Server {
         }
     }
 
-    /// The streams end that `conn`, or anybody, was the last to read.
+    /// Ends the streams that `conn` was the last to read; `None` ends all.
     pub(crate) fn end_streams(&mut self, volume: VolumeId, conn: Option<ConnId>) {
         while let Some(halted) = self.volume_mut(volume).streams.halt_of(conn) {
             self.stream_ended(volume, halted);
@@ -207,13 +208,13 @@ impl Server {
         self.drop_prefetch(volume, |of, serial| of == volume && serial == halted.serial);
     }
 
-    /// Somebody waits for frames of a tenant: what is read ahead for it and is not in the device yet is dropped. True
-    /// if something was.
+    /// A piece waits for frames: cancels the tenant's read-ahead that is not yet in the device. True if some was
+    /// cancelled.
     pub(crate) fn yield_prefetch(&mut self, volume: VolumeId) -> bool {
         self.drop_prefetch(volume, |_, _| true)
     }
 
-    /// Drops what waits for its turn at the device, for the tenant of `volume`, unless somebody wants a block of it.
+    /// Cancels queued read-ahead of the tenant of `volume`, except device requests with a block that a piece waits for.
     fn drop_prefetch(&mut self, volume: VolumeId, unwanted: impl Fn(VolumeId, u32) -> bool) -> bool {
         let tenant = self.tenant_of(volume);
         if self.cache.partition(tenant).prefetching == 0 {
@@ -259,7 +260,7 @@ mod tests {
 
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
-    /// The largest window, unless a test says otherwise.
+    /// The maximum window, unless a test sets another one.
     const MOST: u64 = 128 * KIB;
 
     impl Rig {
@@ -267,12 +268,12 @@ mod tests {
             self.ask(cookie, command::READ, 0, offset, len);
         }
 
-        /// What is in the device: first byte, bytes.
+        /// The requests in the device: first byte, length.
         fn places(&self) -> Vec<(u64, u64)> {
             (0..self.device.len()).map(|at| (self.io(at).offset, self.io(at).len)).collect()
         }
 
-        /// Streams that are read ahead of, and the frames that wait for what is.
+        /// The number of streams with read-ahead, and the frames of read-ahead in flight.
         fn ahead(&self) -> (u32, u32) {
             let partition = self.server.cache.partition(TenantId(0));
             (partition.streams, partition.prefetching)
@@ -284,7 +285,7 @@ mod tests {
             (volume.prefetch_used, volume.prefetch_wasted)
         }
 
-        /// Three reads that make a stream, from `offset` on; all that is read ahead stays in the device.
+        /// Three reads that make a stream, from `offset` on; all read-ahead stays in the device.
         fn stream(&mut self, offset: u64, len: u64) {
             for at in 0..3 {
                 self.read(at, offset + at * len, len);
@@ -304,7 +305,7 @@ mod tests {
             rig.read(block, block * BLOCK, BLOCK);
             let fresh = rig.places().split_off(before);
             ahead.extend(fresh.into_iter().filter(|&(offset, _)| offset > block * BLOCK));
-            // The device is as slow as it can be: it completes only what the reader waits for.
+            // The device is as slow as possible: it completes requests only until the client is answered.
             while rig.answer(block).is_none() {
                 waits.push(block);
                 rig.complete(0, Ok(()));
@@ -318,7 +319,7 @@ mod tests {
         let stats = &rig.server.volume(VOLUME).counters;
         assert_eq!((stats.miss_blocks, stats.prefetched_blocks, stats.hit_blocks), (3, blocks - 3, 0));
         rig.complete_all();
-        // What was used once is a hit from now on.
+        // After its first use, a block that was read ahead is a hit.
         rig.read(0, 5 * BLOCK, BLOCK);
         assert_eq!((rig.server.volume(VOLUME).counters.hit_blocks, rig.judged()), (1, (blocks - 3, 0)));
     }
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(rig.places(), [(0, BLOCK), (BLOCK, BLOCK), (2 * BLOCK, BLOCK), (3 * BLOCK, 3 * BLOCK)]);
         (0..3).for_each(|_| rig.complete(0, Ok(())));
         assert_eq!((rig.answer(2), rig.places()), (Some(0), vec![(3 * BLOCK, 3 * BLOCK)]));
-        // Who asks for a block on its way waits for that: it is read once.
+        // A read of a block in flight waits for that request: the block is read once.
         rig.read(3, 4 * BLOCK, BLOCK);
         assert_eq!((rig.answer(3), rig.device.len()), (None, 1));
         rig.complete(0, Ok(()));
@@ -345,7 +346,7 @@ mod tests {
         rig.stream(0, PIECE);
         assert_eq!(rig.places(), [(3 * PIECE, MOST)]);
         rig.complete_all();
-        // Simple replies are worked a piece at a time.
+        // With simple replies, one piece is in progress at a time.
         rig.read(9, 3 * PIECE, 3 * PIECE);
         assert!(rig.places().iter().all(|&(offset, _)| offset < 4 * PIECE));
         rig.complete_all();
@@ -410,7 +411,7 @@ mod tests {
             (0..3).for_each(|at| rig.read(10 * of + at, of * MIB + at * len, len));
             rig.complete_all();
         }
-        // Wherever they are read on, in turns: never more ahead than that.
+        // The streams are read further, one after the other: never is more than that ahead.
         for round in 0..40 {
             for of in 0..8 {
                 rig.read(10 * of + 3, of * MIB + 3 * len + round * 2 * BLOCK, 2 * BLOCK);
@@ -429,7 +430,8 @@ mod tests {
         rig.command(1, Command::SetPrefetch(Some(MIB)));
         (0..3).for_each(|at| rig.read(at, at * PIECE, PIECE));
         assert!(rig.ahead().1 > 100);
-        // Dirt, as much as there may be: with the three pieces that are read there is room for that, but for no more.
+        // As much dirty data as is allowed. The partition has room for it and for the three pieces being read, but for
+        // no more.
         let pieces = u64::from(rig.server.cache.partition(TenantId(0)).target / 4 * 3 / 64);
         for at in 0..pieces {
             rig.write(10 + at, 0, 4 * MIB + at * PIECE, PIECE, 7);
@@ -441,7 +443,7 @@ mod tests {
         assert_eq!((rig.judged(), rig.content(3 * PIECE)), ((0, 0), 1));
     }
 
-    /// A read that makes a stream may wait, for replies to be sent, until its place in the table is nobody's.
+    /// A read of a stream may be stalled until the stream has lost its entry in the table.
     #[test]
     fn a_read_that_has_lost_its_place_reads_nothing_ahead() {
         let mut rig = Rig::new();
@@ -462,7 +464,7 @@ mod tests {
             end += len;
         }
         assert!(end > 3 * len, "it is a stream");
-        // As many others as there is room for, and one more.
+        // Sixteen other streams: together with the first, one more than the table holds.
         for of in 0..16 {
             (0..3).for_each(|at| rig.read(10 * of + at, 4 * MIB + of * 128 * KIB + at * BLOCK, BLOCK));
             rig.finish_reads();
@@ -471,12 +473,12 @@ mod tests {
         let before = rig.ahead();
         rig.deaf.clear();
         rig.send(late);
-        // It was read ahead when it was asked for.
+        // Its blocks were read ahead before, so it needs no device request.
         rig.send(late);
         assert_eq!((rig.answer(1000 + end - len), rig.places(), rig.ahead()), (Some(0), vec![], before));
     }
 
-    /// A stream with a window that waits for its turn.
+    /// A stream with a window that is still queued.
     fn queued() -> Rig {
         let mut rig = Rig::with(1, |_| {});
         (0..3).for_each(|at| rig.read(at, at * BLOCK, BLOCK));
@@ -545,7 +547,7 @@ mod tests {
         rig.complete_all();
         assert_eq!(rig.judged(), (1, 1));
         let read_ahead = rig.server.volume(VOLUME).counters.device_read_bytes / BLOCK - 3;
-        // Others come and go.
+        // Other blocks are read and evicted.
         for at in 0..2048 {
             rig.read(at, (2047 - at) * BLOCK, BLOCK);
             rig.complete_all();

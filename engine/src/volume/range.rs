@@ -1,17 +1,17 @@
-//! Operations on ranges: TRIM, WRITE_ZEROES of 1 MiB and more, and the initialising of never-written space. They are
-//! intervals, never lists of blocks.
+//! Range operations: TRIM, WRITE_ZEROES of 1 MiB and more (64 KiB where a hole is punched), and the initialising of
+//! never-written space. They are intervals, never lists of blocks.
 //!
 //! ```text
 //!   arrives ─► takes its place (order.rs) ─► sweep: drop the range's cached blocks, wait where one is in use
-//!           ─► device ─► hole dug ─► gives its place up: what waited goes on
+//!           ─► device ─► hole recorded ─► gives up its place: requests that waited go on
 //!                └─ refused: zeros are written to the device, 1 MiB at a time; the place is kept meanwhile
 //! ```
 //!
-//! Zeros that the device is to make go in parts beside other tenants: some devices write each of them, gigabytes in one
-//! request.
+//! Under contention the device zeroes a range in parts: some devices write each zero, and one request could write
+//! gigabytes.
 //!
 //! Dirty blocks are written before they are dropped, unless they are trimmed. Zeros that the device does not make are
-//! written past the cache: pieces that wait for them hold frames already, and could keep the zeros from getting any.
+//! written past the cache: pieces that wait for them hold frames, and zeros that needed frames too could wait forever.
 
 use super::order::{Ticket, Who};
 use super::writeback::WRITEBACKS_MAX;
@@ -23,54 +23,54 @@ use crate::server::Server;
 use crate::units::{BLOCK, MILLISECOND};
 use crate::work::Todo;
 
-/// WRITE_ZEROES from this length on is left to the device on preallocated volumes (design, section 8).
+/// Shortest WRITE_ZEROES that is left to the device on preallocated volumes (design, section 8).
 const ZERO_RANGE_MIN: u64 = 1 << 20;
-/// Sparse volumes give space back in aligned units of this many bytes (design, section 8).
+/// Sparse volumes release space in aligned units of this many bytes (design, section 8).
 const PUNCH_UNIT: u64 = 64 << 10;
-/// Bytes of zeros in one device write: long enough to stream, short enough that a request which comes meanwhile waits
-/// a few milliseconds at most on a disk.
+/// Bytes of zeros in one device write: long enough to stream, short enough that a request that arrives meanwhile waits
+/// at most a few milliseconds on a disk.
 const ZEROS_BYTES: u64 = 1 << 20;
-/// Range operations of one volume, waiting or in the device. At this bound nothing more is read from its connections.
-/// As many as one connection may have requests in flight, so that one alone is never stopped here.
+/// Most range operations of one volume, waiting or in the device. At this bound its connections are not read. It is the
+/// most requests that one connection may have in flight, so one connection alone is never stopped by it.
 pub(crate) const RANGES_MAX: usize = 128;
-/// Places in the order of one volume, those of pieces that wait included, from which on nothing more is read from its
-/// connections: each newcomer may look at all of them.
+/// Places in the order of one volume, including those of waiting pieces, at which its connections are not read: a new
+/// place may have to be compared with all of them.
 const PLACES_MAX: usize = 512;
-/// Range operations of one volume in the device at once: to the file system they are changes of its metadata, one after
-/// the other, and reads of other volumes that need it wait for all that are there.
+/// Range operations of one volume in the device at once. For the file system they are changes of metadata, which it
+/// makes one after the other, and reads of other volumes that need the metadata wait for all of them.
 const IN_DEVICE_MAX: usize = 2;
-/// Places that are looked at in a unit of work: they lie together in a tree.
+/// Places compared in a unit of work: they are close together in a tree.
 const LOOKS_PER_UNIT: u32 = 16;
 /// Blocks that a curve forgets in a unit of work: most are not sampled.
 const HASHES_PER_UNIT: u64 = 40;
-/// Units of work of a block that is dropped: five lists, its frame and its entry.
+/// Units of work of a block that is dropped: five lists, its frame and its entry in the index.
 const DROP_UNITS: u32 = 2;
 
-/// An operation on a range, waiting or in the device.
+/// A range operation, waiting or in the device.
 #[derive(Debug)]
 pub(crate) struct RangeOp {
-    /// Its place among those that it overlaps, and its number.
+    /// Its place in the order, which also identifies it.
     ticket: Ticket,
-    /// Nothing that came before it is in its way.
+    /// It waits for no earlier place.
     first: bool,
     start: u64,
     end: u64,
-    /// What the device does; `None` if it does nothing, and only what the cache has is dropped.
+    /// The device's operation; `None` if there is none, and only cached blocks are dropped.
     op: Option<Op>,
-    /// Whose; `None` for initialising.
+    /// The client's request; `None` for initialising.
     request: Option<u32>,
-    /// What the device refuses is not done another way.
+    /// FAST_ZERO: an operation that the device refuses is not done in another way.
     fast: bool,
     /// Blocks before this byte are dropped from the cache.
     swept: u64,
     /// Blocks before this byte were looked at, and written if they were dirty.
     cleaned: u64,
-    /// The device is done before this byte.
+    /// The device has done everything before this byte.
     zeroed: u64,
     in_device: bool,
-    /// How often in a row a part of it succeeded and was distrusted.
+    /// How many parts of it in a row succeeded but were distrusted.
     distrusted: u8,
-    /// Looks at blocks.
+    /// Number of blocks looked at.
     #[cfg(test)]
     looks: u64,
 }
@@ -90,7 +90,7 @@ impl Server {
             self.requests[request].active += 1;
             return self.range_arrived(volume, (from, to), (from, to), Some(Op::Punch), Some(request), false);
         }
-        // Preallocated space is kept: only what was not written yet is saved from being written.
+        // Preallocated space is kept: the TRIM only drops dirty data, which then need not be written.
         self.requests[request].active += 1;
         self.range_arrived(volume, (from, to), (from, to), None, Some(request), false);
     }
@@ -112,15 +112,17 @@ impl Server {
             state.skip = (from, to);
             state.flush_first = true;
             (state.active, state.zeroes_range) = (state.active + 1, true);
-            // Its place is as wide as the request: the ends are zeroed when, and only if, the device did its part.
+            // Its place covers the whole request: the ends are zeroed after the device has done its part, and only
+            // then.
             let op = if punch { Op::Punch } else { Op::Zero };
             self.range_arrived(volume, (start, end), (from, to), Some(op), Some(request), fast);
         }
         self.go_on(request);
     }
 
-    /// Writes what a WRITE_ZEROES does not leave to the device, a piece at a time: one that waits for frames may be
-    /// cut. True if the rest is put off: the request stands on a list then.
+    /// Writes the parts of a WRITE_ZEROES that are not left to the device, one piece at a time, because a piece that
+    /// waits for frames may be cut. True if the step is spent and the rest is put off: the request is on the agenda
+    /// then.
     pub(crate) fn zero_on(&mut self, request: u32) -> bool {
         while self.requests[request].active <= u32::from(self.requests[request].zeroes_range) {
             if self.work.is_spent() && self.requests[request].upcoming().is_some() {
@@ -168,8 +170,7 @@ impl Server {
         self.poke(volume);
     }
 
-    /// Whether so many operations on ranges, or pieces that wait for them, are there that connections of the volume are
-    /// not read.
+    /// Notes whether the volume has so many range operations or places that its connections are not read.
     fn note_crowd(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         let looks = state.order.take_looks();
@@ -178,14 +179,14 @@ impl Server {
             state.crowded = true;
             self.note_pauses(volume);
         } else if state.crowded && ranges <= RANGES_MAX / 2 && places <= PLACES_MAX / 2 {
-            // Not at each one that ends: all connections of the volume are looked at.
+            // Not at each operation that ends, because this looks at all connections of the tenant.
             state.crowded = false;
             self.put_off(Todo::Replies(self.tenant_of(volume)));
         }
         self.charge(self.tenant_of(volume), looks / LOOKS_PER_UNIT);
     }
 
-    /// Whether a piece conflicts with a place in the order: it has one of its own then.
+    /// Whether a piece conflicts with a place in the order. If so, it has a place of its own then.
     pub(crate) fn must_wait_in_order(&mut self, volume: VolumeId, start: u64, end: u64, who: Who) -> bool {
         let order = &mut self.volume_mut(volume).order;
         if order.is_empty() {
@@ -196,7 +197,7 @@ impl Server {
         waits
     }
 
-    /// Range operations go on: sweep, then to the device.
+    /// Continues range operations: sweep, then device request.
     pub(crate) fn ranges_on(&mut self, volume: VolumeId) {
         let mut at = 0;
         let mut in_device = self.volume(volume).ranges.iter().filter(|range| range.in_device).count();
@@ -207,7 +208,7 @@ impl Server {
                 continue;
             }
             if self.work.is_spent() {
-                // The rest in its tenant's turn.
+                // The rest follows in a later quantum of the tenant.
                 return self.poke(volume);
             }
             let op = range.op;
@@ -241,8 +242,8 @@ impl Server {
                 self.device.add_segment(io, Segment::whole(FrameId::ZERO));
             }
         } else {
-            // A device may write them, at the pace of any data: beside others they go in parts. What gives space back
-            // moves none.
+            // A device may write the zeros, as slowly as other data: under contention a range is zeroed in parts.
+            // Punching a hole moves no data.
             let most = match op {
                 Op::Zero => (self.device.request_blocks_max(tenant, op) * BLOCK).max(ZEROS_BYTES),
                 _ => u64::MAX,
@@ -252,11 +253,12 @@ impl Server {
         self.submit(io, false);
     }
 
-    /// Drops the cached blocks of a range, as far as none is in use or waited for by a flush. True when all are
-    /// dropped. It goes on where it stood, so that each block is looked at twice, however many completions it takes.
+    /// Drops the cached blocks of a range up to the first one that stands in the way. True when the end is reached. It
+    /// resumes where it stopped, so each block is looked at at most twice, however many completions that takes. An
+    /// operation without a device request leaves blocks that stand in the way in the cache.
     ///
-    /// What is dirty is written first, unless it is trimmed: until the device has zeroed the range it may be read by
-    /// nobody, but a flush or a power cut may want it, and the device may fail.
+    /// Dirty data is written first, unless it is trimmed. No client can read it before the device has zeroed the range,
+    /// but a flush or a power cut may need it, and the device may fail.
     fn sweep(&mut self, volume: VolumeId, at: usize) -> bool {
         let range = &self.volume(volume).ranges[at];
         let (from, mut swept, mut cleaned, end) = (range.swept, range.swept, range.cleaned, range.end);
@@ -289,7 +291,7 @@ impl Server {
             swept += BLOCK;
         }
         self.curve_dropped(volume, from, swept);
-        // One is in the way: those behind it need not wait for it to be written too.
+        // A block stands in the way. Those behind it are written at the same time, not one after the other.
         cleaned = cleaned.max(swept);
         while cleaned < end && !self.work.is_spent() && self.volume(volume).writebacks < WRITEBACKS_MAX {
             self.charge(tenant, 1);
@@ -315,8 +317,8 @@ impl Server {
         swept >= end
     }
 
-    /// Whether a block of a range is in use, or has content that must be on the device before it may be dropped. (What
-    /// a flush waits for must, even if it is trimmed: the older content was not promised.)
+    /// Whether a block of a range is in use, or has content that must be on the device before the block may be dropped.
+    /// Content that a flush waits for must be, even if it is trimmed: the flush promises it, not the older content.
     fn stands_in_the_way(&self, id: BlockId, trims: bool) -> bool {
         let block = self.cache.block(id);
         let wanted =
@@ -324,7 +326,7 @@ impl Server {
         !block.quiet() || block.dirty != 0 && (!trims || wanted())
     }
 
-    /// A dirty block stands in the way of a range: it is written now, or when its last failure is a while ago.
+    /// A dirty block stands in the way of a range: it is written now, or at `retry_at` if its last write failed.
     fn write_before_sweep(&mut self, id: BlockId) {
         let block = self.cache.block(id);
         let retry_at = self.volume(block.volume).retry_at;
@@ -338,7 +340,7 @@ impl Server {
         }
     }
 
-    /// The device is done with the next `bytes` of a range.
+    /// The device has ended a part of a range: the next `bytes`.
     pub(crate) fn range_done(
         &mut self,
         volume: VolumeId,
@@ -352,7 +354,7 @@ impl Server {
         let range = &mut ranges[at];
         range.in_device = false;
         if result.is_ok() && !trusted && !planted!(InFlightWriteTrusted) {
-            // A flush of the device failed meanwhile: what it did may be undone, so it is done again.
+            // A device flush failed meanwhile: the work of the device may be undone, so it is repeated.
             range.distrusted += 1;
             if range.distrusted <= DISTRUST_MAX {
                 return;
@@ -365,7 +367,8 @@ impl Server {
                 range.zeroed += bytes;
                 let (over, asked) = (range.zeroed == range.end, range.request.is_some());
                 if asked {
-                    // If a later device flush fails, this cannot be done again: it counts as evicted.
+                    // No frame has these zeros, so they cannot be rewritten after a failed device flush: they count as
+                    // evicted.
                     self.cache.durability.unsettled(volume);
                 }
                 if !over {
@@ -398,8 +401,8 @@ impl Server {
 
     fn note_zeros(&mut self, volume: VolumeId, range: &RangeOp) {
         let state = self.volume_mut(volume);
-        // What was written counts as data, and so do a sparse volume's zeros that were to keep their space:
-        // BLOCK_STATUS must not call them a hole.
+        // Zeros that were written count as data. So do the zeros of a sparse volume that keep their space (NO_HOLE),
+        // because BLOCK_STATUS must not report them as a hole.
         if range.op == Some(Op::Punch) || range.op == Some(Op::Zero) && !state.spec.sparse {
             state.holes.dig(range.start, range.end);
             state.initialising |= state.spec.initialise && !state.holes.is_empty();
@@ -426,7 +429,7 @@ impl Server {
         };
         let request = &mut self.requests[request];
         if request.kind == Kind::Trim {
-            // It has only failed to give space back. What was dirty there is dropped already, which a trim may do.
+            // Only the space is not released. Dirty data of the range has already been dropped, which a TRIM may do.
             return false;
         }
         if range.fast || matches!(range.op, Some(Op::Write { .. })) {
@@ -437,8 +440,8 @@ impl Server {
         true
     }
 
-    /// A place is given up: those that waited for it go on, in order of arrival, as many as the step allows. The others
-    /// keep their places meanwhile, so that nothing overtakes them.
+    /// Gives up a place: the places that waited for it are looked at in order of arrival, as many as the step allows.
+    /// The others keep their places meanwhile, so nothing overtakes them.
     fn leave_order(&mut self, volume: VolumeId, ticket: Ticket) {
         let mut freed = std::mem::take(&mut self.freed);
         self.volume_mut(volume).order.leave(ticket, &mut freed);
@@ -448,7 +451,7 @@ impl Server {
         self.note_crowd(volume);
     }
 
-    /// What a place waited for, the one before `below`, has left.
+    /// The place `below`, which the place `ticket` waited for, was given up.
     pub(crate) fn look_at_place(&mut self, volume: VolumeId, ticket: Ticket, below: Ticket) {
         self.charge(self.tenant_of(volume), 1);
         let freed = self.volume_mut(volume).order.look_again(ticket, below);
@@ -470,14 +473,14 @@ impl Server {
         }
     }
 
-    /// Nothing that came before a read's piece is in its way any more.
+    /// A piece of a read waits for no earlier place any more.
     fn read_when_first(&mut self, piece: u32) {
         if !self.read_in_order(piece) {
             self.wait_to_read(piece);
         }
     }
 
-    /// Zero-writes some never-written space if nobody has asked for anything for a while.
+    /// Fills some never-written space with zeros if no client has sent a request for a while.
     pub(crate) fn initialise(&mut self, volume: VolumeId) {
         let state = self.volume(volume);
         if !state.initialising || state.closing.is_some() || self.draining.is_some() {
@@ -489,7 +492,7 @@ impl Server {
         };
         let quiet_at = self.last_request_at + self.config.idle_ns;
         if self.now < quiet_at || !self.device.is_idle() || !self.agenda_has_no_ranges() {
-            // Somebody is at work. Ask again after the idle time, not at each request.
+            // The disk is in use. Try again after the idle time, not at each request.
             return self.wake_at(quiet_at.max(self.now + 20 * MILLISECOND));
         }
         let hole = (hole.start, hole.end);
@@ -521,7 +524,7 @@ mod tests {
         rig.write(2, 0, MIB, BLOCK, 7);
         assert_eq!(rig.ops(), [Op::Zero]);
         rig.complete(0, REFUSED);
-        // Zeros are written a MiB at a time, and the writer waits until the last of them.
+        // Zeros are written 1 MiB at a time, and the waiting write goes on after the last of them.
         for _ in 0..2 {
             assert_eq!((rig.answer(1), rig.answer(2)), (None, None));
             assert_eq!((rig.ops(), rig.io(0).len), (vec![Op::Write { durable: false }], MIB));
@@ -529,7 +532,7 @@ mod tests {
         }
         assert_eq!((rig.answer(1), rig.answer(2)), (Some(0), Some(0)));
         assert_eq!([rig.content(0), rig.content(MIB), rig.content(MIB + BLOCK), rig.content(2 * MIB)], [0, 7, 0, 1]);
-        // What the device cannot do is not asked for again.
+        // The server does not request again an operation that the device cannot do.
         rig.ask(3, command::WRITE_ZEROES, 0, 0, 2 * MIB);
         assert_eq!((rig.answer(3), rig.device.len()), (Some(0), 0));
     }
@@ -549,7 +552,7 @@ mod tests {
             let mut lens = Vec::new();
             while rig.answer(cookie).is_none() {
                 if rig.ops().is_empty() {
-                    // The disk is held for the one that was served last.
+                    // The disk idles for the tenant that was served last.
                     rig.wait(SECOND);
                 }
                 assert_eq!(rig.ops(), [Op::Zero]);
@@ -568,7 +571,7 @@ mod tests {
         assert!(rig.medium.iter().all(|&byte| byte == 0));
     }
 
-    /// A raw device holds anything behind the end of a volume; a sparse file holds zeros.
+    /// A raw device may have any content behind the end of a volume; a sparse file has zeros.
     #[test]
     fn what_a_volume_gains_is_empty_only_if_that_is_known() {
         let half = (crate::rig::VOLUME_BYTES / 2) as u64;
@@ -595,7 +598,7 @@ mod tests {
         let mut rig = Rig::new();
         rig.ask(1, command::WRITE_ZEROES, 0, 0, MIB);
         rig.write(2, 0, MIB - BLOCK, 2 * BLOCK, 7);
-        // It overlaps the waiting writer only.
+        // It overlaps only the waiting write.
         rig.ask(3, command::WRITE_ZEROES, 0, MIB, MIB);
         assert_eq!(rig.ops(), [Op::Zero], "the younger range does not overtake the writer");
         rig.complete(0, Ok(()));
@@ -622,7 +625,7 @@ mod tests {
         rig.ask(1, command::WRITE_ZEROES, flag::FAST_ZERO, 512, 2 * MIB);
         rig.complete(0, REFUSED);
         assert_eq!((rig.answer(1), rig.device.len()), (Some(Errno::NotSupported as u32), 0));
-        // Neither the range nor its unaligned ends.
+        // Neither the range nor its unaligned ends have changed.
         assert_eq!([rig.content(0), rig.content(MIB), rig.content(2 * MIB)], [1, 1, 1]);
         rig.ask(2, command::WRITE_ZEROES, flag::FAST_ZERO, 0, 2 * MIB);
         assert_eq!((rig.answer(2), rig.device.len()), (Some(Errno::NotSupported as u32), 0), "known from now on");
@@ -641,7 +644,7 @@ mod tests {
     #[test]
     fn a_sweep_goes_on_where_it_stood() {
         let mut rig = Rig::new();
-        // As many write-backs as there may be blocks in the way: none is the neighbour of another.
+        // Twice as many blocks in the way as there may be write-backs; no two of them are neighbours.
         let blocks = 128;
         for block in 0..blocks {
             rig.write(100 + block, 0, 2 * block * BLOCK, BLOCK, 7);
@@ -652,7 +655,8 @@ mod tests {
             let before = rig.server.volume(crate::rig::VOLUME).ranges[0].looks;
             rig.complete(0, Ok(()));
             let ranges = &rig.server.volume(crate::rig::VOLUME).ranges;
-            // The one that is in the way, the two up to the next one, and on the other side the same.
+            // The block that was in the way and the two up to the next one, and the same for the blocks that are
+            // written ahead.
             assert!(ranges[0].looks <= before + 6, "{} looks for one completion", ranges[0].looks - before);
         }
         assert_eq!(rig.ops(), [Op::Zero]);
@@ -670,7 +674,7 @@ mod tests {
             rig.ask_as(conn, at, command::TRIM, 0, at % 100 * PUNCH_UNIT, PUNCH_UNIT);
         }
         assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Pause; 2]);
-        // Not at each that ends: all connections are looked at.
+        // Not at each operation that ends, because that takes a look at all connections.
         (1..RANGES_MAX / 2).for_each(|_| rig.complete(0, Ok(())));
         assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Pause; 2]);
         rig.complete(0, Ok(()));

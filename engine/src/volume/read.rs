@@ -1,4 +1,4 @@
-//! Reads (and CACHE, which is a read without an answer), and what a completed device read sets in motion.
+//! Reads (and CACHE, a read without data in its reply), and the completion of device reads.
 
 use crate::cache::{BlockId, FrameId, NONE};
 use crate::control::TenantId;
@@ -10,17 +10,17 @@ use crate::units::{BLOCK, PIECE, sectors_touched};
 use crate::volume::{Request, Who};
 use crate::work::Todo;
 
-/// Pieces of one read that are worked at once: enough to keep the disk streaming under a single large read.
+/// Pieces of one read in progress at once: enough to keep the disk streaming under a single large read.
 const WINDOW: u32 = 4;
 
-/// CACHE requests of one tenant that are worked at once, each with [`WINDOW`] pieces: 2 MiB, which keep a disk
-/// streaming. Nobody waits for them, so that more would only stand before what somebody waits for.
+/// CACHE requests of one tenant in progress at once, each with [`WINDOW`] pieces: 2 MiB, which keep a disk streaming.
+/// No client waits for their data, so more of them would only delay requests that a client waits for.
 const CACHES_MAX: u32 = 2;
 
-/// Units of work of a block of a CACHE request: found, touched, held and let go.
+/// Units of work of a block of a CACHE request: it is looked up, marked as used, referenced and released.
 const CACHE_UNITS: u32 = 2;
 
-/// Stands for a block that must come from the device, until it has.
+/// Placeholder for a block that the device has still to deliver.
 const MISSING: FrameId = FrameId(u32::MAX);
 
 impl Server {
@@ -30,7 +30,8 @@ impl Server {
         let state = &mut self.requests[request];
         state.stream = stream;
         if state.end - state.start > PIECE && !self.conn(conn).session.structured {
-            // The data of a simple reply may not be mixed with others': it waits until it is alone.
+            // Other replies must not be mixed into the data of a simple reply, so the read waits until no other request
+            // of the connection is in progress.
             self.conn(conn).exclusive = Some(request);
             if self.conn(conn).in_flight > 1 {
                 return;
@@ -39,8 +40,8 @@ impl Server {
         self.go_on(request);
     }
 
-    /// Begins pieces while the window, the socket and the partition allow. True if the socket does not: the request
-    /// then stands on its connection's list.
+    /// Begins pieces while the window, the socket and the partition allow. True if the request must go on later: it is
+    /// then on its connection's list of stalled reads, or on the agenda because the step is spent.
     pub(crate) fn read_on(&mut self, request: u32) -> bool {
         let conn = self.requests[request].conn;
         let window = if self.conn(conn).session.structured { WINDOW } else { 1 };
@@ -55,7 +56,7 @@ impl Server {
             }
             let Some((start, end)) = state.upcoming() else { return false };
             if self.work.is_spent() {
-                // The rest in its tenant's turn.
+                // The rest follows in a later quantum of the tenant.
                 self.agenda.push_back(Todo::Request(request));
                 return true;
             }
@@ -84,13 +85,12 @@ impl Server {
         }
     }
 
-    /// How much of the next piece of a read may be begun: up to which byte. `None` if it must wait until replies were
-    /// sent.
+    /// Up to which byte the next piece of a read may be begun. `None` if the read must wait until replies are sent.
     fn reply_fits(&self, request: u32, start: u64, end: u64) -> Option<u64> {
         let state = &self.requests[request];
         let connection = self.connections[state.conn.0 as usize].as_ref().expect("a connection");
         if state.kind == Kind::Read && !connection.stalled.is_empty() {
-            // Not before those that wait: a client that always has a small read on its way would starve its large one.
+            // Stalled reads keep their order. Otherwise the small reads of a client could starve its large one.
             return None;
         }
         let room = u64::from(self.reply_room(connection));
@@ -100,7 +100,7 @@ impl Server {
         if connection.owed() > 0 || room == 0 {
             return None;
         }
-        // Everything sent so far was taken: it goes on, however little that is.
+        // The client has received everything that was sent: the read goes on, however little room there is.
         if connection.session.structured && !state.unsplit {
             return Some((start / BLOCK + room) * BLOCK);
         }
@@ -109,7 +109,7 @@ impl Server {
         partition.whole_reply_fits(self.volume(state.volume).owed, blocks).then_some(end)
     }
 
-    /// A read waits on its connection's list until replies were sent.
+    /// The read waits on its connection's list until replies are sent.
     fn stall(&mut self, request: u32) {
         let (conn, now) = (self.requests[request].conn, self.now);
         let connection = self.conn(conn);
@@ -144,7 +144,7 @@ impl Server {
         id
     }
 
-    /// Works a piece of a read as far as it goes. False if it must wait for frames; it holds nothing then.
+    /// Begins a piece of a read. False if it must wait for frames; it holds none then.
     pub(crate) fn begin_read(&mut self, piece: u32) -> bool {
         let request = self.pieces[piece].request;
         let volume = self.requests[request].volume;
@@ -155,7 +155,7 @@ impl Server {
         self.read_in_order(piece)
     }
 
-    /// Works a piece that no range operation keeps waiting. False if it must wait for frames; it holds nothing then.
+    /// Begins a piece that waits for no range operation. False if it must wait for frames; it holds none then.
     pub(crate) fn read_in_order(&mut self, piece: u32) -> bool {
         let request = self.pieces[piece].request;
         let volume = self.requests[request].volume;
@@ -168,7 +168,7 @@ impl Server {
         let tenant = self.tenant_of(volume);
         let blocks = self.pieces[piece].blocks() as u32;
         match self.requests[request].kind {
-            // No byte of it is sent, by which it would be charged.
+            // Reads are charged by the bytes sent, and a CACHE sends none.
             Kind::Cache => self.charge(tenant, CACHE_UNITS * blocks),
             _ => self.work.step(blocks),
         }
@@ -177,7 +177,7 @@ impl Server {
         if missing > 0 && !self.cache.take_frames(tenant, missing, &mut frames) {
             self.frames_taken = frames;
             self.release_frames(piece);
-            // What was on its way for this piece may be among what was dropped: all of it is looked at again.
+            // The cancelled read-ahead may include blocks of this piece, so all its blocks are looked up again.
             return self.yield_prefetch(volume) && self.read_in_order(piece);
         }
         self.note_waited(piece, volume);
@@ -199,8 +199,8 @@ impl Server {
         true
     }
 
-    /// Takes references to what is cached or zero; says how many blocks must be read that nobody is reading yet, and
-    /// how many were read ahead, or are being, and nobody has asked for before.
+    /// Takes references to cached blocks and holes. Returns how many blocks must be read from the device, and how many
+    /// blocks were or are being read ahead and were not requested before.
     fn find_hits(&mut self, piece: u32, volume: VolumeId) -> (u32, u32) {
         let (mut missing, mut prefetched) = (0, 0);
         for i in 0..self.pieces[piece].blocks() {
@@ -234,7 +234,7 @@ impl Server {
         (missing, prefetched)
     }
 
-    /// What was read ahead of a piece's blocks was of use.
+    /// The blocks of a piece that were read ahead count as used.
     fn note_used(&mut self, piece: u32, volume: VolumeId) {
         for i in 0..self.pieces[piece].blocks() {
             let number = self.pieces[piece].first_block() + i as u64;
@@ -244,8 +244,8 @@ impl Server {
         }
     }
 
-    /// Begins to read what is missing, contiguous blocks at once as far as the policy lets them go together, and waits
-    /// for all.
+    /// Reads the missing blocks from the device, contiguous ones in one request as far as the policy allows. The piece
+    /// waits for all of them.
     fn fill_missing(&mut self, piece: u32, volume: VolumeId, frames: &mut Vec<FrameId>) {
         let mut reading: Option<IoId> = None;
         let blocks_max = self.device.request_blocks_max(self.tenant_of(volume), Op::Read);
@@ -281,7 +281,7 @@ impl Server {
         }
     }
 
-    /// Sends a prepared request on its way; `urgent` to the front of its owner's queue.
+    /// Submits a prepared request; `urgent` puts it at the front of its tenant's queue.
     pub(crate) fn submit(&mut self, io: IoId, urgent: bool) {
         let volume = self.device.slot(io).io.volume;
         self.volume_mut(volume).device_requests += 1;
@@ -301,7 +301,7 @@ impl Server {
         self.device.slot_mut(io).parts.push((id, 0));
     }
 
-    /// The piece's block `at` waits for the fill of a block, behind those that already do.
+    /// Block `at` of the piece waits for a fill, behind the pieces that already wait for it.
     pub(crate) fn wait_for_fill(&mut self, id: BlockId, piece: u32, at: usize) {
         let waiter = self.waiters.take();
         self.waiters[waiter] = super::Waiter { piece, at: at as u32, next: NONE };
@@ -318,7 +318,7 @@ impl Server {
         queue.tail = waiter;
     }
 
-    /// The blocks of a device read are there, or are not: whoever waits for them goes on, in order of arrival.
+    /// A device read has ended, well or not: the pieces that wait for its blocks go on, in order of arrival.
     pub(crate) fn fill_done(&mut self, parts: &[(BlockId, u8)], good: bool) {
         for &(id, _) in parts {
             self.cache.end_fill(id, good, &mut self.actions);
@@ -353,7 +353,7 @@ impl Server {
         self.block_read(piece);
     }
 
-    /// One thing fewer that a read's piece waits for.
+    /// A piece of a read waits for one thing fewer.
     fn block_read(&mut self, piece: u32) {
         self.pieces[piece].pending -= 1;
         if self.pieces[piece].pending == 0 {
@@ -381,7 +381,7 @@ impl Server {
         self.part_done(request);
     }
 
-    /// Gives back the references that a piece holds.
+    /// Releases the references of a piece.
     pub(crate) fn release_frames(&mut self, piece: u32) {
         while let Some(frame) = self.pieces[piece].frames.pop() {
             if frame != MISSING {
@@ -390,7 +390,7 @@ impl Server {
         }
     }
 
-    /// Queues the data of a piece; its references go to the socket.
+    /// Queues the data of a piece for sending; the connection takes over its references.
     fn send_piece(&mut self, piece: u32) {
         let request = self.pieces[piece].request;
         let mut frames = std::mem::take(&mut self.pieces[piece].frames);
@@ -442,8 +442,8 @@ impl Server {
         self.pieces[piece].frames = frames;
     }
 
-    /// Frames of tenants became free, or blocks clean: pieces that wait for them are tried again, in their tenants'
-    /// turns.
+    /// Frames of tenants became free, or blocks clean: the pieces that wait for frames are tried again in their
+    /// tenants' quanta.
     pub(crate) fn put_off_waiting(&mut self) {
         #[cfg(feature = "planted-bugs")]
         if crate::planted::is(crate::planted::Bug::WaitersWokenOncePerMoment) && crate::planted::seen(self.now) {
@@ -458,7 +458,7 @@ impl Server {
         }
     }
 
-    /// Pieces of a tenant that wait for frames are tried again, in order.
+    /// Tries the pieces of a tenant that wait for frames again, in order.
     pub(crate) fn wake_waiting(&mut self, tenant: TenantId) {
         let mut go_on = std::mem::take(&mut self.cache.partition_mut(tenant).stirred);
         while go_on && !self.work.is_spent() {
@@ -474,11 +474,12 @@ impl Server {
             }
             go_on |= self.wake_writes(tenant);
         }
-        // A piece that tried in vain let go of what it held, which is no reason to try again.
+        // A piece that did not get its frames released its references, which sets `stirred`. That is no reason to try
+        // again.
         self.cache.partition_mut(tenant).stirred = go_on;
     }
 
-    /// A CACHE request arrives: it is worked when fewer than [`CACHES_MAX`] of its tenant are.
+    /// A CACHE request arrives. It begins when its tenant has fewer than [`CACHES_MAX`] in progress.
     pub(crate) fn cache_arrived(&mut self, tenant: TenantId, request: u32) {
         if self.cache.partition(tenant).caching < CACHES_MAX {
             self.begin_cache(tenant, request);
@@ -493,7 +494,7 @@ impl Server {
         self.put_on_agenda(request);
     }
 
-    /// The CACHE requests of a connection that is gone are over, as far as they were not begun.
+    /// Ends the CACHE requests of a disconnected client that have not begun.
     pub(crate) fn forget_caches(&mut self, tenant: TenantId, conn: ConnId) {
         let mut caches = std::mem::take(&mut self.waiting_of(tenant).caches);
         caches.retain(|&request| {

@@ -1,11 +1,12 @@
 //! Requests and their pieces.
 //!
 //! ```text
-//!   1 MiB at 100 KiB:   |piece ..256K|piece ..512K|piece ..768K|piece ..1124K|
+//!   1 MiB at 100 KiB:   |piece ..256K|piece ..512K|piece ..768K|piece ..1024K|piece ..1124K|
 //! ```
 //!
-//! A piece has 256 KiB at most, and all but the last end at a multiple of that. Its frames are reserved before its
-//! payload is read or its fills begin, all or none: nothing holds frames while it waits for others.
+//! A piece has at most 256 KiB. It ends at a multiple of that, unless it is the last one, ends before a range that the
+//! device zeroes, or was cut to the frames or the reply room that are available. Its frames are reserved, all or none,
+//! before its payload is received or its fills begin: no piece holds frames while it waits for others.
 
 use crate::cache::FrameId;
 use crate::disk::VolumeId;
@@ -13,7 +14,7 @@ use crate::event::ConnId;
 use crate::nbd::{Errno, Kind};
 use crate::units::{BLOCK, Nanos, PIECE};
 
-/// A request that was received and is not yet answered.
+/// A request that was received and is not answered yet.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) conn: ConnId,
@@ -24,28 +25,28 @@ pub(crate) struct Request {
     pub(crate) end: u64,
     /// Where the next piece begins.
     pub(crate) next: u64,
-    /// A part that is not worked in pieces: a range that the device zeroes.
+    /// A part that is not processed in pieces, because the device zeroes it.
     pub(crate) skip: (u64, u64),
-    /// The place of the stream that a read belongs to.
+    /// The index of the stream that a read belongs to.
     pub(crate) stream: Option<usize>,
-    /// Pieces and range operations that are being worked.
+    /// Pieces and range operations in progress.
     pub(crate) active: u32,
-    /// One of those is the range operation of a WRITE_ZEROES.
+    /// One of them is the range operation of a WRITE_ZEROES.
     pub(crate) zeroes_range: bool,
     pub(crate) error: Option<Errno>,
-    /// Answered only when on the medium.
+    /// It is answered only when it is on the medium.
     pub(crate) durable: bool,
-    /// The read's reply must not be split.
+    /// The reply of the read must not be split (DF).
     pub(crate) unsplit: bool,
     /// A part of the reply is already queued.
     pub(crate) begun: bool,
     /// The last chunk of the reply is queued.
     pub(crate) ended: bool,
-    /// Before it is answered, what it did is to be flushed (if it must be durable).
+    /// It must be flushed before it is answered (if it must be durable).
     pub(crate) flush_first: bool,
-    /// Stands on the agenda, or on its connection's list of stalled reads.
+    /// It is on the agenda, or on its connection's list of stalled reads.
     pub(crate) queued: bool,
-    /// It is one of the CACHE requests that its tenant may have worked at once.
+    /// It is one of the CACHE requests that its tenant may have in progress.
     pub(crate) caching: bool,
     pub(crate) arrived: Nanos,
 }
@@ -78,7 +79,7 @@ impl Default for Request {
 }
 
 impl Request {
-    /// The next piece: first byte, past the last. `None` at the end.
+    /// The next piece: start and end (exclusive). `None` at the end.
     pub(crate) fn upcoming(&self) -> Option<(u64, u64)> {
         let start = if self.next == self.skip.0 { self.skip.1.max(self.next) } else { self.next };
         if start >= self.end || self.error.is_some() {
@@ -88,36 +89,36 @@ impl Request {
         Some((start, if stop - start <= PIECE { stop } else { (start / PIECE + 1) * PIECE }))
     }
 
-    /// The next piece, and moves on.
+    /// Takes the next piece.
     pub(crate) fn next_piece(&mut self) -> Option<(u64, u64)> {
         let piece = self.upcoming()?;
         self.next = piece.1;
         Some(piece)
     }
 
-    /// Nothing is being worked and nothing is left to be.
+    /// No part is in progress, and none remains.
     pub(crate) fn is_done(&self) -> bool {
         let next = if self.next == self.skip.0 { self.skip.1.max(self.next) } else { self.next };
-        // A write that failed still has payload to come.
+        // The payload of a failed write must still be received.
         self.active == 0 && (next >= self.end || self.error.is_some() && self.kind != Kind::Write)
     }
 }
 
-/// A part of a request that is worked at once.
+/// A part of a request that is processed at once.
 #[derive(Default, Debug)]
 pub(crate) struct Piece {
     pub(crate) request: u32,
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// One for each block: what is read, or what is to be written.
+    /// One for each block: the content that was read, or that is to be written.
     pub(crate) frames: Vec<FrameId>,
-    /// For the fills of a first and last block that are written in part.
+    /// Spare frames for the fills of a first and a last block that are written in part.
     pub(crate) spares: Vec<FrameId>,
     /// Blocks that are not read or written yet.
     pub(crate) pending: u32,
     /// Blocks that are not on the medium yet.
     pub(crate) persisting: u32,
-    /// When it began to wait for frames.
+    /// When the piece began to wait for frames.
     pub(crate) waiting_since: Nanos,
     /// When its frames began to wait for payload.
     pub(crate) receiving_since: Nanos,
@@ -125,22 +126,20 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The number of its first block.
     pub(crate) fn first_block(&self) -> u64 {
         self.start / BLOCK
     }
 
-    /// How many blocks it touches.
+    /// The number of blocks that it touches.
     pub(crate) fn blocks(&self) -> usize {
         (self.end.div_ceil(BLOCK) - self.first_block()) as usize
     }
 
-    /// How many frames it holds.
     pub(crate) fn frames_held(&self) -> u32 {
         (self.frames.len() + self.spares.len()) as u32
     }
 
-    /// The bytes of its block `i` that it is about, counted inside that block.
+    /// The bytes of block `i` that belong to the piece, relative to the block.
     pub(crate) fn bytes_in(&self, i: usize) -> (u64, u64) {
         let base = (self.first_block() + i as u64) * BLOCK;
         (self.start.max(base) - base, self.end.min(base + BLOCK) - base)
@@ -151,7 +150,7 @@ impl Piece {
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Waiter {
     pub(crate) piece: u32,
-    /// Which of the piece's blocks.
+    /// Index of the block within the piece.
     pub(crate) at: u32,
     pub(crate) next: u32,
 }

@@ -1,52 +1,52 @@
-//! Which reads of a volume are sequential: a small table of streams, several at once, interleaved and out of order.
+//! Detection of sequential reads of a volume: a small table of streams, which may be interleaved and out of order.
 //!
 //! ```text
-//!   reads    0  100  2  1  101  3 ...        an interval is what was read without a gap; a read that touches its end
-//!   table    [0..1) [100..101)               extends it, and takes in what it meets:
+//!   reads    0  100  2  1  101  3 ...        an interval was read without a gap; a read that touches its end
+//!   table    [0..1) [100..101)               extends it, and it merges newer intervals that it meets:
 //!            [0..1) [100..101) [2..3)        2 came early, and is an interval of its own
 //!            [0..3) [100..101)               1 fills the gap
 //!            [0..3) [100..102)  ...          three requests in a row: 0.. is a stream
 //! ```
 //!
-//! So requests that overtake each other (depth above 1, several connections) need no tolerance that random reads could
-//! slip through: only what is really read without a gap counts. Newcomers replace the oldest interval that is no stream
-//! yet, and a stream only ever makes room for another stream: random reads beside it, however many, do not push it out.
+//! So requests that complete out of order (depth above 1, several connections) need no tolerance that random reads
+//! could exploit: only what is really read without a gap counts. A new interval replaces the oldest one that is no
+//! stream yet, and only another stream replaces a stream. So random reads, however many, never replace one.
 //!
-//! Source: Argon (Wachs et al., FAST 2007), section 4, "run count"; the table is ours, Argon has one stream an object.
-//! Downside: each read looks at all 32 ends (some 20 ns). A new stream of which fewer than one read in 16 is its own is
-//! not seen.
+//! Source: Argon (Wachs et al., FAST 2007), section 4, "run count". Argon tracks one stream per object; the table is
+//! ours. Downside: each read compares all 32 ends (about 20 ns). A new stream is not detected if fewer than one read in
+//! 16 is its own.
 
 use crate::event::ConnId;
 use crate::units::{Nanos, SECOND};
 
-/// Intervals that are remembered, streams included.
+/// Intervals in the table, streams included.
 const INTERVALS: usize = 32;
-/// Of those, streams at most: the other half is for newcomers.
+/// Most streams in the table: the other half is for new intervals.
 const STREAMS_MAX: usize = INTERVALS / 2;
-/// Requests in a row that make a stream: two neighbours are chance now and then, three hardly ever are.
+/// Requests in a row that make a stream: two neighbours occur by chance now and then, three hardly ever.
 const PROOF: u32 = 3;
-/// A stream that is not read for this long has ended: longer than a depth-1 reader waits for two rounds of `max_round`
-/// (2 s).
+/// A stream that is not read for this long has ended. A client at depth 1 waits at most two rounds of `max_round` (2
+/// s).
 pub(crate) const IDLE_NS: Nanos = 5 * SECOND;
 
-/// What was read without a gap, and how far ahead of it has been read.
+/// An interval that was read without a gap, and its read-ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     start: u64,
-    /// Requests that it consists of.
+    /// The number of requests in the interval.
     requests: u32,
-    /// When it was last read: on the clock, and as the number of the read.
+    /// When it was last read: the time, and the number of the read.
     seen: Nanos,
     used: u64,
-    /// Who read it last.
+    /// The client that read it last.
     conn: ConnId,
-    /// Names it while it is read ahead of; 0 otherwise.
+    /// Identifies the stream while it has read-ahead; otherwise 0.
     serial: u32,
-    /// Past the last byte that was read ahead. Nothing if that is behind the reader.
+    /// End of the read-ahead. There is none if this is behind the reader.
     pub(crate) ahead: u64,
-    /// Bytes ahead of the reader, as last counted.
+    /// Bytes of read-ahead in front of the reader, as last counted.
     unread: u64,
-    /// A reader that gets past here wants the next window.
+    /// A read beyond this byte triggers the next window.
     pub(crate) marker: u64,
 }
 
@@ -54,66 +54,66 @@ const EMPTY: Stream =
     Stream { start: 0, requests: 0, seen: 0, used: 0, conn: ConnId(0), serial: 0, ahead: 0, unread: 0, marker: 0 };
 
 impl Stream {
-    /// So many reads in a row that it is a stream.
+    /// It has enough reads in a row to be a stream.
     pub(crate) fn is_proven(&self) -> bool {
         self.requests >= PROOF
     }
 
-    /// It is read ahead of.
+    /// It has read-ahead.
     pub(crate) fn is_live(&self) -> bool {
         self.serial != 0
     }
 }
 
-/// A stream that is not read ahead of any more.
+/// The read-ahead of a stream that was halted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Halted {
     pub(crate) serial: u32,
-    /// Bytes that were ahead of its reader, as last counted.
+    /// Bytes in front of the reader, as last counted.
     pub(crate) unread: u64,
 }
 
-/// What a read is.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
-    /// The place of the stream that it belongs to, if it does to one.
+    /// The index of the stream that it belongs to, if any.
     pub(crate) stream: Option<usize>,
-    /// A stream that was read ahead of had to make room.
+    /// A stream with read-ahead that was replaced.
     pub(crate) ended: Option<Halted>,
 }
 
 /// The streams of a volume.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    /// Past the last byte of each interval; apart from the rest because every read looks at all of them.
+    /// The end of each interval. They are stored apart because every read compares all of them.
     ends: [u64; INTERVALS],
     intervals: [Stream; INTERVALS],
-    /// Reads so far.
+    /// Number of reads so far.
     reads: u64,
     serials: u32,
-    /// Streams that are read ahead of.
+    /// Number of streams with read-ahead.
     live: u32,
-    /// None of them has been idle for too long before.
+    /// No stream reaches its idle timeout before this time.
     check_at: Nanos,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        // No volume reaches as far as the end of an empty interval.
+        // No volume reaches the end of an empty interval.
         let (ends, intervals) = ([u64::MAX; INTERVALS], [EMPTY; INTERVALS]);
         Streams { ends, intervals, reads: 0, serials: 0, live: 0, check_at: 0 }
     }
 }
 
 impl Streams {
-    /// `conn` reads `start..end`, which is not empty.
+    /// `conn` reads `start..end`, which must not be empty.
     pub(crate) fn read(&mut self, now: Nanos, conn: ConnId, start: u64, end: u64) -> Seen {
         debug_assert!(start < end);
         self.reads += 1;
         let (at, before, was_proven) = match self.ends.iter().position(|past| (start..=end).contains(past)) {
             Some(at) => {
                 let (before, was_proven) = (self.ends[at], self.intervals[at].is_proven());
-                // What is read again at the very end does not make it longer.
+                // Reading the end of the interval again does not extend it.
                 let requests = &mut self.intervals[at].requests;
                 *requests = requests.saturating_add(u32::from(end > before));
                 (at, before, was_proven)
@@ -133,7 +133,7 @@ impl Streams {
         Seen { stream: proven.then_some(at), ended }
     }
 
-    /// An interval has grown from `before`: it takes in those newcomers that it has met.
+    /// The interval `at` has grown from `before`: it merges the new intervals that it meets.
     fn take_in(&mut self, at: usize, before: u64) {
         loop {
             let past = self.ends[at];
@@ -149,7 +149,7 @@ impl Streams {
         }
     }
 
-    /// There is one more stream. If that is one too many, the one that was read longest ago goes.
+    /// There is one more stream. If that is one too many, the least recently read one is replaced.
     fn make_room(&mut self, at: usize) -> Option<Halted> {
         if self.intervals.iter().filter(|interval| interval.is_proven()).count() <= STREAMS_MAX {
             return None;
@@ -170,17 +170,17 @@ impl Streams {
         (self.intervals[at], self.ends[at]) = (EMPTY, u64::MAX);
     }
 
-    /// The stream at a place.
+    /// The stream with index `at`.
     pub(crate) fn at(&mut self, at: usize) -> &mut Stream {
         &mut self.intervals[at]
     }
 
-    /// What a stream consists of: first byte, past the last.
+    /// Start and end (exclusive) of a stream.
     pub(crate) fn span(&self, at: usize) -> (u64, u64) {
         (self.intervals[at].start, self.ends[at])
     }
 
-    /// The name of a stream that is read ahead of from now on, and whether it was not before.
+    /// A stream gets read-ahead: returns its serial number, and whether it had none before.
     pub(crate) fn go_ahead(&mut self, now: Nanos, at: usize) -> (u32, bool) {
         let fresh = !self.intervals[at].is_live();
         if fresh {
@@ -194,13 +194,13 @@ impl Streams {
         (self.intervals[at].serial, fresh)
     }
 
-    /// The bytes of a stream that are ahead of its reader: when they were last counted, and now.
+    /// Counts the bytes of read-ahead in front of the reader: returns the last count and the new one.
     pub(crate) fn count_unread(&mut self, at: usize) -> (u64, u64) {
         let unread = self.intervals[at].ahead.saturating_sub(self.ends[at]);
         (std::mem::replace(&mut self.intervals[at].unread, unread), unread)
     }
 
-    /// Nothing is read ahead of a stream any more, until it is read again. What was, if something was.
+    /// Stops the read-ahead of a stream until it is read again. Returns the read-ahead, if there was any.
     fn halt(&mut self, at: usize) -> Option<Halted> {
         let stream = &mut self.intervals[at];
         let halted = Halted { serial: stream.serial, unread: stream.unread };
@@ -209,7 +209,7 @@ impl Streams {
         (halted.serial != 0).then_some(halted)
     }
 
-    /// Halts one of the streams that `conn` (or anybody) was the last to read, and that are read ahead of.
+    /// Halts one of the streams with read-ahead that `conn` was the last to read; `None` stands for any connection.
     pub(crate) fn halt_of(&mut self, conn: Option<ConnId>) -> Option<Halted> {
         if self.live == 0 {
             return None;
@@ -218,7 +218,7 @@ impl Streams {
         self.intervals.iter().position(is_it).and_then(|at| self.halt(at))
     }
 
-    /// Halts one of the streams that have not been read for [`IDLE_NS`].
+    /// Halts one of the streams with read-ahead that were not read for [`IDLE_NS`].
     pub(crate) fn halt_idle(&mut self, now: Nanos) -> Option<Halted> {
         if self.live == 0 || now < self.check_at {
             return None;
@@ -233,7 +233,7 @@ impl Streams {
         self.intervals.iter().position(is_it).and_then(|at| self.halt(at))
     }
 
-    /// When to look for idle streams.
+    /// When to look for idle streams; `None` if no stream has read-ahead.
     pub(crate) fn check_at(&self) -> Option<Nanos> {
         (self.live > 0).then_some(self.check_at)
     }
@@ -265,7 +265,7 @@ mod tests {
         let mut streams = Streams::default();
         let places = [1000, 4900, 9100, 13_000].map(|start| read(&mut streams, start, 4200).is_some());
         assert_eq!(places, [false, false, true, true]);
-        // The same one again and again is not.
+        // Reads of the same place are not a stream.
         let mut streams = Streams::default();
         assert!((0..100).all(|_| read(&mut streams, 0, READ).is_none()));
     }
@@ -288,7 +288,7 @@ mod tests {
         let far = |i: u64| (1 << 40) + i * (1 << 30);
         (0..15).for_each(|i| assert!(stream(&mut streams, far(i)).unwrap().is_some()));
         assert_eq!(read(&mut streams, 4 * READ, READ), Some(first));
-        // The one that was read longest ago, which is not the first one, makes room.
+        // The least recently read stream, which is not the first one, is replaced.
         assert!(stream(&mut streams, far(15)).unwrap().is_some());
         assert_eq!(read(&mut streams, far(0) + 3 * READ, READ), None);
         assert_eq!(read(&mut streams, 5 * READ, READ), Some(first));
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!((streams.halt_of(Some(ConnId(1))), streams.halt_of(Some(CONN)).unwrap().serial), (None, again));
     }
 
-    /// What was read, in blocks, by a naive observer who forgets nothing.
+    /// The number of reads around `start..end` without a gap, by a naive model that forgets nothing.
     fn run_around(read: &[(u64, u64)], (start, end): (u64, u64)) -> usize {
         let (mut start, mut end, mut reads) = (start, end, 0);
         loop {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read: what is called a stream consists of three reads without a gap, at least.
+        /// A stream always consists of at least three reads without a gap.
         #[test]
         fn nothing_else_is_called_a_stream(reads in prop::collection::vec((0u64..200, 1u64..4), 1..150)) {
             let mut streams = Streams::default();
@@ -344,8 +344,8 @@ mod tests {
             }
         }
 
-        /// Interleaved streams whose reads overtake each other, with random reads between: each is seen from its third
-        /// read on, and its span is what was read of it without a gap.
+        /// Interleaved streams whose reads overtake each other, with random reads between them: each is detected from
+        /// its third read on, and its span is what was read of it without a gap.
         #[test]
         fn interleaved_streams_are_seen_though_their_reads_overtake_each_other(
             count in 1u64..=12,
@@ -354,7 +354,7 @@ mod tests {
             noise in prop::collection::vec(1u64 << 40..1 << 50, 300),
         ) {
             let mut streams = Streams::default();
-            // Of each stream: the reads on their way, the next one, what has come.
+            // Of each stream: the reads in flight, the next one, and those that have arrived.
             let mut on_their_way = vec![Vec::new(); count as usize];
             let mut next = vec![0u64; count as usize];
             let mut come = vec![Vec::new(); count as usize];
@@ -365,7 +365,7 @@ mod tests {
                         next[of] += 1;
                     }
                     let index = order[(round * count as usize + of) % 300].index(depth);
-                    // The oldest one is overtaken once at most.
+                    // The oldest read is overtaken at most once.
                     let block = on_their_way[of].remove(if round % 2 == 0 { index } else { 0 });
                     come[of].push(block);
                     let base = of as u64 * (1 << 32);

@@ -1,6 +1,8 @@
-//! Writes: payload into private frames, into the cache in one step a block, and, if it must be, on to the medium.
+//! Writes: payload into private frames, then into the cache in one step per block, then on the medium if the write must
+//! be durable.
 //!
-//! WRITE_ZEROES below 1 MiB is the same without payload.
+//! A WRITE_ZEROES that is too short for the device (below 1 MiB, or 64 KiB where a hole is punched), and the ends of a
+//! longer one, are the same without payload.
 
 use crate::cache::{BlockId, FrameId, NONE, Rest};
 use crate::control::TenantId;
@@ -13,24 +15,24 @@ use crate::volume::{Request, Who};
 
 /// Units of work of a block that is written from a payload.
 const WRITE_UNITS: u32 = 2;
-/// The same of one that is zeroed, 4 KiB of memory included.
+/// Units of work of a block that is zeroed, including 4 KiB of memory.
 const ZERO_UNITS: u32 = 4;
-/// Units of work of a piece that takes its frames, evicting what is cold.
+/// Units of work of a piece that takes its frames, including evictions.
 const PIECE_UNITS: u32 = 64;
 
-/// Whether a piece has its frames now.
+/// Whether a piece has its frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reserved {
-    /// It has, or has failed and needs none.
+    /// Yes, or the piece has failed and needs none.
     Yes,
-    /// Its tenant has none to spare.
+    /// The tenant has too few frames.
     No,
-    /// Its volume has as many as it may while the tenant has others.
+    /// The volume has its part of the tenant's frames for payload; other volumes may still get some.
     NotForVolume,
 }
 
 impl Server {
-    /// The next piece of a write: its frames are reserved, then its payload is read.
+    /// The next piece of a write: its frames are reserved, then its payload is received.
     pub(crate) fn next_payload(&mut self, request: u32) {
         let state = &mut self.requests[request];
         let (conn, volume) = (state.conn, state.volume);
@@ -42,7 +44,7 @@ impl Server {
                 self.reserve_or_wait(volume, piece);
             }
             None => {
-                // All payload was read, or what is left of a write that failed is read past.
+                // All payload was received, or the remaining payload of a failed write is discarded.
                 let left = state.end - state.next;
                 state.next = state.end;
                 if left > 0 {
@@ -67,14 +69,14 @@ impl Server {
         self.volume_mut(volume).writes.push_back(piece);
         if self.volume(volume).writes.len() == 1 {
             self.waiting_of(tenant).writes.push_back(volume);
-            // Perhaps only those before it must wait: for their own volume.
+            // The volumes that already wait may be at a bound of their own, so this one is tried too.
             self.cache.partition_mut(tenant).stirred = true;
         }
         self.poke_tenant(tenant);
         self.wake_at(self.now + PATIENCE_NS);
     }
 
-    /// Pieces of a tenant that wait to be written are tried again, a volume after the other. True if one has its
+    /// Tries pieces of a tenant's writes that wait for frames again, one volume after the other. True if one has its
     /// frames.
     pub(crate) fn wake_writes(&mut self, tenant: TenantId) -> bool {
         let (mut any, mut left) = (false, self.waiting_of(tenant).writes.len());
@@ -103,7 +105,7 @@ impl Server {
         any
     }
 
-    /// Takes the frames of a piece that is written, all or none.
+    /// Takes the frames of a piece of a write, all or none.
     fn reserve(&mut self, piece: u32) -> Reserved {
         let request = self.pieces[piece].request;
         let (conn, volume, kind) = {
@@ -123,7 +125,8 @@ impl Server {
             if !stuck && self.conn(conn).open {
                 return Reserved::No;
             }
-            // Nothing will become clean soon: the write fails rather than hang. (Or nobody waits for it any more.)
+            // All dirty blocks have failed, so none becomes clean soon: the write fails instead of hanging. Or its
+            // client has disconnected.
             let why = self.volume(volume).write_error;
             self.pieces[piece].error = Some(why);
             self.requests[request].error = Some(why);
@@ -158,25 +161,25 @@ impl Server {
         Reserved::Yes
     }
 
-    /// How many blocks of a piece its volume may have now, and how many spare frames they take. `None` if it has as
-    /// many as it may.
+    /// How many blocks of a piece its volume may have now, and how many spare frames they take. `None` if the volume
+    /// must wait.
     fn blocks_that_fit(&self, piece: u32) -> Option<(u32, u32)> {
         let state = &self.pieces[piece];
         let blocks = state.blocks() as u32;
         let spares = if self.is_aligned(piece) { 0 } else { 2.min(blocks) };
         let Request { volume, kind, .. } = self.requests[state.request];
-        // Zeroes wait for no client, not even one of their own volume.
+        // WRITE_ZEROES must not wait for stalled clients, not even of its own volume.
         let receiving = if kind == Kind::Write { self.volume(volume).receiving } else { 0 };
         let fit = self.cache.partition(self.tenant_of(volume)).payload_max(receiving, blocks + spares)?;
         if fit == blocks + spares {
             return Some((blocks, spares));
         }
-        // Where a piece is cut it is aligned, so that one spare is enough; but it must be cut then.
+        // The end at which a piece is cut is aligned, so one spare is enough. The piece must then indeed be cut.
         let spares = spares.min(1);
         Some(((fit - spares).min(blocks - 1), spares))
     }
 
-    /// Leaves the first `blocks` of a piece: its request goes on behind them.
+    /// Cuts a piece to its first `blocks`; its request continues behind them.
     fn cut(&mut self, piece: u32, blocks: u32) {
         let state = &mut self.pieces[piece];
         if (blocks as usize) < state.blocks() {
@@ -194,7 +197,7 @@ impl Server {
         (state.start | state.end).is_multiple_of(unit)
     }
 
-    /// A piece cannot be had: its payload, and that of the pieces after it, is read past.
+    /// A piece fails: its payload, and that of the later pieces, is discarded.
     fn refuse_payload(&mut self, piece: u32) {
         let (request, start) = (self.pieces[piece].request, self.pieces[piece].start);
         self.release_piece_frames(piece);
@@ -203,7 +206,7 @@ impl Server {
         let conn = state.conn;
         let left = state.end - start;
         state.next = state.end;
-        // The piece's place among the active ones passes to the discarding.
+        // The discarding takes over the piece's count in `active`.
         self.conn(conn).inbound = Inbound::Discard { request, left };
         self.note_pause(conn);
     }
@@ -233,13 +236,15 @@ impl Server {
         self.note_pause(conn);
     }
 
-    /// Goes on to the next payload, then lets go of the hold that kept the request from finishing meanwhile.
+    /// Continues with the next payload, then releases the count in `active` that kept the request from finishing
+    /// meanwhile.
     fn next_payload_of(&mut self, request: u32) {
         self.next_payload(request);
         self.part_done(request);
     }
 
-    /// The client vanished while a piece of its write was being received: nothing of the piece was ever visible.
+    /// The client disconnected while a piece of its write waited for frames or payload: no other request has seen the
+    /// piece.
     pub(crate) fn forget_payload(&mut self, volume: VolumeId, piece: u32) {
         let tenant = self.tenant_of(volume);
         let waiting = &mut self.volume_mut(volume).writes;
@@ -279,7 +284,8 @@ impl Server {
         }
     }
 
-    /// A piece is complete: it takes effect, block by block, behind whatever each block is waiting for.
+    /// The payload of a piece is complete: the piece takes effect block by block, after the fill that each block may
+    /// wait for.
     pub(crate) fn write_piece(&mut self, piece: u32) {
         let (start, end) = (self.pieces[piece].start, self.pieces[piece].end);
         let volume = self.requests[self.pieces[piece].request].volume;
@@ -288,17 +294,17 @@ impl Server {
         }
     }
 
-    /// A piece that no range operation keeps waiting takes effect.
+    /// A piece that waits for no range operation takes effect.
     pub(crate) fn write_in_order(&mut self, piece: u32) {
         let request = &self.requests[self.pieces[piece].request];
         let volume = request.volume;
         if request.kind == Kind::Zeroes && request.error.is_some() {
-            // The device could not do its part, perhaps not fast enough: then the ends stay too.
+            // The device did not zero its part (with FAST_ZERO it may have refused): the ends are not zeroed either.
             return self.piece_written(piece);
         }
         let blocks = self.pieces[piece].blocks();
         self.work.step(WRITE_UNITS * blocks as u32);
-        // One more than the blocks, so that the piece is not done before the last of them is begun.
+        // One more than the blocks, so that the piece is not done before its last block has begun.
         self.pieces[piece].pending = blocks as u32 + 1;
         for i in 0..blocks {
             self.write_block(piece, i, None);
@@ -307,7 +313,7 @@ impl Server {
         self.poke(volume);
     }
 
-    /// Block `at` of a piece takes effect, or waits for a fill. `filled` says how one just ended.
+    /// Block `at` of a piece takes effect, or waits for a fill. `filled` is the result of a fill that has just ended.
     pub(crate) fn write_block(&mut self, piece: u32, at: usize, filled: Option<bool>) {
         let state = &self.pieces[piece];
         let request = state.request;
@@ -316,7 +322,7 @@ impl Server {
         let (start, end) = state.bytes_in(at);
         let whole = self.cache.volume(volume).whole_blocks;
         let touched = if whole { SectorMask::MAX } else { sectors_touched(start, end) };
-        // Sectors of which only a part is written: the rest of them must be known.
+        // Sectors that are written in part: the rest of them must be valid.
         let needed = touched & !sectors_covered(start, end);
         let base = number * BLOCK;
         let known = self.cache.lookup(volume, number);
@@ -366,7 +372,7 @@ impl Server {
         self.cache.block_mut(id).write_queue = queue;
     }
 
-    /// One thing fewer that a written piece waits for.
+    /// A piece of a write waits for one thing fewer.
     fn block_written(&mut self, piece: u32) {
         self.pieces[piece].pending -= 1;
         if self.pieces[piece].pending > 0 {
@@ -375,8 +381,8 @@ impl Server {
         if self.pieces[piece].persisting == 0 {
             return self.piece_written(piece);
         }
-        // It must be on the medium: write what is not being written already. The hold keeps the piece until all is
-        // begun.
+        // The piece must be on the medium: its blocks are written, unless they are being written already. The
+        // additional count keeps the piece until all writes have begun.
         self.pieces[piece].persisting += 1;
         let volume = self.requests[self.pieces[piece].request].volume;
         let mut being_written = false;
@@ -393,7 +399,7 @@ impl Server {
         self.block_persisted(piece, None);
     }
 
-    /// Serves those who wait for a block to be on the medium: they are done, or a durable write begins.
+    /// Serves the pieces that wait for a block to be on the medium: they are done, or a durable write begins.
     pub(crate) fn persist(&mut self, id: BlockId, good: bool) {
         if self.cache.block(id).writing != 0 || self.cache.block(id).write_queue.is_empty() {
             return;
@@ -430,7 +436,7 @@ impl Server {
         }
     }
 
-    /// A written piece has taken effect, or failed.
+    /// A piece of a write has taken effect, or has failed.
     fn piece_written(&mut self, piece: u32) {
         self.release_piece_frames(piece);
         let (request, error) = (self.pieces[piece].request, self.pieces[piece].error);
@@ -450,7 +456,8 @@ mod tests {
     use crate::rig::{Rig, VOLUME};
     use crate::units::{BLOCK, PIECE};
 
-    /// A tenant with the smallest partition and so many volumes: the first client of each, by number.
+    /// A tenant with the smallest partition and `volumes` volumes, numbered from 0. The first client of volume n is `10
+    /// * n`.
     fn smallest(volumes: u32) -> Rig {
         smallest_with(volumes, |_| {})
     }
@@ -467,7 +474,7 @@ mod tests {
         rig
     }
 
-    /// Of how many bytes of payload `conn` has the frames.
+    /// The bytes of payload that `conn` has frames for.
     fn wanted(rig: &Rig, conn: ConnId) -> u64 {
         match rig.server.receive(conn) {
             Receive::Payload(bytes) => bytes,
@@ -489,7 +496,7 @@ mod tests {
             let half = u64::from(rig.server.cache.partition(TenantId(0)).target) / 2 * BLOCK;
             let stalled: u64 = (50..60).map(|conn| wanted(&rig, ConnId(conn))).sum();
             assert!(stalled > 0 && stalled <= half / 2, "{stalled} bytes");
-            // The next volume stalls too: there is still room in the third one.
+            // A client of the next volume stalls too. The third volume still has room.
             ask(&mut rig, ConnId(10), command::WRITE);
             let second = wanted(&rig, ConnId(10));
             assert!(second > 0 && second <= (half - stalled) / 2, "{second} bytes");
@@ -507,7 +514,7 @@ mod tests {
     #[test]
     fn a_piece_that_lacks_one_of_its_spare_frames_is_cut() {
         let mut rig = smallest(5);
-        // Three frames are left to the last volume, of the four that an unaligned write of two blocks takes.
+        // The last volume can have three frames; an unaligned write of two blocks takes four.
         for (number, len) in [(0, 2 * PIECE), (10, 2 * PIECE), (20, 2 * PIECE), (30, 2 * BLOCK)] {
             rig.ask_as(ConnId(number), number.into(), command::WRITE, 0, 0, len);
         }
@@ -525,7 +532,8 @@ mod tests {
     #[test]
     fn both_ends_of_zeroes_are_written_if_they_wait_for_frames_while_the_device_punches_the_rest() {
         let mut rig = smallest_with(3, |spec| (spec.sparse, spec.can_punch) = (true, true));
-        // Dirt in the first volume, and payload of the others: what is left takes a part of either end.
+        // Dirty data in the first volume, and payload of the others: the remaining frames suffice for a part of each
+        // end.
         rig.write(1, 0, 64 * BLOCK, 48 * BLOCK, 7);
         for conn in [ConnId(10), ConnId(20)] {
             rig.ask_as(conn, u64::from(conn.0), command::WRITE, 0, 0, 2 * PIECE);

@@ -1,8 +1,13 @@
-//! When blocks are written to the device, and what completed device requests set in motion.
+//! When blocks are written to the device, and the completion of device requests.
 //!
-//! Written are: everything that a flush waits for; dirt older than 5 s of its tenant's time (`disk/own.rs`), most of it
-//! somewhat earlier at an even pace (`pace.rs`); the oldest dirt while more than half the partition is dirty, while
-//! pieces wait for frames, or while the partition must shrink.
+//! The oldest dirty blocks of a volume are written while one of these holds:
+//! - a flush waits for dirty data;
+//! - more than half the partition is dirty and not yet being written, or the partition is above its target;
+//! - pieces of the tenant wait for frames, or frames retire because the memory budget shrinks;
+//! - the oldest block is 5 s old by its tenant's clock (`disk/own.rs`);
+//! - the oldest block is 3.75 s old and the pace asks for a batch (`pace.rs`): most blocks are written for this reason.
+//!
+//! Durable writes (`write.rs`) and range operations (`range.rs`) start write-backs of their own.
 
 use crate::cache::{BlockId, Reach, Wanted};
 use crate::control::TenantId;
@@ -13,20 +18,22 @@ use crate::server::Server;
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
 use crate::work::Todo;
 
-/// Write-backs of one volume in flight: enough to keep any device busy, few enough that reads find room in its queue.
+/// Write-backs of one volume in flight: enough to keep any device busy, few enough to leave room for reads in its
+/// queue.
 pub(super) const WRITEBACKS_MAX: u32 = 64;
 
-/// Parts of the age that dirt may have, eighths: nothing is written for its age alone before the first (who overwrites
-/// or trims soon, or writes little, goes to the disk once), and at an even pace it is written at the second on average.
+/// Eighths of the age limit. Before the first, no block is written for its age alone: data that is soon overwritten or
+/// trimmed never reaches the disk, and a tenant that writes little visits it once. The second is the mean age at which
+/// the pace writes the oldest blocks.
 const REST_EIGHTHS: u64 = 6;
 const SPREAD_EIGHTHS: u64 = 7;
 
-/// Units of work of a block that is given to the device, or comes back from it: its lists, its ledger and its frame.
+/// Units of work of a block that is given to the device, or completed by it: its lists, its ledger and its frame.
 const WRITE_UNITS: u32 = 2;
-/// Blocks of a device request whose work is in what the client's request is charged with.
+/// Blocks of a device request whose completion is included in the charge of the client's request.
 const PARTS_INCLUDED: usize = 8;
 
-/// After a failed write-back, the next attempt in the background.
+/// Time from a failed write-back to its retry in the background.
 const RETRY_NS: u64 = SECOND;
 
 impl Server {
@@ -40,7 +47,7 @@ impl Server {
         }
     }
 
-    /// Lets a volume go on: write-back, flushes, range operations, closing.
+    /// Continues the work of a volume: write-back, flushes, range operations, `clear`, streams, closing.
     pub(crate) fn tend(&mut self, volume: VolumeId) {
         if self.find_volume(volume).is_none() {
             return;
@@ -64,11 +71,11 @@ impl Server {
                 break;
             }
             if self.work.is_spent() {
-                // The rest in its tenant's turn.
+                // The rest follows in a later quantum of the tenant.
                 self.poke(volume);
                 break;
             }
-            // What has failed is left alone for a while, unless a flush wants it; what has not goes on.
+            // A failed block is not retried for a while, unless a flush waits. Other blocks are written meanwhile.
             if self.cache.block(id).failing && self.now < self.volume(volume).retry_at && !self.is_flushing(volume) {
                 if postponed >= self.cache.volume(volume).failing {
                     break;
@@ -86,29 +93,29 @@ impl Server {
             let left = left.min(self.config.dirty_age_max_ns.saturating_sub(age_ns));
             let left = self.device.own_time_lasts(self.tenant_of(volume), left);
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
-            // In flight, the completion brings us back here; idle, the clock does.
+            // With all write-backs in flight, a completion continues here; otherwise the timer does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
                 self.wake_at((self.now + left.max(MILLISECOND)).max(retry));
             }
         }
     }
 
-    /// The time by which a volume's dirt ages: `disk/own.rs`.
+    /// The time on the clock by which a volume's dirty data ages: `disk/own.rs`.
     pub(crate) fn own_time(&mut self, volume: VolumeId) -> Nanos {
         self.device.own_time(self.now, self.tenant_of(volume))
     }
 
-    /// Dirt is left alone for its age until then.
+    /// No block is written for its age alone before it is this old.
     fn rest_ns(&self) -> Nanos {
         self.config.dirty_age_max_ns / 8 * REST_EIGHTHS
     }
 
-    /// All dirt that there is, is to be written within this time.
+    /// The pace would write all dirty data within this time.
     fn spread_ns(&self) -> Nanos {
         self.config.dirty_age_max_ns / 8 * SPREAD_EIGHTHS
     }
 
-    /// Whether a flush waits for dirt that nobody has given to the device.
+    /// Whether a flush waits for dirty blocks that are not yet given to the device.
     fn is_flushing(&self, volume: VolumeId) -> bool {
         let ledger = &self.cache.volume(volume).ledger;
         let wanted = self.volume(volume).flushes.wanted_epoch();
@@ -116,7 +123,7 @@ impl Server {
         wanted.is_some_and(|epoch| ledger.unissued(epoch) > 0)
     }
 
-    /// Whether the oldest dirt of a volume is to be written now, at that time of its tenant's.
+    /// Whether the oldest dirty block of a volume is to be written now; `own` is the time on its tenant's clock.
     fn is_due(&self, own: Nanos, volume: VolumeId) -> bool {
         if self.is_flushing(volume) {
             return true;
@@ -134,8 +141,8 @@ impl Server {
             || age_ns >= self.rest_ns() && self.volume(volume).pace.is_due()
     }
 
-    /// Somebody waits for the write-backs of a volume: those that wait for their turn at the device are urgent from now
-    /// on. Each is looked at once, however many flushes come.
+    /// A flush or a durable write waits for the write-backs of a volume: those still queued are promoted. They are
+    /// searched once, however many flushes arrive meanwhile.
     pub(crate) fn hurry_writes(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
@@ -153,7 +160,7 @@ impl Server {
         let age_ms = u64::from(self.cache.age_ms(own, id));
         let (device, now, mut begun, mut all) = (&mut self.device, self.now, 0, Wanted::default());
         let blocks_max = device.request_blocks_max(tenant, Op::Write { durable });
-        // What is being written cannot be evicted: not too much of the partition at once.
+        // Blocks that are being written cannot be evicted, so not too much of the partition is written at once.
         let partition = self.cache.partition(tenant);
         let gap_max = if partition.writing < partition.target / 8 { device.gap_blocks_max() } else { 0 };
         let reach = Reach { blocks_max, gap_max };
@@ -205,7 +212,7 @@ impl Server {
         state.device_requests -= 1;
         let counters = &mut state.counters;
         if !matches!(purpose, Purpose::Prefetch(_)) {
-            // For what is read ahead nobody waits, or not as long.
+            // No client waits for read-ahead, or only for part of it.
             counters.thread_delay_ns += served.thread_ns;
             counters.queue_delay_ns += served.queued_ns;
             counters.slice_delay_ns += served.slice_ns;
@@ -268,7 +275,7 @@ impl Server {
         if distrusted {
             self.cover_redirtied(volume);
         }
-        // Only now, so that what is to be written again goes together again.
+        // Only now, so that blocks that must be written again form one device request again.
         let mut ended = std::mem::take(&mut self.ended);
         for (id, good, given_up) in ended.drain(..) {
             self.persist(id, good);
@@ -280,7 +287,7 @@ impl Server {
         self.ended = ended;
     }
 
-    /// The clock rang: whatever is due is on the agenda.
+    /// The timer has expired: puts all volumes on the agenda, and disconnects stalled clients.
     pub(crate) fn timer_rang(&mut self) {
         if self.timer.is_some_and(|timer| self.now < timer) {
             return;
@@ -317,7 +324,7 @@ mod tests {
 
     const WRITE: Op = Op::Write { durable: false };
 
-    /// Blocks 0 to 63 are in the cache; those are dirty.
+    /// Blocks 0 to 63 are cached, and the blocks `blocks` are dirty.
     fn dirty(blocks: &[u64]) -> Rig {
         let mut rig = Rig::new();
         rig.ask(0, command::READ, 0, 0, 64 * BLOCK);
@@ -328,7 +335,7 @@ mod tests {
         rig
     }
 
-    /// First block and past the last one of each write that the device has.
+    /// First block and end (exclusive) of each write in the device.
     fn writes(rig: &Rig) -> Vec<(u64, u64)> {
         let write = |at: usize| {
             assert_eq!(rig.ops()[at], WRITE);
@@ -339,7 +346,7 @@ mod tests {
 
     #[test]
     fn what_is_clean_between_joins_what_is_dirty_and_nothing_else_is_written() {
-        // 12 ms of switch, 100 MB/s: a sixteenth is 18 blocks.
+        // Switch cost 12 ms, 100 MB/s: 18 blocks pass in a sixteenth of it.
         let mut rig = dirty(&[20, 10, 21, 39, 59]);
         rig.wait(5 * SECOND);
         assert_eq!(writes(&rig), [(10, 40), (59, 60)], "19 clean blocks are too many");
@@ -384,7 +391,7 @@ mod tests {
 
         let mut rig = Rig::new();
         let (mut most, mut oldest) = (0, 0);
-        // A block a hundredth of a second, none beside another, for 20 s.
+        // One block every 10 ms for 20 s, no two of them adjacent.
         for step in 0..2000u64 {
             rig.write(step, 0, step * 37 % 1000 * 2 * BLOCK, BLOCK, 7);
             let before = rig.device.len();

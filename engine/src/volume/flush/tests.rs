@@ -9,13 +9,13 @@ use crate::units::{BLOCK, SECOND};
 const BAD: Result<(), Errno> = Err(Errno::Io);
 const FAILED: Option<u32> = Some(Errno::Io as u32);
 
-/// A block could not be written, and is being written again.
+/// A block could not be written, and its retry is in the device.
 fn retrying() -> Rig {
     let mut rig = Rig::new();
     rig.write(1, 0, 0, BLOCK, 7);
     rig.ask(2, command::FLUSH, 0, 0, 0);
     rig.complete(0, BAD);
-    // The flush fails when the next attempt is over too, or rather what it began with it.
+    // Until the flush is answered, device flushes succeed and writes of the block fail.
     while rig.answer(2).is_none() {
         rig.complete(0, if rig.ops() == [Op::Flush] { Ok(()) } else { BAD });
     }
@@ -33,7 +33,7 @@ const OTHER: ConnId = ConnId(2);
 const WRITE: Op = Op::Write { durable: false };
 const DURABLE: Op = Op::Write { durable: true };
 
-/// A second volume on the same device, of another tenant, with this client; it uses other places of the medium.
+/// A second volume of another tenant on the same device, with the client `OTHER`. It uses other places of the medium.
 fn with_neighbour() -> Rig {
     let mut rig = Rig::new();
     let neighbour = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::rig::VOLUME_BYTES as u64);
@@ -44,7 +44,7 @@ fn with_neighbour() -> Rig {
     rig
 }
 
-/// The neighbour has written a block to the device, which no flush covers yet.
+/// The neighbour has written a block to the device that no flush covers yet.
 fn neighbour_wrote(rig: &mut Rig) {
     rig.write_as(OTHER, 1, 0, 100 * BLOCK, BLOCK, 7);
     let id = rig.server.cache.lookup(VolumeId(1), 100).unwrap();
@@ -58,7 +58,7 @@ fn neighbours_dirt(rig: &Rig) -> u32 {
     rig.server.cache.dirty_blocks(VolumeId(1))
 }
 
-/// What the device does for the neighbour's next flush, which succeeds.
+/// The device requests of the neighbour's next flush, which succeeds.
 fn neighbours_flush(rig: &mut Rig) -> Vec<Op> {
     rig.ask_as(OTHER, 90, command::FLUSH, 0, 0, 0);
     let mut ops = Vec::new();
@@ -78,7 +78,7 @@ fn a_failed_flush_makes_dirty_again_what_other_volumes_wrote() {
     rig.complete(0, BAD);
     assert_eq!((rig.answer(2), neighbours_dirt(&rig)), (FAILED, 1));
     assert_eq!(neighbours_flush(&mut rig), [WRITE, Op::Flush]);
-    // What its own flush covers is safe from then on.
+    // Data that the neighbour's own flush covers is safe from then on.
     rig.ask(3, command::FLUSH, 0, 0, 0);
     rig.complete(0, BAD);
     assert_eq!(neighbours_dirt(&rig), 0);
@@ -121,7 +121,7 @@ fn what_was_evicted_before_another_volumes_flush_failed_is_lost() {
     assert_eq!(neighbours_flush(&mut rig), [Op::Flush]);
 }
 
-/// The second volume was opened while the device may have had unflushed content of a killed process.
+/// The second volume was opened while the device may have held unflushed content of a killed process.
 fn with_unflushed_neighbour() -> Rig {
     let mut rig = Rig::new();
     let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::rig::VOLUME_BYTES as u64);
@@ -170,7 +170,7 @@ fn a_drain_waits_for_a_flush_of_its_own() {
     let mut rig = Rig::with(16, |spec| spec.write_cache = WriteCache::Unsafe);
     rig.command(8, Command::SetWriteCache(VOLUME, WriteCache::Volatile));
     assert_eq!(rig.ops(), [Op::Flush]);
-    // Not covered by the flush in the device, which is for the change of the write cache.
+    // The flush in the device, which is for the change of the write cache, does not cover this write.
     rig.write(1, 0, 0, BLOCK, 7);
     rig.command(9, Command::Drain);
     let at = rig.ops().iter().position(|&op| op == Op::Flush).unwrap();
@@ -265,7 +265,7 @@ fn requests_that_always_meet_failures_of_others_fail_in_the_end() {
 #[test]
 fn clear_keeps_what_is_known_of_other_blocks() {
     let mut rig = retrying();
-    // Another block is on the device, evicted, and covered by no flush.
+    // Another block is on the device, evicted, and not covered by any flush.
     rig.write(3, 0, 100 * BLOCK, BLOCK, 8);
     let id = rig.server.cache.lookup(VOLUME, 100).unwrap();
     rig.server.write_out(id, false);
@@ -289,7 +289,7 @@ fn clear_looks_at_a_large_cache_in_steps_that_its_tenant_pays_for() {
         rig.ask(100 + at, command::READ, 0, at << 20, 1 << 20);
         rig.complete_all();
     }
-    // The block that failed is looked at last.
+    // The failed block is looked at last.
     let id = rig.server.cache.lookup(VOLUME, 0).unwrap();
     rig.server.cache.look_last(VOLUME, id);
     let (cached, mut looks) = (rig.server.cache.cached_blocks(VOLUME), 0);
@@ -330,7 +330,7 @@ fn what_is_below_a_block_given_up_is_lost_if_a_device_flush_fails_meanwhile() {
     rig.complete(1, BAD);
     rig.complete(0, BAD);
     assert!(rig.is_done(9));
-    // Before the failure the device had content that no flush covered, and whose newer version is given up.
+    // Before the failure, the device had content of the block given up that no flush covered.
     rig.write(4, 0, 100 * BLOCK, BLOCK, 8);
     rig.ask(5, command::FLUSH, 0, 0, 0);
     rig.complete_all();
@@ -362,7 +362,7 @@ fn what_is_written_after_clear_is_not_given_up() {
     assert_eq!(rig.answer(4), Some(0));
     assert!(rig.medium[..512].iter().all(|&byte| byte == 9), "the later write");
     assert!(rig.medium[512..8192].iter().all(|&byte| byte == 1), "what was given up");
-    // A failure of the later write is a new one.
+    // A failure of the later write counts as a new one.
     rig.write(5, 0, 0, 512, 10);
     rig.ask(6, command::FLUSH, 0, 0, 0);
     rig.complete(0, BAD);
@@ -409,7 +409,7 @@ fn a_flush_goes_ahead_of_its_owners_reads() {
     for block in [0, 10] {
         rig.write(block, 0, block * BLOCK, BLOCK, 7);
     }
-    // One read is in the device, three wait; one block is being written already, behind them.
+    // One read is in the device and three wait. The write-back of one block is queued behind them.
     for read in 0..4 {
         rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
     }
