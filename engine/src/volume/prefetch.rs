@@ -13,11 +13,11 @@
 //! Read-ahead never waits for frames, and never makes a request wait for them. It takes free or evictable frames, and
 //! only as long as dirty data, payload, replies and read-ahead together hold at most three quarters of the partition.
 //! All streams of a tenant have at most a quarter of the partition ahead of their readers. When a request waits for
-//! frames, read-ahead that is not yet in the device is cancelled. So is that of a stream that ends: another stream takes
-//! its entry, its client disconnects, it is not read for 5 s, or its volume closes.
+//! frames, read-ahead that is not yet in the device is cancelled. So is that of a stream that ends: another stream
+//! takes its entry, its client disconnects, it is not read for 5 s, or its volume closes.
 //!
-//! Source: Argon (Wachs et al., FAST 2007), sections 3 and 4; the marker is that of Linux, mm/readahead.c. Downside: a
-//! stream that stops wastes up to two windows; see `aerogel_volume_prefetch_bytes_total`.
+//! Source: Argon (Wachs et al., FAST 2007), sections 3 and 4; the marker is that of Linux, mm/readahead.c.
+//! Downside: a stream that stops wastes up to two windows; see `aerogel_volume_prefetch_bytes_total`.
 
 use crate::cache::BlockId;
 use crate::disk::{Op, Purpose, Segment, VolumeId};

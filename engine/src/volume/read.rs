@@ -199,8 +199,8 @@ impl Server {
         true
     }
 
-    /// Takes references to cached blocks and holes. Returns how many blocks must be read from the device, and how many
-    /// blocks were or are being read ahead and were not requested before.
+    /// Takes references to cached blocks and holes. Returns how many blocks need a device read that is not in flight
+    /// yet, and how many blocks were or are being read ahead and were not requested before.
     fn find_hits(&mut self, piece: u32, volume: VolumeId) -> (u32, u32) {
         let (mut missing, mut prefetched) = (0, 0);
         for i in 0..self.pieces[piece].blocks() {

@@ -13,8 +13,9 @@
 //! stream yet, and only another stream replaces a stream. So random reads, however many, never replace one.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), section 4, "run count". Argon tracks one stream per object; the table is
-//! ours. Downside: each read compares all 32 ends (about 20 ns). A new stream is not detected if fewer than one read in
-//! 16 is its own.
+//! ours.
+//! Downside: each read compares all 32 ends (about 20 ns). A new stream is not detected if fewer than one read in 16 is
+//! its own.
 
 use crate::event::ConnId;
 use crate::units::{Nanos, SECOND};
