@@ -32,7 +32,7 @@ pub(crate) struct Rig {
     pub(crate) deaf: Vec<ConnId>,
     /// Connections that the server closed, and why.
     pub(crate) closed: Vec<(ConnId, Farewell)>,
-    /// How often [`Action::Retired`] reported that retired memory is free.
+    /// How often `Action::Retired` reported that retired memory is free.
     pub(crate) retired: u32,
     /// Tenants with announced work, oldest first.
     pub(crate) work: VecDeque<TenantId>,
