@@ -26,7 +26,7 @@ use crate::units::Nanos;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u32);
 
-/// What the handshake negotiated.
+/// The result of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
     /// Structured replies.
@@ -46,7 +46,7 @@ pub enum Event<'a> {
         conn: ConnId,
         /// The volume that the client opened. If it is unknown, the connection is closed.
         volume: VolumeId,
-        /// What was negotiated.
+        /// The negotiated session.
         session: Session,
     },
     /// A request header of 28 bytes arrived, after [`Receive::Header`].
@@ -186,7 +186,7 @@ pub enum Farewell {
     Stalled,
 }
 
-/// What the driver reads from a connection next.
+/// The next bytes to read from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Receive {
     /// A request header of 28 bytes.

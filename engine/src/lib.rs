@@ -3,7 +3,7 @@
 //! It does no I/O and has no clock, no threads and no randomness of its own. See [`event`] for the contract, and
 //! `docs/ARCHITECTURE.md` for a reading order.
 
-/// Whether a bug is planted here, see `planted.rs`. Always false in release builds.
+/// Whether a bug is planted here, see `planted.rs`. Always false in builds that ship.
 macro_rules! planted {
     ($bug:ident) => {{
         #[cfg(feature = "planted-bugs")]

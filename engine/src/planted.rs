@@ -133,7 +133,7 @@ bugs! {
     UnknownNameOpensAnother,
     /// A metadata context that was selected for one export is used for another one.
     ContextOfAnotherExport,
-    /// What was negotiated before STARTTLS stays valid after it.
+    /// Options negotiated before STARTTLS stay valid after it.
     AgreedInClearKept,
 }
 

@@ -266,7 +266,7 @@ impl Server {
         [self.timer, self.device.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// What the driver reads from `conn` next.
+    /// The next bytes to read from `conn`.
     pub fn receive(&self, conn: ConnId) -> Receive {
         let Some(Some(connection)) = self.connections.get(conn.0 as usize) else { return Receive::Closed };
         if !connection.open || connection.closing || connection.inbound == Inbound::Stopped {

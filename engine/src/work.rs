@@ -1,4 +1,4 @@
-//! Work in steps: no event takes long, whatever a client requests.
+//! Work in steps: no event takes long, for any request of a client.
 //!
 //! ```text
 //!   event ──► at most one step ──► remaining work: backlog of its tenant ──► Action::Work(tenant)

@@ -88,7 +88,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits that fit into `bytes`, for sizes up to `blocks_max`. The largest curve takes 1 MiB.
+    /// The limits that fit into `bytes`, for sizes up to `blocks_max`. With 1 MiB all limits have their maximum.
     pub fn within(bytes: usize, blocks_max: u64, dirty_age_max_ns: Nanos) -> Limits {
         let left = bytes.saturating_sub(size_of::<Curve>());
         let caches = sizes(blocks_max).count();

@@ -1,4 +1,4 @@
-//! A connection in its transmission phase: what is read from it next, and what waits to be sent.
+//! A connection in its transmission phase: its inbound state, and its queue of outgoing bytes.
 
 use std::collections::VecDeque;
 
@@ -31,11 +31,11 @@ impl Out {
     }
 }
 
-/// What is read from a connection next.
+/// The next bytes to read from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inbound {
     Header,
-    /// A piece of a write waits for frames, or for other pieces that wait for frames.
+    /// A piece of a write waits for frames, or behind other pieces that do.
     Reserving {
         piece: u32,
     },

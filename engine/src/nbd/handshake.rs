@@ -83,7 +83,7 @@ pub enum Outcome {
     Transmission {
         /// Index into the exports of the same call.
         export: usize,
-        /// What was negotiated.
+        /// The negotiated session.
         session: Session,
     },
     /// Ended: send the outgoing bytes, then close.

@@ -622,7 +622,7 @@ mod tests {
     #[test]
     fn who_reads_nothing_while_others_wait_is_disconnected() {
         let mut rig = with_deaf(1, PIECE);
-        // The replies of the stalled reader occupy the other half of the partition.
+        // The stalled reader occupies all of the half that replies may use.
         rig.ask(1, command::READ, 0, 4 << 20, PIECE);
         rig.wait(PATIENCE_NS - 1);
         assert_eq!((rig.answer(1), &rig.closed[..]), (None, &[][..]));

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! More dirty data absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on which
-//! blocks are written, and when: standalone, a tenant makes in five seconds the requests that take it a minute beside
-//! seven others, longer than dirty data may wait. A curve of single blocks shows neither. Only the ratios of the three
-//! pools are used, so errors that are common to all of them cancel.
+//! blocks are written, and when: standalone, a tenant makes in five seconds the requests that take it a minute under
+//! contention with seven others, longer than dirty data may wait. A curve of single blocks shows neither. Only the
+//! ratios of the three pools are used, so errors that are common to all of them cancel.
 //!
 //! Regions of 256 blocks, the longest write, are sampled by their number, so that neighbours are seen together. All
 //! regions are sampled while the table has room for them, else a part, as in SHARDS (Waldspurger et al., FAST 2015).
@@ -101,7 +101,7 @@ struct Pool {
     dirty: u32,
     oldest: u32,
     newest: u32,
-    /// What was written: the number of runs, and of blocks.
+    /// Runs and blocks that were written.
     written: Written,
     /// Blocks that became dirty, and so will be written. Until a pool is full, which takes a large one minutes, fewer
     /// blocks are written than become dirty.
@@ -205,7 +205,7 @@ impl Dirt {
         }
     }
 
-    /// Reduces the weight of what was written so far.
+    /// Reduces the weight of all writes so far.
     pub(super) fn fade(&mut self, factor: f64) {
         for pool in &mut self.pools {
             pool.written.fade(factor);

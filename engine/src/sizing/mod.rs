@@ -3,10 +3,10 @@
 //! ```text
 //!   curve ─────► misses by size ─┐
 //!   device ────► time of a miss ─┴► load: R_cache by size ─┐
-//!   policy ───► loss, weight ───► R_time by round ────┴► split: shortest round with R_time x R_cache >= R for all,
+//!   policy ────► loss, weight ───► R_time by round ────────┴► split: shortest round, R_time x R_cache >= R for all,
 //!                                                             within the memory
-//!   trial: is the curve settled?                             │
-//!                                                            ▼
+//!   trial: is the curve settled?                                │
+//!                                                               ▼
 //!   review, once a second: decisions, partitions, and the efficiency target of each tenant's slices
 //! ```
 //!

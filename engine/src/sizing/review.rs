@@ -35,7 +35,7 @@ const DIRT_BYTES_MAX: u64 = 128 << 10;
 /// Factor of the weight of earlier writes per review: half after 30 s.
 const DIRT_FADES: f64 = 0.977;
 
-/// What sizing knows of the tenants.
+/// The sizing state of all tenants.
 #[derive(Default, Debug)]
 pub(crate) struct Book {
     tenants: Vec<Option<OfTenant>>,

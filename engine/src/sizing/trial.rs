@@ -49,7 +49,7 @@ impl Trial {
         self.begun
     }
 
-    /// Whether the server decides now, with what is known.
+    /// Whether the trial is over: the curve is settled, or the time limit has passed.
     pub(super) fn is_over(&self, now: Nanos, limit_ns: Nanos) -> bool {
         self.settled || self.begun.is_some_and(|begun| now >= begun + limit_ns)
     }

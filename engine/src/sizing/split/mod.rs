@@ -21,8 +21,8 @@ use crate::units::Nanos;
 const ROUNDS: usize = 65;
 /// 2 to the power of -1/8.
 const NEXT_ROUND: f64 = 0.917_004_043_204_671_2;
-/// The cache may always lose this fraction of what R may lose: less loss lies in the long tail of a curve, where much
-/// cache gains little.
+/// The least loss that is demanded of a cache, as a fraction of the loss that R permits. A smaller loss would reach
+/// into the long tail of a curve, where much cache gains little.
 const CACHE_LOSS_LEAST: f64 = 1.0 / 8.0;
 /// A tenant that was refused before is admitted only if all needs fit into this fraction of the memory, so that
 /// decisions are stable.
