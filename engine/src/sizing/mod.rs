@@ -123,7 +123,7 @@ pub struct PlanRequest {
     pub like: Option<TenantId>,
 }
 
-/// The present decision for a [`PlanRequest`].
+/// The present decision for a `PlanRequest`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Plan {
     /// The decision, its partition and its R. To create a tenant that was planned `like` another one, use
