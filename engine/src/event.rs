@@ -6,7 +6,7 @@
 //!   handle(now, event)        ───────────►   decides
 //!   poll_action() until None  ◄───────────   Copy/Zero: at once, in order, before the next event
 //!                                            Submit/Send/Receive/Close: may be batched until the end of the pass
-//!   handed_over(at, given)    ───────────►   replies are passed to the sockets as far as given (default: at once)
+//!   handed_over(at, given)    ───────────►   replies are in the sockets as far as given (optional; default: at once)
 //!   poll_timeout()            ◄───────────   send Event::Timer at this time
 //!   take_spent() until None   ◄───────────   work of the event beyond request headers and payload bytes, by tenant
 //! ```
