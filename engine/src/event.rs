@@ -1,4 +1,4 @@
-//! The contract of a disk machine: what goes in, what is polled, in which order.
+//! The contract of the engine of one disk: which events go in, what is polled, in which order.
 //!
 //! ```text
 //!   driver                                   Server
@@ -6,14 +6,14 @@
 //!   handle(now, event)        ───────────►   decides
 //!   poll_action() until None  ◄───────────   Copy/Zero: at once, in order, before the next event
 //!                                            Submit/Send/Receive/Close: may be batched until the end of the pass
-//!   handed_over(at, given)    ───────────►   what was answered has left, as far as given (optional; default: at once)
-//!   poll_timeout()            ◄───────────   wake me then with Event::Timer
-//!   take_spent() until None   ◄───────────   cost of the event beyond a request and its bytes, by tenant
+//!   handed_over(at, given)    ───────────►   replies are in the sockets as far as given (optional; default: at once)
+//!   poll_timeout()            ◄───────────   send Event::Timer at this time
+//!   take_spent() until None   ◄───────────   work of the event beyond request headers and payload bytes, by tenant
 //! ```
 //!
-//! Data never passes through: the driver asks [`Server::receive`](crate::Server::receive) what a connection wants next,
-//! puts the bytes there, and says so with an event. Frames named by a `Submit`ted request or by unsent replies are not
-//! touched until `IoDone` or `Sent`.
+//! No data passes through these calls: the driver asks [`Server::receive`](crate::Server::receive) what a connection
+//! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
+//! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
 use crate::cache::FrameId;
 use crate::control::{Command, Report, Sizing, TenantId};
@@ -22,11 +22,11 @@ use crate::nbd::Errno;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::units::Nanos;
 
-/// A connection: the driver's slot number. Free again after [`Action::Gone`].
+/// A connection: the driver's slot number. The slot may be used again after [`Action::Gone`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u32);
 
-/// What the handshake agreed on.
+/// The result of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Session {
     /// Structured replies.
@@ -37,84 +37,84 @@ pub struct Session {
     pub read_only: bool,
 }
 
-/// Everything that can happen to a disk machine.
+/// An input of the engine.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A client finished its handshake.
     Attach {
-        /// A free slot.
+        /// An unused slot.
         conn: ConnId,
-        /// What it opened. An unknown volume closes the connection.
+        /// The volume that the client opened. If it is unknown, the connection is closed.
         volume: VolumeId,
-        /// What was agreed on.
+        /// The negotiated session.
         session: Session,
     },
-    /// 28 bytes arrived where [`Receive::Header`] was wanted.
+    /// A request header of 28 bytes arrived, after [`Receive::Header`].
     Header {
-        /// From whom.
+        /// The connection.
         conn: ConnId,
-        /// When they could have been read if the driver had had nothing else to do, at most now: the request has waited
-        /// for the thread since.
+        /// When the driver could have read the header if it had been idle, at most now. Since then the request has
+        /// waited for the thread.
         since: Nanos,
-        /// The bytes.
+        /// The 28 bytes.
         header: &'a [u8; REQUEST_BYTES],
     },
-    /// `bytes` were put into the first of the segments of [`Receive::Payload`], in order.
+    /// `bytes` of payload were stored, in order, from the first of the segments of [`Receive::Payload`] on.
     Payload {
-        /// From whom.
+        /// The connection.
         conn: ConnId,
-        /// How many, at most what was wanted.
+        /// The number of bytes, at most the requested number.
         bytes: u64,
     },
-    /// `bytes` were read and thrown away where [`Receive::Discard`] was wanted.
+    /// `bytes` were read and discarded, after [`Receive::Discard`].
     Discarded {
-        /// From whom.
+        /// The connection.
         conn: ConnId,
-        /// How many, at most what was wanted.
+        /// The number of bytes, at most the requested number.
         bytes: u64,
     },
     /// The first `bytes` of the outgoing bytes were sent; their frames may be reused.
     Sent {
-        /// To whom.
+        /// The connection.
         conn: ConnId,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// The connection is gone, and nothing of it is in flight in the kernel any more.
+    /// The client disconnected, or the driver closed the connection. The kernel does no more I/O for it.
     Closed {
-        /// Which.
+        /// The connection.
         conn: ConnId,
     },
-    /// A device request is complete: all of it, or with an error none that may be relied on.
+    /// A device request completed: as a whole, or with an error, and then none of it may be relied on.
     IoDone {
-        /// Which.
+        /// The request.
         io: IoId,
-        /// When the device was done with it, at most now: what passed since is the thread's delay, not the device's.
+        /// When the device completed it, at most now. The time since then is a delay of the thread, not of the device.
         since: Nanos,
-        /// How it went.
+        /// Success, or the error.
         result: Result<(), Errno>,
     },
-    /// Control asks for something.
+    /// A command of the control plane.
     Control {
         /// Returned with the report.
         token: u64,
-        /// What.
+        /// The command.
         command: Command,
     },
-    /// A tenant whose work was announced with [`Action::Work`] has its turn: a step of it is done, and the rest is
-    /// announced again.
+    /// The driver serves the backlog of a tenant for which it received [`Action::Work`]: the engine does one step and
+    /// announces any remaining work again.
     Work {
-        /// Whose.
+        /// The tenant.
         tenant: TenantId,
     },
-    /// The time of `poll_timeout` has come (being early or late is harmless).
+    /// The time of `poll_timeout` has come. It is harmless if the event is early or late.
     Timer,
 }
 
-/// Everything that a disk machine asks its driver to do.
+/// A request of the engine to its driver.
 #[derive(Debug)]
 pub enum Action {
-    /// Copy `len` bytes at `start` from one frame to the same place of another. Before the next event, in order.
+    /// Copy `len` bytes at `start` of one frame to the same offset of another: before the next event, in order.
     Copy {
         /// Source.
         from: FrameId,
@@ -125,38 +125,38 @@ pub enum Action {
         /// Bytes.
         len: u16,
     },
-    /// Zero `len` bytes at `start`. Before the next event, in order.
+    /// Zero `len` bytes at `start`: before the next event, in order.
     Zero {
-        /// Which frame.
+        /// The frame.
         frame: FrameId,
         /// First byte.
         start: u16,
         /// Bytes.
         len: u16,
     },
-    /// Give [`Server::io`](crate::Server::io) to the device.
+    /// Give the request [`Server::io`](crate::Server::io) to the device.
     Submit(IoId),
-    /// [`Server::receive`](crate::Server::receive) is no longer [`Receive::Pause`].
+    /// [`Server::receive`](crate::Server::receive) no longer returns [`Receive::Pause`].
     Receive(ConnId),
     /// [`Server::outgoing`](crate::Server::outgoing) is no longer empty.
     Send(ConnId),
-    /// Send what is outgoing, then close and report [`Event::Closed`].
+    /// Send the outgoing bytes, then close the connection and report [`Event::Closed`].
     Close(ConnId, Farewell),
-    /// Nothing refers to this connection any more: the slot may be used again.
+    /// The engine has no reference to this connection any more: the slot may be used again.
     Gone(ConnId),
-    /// The last frame above the limit is free: its memory may be given back, see
-    /// [`Server::is_retired`](crate::Server::is_retired). After a `SetBudget` that was answered with [`Report::Held`];
-    /// otherwise its answer says the same.
+    /// The last frame above the limit is free: the driver may give its memory back, see
+    /// [`Server::is_retired`](crate::Server::is_retired). Sent only after a `SetBudget` that was answered with
+    /// [`Report::Held`]; `Done` as the answer says the same.
     Retired,
-    /// Something else was decided for a tenant than before.
+    /// The sizing decision for a tenant has changed.
     Decided {
-        /// Whom it concerns.
+        /// The tenant.
         tenant: TenantId,
-        /// What was decided, and why.
+        /// The decision with its numbers.
         sizing: Box<Sizing>,
     },
-    /// A tenant has work that needs nothing but the processor, and more than one event should take: give
-    /// [`Event::Work`] once for it, when it is the tenant's turn.
+    /// A tenant has work that needs only CPU time, and more of it than one event may take. The driver sends
+    /// [`Event::Work`] once, when its scheduling selects the tenant.
     Work(TenantId),
     /// The answer to a command.
     Report {
@@ -170,43 +170,45 @@ pub enum Action {
 /// Why a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Farewell {
-    /// Its client wanted it, or its volume is being closed, or is not there.
+    /// The client asked for it, or its volume is being closed or does not exist.
     Over,
-    /// What it sent is no request.
+    /// Protocol error: the client sent bytes that are no request.
     Garbage,
-    /// A read failed after a first part of its reply, which has no room to say so, was sent.
+    /// A read failed after the first part of its simple reply was sent; the reply cannot carry an error any more.
     Torn,
-    /// Its client may not use the volume any more, or not in this way.
+    /// The client's access to the volume, or its write access, was revoked.
     Revoked,
-    /// It has not read its replies, while others waited for the memory that they take.
+    /// Stalled reader: the client did not receive its replies while other clients waited for the frames that they
+    /// occupy.
     Deaf,
-    /// It has not sent the payload of a write, while others waited for the memory that is reserved for it.
+    /// Stalled writer: the client did not send the payload of a write while other clients waited for the frames that
+    /// are reserved for it.
     Stalled,
 }
 
-/// What a connection wants to read next.
+/// The next bytes to read from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Receive {
     /// A request header of 28 bytes.
     Header,
-    /// This many bytes, into [`Server::payload`](crate::Server::payload)'s segments.
+    /// This many bytes, into the segments of [`Server::payload`](crate::Server::payload).
     Payload(u64),
-    /// This many bytes, to be thrown away.
+    /// This many bytes, which are discarded.
     Discard(u64),
-    /// Nothing for now: do not read from this socket until [`Action::Receive`].
+    /// Nothing for now: the driver does not read from this socket until [`Action::Receive`].
     Pause,
-    /// Nothing ever again.
+    /// Nothing any more.
     Closed,
 }
 
-/// A part of what goes out on a connection.
+/// A part of the outgoing bytes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outgoing<'a> {
-    /// Header bytes, owned by the engine until sent.
+    /// Bytes of a reply header. The engine owns them until they are sent.
     Bytes(&'a [u8]),
     /// Bytes of a frame.
     Frame {
-        /// Which.
+        /// The frame.
         frame: FrameId,
         /// First byte.
         start: u16,
@@ -216,7 +218,7 @@ pub enum Outgoing<'a> {
 }
 
 impl Outgoing<'_> {
-    /// How many bytes that is.
+    /// The number of bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Outgoing::Bytes(bytes) => bytes.len() as u64,

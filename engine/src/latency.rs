@@ -1,56 +1,56 @@
-//! How long the requests of a tenant take: percentiles within 3 %, of late and since the beginning, in fixed memory.
+//! Latencies of a tenant's requests: percentiles within 3 %, recent and total, in a fixed amount of memory.
 //!
 //! ```text
-//!   latency, in units of 64 ns:   0 1 2 … 31 | 32 34 … 62 | 64 68 … 124 | …      16 buckets an octave, up to 137 s
-//!   time:      | past, folded together |  slot  |  slot  | slot of now |         5 s each: the latest 10 to 15 s
+//!   latency, in units of 64 ns:   0 1 2 … 31 | 32 34 … 62 | 64 68 … 124 | …      16 buckets per octave, up to 137 s
+//!   time:      | older, summed up     |  slot  |  slot  | current slot |       5 s per slot: the last 10 to 15 s
 //! ```
 //!
-//! A bucket is at most a sixteenth as wide as where it begins, and stands for its middle: log-linear, as HdrHistogram
-//! (G. Tene). The longest latency is kept exactly. Counting one is an addition at a place that its leading bits say.
-//! The downside of slots: what is "of late" is between two and three of them.
+//! A bucket is at most 1/16 as wide as its lower bound, and stands for its midpoint: log-linear buckets as in
+//! HdrHistogram (G. Tene). The maximum is exact. Recording a latency increments one counter, whose index follows from
+//! the leading bits of the latency. Downside of the slots: the recent window varies between two and three slots.
 
 use crate::units::{Nanos, SECOND};
 
-/// A unit is 64 ns: nothing over a socket is known better.
+/// A unit is 64 ns: no latency over a socket is known more accurately.
 const UNIT_SHIFT: u32 = 6;
-/// Buckets of an octave. The middle of one is at most 1/32 from what it stands for.
+/// Buckets per octave. The midpoint of a bucket differs by at most 1/32 from the latencies in it.
 const PARTS: usize = 16;
-/// The last of 137 s; longer ones are counted there. A client has given up long before.
+/// Up to 137 s; the last bucket also counts longer latencies. Clients time out long before.
 const BUCKETS: usize = 28 * PARTS;
-/// The slots of the latest latencies, and how long each is: people who look want the last ten seconds.
+/// The slots of the recent window, and the length of each: operators look at the last ten seconds.
 const SLOTS: usize = 3;
 const SLOT_NS: Nanos = 5 * SECOND;
 
 fn bucket(latency_ns: Nanos) -> usize {
     let units = latency_ns >> UNIT_SHIFT;
-    // Up to two octaves of buckets they are single units.
+    // In the first two octaves each unit has its own bucket.
     let shift = (units | PARTS as u64).ilog2() - PARTS.ilog2();
     (shift as usize * PARTS + (units >> shift) as usize).min(BUCKETS - 1)
 }
 
-/// The middle of a bucket.
+/// The midpoint of a bucket.
 fn middle_ns(bucket: usize) -> Nanos {
     let shift = (bucket / PARTS).saturating_sub(1);
     let from = (bucket - shift * PARTS) as u64;
     ((2 * from + 1) << shift << UNIT_SHIFT) / 2
 }
 
-/// Latencies in short. Without any, all is 0.
+/// A summary of latencies. All fields are 0 if there were none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Percentiles {
-    /// How many there were.
+    /// The number of latencies.
     pub count: u64,
-    /// Half of them were shorter.
+    /// Median.
     pub p50_ns: Nanos,
-    /// 99 of 100 were.
+    /// 99th percentile.
     pub p99_ns: Nanos,
-    /// 999 of 1000 were.
+    /// 99.9th percentile.
     pub p999_ns: Nanos,
-    /// The longest.
+    /// The maximum.
     pub max_ns: Nanos,
 }
 
-/// Latencies of the requests of a tenant in short.
+/// A summary of the latencies of a tenant's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByOp {
     /// Reads.
@@ -61,18 +61,18 @@ pub struct ByOp {
     pub both: Percentiles,
 }
 
-/// Latencies of the requests of a tenant in short: of late, and since it is there.
+/// A summary of the latencies of a tenant's requests: recent, and since the tenant was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Latencies {
-    /// What "of late" is: 10 to 15 s, if the tenant is there so long.
+    /// Length of the recent window: 10 to 15 s, or the age of the tenant if that is less.
     pub window_ns: Nanos,
-    /// Of late.
+    /// In the recent window.
     pub recent: ByOp,
-    /// Since it is there.
+    /// Since the tenant was created.
     pub total: ByOp,
 }
 
-/// Counts by bucket, to be put together.
+/// Counts by bucket, for sums.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     counts: [u64; BUCKETS],
@@ -96,7 +96,7 @@ impl Counts {
     fn percentiles(&self) -> Percentiles {
         let count: u64 = self.counts.iter().sum();
         let (mut at, mut below) = (0, self.counts[0]);
-        // Asked for in ascending order: one walk over the buckets.
+        // The quantiles are computed in ascending order, so one pass over the buckets is enough.
         let mut quantile = |permille: u64| {
             let wanted = (u128::from(count) * u128::from(permille)).div_ceil(1000) as u64;
             while below < wanted {
@@ -123,7 +123,7 @@ impl Slot {
 /// Counts latencies of one kind.
 #[derive(Debug)]
 struct Recorder {
-    /// What is older than the slots.
+    /// The sum of all slots that have expired.
     past: Counts,
     slots: [Slot; SLOTS],
 }
@@ -144,34 +144,31 @@ pub(crate) struct Recorders {
     read: Recorder,
     write: Recorder,
     begun: Nanos,
-    /// The number of the slot of now; its place is what is left of it divided by [`SLOTS`].
+    /// The number of the current slot; its index is this number modulo [`SLOTS`].
     slot: u64,
 }
 
 impl Recorders {
-    /// None so far.
     pub(crate) fn new(now: Nanos) -> Box<Recorders> {
         Box::new(Recorders { read: Recorder::NEW, write: Recorder::NEW, begun: now, slot: now / SLOT_NS })
     }
 
-    /// A read was answered after `latency_ns`.
     pub(crate) fn read(&mut self, now: Nanos, latency_ns: Nanos) {
         self.turn(now);
         let slot = (self.slot % SLOTS as u64) as usize;
         count(&mut self.read.slots[slot], latency_ns);
     }
 
-    /// A write was.
     pub(crate) fn write(&mut self, now: Nanos, latency_ns: Nanos) {
         self.turn(now);
         let slot = (self.slot % SLOTS as u64) as usize;
         count(&mut self.write.slots[slot], latency_ns);
     }
 
-    /// The slots follow the time: the oldest ones are folded into the past.
+    /// Advances to the current slot. Each expired slot is added to the past.
     fn turn(&mut self, now: Nanos) {
         let now = now / SLOT_NS;
-        // After a long rest, each slot once.
+        // After a long idle time each slot expires once.
         self.slot = self.slot.max(now.saturating_sub(SLOTS as u64));
         while self.slot < now {
             self.slot += 1;
@@ -183,7 +180,7 @@ impl Recorders {
         }
     }
 
-    /// All of it in short.
+    /// A summary of all latencies.
     pub(crate) fn summary(&mut self, now: Nanos) -> Latencies {
         self.turn(now);
         let by_op = |read: Counts, write: Counts| ByOp {
@@ -230,7 +227,7 @@ mod tests {
     #[test]
     fn percentiles_are_those_of_a_sorted_list() {
         let mut recorders = Recorders::new(0);
-        // From microseconds to seconds, as even on a logarithmic scale as a multiplication makes it.
+        // From microseconds to seconds, spread about evenly on a logarithmic scale.
         let mut all: Vec<Nanos> = (0..10_000u64).map(|i| 1500 << (i * 7919 % 21) | (i * 104_729 % 1024)).collect();
         all.iter().for_each(|&latency| recorders.read(7, latency));
         all.sort_unstable();

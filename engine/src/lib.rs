@@ -1,9 +1,9 @@
-//! Aerogel's decisions: the whole server of one disk as a deterministic state machine.
+//! Aerogel's engine: the whole server of one disk as a deterministic state machine.
 //!
-//! No I/O, no clock, no threads, no randomness of its own: see [`event`] for the contract, `docs/ARCHITECTURE.md` for a
-//! reading order.
+//! It does no I/O and has no clock, no threads and no randomness of its own. See [`event`] for the contract, and
+//! `docs/ARCHITECTURE.md` for a reading order.
 
-/// Whether a bug is planted here: see `planted.rs`. Always false in what ships.
+/// Whether a bug is planted here, see `planted.rs`. Always false in builds that ship.
 macro_rules! planted {
     ($bug:ident) => {{
         #[cfg(feature = "planted-bugs")]

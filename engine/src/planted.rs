@@ -1,18 +1,19 @@
-//! Planted bugs: each is a mistake that a block server could really make, compiled in only with the feature
-//! `planted-bugs` and active only where a test plants it. They prove that the checkers of `sim` see.
+//! Planted bugs: each is a plausible mistake of a block server. They are compiled in only with the feature
+//! `planted-bugs`, and a bug is active only in a test that plants it. They prove that the checkers of `sim` detect such
+//! mistakes.
 //!
-//! One feature and a choice at run time, rather than a feature each: one build shows all of them.
+//! One feature and a choice at run time, rather than one feature per bug: a single build can test all of them.
 
 use std::cell::Cell;
 
 macro_rules! bugs {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// What can be planted.
+        /// The bugs that can be planted.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Bug { $($(#[$doc])* $name),+ }
 
         impl Bug {
-            /// All of them.
+            /// All bugs.
             pub const ALL: &[Bug] = &[$(Bug::$name),+];
 
             /// Its name, as `--bug` takes it.
@@ -24,115 +25,115 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// A flush is answered without waiting for dirty blocks.
+    /// A flush is answered before the dirty blocks are written.
     FlushDoesNotWait,
     /// A flush waits for write-back but does not flush the device.
     FlushSkipsDevice,
-    /// A write to a block that is being filled overtakes those that wait for it.
+    /// A write to a block that is being filled overtakes the writes that wait for that block.
     OverlappingWritesReordered,
-    /// Eviction takes dirty blocks too.
+    /// Eviction also takes dirty blocks.
     DirtyBlockLostOnEviction,
-    /// The last sector that a write touches is not marked.
+    /// The last sector of a write is not marked dirty.
     SectorMaskWrong,
-    /// A failed device write is taken for a good one.
+    /// A failed device write counts as successful.
     ErrorAcknowledged,
-    /// A write goes into the frame that is there, even while it is being sent or written.
+    /// A write goes into the block's present frame even while that frame is being sent or written.
     FrameChangedWhileWritten,
-    /// Frames of a reply are freed when it is queued, not when it was sent.
+    /// Frames of a reply are freed when the reply is queued, not when it was sent.
     FrameFreedWhileSent,
     /// FUA is acknowledged after an ordinary write.
     FuaNotDurable,
-    /// What a fill read replaces sectors that were written meanwhile.
+    /// Data that a fill read from the device replaces sectors that were written meanwhile.
     FillOverwritesDirty,
-    /// After a failed device flush the next one succeeds without rewriting anything.
+    /// After a failed device flush the next one succeeds, without rewriting anything.
     FailedFlushForgotten,
-    /// A failed device flush concerns only the volume whose flush it was.
+    /// A failed device flush affects only the volume that flushed.
     FailedFlushConcernsOneVolume,
-    /// A failed durable write is not taken for a failed flush of the device.
+    /// A failed durable write does not count as a failed flush of the device.
     FailedDurableWriteIgnored,
-    /// A flush that was in the device when another volume's failed counts when it succeeds.
+    /// A flush that was in the device when another volume's flush failed is trusted when it succeeds.
     InFlightFlushTrusted,
-    /// A write that was in the device when a flush failed counts when it succeeds.
+    /// A write that was in the device when a flush failed is trusted when it succeeds.
     InFlightWriteTrusted,
-    /// What a killed process wrote and nobody flushed counts as flushed when its successor opens the volume.
+    /// Unflushed data that a killed process wrote counts as flushed when its successor opens the volume.
     OpenedAsFlushed,
-    /// `clear` does not remember that what it gives up has an older content which no flush covers.
+    /// `clear` does not remember that a block that it gives up has older content that no flush covers.
     ClearForgetsEvictions,
-    /// A volume's write cache is changed without the flush that brings what is there to the new promise.
+    /// A volume's write cache mode changes without the flush that makes acknowledged data keep the new mode's promise.
     WriteCacheChangedUnflushed,
-    /// Who waited behind a range goes on though it overlaps another one.
+    /// A request that waited for an overlapping one continues although it also overlaps another one.
     OrderWaitsOnce,
     /// A server's successor opens volumes while requests of its predecessor can still reach the device.
     SuccessorDoesNotWait,
-    /// TRIM drops dirty blocks that a flush is waiting for.
+    /// TRIM drops dirty blocks that a flush waits for.
     TrimDropsFlushing,
-    /// A zeroed range does not wait for device requests that overlap it.
+    /// Zeroing a range does not wait for device requests that overlap it.
     ZeroRangeIgnoresInFlight,
-    /// What is read ahead does not wait for ranges being zeroed.
+    /// Prefetching does not wait for ranges that are being zeroed.
     PrefetchOvertakesRange,
-    /// A write does not end the hole that it fills.
+    /// A write into a hole does not remove the hole.
     HoleNotForgotten,
-    /// A write enters the partition when its payload has only begun to arrive.
+    /// A write takes effect when only the beginning of its payload has arrived.
     PartialPayloadVisible,
     /// A reply carries the cookie of the connection's previous request.
     ReplyCookieMixedUp,
-    /// Frames reserved for a payload are forgotten when its client vanishes.
+    /// Frames that are reserved for a payload are leaked when the client disconnects.
     FrameLeakedOnVanish,
-    /// A flush waits until nothing is dirty, rather than for what was dirty when it came.
+    /// A flush waits until nothing is dirty, not only for the data that was dirty when the flush arrived.
     FlushWaitsForLaterWrites,
-    /// Replies that are not read may take all of a partition.
+    /// Replies of stalled readers may occupy a whole partition.
     UnsentNotBounded,
-    /// Replies that clients of one volume do not read may take all frames that other volumes' replies need.
+    /// Replies of stalled readers of one volume may occupy all frames that replies of other volumes need.
     UnsentTakeAllFrames,
-    /// Closing a volume drops its dirt though it was to be flushed.
+    /// Closing a volume drops its dirty data although it was to be flushed.
     CloseDropsDirt,
-    /// A tenant keeps count of a volume that was closed.
+    /// A closed volume still counts as a volume of its tenant.
     ClosedVolumeStillCounted,
-    /// A block that could not be written once counts as such for ever.
+    /// A block whose write failed once counts as failing forever.
     MendedBlockStillFailing,
-    /// FUA succeeds though earlier blocks could not be written.
+    /// FUA succeeds although earlier blocks could not be written.
     FuaIgnoresFailedBlocks,
-    /// Who waits is looked at once per moment, as if two events could not come at the same one.
+    /// Waiting requests are checked once per point in time, as if no two events could have the same time.
     WaitersWokenOncePerMoment,
-    /// The next slice begins while requests of the one before are in the device.
+    /// The next slice begins while requests of the previous one are in the device.
     SliceNotDrained,
-    /// A slice that ends because its owner has nothing to do is in no book.
+    /// A slice that ends because its owner has no requests is missing in the accounting.
     IdleSliceNotBooked,
-    /// The disk stays with a tenant as long as it has something to do.
+    /// The disk stays with a tenant as long as that tenant has requests.
     TurnNotPassed,
-    /// A new policy is told of requests that the one before gave to the device.
+    /// A new policy receives completions of requests that the previous policy issued.
     OldRequestsReported,
-    /// Partitions are a little larger than what there is to be divided.
+    /// The partitions together are slightly larger than the memory.
     PartitionsTooLarge,
-    /// What an admitted tenant needs is lent to others.
+    /// Frames that an admitted tenant needs are lent to others.
     AdmittedShrunk,
-    /// An event does all the work that it makes possible at once.
+    /// One event does all work that it makes possible.
     StepsNotBounded,
-    /// A frame that was given up goes to the free frames when it becomes free.
+    /// A retired frame returns to the free list.
     RetiredFrameUsedAgain,
-    /// Clean blocks keep the frames that were given up.
+    /// Clean blocks keep frames that are to be retired.
     FramesNeverRetire,
-    /// Requests of one tenant that hang leave no place in the device to others.
+    /// Hung requests of one tenant occupy the whole device queue.
     HungRequestsTakeAllPlaces,
-    /// A slice does not end as long as one of its requests hangs.
+    /// A slice does not end while one of its requests hangs.
     HungRequestHoldsSlice,
-    /// A volume is closed, and its frames are free, while requests for it are in the device.
+    /// A volume is closed, and its frames are freed, while its requests are in the device.
     ClosedBesideDeviceRequests,
-    /// Who stops in the middle of a payload is never disconnected.
+    /// A client that stops sending in the middle of a payload is never disconnected.
     StalledNotDisconnected,
-    /// Payloads that are not sent may have all frames of a tenant, those for its other volumes too.
+    /// Unsent payloads may occupy all frames of a tenant, including those for its other volumes.
     StalledTakeAllFrames,
-    /// A client that lost its access to a volume goes on.
+    /// A client whose access to a volume was revoked is not disconnected.
     RevokedClientStays,
     /// A volume becomes read-only without the flush that makes its content final.
     ReadOnlyNotFlushed,
-    /// A session that may read only may write too.
+    /// A read-only session may write.
     ReadOnlySessionWrites,
-    /// Who asks for a volume that there is not, or not for it, gets another one.
+    /// A client that asks for a volume that does not exist, or that it may not open, gets another volume.
     UnknownNameOpensAnother,
-    /// A metadata context that was selected for one export is taken for selected for another.
+    /// A metadata context that was selected for one export is used for another one.
     ContextOfAnotherExport,
-    /// What was negotiated before TLS holds after it.
+    /// Options negotiated before STARTTLS stay valid after it.
     AgreedInClearKept,
 }
 
@@ -140,12 +141,12 @@ thread_local! {
     static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// Plant a bug in every engine of this thread, or remove it.
+/// Plants a bug in every engine of this thread, or removes it.
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
 }
 
-/// Whether it was asked before at the same moment.
+/// Whether the previous call had the same time.
 pub(crate) fn seen(now: u64) -> bool {
     thread_local! {
         static SEEN: Cell<u64> = const { Cell::new(u64::MAX) };
@@ -153,7 +154,7 @@ pub(crate) fn seen(now: u64) -> bool {
     SEEN.replace(now) == now
 }
 
-/// Whether this bug is planted in this thread. A simulated driver plants its own ones here too.
+/// Whether this bug is planted in this thread. A simulated driver queries its own bugs here too.
 pub fn is(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }

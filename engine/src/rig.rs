@@ -1,6 +1,6 @@
-//! For tests: one server, one volume, a device that completes what the test says when the test says.
+//! Test rig: one server, one volume, and a device that completes requests when and how the test says.
 //!
-//! Content is bytes on a medium and in frames, so a test can ask what is read. Clients use simple replies.
+//! The medium and the frames hold real bytes, so tests can check what reads return. Clients use simple replies.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,32 +20,32 @@ pub(crate) struct Rig {
     pub(crate) now: Nanos,
     frames: Vec<[u8; BLOCK as usize]>,
     pub(crate) medium: Vec<u8>,
-    /// In the device, in the order in which they were given to it.
+    /// Requests in the device, in order of submission.
     pub(crate) device: Vec<IoId>,
-    /// By cookie: the error (0: success), and what was read.
+    /// By cookie: the error (0: success), and the data that was read.
     answers: BTreeMap<u64, (u32, Vec<u8>)>,
-    /// Bytes that the reads under way return.
+    /// By cookie: bytes that the reads in progress return.
     reads: BTreeMap<u64, usize>,
     outgoing: BTreeMap<ConnId, Vec<u8>>,
     reports: Vec<(u64, Report)>,
-    /// They read nothing.
+    /// Stalled readers: connections that receive nothing.
     pub(crate) deaf: Vec<ConnId>,
-    /// Connections that the server wanted closed, and why.
+    /// Connections that the server closed, and why.
     pub(crate) closed: Vec<(ConnId, Farewell)>,
-    /// How often the memory of given up frames became free after its time.
+    /// How often `Action::Retired` reported that retired memory is free.
     pub(crate) retired: u32,
-    /// Tenants whose work waits.
+    /// Tenants with announced work, oldest first.
     pub(crate) work: VecDeque<TenantId>,
-    /// Nobody has a turn but by [`Rig::work_once`].
+    /// Work is done only by [`Rig::work_once`].
     pub(crate) lazy: bool,
-    /// By tenant: nanoseconds of work that it was charged with.
+    /// By tenant: nanoseconds of work that were charged to it.
     pub(crate) spent_ns: BTreeMap<TenantId, Nanos>,
-    /// The most units of work in one event.
+    /// Largest number of units of work in one event.
     pub(crate) units_max: u32,
 }
 
 impl Rig {
-    /// A preallocated volume that was written before, on a device that zeroes ranges.
+    /// A preallocated volume that was written before, on a device that can zero ranges.
     pub(crate) fn new() -> Rig {
         Rig::with(128, |_| {})
     }
@@ -87,7 +87,7 @@ impl Rig {
         self.handle(Event::Control { token, command });
     }
 
-    /// Whether the command with this token was answered with success.
+    /// Whether the command with this token succeeded.
     pub(crate) fn is_done(&self, token: u64) -> bool {
         matches!(self.report(token), Some(Report::Done))
     }
@@ -111,7 +111,7 @@ impl Rig {
         self.ask_at(self.now, conn, cookie, command, flags, offset, len);
     }
 
-    /// A request of the first client, which was there at `since`.
+    /// A request of the first client, which arrived at `since`.
     pub(crate) fn ask_since(&mut self, since: Nanos, cookie: u64, command: u16, offset: u64, len: u64) {
         self.ask_at(since, ConnId(0), cookie, command, 0, offset, len);
     }
@@ -142,7 +142,7 @@ impl Rig {
         self.write_on(conn, byte);
     }
 
-    /// A client sends what the server takes of the payload that it has announced.
+    /// A client sends as much of the announced payload as the server accepts.
     pub(crate) fn write_on(&mut self, conn: ConnId, byte: u8) {
         while let Receive::Payload(bytes) = self.server.receive(conn) {
             let segments: Vec<_> = self.server.payload(conn).collect();
@@ -154,7 +154,7 @@ impl Rig {
         }
     }
 
-    /// What a read of one block finds: all of its bytes are the same. Completes what the device has.
+    /// Reads a block, all bytes of which must be equal, and returns that byte. Completes all device requests.
     pub(crate) fn content(&mut self, offset: u64) -> u8 {
         const COOKIE: u64 = u64::MAX;
         self.ask(COOKIE, command::READ, 0, offset, BLOCK);
@@ -174,17 +174,17 @@ impl Rig {
         self.server.io(self.device[at])
     }
 
-    /// What is in the device, in the order in which it was given.
+    /// Operations in the device, in order of submission.
     pub(crate) fn ops(&self) -> Vec<Op> {
         self.device.iter().map(|&io| self.server.io(io).op).collect()
     }
 
-    /// The request at this place in the device completes.
+    /// Completes the request at this place in the device.
     pub(crate) fn complete(&mut self, at: usize, result: Result<(), Errno>) {
         self.complete_at(self.now, at, result);
     }
 
-    /// The oldest request in the device was done at `since`.
+    /// Completes the oldest request in the device, as of `since`.
     pub(crate) fn complete_since(&mut self, since: Nanos) {
         self.complete_at(since, 0, Ok(()));
     }
@@ -212,7 +212,7 @@ impl Rig {
         self.handle(Event::IoDone { io, since, result });
     }
 
-    /// Everything completes well, and whatever follows from it.
+    /// Completes all device requests with success, and all requests that follow from them or from timers that are due.
     pub(crate) fn complete_all(&mut self) {
         loop {
             while !self.device.is_empty() {
@@ -225,32 +225,32 @@ impl Rig {
         }
     }
 
-    /// What the device has completes well, and what that sets in motion at once.
+    /// Completes all device requests with success, and those that are submitted at once because of that.
     pub(crate) fn finish_reads(&mut self) {
         while !self.device.is_empty() {
             self.complete(0, Ok(()));
         }
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub(crate) fn wait(&mut self, ns: Nanos) {
         self.now += ns;
         self.handle(Event::Timer);
     }
 
-    /// An event, and all work that it leaves to be done.
+    /// Handles an event and all work that it leaves.
     pub(crate) fn handle(&mut self, event: Event<'_>) {
         self.step(event);
         while !self.lazy && self.work_once() {}
     }
 
-    /// The next tenant has its turn; false if none has work.
+    /// Handles the work of the next tenant; false if no tenant has work.
     pub(crate) fn work_once(&mut self) -> bool {
         let tenant = self.work.pop_front();
         tenant.inspect(|&tenant| self.step(Event::Work { tenant })).is_some()
     }
 
-    /// An event only.
+    /// Handles an event only.
     pub(crate) fn step(&mut self, event: Event<'_>) {
         self.server.handle(self.now, event);
         let units = self.server.units_of_last_event();
@@ -283,7 +283,7 @@ impl Rig {
         senders.into_iter().for_each(|conn| self.send(conn));
     }
 
-    /// A client reads what there is.
+    /// A client receives all outgoing bytes.
     pub(crate) fn send(&mut self, conn: ConnId) {
         let mut sent = Vec::new();
         for part in self.server.outgoing(conn) {

@@ -1,4 +1,4 @@
-//! The server of one disk: wires connections, volumes, the cache and the device together, and holds no algorithm.
+//! The server of one disk. It connects connections, volumes, the cache and the device, and contains no algorithm.
 //!
 //! ```text
 //!   Header, Payload ─► nbd/session ─► volume/read, write, range, flush ─► cache ◄─► disk/device ─► Submit
@@ -6,7 +6,7 @@
 //!                           └── replies ◄─────────┴───────────── IoDone ◄──────────────┘
 //! ```
 //!
-//! Each event is applied, then [`Server::settle`] restores what must always hold: whoever can go on goes on.
+//! Each event is applied; then [`Server::settle`] restores the invariants: every request that can continue does.
 
 use std::collections::VecDeque;
 
@@ -24,84 +24,86 @@ use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use crate::volume::{Piece, Request, Ticket, Volume, Waiter};
 use crate::work::{Todo, Work};
 
-/// The bounds of a disk machine.
+/// The configuration of the engine of one disk.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of memory to use now, bookkeeping included. `Command::SetBudget` changes it.
+    /// Memory budget now, bytes, bookkeeping included. Changed by `Command::SetBudget`.
     pub budget_bytes: u64,
-    /// The most that `SetBudget` will ever ask for: bookkeeping is laid out for it, frames are numbered below
+    /// The largest budget that `SetBudget` may request. Bookkeeping is laid out for it, and frame numbers are below
     /// [`Config::frames_max`].
     pub budget_bytes_max: u64,
-    /// Device requests in the device at the same time.
+    /// Requests in the device at the same time.
     pub device_depth: u32,
-    /// Who may use the disk next.
+    /// The scheduling policy.
     pub policy: policy::Kind,
     /// R: the part of its standalone efficiency that a tenant keeps, in thousandths, below 1000.
     pub insulation_permille: u32,
-    /// What a turn of the disk to another tenant costs, until it is measured: the profile's switch cost.
+    /// Cost of a context switch of the disk until it is measured: the profile's switch cost.
     pub switch_ns: Nanos,
     /// The longest round of slices.
     pub round_max_ns: Nanos,
-    /// Whether tenants need slices of the disk (the profile says it), or share it as it is.
+    /// Whether tenants need slices of the disk (according to the profile) or share it by fair queueing.
     pub needs_slices: bool,
-    /// What requests cost a disk that needs no slices: from the profile.
+    /// Costs of requests on a disk that needs no slices: from the profile.
     pub prices: policy::Prices,
-    /// Requests received and unanswered per connection.
+    /// Outstanding requests per connection.
     pub requests_per_connection: u32,
-    /// Reply bytes per connection, being read or unsent, above which nothing more is begun for it.
+    /// Reply bytes per connection, being read or unsent, above which the engine starts no further work for it.
     pub unsent_bytes_per_connection: u64,
-    /// Dirty data is written after at most this long of its tenant's own time, which goes slower, by six at most, while
-    /// its reads wait and the disk is others'.
+    /// Age limit of dirty data on its tenant's virtual clock. That clock slows down, at most to 1/6, while reads of the
+    /// tenant wait and the disk serves other tenants.
     pub dirty_age_max_ns: Nanos,
-    /// Nobody asked for anything this long: never-written ranges may be initialised.
+    /// After this time without requests, never-written ranges may be initialised.
     pub idle_ns: Nanos,
-    /// A tenant's trial lasts at most this long from its first request.
+    /// Longest trial of a tenant, from its first request.
     pub trial_ns_max: Nanos,
-    /// Bytes a second that the device reads one after the other, where it is fastest: from the profile.
+    /// Sequential read rate at the fastest place of the device, bytes per second: from the profile.
     pub stream_bytes_per_s: u64,
-    /// Bytes of the largest window that is read ahead of a stream, 0 for none; `None`: as many as R and the disk ask
-    /// for ([`policy::Settings::prefetch_bytes`]). `Command::SetPrefetch` changes it.
+    /// Largest read-ahead window of a stream, bytes; 0 for none; `None`: derived from R and the disk
+    /// ([`policy::Settings::prefetch_bytes`]). Changed by `Command::SetPrefetch`.
     pub prefetch_bytes_max: Option<u64>,
-    /// Seeds hash tables.
+    /// Seed of the hash tables.
     pub seed: u64,
 }
 
 impl Config {
-    /// Usual bounds, with `budget_bytes` of memory that never grows.
+    /// The defaults, with a budget of `budget_bytes` that cannot grow.
     pub fn new(budget_bytes: u64) -> Config {
         Config {
             budget_bytes,
             budget_bytes_max: budget_bytes,
-            // Deep enough for an SSD's parallelism, shallow enough that the device does not hide an order from us.
+            // Deep enough for the parallelism of an SSD, shallow enough that the engine, not the device, determines the
+            // order.
             device_depth: 128,
             policy: policy::Kind::None,
-            // Design, section 1.
+            // The default R, `docs/glossary.md`.
             insulation_permille: 900,
-            // Argon, table 1: a seek and half a turn of a usual disk.
+            // Argon, table 1: a seek and half a revolution of a typical disk.
             switch_ns: 12 * MILLISECOND,
-            // Design, section 5.1.
+            // `docs/design/slices.md`: bounds response times.
             round_max_ns: 2 * SECOND,
-            // Until a probe says otherwise: slices on a device that does not need them cost less than none on one that
+            // Until a probe: slices on a device that does not need them cost less than missing slices on a device that
             // does.
             needs_slices: true,
             prices: policy::Prices::default(),
-            // Four times what fio or qemu keep in flight.
+            // Four times the usual queue depth of fio or qemu.
             requests_per_connection: 128,
-            // Eight large reads being worked while as many are sent; the bandwidth-delay product of 10 Gbit/s at 6 ms.
+            // Eight large reads in progress while eight are being sent; the bandwidth-delay product of 10 Gbit/s at 6
+            // ms.
             unsent_bytes_per_connection: 8 << 20,
-            // Design, section 4.
+            // `docs/design/cache.md`: bounds what a crash can lose.
             dirty_age_max_ns: 5 * SECOND,
             idle_ns: 20 * MILLISECOND,
-            // Some thousand requests of a disk, and no longer than somebody watches whom they have just created.
+            // Some thousand requests of a disk, and no longer than an operator watches a newly created volume.
             trial_ns_max: 60 * SECOND,
-            // A usual disk's, until it is measured.
+            // A typical disk, until it is measured.
             stream_bytes_per_s: 100_000_000,
             prefetch_bytes_max: None,
             seed: 0,
         }
     }
 
-    /// The policy that it begins with. `Command::SetPolicy` changes it.
+    /// The initial policy. Changed by `Command::SetPolicy`.
     pub fn policy(&self) -> policy::Settings {
         policy::Settings {
             kind: self.policy,
@@ -115,25 +117,25 @@ impl Config {
         }
     }
 
-    /// Frames that `bytes` of memory hold, bookkeeping included.
+    /// Frames that fit into `bytes` of memory, bookkeeping included.
     pub(crate) fn frames_of(bytes: u64) -> u32 {
         (bytes / (BLOCK + BOOKKEEPING_BYTES_PER_FRAME)).min(u64::from(u32::MAX - 2)) as u32
     }
 
-    /// Frames that a driver must have memory for, number 0 (all zeros) included.
+    /// Frames for which the driver needs memory, frame 0 (all zeros) included.
     pub fn frames_max(&self) -> usize {
         Self::frames_of(self.budget_bytes_max) as usize + 1
     }
 }
 
-/// Pieces of one tenant that wait for frames, reads and writes apart: one kind never holds up the other.
+/// Pieces of one tenant that wait for frames. Reads and writes are separate, so that neither delays the other.
 #[derive(Default, Debug)]
 pub(crate) struct Waiting {
     pub(crate) reads: VecDeque<u32>,
-    /// Volumes with pieces that wait to be written ([`Volume::writes`]), each once, in turn: a volume whose clients
-    /// send no payload does not hold up the tenant's others.
+    /// Volumes with pieces that wait to be written ([`Volume::writes`]), each once, round-robin: a volume whose clients
+    /// send no payload does not delay the tenant's other volumes.
     pub(crate) writes: VecDeque<VolumeId>,
-    /// CACHE requests that wait until others are done.
+    /// CACHE requests beyond the number that a tenant may have in progress.
     pub(crate) caches: VecDeque<u32>,
 }
 
@@ -141,7 +143,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub struct Server {
     pub(crate) config: Config,
-    /// Bytes of the largest window that is read ahead of a stream now; 0 for none.
+    /// Largest read-ahead window of a stream at present, bytes; 0 for none.
     pub(crate) prefetch_bytes: u64,
     pub(crate) now: Nanos,
     pub(crate) cache: Cache,
@@ -161,30 +163,30 @@ pub struct Server {
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) work: Work,
     pub(crate) actions: VecDeque<Action>,
-    /// Answered, and not yet known to be handed over. Of the first `kept` it is known that they are not.
+    /// Answered requests whose replies may not have been passed to the sockets. Of the first `kept` it is known that
+    /// they have not been, at least in part.
     pub(crate) answered: Vec<Answered>,
     pub(crate) kept: usize,
-    /// The earliest time at which something may be due.
+    /// The earliest time at which work may be due.
     pub(crate) timer: Option<Nanos>,
     pub(crate) last_request_at: Nanos,
-    /// `Drain` was asked for, by this token; answered or not.
+    /// The token of `Drain` once it was requested, answered or not.
     pub(crate) draining: Option<u64>,
     pub(crate) drained: bool,
-    /// Frames are moving: some tenants have more than they may, or frames above the limit are in use.
-    /// When to go on.
+    /// The next time to move frames: some partitions exceed their targets, or frames above the limit are in use.
     pub(crate) move_at: Option<Nanos>,
-    /// `SetBudget` waits for frames to be free: its token, and until when.
+    /// `SetBudget` waits for frames to become free: its token and its deadline.
     pub(crate) budget_token: Option<(u64, Nanos)>,
-    /// It was answered before they were.
+    /// `SetBudget` was answered with `Held`, and frames above the limit are still in use.
     pub(crate) held: bool,
-    /// Reused by write-back.
+    /// Scratch memory of write-back.
     pub(crate) parts: Vec<(u32, u8)>,
     pub(crate) frames_taken: Vec<crate::cache::FrameId>,
-    /// Reused when something that was to be read ahead is not.
+    /// Scratch memory for dropped prefetches.
     pub(crate) dropped: Vec<IoId>,
-    /// Reused when writes are complete: which blocks, whether they are written well, and whether they were given up.
+    /// Scratch memory for completed writes: the block, whether it was written, and whether it was given up.
     pub(crate) ended: Vec<(BlockId, bool, bool)>,
-    /// Reused when range operations are done.
+    /// Scratch memory for completed range operations.
     pub(crate) freed: Vec<Ticket>,
 }
 
@@ -228,7 +230,7 @@ impl Server {
         }
     }
 
-    /// Something happened. Time never runs backwards; a step back is taken for no step.
+    /// Handles an event. Time never goes backwards: an earlier `now` counts as the present one.
     pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
         if now > self.now {
             self.leave_at_once();
@@ -254,17 +256,17 @@ impl Server {
         self.settle();
     }
 
-    /// The next thing to do.
+    /// The next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to send `Event::Timer`.
+    /// The time at which to send `Event::Timer`.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         [self.timer, self.device.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// What `conn` wants to read next.
+    /// The next bytes to read from `conn`.
     pub fn receive(&self, conn: ConnId) -> Receive {
         let Some(Some(connection)) = self.connections.get(conn.0 as usize) else { return Receive::Closed };
         if !connection.open || connection.closing || connection.inbound == Inbound::Stopped {
@@ -281,7 +283,7 @@ impl Server {
         }
     }
 
-    /// Where the rest of the payload of the current piece goes, in order.
+    /// The places of the remaining payload of the current piece, in order.
     pub fn payload(&self, conn: ConnId) -> impl Iterator<Item = Segment> + '_ {
         let inbound = self.connections.get(conn.0 as usize).and_then(|c| c.as_ref()).map(|c| c.inbound);
         let (piece, received) = match inbound {
@@ -299,29 +301,30 @@ impl Server {
         })
     }
 
-    /// What is to be sent, in order.
+    /// The outgoing bytes of a connection, in order.
     pub fn outgoing(&self, conn: ConnId) -> impl Iterator<Item = Outgoing<'_>> + '_ {
         self.connections.get(conn.0 as usize).and_then(|c| c.as_ref()).into_iter().flat_map(|c| c.outgoing())
     }
 
-    /// Requests of `conn` that were received and are not answered yet.
+    /// Outstanding requests of `conn`.
     pub fn unanswered(&self, conn: ConnId) -> u32 {
         self.connections.get(conn.0 as usize).and_then(|c| c.as_ref()).map_or(0, |c| c.in_flight)
     }
 
-    /// A hint of the headers that come next: looks at what their reads will look at, so that the processor has it at
-    /// hand. What takes three misses of its caches for each request, one after the other, takes three for all of them
-    /// together. Changes nothing. Ends at the first that is no read, as what follows may be a payload.
+    /// A hint about the next headers: touches the table entries that their reads will need, so that they are in the
+    /// processor's cache. The three cache misses of a request would otherwise occur one after the other; here those of
+    /// all requests overlap. Changes no state. Ends at the first header that is no read, because a payload may follow
+    /// it.
     pub fn look_ahead(&self, conn: ConnId, headers: &[[u8; REQUEST_BYTES]]) {
         let Some(Some(connection)) = self.connections.get(conn.0 as usize) else { return };
         for header in headers {
             let Parsed::Request(Header { kind: Kind::Read, offset, .. }) = parse(header) else { return };
-            // Whatever the compiler thinks of it.
+            // Otherwise the compiler may remove the loads.
             std::hint::black_box(self.cache.glance(connection.volume, offset / BLOCK));
         }
     }
 
-    /// A device request that was submitted and is not yet complete.
+    /// A device request that was submitted and is not complete.
     pub fn io(&self, io: IoId) -> &Io {
         &self.device.slot(io).io
     }
@@ -346,9 +349,9 @@ impl Server {
         self.cache.volume(volume).tenant
     }
 
-    /// Frames that replies to one connection may take now: so many that it has no more than it leaves to others. One
-    /// that does not read gets a quarter of the partition, the next one an eighth, and there is always room for one
-    /// more.
+    /// Frames that replies to this connection may take now: so many that afterwards it occupies no more than it leaves
+    /// to other connections. One stalled reader gets a quarter of the partition, the next one an eighth, and so on:
+    /// there is always room for another connection.
     pub(crate) fn reply_room(&self, connection: &Connection) -> u32 {
         if planted!(UnsentNotBounded) {
             return u32::MAX;
@@ -370,12 +373,12 @@ impl Server {
         }
     }
 
-    /// Wakes the machine at `at`, or earlier.
+    /// Requests a timer event at `at` or earlier.
     pub(crate) fn wake_at(&mut self, at: Nanos) {
         self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
     }
 
-    /// Lets everybody go on who can.
+    /// Lets everything continue that can, then issues device requests.
     fn settle(&mut self) {
         if self.move_at.is_some_and(|at| at <= self.now) {
             self.move_frames();

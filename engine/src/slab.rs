@@ -1,4 +1,4 @@
-//! Numbered places that are used again: what holds requests, pieces and device requests without allocating for each.
+//! Numbered places that are reused: hold requests, pieces and device requests without an allocation for each.
 
 use std::ops::{Index, IndexMut};
 
@@ -14,7 +14,7 @@ impl<T: Default> Slab<T> {
         Slab { items: Vec::new(), free: Vec::new() }
     }
 
-    /// A place for a new item. What its last user left is still there: the caller sets every field.
+    /// A place for a new item. It still has the previous user's values: the caller sets every field.
     pub(crate) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.items.push(T::default());
@@ -22,7 +22,7 @@ impl<T: Default> Slab<T> {
         })
     }
 
-    /// The place is free again.
+    /// Frees the place.
     pub(crate) fn give(&mut self, id: u32) {
         debug_assert!(!self.free.contains(&id), "place {id} is freed twice");
         self.free.push(id);

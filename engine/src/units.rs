@@ -1,19 +1,19 @@
-//! Units: every number that has one carries it in its type or its name.
+//! Units: every number with a unit has it in its type or its name.
 
 /// Nanoseconds since an origin that the driver chose (boot, or the start of a simulated world).
 pub type Nanos = u64;
 
-/// Bytes of the smallest piece whose validity and dirt are tracked.
+/// Bytes of a sector: the granularity of validity and dirtiness.
 pub const SECTOR: u64 = 512;
-/// Bytes of a frame and of a block: what the cache maps and a page holds.
+/// Bytes of a frame and of a block: the granularity of the cache map, and a page of memory.
 pub const BLOCK: u64 = 4096;
 /// Sectors of a block; one bit each in a [`SectorMask`].
 pub const SECTORS_PER_BLOCK: u64 = BLOCK / SECTOR;
-/// Bytes worked on at once: larger requests are worked in pieces, so that 32 MiB pass through a 4 MiB partition.
+/// Bytes processed at once: larger requests are divided into pieces, so that 32 MiB pass through a 4 MiB partition.
 pub const PIECE: u64 = 256 * 1024;
-/// Blocks that a piece can touch: an unaligned one reaches into one more than its length fills.
+/// Blocks that a piece can touch: an unaligned piece touches one block more than its length fills.
 pub const PIECE_BLOCKS: usize = (PIECE / BLOCK) as usize + 1;
-/// The largest volume, bytes: NBD offsets are 64-bit, the sum of offset and length must not overflow.
+/// The largest volume, bytes: NBD offsets have 64 bits, and the sum of offset and length must not overflow.
 pub const VOLUME_BYTES_MAX: u64 = 1 << 60;
 /// A second in [`Nanos`].
 pub const SECOND: Nanos = 1_000_000_000;
@@ -45,10 +45,10 @@ fn mask(first: u64, past: u64) -> SectorMask {
     (((1u16 << past) - 1) & !((1u16 << first) - 1)) as SectorMask
 }
 
-/// Units of bytes and their powers of two, the largest first.
+/// Units of bytes and their powers of two, largest first.
 pub const UNITS: [(&str, u32); 6] = [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Bytes in the largest unit of which they are a whole number.
+/// Bytes in the largest unit that represents them as an integer.
 pub fn exact(bytes: u64) -> String {
     match UNITS.iter().find(|(_, shift)| bytes != 0 && bytes.is_multiple_of(1 << shift)) {
         Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
@@ -56,7 +56,7 @@ pub fn exact(bytes: u64) -> String {
     }
 }
 
-/// Bytes for people: at most one digit after the point, so not always exact.
+/// Bytes for display: at most one digit after the decimal point, so not always exact.
 pub fn rounded(bytes: u64) -> String {
     match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
         Some((_, shift)) if bytes.is_multiple_of(1 << shift) => exact(bytes),
@@ -65,7 +65,7 @@ pub fn rounded(bytes: u64) -> String {
     }
 }
 
-/// A part of a disk's time, in parts per billion, rounded down so that three thirds fit into one.
+/// A fraction of a disk's time, in parts per billion, rounded down so that three thirds fit into one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Share(u32);
 

@@ -1,18 +1,18 @@
-//! Work in steps: no event takes long, whatever a client asks for.
+//! Work in steps: no event takes long, for any request of a client.
 //!
 //! ```text
-//!   event ──► does at most a step ──► the rest: backlog of its tenant ──► Action::Work(tenant)
-//!                                          ▲                                   │ the driver, in the tenant's turn
-//!                                          └────────── Event::Work(tenant) ◄───┘
+//!   event ──► at most one step ──► remaining work: backlog of its tenant ──► Action::Work(tenant)
+//!                                         ▲                                       │ driver, in the tenant's quantum
+//!                                         └─────────── Event::Work(tenant) ◄──────┘
 //! ```
 //!
-//! Work is counted in units of about [`UNIT_NS`]: a look at a block that is in no processor's cache. Loops over blocks,
-//! pieces, places or connections count what they do and stop when the step is spent; what remains goes to the backlog
-//! of the tenant that caused it. The driver charges the units to that tenant ([`Server::take_spent`]) and decides when
-//! its backlog goes on, so a tenant that causes much work has less of the thread for its requests, and nobody else has.
+//! Work is counted in units of about [`UNIT_NS`]: a look at a block that is in no cache of the processor. Loops over
+//! blocks, pieces, places or connections count units and stop when the step is used up. The remaining work goes to the
+//! backlog of the tenant that caused it. The driver charges the units to that tenant ([`Server::take_spent`]) and
+//! decides when its backlog continues. So a tenant that causes much work has less thread time for its requests; other
+//! tenants do not.
 //!
-//! Downside: a piece of 64 blocks and a device write of 256 are never divided, so a step may be exceeded by one of
-//! them.
+//! Downside: a piece of 64 blocks and a device write of 256 blocks are never divided, so one of them may exceed a step.
 
 use std::collections::VecDeque;
 
@@ -23,50 +23,50 @@ use crate::server::Server;
 use crate::units::Nanos;
 use crate::volume::Ticket;
 
-/// What a unit of work takes, about: the look-up of a block in an index larger than the processor's caches. An
+/// Approximate time of a unit of work: a look-up of a block in an index that is larger than the processor's caches. An
 /// estimate.
 pub const UNIT_NS: Nanos = 100;
-/// Units of a step: 25 us, about what a client at depth 1 needs from answer to answer over a Unix socket. A read of
-/// 1 MiB from the cache is one step.
+/// Units per step: 25 us, about the time from answer to answer of a client at depth 1 over a Unix socket. A read of 1
+/// MiB from the cache is one step.
 pub const STEP_UNITS: u32 = 256;
-/// No event counts more units than this: a step, exceeded by the longest things that are not divided (the completion of
-/// the largest device request, four units a block, and then a write-back of 1 MiB).
+/// No event counts more units than this. A step is exceeded most by work that is not divided: the completion of the
+/// largest device request, four units a block, followed by a write-back of 1 MiB.
 pub const EVENT_UNITS_MAX: u32 = 8 * STEP_UNITS;
 
-/// Something that can perhaps go on.
+/// Work that may be possible now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Todo {
-    /// A request has pieces to begin.
+    /// A request has pieces to start.
     Request(u32),
-    /// A volume has something to write, to flush, to sweep, or is being closed.
+    /// A volume has data to write back, a flush or a range operation to continue, or is being closed.
     Volume(VolumeId),
-    /// What a place in the order waited for has left; it may have to wait for an older one.
+    /// The place that `ticket` waited for was given up. It may have to wait for an older one, before `below`.
     Place { volume: VolumeId, ticket: Ticket, below: Ticket },
-    /// Pieces of a tenant that wait for frames are tried again.
+    /// Retry the pieces of a tenant that wait for frames.
     Frames(TenantId),
-    /// Connections of a tenant that are paused, or whose reads wait for room, are looked at again.
+    /// Check the connections of a tenant that are paused or whose reads wait for room for replies.
     Replies(TenantId),
 }
 
 #[derive(Default, Debug)]
 struct Backlog {
     queue: VecDeque<Todo>,
-    /// `Action::Work` was given and not followed yet.
+    /// `Action::Work` was sent, and `Event::Work` has not come yet.
     announced: bool,
     /// [`Todo::Frames`] is in the queue.
     frames: bool,
-    /// [`Todo::Replies`] is.
+    /// [`Todo::Replies`] is in the queue.
     replies: bool,
-    /// Units that were counted and not taken by the driver.
+    /// Units that the driver has not taken yet.
     spent: u32,
 }
 
-/// The backlogs of all tenants, and what is left of the present step.
+/// The backlogs of all tenants, and the units used in the current step.
 #[derive(Default, Debug)]
 pub(crate) struct Work {
     /// By tenant.
     backlogs: Vec<Backlog>,
-    /// Tenants with units that the driver has not taken.
+    /// Tenants with units that the driver has not taken yet.
     spenders: Vec<TenantId>,
     used: u32,
 }
@@ -80,22 +80,22 @@ impl Work {
         &mut self.backlogs[at]
     }
 
-    /// A new event.
+    /// A new event begins.
     pub(crate) fn begin_step(&mut self) {
         self.used = 0;
     }
 
-    /// Counts units that are charged otherwise: by the request and its bytes.
+    /// Counts units that the driver charges by itself: by the request and its bytes.
     pub(crate) fn step(&mut self, units: u32) {
         self.used = self.used.saturating_add(units);
     }
 
-    /// Nothing more is to be begun in this event.
+    /// Whether this event may start no further work.
     pub(crate) fn is_spent(&self) -> bool {
         self.used >= STEP_UNITS && !planted!(StepsNotBounded)
     }
 
-    /// Units that are left of the step.
+    /// Remaining units of the step.
     pub(crate) fn left(&self) -> u32 {
         STEP_UNITS.saturating_sub(self.used)
     }
@@ -116,20 +116,20 @@ impl Server {
         }
     }
 
-    /// The next tenant that has caused work beyond its requests' headers and bytes, and about how long it took. For
-    /// the driver, after each event.
+    /// The next tenant that caused work beyond the headers and bytes of its requests, and about how long that work
+    /// took. The driver calls this after each event.
     pub fn take_spent(&mut self) -> Option<(TenantId, Nanos)> {
         let tenant = self.work.spenders.pop()?;
         let units = std::mem::take(&mut self.work.of(tenant).spent);
         Some((tenant, Nanos::from(units) * UNIT_NS))
     }
 
-    /// Units that the last event counted: at most [`EVENT_UNITS_MAX`].
+    /// Units of the last event, at most [`EVENT_UNITS_MAX`].
     pub fn units_of_last_event(&self) -> u32 {
         self.work.used
     }
 
-    /// The tenant that something to do is for; `None` if that is gone.
+    /// The tenant that a piece of work belongs to; `None` if its tenant or volume no longer exists.
     fn tenant_to_do(&self, todo: Todo) -> Option<TenantId> {
         let volume = match todo {
             Todo::Frames(tenant) | Todo::Replies(tenant) => return self.cache.has_tenant(tenant).then_some(tenant),
@@ -139,7 +139,7 @@ impl Server {
         self.find_volume(volume).map(|_| self.tenant_of(volume))
     }
 
-    /// It is done in its tenant's turn.
+    /// Appends work to the backlog of its tenant.
     pub(crate) fn put_off(&mut self, todo: Todo) {
         let Some(tenant) = self.tenant_to_do(todo) else { return };
         let backlog = self.work.of(tenant);
@@ -160,12 +160,12 @@ impl Server {
         }
     }
 
-    /// [`Todo::Replies`] is on its way.
+    /// Whether [`Todo::Replies`] is in the tenant's backlog.
     pub(crate) fn replies_are_put_off(&self, tenant: TenantId) -> bool {
         self.work.backlogs.get(tenant.0 as usize).is_some_and(|backlog| backlog.replies)
     }
 
-    /// A step of a tenant's backlog.
+    /// One step of a tenant's backlog.
     pub(crate) fn work_on(&mut self, tenant: TenantId) {
         self.work.of(tenant).announced = false;
         while !self.work.is_spent() {
@@ -199,7 +199,7 @@ impl Server {
         }
     }
 
-    /// What the present event made possible, as far as the step goes; the rest in its tenants' turns.
+    /// Does what the current event made possible, up to the end of the step; the rest goes to the backlogs.
     pub(crate) fn work_off_agenda(&mut self) {
         while let Some(todo) = self.agenda.pop_front() {
             if self.work.is_spent() { self.put_off(todo) } else { self.do_now(todo) }
@@ -222,7 +222,7 @@ mod tests {
     const VICTIM: ConnId = ConnId(2);
     const ATTACKER: TenantId = TenantId(0);
 
-    /// Two tenants; what is in the cache of the first one's volume is dirty, as far as it may be.
+    /// Two tenants; the first one's volume is in the cache, as much of it as fits.
     fn rig() -> Rig {
         let mut rig = Rig::new();
         rig.command(1, Command::SetTenant(TenantId(1), TenantSpec::default()));
@@ -239,7 +239,7 @@ mod tests {
         rig
     }
 
-    /// A request of the victim is answered at once, with the work that it is alone.
+    /// A request of the victim is answered at once, and takes no more work than alone.
     fn ask_victim(rig: &mut Rig, cookie: u64) {
         let before = std::mem::take(&mut rig.units_max);
         rig.ask_as(VICTIM, cookie, command::READ, 0, 0, BLOCK);
@@ -248,7 +248,8 @@ mod tests {
         rig.units_max = before;
     }
 
-    /// The victim's request beside all that the attacker has asked for takes what it takes alone; then everything ends.
+    /// The victim's request takes no more work beside all requests of the attacker than alone; then everything
+    /// completes.
     fn check(mut rig: Rig, requests: u64, least: u64) {
         assert!(rig.units_max <= STEP_UNITS + 2 * 64, "{} units for one request", rig.units_max);
         ask_victim(&mut rig, 1000);
@@ -284,7 +285,7 @@ mod tests {
     fn a_flush_of_much_dirty_data_is_worked_in_steps() {
         let mut rig = rig();
         rig.lazy = false;
-        // No two of them are neighbours.
+        // No two of them are adjacent.
         for block in 0..120 {
             rig.write(block, 0, 2 * block * BLOCK, BLOCK, 7);
         }
@@ -367,7 +368,7 @@ mod tests {
         assert!(holds(&rig, other), "another volume of the tenant goes on");
         rig.handle(Event::Payload { conn: other, bytes: 16 * BLOCK });
         assert_eq!(rig.answer(1), Some(0));
-        // One of those that hold frames sends 16 KiB a second.
+        // One of the clients that hold frames sends 16 KiB/s.
         let slow = *many.iter().find(|&&conn| holds(&rig, conn)).unwrap();
         for second in 0..14 {
             rig.wait(SECOND);

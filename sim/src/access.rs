@@ -1,8 +1,8 @@
-//! Who may open a volume, and what becomes of those that may not any more.
+//! Access control: which clients may open a volume, and what happens to clients that lose their access.
 //!
-//! The driver names the clients that lose their access; the engine disconnects them, and all that may write if the
-//! volume becomes read-only. From then on nothing is received from them, and when the change is answered everything
-//! that was acknowledged is on the medium and nothing of the volume is dirty.
+//! The driver names the clients that lose their access, and the engine disconnects them. If the volume becomes
+//! read-only, the engine also disconnects every session that may write. From then on nothing is received from these
+//! clients. When the change is answered, every acknowledged write is on the medium and the volume has no dirty data.
 
 use engine::control::Command;
 use engine::disk::VolumeId;
@@ -15,13 +15,13 @@ use crate::operator::Ask;
 use crate::rng::Rng;
 use crate::world::{Wake, World};
 
-/// Somebody who connects: what a user id or a certificate is to the server.
+/// The identity of a client, as a user id or a certificate is to the server.
 pub type Client = u64;
-/// As many are there.
+/// Number of client identities.
 pub(crate) const CLIENTS: u64 = 3;
-/// After at most this long everybody may open a volume again.
+/// Maximum time until the restriction is lifted again.
 const RESTRICTED_NS: Nanos = 300 * MILLISECOND;
-/// When something else is being changed, it is tried again after this long.
+/// Retry interval while another change of the volume is in progress.
 const AGAIN_NS: Nanos = 50 * MILLISECOND;
 
 /// What a client may do with a volume.
@@ -33,12 +33,12 @@ pub enum Grant {
     Write,
 }
 
-/// Who may open a volume.
+/// The access rights of a volume.
 #[derive(Clone, Default, Debug)]
 pub struct Access {
-    /// What each client may do; `None`: everybody everything.
+    /// The grant of each client; `None`: all clients may read and write.
     allow: Option<[Option<Grant>; CLIENTS as usize]>,
-    /// Nobody may write.
+    /// No client may write.
     pub read_only: bool,
 }
 
@@ -49,7 +49,7 @@ impl Access {
         Access { allow: (!rng.one_in(4)).then_some(allow), read_only: rng.one_in(2) }
     }
 
-    /// What a client may do.
+    /// The grant of a client; `None`: it may not open the volume.
     pub fn grant(&self, client: Client) -> Option<Grant> {
         let grant = self.allow.map_or(Some(Grant::Write), |allow| allow[client as usize]);
         if self.read_only { grant.min(Some(Grant::Read)) } else { grant }
@@ -57,7 +57,7 @@ impl Access {
 }
 
 impl World {
-    /// The operator changes who may open a volume; after a while everybody may again.
+    /// The operator changes the access rights; after at most `RESTRICTED_NS` the restriction is lifted.
     pub(crate) fn restrict(&mut self, at: usize) -> Verdict {
         if !self.can_change_access(at) {
             return Ok(());
@@ -68,7 +68,7 @@ impl World {
         self.set_access(at, access)
     }
 
-    /// Everybody may open a volume again.
+    /// Lifts the restriction: all clients may read and write again.
     pub(crate) fn admit(&mut self, at: usize) -> Verdict {
         if self.can_change_access(at) {
             return self.set_access(at, Access::default());
@@ -99,7 +99,7 @@ impl World {
         }
         self.volumes[at].access = access;
         if read_only {
-            // Those that may write go, whoever they are.
+            // Every session that may write is closed.
             let writers = self.links.values_mut().filter(|link| link.volume == volume && !link.session.read_only);
             writers.for_each(|link| link.revoked = true);
         }
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// The change is done: of a read-only volume everything is on the medium.
+    /// The change is answered: everything acknowledged on a read-only volume is on the medium.
     pub(crate) fn restricted(&mut self, volume: VolumeId) -> Verdict {
         if !self.volume(volume).access.read_only {
             return Ok(());
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// The volume could not be flushed and did not become read-only.
+    /// The volume could not be flushed and did not become read-only; the device must have caused that.
     pub(crate) fn not_restricted(&mut self, volume: VolumeId, start: Step) -> Verdict {
         let state = self.volume(volume);
         if !state.access.read_only || !state.trouble.excuses_flush(start) {

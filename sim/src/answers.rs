@@ -1,4 +1,4 @@
-//! Answers: whether a request may be answered so, and what follows from it.
+//! Checks each answer of the server against the request, and records its consequences.
 
 use engine::Session;
 use engine::disk::VolumeId;
@@ -13,7 +13,7 @@ use crate::trace::Line;
 use crate::world::{LinkId, NEVER, Volume, World};
 
 impl World {
-    /// Reply bytes are taken apart and judged.
+    /// Parses and checks the reply bytes that have arrived.
     pub(crate) fn judge(&mut self, id: LinkId) -> Verdict {
         loop {
             let link = self.links.get_mut(&id).expect("a link");
@@ -33,10 +33,10 @@ impl World {
         }
     }
 
-    /// A request is answered: whether it may be so, and what follows from it.
+    /// Checks a complete answer and records its consequences.
     fn answered(&mut self, id: LinkId, pending: Pending) -> Verdict {
         let link = self.links.get_mut(&id).expect("a link");
-        // The client sees it when it has read as far as this.
+        // The client sees the answer when it has read up to here.
         link.answers.push_back(link.sent);
         let (conn, volume_id, session) = (link.conn, link.volume, link.session);
         let (request, error) = (pending.request, pending.error.unwrap_or(0));
@@ -108,12 +108,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether the device has given cause for `error`.
+    /// Whether a fault of the device explains `error`.
     fn excuses_fault(&self, pending: &Pending, volume: &Volume, error: u32) -> bool {
         let (request, start, trouble) = (pending.request, pending.start, &volume.trouble);
         let (io, full) = (error == Errno::Io as u32, error == Errno::NoSpace as u32);
         let unread = io && trouble.excuses_read(start, request.offset, request.len.into());
-        // A partition full of what cannot be written fails the writes of all volumes that share it.
+        // A partition full of blocks that cannot be written fails the writes of all volumes that share it.
         let shares = |other: &&Volume| other.setup.spec.tenant == volume.setup.spec.tenant;
         let no_room = || self.volumes.iter().filter(shares).any(|other| other.trouble.excuses_write(start));
         let durable = request.has(command_flag::FUA) || pending.may_write_through;

@@ -1,7 +1,7 @@
-//! What writes write: cells of 128 bytes, each naming the write it came from and its place, so that any wrong byte
-//! shows.
+//! The content of writes: cells of 128 bytes. Each cell names the write it came from and its own place, so any wrong
+//! byte is detected.
 //!
-//! A sector holds four: writes of part of a sector are seen to be merged well.
+//! A sector holds four cells, so the merging of writes of parts of a sector is checked too.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub const CELL: u64 = 128;
 /// Cells of a block.
 pub const CELLS_PER_BLOCK: u64 = BLOCK / CELL;
 
-/// What a cell holds: the number of the write it came from, or [`ZERO`].
+/// The content of a cell: the number of the write it came from, or [`ZERO`].
 pub type Value = u64;
 
 /// A cell of zeros.
@@ -39,7 +39,7 @@ fn word(value: Value, cell: u64, i: usize) -> u64 {
     }
 }
 
-/// Which write `bytes` at `cell` came from; `None` if they are of no write at all.
+/// The write that `bytes` at `cell` came from; `None` if they come from no write.
 pub fn value(bytes: &[u8], cell: u64) -> Option<Value> {
     let mut words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
     let value = words.next().expect("a cell");
@@ -49,7 +49,7 @@ pub fn value(bytes: &[u8], cell: u64) -> Option<Value> {
     (1..WORDS).zip(words).all(|(i, found)| found == word(value, cell, i)).then_some(value)
 }
 
-/// The bytes at `offset` after write number `value` of everything around them.
+/// Fills `into` with the bytes from `offset` on, as write number `value` leaves them.
 pub fn fill(value: Value, offset: u64, into: &mut [u8]) {
     let mut at = 0;
     while at < into.len() {
@@ -61,13 +61,13 @@ pub fn fill(value: Value, offset: u64, into: &mut [u8]) {
     }
 }
 
-/// The cells that lie wholly in a range of bytes.
+/// The cells that lie entirely within a range of bytes.
 pub fn covered(offset: u64, len: u64) -> Range<u64> {
     let (first, past) = (offset.div_ceil(CELL), offset.saturating_add(len) / CELL);
     first..past.max(first)
 }
 
-/// The cells that a range of bytes touches.
+/// The cells that overlap a range of bytes.
 pub fn touched(offset: u64, len: u64) -> Range<u64> {
     offset / CELL..offset.saturating_add(len).div_ceil(CELL)
 }

@@ -1,8 +1,8 @@
-//! What may go wrong in a disk, how often, and the dice: the faults of a world. Those that users stack on the devices
-//! of a running server are in [`layer`].
+//! The faults of a world's disk: which may occur, and how often. Faults that users add to the device of a running
+//! server are in [`layer`].
 //!
-//! Rates are in parts per million of requests. A fault is decided when a request is submitted and shows when it
-//! completes.
+//! Rates are in parts per million of requests. An error is decided when a request is submitted and reported when it
+//! completes. Delays and hangs are decided when the drive has completed the request.
 
 pub mod layer;
 
@@ -17,24 +17,24 @@ use crate::rng::Rng;
 pub struct Faults {
     /// Reads that fail.
     pub read: u64,
-    /// Writes, zeroings and punches that fail; any part of them may have happened.
+    /// Writes, zeroings and punches that fail; any part of them may have taken effect.
     pub write: u64,
-    /// Writes, zeroings and punches that find no space; nothing of them happened.
+    /// Writes, zeroings and punches that find no space; they have no effect.
     pub no_space: u64,
-    /// Zeroings and punches that the device says it cannot do; nothing of them happened.
+    /// Zeroings and punches that the device does not support; they have no effect.
     pub refused: u64,
-    /// Flushes that fail; what they should have made durable never will be.
+    /// Flushes that fail; the data that they cover never becomes durable.
     pub flush: u64,
-    /// Requests that take ten to a hundred times as long.
+    /// Requests that take 10 to 100 times as long.
     pub slow: u64,
-    /// Requests that are stuck for seconds.
+    /// Requests that take 0.5 to 8 s.
     pub stuck: u64,
-    /// Requests that do not return while the world is at work.
+    /// Requests that hang until the world releases them: when its faults end, or after 200 s.
     pub hung: u64,
 }
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const NONE: Faults =
         Faults { read: 0, write: 0, no_space: 0, refused: 0, flush: 0, slow: 0, stuck: 0, hung: 0 };
 
@@ -54,7 +54,7 @@ impl Faults {
         rng.chance(rate).then_some(Errno::Io)
     }
 
-    /// How long a request takes that would take `service_ns`.
+    /// The duration of a request that takes `service_ns` without faults.
     pub fn delay(&self, service_ns: Nanos, rng: &mut Rng) -> Nanos {
         if rng.chance(self.stuck) {
             return rng.between(500 * MILLISECOND, 8 * SECOND);

@@ -1,4 +1,4 @@
-//! The end of the story: no faults, nothing new. Everything must come to an end, be whole, and be given back.
+//! The end of a world, without faults or new requests: everything must terminate, be intact, and release its resources.
 
 use std::collections::VecDeque;
 
@@ -16,11 +16,11 @@ use crate::trace::Line;
 use crate::workload::Manners;
 use crate::world::{LinkId, Wake, World};
 
-/// The device keeps no request for longer: a slow one takes up to a hundred times as long as it would have taken.
+/// The longest time that the device keeps a request: a slow one takes up to 100 times its normal duration.
 const STUCK_MAX_NS: Nanos = 200 * SECOND;
 
 impl World {
-    /// Peace: no faults, nothing new. Everything must come to an end, be whole, and be given back.
+    /// Ends all faults and new work, waits until everything has terminated, then checks content and resources.
     pub(crate) fn finale(&mut self) -> Verdict {
         let calm_since = self.now;
         self.disk.faults = Faults::NONE;
@@ -37,7 +37,7 @@ impl World {
         }
         let stalled: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.withheld > 0).map(|(id, _)| *id).collect();
         stalled.into_iter().for_each(|id| self.send_rest(id));
-        // Those who read nothing hold up nobody (but who wants the memory in which their replies are).
+        // A stalled reader delays no command, except those that need the memory of its unsent replies.
         let can_wait = |ask: &Ask| matches!(ask, Ask::May | Ask::Budget(_));
         self.until("peace", 100 * SECOND, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
         let deaf: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.manners.deaf).map(|(id, _)| *id).collect();
@@ -55,9 +55,9 @@ impl World {
         self.last_power_cut()
     }
 
-    /// Requests that the device was given until `since`, while it had faults, may still be stuck, and may fail. They
-    /// return. Perhaps no client waits for them: not for the flush of a volume that is opened, nor for writes of a
-    /// volume whose write cache is unsafe.
+    /// Requests submitted before `since`, while the device had faults, may still be delayed, and may fail. Waits until
+    /// they return. Perhaps no client waits for them: for example the flush of a newly opened volume, or writes of a
+    /// volume whose write cache is `unsafe`.
     fn old_requests_return(&mut self, since: Nanos) -> Verdict {
         self.until("the fence", STUCK_MAX_NS, |world| {
             !world.volumes.iter().any(|volume| world.disk.has_orphans(volume.setup.spec.volume))
@@ -65,13 +65,13 @@ impl World {
         })
     }
 
-    /// Nobody waits for anything, but perhaps clients that read no replies.
+    /// No client waits for an answer, except stalled readers.
     pub(crate) fn is_quiet(&self) -> bool {
         let quiet = |state| !matches!(state, State::Open | State::Leaving);
         self.links.values().all(|link| link.outstanding == 0 || link.garbage || link.manners.deaf || quiet(link.state))
     }
 
-    /// What is closed is opened; there is room for everybody.
+    /// Opens all closed volumes, with room for all tenants.
     fn reopen(&mut self) -> Verdict {
         self.ask(Command::SetBudget(self.setup.config.budget_bytes_max), Ask::Must)?;
         self.until("a budget", 100 * SECOND, |world| world.asks.is_empty())?;
@@ -87,7 +87,7 @@ impl World {
         Ok(())
     }
 
-    /// All clients leave.
+    /// All clients disconnect.
     fn dismiss(&mut self) -> Verdict {
         let ids: Vec<LinkId> = self.links.keys().copied().collect();
         for id in ids {
@@ -96,7 +96,7 @@ impl World {
         self.until("leaving", 100 * SECOND, |world| world.links.is_empty())
     }
 
-    /// One client asks for all this, in order.
+    /// One client sends these requests, in order.
     fn follow(&mut self, at: usize, script: VecDeque<Request>) -> Verdict {
         let session = Session { structured: true, base_allocation: true, read_only: false };
         let id = self.attach(at, session, Manners::calm(), 0)?;
@@ -112,13 +112,13 @@ impl World {
         Request { op: self.ops, cookie: self.ops, command, flags, offset, len: len as u32 }
     }
 
-    /// A volume is flushed, after accepting what was lost to faults, and read.
+    /// Flushes a volume, after accepting its losses from faults, and reads it.
     fn inspect(&mut self, at: usize) -> Verdict {
         if self.volumes[at].trouble.ever() {
             let flush = self.request(command::FLUSH, 0, 0, 0);
             self.follow(at, [flush].into())?;
             self.clear(at)?;
-            // Until it is answered, a flush may still fail because of what it gives up.
+            // Until the loss is accepted, a flush may still fail because of the blocks that are given up.
             self.until("accepting a loss", 100 * SECOND, |world| world.asks.is_empty())?;
             self.volumes[at].trouble = Default::default();
         }
@@ -141,7 +141,7 @@ impl World {
         self.follow(at, script)
     }
 
-    /// Without connections and volumes no frame is in use: none was leaked.
+    /// Without connections and volumes no frame is in use: no frame was leaked.
     fn give_back(&mut self) -> Verdict {
         for tenant in 0..self.setup.tenants.len() as u32 {
             let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() };
@@ -150,7 +150,7 @@ impl World {
             }
         }
         self.shrunk()?;
-        // Nobody reads slowly, nothing fails, nothing is stuck: what is above the new limit is given back, all of it.
+        // No stalled reader, no failure and no hung request is left, so all memory above the new limit is returned.
         let tenants = self.tenants.iter().filter(|&&there| there).count() as u64;
         self.ask(Command::SetBudget(tenants.max(1) * LEAST_BYTES), Ask::Must)?;
         self.until("giving back memory", 100 * SECOND, |world| world.asks.is_empty())?;
@@ -170,7 +170,7 @@ impl World {
         self.snapshot("after closing everything", |tenant| tenant.used_frames == 0)
     }
 
-    /// Partitions get as small as they were told to.
+    /// Partitions shrink to their targets.
     fn shrunk(&mut self) -> Verdict {
         let mut verdict = Ok(());
         for _ in 0..100 {
@@ -201,7 +201,7 @@ impl World {
         self.check_snapshot(&snapshot)
     }
 
-    /// What is on the medium now is all there is.
+    /// A last power cut: the surviving content is checked.
     fn last_power_cut(&mut self) -> Verdict {
         self.disk.power_cut(self.now);
         for volume in &mut self.volumes {

@@ -1,14 +1,14 @@
-//! The memory of a driver: real bytes behind the engine's frame numbers, and a watch over who may touch them when.
+//! The memory of a driver: real bytes behind the engine's frame numbers, and checks of who may access them when.
 //!
 //! ```text
 //!   in a device write ─┐                     in a device read ─┐
 //!   in unsent replies ─┴─► must not change                     └─► holds garbage: must neither change nor be used
 //! ```
 //!
-//! The watch is by whole frames: stricter than a real machine, and than the contract needs today.
+//! The checks are by whole frames: stricter than a real machine, and than the contract needs today.
 //!
-//! Memory that the engine gives up is given back: a frame that was given back holds garbage, and whoever uses it before
-//! the limit is raised above it is wrong.
+//! The engine returns memory by giving up frames above a limit. A returned frame holds garbage, and using it before the
+//! limit is raised above it is an error.
 
 use engine::cache::FrameId;
 use engine::disk::Segment;
@@ -16,10 +16,10 @@ use engine::units::BLOCK;
 
 use crate::Verdict;
 
-/// What a frame holds while the device may be writing into it.
+/// The content of a frame while the device may be writing into it.
 const GARBAGE: u8 = 0xdb;
 
-/// Who uses a frame at this moment.
+/// The present uses of a frame.
 #[derive(Clone, Copy, Default, Debug)]
 struct Uses {
     device_writes: u32,
@@ -27,14 +27,14 @@ struct Uses {
     sends: u32,
 }
 
-/// All frames.
+/// All frames, with their bytes and their uses.
 #[derive(Debug)]
 pub struct Frames {
     bytes: Vec<u8>,
     uses: Vec<Uses>,
-    /// Frames above this one are given up.
+    /// The highest frame that the engine may use; the memory of those above it is returned.
     limit: u32,
-    /// By frame: its memory was given back.
+    /// By frame: its memory was returned.
     given_back: Vec<bool>,
     /// Frames above the limit that are still in use.
     held: u64,
@@ -52,7 +52,7 @@ impl Frames {
         }
     }
 
-    /// Frames above this one are given up.
+    /// The highest frame that the engine may use; the memory of those above it is returned.
     pub fn limit(&self) -> u32 {
         self.limit
     }
@@ -62,7 +62,7 @@ impl Frames {
         self.held
     }
 
-    /// Gives back the memory of those frames above `limit` of which the engine says that nobody uses them any more.
+    /// Returns the memory of those frames above `limit` that the engine reports as unused.
     pub fn give_back(&mut self, limit: u32, is_retired: impl Fn(FrameId) -> bool) -> Verdict {
         (self.limit, self.held) = (limit, 0);
         let (below, above) = self.given_back.split_at_mut(limit as usize + 1);
@@ -101,7 +101,7 @@ impl Frames {
         &mut self.uses[frame.0 as usize]
     }
 
-    /// The range, if it may be changed.
+    /// The bytes of the range, if they may be changed.
     fn writable(&self, frame: FrameId, start: u16, len: u16) -> Result<std::ops::Range<usize>, String> {
         let range = self.range(frame, start, len)?;
         let uses = self.uses[frame.0 as usize];
@@ -114,7 +114,7 @@ impl Frames {
         }
     }
 
-    /// The bytes, if they mean anything.
+    /// The bytes, if they are defined.
     pub fn read(&self, frame: FrameId, start: u16, len: u16) -> Result<&[u8], String> {
         let range = self.range(frame, start, len)?;
         if self.uses[frame.0 as usize].device_reads > 0 {
@@ -123,7 +123,7 @@ impl Frames {
         Ok(&self.bytes[range])
     }
 
-    /// `Action::Copy`.
+    /// Executes `Action::Copy`.
     pub fn copy(&mut self, from: FrameId, to: FrameId, start: u16, len: u16) -> Verdict {
         self.read(from, start, len)?;
         let (from, to) = (self.range(from, start, len)?, self.writable(to, start, len)?);
@@ -131,20 +131,20 @@ impl Frames {
         Ok(())
     }
 
-    /// `Action::Zero`.
+    /// Executes `Action::Zero`.
     pub fn zero(&mut self, frame: FrameId, start: u16, len: u16) -> Verdict {
         let range = self.writable(frame, start, len)?;
         self.bytes[range].fill(0);
         Ok(())
     }
 
-    /// Where payload is received.
+    /// The bytes into which payload is received.
     pub fn receive(&mut self, frame: FrameId, start: u16, len: u16) -> Result<&mut [u8], String> {
         let range = self.writable(frame, start, len)?;
         Ok(&mut self.bytes[range])
     }
 
-    /// The device begins to write `segments`: their bytes.
+    /// The device begins to write `segments`. Returns their bytes.
     pub fn begin_device_write(&mut self, segments: &[Segment]) -> Result<Vec<u8>, String> {
         let mut data = Vec::with_capacity(segments.iter().map(|s| usize::from(s.len)).sum());
         for s in segments {
@@ -154,12 +154,12 @@ impl Frames {
         Ok(data)
     }
 
-    /// The driver has yet to give `segments` to the device, which is to write them: they must not change meanwhile.
+    /// The driver will submit a device write of `segments` later: they must not change meanwhile.
     pub fn hold_for_write(&mut self, segments: &[Segment]) {
         segments.iter().for_each(|s| self.uses(s.frame).device_writes += 1);
     }
 
-    /// The device is done with writing `segments`.
+    /// The device has written `segments`.
     pub fn end_device_write(&mut self, segments: &[Segment]) {
         for s in segments {
             self.uses(s.frame).device_writes -= 1;
@@ -178,7 +178,7 @@ impl Frames {
         Ok(())
     }
 
-    /// The device is done with reading into `segments`, and put `data` there; `None` leaves garbage.
+    /// The device has read into `segments` and put `data` there; `None` leaves garbage.
     pub fn end_device_read(&mut self, segments: &[Segment], data: Option<&[u8]>) {
         let mut at = 0;
         for s in segments {
@@ -198,7 +198,7 @@ impl Frames {
         Ok(())
     }
 
-    /// It was sent, or its connection is gone.
+    /// The part was sent, or its connection is closed.
     pub fn end_send(&mut self, frame: FrameId) {
         self.uses(frame).sends -= 1;
     }

@@ -1,22 +1,22 @@
-//! What may be read, and what must be on the medium: the checker of one volume's content, cell by cell.
+//! The checker of one volume's content, cell by cell: what a read may return, and what must be on the medium.
 //!
-//! Each cell is a register. A write has a start (its payload arrived), is *settled* from some moment (it cannot take
-//! effect any more: answered, or its connection is gone), and is *acknowledged* if the answer was success.
+//! Each cell is a register. A write has a start (its payload arrived). It is *settled* when it cannot take effect any
+//! more (it was answered, or its connection is closed), and *acknowledged* if the answer was success.
 //!
 //! ```text
 //!     a:  start ├────────┤ acknowledged
-//!     b:                    start ├─────────┤ acknowledged: a is dead, for reads that start later …
+//!     b:                    start ├─────────┤ acknowledged: a is dead for reads that start later …
 //!     flush:                                    start ├────┤ success: … and must not be on the medium any more
 //!     c:              start ├──────────────────────────────────── never answered: may have happened, until replaced
 //! ```
 //!
-//! A read may return a version that started before the read ended and was not dead when the read started. What a read
-//! returned is then the truth: versions settled before that read began cannot come back. A flush that succeeds leaves
-//! on the medium only what a read that started with the flush might return; the same after a power cut. TRIM (and
+//! A read may return a version that started before the read ended and was not dead when the read started. From then on
+//! the returned version is the truth: versions settled before that read began cannot come back. After a successful
+//! flush, the medium holds only what a read that started with the flush might return; after a power cut too. TRIM (and
 //! accepting a loss) may bring back anything that may still be on the medium, or zeros.
 //!
-//! The downside of judging in steps of the world rather than by an order of all requests (linearisability): a few wrong
-//! outcomes of writes that race with each other pass. In return a check costs a look at one short list.
+//! Downside: the checks use steps of the world, not an order of all requests (linearisability). So a few wrong outcomes
+//! of concurrent writes pass. In return a check looks at one short list only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,24 +28,24 @@ use crate::cell::{self, CELL, CELLS_PER_BLOCK, Value, ZERO};
 use crate::medium::{Content, Medium};
 use crate::register::{Cell, Made, NEVER, Version, describe_version};
 
-/// A moment: the number of events that the engine was given.
+/// A point in time: the number of events that the engine has received.
 pub type Step = u64;
 
 const ALL: Range<u64> = 0..u64::MAX;
 
-/// The number of a request that changes content; a write's is its value.
+/// The number of a request that changes content; for a write it is also its value.
 pub type OpId = u64;
 
 type Page = [Cell; CELLS_PER_BLOCK as usize];
 
-/// What the world knows of a volume's content.
+/// The possible contents of a volume.
 #[derive(Default, Debug)]
 pub struct History {
-    /// By block number; what is missing is zeros for certain.
+    /// By block number; missing pages are certainly zeros.
     pages: BTreeMap<u64, Page>,
     /// Pages with uncertain cells.
     uncertain: BTreeSet<u64>,
-    /// Zeroings, TRIMs and losses that are not settled: they also concern what is written meanwhile.
+    /// Zeroings, TRIMs and losses that are not settled: they also affect cells that are written meanwhile.
     active: BTreeMap<OpId, RangeOp>,
 }
 
@@ -58,14 +58,14 @@ struct RangeOp {
 }
 
 impl History {
-    /// Those of `cells` that may be something else than zeros, and where they are.
+    /// Those of `cells` that may be other than zeros, and their numbers.
     fn known(&mut self, cells: Range<u64>) -> impl Iterator<Item = (u64, &mut Cell)> {
         let pages = self.pages.range_mut(cells.start / CELLS_PER_BLOCK..cells.end.div_ceil(CELLS_PER_BLOCK));
         let all = pages.flat_map(|(number, page)| (number * CELLS_PER_BLOCK..).zip(page.iter_mut()));
         all.filter(move |(at, _)| cells.contains(at))
     }
 
-    /// Makes the page of a cell, with what is happening to it just now.
+    /// Creates a page, with the range operations that are not settled.
     fn make_page(&mut self, number: u64) -> &mut Page {
         self.uncertain.insert(number);
         let active = &self.active;
@@ -110,12 +110,12 @@ impl History {
         self.begin_range(op, RangeOp { cells, start: step, made: Made::Value(ZERO) });
     }
 
-    /// A TRIM arrives: zeros, or what was there, or what the medium still has.
+    /// A TRIM arrives: it leaves zeros, the present content, or what the medium still has.
     pub fn begin_trim(&mut self, op: OpId, cells: Range<u64>, step: Step) {
         self.begin_range(op, RangeOp { cells, start: step, made: Made::AnythingOrZero });
     }
 
-    /// Accepting a loss begins: until it is settled, what was not flushed may come back as it was before.
+    /// Accepting a loss begins: until it is settled, unflushed cells may return to earlier content.
     pub fn begin_loss(&mut self, op: OpId, step: Step) {
         for number in &self.uncertain {
             let page = self.pages.get_mut(number).expect("an uncertain page");
@@ -126,12 +126,12 @@ impl History {
         self.active.insert(op, RangeOp { cells: ALL, start: step, made: Made::Anything });
     }
 
-    /// It is over.
+    /// The loss is accepted.
     pub fn end_loss(&mut self, op: OpId, step: Step) {
         self.settle(op, ALL, step);
     }
 
-    /// A write (of data or zeros) was acknowledged; `durable` says that it had to be on the medium by then.
+    /// A write (of data or zeros) was acknowledged; `durable` says whether it must be on the medium by now.
     pub fn acknowledge(&mut self, op: OpId, cells: Range<u64>, step: Step, durable: bool, horizon: Step) {
         self.active.remove(&op);
         for (_, cell) in self.known(cells) {
@@ -154,7 +154,7 @@ impl History {
         }
     }
 
-    /// `bytes` at `offset` were returned by a read that started at `start`.
+    /// A read that started at `start` returned `bytes` at `offset`.
     pub fn read(&mut self, offset: u64, bytes: &[u8], start: Step, step: Step) -> Verdict {
         let end = offset + bytes.len() as u64;
         for number in cell::touched(offset, bytes.len() as u64) {
@@ -179,7 +179,7 @@ impl History {
         Some(&mut page[(number % CELLS_PER_BLOCK) as usize])
     }
 
-    /// A part of a cell was read: it must fit one of the versions.
+    /// A part of a cell was read: it must match one of the versions.
     fn read_part(&mut self, number: u64, from: u64, part: &[u8], start: Step) -> Verdict {
         let inside = (from % CELL) as usize..(from % CELL) as usize + part.len();
         let is = |value| cell::content(value, number)[inside.clone()] == *part;
@@ -196,7 +196,7 @@ impl History {
         if fits { Ok(()) } else { Err(format!("{} (a part of it)", self.describe(number, None, start))) }
     }
 
-    /// A request that started at `start` was told that these cells are zero.
+    /// The answer to a request that started at `start` said that these cells are zero.
     pub fn told_zero(&mut self, cells: Range<u64>, start: Step, step: Step) -> Verdict {
         let lie = self.known(cells).find_map(|(at, cell)| (!cell.observe(ZERO, start, step)).then_some(at));
         match lie {
@@ -205,7 +205,7 @@ impl History {
         }
     }
 
-    /// A flush that started at `start` succeeded: what it should have made durable must be on the medium.
+    /// A flush that started at `start` succeeded: everything that it covers must be on the medium.
     pub fn flushed(&mut self, medium: &Medium, start: Step, horizon: Step) -> Verdict {
         let mut wrong = Ok(());
         let pages = &mut self.pages;
@@ -221,7 +221,7 @@ impl History {
         wrong.map_err(|what| format!("a flush that started at step {start} succeeded, but {what}"))
     }
 
-    /// A write that had to be durable was acknowledged: only it, or something later, may be left of `cells`.
+    /// A durable write was acknowledged: `cells` must have this content or a later one on the medium.
     pub fn check_durable(&self, medium: &Medium, cells: Range<u64>) -> Verdict {
         let pages = self.pages.range(cells.start / CELLS_PER_BLOCK..cells.end.div_ceil(CELLS_PER_BLOCK));
         for (&number, page) in pages {
@@ -231,17 +231,17 @@ impl History {
         Ok(())
     }
 
-    /// Blocks that the device has an older content of than a flush that starts at `start` wants.
+    /// Blocks of which the device has content older than a flush that starts at `start` requires.
     pub fn missing(&self, medium: &Medium, start: Step) -> BTreeSet<u64> {
         self.uncertain.iter().copied().filter(|&number| self.is_missing(number, medium, start)).collect()
     }
 
-    /// Whether the device has an older content of block `number` than a flush that starts at `start` wants.
+    /// Whether the device has content of block `number` older than a flush that starts at `start` requires.
     pub fn is_missing(&self, number: u64, medium: &Medium, start: Step) -> bool {
         (0..BLOCK / SECTOR).any(|sector| self.is_sector_missing(number * (BLOCK / SECTOR) + sector, medium, start))
     }
 
-    /// The same of a sector.
+    /// The same for a sector.
     pub fn is_sector_missing(&self, sector: u64, medium: &Medium, start: Step) -> bool {
         let Some(page) = self.pages.get(&(sector * SECTOR / BLOCK)) else { return false };
         let mut bytes = [0; SECTOR as usize];
@@ -253,13 +253,14 @@ impl History {
         })
     }
 
-    /// Blocks of which cannot be said what the device should have: something is changing them now, or was trimmed.
+    /// Number of blocks whose required content on the device is unclear: an operation is changing them, or they were
+    /// trimmed.
     pub fn unclear_blocks(&self) -> u64 {
         let unclear = |cell: &Cell| cell.live.iter().any(|v| v.settled == NEVER || v.revives()) || !cell.old.is_empty();
         self.uncertain.iter().filter(|number| self.pages[number].iter().any(unclear)).count() as u64
     }
 
-    /// The power was cut: what survived must be allowed to, and is the truth from now on.
+    /// A power cut: the surviving content must be permitted, and is certain from now on.
     pub fn power_cut(&mut self, medium: &Medium) -> Verdict {
         for (&number, page) in &mut self.pages {
             check_block(number, page, medium).map_err(|what| format!("after a power cut, {what}"))?;
@@ -312,7 +313,7 @@ fn versions_of(cell: Option<&Cell>) -> String {
     }
 }
 
-/// Everything that could survive in a block must be allowed to.
+/// Every version of a block that could survive a power cut must be permitted.
 fn check_block(number: u64, page: &Page, medium: &Medium) -> Verdict {
     let wrong = |i: u64, what: String| {
         let cell = &page[i as usize];
@@ -474,7 +475,7 @@ mod tests {
         h.settle(2, 0..1, 4);
         write(&mut h, 3, 5, 6);
         assert!(!read(&mut h, ZERO, 7, 8), "it was overwritten");
-        // The device punched the range; the write-back of 3 fails, and the operator says that this is well.
+        // The device punched the range, the write-back of 3 fails, and the operator accepts the loss.
         h.begin_loss(4, 9);
         h.end_loss(4, 10);
         assert!(read(&mut h, ZERO, 11, 12) && !read(&mut h, 3, 13, 14), "what was read stays");

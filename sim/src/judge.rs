@@ -1,4 +1,4 @@
-//! The protocol's rules: chunk by chunk, each request is answered exactly once, wholly, and with the truth.
+//! The protocol rules: chunk by chunk, each request is answered exactly once, completely and correctly.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use crate::history::{History, Step};
 use crate::reply::{Chunk, be32};
 use crate::request::Pending;
 
-/// Requests by cookie.
+/// Pending requests by cookie.
 pub type PendingByCookie = BTreeMap<u64, Pending>;
 
-/// What a chunk is judged against.
+/// The state against which a chunk is checked.
 pub struct Judge<'a> {
     /// The connection's requests.
     pub pending: &'a mut PendingByCookie,
-    /// The connection's agreements.
+    /// What the connection has negotiated.
     pub session: Session,
     /// The volume's content.
     pub history: &'a mut History,
-    /// Now.
+    /// The present step.
     pub step: Step,
 }
 
 impl Judge<'_> {
-    /// Judge a chunk. The request, if it ended it; its `error` is `None` on success.
+    /// Checks a chunk. Returns the request if the chunk completes it; its `error` is `None` on success.
     pub fn chunk(&mut self, chunk: Chunk<'_>) -> Result<Option<Pending>, String> {
         let cookie = match chunk {
             Chunk::Simple { cookie, .. } | Chunk::Structured { cookie, .. } => cookie,
@@ -129,7 +129,7 @@ impl Judge<'_> {
                 return Err(format!("extents {extents:?}"));
             }
             if flags & state::ZERO != 0 {
-                // Cells that it covers only in part may hold something else in the rest.
+                // Cells that the extent covers in part may not be zero outside of it.
                 self.history.told_zero(cell::covered(at, len), pending.start, self.step)?;
             }
             at += len;

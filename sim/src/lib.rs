@@ -1,20 +1,20 @@
-//! Aerogel's pretences: disks, clients, faults and clocks in virtual time; the world that drives the engine; checkers.
+//! Aerogel's simulator: disks, clients, faults and clocks in virtual time; the world that drives the engine; checkers.
 //!
 //! ```text
-//!   swarm ─ a seed ─► setup ─► world ─┬─ sockets: link, workload, request     clients, and bytes both ways
-//!                                     ├─ opening, options, access             handshakes, and who may open what
-//!                                     ├─ disk: medium, fault                  what is durable, what goes wrong
-//!                                     ├─ frames                               memory, and who may touch it when
+//!   swarm ─ a seed ─► setup ─► world ─┬─ sockets: link, workload, request     clients, and bytes in both directions
+//!                                     ├─ opening, options, access             handshakes, and access control
+//!                                     ├─ disk: medium, fault                  durable content, faults
+//!                                     ├─ frames                               memory, and who may access it when
 //!                                     ├─ operator, restart, finale            commands, power cuts, crashes, the end
-//!                                     ├─ history, register, judge, reply, cell     what is right: content and answers
-//!                                     └─ trouble, promptness, stall            what is right: errors and waiting
+//!                                     ├─ history, register, judge, reply, cell     checks of content and answers
+//!                                     └─ trouble, promptness, stall            checks of errors and waiting
 //! ```
 //!
-//! Beside it stands [`load`]: traces and synthetic loads in time, for virtual and live servers.
+//! [`load`] is separate: traces and synthetic loads, for virtual and live servers.
 //!
 //! Begin with [`swarm::run`]. The same seed gives the same world, to the last event: [`trace`] has the hash.
 
-/// Whether a bug is planted here: see `engine::planted`. Always false in what ships.
+/// Whether a bug is planted here: see `engine::planted`. Always false in shipped builds.
 macro_rules! planted {
     ($bug:ident) => {{
         #[cfg(feature = "planted-bugs")]
@@ -60,5 +60,5 @@ pub mod trouble;
 pub mod workload;
 pub mod world;
 
-/// Right, or what is wrong.
+/// Success, or a description of the error.
 pub type Verdict = Result<(), String>;

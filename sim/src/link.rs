@@ -1,12 +1,12 @@
-//! One connection: a socket in both directions, and the client at its far end.
+//! One connection: a socket with both directions, and its client.
 //!
 //! ```text
-//!   client ──items──► (net delay) ──arrived──► engine        bounded by `in_bytes`
+//!   client ──items──► (net delay) ──arrived──► engine             bounded by `in_bytes`
 //!   client ◄──buffered── (client reads at its pace) ◄── engine    bounded by `out_bytes`
 //! ```
 //!
-//! The stream to the server is kept as what it means, headers and payloads, and becomes bytes on delivery. Replies are
-//! taken apart and judged as they leave the engine: the client's pace makes pressure, but no slack for the checkers.
+//! The stream to the server is kept as headers and payloads, and becomes bytes on delivery. Replies are parsed and
+//! checked when they leave the engine: the client's pace causes backpressure, but the checks do not wait for it.
 
 use std::collections::VecDeque;
 
@@ -27,9 +27,9 @@ use crate::workload::Manners;
 /// A part of the stream to the server.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// 28 bytes; no request if they are garbage.
+    /// 28 bytes; `None` if they are not a valid request.
     Header([u8; REQUEST_BYTES], Option<Request>),
-    /// The payload of a write, of which so many bytes were delivered.
+    /// The payload of a write, and how many of its bytes were delivered.
     Payload(Request, u64),
 }
 
@@ -43,18 +43,18 @@ impl Item {
     }
 }
 
-/// How a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Both ends are there.
+    /// Both ends are connected.
     Open,
-    /// The client will send no more; the server is to answer what it has, then close.
+    /// The client has sent NBD_CMD_DISC; the server answers the remaining requests, then closes.
     Leaving,
-    /// The client is gone, without a word.
+    /// The client has disconnected without NBD_CMD_DISC.
     Vanished,
-    /// The server wants it closed when everything is sent.
+    /// The engine wants it closed when everything is sent.
     Closing,
-    /// `Event::Closed` was given.
+    /// The engine has received `Event::Closed`.
     Closed,
 }
 
@@ -63,67 +63,67 @@ pub enum State {
 pub struct Link {
     /// Its slot.
     pub conn: ConnId,
-    /// What it opened.
+    /// The opened volume.
     pub volume: VolumeId,
-    /// Who is at its far end.
+    /// The client's identity.
     pub client: Client,
-    /// It may not use its volume any more, or not in this way.
+    /// The client has lost its access to the volume, or its write access.
     pub revoked: bool,
-    /// What was agreed on.
+    /// What was negotiated.
     pub session: Session,
-    /// How it stands.
+    /// Its state.
     pub state: State,
     /// How the client behaves.
     pub manners: Manners,
-    /// The client's dice.
+    /// The client's random number generator.
     pub rng: Rng,
-    /// What the client wrote and the server has not taken.
+    /// Items that the client wrote and the server has not taken.
     pub items: VecDeque<Item>,
     /// Bytes of `items`.
     pub written: u64,
-    /// Bytes of those that the server could take now.
+    /// Bytes of `items` that the server could take now.
     pub arrived: u64,
     /// Bytes at the end of `items` that the client does not send, or not yet.
     pub withheld: u64,
-    /// It was in the middle of this payload when the world last looked.
+    /// The payload that the server was receiving when the world last looked.
     pub(crate) midway: Midway,
-    /// The engine said that it does not want to read.
+    /// The engine does not want to receive.
     pub paused: bool,
     /// Reply bytes that the client has not read.
     pub buffered: u64,
-    /// Reply bytes sent in all.
+    /// Reply bytes sent in total.
     pub sent: u64,
     /// There is, or may be, something to send.
     pub sending: bool,
-    /// When the server last sent something, or began to have something to send.
+    /// When the server last sent bytes, or began to have bytes to send.
     pub took_at: Nanos,
-    /// Outgoing bytes (counted from the beginning) whose frames are watched.
+    /// Outgoing bytes (counted from the start of the connection) whose frames are watched.
     pub watched: u64,
-    /// Frames that are watched until so many bytes are sent.
+    /// Frames that are watched until this many bytes are sent.
     pub frames: VecDeque<(u64, FrameId)>,
-    /// Reply bytes that are not taken apart.
+    /// Reply bytes that are not parsed.
     pub replies: Replies,
-    /// Requests that the server has the header of.
+    /// Requests whose header the server has received.
     pub pending: PendingByCookie,
-    /// Requests that the client has no complete answer to.
+    /// Requests that are not completely answered, as the client sees it.
     pub outstanding: u32,
-    /// Where in the reply bytes answers are complete.
+    /// Ends of complete answers in the reply bytes.
     pub answers: VecDeque<u64>,
-    /// Where its last read in a row ended.
+    /// End of the client's last sequential read.
     pub read_to: u64,
-    /// Requests that the client will still make.
+    /// Remaining requests of the client.
     pub requests_left: u64,
-    /// What it is to ask for, in this order, if that was decided beforehand.
+    /// Predetermined requests, in order.
     pub script: VecDeque<Request>,
-    /// It sent bytes that are no request: the server must close.
+    /// It sent bytes that are no valid request: the server must close it.
     pub garbage: bool,
-    /// The client said goodbye: all that it asked for must be answered.
+    /// The client sent NBD_CMD_DISC and there is no other reason to close: all its requests must be answered first.
     pub polite: bool,
-    /// A happening of each kind is planned.
+    /// Which events are planned.
     pub planned: Planned,
 }
 
-/// What is planned for a connection: nothing is planned twice.
+/// The planned events of a connection, of each kind at most one.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Planned {
     /// More bytes arrive at the server.
@@ -132,9 +132,9 @@ pub struct Planned {
     pub send: bool,
     /// The client reads.
     pub drain: bool,
-    /// The client thinks.
+    /// The client's think time ends.
     pub think: bool,
-    /// The server takes what has arrived.
+    /// The server receives what has arrived.
     pub receive: bool,
 }
 
@@ -180,7 +180,7 @@ impl Link {
         self.written - self.arrived - self.withheld
     }
 
-    /// Whether the client is there to send and to read.
+    /// Whether the client is connected, to send and to read.
     pub fn has_client(&self) -> bool {
         matches!(self.state, State::Open | State::Leaving | State::Closing)
     }
@@ -194,7 +194,7 @@ impl Link {
         self.outstanding += 1;
     }
 
-    /// The client writes something.
+    /// The client writes an item.
     pub fn push(&mut self, item: Item) {
         self.written += item.rest();
         self.items.push_back(item);
@@ -212,12 +212,12 @@ impl Link {
         }
     }
 
-    /// How long the next thing takes on the network.
+    /// The network delay of the next transfer.
     pub fn net_ns(&mut self) -> Nanos {
         self.rng.between(self.manners.net_ns / 4, self.manners.net_ns)
     }
 
-    /// The client reads some of what is buffered: how many answers became complete.
+    /// The client reads some of the buffered bytes. Returns how many answers became complete.
     pub fn drain(&mut self) -> u32 {
         let bytes = self.buffered.min(self.rng.between(1, self.manners.read_bytes));
         self.buffered -= bytes;

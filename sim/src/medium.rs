@@ -1,15 +1,15 @@
-//! What a disk remembers of one volume: for each sector, what is on the medium and what is only in the volatile cache.
+//! The content of one volume on a disk: for each sector, its version on the medium and those in the volatile cache.
 //!
 //! ```text
 //!   write completes ──► volatile version ──flush──► on the medium
 //!                           │      │
-//!                           │      └─ failed flush of any volume on the device: some or all of it doomed. Readable,
+//!                           │      └─ failed flush of any volume on the device: some or all of it doomed: readable,
 //!                           │         but no later flush makes it durable (fsync)
-//!                           └─ power cut: any one of medium and volatile versions survives, each sector for itself
+//!                           └─ power cut: the medium's or any volatile version survives, independently per sector
 //! ```
 //!
-//! Versions become durable in order: a flush moves the newest version that it covers to the medium and forgets what was
-//! below. A doomed version that a power cut happens to keep is kept: nobody promised that it is lost either.
+//! Versions become durable in order: a flush moves the newest version that it covers to the medium and drops the older
+//! ones. A power cut may keep a doomed version: its loss is not guaranteed either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use engine::units::{BLOCK, SECTOR, SECTORS_PER_BLOCK};
 
 use crate::rng::Rng;
 
-/// A count of the disk's completions: what was first.
+/// A count of the disk's completions: the order of events on the disk.
 pub type Turn = u64;
 
 /// The content of a sector: a place in the data of the request that wrote it, or zeros.
@@ -32,7 +32,7 @@ impl Content {
         Content((!zero).then(|| (data.clone(), at as u32)))
     }
 
-    /// Its bytes.
+    /// The bytes of the sector.
     pub fn bytes(&self) -> &[u8] {
         static ZEROS: [u8; SECTOR as usize] = [0; SECTOR as usize];
         match &self.0 {
@@ -50,11 +50,11 @@ impl Content {
 struct Version {
     content: Content,
     completed: Turn,
-    /// Since when no flush makes it durable.
+    /// When it was doomed: since then no flush makes it durable.
     doomed: Option<Turn>,
 }
 
-/// A sector and everything that a power cut could leave of it.
+/// A sector, with all versions that could survive a power cut.
 #[derive(Clone, Default, Debug)]
 pub struct Sector {
     stable: Content,
@@ -62,7 +62,7 @@ pub struct Sector {
 }
 
 impl Sector {
-    /// What could be there after a power cut.
+    /// The versions that could survive a power cut.
     pub fn survivors(&self) -> impl Iterator<Item = &Content> {
         std::iter::once(&self.stable).chain(self.volatile.iter().map(|version| &version.content))
     }
@@ -79,18 +79,18 @@ impl Sector {
 
 type Block = [Sector; SECTORS_PER_BLOCK as usize];
 
-/// How a write gets onto the medium.
+/// When a write becomes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// At once.
+    /// Immediately.
     Durable,
     /// With the next flush.
     Volatile,
-    /// Perhaps never, since then.
+    /// Perhaps never: it was doomed at this count.
     Doomed(Turn),
 }
 
-/// One volume's sectors. What was never written reads as zeros.
+/// One volume's sectors. Sectors that were never written read as zeros.
 #[derive(Default, Debug)]
 pub struct Medium {
     blocks: BTreeMap<u64, Block>,
@@ -104,7 +104,7 @@ impl Medium {
         self.blocks.get(&number).map(|block| &block[..])
     }
 
-    /// Read from a sector boundary.
+    /// Reads from a sector boundary.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         for (i, bytes) in into.chunks_mut(SECTOR as usize).enumerate() {
             let sector = offset / SECTOR + i as u64;
@@ -116,7 +116,7 @@ impl Medium {
         }
     }
 
-    /// Write one sector.
+    /// Writes one sector.
     pub fn write(&mut self, sector: u64, content: Content, fate: Fate, completed: Turn) {
         let number = sector / SECTORS_PER_BLOCK;
         if content.is_zero() && !self.blocks.contains_key(&number) {
@@ -131,7 +131,7 @@ impl Medium {
         self.unstable.insert(number);
     }
 
-    /// The sectors of `offset..offset + len` that are not zero for certain.
+    /// The sectors of `offset..offset + len`, except those in blocks that are certainly zeros.
     pub fn written_sectors(&self, offset: u64, len: u64) -> Vec<u64> {
         let (first, past) = (offset / SECTOR, (offset + len) / SECTOR);
         let blocks = self.blocks.range(first / SECTORS_PER_BLOCK..past.div_ceil(SECTORS_PER_BLOCK));
@@ -139,7 +139,7 @@ impl Medium {
         sectors.filter(|sector| (first..past).contains(sector)).collect()
     }
 
-    /// A flush: what completed before `submitted` is on the medium, unless it is doomed.
+    /// A flush: versions that completed before `submitted` move to the medium, unless they are doomed.
     pub fn flush(&mut self, submitted: Turn) {
         let blocks = &mut self.blocks;
         self.unstable.retain(|number| {
@@ -156,7 +156,7 @@ impl Medium {
         });
     }
 
-    /// A flush of the device fails now: those volatile versions that `drops` chooses become durable by no later one.
+    /// A flush of the device fails: the volatile versions that `drops` selects are doomed.
     pub fn doom(&mut self, now: Turn, mut drops: impl FnMut() -> bool) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");
@@ -166,8 +166,9 @@ impl Medium {
         }
     }
 
-    /// The losses of flushes that failed by `until` are accepted, or the process that was told of them is gone. What
-    /// can still be read is as good as any other: that it stays readable and no flush can save it is not pretended.
+    /// The losses of flushes that failed by `until` are accepted, or the process that learned of them has died. Doomed
+    /// versions that are still readable become ordinary ones: from then on the simulation does not keep data readable
+    /// that no flush can save.
     pub fn forgive(&mut self, until: Turn) {
         for number in &self.unstable {
             let block = self.blocks.get_mut(number).expect("an unstable block");
@@ -189,7 +190,7 @@ impl Medium {
         self.blocks.retain(|_, block| !block.iter().all(|sector| sector.stable.is_zero()));
     }
 
-    /// The ranges of `0..size` that were never written, or were zeroed whole, in whole blocks.
+    /// The ranges of `0..size`, in whole blocks, that were never written or were zeroed completely.
     pub fn holes(&self, size: u64) -> Vec<(u64, u64)> {
         let mut holes = Vec::new();
         let mut from = 0;

@@ -1,15 +1,15 @@
-//! How connections begin: clients negotiate with the engine's handshake, and each byte that it answers is compared with
-//! what the protocol says.
+//! Connection setup: clients negotiate with the engine's handshake, and each byte of its answers is compared with the
+//! protocol.
 //!
 //! ```text
-//!   client: plan of options ──► bytes, in any portions ──► Handshake ──► answers ─┬─► what `options.rs` expects
+//!   client: plan of options ──► bytes, in any portions ──► Handshake ──► answers ─┬─► as `options.rs` expects
 //!                                                             │                   └─► otherwise the run ends
 //!                                                             ▼ transmission
-//!                                  the driver admits it, or refuses it ──► Event::Attach with what was agreed on
+//!                         the driver admits the client, or refuses it ──► Event::Attach with the negotiated session
 //! ```
 //!
-//! The driver offers the volumes that are served and that the client may open. Some clients stop in the middle, some
-//! vanish, some are told that there are too many of them; most come back.
+//! The driver offers the volumes that are online and that the client may open. Some clients stop in the middle, some
+//! disconnect, some are refused because there are too many; most connect again.
 
 use std::collections::VecDeque;
 
@@ -25,36 +25,36 @@ use crate::trace::Line;
 use crate::workload::Manners;
 use crate::world::{Wake, World};
 
-/// A client that stops in the middle vanishes within this time.
+/// A client that stops in the middle disconnects within this time.
 const SILENT_NS: u64 = SECOND;
-/// One in so many clients is refused although it may open its volume.
+/// One of this many clients is refused although it may open its volume.
 const REFUSED_ONE_IN: u64 = 30;
 
-/// A client that has not opened a volume yet.
+/// A client in its handshake.
 #[derive(Debug)]
 pub(crate) struct Opening {
-    /// The volume that it wants.
+    /// The volume that it wants to open.
     pub(crate) volume: usize,
-    /// How it behaves then.
+    /// Its behaviour after the handshake.
     pub(crate) manners: Manners,
     client: Client,
     rng: Rng,
     handshake: Handshake,
-    /// What it is going to ask.
+    /// The options that it will send.
     plan: VecDeque<Ask>,
-    /// It stops when so many are left.
+    /// It stops when this many of them are left.
     silent_at: Option<usize>,
     gone: bool,
-    /// Bytes on their way, and bytes that the server has not consumed.
+    /// Bytes that the client has written; then bytes that have arrived and the server has not consumed.
     written: Vec<u8>,
     arrived: Vec<u8>,
-    /// What was asked and not consumed, with its bytes; how many of them are consumed.
+    /// Options sent and not consumed, with their lengths; then how many bytes of them are consumed.
     asked: VecDeque<(Ask, usize)>,
     consumed: usize,
-    /// What the server must answer next.
+    /// The answers that the server must send next.
     expected: Vec<Answer>,
     agreed: Agreed,
-    /// It may begin.
+    /// Transmission is agreed: the volume and the session.
     begins: Option<(usize, Session)>,
 }
 
@@ -85,7 +85,7 @@ impl World {
         self.queue.push(self.now, Wake::Negotiate(id));
     }
 
-    /// A client asks something, or some of it arrives.
+    /// A client sends options, or some of their bytes arrive.
     pub(crate) fn negotiate(&mut self, id: u64) -> Verdict {
         let Some(opening) = self.openings.get_mut(&id) else { return Ok(()) };
         if opening.gone {
@@ -102,7 +102,7 @@ impl World {
         self.hand_over(id)
     }
 
-    /// The volumes that a client is offered.
+    /// The exports that a client is offered.
     fn offer(&self, client: Client) -> Offer {
         let volumes = self.volumes.iter().enumerate().filter(|(_, volume)| volume.open && !volume.closing);
         let offered = volumes.filter_map(|(at, volume)| {
@@ -120,7 +120,7 @@ impl World {
         Offer { at, exports, shutting_down: self.draining, tls: self.setup.tls }
     }
 
-    /// The server gets what has arrived.
+    /// The server receives the bytes that have arrived.
     fn hand_over(&mut self, id: u64) -> Verdict {
         let offer = self.offer(self.openings[&id].client);
         let opening = self.openings.get_mut(&id).expect("an opening");
@@ -136,7 +136,7 @@ impl World {
         Ok(())
     }
 
-    /// A client that may begin is admitted, or refused after all.
+    /// A client that has finished its handshake is admitted or refused.
     pub(crate) fn enter(&mut self, id: u64) -> Verdict {
         let Some(opening) = self.openings.get_mut(&id) else { return Ok(()) };
         let (volume, session) = opening.begins.take().expect("it may begin");
@@ -156,7 +156,7 @@ impl World {
         self.attach(volume, session, opening.manners, opening.client).map(|_| ())
     }
 
-    /// A handshake is over without a connection; somebody else will come.
+    /// A handshake has ended without a connection; another client will connect.
     fn give_up(&mut self, id: u64) {
         let opening = self.openings.remove(&id).expect("an opening");
         self.connect_soon(opening.volume);
@@ -164,7 +164,7 @@ impl World {
 }
 
 impl Opening {
-    /// The client writes its next options, some of them without waiting for answers. False if it is not going to.
+    /// The client writes its next options, some without waiting for answers. False if it will write no more.
     fn write(&mut self) -> bool {
         if !self.written.is_empty() || !self.asked.is_empty() {
             return true;
@@ -183,14 +183,14 @@ impl Opening {
         !self.written.is_empty()
     }
 
-    /// Some of what was written arrives.
+    /// Some of the written bytes arrive.
     fn arrive(&mut self) {
         let len = self.written.len();
         let some = if self.rng.one_in(2) && len > 0 { self.rng.between(1, len as u64) as usize } else { len };
         self.arrived.extend(self.written.drain(..some));
     }
 
-    /// The server answers what has arrived; its answers must be what the protocol says.
+    /// The server answers the bytes that have arrived; its answers must match the protocol.
     fn handle(&mut self, offer: &Offer) -> Result<End, String> {
         loop {
             let exports = Exports { volumes: &offer.exports, shutting_down: offer.shutting_down };
@@ -210,12 +210,12 @@ impl Opening {
             }
             if end == End::StartsTls && !self.arrived.is_empty() {
                 end = Answer::clear_behind_start_tls();
-                // Not even what was asked before is answered.
+                // Options sent earlier are not answered either.
                 self.expected.clear();
             }
             self.check_outcome(end)?;
             match end {
-                // Its answer can still be taken back.
+                // This answer can still be replaced by a refusal.
                 End::Begins(at, session) => {
                     self.begins = Some((offer.at[at], session));
                     return Ok(end);
@@ -235,7 +235,7 @@ impl Opening {
         }
     }
 
-    /// The driver has no place for it after all.
+    /// The driver refuses the client after the handshake.
     fn refuse(&mut self) -> Result<End, String> {
         self.handshake.refuse("there are too many of you");
         let last = self.expected.pop().expect("an answer that begins transmission");
@@ -261,7 +261,7 @@ impl Opening {
         Err(format!("it stands at {outcome:?} ({ending:?}), not at {end:?}, after {:?}", self.expected))
     }
 
-    /// What is outgoing is what is expected, to the last byte.
+    /// The outgoing bytes are the expected ones, to the last byte.
     fn compare(&mut self) -> Verdict {
         let sent = self.handshake.take_outgoing();
         let mut rest = &sent[..];

@@ -1,5 +1,4 @@
-//! The world's operator: commands in the middle of everything, volumes and tenants that come and go, power cuts,
-//! restarts.
+//! The world's operator: commands at any time, volumes and tenants that are added and removed, power cuts, restarts.
 
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
@@ -21,33 +20,33 @@ use crate::request::Request;
 use crate::trace::Line;
 use crate::world::{LinkId, NEVER, World};
 
-/// What was asked of the engine, and what the answer means.
+/// A command sent to the engine, and how to check its answer.
 #[derive(Clone, Debug)]
 pub enum Ask {
-    /// Something that cannot be refused.
+    /// It must not be refused.
     Must,
-    /// Something that may be refused.
+    /// It may be refused.
     May,
-    /// A change of a write cache, since when, and whether that brings what is there to another promise.
+    /// A change of the write cache mode: the mode, the step of the command, and whether it must flush the volume.
     WriteCache(VolumeId, WriteCache, Step, bool),
-    /// Who may open a volume changes, since when.
+    /// A change of access rights, and the step of the command.
     Restrict(VolumeId, Step),
-    /// The memory is to have another size, since then.
+    /// A change of the memory budget, and when it was requested.
     Budget(Nanos),
-    /// A volume grows.
+    /// A volume grows to this size.
     Grow(VolumeId, u64),
-    /// A loss is accepted, as it was then: in steps of the world and turns of the disk.
+    /// A loss is accepted: the number of the operation, the step of the command, and the disk's completion count then.
     Clear(VolumeId, OpId, Step, Turn),
-    /// A volume is closed since then, its dirt flushed, or dropped by this operation.
+    /// A volume is closed, since this step; its dirty data is flushed, or dropped by this operation.
     Close(VolumeId, Step, Option<OpId>),
-    /// A tenant is made or changed; that may be refused.
+    /// A tenant is created or changed; that may be refused.
     Tenant(TenantId),
-    /// A tenant is dropped, which is refused if it has volumes.
+    /// A tenant is removed, which is refused if it has volumes.
     Drop(TenantId),
-    /// How it all is.
+    /// A snapshot of the server.
     Snapshot,
     Curve(EvictionPolicy),
-    /// The server is to stop, since when.
+    /// The server is to drain, since this step.
     Drain(Step),
 }
 
@@ -60,7 +59,7 @@ impl World {
         self.give(Event::Control { token, command }, line)
     }
 
-    /// Tenants, volumes and clients of a new life of the server.
+    /// Creates the tenants, volumes and clients of a new server process.
     pub(crate) fn boot(&mut self) -> Verdict {
         for (i, spec) in self.setup.tenants.clone().into_iter().enumerate() {
             self.ask(Command::SetTenant(TenantId(i as u32), spec), Ask::Must)?;
@@ -75,7 +74,7 @@ impl World {
         Ok(())
     }
 
-    /// A volume is served (again), unless there is no room for its tenant.
+    /// Opens a volume (again), unless there is no memory for its tenant.
     pub(crate) fn open(&mut self, volume: usize) -> Verdict {
         if self.is_fenced(volume) {
             return Ok(());
@@ -92,7 +91,7 @@ impl World {
         let (id, size) = (state.setup.spec.volume, state.size);
         self.disk.set_size(id, size);
         self.fence_is_over(volume);
-        // Holes may be too few.
+        // The list of holes may be incomplete.
         let mut holes = self.disk.medium(id).holes(size);
         holes.retain(|_| !self.rng.one_in(4));
         let state = &mut self.volumes[volume];
@@ -102,7 +101,7 @@ impl World {
         self.ask(Command::OpenVolume(spec), Ask::Must)
     }
 
-    /// Perhaps something happens now.
+    /// Acts now with the configured probabilities.
     pub(crate) fn operate(&mut self) -> Verdict {
         if self.drained || self.rng.chance(self.setup.restarts) {
             if self.drained || self.rng.one_in(3) || self.draining {
@@ -185,7 +184,7 @@ impl World {
         self.ask(Command::SetPolicy(Box::new(settings)), Ask::Must)
     }
 
-    /// Whether something is asked of a volume and not yet answered.
+    /// Whether a command for a volume is not yet answered.
     pub(crate) fn is_asked(&self, volume: VolumeId) -> bool {
         self.asks.values().any(|ask| match ask {
             Ask::WriteCache(asked, ..) | Ask::Close(asked, ..) | Ask::Clear(asked, ..) => *asked == volume,
@@ -226,7 +225,7 @@ impl World {
         self.ask(Command::ClearVolume(volume), Ask::Clear(volume, op, step, self.disk.turn()))
     }
 
-    /// A volume is closed. With `discard` what is not flushed may be lost, as if that was accepted.
+    /// Closes a volume. With `discard` unflushed data may be lost, as if the loss had been accepted.
     pub(crate) fn close(&mut self, at: usize, discard: bool) -> Verdict {
         let (volume, start) = (self.volumes[at].setup.spec.volume, self.step + 1);
         let state = &mut self.volumes[at];
@@ -240,7 +239,7 @@ impl World {
         self.ask(Command::CloseVolume { volume, discard }, Ask::Close(volume, start, loss))
     }
 
-    /// All clients of a volume vanish at the same time.
+    /// All clients of a volume disconnect at the same time.
     fn vanish_all(&mut self, volume: VolumeId) -> Verdict {
         let ids: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.volume == volume).map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.vanish(id));
@@ -279,7 +278,7 @@ impl World {
             }
             (Ask::WriteCache(volume, ..), Report::Refused(_)) => {
                 let state = self.volume(volume);
-                // What it does now is not known: a mode that promises nothing.
+                // Its present mode is unknown: nothing is promised.
                 (state.through_since, state.mode_asked) = (NEVER, state.mode);
                 state.unsafe_until = NEVER;
                 Ok(())
@@ -312,7 +311,7 @@ impl World {
         let (step, horizon) = (self.step, self.horizon(volume));
         let state = &mut self.volumes[volume.0 as usize];
         if flushes {
-            // What was acknowledged under the old promise is on the medium, whatever that was.
+            // Data acknowledged under the old mode is on the medium, whatever that mode promised.
             state.history.flushed(self.disk.medium(volume), start, horizon)?;
         }
         state.mode = mode;
@@ -325,9 +324,9 @@ impl World {
         Ok(())
     }
 
-    /// The memory has another size; so many frames above that are still in use.
+    /// The memory budget has changed; `held` frames above the limit are still in use.
     fn budget_set(&mut self, asked: Nanos, held: u64) -> Verdict {
-        /// What the engine may wait beyond the age at which dirty data is written anyway.
+        /// The engine's deadline, beyond the age at which dirty data is written anyway.
         const PATIENCE_NS: Nanos = 5 * SECOND;
         let most = asked + self.setup.config.dirty_age_max_ns + PATIENCE_NS + self.setup.late_ns;
         if self.now > most + MILLISECOND {
@@ -341,7 +340,7 @@ impl World {
         self.volumes.iter().any(|volume| volume.open && volume.setup.spec.tenant == tenant)
     }
 
-    /// A loss was accepted: what could not be written is forgotten, but where something was going on just then.
+    /// A loss was accepted: blocks that could not be written are forgotten, except those with requests in progress.
     fn cleared(&mut self, volume: VolumeId, op: OpId, asked: Step, turn: Turn) {
         let step = self.step;
         let requests: Vec<Request> = self
@@ -384,7 +383,7 @@ impl World {
         if self.busy { self.after_close(volume, loss.is_some()) } else { Ok(()) }
     }
 
-    /// A volume that was closed is deleted or not, its tenant is dropped or not, it is opened again now or later.
+    /// Randomly deletes the closed volume (if its data was discarded), removes its tenant, opens it again now or later.
     fn after_close(&mut self, volume: VolumeId, discarded: bool) -> Verdict {
         let state = &mut self.volumes[volume.0 as usize];
         let tenant = state.setup.spec.tenant;
@@ -398,7 +397,7 @@ impl World {
         if self.rng.one_in(2) && !self.draining { self.open(volume.0 as usize) } else { Ok(()) }
     }
 
-    /// Everything that was acknowledged before now is on the medium, whatever the mode was.
+    /// Everything acknowledged before now is on the medium, whatever the mode was.
     pub(crate) fn check_promised(&mut self, volume: VolumeId) -> Verdict {
         let unsafe_until = std::mem::replace(&mut self.volume(volume).unsafe_until, 0);
         let step = self.step;
@@ -446,9 +445,9 @@ impl World {
         Err(format!("{wrong}: {snapshot:?}"))
     }
 
-    /// In slices: the books of disk time, and that everybody's turn comes.
+    /// With slices: the accounting of disk time is consistent, and no tenant starves.
     fn check_disk_time(&self, snapshot: &Snapshot) -> Option<&'static str> {
-        /// Rounds after which a tenant has had the slice that is due: one; more where tenants come and go.
+        /// Maximum number of rounds until a waiting tenant gets its slice: one; more while the set of tenants changes.
         const ROUNDS_MAX: u64 = 6;
         if self.policy.kind != Kind::Insulated {
             return None;
@@ -468,7 +467,7 @@ impl World {
         } else if plans().any(|plan| plan.waiting_slices > ROUNDS_MAX * tenants) {
             Some("somebody's turn never comes")
         } else if plans().any(|plan| !self.setup.changes_policy && plan.debt_ns > self.setup.config.round_max_ns) {
-            // Else its slice would not be due for a long time.
+            // Otherwise its next slice would be due only after a long time.
             Some("somebody owes more than a round")
         } else {
             None
@@ -476,7 +475,7 @@ impl World {
     }
 }
 
-/// More cache absorbs more (under LRU), and parts are parts.
+/// Ratios are between 0 and 1, and under LRU a larger cache does not miss more.
 fn check_curve(policy: EvictionPolicy, view: &View) -> Verdict {
     let parts =
         |point: &Point| [point.reads, point.writes, point.all].into_iter().flatten().all(|p| (0.0..=1.0).contains(&p));
@@ -489,7 +488,7 @@ fn check_curve(policy: EvictionPolicy, view: &View) -> Verdict {
     Err(format!("this is no curve: {view:?}"))
 }
 
-/// An admitted tenant has what it needs, and nobody is promised what there is not.
+/// An admitted tenant has what it needs, and no more memory is promised than exists.
 fn check_sizing(snapshot: &Snapshot) -> Option<&'static str> {
     let sizings =
         || snapshot.tenants.iter().filter_map(|tenant| Some((tenant.target_frames * FRAME_BYTES, tenant.sizing?)));

@@ -1,5 +1,5 @@
-//! What clients ask in a handshake, and what the protocol says of the answer (`doc/proto.md` of the NBD project).
-//! Written without a look at the engine's handshake: they are compared.
+//! The options that clients send in a handshake, and the answers that the protocol requires (`doc/proto.md` of the NBD
+//! project). Written independently of the engine's handshake, so that the two can be compared.
 
 use std::collections::VecDeque;
 
@@ -9,36 +9,36 @@ use engine::nbd::{Ending, Export, Tls};
 
 use crate::rng::Rng;
 
-/// Bytes of option data that are too many to be looked at, and so many that the connection is closed.
+/// Lengths of option data that are too long to be parsed, and so long that the connection is closed.
 const TOO_LONG: u32 = 20_000;
 const ABSURD: u32 = 64 << 20;
 /// An option that does not exist.
 const UNKNOWN: u32 = 99;
 
-/// Something that a client asks.
+/// A message of the client.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    /// Its flags.
+    /// The client flags.
     Hello(u32),
-    /// An option that has no data, with or without some.
+    /// An option without data; if true, with invalid data.
     Plain(u32, bool),
     /// INFO or GO: name, kinds of information.
     Info(u32, String, Vec<u16>),
-    /// The same with lengths that do not add up.
+    /// INFO or GO with inconsistent lengths.
     Torn(u32),
     /// LIST_META_CONTEXT or SET_META_CONTEXT: name, queries.
     Context(u32, String, Vec<&'static str>),
-    /// Its answer has no room for an error.
+    /// EXPORT_NAME: its answer cannot report an error.
     ExportName(String),
-    /// Longer than anybody looks at.
+    /// Option data that is too long to be parsed.
     TooLong(u32),
-    /// Longer than anybody reads.
+    /// Option data that is too long to be read.
     Absurd,
-    /// No option.
+    /// Bytes that are no option.
     Garbage,
 }
 
-/// What client and server have agreed on.
+/// The state of the negotiation.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Agreed {
     no_zeroes: bool,
@@ -48,40 +48,40 @@ pub(crate) struct Agreed {
     encrypted: bool,
 }
 
-/// What there is to be opened, by a certain client, at this moment.
+/// The exports that a certain client is offered now.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// Volumes of the world.
+    /// Indices of the volumes in the world.
     pub(crate) at: Vec<usize>,
-    /// The same, as they are offered.
+    /// The corresponding exports.
     pub(crate) exports: Vec<Export>,
     pub(crate) shutting_down: bool,
     pub(crate) tls: Tls,
 }
 
-/// How it goes on after an answer.
+/// The state after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     GoesOn,
     StartsTls,
-    /// Transmission, of this one of the offer.
+    /// Transmission, of this export of the offer.
     Begins(usize, Session),
     Closes(Ending),
 }
 
-/// What the server must answer.
+/// An answer that the server must send.
 #[derive(Debug)]
 pub(crate) struct Answer {
     option: u32,
-    /// Bytes that are no option reply.
+    /// Bytes that are not option replies.
     raw: Vec<u8>,
-    /// Option replies: kind and data, in any order but for the last one; text after an error is not compared.
+    /// Option replies: kind and data, in any order except for the last one; the text of an error is not compared.
     replies: Vec<(u32, Vec<u8>)>,
     pub(crate) end: End,
 }
 
 impl Ask {
-    /// What a client asks that wants `wanted` on a volume, and some more.
+    /// The messages of a client that wants the session `wanted` on a volume, with some random ones in between.
     pub(crate) fn plan(at: usize, volumes: usize, wanted: Session, tls: Tls, rng: &mut Rng) -> VecDeque<Ask> {
         let flags = u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
         let hello = if rng.one_in(60) { rng.pick(&[0, 2, 1 << 9 | flags]) } else { rng.pick(&[flags, flags, 1]) };
@@ -120,13 +120,13 @@ impl Ask {
             plan.push_back(Ask::Info(option::GO, name, wants));
         }
         if rng.one_in(2) {
-            // If it could not begin.
+            // In case transmission did not begin.
             plan.push_back(Ask::Plain(option::ABORT, false));
         }
         plan
     }
 
-    /// Something that need not be asked, or makes no sense.
+    /// A message that is unnecessary or invalid.
     fn digression(volumes: usize, rng: &mut Rng) -> Ask {
         let name = match rng.below(4) {
             0 => String::new(),
@@ -152,7 +152,7 @@ impl Ask {
         }
     }
 
-    /// Whether a client reads the answer before it asks anything else.
+    /// Whether a client waits for the answer before it sends more.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.is_start_tls() || matches!(self, Ask::Info(option::GO, ..) | Ask::ExportName(_))
     }
@@ -161,7 +161,7 @@ impl Ask {
         matches!(self, Ask::Plain(option::STARTTLS, _))
     }
 
-    /// On the wire.
+    /// The bytes on the wire.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let counted = |name: &str| [&(name.len() as u32).to_be_bytes()[..], name.as_bytes()].concat();
         let (option, data) = match self {
@@ -188,7 +188,7 @@ impl Ask {
         [header(option, data.len() as u32), data].concat()
     }
 
-    /// What must be answered, and what is agreed on by that.
+    /// The required answer; updates the state of the negotiation.
     pub(crate) fn answer(&self, agreed: &mut Agreed, offer: &Offer) -> Answer {
         let needs_tls = offer.tls == Tls::Require && !agreed.encrypted;
         match self {
@@ -311,7 +311,7 @@ impl Ask {
 }
 
 impl Agreed {
-    /// Nothing that was said in clear counts.
+    /// Everything negotiated in clear text is void.
     pub(crate) fn tls_started(&mut self) {
         (self.structured, self.context, self.encrypted) = (false, None, true);
     }
@@ -332,7 +332,7 @@ impl Offer {
     }
 }
 
-/// What an export can do.
+/// The transmission flags of an export.
 fn flags(export: &Export, agreed: &Agreed) -> u16 {
     use export_flag::*;
     let writes = SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
@@ -347,14 +347,14 @@ fn header(option: u32, len: u32) -> Vec<u8> {
 }
 
 impl Answer {
-    /// What the server says first.
+    /// The server's first message.
     pub(crate) fn greeting() -> Answer {
         let flags = wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES;
         let raw = [&b"NBDMAGICIHAVEOPT"[..], &flags.to_be_bytes()].concat();
         Answer { option: 0, raw, replies: Vec::new(), end: End::GoesOn }
     }
 
-    /// Bytes in clear came behind STARTTLS.
+    /// Clear-text bytes followed STARTTLS.
     pub(crate) fn clear_behind_start_tls() -> End {
         End::Closes(Ending::ClearBehindStartTls)
     }
@@ -372,7 +372,7 @@ impl Answer {
         Answer { option, raw: Vec::new(), replies: Vec::new(), end: End::Closes(why) }
     }
 
-    /// The same where the driver says no.
+    /// The answer instead of this one if the driver refuses the client.
     pub(crate) fn refused(&self) -> Answer {
         match self.option {
             option::EXPORT_NAME => Answer::closes(self.option, Ending::Refused),
@@ -380,7 +380,7 @@ impl Answer {
         }
     }
 
-    /// `sent` begins with this answer: what follows it.
+    /// Checks that `sent` begins with this answer. Returns the remaining bytes.
     pub(crate) fn compare<'a>(&self, sent: &'a [u8]) -> Result<&'a [u8], String> {
         let mut rest = sent.strip_prefix(&self.raw[..]).ok_or("other bytes were sent")?;
         let mut replies = Vec::new();
@@ -397,7 +397,7 @@ impl Answer {
     }
 }
 
-/// The option reply that `bytes` begin with: kind, data, what follows.
+/// Parses the option reply at the beginning of `bytes`: kind, data, remaining bytes.
 fn option_reply(option: u32, bytes: &[u8]) -> Result<(u32, &[u8], &[u8]), String> {
     let (header, rest) = bytes.split_at_checked(20).ok_or("a reply is missing")?;
     let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("4 bytes"));

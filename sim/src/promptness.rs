@@ -1,15 +1,16 @@
-//! Later writes never delay a flush. Two rules, neither of which needs a clock:
+//! Checks that later writes never delay a flush. Two rules, neither of which needs a clock:
 //!
 //! ```text
-//!   a flush waits            ─► something of its volume is in the device, or the device is full
-//!   … and all it wants is written ─► the device is asked to flush, within a few more writes
+//!   a flush waits                       ─► a request of its volume is in the device, or the device is full
+//!   … and all that it covers is written ─► the device flush is submitted within a bounded number of writes
 //! ```
 //!
-//! The first finds a flush that waits for what nobody is writing; the second one that waits until there is nothing to
-//! write, while others go on writing. What was wanted is seen on the medium, by what the clients know. The engine also
-//! waits for writes whose answers are under way, and for blocks that were trimmed earlier and written again: what may
-//! be such is added to what "a few" is. Where the medium had already what is written (zeros over zeros), nothing is
-//! seen: so nothing is said while a write lasts that may be for the flush.
+//! The first rule finds a flush that waits for data that is not being written. The second one finds a flush that waits
+//! until no dirty data is left, while clients go on writing. Whether the data that a flush covers is written is seen on
+//! the medium, from what the clients know. The engine may also wait for writes whose answers are on the way, and for
+//! blocks that were trimmed earlier and written again; blocks that may be such raise the bound. If the medium already
+//! had the content that is written (zeros over zeros), the write is not visible. So nothing is reported while a write
+//! that may be for the flush is in the device.
 
 use std::collections::BTreeSet;
 
@@ -19,27 +20,27 @@ use crate::Verdict;
 use crate::history::{History, Step};
 use crate::medium::Medium;
 
-/// Writes that the engine may have given to the queue of a full device before it can flush: its own bound of
-/// write-backs, and durable writes besides.
+/// Maximum number of writes that the engine may have queued for a full device before it can flush: its own bound of
+/// write-backs, plus durable writes.
 const WRITES_QUEUED_MAX: u64 = 128;
 
-/// A flush that waits.
+/// A waiting flush.
 #[derive(Debug)]
 struct Waiting {
     start: Step,
-    /// Blocks that are still to be written for it.
+    /// Blocks that must still be written for it.
     missing: BTreeSet<u64>,
     /// Device writes that may still be submitted before the device flush.
     writes_left: u64,
-    /// Writes in the device that may be for it: what they bring may be there already, so that it is not missed.
+    /// Writes in the device that may be for it. Their content may already be on the medium, and is then not missing.
     older: BTreeSet<IoId>,
-    /// As many writes that may have been queued for it, while there are no older ones; `None` when they are the older
-    /// ones.
+    /// Writes that were submitted while there were no older ones, and that may have been queued for the flush. `None`
+    /// when they have become the older ones.
     queued: Option<BTreeSet<IoId>>,
 }
 
 impl Waiting {
-    /// One more write is submitted before the device flush. False if that is too many.
+    /// One more write is submitted before the device flush. False if it exceeds the bound.
     fn submitted(&mut self, io: IoId) -> bool {
         if !self.missing.is_empty() {
             self.older.insert(io);
@@ -92,7 +93,7 @@ impl Promptness {
         }
     }
 
-    /// A device write is submitted, while the device flushes the volume or not.
+    /// A device write is submitted; `flushing` says whether a device flush of the volume is in the device.
     pub fn write_submitted(&mut self, io: IoId, flushing: bool) -> Verdict {
         self.writing.insert(io);
         let mut waiting = self.waiting.iter_mut().filter(|_| !flushing);
@@ -104,7 +105,7 @@ impl Promptness {
         }
     }
 
-    /// A device write is over, well or not.
+    /// A device write has completed, successfully or not.
     pub fn write_completed(&mut self, io: IoId) {
         self.writing.remove(&io);
         for waiting in &mut self.waiting {
@@ -113,17 +114,17 @@ impl Promptness {
         }
     }
 
-    /// A device flush is submitted: those whose blocks are written wait for it only.
+    /// A device flush is submitted: flushes whose blocks are all written wait only for it.
     pub fn flush_submitted(&mut self) {
         self.waiting.retain(|waiting| !waiting.missing.is_empty());
     }
 
-    /// Nothing can be said of the flushes that wait.
+    /// Stops checking the waiting flushes.
     pub fn forget(&mut self) {
         self.waiting.clear();
     }
 
-    /// The flush that has waited longest.
+    /// The start of the oldest waiting flush.
     pub fn oldest(&self) -> Option<Step> {
         self.waiting.first().map(|waiting| waiting.start)
     }
@@ -151,7 +152,7 @@ mod tests {
         medium.write(0, Content::new(&Rc::new(data), 0), Fate::Volatile, 1);
         promptness.written(0..1, &history, &medium);
         (0..last).for_each(|io| promptness.write_completed(IoId(io)));
-        // Writes come and go: how many until it is too many, of a thousand.
+        // Writes come and complete: how many until there are too many, of a thousand.
         let submitted = |promptness: &mut Promptness| {
             let well = (1000..2000).take_while(|&io| {
                 let verdict = promptness.write_submitted(IoId(io), false);

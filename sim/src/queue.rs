@@ -1,4 +1,4 @@
-//! What is going to happen, in virtual time. What happens at the same time happens in the order in which it was
+//! The event queue of the simulation, in virtual time. Events at the same time happen in the order in which they were
 //! planned.
 
 use std::cmp::Reverse;
@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 use engine::units::Nanos;
 
-/// A queue of planned happenings.
+/// A queue of planned events.
 #[derive(Debug)]
 pub struct Queue<T> {
     heap: BinaryHeap<Reverse<Planned<T>>>,
@@ -47,18 +47,18 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Plan `what` for `at`.
+    /// Plans `what` for `at`.
     pub fn push(&mut self, at: Nanos, what: T) {
         self.planned += 1;
         self.heap.push(Reverse(Planned { at, turn: self.planned, what }));
     }
 
-    /// When the next thing happens.
+    /// The time of the next event.
     pub fn next_at(&self) -> Option<Nanos> {
         self.heap.peek().map(|Reverse(planned)| planned.at)
     }
 
-    /// The next thing, and when.
+    /// The next event and its time.
     pub fn pop(&mut self) -> Option<(Nanos, T)> {
         self.heap.pop().map(|Reverse(planned)| (planned.at, planned.what))
     }

@@ -1,12 +1,12 @@
-//! One cell as a register: what operations may have made of it, what of that may still be read, and what may be on the
-//! medium. `history.rs` has the picture.
+//! One cell as a register: the versions that operations may have left in it, which of them may still be read, and which
+//! may be on the medium. `history.rs` has the picture.
 
 use crate::cell::{Value, ZERO};
 use crate::history::{OpId, Step};
 
 pub(crate) const NEVER: Step = Step::MAX;
 
-/// What one operation may have made of a cell.
+/// The version that one operation may have left in a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Version {
     pub(crate) op: OpId,
@@ -18,14 +18,14 @@ pub(crate) struct Version {
     pub(crate) dead: Step,
     /// No flush that starts later may leave it on the medium.
     pub(crate) superseded: Step,
-    /// May be what a power cut leaves.
+    /// A power cut may leave it.
     pub(crate) on_medium: bool,
 }
 
-/// What an operation made of a cell.
+/// What an operation leaves in a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Made {
-    /// This.
+    /// This value.
     Value(Value),
     /// Anything that may be on the medium, or zeros.
     AnythingOrZero,
@@ -46,7 +46,7 @@ impl Version {
         self.made == Made::Value(value)
     }
 
-    /// Whether it may have put `value` on the medium by itself.
+    /// Whether it may have put `value` on the medium itself, not by reviving another version.
     fn may_have_put(&self, value: Value) -> bool {
         self.on_medium && (self.is(value) || self.made == Made::AnythingOrZero && value == ZERO)
     }
@@ -90,11 +90,11 @@ impl Cell {
         self.live.is_empty()
     }
 
-    /// Forgets what can neither be read nor be on the medium. `horizon` is the start of the oldest request.
+    /// Drops versions that can neither be read nor be on the medium. `horizon` is the start of the oldest request.
     pub(crate) fn prune(&mut self, horizon: Step) {
         let (old, live) = (&mut self.old, &mut self.live);
         let over = |v: &&Version| v.dead < horizon && v.superseded != NEVER;
-        // What brings others back says how long those may stay: it is buried last.
+        // Reviving versions extend how long the others may stay on the medium, so they are buried last.
         live.iter().filter(over).filter(|v| v.on_medium && !v.revives()).for_each(|v| bury(old, v));
         live.iter().filter(over).filter(|v| v.on_medium && v.revives()).for_each(|v| bury(old, v));
         live.retain(|v| v.on_medium && v.superseded == NEVER || v.dead >= horizon);
@@ -107,7 +107,7 @@ impl Cell {
         }
     }
 
-    /// `op`, which started at `start`, took effect for certain by `step`: what was settled before that is dead.
+    /// `op`, which started at `start`, has certainly taken effect by `step`: versions settled before `start` are dead.
     pub(crate) fn kill_older(&mut self, op: OpId, start: Step, step: Step, superseded: bool) {
         for v in self.live.iter_mut().filter(|v| v.op != op && v.settled < start) {
             v.dead = v.dead.min(step);
@@ -117,7 +117,7 @@ impl Cell {
         }
     }
 
-    /// Whether `v` may have made the cell `value`.
+    /// Whether `v` may have given the cell the value `value`.
     pub(crate) fn fits(&self, v: &Version, value: Value) -> bool {
         match v.made {
             Made::Value(made) => made == value,
@@ -128,7 +128,7 @@ impl Cell {
         }
     }
 
-    /// A read that started at `start` returned `value`, just now.
+    /// A read that started at `start` has just returned `value`. False if no version permits that.
     pub(crate) fn observe(&mut self, value: Value, start: Step, step: Step) -> bool {
         if self.is_certain() {
             return self.certain == value;
@@ -136,13 +136,14 @@ impl Cell {
         let mut fitting = self.live.iter().filter(|v| v.dead >= start && self.fits(v, value));
         let Some(&first) = fitting.next() else { return false };
         let unique = fitting.next().is_none();
-        // After an accepted loss the cell is what it is found to be, on the medium too as soon as a flush has
+        // After an accepted loss the observed value is the content of the cell, also on the medium once a flush has
         // succeeded.
         let accepted = self.live.iter().any(|v| v.made == Made::Anything && v.settled < start && v.dead > step);
         let mut found = Vec::new();
         for v in self.live.iter_mut().filter(|v| v.settled < start && v.dead > step) {
             if v.revives() {
-                // It is over: whatever it made of the cell, it is this now. On the medium it may be something else.
+                // The operation has ended, and the value that it left is the observed one. On the medium it may be
+                // another.
                 found.push(Version { made: Made::Value(value), ..*v });
                 v.dead = step;
                 if v.made == Made::Anything {
@@ -162,7 +163,7 @@ impl Cell {
         true
     }
 
-    /// Whether a flush that started at `start` may leave `value` on the medium, as far as can be said.
+    /// Whether a flush that started at `start` may leave `value` on the medium, as far as is known.
     pub(crate) fn is_new_enough(&self, value: Value, start: Step) -> bool {
         if self.is_certain() {
             return self.certain == value;
@@ -185,16 +186,17 @@ impl Cell {
         self.leave_medium(start, horizon, |_, _, superseded| superseded < start);
     }
 
-    /// Only what was settled after `start`, or `op` itself, may be on the medium.
+    /// `op` was durable: only `op` and versions that were not settled before `start` may be on the medium.
     pub(crate) fn durable(&mut self, op: OpId, start: Step) {
         self.leave_medium(NEVER, 0, |other, settled, _| other != Some(op) && settled < start);
     }
 
-    /// What `gone` says is not on the medium any more, unless it was brought back before `since`.
+    /// Removes the versions selected by `gone` from the medium, unless a live operation from before `since` may have
+    /// revived them.
     fn leave_medium(&mut self, since: Step, horizon: Step, gone: impl Fn(Option<OpId>, Step, Step) -> bool) {
-        // What was brought back may be there although it was superseded once, and somebody may still be reading it. But
-        // a TRIM brings nothing back of which an earlier flush promised that it is over.
-        // Of an accepted loss it was seen what it brought back, and nobody reads anything else any more.
+        // A revived version may be on the medium although it was superseded once, and a client may still be reading it.
+        // But a TRIM does not revive a version that an earlier flush has ruled out. An accepted loss does not count if
+        // its result was observed and no read can return another version any more.
         let found = |v: &Version| v.made == Made::Anything && v.superseded < since && v.dead < horizon;
         let trimmed = |v: &Version| v.revives() && (v.start < since || v.made == Made::Anything) && !found(v);
         if !self.live.iter().any(trimmed) {
@@ -205,7 +207,7 @@ impl Cell {
     }
 }
 
-/// `v` cannot be read any more.
+/// `v` cannot be read any more: it moves to the old versions.
 fn bury(old: &mut Vec<Old>, v: &Version) {
     let (settled, superseded) = (v.settled, v.superseded);
     if v.revives() {
@@ -226,7 +228,7 @@ fn bury(old: &mut Vec<Old>, v: &Version) {
     }
 }
 
-/// For people.
+/// Describes a version for error messages.
 pub(crate) fn describe_version(v: &Version) -> String {
     let at = |step: Step| if step == NEVER { "-".into() } else { step.to_string() };
     let medium = if v.on_medium { ", maybe on the medium" } else { "" };

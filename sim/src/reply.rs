@@ -1,4 +1,4 @@
-//! Reply bytes, taken apart into chunks; what cannot be taken apart is an error of the server.
+//! Parses reply bytes into chunks; bytes that cannot be parsed are an error of the server.
 
 use engine::nbd::wire::{SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 
@@ -7,7 +7,7 @@ use engine::nbd::wire::{SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC};
 pub enum Chunk<'a> {
     /// Simple: error and data.
     Simple {
-        /// Whose.
+        /// The cookie of its request.
         cookie: u64,
         /// 0 or an error number.
         error: u32,
@@ -16,18 +16,18 @@ pub enum Chunk<'a> {
     },
     /// Structured.
     Structured {
-        /// Whose.
+        /// The cookie of its request.
         cookie: u64,
         /// As on the wire.
         flags: u16,
         /// As on the wire.
         kind: u16,
-        /// What follows the header.
+        /// The bytes after the header.
         body: &'a [u8],
     },
 }
 
-/// Bytes that arrived and are not yet taken apart.
+/// Received bytes that are not yet parsed.
 #[derive(Default, Debug)]
 pub struct Replies {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// More bytes.
+    /// Adds received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.at == self.bytes.len() {
             self.bytes.clear();
@@ -44,7 +44,7 @@ impl Replies {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether all bytes were taken apart.
+    /// Whether all bytes are parsed.
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
@@ -57,8 +57,8 @@ impl Replies {
         })
     }
 
-    /// The next one. `data_bytes` says how many bytes follow a successful simple reply to a cookie, if there is such a
-    /// request.
+    /// The next chunk, if it is complete. `data_bytes` gives the number of bytes after a successful simple reply to a
+    /// cookie, if there is such a request.
     pub fn next(&mut self, data_bytes: impl Fn(u64) -> Option<u64>) -> Result<Option<Chunk<'_>>, String> {
         let rest = &self.bytes[self.at..];
         if rest.len() < 16 {
@@ -85,7 +85,7 @@ impl Replies {
     }
 }
 
-/// A number of four bytes.
+/// A big-endian number of four bytes.
 pub fn be32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[..4].try_into().expect("4 bytes"))
 }

@@ -1,4 +1,4 @@
-//! One request of a client: its bytes on the wire, and what the answer may be.
+//! A client's request: its bytes on the wire, and the permitted answers.
 
 use engine::Session;
 use engine::nbd::Errno;
@@ -8,10 +8,10 @@ use engine::units::Nanos;
 
 use crate::history::{OpId, Step};
 
-/// A request, as its client means it.
+/// A request, as the client intends it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
-    /// Its number in the world: what its payload is made of.
+    /// Its number in the world, which determines its payload.
     pub op: OpId,
     /// As on the wire.
     pub cookie: u64,
@@ -26,7 +26,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Its header.
+    /// Its header on the wire.
     pub fn header(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0..4].copy_from_slice(&wire::REQUEST_MAGIC.to_be_bytes());
@@ -38,15 +38,15 @@ impl Request {
         bytes
     }
 
-    /// Bytes that follow the header.
+    /// Number of bytes after the header.
     pub fn payload_bytes(&self) -> u64 {
         if self.command == command::WRITE { u64::from(self.len) } else { 0 }
     }
 
-    /// Most reads go on where the client's last one ended, as far as there is something; some are the first of another
-    /// row.
+    /// Most reads continue where the client's last one ended, as far as the volume goes; some begin another sequential
+    /// run.
     pub fn read_on(&mut self, read_to: &mut u64, size: u64) {
-        // The cookie is as good as dice, and leaves the worlds as they are in which nothing is read ahead.
+        // The cookie serves as the random number, so worlds without read-ahead keep their random numbers.
         let dice = self.cookie % 32;
         if self.command != command::READ || dice < 8 {
             return;
@@ -67,7 +67,7 @@ impl Request {
         u128::from(self.offset) + u128::from(self.len)
     }
 
-    /// Flags that the command has a use for.
+    /// Flags that are valid for the command.
     fn flags_known(&self) -> u16 {
         match self.command {
             command::READ => command_flag::DF | command_flag::FUA,
@@ -77,7 +77,7 @@ impl Request {
         }
     }
 
-    /// What the answer must be in this session, on a volume of `size` bytes, whatever the disk does.
+    /// The permitted answer in this session, on a volume of `size` bytes, apart from disk errors.
     pub fn expected(&self, size: u64, session: Session) -> Expected {
         let changes = matches!(self.command, command::WRITE | command::WRITE_ZEROES | command::TRIM);
         if session.read_only && changes {
@@ -86,7 +86,7 @@ impl Request {
         self.verdict(size, session.structured, session.base_allocation)
     }
 
-    /// What the answer must be, on a volume of `size` bytes, whatever the disk does.
+    /// The permitted answer, on a volume of `size` bytes, apart from disk errors.
     pub fn verdict(&self, size: u64, structured: bool, base_allocation: bool) -> Expected {
         let invalid = match self.command {
             command::READ => self.len > PAYLOAD_BYTES_MAX || self.has(command_flag::DF) && !structured,
@@ -108,7 +108,7 @@ impl Request {
     }
 }
 
-/// What an answer may be.
+/// The permitted answers to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
     /// Success, unless the disk has failed.
@@ -119,33 +119,33 @@ pub enum Expected {
     Anything,
 }
 
-/// A request that the server has the header of, and whose answer is not complete.
+/// A request whose header the server has received and whose answer is not complete.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// What was asked.
+    /// The request.
     pub request: Request,
-    /// When its header was handed over.
+    /// When the server received its header.
     pub start: Step,
-    /// Bytes of its payload that the server took.
+    /// Bytes of its payload that the server has received.
     pub taken: u64,
-    /// The volume's size then.
+    /// The volume's size at that time.
     pub size: u64,
-    /// Ranges of a read that were answered: (first byte, past the last).
+    /// Ranges of a read that are answered: (first byte, past the last).
     pub answered: Vec<(u64, u64)>,
     /// The error that its answer has so far.
     pub error: Option<u32>,
-    /// Since when the volume writes through, if it does.
+    /// Since when the volume writes through; `NEVER` if it does not.
     pub through_since: Step,
-    /// BLOCK_STATUS was answered.
+    /// Whether BLOCK_STATUS was answered.
     pub status: bool,
-    /// The volume may write through, or be about to.
+    /// Whether the volume may write through, or is about to.
     pub may_write_through: bool,
-    /// When its header was handed over.
+    /// When the server received its header.
     pub arrived: Nanos,
 }
 
 impl Pending {
-    /// `request` was handed over.
+    /// The server has received `request`.
     pub fn new(request: Request, start: Step, size: u64, through_since: Step) -> Pending {
         let (answered, error) = (Vec::new(), None);
         Pending {
@@ -162,7 +162,7 @@ impl Pending {
         }
     }
 
-    /// A part of a read was answered. False if it is outside of the request or was answered before.
+    /// A part of a read is answered. False if it is outside of the request or was answered before.
     pub fn answer(&mut self, from: u64, len: u64) -> bool {
         let request = self.request;
         let Some(to) = from.checked_add(len) else { return false };
@@ -172,7 +172,7 @@ impl Pending {
         inside && fresh
     }
 
-    /// Whether all of a read was answered.
+    /// Whether a read is completely answered.
     pub fn is_answered(&self) -> bool {
         self.answered.iter().map(|(a, b)| b - a).sum::<u64>() == u64::from(self.request.len)
     }

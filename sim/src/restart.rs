@@ -1,12 +1,12 @@
-//! The server ends in the middle of everything: the power fails, or its process dies and the machine goes on.
+//! The server ends at any time: the power fails, or its process dies and the machine goes on.
 //!
 //! ```text
-//!   process dies ─► its requests go on in the device ─► land, one after the other ─► the last one of a volume: the
-//!                   clients are gone                    (the volume stays closed)    driver opens it
+//!   process dies ─► its requests in the device go on ─► they complete one by one ─► the last one of a volume: the
+//!                   its clients are disconnected        (the volume stays closed)   driver opens the volume
 //! ```
 //!
-//! What the dead server had in memory is lost, as with a power cut; what the device has is not. A flush that fails in
-//! the device after its process died is not pretended to drop anything: nobody is left who could be told.
+//! The memory of the dead process is lost, as at a power cut; the content of the device is not. A device flush that
+//! fails after its process has died drops nothing in the simulation: no process would learn of it.
 
 use engine::Server;
 use engine::control::WriteCache;
@@ -22,7 +22,7 @@ use crate::trace::Line;
 use crate::world::{NEVER, World};
 
 impl World {
-    /// The power fails, and comes back: what survived is checked, a new server begins with it.
+    /// The power fails and returns: the surviving content is checked, and a new server starts from it.
     pub(crate) fn power_cut(&mut self) -> Verdict {
         self.log(Line::Note("the power is cut".into()));
         self.disk.power_cut(self.now);
@@ -35,7 +35,7 @@ impl World {
         self.restart()
     }
 
-    /// The process dies: what it gave to the device may still have effects, what it had in memory is lost.
+    /// The process dies: its requests in the device may still take effect, its memory is lost.
     pub(crate) fn kill(&mut self) -> Verdict {
         self.log(Line::Note("the server dies".into()));
         self.disk.server_died();
@@ -52,7 +52,8 @@ impl World {
                 self.volumes[volume.0 as usize].losses.push(*op);
             }
         }
-        // A volume that waits for an earlier server's requests has had its loss, and nothing was written since.
+        // A volume that still waits for an earlier process's requests already has its loss, and nothing was written
+        // since.
         for volume in self.volumes.iter_mut().filter(|volume| !volume.fenced) {
             self.ops += 1;
             volume.history.begin_loss(self.ops, self.step);
@@ -61,7 +62,7 @@ impl World {
         self.restart()
     }
 
-    /// A new server begins.
+    /// A new server starts.
     fn restart(&mut self) -> Verdict {
         self.stats.restarts += 1;
         self.links.clear();
@@ -83,7 +84,7 @@ impl World {
         self.boot()
     }
 
-    /// Whether a volume must not be opened yet, as requests of an earlier server can still change it.
+    /// Whether a volume must not be opened yet, because requests of an earlier process can still change it.
     pub(crate) fn is_fenced(&mut self, at: usize) -> bool {
         let volume = &mut self.volumes[at];
         let fenced = self.disk.has_orphans(volume.setup.spec.volume) && !planted!(SuccessorDoesNotWait);
@@ -93,19 +94,19 @@ impl World {
         fenced
     }
 
-    /// No request of an earlier server can change a volume any more: the driver opens it. What they brought is flushed
-    /// by nobody but the engine.
+    /// No request of an earlier process can change a volume any more: the driver opens it. Only the engine flushes the
+    /// writes of these requests.
     pub(crate) fn fence_is_over(&mut self, at: usize) {
         let step = self.step;
         let volume = &mut self.volumes[at];
         volume.fenced = false;
-        // Flushes that failed while it was closed, after its loss was accepted, are nobody's any more.
+        // Flushes that failed while it was closed, after its loss was accepted, concern no process any more.
         self.disk.forgive(volume.setup.spec.volume, Turn::MAX);
         volume.losses.drain(..).for_each(|op| volume.history.end_loss(op, step));
         volume.unsettled.drain(..).for_each(|(op, cells)| volume.history.settle(op, cells, step));
     }
 
-    /// A request of an earlier server completes.
+    /// A request of an earlier process completes.
     pub(crate) fn land(&mut self, life: u64, io: IoId) -> Verdict {
         let Some(volume) = self.disk.land(life, io) else { return Ok(()) };
         self.log(Line::Note(format!("{io:?} of life {life} lands in {volume:?}")));

@@ -1,8 +1,8 @@
-//! Chance, from a seed: xoshiro256++, seeded by splitmix64 (Blackman and Vigna, prng.di.unimi.it).
+//! A random number generator with a seed: xoshiro256++, seeded by splitmix64 (Blackman and Vigna, prng.di.unimi.it).
 //!
-//! Written out here rather than taken from a crate so that a seed means the same world for ever.
+//! Implemented here and not taken from a crate, so that a seed gives the same world in all versions.
 
-/// A million: rates of rare things are given in parts of it.
+/// One million: probabilities of rare events are in parts of it.
 pub const MILLION: u64 = 1_000_000;
 
 /// A generator of random numbers.
@@ -12,7 +12,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The generator of `seed`.
+    /// A generator with the seed `seed`.
     pub fn new(mut seed: u64) -> Rng {
         let state = std::array::from_fn(|_| {
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -23,7 +23,7 @@ impl Rng {
         Rng { state }
     }
 
-    /// A generator of its own for one part of the world, so that the parts do not disturb each other.
+    /// A separate generator for one part of the world, so that the parts do not influence each other.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next())
     }
@@ -43,22 +43,22 @@ impl Rng {
         result
     }
 
-    /// Less than `n`, which is not 0.
+    /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// From `least` to `most`, both included.
+    /// A number from `least` to `most`, inclusive.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
 
-    /// True `ppm` times in a million.
+    /// True with the probability `ppm` / 1,000,000.
     pub fn chance(&mut self, ppm: u64) -> bool {
         self.below(MILLION) < ppm
     }
 
-    /// True once in `n` times.
+    /// True with the probability 1 / `n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -68,7 +68,7 @@ impl Rng {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// One of `choices`, by weight.
+    /// One of `choices`, with its weight.
     pub fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
         let mut at = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for &(weight, choice) in choices {

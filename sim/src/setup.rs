@@ -1,4 +1,4 @@
-//! What a world is made of: everything from one seed.
+//! The parameters of a world, generated from one seed.
 
 use engine::Config;
 use engine::cache::EvictionPolicy;
@@ -16,43 +16,43 @@ use crate::fault::Faults;
 use crate::rng::Rng;
 use crate::workload::Mix;
 
-/// A partition in which volumes leave room for whole pieces of each other's payloads: in the smallest one, pieces are
-/// cut.
+/// A partition in which volumes leave room for whole pieces of each other's payloads; in the smallest partition, pieces
+/// are cut.
 pub(crate) const ROOMY_BYTES: u64 = 4 * LEAST_BYTES;
 
 /// A volume and its clients.
 #[derive(Clone, Debug)]
 pub struct VolumeSetup {
-    /// As it is opened first; holes are found on the medium.
+    /// Its specification when it is first opened; holes are taken from the medium.
     pub spec: VolumeSpec,
-    /// Clients that it always has.
+    /// Number of ordinary clients, always kept up.
     pub clients: u64,
-    /// Clients that it always has, and that never read a reply.
+    /// Number of stalled readers, always kept up: they never read a reply.
     pub deaf: u64,
-    /// Clients that it always has, and that announce writes whose payload they do not send, or hardly.
+    /// Number of stalled senders, always kept up: they announce writes and send little or nothing of the payload.
     pub stalled: u64,
 }
 
 /// The disk.
 #[derive(Clone, Debug)]
 pub struct DiskSetup {
-    /// What the engine must know of it.
+    /// The limits that the engine must observe.
     pub limits: Limits,
-    /// How slow it is.
+    /// Its timing.
     pub drive: DriveSetup,
 }
 
 /// The drive under a disk.
 #[derive(Clone, Copy, Debug)]
 pub enum DriveSetup {
-    /// The simplest.
+    /// Lanes of fixed service time.
     Lanes(LanesSpec),
     /// A preset, by name.
     Preset(&'static str),
 }
 
 impl DriveSetup {
-    /// The drive.
+    /// Builds the drive.
     pub fn build(&self, rng: Rng) -> Box<dyn Drive> {
         match self {
             DriveSetup::Lanes(spec) => Box::new(Lanes::new(*spec, rng)),
@@ -64,58 +64,58 @@ impl DriveSetup {
     }
 }
 
-/// Everything that a world begins with.
+/// The parameters of a world.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The seed it came from.
+    /// Its seed.
     pub seed: u64,
-    /// Requests until peace begins.
+    /// Number of requests until the end phase, without faults, begins.
     pub requests: u64,
-    /// The server's bounds.
+    /// The server's configuration.
     pub config: Config,
     /// The disk.
     pub disk: DiskSetup,
-    /// What goes wrong.
+    /// The fault rates.
     pub faults: Faults,
-    /// The only volume whose requests hang, if it is one.
+    /// If set, only requests of this volume hang.
     pub hangs: Option<VolumeId>,
-    /// What clients ask for.
+    /// What the clients request.
     pub mix: Mix,
     /// Tenants, by number.
     pub tenants: Vec<TenantSpec>,
     /// Volumes, by number.
     pub volumes: Vec<VolumeSetup>,
-    /// How often the operator does something, parts per million of events.
+    /// Probability of an operator command, parts per million of events.
     pub operations: u64,
-    /// Power cuts and restarts, parts per million of events.
+    /// Probability of a power cut or a restart, parts per million of events.
     pub restarts: u64,
-    /// Changes of who may open a volume, parts per million of events.
+    /// Probability of a change of access rights, parts per million of events.
     pub restricts: u64,
-    /// What the listener demands of the transport.
+    /// Whether the listener offers or requires TLS.
     pub tls: Tls,
-    /// The operator sets other policies now and then.
+    /// The operator sometimes changes the scheduling policy.
     pub changes_policy: bool,
-    /// How often the server's process dies, but not the machine, parts per million of events.
+    /// Probability that the server's process dies without the machine, parts per million of events.
     pub kills: u64,
-    /// The operator accepts losses again and again.
+    /// The operator frequently accepts losses.
     pub clears: bool,
-    /// Requests that each client has unanswered, and the longest time that it thinks; random if `None`.
+    /// Outstanding requests of each client and its longest think time; random if `None`.
     pub pace: Option<(u32, Nanos)>,
-    /// Clients go everywhere rather than to a few places.
+    /// Clients access one large place of at most 8 MiB rather than a few small ones.
     pub scattered: bool,
-    /// The driver works in passes, and is up to so many nanoseconds late: what is due comes together, and what the
-    /// engine wants is done at the end. 0: each thing by itself, at its time.
+    /// The driver works in passes and is up to this many nanoseconds late: due events come together, and the engine's
+    /// actions are carried out at the end. 0: each event separately, at its time.
     pub late_ns: Nanos,
 }
 
-/// Kinds of worlds that are rare among random ones, each made for one sort of error.
+/// Kinds of worlds that are rare among random ones, each made for one kind of error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Focus {
-    /// Range operations and large writes over each other.
+    /// Overlapping range operations and large writes.
     Overlap,
-    /// A failing device, and an operator who accepts each loss.
+    /// A failing device, and an operator that accepts each loss.
     Fail,
-    /// Clients that announce payload and do not send it, or read no replies.
+    /// Stalled senders and stalled readers.
     Stall,
     /// Requests of one tenant hang.
     Hang,
@@ -132,7 +132,7 @@ impl Setup {
         let mut disk = disk(rng);
         disk.limits.block_bytes = u64::from(device_block);
         let mut config = config(tenants, disk.limits.depth, rng);
-        // Dice of its own, so that the other worlds stay as they are.
+        // A separate generator, so that the other parameters of a seed stay the same.
         config.prefetch_bytes_max =
             Rng::new(seed ^ 0xa4ead).pick(&[Some(0), Some(0), Some(16 << 10), Some(128 << 10), None]);
         let dice = &mut Rng::new(seed ^ 0xfa12);
@@ -165,7 +165,7 @@ impl Setup {
         if rng.one_in(6) {
             setup.scatter();
         }
-        // Dice of their own again.
+        // A separate generator again.
         let dice = &mut Rng::new(seed ^ 0x5_4a2e);
         if dice.one_in(2) {
             setup.tenants.iter_mut().for_each(|tenant| tenant.share = share(dice, 2));
@@ -190,7 +190,7 @@ impl Setup {
         setup
     }
 
-    /// Range operations and large writes over each other, on a device whose requests take very different times.
+    /// Overlapping range operations and large writes, on a device whose requests take very different times.
     fn overlap(&mut self, rng: &mut Rng) {
         self.requests = 1000;
         self.mix = Mix::overlapping();
@@ -210,7 +210,7 @@ impl Setup {
         }
     }
 
-    /// Small writes to few blocks on a failing device, and an operator who accepts each loss.
+    /// Small writes to few blocks of a failing device, and an operator that accepts each loss.
     fn fail(&mut self, rng: &mut Rng) {
         self.requests = 5000;
         self.mix = Mix::few_blocks();
@@ -225,17 +225,17 @@ impl Setup {
         }
     }
 
-    /// Clients of one volume that announce writes and do not send the payload, or read no replies, beside others of the
-    /// same volume, of another one of the tenant, and perhaps of another tenant.
+    /// One volume has stalled senders or stalled readers. Other clients use the same volume, another volume of the same
+    /// tenant, and perhaps one of another tenant.
     fn stall(&mut self, rng: &mut Rng) {
         self.requests = 800;
-        // Some worlds last longer than the engine's patience with a payload.
+        // Some worlds last longer than the engine's stall timeout.
         let think_ns = rng.pick(&[2 * MILLISECOND, SECOND]);
         (self.mix, self.pace) = (Mix::short(), Some((4, think_ns)));
         self.faults = Faults::NONE;
         (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
         let cache = CacheSpec::Asked(rng.pick(&[LEAST_BYTES, ROOMY_BYTES, ROOMY_BYTES]));
-        // With a small share of a slow disk, a tenant waits for the disk as long as beside clients that stall.
+        // With a small share of a slow disk, waiting for the disk would take as long as waiting for stalled clients.
         self.tenants.iter_mut().for_each(|tenant| (tenant.cache, tenant.share) = (cache, None));
         self.config.budget_bytes += 2 * ROOMY_BYTES;
         self.config.budget_bytes_max += 2 * ROOMY_BYTES;
@@ -246,12 +246,12 @@ impl Setup {
         }
         self.volumes[0].stalled = rng.between(1, 3);
         if cache == CacheSpec::Asked(ROOMY_BYTES) {
-            // In the smallest partition, one reply that must be whole takes all that replies may have.
+            // In the smallest partition, one reply that must be sent whole takes all memory for replies.
             self.volumes[0].deaf = rng.pick(&[0, 16]);
         }
     }
 
-    /// One tenant's requests hang in a shallow device; another one goes on.
+    /// One tenant's requests hang in a shallow device; another tenant continues.
     fn hang(&mut self, rng: &mut Rng) {
         self.requests = 800;
         (self.mix, self.pace, self.scattered) = (Mix::short(), Some((8, MILLISECOND)), true);
@@ -274,14 +274,14 @@ impl Setup {
         }
     }
 
-    /// One more volume like the first one.
+    /// Adds a volume like the first one.
     fn add_volume(&mut self, tenant: TenantId) {
         let mut added = self.volumes[0].clone();
         (added.spec.volume, added.spec.tenant) = (VolumeId(self.volumes.len() as u32), tenant);
         self.volumes.push(added);
     }
 
-    /// Many small writes far from each other and few flushes: more dirt than the device takes at once.
+    /// Many scattered small writes and few flushes: more dirty data than the device accepts at once.
     fn scatter(&mut self) {
         self.scattered = true;
         self.requests = 1500;
@@ -297,7 +297,7 @@ impl Setup {
     }
 }
 
-/// A share, or none; of `tenants` with such shares all fit on a disk.
+/// A share, or none; `tenants` such shares always fit on a disk.
 pub(crate) fn share(rng: &mut Rng, tenants: u64) -> Option<Share> {
     let percent = rng.pick(&[0, 1, 10, 30, 60, 100]) / tenants;
     Share::from_ppb(percent * 10_000_000)
@@ -381,7 +381,7 @@ fn config(tenants: u64, device_depth: u32, rng: &mut Rng) -> Config {
     }
 }
 
-/// What the engine believes of the disk: usually not the truth.
+/// The engine's profile of the disk: usually wrong.
 fn prices(rng: &mut Rng) -> Prices {
     if rng.one_in(2) {
         return Prices::default();

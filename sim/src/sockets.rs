@@ -1,4 +1,4 @@
-//! The world's sockets: bytes to the engine, bytes from it, and how connections come and go.
+//! The world's sockets: bytes to and from the engine, and the life cycle of connections.
 
 use engine::control::WriteCache;
 use engine::nbd::wire::{REQUEST_MAGIC, command};
@@ -14,14 +14,15 @@ use crate::trace::Line;
 use crate::workload::{Asker, Manners, Sending};
 use crate::world::{LinkId, Wake, World};
 
-/// What one connection may bring in before others have their turn.
+/// Maximum intake of one connection before other connections are served.
 const TURN_HEADERS: u32 = 4;
 const TURN_BYTES: u64 = 128 << 10;
-/// Who has read nothing for so long may be disconnected: the engine's patience, less what this driver may be late.
+/// A client that has read nothing for this long may be disconnected: the engine's stall timeout, less the possible
+/// lateness of this driver.
 const DEAF_NS: Nanos = 9 * SECOND;
 
 impl World {
-    /// A client connects, if there are not too many.
+    /// A client connects, of a kind of which the volume has too few; none in the end phase.
     pub(crate) fn connect(&mut self, volume: usize) {
         if !self.busy {
             return;
@@ -78,7 +79,7 @@ impl World {
         Ok(id)
     }
 
-    /// Plans something for a connection, unless it is planned already.
+    /// Plans an event for a connection, unless it is already planned.
     pub(crate) fn plan(&mut self, id: LinkId, wake: Wake, delay_ns: Nanos) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let planned = match wake {
@@ -100,7 +101,7 @@ impl World {
         self.plan(id, wake, delay_ns);
     }
 
-    /// A client makes requests, or leaves.
+    /// A client makes requests, or disconnects.
     pub(crate) fn think(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.planned.think = false;
@@ -149,7 +150,7 @@ impl World {
         self.plan_net(id, Wake::Arrive(id));
     }
 
-    /// A client leaves: it says so, or it vanishes in the middle of whatever is going on.
+    /// A client leaves: it sends NBD_CMD_DISC, or disconnects without it at any time.
     pub(crate) fn leave(&mut self, id: LinkId) {
         let link = self.links.get_mut(&id).expect("a link");
         if link.state != State::Open {
@@ -168,7 +169,7 @@ impl World {
         self.plan_net(id, Wake::Arrive(id));
     }
 
-    /// A client is gone; the server learns of it a little later.
+    /// A client has disconnected; the server learns of it a little later.
     pub(crate) fn vanish(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         if !link.has_client() {
@@ -181,7 +182,7 @@ impl World {
         self.queue.push(at, Wake::Hangup(id));
     }
 
-    /// The server learns that a connection is gone.
+    /// The server learns that a connection is closed.
     pub(crate) fn hang_up(&mut self, id: LinkId) -> Verdict {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         if link.state == State::Closed {
@@ -199,7 +200,7 @@ impl World {
         self.give(Event::Closed { conn }, Line::Closed(conn))
     }
 
-    /// Bytes of a client arrive.
+    /// Bytes of a client arrive at the server.
     pub(crate) fn arrive(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.planned.arrive = false;
@@ -221,7 +222,7 @@ impl World {
         }
     }
 
-    /// The engine takes what has arrived, as long as it wants to and its turn lasts.
+    /// The engine receives arrived bytes, as long as it wants to and up to the limit per call.
     pub(crate) fn receive(&mut self, id: LinkId) -> Verdict {
         if let Some(link) = self.links.get_mut(&id) {
             link.planned.receive = false;
@@ -281,7 +282,7 @@ impl World {
         self.give(event, Line::Header(conn, request))
     }
 
-    /// From now on the request may have effects.
+    /// The request is handed to the engine: from now on it may take effect.
     fn begin(&mut self, id: LinkId, request: Request) {
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &mut self.volumes[link.volume.0 as usize];
@@ -310,7 +311,7 @@ impl World {
         }
     }
 
-    /// The payload at the front of the stream, and how much of it is taken now.
+    /// The payload at the front of the stream, and how much of it is received now.
     fn front_payload(&mut self, id: LinkId, wanted: u64) -> Result<(Request, u64, u64), String> {
         let link = self.links.get_mut(&id).expect("a link");
         let conn = link.conn;
@@ -362,7 +363,7 @@ impl World {
         Ok(bytes)
     }
 
-    /// The engine's bytes go out, as many as the socket holds.
+    /// The engine's bytes are sent, as many as fit into the socket.
     pub(crate) fn send(&mut self, id: LinkId) -> Verdict {
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
         link.planned.send = false;
@@ -398,7 +399,7 @@ impl World {
         Ok(())
     }
 
-    /// A client reads what is in its socket.
+    /// A client reads from its socket.
     pub(crate) fn client_reads(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.planned.drain = false;
@@ -422,7 +423,7 @@ impl World {
         }
     }
 
-    /// A client that read nothing begins to.
+    /// A stalled reader begins to read.
     pub(crate) fn hear(&mut self, id: LinkId) {
         let link = self.links.get_mut(&id).expect("a link");
         link.manners = Manners::calm();
@@ -455,7 +456,7 @@ impl World {
         };
         let link = self.links.get_mut(&id).expect("a link");
         let volume = &self.volumes[link.volume.0 as usize];
-        // A simple reply that began well cannot say that it ended badly.
+        // A simple reply whose header reported success cannot report a later error.
         let unread = |pending: &Pending| {
             let Request { command, offset, len, .. } = pending.request;
             command == command::READ && volume.trouble.excuses_read(pending.start, offset, len.into())
@@ -477,7 +478,7 @@ impl World {
             State::Vanished | State::Closed => {}
         }
         if link.manners.deaf {
-            // The driver gives up on it after a while.
+            // The driver closes the connection after a while.
             link.polite = false;
             let at = self.soon(50 * MILLISECOND);
             self.queue.push(at, Wake::Hangup(id));
@@ -486,12 +487,12 @@ impl World {
         Ok(())
     }
 
-    /// It has read nothing for a while, and others of its tenant wait, perhaps for the memory that its replies take.
+    /// Whether it is a stalled reader while other clients of its tenant wait, perhaps for the memory of its replies.
     fn is_in_the_way(&self, link: &Link) -> bool {
         link.sending && link.took_at + DEAF_NS <= self.now && self.others_wait(link)
     }
 
-    /// Others of its tenant wait for an answer.
+    /// Whether other clients of its tenant wait for an answer.
     pub(crate) fn others_wait(&self, link: &Link) -> bool {
         let tenant = |link: &Link| self.volumes[link.volume.0 as usize].setup.spec.tenant;
         let waits =
@@ -502,7 +503,7 @@ impl World {
     pub(crate) fn on_gone(&mut self, conn: ConnId) -> Verdict {
         self.log(Line::Gone(conn));
         let id = self.link_of(conn)?;
-        // The slot's next connection has nothing to do with what this one wanted.
+        // The next connection in this slot must not receive actions for this one.
         self.batch.retain(|action| !matches!(action, Action::Send(of) | Action::Receive(of) if *of == conn));
         let link = self.links.remove(&id).expect("a link");
         if link.state != State::Closed {
@@ -525,7 +526,7 @@ impl World {
     }
 }
 
-/// Puts up to `most` outgoing bytes where they are taken apart.
+/// Feeds up to `most` outgoing bytes to the reply parser.
 fn take_outgoing(
     server: &engine::Server,
     frames: &crate::frames::Frames,

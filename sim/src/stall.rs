@@ -1,12 +1,11 @@
-//! Clients that announce a write and do not send its payload, or read no replies, and what others may expect beside
-//! them.
+//! Stalled senders and stalled readers, and what other clients are guaranteed meanwhile.
 //!
 //! ```text
 //!   stalls:    header, a part of the payload ───────────────────── nothing, for ever
-//!   trickles:  header, 20 KiB a second ───────────────────────────► complete: never disconnected
+//!   trickles:  header, 20 KiB/s ──────────────────────────────────► complete: never disconnected
 //!
 //!   other volumes of the tenant, other tenants     answered within OTHERS_MAX_NS, in the smallest partitions too
-//!   other writers of the volume                    while they wait for frames, the one that stalls is disconnected
+//!   other writers of the volume                    while they wait for frames, the stalled sender is disconnected
 //! ```
 
 use engine::nbd::wire::command;
@@ -19,22 +18,22 @@ use crate::request::Request;
 use crate::workload::Sending;
 use crate::world::{LinkId, Wake, World};
 
-/// The engine's patience with a payload that does not come, and the rate that is always fast enough.
+/// The engine's stall timeout for payloads, and the rate that is always accepted.
 const PATIENCE_NS: Nanos = 10 * SECOND;
 const ENOUGH_BYTES_PER_S: u64 = 16 << 10;
-/// What a client that trickles sends at once, and how often: 20 KiB/s.
+/// How many bytes a slow sender sends at once, and how often: 20 KiB/s.
 const TRICKLE_BYTES: u64 = 5 << 10;
 const TRICKLE_NS: Nanos = 250 * MILLISECOND;
-/// How long the engine may be late, beyond what its driver is: the world looks once a second.
+/// How late the engine may be, beyond its driver: the world checks once a second.
 const SLACK_NS: Nanos = 3 * SECOND;
-/// How long requests to other volumes wait beside clients that stall: less than the engine's patience with those.
+/// Maximum waiting time of requests to other volumes while senders stall: less than the stall timeout.
 const OTHERS_MAX_NS: Nanos = 8 * SECOND;
 
-/// A connection that is in the middle of a payload without progress: since when, and at which byte of which request.
+/// A connection that waits for payload without progress: since when, of which request, and at which byte.
 pub(crate) type Midway = Option<(Nanos, u64, u64)>;
 
 impl World {
-    /// A client that stalls announces a write, and sends as much of its payload as it ever will.
+    /// A stalled sender announces a write, and sends as much of its payload as it ever will.
     pub(crate) fn begin_to_stall(&mut self, id: LinkId) {
         let link = self.links.get_mut(&id).expect("a link");
         if link.outstanding == 0 && self.busy {
@@ -50,7 +49,7 @@ impl World {
         self.plan_net(id, Wake::Arrive(id));
     }
 
-    /// A client that trickles lets some more of its payload go.
+    /// A slow sender sends some more of its payload.
     pub(crate) fn trickle(&mut self, id: LinkId) {
         let link = self.links.get_mut(&id).expect("a link");
         if link.withheld > 0 && link.manners.sending == Sending::Trickles {
@@ -59,15 +58,16 @@ impl World {
         }
     }
 
-    /// A client that stalled sends the rest.
+    /// A stalled sender sends the rest.
     pub(crate) fn send_rest(&mut self, id: LinkId) {
         let link = self.links.get_mut(&id).expect("a link");
         (link.withheld, link.manners.sending) = (0, Sending::Prompt);
         self.plan_net(id, Wake::Arrive(id));
     }
 
-    /// Whether a client may be disconnected because it does not send its payload: it has not for a while, and others of
-    /// its tenant wait, perhaps for the frames that are reserved for it. Never one that is fast enough.
+    /// Whether a client may be disconnected as a stalled sender: it has not sent its payload for the stall timeout
+    /// while other clients of its tenant wait, perhaps for the frames reserved for it. A sender that is fast enough
+    /// must never be.
     pub(crate) fn may_be_stalled(&self, link: &Link) -> bool {
         let long_ago = |arrived: Nanos| arrived + PATIENCE_NS <= self.now + SECOND;
         let midway = link.pending.values().any(|pending| {
@@ -77,7 +77,7 @@ impl World {
         link.manners.sending == Sending::Stalls && midway && self.others_wait(link)
     }
 
-    /// Once a second: whether those that stall hold up others for longer than they may.
+    /// Once a second: checks that stalled senders delay other clients no longer than permitted.
     pub(crate) fn check_stalls(&mut self) -> Verdict {
         if self.setup.volumes.iter().all(|volume| volume.stalled == 0) {
             return Ok(());
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// The request whose payload comes next, and how many bytes of it were taken.
+/// The request whose payload comes next, and how many of its bytes were received.
 fn payload_place(link: &Link) -> Option<(u64, u64)> {
     match link.items.front() {
         Some(&Item::Payload(request, done)) if link.state == State::Open => Some((request.op, done)),

@@ -1,4 +1,4 @@
-//! Many worlds: each from its seed, each to its end, or to what is wrong with it.
+//! Many worlds: each is run from its seed to its end, or to the first error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,24 +7,24 @@ use crate::setup::{Focus, Setup};
 use crate::trace::Sink;
 use crate::world::{Stats, World};
 
-/// A run that ended well.
+/// A successful run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Success {
-    /// A hash over everything that happened.
+    /// A hash over all events and actions.
     pub hash: u64,
-    /// What it was made of.
+    /// Counters of the run.
     pub stats: Stats,
 }
 
-/// A run that did not.
+/// A failed run.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("seed {seed}: {what}")]
 pub struct Failure {
-    /// The seed, to see it again.
+    /// The seed, to repeat the run.
     pub seed: u64,
-    /// What was wrong.
+    /// The error.
     pub what: String,
-    /// What happened just before.
+    /// The last lines of the trace.
     pub tail: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What happened: a hash over everything, and the last lines for people.
+//! The trace of a run: a hash over everything, and the last lines for people.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -12,7 +12,7 @@ use engine::{ConnId, Farewell, Session};
 
 use crate::request::Request;
 
-/// Lines that are kept for people.
+/// Number of lines kept for people.
 const TAIL_LINES: usize = 120;
 
 /// One event, action or note.
@@ -48,7 +48,7 @@ impl Line {
         Line::Attach(conn, volume, session.structured)
     }
 
-    /// Whether it came from the world rather than from the engine.
+    /// Whether the world, rather than the engine, caused it.
     fn is_event(&self) -> bool {
         use Line::*;
         matches!(
@@ -58,10 +58,10 @@ impl Line {
     }
 }
 
-/// Where each line goes as it happens.
+/// Receives each line as it happens.
 pub type Sink = Box<dyn FnMut(&str)>;
 
-/// The hash and the tail.
+/// The hash of a run and its last lines.
 pub struct Trace {
     hash: Mixer,
     tail: VecDeque<(Nanos, u64, Line)>,
@@ -103,7 +103,7 @@ fn format(now: Nanos, step: u64, line: &Line) -> String {
     format!("{:>12.6} ms  step {step:>6} {arrow} {line:?}", now as f64 / 1e6)
 }
 
-/// A hash that is the same everywhere and for ever: multiply and rotate.
+/// A hash that is the same on all machines and in all versions: multiply and rotate.
 #[derive(Clone, Debug)]
 struct Mixer(u64);
 

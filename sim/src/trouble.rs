@@ -1,16 +1,16 @@
-//! What went wrong in the device for one volume, and which errors that excuses: a failed read those who wanted its
-//! blocks, zeros that could not be made those who wanted them there, what is not on the medium those to whom that was
-//! promised. Nothing else.
+//! The device failures that concern one volume, and the errors that they explain. A failed read explains errors of
+//! requests that need its blocks. Zeros that could not be made explain errors of requests for them. Data that is
+//! missing on the medium explains errors of requests that promise it there. No other error is permitted.
 //!
 //! ```text
-//!   write fails ─► its sectors are broken ─────────────► written well, or the loss is accepted
-//!                  flush, FUA, full partitions may fail      … as those may that were under way then
-//!   flush or durable write of any volume on the device fails ─► in doubt until a flush succeeds: something may be lost
+//!   write fails ─► its sectors are broken ─────────────► written successfully, or the loss is accepted: requests
+//!                  flush, FUA, full partitions may fail      that were in progress by then may still fail
+//!   flush or durable write of any volume on the device fails ─► in doubt until a flush succeeds: data may be lost
 //! ```
 //!
-//! The downside: what a TRIM drops, or a loss that was accepted, may be broken for good here (it excuses, but no
-//! request must fail for it). Whether something is lost for good (it was evicted before the flush failed) only the
-//! engine knows, so a flush that fails again after a failed one is believed.
+//! Downside: sectors that a TRIM drops, or whose loss is accepted, may stay broken here for ever (they explain errors,
+//! but no request must fail because of them). Only the engine knows whether data is lost for good (it was evicted
+//! before the flush failed), so a flush that fails after a failed one is believed.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ use crate::history::Step;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    /// Of these bytes: first, past the last.
+    /// A read of these bytes failed: first, past the last.
     Read(u64, u64),
     /// The device did not zero these bytes.
     Zeroing(u64, u64),
-    /// Nor could zeros be written there.
+    /// Zeros could not be written there either.
     Zeros(u64, u64),
-    /// Something was not on the medium, or ceased to be so.
+    /// Data was missing on the medium, or ceased to be missing.
     Missing,
 }
 
@@ -37,25 +37,25 @@ struct Broken {
     since: Step,
     /// When a write of it last failed.
     last: Step,
-    /// What could not be written may have been dropped: by a TRIM, or since its loss was accepted. Nobody must fail for
-    /// it.
+    /// The data that could not be written may have been dropped, by a TRIM or because its loss was accepted. No request
+    /// must fail because of it.
     dropped: bool,
 }
 
-/// The troubles of one volume since the last power cut.
+/// The failures that concern one volume since the last power cut.
 #[derive(Default, Debug)]
 pub struct Trouble {
     past: Vec<(Step, What)>,
     /// Sectors whose last write failed.
     broken: BTreeMap<u64, Broken>,
-    /// The last flush failed.
+    /// A flush or a durable write of the device failed. Since then no flush succeeded, and no loss was accepted.
     in_doubt: bool,
     /// When a flush of the device last failed.
     failed_at: Step,
 }
 
 impl Trouble {
-    /// Whether anything ever went wrong.
+    /// Whether there ever was a failure.
     pub fn ever(&self) -> bool {
         !self.past.is_empty()
     }
@@ -63,13 +63,13 @@ impl Trouble {
     /// A device request is complete.
     pub fn completed(&mut self, step: Step, io: &Io, good: bool) {
         let (from, to) = (io.offset, io.offset + io.len);
-        // Zeros that no client wrote: a range that the device does not zero, or never-written space in idle time.
+        // Zeros that no client wrote: a range that the device cannot zero, or initialisation in idle time.
         let zeros = io.segments.iter().all(|segment| segment.frame == engine::cache::FrameId::ZERO);
         match (io.op, good) {
             (Op::Read, false) => self.past.push((step, What::Read(from, to))),
             (Op::Write { .. }, false) if !zeros => {
                 self.past.push((step, What::Missing));
-                // What failed before and is tried in vain has been broken for longer.
+                // A sector that failed before and fails again has been broken since the first failure.
                 let new = Broken { since: step, last: step, dropped: false };
                 for sector in from / SECTOR..to / SECTOR {
                     self.broken
@@ -90,13 +90,13 @@ impl Trouble {
         }
     }
 
-    /// A flush of the device failed, or a durable write, whosever it was.
+    /// A flush of the device or a durable write failed, of this volume or another one.
     pub fn device_failed(&mut self, step: Step) {
         self.past.push((step, What::Missing));
         (self.in_doubt, self.failed_at) = (true, step);
     }
 
-    /// A TRIM of `len` bytes at `offset` arrived, or is over.
+    /// A TRIM of `len` bytes at `offset` arrived or ended.
     pub fn trimmed(&mut self, offset: u64, len: u64) {
         let sectors = offset / SECTOR..offset.saturating_add(len).div_ceil(SECTOR);
         self.broken.range_mut(sectors).for_each(|(_, broken)| broken.dropped = true);
@@ -118,8 +118,8 @@ impl Trouble {
         }
     }
 
-    /// The loss is accepted, as it was at `asked`; what failed later is another loss. In blocks in which something is
-    /// going on it may last, as it may where a write has failed since: perhaps of data that came after `asked`.
+    /// The loss as of `asked` is accepted; later failures are another loss. A sector stays broken if its block is in
+    /// use, or if a write of it has failed since `asked`: that may have been newer data.
     pub fn accepted(&mut self, asked: Step, step: Step, in_use: impl Fn(u64) -> bool) {
         let accepted = self.broken.iter_mut().filter(|(_, broken)| broken.since < asked);
         let free = |sector: &u64, broken: &Broken| broken.last < asked && !in_use(sector * SECTOR / BLOCK);
@@ -136,15 +136,15 @@ impl Trouble {
         }
     }
 
-    /// Whether a read of `len` bytes at `offset`, perhaps far beyond any volume's end, since `start`, may fail.
+    /// Whether a read of `len` bytes at `offset` (which may be far beyond the volume's end) since `start` may fail.
     pub fn excuses_read(&self, start: Step, offset: u64, len: u64) -> bool {
         let (from, to) = (offset / BLOCK * BLOCK, offset.saturating_add(len).div_ceil(BLOCK).saturating_mul(BLOCK));
         let touches = |what| matches!(what, What::Read(a, b) if a < to && from < b);
         self.past.iter().any(|&(step, what)| step >= start && touches(what))
     }
 
-    /// Whether a WRITE_ZEROES of `len` bytes at `offset`, since `start`, may fail: what the device does not zero is
-    /// written, so that must have failed too; unless it is to be `fast`.
+    /// Whether a WRITE_ZEROES of `len` bytes at `offset` since `start` may fail. A range that the device cannot zero is
+    /// written, so that write must have failed too, except with `fast`.
     pub fn excuses_zeroes(&self, start: Step, offset: u64, len: u64, fast: bool) -> bool {
         let (from, to) = (offset, offset.saturating_add(len));
         self.past.iter().any(|&(step, what)| match what {
@@ -154,18 +154,18 @@ impl Trouble {
         })
     }
 
-    /// Whether something was missing on the medium, at some time since `start`, that could not be written: a write that
-    /// finds no room may fail.
+    /// Whether data was missing on the medium, at some time since `start`, because it could not be written: then a
+    /// write that gets no frames may fail.
     pub fn excuses_write(&self, start: Step) -> bool {
         !self.broken.is_empty() || self.past.iter().any(|&(step, what)| step >= start && what == What::Missing)
     }
 
-    /// Whether a flush, or a write that is to be durable, may fail.
+    /// Whether a flush or a durable write since `start` may fail.
     pub fn excuses_flush(&self, start: Step) -> bool {
         self.in_doubt || self.excuses_write(start)
     }
 
-    /// Sectors that have been broken since before `start`: a flush, or a durable write, must fail for them.
+    /// Sectors that have been broken since before `start`: a flush or a durable write must fail because of them.
     pub fn broken_before(&self, start: Step) -> impl Iterator<Item = u64> {
         let counts = move |broken: &Broken| broken.since < start && !broken.dropped;
         self.broken.iter().filter(move |(_, broken)| counts(broken)).map(|(sector, _)| *sector)
@@ -230,14 +230,14 @@ mod tests {
         let write = |block| io(Op::Write { durable: false }, block);
         let mut trouble = Trouble::default();
         trouble.completed(5, &write(3), false);
-        // The loss of block 3 is accepted at step 7 and that is answered at step 9; block 4 fails in between.
+        // The loss of block 3 is accepted at step 7, answered at step 9; block 4 fails in between.
         trouble.completed(8, &write(4), false);
         trouble.accepted(7, 9, |_| false);
         assert!(trouble.excuses_flush(10));
         assert!(trouble.broken_before(10).eq(4 * BLOCK / SECTOR..5 * BLOCK / SECTOR), "a flush must fail for block 4");
         trouble.accepted(11, 11, |_| false);
         assert!(!trouble.excuses_flush(12));
-        // What fails again in between may be newer data, or the last attempt with what was given up.
+        // A write that fails again in between may be of newer data, or the last retry of the data that is given up.
         trouble.completed(13, &write(3), false);
         trouble.completed(15, &write(3), false);
         trouble.accepted(14, 16, |_| false);

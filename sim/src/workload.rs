@@ -1,4 +1,4 @@
-//! What clients ask for, and how they behave: small hot ranges on purpose, so that everything overlaps everything.
+//! What clients request, and how they behave: small hot ranges, so that most requests overlap others.
 
 use engine::Session;
 use engine::nbd::wire::{PAYLOAD_BYTES_MAX, command, command_flag};
@@ -11,28 +11,28 @@ use crate::rng::Rng;
 /// A microsecond in [`Nanos`].
 const MICROSECOND: Nanos = 1000;
 
-/// How a client behaves on one connection.
+/// The behaviour of a client on one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// Requests that it has unanswered at the same time.
+    /// Maximum number of outstanding requests.
     pub window: u32,
-    /// Nanoseconds between an answer and the next request, at most.
+    /// Maximum think time, nanoseconds.
     pub think_ns: Nanos,
-    /// Nanoseconds on the network, at most.
+    /// Maximum network delay, nanoseconds.
     pub net_ns: Nanos,
-    /// Bytes of the socket to the server.
+    /// Buffer size of the socket to the server, bytes.
     pub in_bytes: u64,
-    /// Bytes of the socket from the server.
+    /// Buffer size of the socket from the server, bytes.
     pub out_bytes: u64,
-    /// Bytes that it reads at once, at most.
+    /// Maximum bytes per read from the socket.
     pub read_bytes: u64,
-    /// How often it stops reading for a while, parts per million of reads.
+    /// Probability that it stops reading for a while, parts per million of reads.
     pub stops: u64,
-    /// Requests until it leaves.
+    /// Requests until it disconnects.
     pub requests: u64,
-    /// It vanishes instead of taking its leave.
+    /// It disconnects without NBD_CMD_DISC.
     pub vanishes: bool,
-    /// It never reads a reply.
+    /// A stalled reader: it never reads a reply.
     pub deaf: bool,
     /// How it sends payloads.
     pub sending: Sending,
@@ -45,7 +45,7 @@ pub enum Sending {
     Prompt,
     /// Only a part of it, or nothing.
     Stalls,
-    /// Slowly, but fast enough.
+    /// Slowly, but fast enough not to be disconnected.
     Trickles,
 }
 
@@ -68,7 +68,7 @@ impl Default for Manners {
 }
 
 impl Manners {
-    /// Those of some client.
+    /// A random ordinary client.
     pub fn random(rng: &mut Rng) -> Manners {
         let slow = rng.one_in(6);
         Manners {
@@ -86,39 +86,39 @@ impl Manners {
         }
     }
 
-    /// Those of a client that asks for as much as it can, and never reads a reply.
+    /// A stalled reader: it sends as many requests as it can, and never reads a reply.
     pub fn deaf(rng: &mut Rng) -> Manners {
         Manners { window: rng.pick(&[8, 128]), requests: u64::MAX, deaf: true, ..Manners::random(rng) }
     }
 
-    /// Those of a client that announces writes, and sends the payload too slowly or just fast enough.
+    /// A client that announces writes, and sends the payload too slowly or just fast enough.
     pub fn stalled(rng: &mut Rng) -> Manners {
         let sending = rng.pick(&[Sending::Stalls, Sending::Stalls, Sending::Trickles]);
         Manners { sending, net_ns: rng.pick(&[8, 60]) * MICROSECOND, ..Manners::default() }
     }
 
-    /// Those of a client that checks what is left at the end.
+    /// A client that checks the content at the end.
     pub fn calm() -> Manners {
         Manners { out_bytes: 1 << 20, read_bytes: 1 << 20, ..Manners::default() }
     }
 }
 
-/// How often each kind of request is made.
+/// The frequencies of the kinds of requests.
 #[derive(Clone, Debug)]
 pub struct Mix {
     /// Weights by command; [`OTHER`] stands for commands that do not exist.
     pub commands: Vec<(u64, u16)>,
-    /// Parts per million of changing requests that are to be durable.
+    /// Requests with FUA, parts per million of those that change content.
     pub fua: u64,
-    /// Parts per million of requests that are somehow wrong.
+    /// Invalid requests, parts per million.
     pub wrong: u64,
-    /// Parts per million of headers that are garbage.
+    /// Invalid headers, parts per million.
     pub garbage: u64,
-    /// Weights of lengths.
+    /// Classes of lengths by weight.
     pub lengths: Vec<(u64, Length)>,
-    /// Parts per million of offsets and lengths that are in whole blocks.
+    /// Requests with offset and length in whole blocks, parts per million.
     pub aligned: u64,
-    /// Parts per million of TRIM, WRITE_ZEROES and the like that are very long.
+    /// Very long ranges, parts per million of commands other than READ and WRITE.
     pub long: u64,
 }
 
@@ -139,7 +139,7 @@ pub enum Length {
 }
 
 impl Mix {
-    /// Some mix.
+    /// A random mix.
     pub fn random(rng: &mut Rng) -> Mix {
         let (read, write) = rng.pick(&[(30, 40), (10, 60), (60, 30)]);
         let rare = rng.pick(&[1, 4, 10]);
@@ -171,7 +171,7 @@ impl Mix {
 }
 
 impl Mix {
-    /// Small writes, and rarely something that concerns all of them.
+    /// Small writes, and rarely a request that concerns all of them.
     pub fn scattered() -> Mix {
         let commands = vec![
             (10, command::READ),
@@ -186,7 +186,7 @@ impl Mix {
 }
 
 impl Mix {
-    /// Operations on ranges, and writes that overlap several of them.
+    /// Range operations, and writes that overlap several of them.
     pub fn overlapping() -> Mix {
         let commands = vec![
             (30, command::READ),
@@ -214,17 +214,17 @@ impl Mix {
     }
 }
 
-/// The part of a volume that its clients are interested in.
+/// The parts of a volume that its clients access.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Bytes of the volume, as its clients know it.
+    /// Size of the volume as the clients know it, bytes.
     pub size: u64,
-    /// Ranges (first byte, bytes) that everybody goes to.
+    /// Hot ranges (first byte, bytes), common to all clients.
     pub hot: Vec<(u64, u64)>,
 }
 
 impl Places {
-    /// Some places in a volume of `size` bytes; one of them at its end.
+    /// Random places in a volume of `size` bytes; one of them is at its end.
     pub fn random(size: u64, rng: &mut Rng) -> Places {
         let mut hot = Vec::new();
         for i in 0..rng.between(2, 4) {
@@ -235,17 +235,17 @@ impl Places {
         Places { size, hot }
     }
 
-    /// One large place.
+    /// One large place at the beginning, of at most 8 MiB.
     pub fn everywhere(size: u64) -> Places {
         Places { size, hot: vec![(0, size.min(8 << 20))] }
     }
 
-    /// Where a request of `len` bytes goes.
+    /// A random offset for a request of `len` bytes.
     fn place(&self, len: u64, aligned: bool, rng: &mut Rng) -> u64 {
         let unit = if aligned { BLOCK } else { CELL };
         let last = self.size.saturating_sub(len) / unit * unit;
         if rng.one_in(12) {
-            // Far places of a large volume are too many to meet in: stay near a hot one.
+            // A large volume has too many distant positions for requests to overlap: stay near a hot range.
             let (at, _) = rng.pick(&self.hot);
             let reach = 1 << 20;
             let low = at.saturating_sub(reach);
@@ -257,16 +257,16 @@ impl Places {
     }
 }
 
-/// Makes requests.
+/// Generates requests.
 #[derive(Debug)]
 pub struct Asker<'a> {
-    /// Of what kinds.
+    /// The kinds of requests.
     pub mix: &'a Mix,
-    /// Where.
+    /// The places that requests access.
     pub places: &'a Places,
-    /// What its connection agreed on.
+    /// What its connection has negotiated.
     pub session: Session,
-    /// The device can zero long ranges.
+    /// Whether the device can zero long ranges.
     pub zeroes_fast: bool,
 }
 
@@ -292,7 +292,7 @@ impl Asker<'_> {
     fn length(&self, command: u16, aligned: bool, rng: &mut Rng) -> u64 {
         let ranged = !matches!(command, command::READ | command::WRITE);
         if ranged && rng.chance(self.mix.long) {
-            // Without help from the device, zeros are written one by one: that takes its time.
+            // Where the device cannot zero, the engine writes zeros block by block, which takes long.
             let most = if self.zeroes_fast || command != command::WRITE_ZEROES {
                 u64::from(u32::MAX - 4095)
             } else {
@@ -310,7 +310,7 @@ impl Asker<'_> {
         rng.between(least, most).next_multiple_of(unit)
     }
 
-    /// What does not change content may be of any bytes.
+    /// Requests that do not change content may begin and end at any byte.
     fn loosen(&self, request: &mut Request, rng: &mut Rng) {
         let harmless = matches!(request.command, command::READ | command::CACHE | command::BLOCK_STATUS);
         if harmless && rng.one_in(8) && request.len > 2 * CELL as u32 {

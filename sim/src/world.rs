@@ -6,13 +6,13 @@
 //!                 ▼
 //!   now := then; one Event ─► Server ─► Actions: Copy/Zero at once, Submit ─► disk, Send ─► queue, …
 //!                 ▲                         │
-//!                 └──── queue ◄─────────────┘       frames, disk, judge and history watch
+//!                 └──── queue ◄─────────────┘       frames, disk, judge and history check
 //! ```
 //!
-//! It does what a driver does, and believes nothing: any wrong step ends the run with what was wrong. This file turns
-//! the wheel; sockets are in `sockets.rs`, what answers mean in
-//! `answers.rs`, the operator in `operator.rs`, the end in `finale.rs`. A driver may also work in passes (`end_pass`),
-//! as the contract of `engine::Event` allows.
+//! The world is a driver of the engine that checks everything: the first wrong step ends the run with a description.
+//! This file has the event loop; sockets are in `sockets.rs`, the checks of answers in `answers.rs`, the operator in
+//! `operator.rs`, the end in `finale.rs`. A driver may also work in passes (`end_pass`), as the contract of
+//! `engine::Event` permits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,106 +41,106 @@ use crate::trace::{Line, Sink, Trace};
 use crate::trouble::Trouble;
 use crate::workload::Places;
 
-/// Events at one moment of virtual time that mean that it stands still.
+/// Maximum number of events at one virtual time: more mean that time does not advance.
 const EVENTS_AT_ONCE_MAX: u32 = 200_000;
-/// What is not answered for so long, although its client reads, never will be.
+/// Maximum time until an answer to a client that reads.
 const SILENCE_MAX_NS: Nanos = 120 * SECOND;
-/// A request hangs for so long at most.
+/// Maximum time for which a request hangs.
 const HUNG_MAX_NS: Nanos = 200 * SECOND;
-/// Events that a pass of the driver takes in, at most.
+/// Maximum number of events in a pass of the driver.
 const PASS_EVENTS_MAX: u64 = 24;
 
-/// A connection's number in the world: slots are used again, these are not.
+/// The number of a connection in the world. Slots are reused, these numbers are not.
 pub type LinkId = u64;
 
-/// What is planned.
+/// A planned event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wake {
     /// Bytes of a client arrive.
     Arrive(LinkId),
-    /// The server takes what has arrived.
+    /// The server receives what has arrived.
     Receive(LinkId),
     /// The server sends.
     Send(LinkId),
     /// A client reads.
     Drain(LinkId),
-    /// A client thinks of something.
+    /// A client's think time ends.
     Think(LinkId),
-    /// A client vanishes.
+    /// A client disconnects without NBD_CMD_DISC.
     Vanish(LinkId),
-    /// The server learns that a connection is gone.
+    /// The server learns that a connection is closed.
     Hangup(LinkId),
     /// A client connects to a volume.
     Connect(usize),
-    /// A handshake goes on.
+    /// A handshake continues.
     Negotiate(u64),
-    /// A handshake has led to transmission: its client is admitted, or refused.
+    /// A handshake has led to transmission: its client is admitted or refused.
     Enter(u64),
-    /// Everybody may open a volume again.
+    /// The access restriction of a volume is lifted.
     Admit(usize),
-    /// A device request completes, of this life of the server.
+    /// A device request of the server process with this number completes.
     Complete(u64, IoId),
-    /// A tenant has its turn of the server's thread, in this life of the server.
+    /// The server process with this number serves a tenant on its thread.
     Work(u64, TenantId),
 }
 
-/// A volume as the world sees it.
+/// The world's state of a volume.
 #[derive(Debug)]
 pub struct Volume {
-    /// How it was made.
+    /// Its parameters.
     pub setup: VolumeSetup,
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// Its content.
+    /// Its permitted content.
     pub history: History,
-    /// Where its clients go.
+    /// The places that its clients access.
     pub places: Places,
-    /// Who may open it.
+    /// Its access rights.
     pub access: Access,
-    /// How writes are acknowledged.
+    /// Its write cache mode.
     pub mode: WriteCache,
     /// Since when every write is on the medium before it is answered.
     pub through_since: Step,
-    /// Until when a flush may mean nothing.
+    /// Until when a successful flush may not guarantee anything.
     pub unsafe_until: Step,
-    /// The mode that was asked for.
+    /// The requested mode.
     pub mode_asked: WriteCache,
-    /// What went wrong in the device.
+    /// The device failures that concern it.
     pub trouble: Trouble,
-    /// Its flushes that wait.
+    /// Its waiting flushes.
     pub promptness: Promptness,
     /// It is being closed, or is closed.
     pub closing: bool,
-    /// It is served.
+    /// It is open.
     pub open: bool,
-    /// It is to be opened when the last request of an earlier server has ended.
+    /// It will be opened when the last request of an earlier server process has completed.
     pub fenced: bool,
     /// Losses that last until then.
     pub losses: Vec<OpId>,
-    /// Operations of clients that are gone, which may have effects until then, and the cells they concern.
+    /// Operations of disconnected clients, which may take effect until then, and the cells that they concern.
     pub unsettled: Vec<(OpId, Range<u64>)>,
 }
 
-/// Never.
+/// A step that is never reached.
 pub const NEVER: Step = Step::MAX;
 
 impl Volume {
-    /// Whether success at `start` promised something.
+    /// Whether a success of a request that started at `start` guarantees durability.
     pub fn flush_counts(&self, start: Step) -> bool {
         self.unsafe_until < start
     }
 }
 
-/// What a run was made of.
+/// Counters of a run.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Stats {
-    /// Events given to the engine.
+    /// Events that the engine received.
     pub steps: u64,
     /// Requests that clients made.
     pub requests: u64,
-    /// Requests that were answered.
+    /// Answered requests.
     pub answers: u64,
-    /// Of those, with an error.
+    /// Answers with an error.
     pub errors: u64,
     /// Connections made.
     pub connections: u64,
@@ -148,13 +148,13 @@ pub struct Stats {
     pub restarts: u64,
     /// Device requests.
     pub device_requests: u64,
-    /// Of those, failed.
+    /// Failed device requests.
     pub faults: u64,
     /// Virtual time.
     pub time_ns: Nanos,
 }
 
-/// The world.
+/// The state of a world.
 pub struct World {
     pub(crate) setup: Setup,
     pub(crate) rng: Rng,
@@ -167,35 +167,35 @@ pub struct World {
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) by_conn: Vec<Option<LinkId>>,
     pub(crate) links_made: u64,
-    /// Clients that have not opened a volume yet.
+    /// Clients in their handshake.
     pub(crate) openings: BTreeMap<u64, Opening>,
     pub(crate) openings_made: u64,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) asks: BTreeMap<u64, Ask>,
     pub(crate) tokens: u64,
     pub(crate) ops: OpId,
-    /// Clients make new requests and connect again.
+    /// Whether clients make new requests and connect again.
     pub(crate) busy: bool,
     pub(crate) draining: bool,
     /// `Drained` was reported: the server is to be started again.
     pub(crate) drained: bool,
-    /// Tenants that there are.
+    /// Which tenants exist.
     pub(crate) tenants: Vec<bool>,
     silence_checked_at: Nanos,
-    /// When requests last returned that had hung.
+    /// When hung requests were last released.
     hung_until: Nanos,
-    /// The engine's present policy, and since when it is another one than the first.
+    /// The engine's present policy; then since when it is another one than the first.
     pub(crate) policy: Settings,
     pub(crate) policy_since: Option<Nanos>,
-    /// Frames above the limit that may still be in use after this event, as the engine has just said.
+    /// Frames above the limit that may still be in use after this event, as the engine has just reported.
     pub(crate) held_most: Option<u64>,
-    /// The device has had nothing to do since then.
+    /// Since when the device has been idle.
     idle_since: Option<Nanos>,
     at_once: u32,
-    /// Tenants whose turns of the server's thread are planned.
+    /// Tenants for which `Wake::Work` is planned.
     working: Vec<(u64, TenantId)>,
     in_pass: bool,
-    /// What the driver does at the end of its pass.
+    /// Actions that the driver carries out at the end of its pass.
     pub(crate) batch: Vec<Action>,
     pub(crate) trace: Trace,
     pub(crate) stats: Stats,
@@ -251,12 +251,12 @@ impl World {
         &self.trace
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         Stats { steps: self.step, time_ns: self.now, ..self.stats }
     }
 
-    /// Lives the whole story: work under faults, then peace, in which everything must come to an end.
+    /// Runs the world: first work under faults, then the end without faults, in which everything must terminate.
     pub fn run(&mut self) -> Verdict {
         self.boot()?;
         while self.stats.requests < self.setup.requests && !self.only_deaf_wait() {
@@ -266,17 +266,17 @@ impl World {
         self.finale()
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     fn next_at(&self) -> Option<Nanos> {
         [self.queue.next_at(), self.disk.poll_timeout(), self.server.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Nothing happens any more, as all clients that wait for something read no replies, and nobody minds.
+    /// Whether only stalled readers wait, and no event will happen any more.
     fn only_deaf_wait(&self) -> bool {
         self.next_at().is_none() && self.disk.hung_since().is_none() && self.is_quiet()
     }
 
-    /// The next thing happens.
+    /// Processes the next event, or a pass of events.
     pub(crate) fn advance(&mut self) -> Verdict {
         let next = self.next_at();
         if self.disk.hung_since().is_some_and(|since| next.is_none_or(|next| next > since + HUNG_MAX_NS)) {
@@ -316,7 +316,7 @@ impl World {
         self.check_silence()
     }
 
-    /// Whoever can go on has gone on: a driver that looks again, a moment later and too early, finds nothing to do.
+    /// All work that can proceed has proceeded: a timer event 1 ns later, before any is due, must cause no action.
     fn check_settled(&mut self) -> Verdict {
         let later = self.now + 1;
         if self.next_at().is_none_or(|next| next <= later) || !self.rng.one_in(8) {
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// Requests that did not return do so now.
+    /// Completes all hung requests.
     pub(crate) fn release_hung(&mut self) {
         self.hung_until = self.now;
         for (life, io) in self.disk.release_hung() {
@@ -337,15 +337,15 @@ impl World {
         }
     }
 
-    /// Whether a client may wait for as long as a request hangs in the device: one of its tenant's own, or any, where
-    /// nothing keeps places in the device for the others.
+    /// Whether a client may wait for as long as a request hangs in the device: a request of its own tenant, or of any
+    /// tenant if the policy reserves no places in the device for others.
     fn may_hang(&self, link: &Link) -> bool {
         let tenant = |volume: VolumeId| self.volumes[volume.0 as usize].setup.spec.tenant;
         let places = self.policy.kind == Kind::Insulated && self.setup.disk.limits.depth >= 4;
         self.disk.hung().any(|volume| !places || tenant(volume) == tenant(link.volume))
     }
 
-    /// Nobody who reads waits for ever, whatever the others do.
+    /// No client that reads waits for ever, whatever the other clients do.
     fn check_silence(&mut self) -> Verdict {
         if self.now < self.silence_checked_at + SECOND {
             return Ok(());
@@ -356,7 +356,7 @@ impl World {
         self.check_stalls()?;
         for link in self.links.values().filter(|link| link.state == State::Open && !link.manners.deaf) {
             let oldest = link.pending.values().min_by_key(|pending| pending.arrived);
-            // Who sends no payload is not answered.
+            // A client that does not send its payload gets no answer.
             let oldest = oldest.filter(|_| link.withheld == 0);
             let waits = |pending: &&Pending| pending.arrived.max(self.hung_until) + SILENCE_MAX_NS < self.now;
             if let Some(pending) = oldest.filter(|pending| waits(pending) && !self.may_hang(link)) {
@@ -396,7 +396,7 @@ impl World {
         self.idle_since = (self.disk.in_flight() == 0).then_some(self.now);
         let (good, next) = (done.result.is_ok(), self.step + 1);
         self.stats.faults += u64::from(!good);
-        // The volumes share the device's cache: what failed for one of them may be lost to any.
+        // The volumes share the device's cache: data of any volume may be lost when a flush or a durable write fails.
         let flushes = matches!(done.io.op, Op::Flush | Op::Write { durable: true });
         if flushes && done.result.is_err_and(|why| why != Errno::NoSpace) {
             for volume in &mut self.volumes {
@@ -418,7 +418,7 @@ impl World {
         self.give(Event::IoDone { io, since: self.now, result: done.result }, Line::IoDone(io, done.result))
     }
 
-    /// Gives the engine an event, and does what it asks for.
+    /// Gives the engine an event, and carries out its actions.
     pub(crate) fn give(&mut self, event: Event<'_>, line: Line) -> Verdict {
         self.step += 1;
         self.trace.push(self.now, self.step, line);
@@ -445,10 +445,10 @@ impl World {
         if self.in_pass { Ok(()) } else { self.end_pass() }
     }
 
-    /// The driver gives back the memory of frames that the engine has given up: at once when all of it must be free,
-    /// now and then while some of it is in use.
+    /// The driver returns the memory of frames that the engine has given up: immediately when all of it must be free,
+    /// and periodically while some of it is in use.
     pub(crate) fn give_back_frames(&mut self) -> Verdict {
-        /// Events between looks at the frames that are still in use: a look goes through all of them.
+        /// Events between checks of the frames that are still in use: a check looks at all of them.
         const EVENTS: Step = 64;
         let (limit, most) = (self.server.frames_limit(), self.held_most.take());
         let moved = limit != self.frames.limit();
@@ -461,7 +461,7 @@ impl World {
         }
     }
 
-    /// The driver does what it has put off.
+    /// Carries out the actions that were put off to the end of the pass.
     fn end_pass(&mut self) -> Verdict {
         for action in std::mem::take(&mut self.batch) {
             if let Action::Submit(io) = action
@@ -472,8 +472,9 @@ impl World {
             self.act(action)?;
         }
         self.watch_outgoing()?;
-        // In slices, the disk may be another's, or be held for another; below a throttle, for a while, in the turn of
-        // reads, or beside what the disk keeps, nobody's. Then it does nothing for nobody, for a while.
+        // With slices, the disk may belong to another tenant, or idle for one (anticipatory idling). Without slices,
+        // the policy may leave the device idle behind a throttle, in a read phase, or while hung requests are in it. So
+        // the device may do nothing for a volume for a limited time.
         let hold_ns = match self.policy {
             policy if policy.kind != Kind::Insulated => None,
             policy if policy.needs_slices => Some(HOLD_MAX_NS),
@@ -494,8 +495,9 @@ impl World {
         Ok(())
     }
 
-    /// First come, first served: whether a tenant may have one more request in the device. Beside other tenants it has
-    /// three quarters of the depth that those leave, so that it leaves places to them when its requests hang.
+    /// Without a scheduling policy: whether a tenant may have one more request in the device. If there are other
+    /// tenants, it may have three quarters of the depth that those leave, so that places remain for them when its
+    /// requests hang.
     fn has_place(&self, tenant: TenantId) -> bool {
         let of = |volume: VolumeId| self.volumes[volume.0 as usize].setup.spec.tenant;
         let own = self.disk.requests().filter(|&(volume, _)| of(volume) == tenant).count() as u32;
@@ -535,7 +537,7 @@ impl World {
                 self.held_most = Some(0);
                 Ok(())
             }
-            // Nobody is there to be told.
+            // No one listens to decisions in the world.
             Action::Decided { .. } => Ok(()),
         }
     }
@@ -559,8 +561,8 @@ impl World {
         Ok(())
     }
 
-    /// In slices, nobody's requests are in the device beside another tenant's, but for those that it does not give
-    /// back, and those that an earlier policy gave it.
+    /// With slices, requests of two tenants are not in the device together, except hung requests and requests that an
+    /// earlier policy submitted.
     fn check_slices(&self, volume: VolumeId) -> Verdict {
         if self.policy.kind != Kind::Insulated || !self.policy.needs_slices {
             return Ok(());
@@ -577,7 +579,7 @@ impl World {
         }
     }
 
-    /// Frames that newly wait to be sent must not change until they are.
+    /// Frames that begin to wait for being sent must not change until they are sent.
     fn watch_outgoing(&mut self) -> Verdict {
         for link in self.links.values_mut().filter(|link| link.sending && link.state != State::Closed) {
             let mut at = link.sent;
@@ -599,7 +601,7 @@ impl World {
         Ok(())
     }
 
-    /// Goes on until `done`, for at most `limit_ns`.
+    /// Processes events until `done`, for at most `limit_ns`.
     pub(crate) fn until(&mut self, what: &str, limit_ns: Nanos, done: impl Fn(&World) -> bool) -> Verdict {
         let end = self.now + limit_ns;
         while !done(self) {
@@ -611,7 +613,7 @@ impl World {
         Ok(())
     }
 
-    /// Who waits for what.
+    /// Which clients wait for what.
     fn describe(&self) -> String {
         let links = self.links.values().map(|link| {
             let pending: Vec<_> = link.pending.values().map(|pending| pending.request).collect();
@@ -624,7 +626,7 @@ impl World {
         format!("asked {:?}, connections {}", self.asks, links.collect::<String>())
     }
 
-    /// The start of the oldest request of a volume: what is older than that, nobody can read any more.
+    /// The start of the oldest request of a volume: no read can return content that was dead before it.
     pub(crate) fn horizon(&self, volume: VolumeId) -> Step {
         let of_volume = self.links.values().filter(|link| link.volume == volume);
         let oldest = of_volume.flat_map(|link| link.pending.values().map(|pending| pending.start)).min();
@@ -640,7 +642,7 @@ impl World {
         link.ok_or_else(|| format!("{conn:?} is not a connection"))
     }
 
-    /// Flushes of a volume must have left everything on the medium that was acknowledged before `start`.
+    /// A flush of a volume succeeded: everything acknowledged before `start` must be on the medium.
     pub(crate) fn check_flushed(&mut self, volume: VolumeId, start: Step) -> Verdict {
         let horizon = self.horizon(volume);
         let medium = self.disk.medium(volume);
@@ -648,12 +650,12 @@ impl World {
         if volume.flush_counts(start) { volume.history.flushed(medium, start, horizon) } else { Ok(()) }
     }
 
-    /// A moment from now, of at most `most_ns`.
+    /// A random time from now, at most `most_ns` later.
     pub(crate) fn soon(&mut self, most_ns: Nanos) -> Nanos {
         self.now + self.rng.below(most_ns + 1)
     }
 
-    /// Clients that connect again do so after this long.
+    /// A client connects again within 5 ms.
     pub(crate) fn connect_soon(&mut self, volume: usize) {
         let at = self.soon(5 * MILLISECOND);
         self.queue.push(at, Wake::Connect(volume));

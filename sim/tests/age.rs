@@ -1,4 +1,5 @@
-//! How long dirt waits: by its tenant's own time, which is the day's for who waits for nobody.
+//! The age at which dirty data is written, by its tenant's virtual clock; for a tenant that waits for no other, that is
+//! wall-clock time.
 
 use engine::Config;
 use engine::control::{TenantSpec, WriteCache};
@@ -8,7 +9,7 @@ use sim::bench::{Bench, Costs, Volume};
 use sim::disk::drive::{Drive, presets};
 use sim::load::{Pace, Spec, Stream, Workload};
 
-/// When the only write comes.
+/// When the only write arrives.
 const WRITTEN: Nanos = 60 * SECOND;
 
 fn reads() -> Stream {
@@ -19,8 +20,8 @@ fn write() -> Stream {
     Stream { read_ppm: 0, requests: 1, start_ns: WRITTEN, ..Stream::default() }
 }
 
-/// How long the first tenant's only write is not on the medium, seconds, beside tenants with these loads, all with the
-/// same share.
+/// How long the first tenant's only write is not on the medium, seconds, under contention with other tenants that read;
+/// all tenants have the same share.
 fn waits(first: Vec<Stream>, others: usize) -> f64 {
     let drive: Box<dyn Drive> = presets::preset("cheetah-15k5").unwrap().unwrap().build().unwrap();
     let config = Config { policy: Kind::Insulated, switch_ns: 6 * MILLISECOND, ..Config::new(64 << 20) };
@@ -53,7 +54,7 @@ fn dirt_waits_for_five_seconds_of_its_tenants_own_time() {
     let with_half = waits(vec![reads(), write()], 1);
     let with_a_tenth = waits(vec![reads(), write()], 9);
     println!("alone {alone}, who does not read {waits_for_nobody}, half {with_half}, a tenth {with_a_tenth}");
-    // Little dirt waits for all its age. And a round, in which the slice comes.
+    // Little dirty data waits for its full age, plus a round until its tenant's slice.
     assert!((4.9..5.2).contains(&alone) && (4.9..6.0).contains(&waits_for_nobody));
     assert!((8.5..11.5).contains(&with_half) && (25.0..33.0).contains(&with_a_tenth));
 }

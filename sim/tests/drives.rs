@@ -1,4 +1,4 @@
-//! The simulated drives against real ones, and against what any drive must keep.
+//! The simulated drives compared with real ones, and the invariants of every drive.
 
 use engine::disk::Op;
 use engine::units::{Nanos, SECOND, SECTOR};
@@ -16,7 +16,7 @@ fn drive(preset: &str) -> Box<dyn Drive> {
     presets::preset(preset).unwrap().unwrap().build().unwrap()
 }
 
-/// The whole list, and each half of it on a drive of its own: what was fitted to one must hold for the other.
+/// Compares the whole list, and each half of it on a separate drive: a fit must hold for both halves.
 fn compare(preset: &str, csv: &str) -> [Comparison; 3] {
     let list = replay::parse(csv).unwrap();
     let (first, second) = list.split_at(list.len() / 2);
@@ -45,7 +45,7 @@ fn the_barracuda_is_as_measured() {
     }
 }
 
-/// Requests a second of random 4 KiB reads over the whole drive.
+/// Random 4 KiB reads per second over the whole drive.
 fn random_reads(preset: &str, depth: u64) -> f64 {
     let (mut drive, mut rng, count) = (drive(preset), Rng::new(depth), 10_000);
     let blocks = drive.bytes() / 4096;
@@ -53,7 +53,7 @@ fn random_reads(preset: &str, depth: u64) -> f64 {
     count as f64 * SECOND as f64 / elapsed as f64
 }
 
-/// Megabytes a second of reads of `len` bytes one after the other, from the outside in.
+/// Sequential reads of `len` bytes, from the outer edge: megabytes per second.
 fn sequential_reads(preset: &str, depth: u64, len: u64) -> f64 {
     sequential(preset, Op::Read, depth, len)
 }
@@ -85,8 +85,7 @@ fn the_cheetah_streams_from_its_outer_zone() {
     }
 }
 
-/// A write that waits when the one before it ends goes on where that has ended. One that comes later waits for a
-/// revolution.
+/// A write that is queued when its predecessor ends continues there. One that arrives later waits for a revolution.
 #[test]
 fn queued_writes_in_a_row_are_one_stream() {
     let write = Op::Write { durable: false };
@@ -98,7 +97,7 @@ fn queued_writes_in_a_row_are_one_stream() {
     }
 }
 
-/// 11 ms of seeking, half a revolution and little else; with a few requests to choose from, what its users expect.
+/// Average seek of 11 ms, half a revolution and little overhead; at depth 4 the rate that its users report.
 #[test]
 fn the_barracuda_of_the_papers_is_plausible() {
     let expected = 1000.0 / (11.0 + 60_000.0 / 7200.0 / 2.0 + 0.15);
@@ -125,7 +124,7 @@ fn a_throttled_drive_keeps_to_its_rate_after_its_burst() {
     assert!((rate / 3000.0 - 1.0).abs() < 0.01, "{rate}");
 }
 
-/// A cached write is acknowledged at once and on the medium later: a flush waits for that, and for nothing without it.
+/// A cached write is acknowledged at once and is on the medium later: a flush waits for it, and is quick without one.
 #[test]
 fn a_flush_waits_for_the_medium() {
     let mut drive = drive("barracuda-st32171w");
@@ -145,7 +144,7 @@ fn a_flush_waits_for_the_medium() {
     assert!(covered_ns > 3_000_000 && durable_ns > 3_000_000, "{covered_ns} {durable_ns}");
 }
 
-/// Some drives read ahead of anybody, some only of streams: there the second request of a stream still waits.
+/// Some drives read ahead after any request, some only in a stream: there the second request still waits.
 #[test]
 fn reading_ahead_may_need_a_stream() {
     let text = presets::text("barracuda-st32171w").unwrap();
@@ -192,10 +191,10 @@ fn presets_are_right() {
     }
 }
 
-/// A request, and how long after the one before it comes.
+/// Time since the previous request, operation, offset, bytes.
 type Step = (Nanos, Op, u64, u64);
 
-/// Requests for a drive of `bytes`: near each other or anywhere, in bursts or not.
+/// Requests for a drive of `bytes`: close together or anywhere, in bursts or not.
 fn steps(bytes: u64) -> impl Strategy<Value = Vec<Step>> {
     let op = prop_oneof![
         5 => Just(Op::Read),
@@ -214,7 +213,8 @@ fn steps(bytes: u64) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Runs all to the end: for each request, when it came and when it was done. `each` sees the drive after each move.
+/// Runs all requests to the end. Returns for each when it was submitted and when it completed. `each` sees the drive
+/// after every call.
 fn run<D: Drive + ?Sized>(drive: &mut D, steps: &[Step], mut each: impl FnMut(&D)) -> Vec<(Nanos, Nanos)> {
     let mut times: Vec<(Nanos, Nanos)> = Vec::new();
     let note = |times: &mut Vec<(Nanos, Nanos)>, last: &mut Nanos, (tag, at): (Tag, Nanos)| {
@@ -249,7 +249,7 @@ fn run<D: Drive + ?Sized>(drive: &mut D, steps: &[Step], mut each: impl FnMut(&D
 
 const SMALLEST: u64 = 2_100_000_000;
 
-/// Every preset, and the hard disks with their write caches on.
+/// Every preset, and again with the write caches of hard disks enabled.
 fn descriptions() -> Vec<Description> {
     let on = |text: &str| text.replace("enabled = false", "enabled = true");
     let texts = presets::PRESETS.iter().flat_map(|(_, text)| [text.to_string(), on(text)]);
@@ -259,7 +259,7 @@ fn descriptions() -> Vec<Description> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// The same requests at the same times are done at the same times.
+    /// The same requests at the same times complete at the same times.
     #[test]
     fn the_same_input_gives_the_same_output(steps in steps(SMALLEST)) {
         for description in descriptions() {
@@ -268,7 +268,7 @@ proptest! {
         }
     }
 
-    /// The arm does one thing at a time; nothing that crosses the bus is faster than the bus, cached or not.
+    /// The arm does one thing at a time; no transfer is faster than the bus, cached or not.
     #[test]
     fn time_is_conserved(steps in steps(SMALLEST)) {
         for description in descriptions() {
@@ -291,7 +291,7 @@ proptest! {
         }
     }
 
-    /// Who polls at every moment learns nothing else than who polls when told to.
+    /// Polling all the time gives the same completions as polling at `poll_timeout`.
     #[test]
     fn polling_changes_nothing(steps in steps(SMALLEST)) {
         for description in descriptions() {

@@ -1,5 +1,5 @@
-//! What a tenant is said to lose of its slices against what it loses: the same load alone and with slices of given
-//! lengths.
+//! The reported loss of a tenant in its slices compared with its real loss: the same load standalone, and with slices
+//! of given lengths.
 
 use engine::Config;
 use engine::control::{Snapshot, TenantSpec, WriteCache};
@@ -17,17 +17,17 @@ fn random(depth: u32) -> Stream {
     Stream { area_bytes: u64::MAX, pace: Pace::Closed { depth, think_ns: 0 }, ..Stream::default() }
 }
 
-/// Reads of 64 KiB one after the other.
+/// Sequential reads of 64 KiB.
 fn stream() -> Stream {
     Stream { place: Place::Sequential, sizes: vec![(1, 64 << 10)], align_bytes: 64 << 10, ..random(1) }
 }
 
-/// Loads with half the disk each, on volumes of an eighth of it.
+/// Tenants with half the disk each, on volumes of an eighth of it.
 fn bench(disk: &str, slice_ns: Nanos, loads: &[Stream]) -> Bench {
     let drive: Box<dyn Drive> = presets::preset(disk).unwrap().unwrap().build().unwrap();
     let config = Config {
         policy: Kind::Insulated,
-        // More than there can be, so that slices are as long as the longest round allows.
+        // More than is possible, so that slices are as long as the longest round permits.
         insulation_permille: 999,
         round_max_ns: 2 * slice_ns,
         switch_ns: 8 * MILLISECOND,
@@ -45,7 +45,7 @@ fn bench(disk: &str, slice_ns: Nanos, loads: &[Stream]) -> Bench {
     Bench::new(config, drive, Costs::default(), &[half, half], volumes).unwrap()
 }
 
-/// Bytes that the first volume gets, and the server before and after.
+/// Bytes that the first volume transfers, and the server's snapshots before and after.
 fn run(mut bench: Bench) -> (f64, Snapshot, Snapshot) {
     let mut bytes = 0;
     bench.run(WARM_UP, |_| ());
@@ -54,7 +54,7 @@ fn run(mut bench: Bench) -> (f64, Snapshot, Snapshot) {
     (bytes as f64, before, bench.snapshot().unwrap())
 }
 
-/// Slices from a few requests to many.
+/// Slices of a few requests to many.
 const LENGTHS_MS: [u64; 6] = [25, 50, 100, 200, 400, 1000];
 
 #[test]
@@ -71,19 +71,19 @@ fn what_is_said_to_be_lost_is_lost() {
                 let named = f64::from(after.efficiency_permille) / 1000.0;
                 let live = (after.useful_ns - before.useful_ns) as f64 / owned;
                 println!("{disk:16} {name:>6} {ms:4} ms {real:.3} {named:.3} {live:.3}");
-                // 27 requests take longer than a round of such slices: what they would do alone is never seen.
+                // 27 requests take longer than such a round, so their standalone performance is never observed.
                 if name == "27" && ms < 100 {
                     continue;
                 }
                 let slice_ms = owned / (after.slices - before.slices) as f64 / 1e6;
                 assert!((slice_ms / ms as f64 - 1.0).abs() < 0.1, "slices of {slice_ms} ms");
-                // One or two requests make a slice of 25 ms.
+                // A slice of 25 ms has only one or two requests.
                 let few = ms < 50;
                 assert!(
                     (live - real).abs() < if few { 0.05 } else { 0.03 },
                     "{disk}, {name}, {ms} ms: {live} for {real}"
                 );
-                // The plan's figure is of the last seconds, and of slices as they should be.
+                // The plan's figure concerns the last seconds, and slices of the planned length.
                 assert!((named - real).abs() < 0.05 || few, "{disk}, {name}, {ms} ms: {named} for {real}");
             }
         }

@@ -1,5 +1,5 @@
-//! Each planted bug is found by the swarm within 1,500 worlds: the checkers see. For some bugs these are worlds of one
-//! kind, which random ones have too, but seldom.
+//! Each planted bug is found by the swarm within 1,500 worlds: the checkers detect errors. For some bugs these are
+//! worlds of one kind, which is rare among random ones.
 #![cfg(feature = "planted-bugs")]
 
 use std::io::Write;
@@ -13,7 +13,7 @@ use sim::swarm::{self, Failure};
 
 const SEEDS: u64 = 1500;
 
-/// The kind of worlds in which a bug can show, if that is one of the rare ones.
+/// The kind of worlds in which a bug can show, if it is a rare one.
 fn focus(bug: Bug) -> Option<Focus> {
     match bug {
         Bug::ClearForgetsEvictions => Some(Focus::Fail),
@@ -23,8 +23,9 @@ fn focus(bug: Bug) -> Option<Focus> {
     }
 }
 
-/// The first seed of a bug that few worlds find, as the full search below found it. It saves time and proves nothing
-/// by itself: if that world does not find the bug any more, all are searched, and the output names the new first seed.
+/// The first seed that finds a bug, for bugs that few worlds find, as the full search below found it. It saves time and
+/// proves nothing by itself: if this world does not find the bug any more, all are searched, and the output names the
+/// new first seed.
 fn first_seed(bug: Bug) -> u64 {
     match bug {
         Bug::OpenedAsFlushed => 448,
@@ -38,7 +39,7 @@ fn first_seed(bug: Bug) -> u64 {
     }
 }
 
-/// The first world that fails because of the bug; a world that fails without it as well shows nothing.
+/// The first world that fails because of the bug; a world that also fails without it does not count.
 fn find(bug: Bug) -> Option<Failure> {
     let planted = |seed| {
         plant(Some(bug));
@@ -49,7 +50,7 @@ fn find(bug: Bug) -> Option<Failure> {
     std::iter::once(first_seed(bug)).chain(0..SEEDS).find_map(planted)
 }
 
-/// Looks for all of them, on all cores, and says what found each. The names of those that were not found.
+/// Searches for all bugs, on all cores, and prints what found each. Returns the names of those not found.
 fn missed() -> Vec<&'static str> {
     let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let look = || {
@@ -60,7 +61,7 @@ fn missed() -> Vec<&'static str> {
             let said = found.as_ref().map_or("NOT FOUND".to_owned(), |failure| {
                 format!("seed {:3}: {}", failure.seed, failure.what.chars().take(120).collect::<String>())
             });
-            // Not `println`, which the test harness keeps to itself in other threads, too.
+            // Not `println`, which the test harness captures in other threads too.
             let _ = writeln!(std::io::stdout(), "{:28} {took:5.1} s, {said}", bug.name());
             if found.is_none() {
                 missed.lock().expect("no thread panics").push(bug.name());
@@ -74,7 +75,7 @@ fn missed() -> Vec<&'static str> {
 
 #[test]
 fn every_planted_bug_is_found() {
-    // The engine's own assertions find some; their words are not of interest here.
+    // The engine's own assertions find some; their messages are not needed here.
     std::panic::set_hook(Box::new(|_| {}));
     let missed = missed();
     let _ = std::panic::take_hook();

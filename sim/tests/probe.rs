@@ -1,5 +1,5 @@
-//! Does the probe find the truth? All presets, in virtual time, against what their descriptions say and what fresh
-//! drives do under other loads.
+//! The accuracy of the probe: all presets, in virtual time, compared with their descriptions and with fresh drives
+//! under other loads.
 
 use engine::disk::profile::{BUDGET_NS, Key, Options, doubt};
 use sim::disk::drive::describe::Description;
@@ -9,22 +9,22 @@ use sim::disk::truth::{Truth, truth};
 
 /// Probes of each preset.
 const SEEDS: u64 = 20;
-/// Chance decides where requests go, so a value may miss its bound now and then: so many of all that these probes find.
-/// (There are 40 values, and bounds of two to three standard deviations.)
+/// Maximum number of misses among all values that these probes of a preset find. Requests are random, so a value may
+/// miss its bound occasionally. (There are 40 values, and bounds of two to three standard deviations.)
 const MISSED_MOST: usize = 5;
 
-/// What the probe of a seed finds wrong.
+/// The wrong findings of one probe.
 fn wrong(description: &Description, truths: &[Truth], seed: u64) -> Vec<String> {
     let mut drive = description.build().unwrap();
     let (found, took_ns) = probe(&mut *drive, Options { budget_ns: BUDGET_NS, seed, read_only: false });
-    // A request in flight when the time is over is waited for.
+    // The probe waits for requests that are in flight when its time is over.
     assert!(took_ns < BUDGET_NS + BUDGET_NS / 50, "it took {took_ns} ns");
     let missed = truths.iter().filter_map(|truth| {
         let Truth { key, value, accepted } = *truth;
         let found =
             found.iter().find(|(k, _)| *k == key).unwrap_or_else(|| panic!("nothing was found of {key}")).1.value;
         let said = format!("seed {seed}, {key}: {found:?}, and the truth is {value:?}");
-        // However far chance goes: not twice as far.
+        // No value may miss by more than twice its bound.
         let twice = |bound: f64| 2.0 * bound - value.unwrap_or(0.0);
         let far = Truth { accepted: (twice(accepted.0), twice(accepted.1)), ..*truth };
         assert!(far.accepts(found), "{said}");
@@ -41,13 +41,13 @@ fn check(name: &str) {
     assert!(missed.len() <= MISSED_MOST, "{name}:\n  {}", missed.join("\n  "));
 }
 
-/// What a quick probe has for its requests: 15 s without the time of the scratch file.
+/// The time that a quick probe has for requests: 15 s without preparing the scratch file.
 const QUICK_NS: u64 = 13_050_000_000;
 /// Quick probes of each preset.
 const QUICK_SEEDS: u64 = 50;
 
-/// A server probes a disk by itself so briefly. What it believes then must be true; now and then it may believe
-/// nothing.
+/// A server probes a disk automatically in so short a time. A result that it considers certain must be correct;
+/// occasionally it may find none.
 #[test]
 fn a_quick_probe_never_takes_heads_for_none() {
     for (name, _) in PRESETS {
@@ -67,7 +67,7 @@ fn a_quick_probe_never_takes_heads_for_none() {
             }
         }
         eprintln!("{name}: {} of {QUICK_SEEDS} in doubt\n  {}", doubts.len(), doubts.join("\n  "));
-        // In so short a time a drive of 1996 says little.
+        // In so short a time, little can be said about a drive of 1996.
         let most = if *name == "barracuda-st32171w" { QUICK_SEEDS } else { QUICK_SEEDS / 10 };
         assert!(doubts.len() as u64 <= most, "{name}:\n  {}", doubts.join("\n  "));
     }

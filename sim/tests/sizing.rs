@@ -1,4 +1,4 @@
-//! Sizing, trial and admission on the laboratory's bench: what the server decides of tenants that it has watched.
+//! Sizing, trial and admission on the laboratory's bench: the server's decisions about tenants that it has observed.
 
 use engine::Config;
 use engine::control::{Bound, CacheSpec, Command, Decision, Doubt, FRAME_BYTES, PlanRequest, Refusal, Report};
@@ -11,12 +11,12 @@ use sim::load::{Pace, Place, Spec, Stream, Workload};
 
 const DISK: &str = "cheetah-15k5";
 
-/// Uniformly random reads of so many bytes from the beginning of the volume, 4 at a time.
+/// Uniformly random reads from the first `area_bytes` of the volume, at depth 4.
 fn random(area_bytes: u64) -> Stream {
     Stream { area_bytes, pace: Pace::Closed { depth: 4, think_ns: 0 }, ..Stream::default() }
 }
 
-/// The same with a millisecond of thought, so that what is cached is not asked for without end.
+/// The same with a think time of 1 ms, which limits the rate of cache hits.
 fn thoughtful(area_bytes: u64) -> Stream {
     Stream { pace: Pace::Closed { depth: 4, think_ns: 1_000_000 }, ..random(area_bytes) }
 }
@@ -30,7 +30,7 @@ fn half() -> TenantSpec {
     TenantSpec { share: Share::from_ppb(Share::ONE.ppb() / 2), ..TenantSpec::default() }
 }
 
-/// Tenants with half the disk each, each with one volume of an eighth of it.
+/// Tenants with half the disk each; each has one volume of an eighth of the disk.
 fn bench(memory: u64, loads: Vec<Vec<Stream>>) -> Bench {
     bench_with(memory, loads, 2 * SECOND)
 }
@@ -57,7 +57,7 @@ fn sizing(bench: &mut Bench, number: usize) -> Sizing {
     tenant(bench, number).sizing.unwrap()
 }
 
-/// Requests answered from now until `end`, by volume, and the longest that one took.
+/// Requests answered from now until `end`, by volume, and the longest latency.
 fn count(bench: &mut Bench, end: Nanos) -> Vec<(u64, Nanos)> {
     let mut counted = vec![(0, 0); 2];
     bench.run(end, |done: Done| {
@@ -88,7 +88,7 @@ fn a_working_set_has_a_partition_that_holds_it() {
     assert!(stream <= 10 * MIB, "a stream needs {stream}");
 }
 
-/// How many requests tenant `number` gets alone, with the whole cache, from 300 s to 400 s.
+/// Number of requests that tenant `number` completes standalone, from 300 s to 400 s.
 fn alone(memory: u64, load: Stream, number: usize) -> u64 {
     let idle = Stream { requests: 1, ..random(MIB) };
     let mut loads = vec![vec![idle.clone()], vec![idle]];
@@ -128,7 +128,7 @@ fn without_the_memory_for_all_it_says_what_is_missing_and_which_r_is_left() {
 
 #[test]
 fn where_the_longest_round_is_too_short_it_says_how_long_it_would_have_to_be_and_which_r_is_left() {
-    // Four at a time: what deeper queues lose in so short slices is estimated less well (docs/design/sizing.md).
+    // Depth 4: the loss of deeper queues in such short slices is estimated less accurately (docs/design/sizing.md).
     let load = || random(4 << 30);
     let mut bench = bench_with(16 * MIB, vec![vec![load()], vec![load()]], SECOND / 10);
     count(&mut bench, 100 * SECOND);
@@ -138,7 +138,7 @@ fn where_the_longest_round_is_too_short_it_says_how_long_it_would_have_to_be_and
         let sizing = before[number];
         match sizing.decision {
             Decision::BestEffort(Bound::Round { needs_ns }) => assert!(needs_ns > SECOND / 10, "{sizing:?}"),
-            // It is about enough for one of them.
+            // The round is just sufficient for one of them.
             Decision::Admitted => assert!(number == 1 && sizing.best_permille >= Some(900), "{sizing:?}"),
             _ => panic!("{sizing:?}"),
         }
@@ -149,7 +149,7 @@ fn where_the_longest_round_is_too_short_it_says_how_long_it_would_have_to_be_and
     }
 }
 
-/// A cached tenant whose working set grows from 8 to 18 MiB at 60 s, beside a writer.
+/// A cached tenant whose working set grows from 8 to 18 MiB at 60 s, under contention with a writer.
 fn growing() -> Bench {
     let before = Stream { stop_ns: 60 * SECOND, ..thoughtful(8 * MIB) };
     let streams = vec![before, Stream { start_ns: 60 * SECOND, ..thoughtful(18 * MIB) }];
@@ -168,7 +168,7 @@ fn a_need_that_grows_is_met_from_what_was_lent_and_nobody_stalls() {
     assert!(need(before) <= 11 && need(after) >= 18, "{before:?}\n{after:?}");
     let stats = tenant(&mut bench, 1);
     assert!(stats.target_frames < lent && stats.used_frames <= stats.target_frames, "{lent} were lent; {stats:?}");
-    // The same, without loans: partitions are from the beginning what they are at the end.
+    // The same without loans: partitions have their final sizes from the beginning.
     let mut other = growing();
     for number in [0, 1] {
         let spec =
@@ -177,7 +177,7 @@ fn a_need_that_grows_is_met_from_what_was_lent_and_nobody_stalls() {
     }
     count(&mut other, 60 * SECOND);
     let steady = count(&mut other, 200 * SECOND);
-    // As long as it has what it lends, more dirt goes at once: its slices, and so the others', are longer.
+    // While it has the lent frames, more dirty data is written at once: its slices are longer, and so are the others'.
     let longest = [grown[1].1, lending[1].1.max(steady[1].1)];
     println!("the lender waits {longest:?} ns at most, {steady:?} without loans");
     assert!(longest[0] <= longest[1] + longest[1] / 4, "the lender waits {longest:?} ns at most");

@@ -1,4 +1,4 @@
-//! The standard swarm: some hundreds of worlds, each to its end.
+//! The standard swarm: several hundred worlds, each run to its end.
 
 use sim::swarm;
 

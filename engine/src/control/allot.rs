@@ -1,39 +1,39 @@
-//! How the frames of a disk are divided: who asked for a size gets it, who needs one has at least that, and all that is
-//! spare is lent evenly: the smallest partitions rise first, like water.
+//! Division of a disk's frames. A requested size is granted exactly, a needed size at least. Spare frames are lent
+//! max-min fair: the smallest partitions grow first.
 
 use super::{CacheSpec, Refusal, TenantId};
 use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, FRAMES_MIN};
 use crate::units::BLOCK;
 
-/// Memory of a frame with its bookkeeping, bytes.
+/// Memory of a frame, bytes, bookkeeping included.
 pub const FRAME_BYTES: u64 = BLOCK + BOOKKEEPING_BYTES_PER_FRAME;
 
-/// The least memory, bytes, with which a tenant works.
+/// Memory of the smallest partition, bytes.
 pub const LEAST_BYTES: u64 = FRAMES_MIN as u64 * FRAME_BYTES;
 
 const LEAST: u64 = FRAMES_MIN as u64;
 
-/// Frames in so many bytes of memory, at least those with which a tenant works.
+/// Frames in `bytes` of memory, at least those of the smallest partition.
 pub(crate) fn frames_of(bytes: u64) -> u64 {
     (bytes / FRAME_BYTES).max(LEAST)
 }
 
-/// The memory of so many frames, bytes.
+/// Memory of `frames`, bytes.
 pub(crate) fn bytes_of(frames: u64) -> u64 {
     frames * FRAME_BYTES
 }
 
-/// What a tenant is to have.
+/// The frames that a tenant is entitled to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
-    /// So many frames.
+    /// This number of frames, neither more nor less.
     Exactly(u64),
-    /// So many frames or more.
+    /// At least this number of frames.
     AtLeast(u64),
 }
 
 impl Claim {
-    /// A tenant with this size and, unless it asked for one, with so many frames that are its own.
+    /// The claim of a tenant with this cache size. If it requested no size, it claims `kept` frames.
     pub(crate) fn new(cache: CacheSpec, kept: u64) -> Claim {
         match cache {
             CacheSpec::Asked(bytes) => Claim::Exactly(frames_of(bytes)),
@@ -41,7 +41,7 @@ impl Claim {
         }
     }
 
-    /// Frames below which it does not work, or that it insists on.
+    /// The smallest acceptable number of frames: the requested size, or the smallest partition.
     pub(crate) fn least(self) -> u64 {
         match self {
             Claim::Exactly(frames) => frames,
@@ -50,13 +50,13 @@ impl Claim {
     }
 }
 
-/// The memory, bytes, that these tenants need at least.
+/// The smallest memory, bytes, with which these tenants can work.
 pub(crate) fn least_bytes(claims: &[(TenantId, Claim)]) -> u64 {
     claims.iter().map(|(_, claim)| bytes_of(claim.least())).sum()
 }
 
-/// Whether one more tenant, or one that changes, can have what it insists on, beside others that have to keep `others`
-/// frames.
+/// Whether a new tenant, or one whose settings change, can have its smallest acceptable number of frames while the
+/// other tenants keep `others` frames.
 pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Refusal> {
     let own = Claim::new(cache, 0).least();
     if others + own <= total {
@@ -67,11 +67,11 @@ pub(crate) fn admit(total: u64, others: u64, cache: CacheSpec) -> Result<(), Ref
     Err(Refusal::CacheTooLarge { asked, free: bytes_of(free), least: LEAST_BYTES })
 }
 
-/// The frames of each tenant out of `total`. `None` if that is too few to work.
+/// The frames of each tenant out of `total`. `None` if that is less than the sum of the smallest acceptable sizes.
 pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Option<Vec<(TenantId, u32)>> {
     let least: u64 = claims.iter().map(|(_, claim)| claim.least()).sum();
     let over = total.checked_sub(least)?;
-    // What they are to have beyond the least: cut in proportion where there is not so much.
+    // Frames beyond the smallest partition. If there are too few, all are cut in proportion.
     let beyond = |claim: Claim| if let Claim::AtLeast(frames) = claim { frames - LEAST } else { 0 };
     let wanted: u64 = claims.iter().map(|&(_, claim)| beyond(claim)).sum();
     let floor = |claim: Claim| {
@@ -82,7 +82,7 @@ pub(crate) fn targets(total: u64, claims: &[(TenantId, Claim)]) -> Option<Vec<(T
     let mut floors: Vec<u64> =
         claims.iter().map(|&(_, claim)| claim).filter(|&claim| elastic(claim)).map(floor).collect();
     floors.sort_unstable();
-    // The level to which the lowest floors rise together.
+    // Max-min fair: the level up to which the lowest floors are raised together.
     let mut spare = total - claims.iter().map(|&(_, claim)| floor(claim)).sum::<u64>();
     let mut level = floors.first().copied().unwrap_or(0);
     for (below, next) in (1..).zip(floors.iter().skip(1).map(Some).chain([None])) {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn too_much_is_refused_with_what_is_free() {
-        // The size that was asked for, not that of its frames.
+        // The refusal states the requested size, not that size rounded to frames.
         let (asked, free) = (bytes_of(600) + 1, bytes_of(500));
         let refusal = admit(1500, 1000, CacheSpec::Asked(asked)).unwrap_err();
         assert_eq!(refusal, Refusal::CacheTooLarge { asked, free, least: LEAST_BYTES });

@@ -1,4 +1,4 @@
-//! Commands of control, and how frames move between partitions.
+//! Executes commands of the control plane, and moves frames between partitions.
 
 use super::allot::Claim;
 use super::snapshot::ConnectionStats;
@@ -16,15 +16,15 @@ use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
 use crate::volume::{Closing, FlushFor, Restricting, Volume};
 use crate::work::Todo;
 
-/// Frames that shrinking partitions give back in one event, together: about 60 us.
+/// Frames that all shrinking partitions together give back in one event: about 60 us.
 const SHED_FRAMES: u32 = 256;
-/// Units of work of a block that is dropped with its volume.
+/// Units of work to drop a block with its volume.
 const CLOSE_UNITS: u32 = 3;
-/// How long frames that are given up may stay in use, beyond the age at which dirt is written anyway: a device that is
-/// not stuck writes what was due, and a client that reads at all has read. Whoever asked is told then what is still
-/// held.
+/// Time in which `SetBudget` waits for retired frames, beyond the age limit of dirty data: a device that is not hung
+/// has written what was due, and a client that receives at all has received its replies. After it the command is
+/// answered with the memory that is still held.
 const SHRINK_PATIENCE: Nanos = 5 * SECOND;
-/// How often is looked for frames that were still held then.
+/// Period of the check for frames that are still held after that.
 const HELD_STEP: Nanos = 100 * MILLISECOND;
 
 impl Server {
@@ -51,7 +51,7 @@ impl Server {
                 Ok(Some(Report::Done))
             }
             Command::SetPolicy(settings) => {
-                // What the driver has laid out cannot grow; and without any request there would be no progress.
+                // The driver's structures are laid out for the initial depth. With depth 0 there would be no progress.
                 let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
                 self.device.set_policy(self.now, Settings { depth, ..*settings });
                 self.prefetch_bytes = self.config.prefetch_bytes_max.unwrap_or(self.device.prefetch_bytes());
@@ -107,7 +107,7 @@ impl Server {
             partition.target = target + u32::from(planted!(PartitionsTooLarge)) * 8;
             partition.stirred = true;
         }
-        // How much a connection may leave unsent follows its partition.
+        // The bound of unsent reply bytes depends on the partition.
         targets.iter().for_each(|&(tenant, _)| self.put_off(Todo::Replies(tenant)));
         self.move_at = Some(self.now);
     }
@@ -166,7 +166,7 @@ impl Server {
         if mode == before || mode == WriteCache::Unsafe || planted!(WriteCacheChangedUnflushed) {
             return Ok(Some(Report::Done));
         }
-        // What was acknowledged under the old mode is brought to the promise of the new one first.
+        // Data acknowledged in the old mode is flushed first, so that the promise of the new mode holds for it.
         state.changing = Some((token, before));
         self.flush_arrived(volume, FlushFor::Control);
         Ok(None)
@@ -208,7 +208,7 @@ impl Server {
         Ok(None)
     }
 
-    /// Making a volume read-only goes on: when the last client that could write has gone, what it wrote is flushed.
+    /// Continues making a volume read-only: when the last connection that could write is closed, flushes its data.
     fn restrict_on(&mut self, volume: VolumeId) {
         let Some(restricting) = self.volume(volume).restricting else { return };
         if !restricting.flushing {
@@ -263,7 +263,7 @@ impl Server {
         Ok(None)
     }
 
-    /// Closing a volume, or changing its write cache, goes on.
+    /// Continues closing a volume, changing its write cache, or making it read-only.
     pub(crate) fn close_on(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         if let Some((token, before)) = state.changing
@@ -292,8 +292,8 @@ impl Server {
                 None => return,
                 Some(Ok(())) => {}
                 Some(Err(_)) => {
-                    // It stays as it was, for the operator to try again, or to clear. What is done in idle time has
-                    // rested meanwhile.
+                    // The volume stays open: the operator can retry, or clear it. Work for idle time was suspended
+                    // while it was closing.
                     state.closing = None;
                     self.wake_at(self.now + self.config.idle_ns);
                     return self.report(closing.token, Report::Refused(Refusal::FlushFailed));
@@ -307,7 +307,7 @@ impl Server {
         let dropped = self.cache.drop_some(volume, (self.work.left() / CLOSE_UNITS).max(1));
         self.charge(tenant, CLOSE_UNITS * dropped);
         if self.cache.cached_blocks(volume) > 0 {
-            // The rest in its tenant's turn.
+            // The rest continues in the tenant's quantum.
             return self.poke(volume);
         }
         self.cache.close_volume(volume);
@@ -338,13 +338,14 @@ impl Server {
         Ok(None)
     }
 
-    /// Whether this frame was given up by `SetBudget` and nobody uses it any more: until a larger budget is set, its
-    /// content is not needed, and the driver may give its memory back.
+    /// Whether this frame was given up by `SetBudget` and is unused: until the budget grows again, its content is not
+    /// needed, and the driver may give its memory back.
     pub fn is_retired(&self, frame: FrameId) -> bool {
         self.cache.pool().is_retired(frame)
     }
 
-    /// Frames in use or to be used have numbers up to this one, but for those that are still to retire.
+    /// The highest number of a frame that is used or free; only frames that are still to be retired have higher
+    /// numbers.
     pub fn frames_limit(&self) -> u32 {
         self.cache.pool().limit()
     }
@@ -358,9 +359,9 @@ impl Server {
         }
     }
 
-    /// Partitions above their target give frames back; frames above the limit become free.
+    /// Partitions above their targets give frames back; unused frames above the limit are retired.
     pub(crate) fn move_frames(&mut self) {
-        // What one gives back, another may be waiting for.
+        // A frame that one tenant gives back may serve requests of another.
         let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
         tenants.into_iter().for_each(|id| self.cache.partition_mut(id).stirred = true);
         let over: Vec<_> = self.cache.tenants().filter(|(_, p)| p.used > p.target).map(|(id, _)| id).collect();
@@ -372,7 +373,7 @@ impl Server {
             self.poke_tenant(tenant);
         }
         let retiring = self.cache.retire_frames();
-        // What is held after all this time is not free a millisecond later.
+        // Frames that are still held after the deadline will hardly become free within a millisecond.
         let step = if self.held { HELD_STEP } else { MILLISECOND };
         self.move_at = (more || retiring).then_some(self.now + step);
         if let Some(at) = self.move_at {
@@ -390,11 +391,11 @@ impl Server {
         }
     }
 
-    /// Drain goes on: when what was received is finished, everything is flushed, once.
+    /// Continues a drain: when all received requests are finished, flushes every volume once.
     pub(crate) fn drain_on(&mut self) {
         let received = self.connections.iter().flatten().all(|connection| {
-            // A request whose payload has not all come was not received. Reads are not waited for: a client that does
-            // not take its data must not keep everybody's from being flushed.
+            // A request whose payload is incomplete counts as not received. The drain does not wait for reads: a
+            // stalled reader must not prevent the flush of other clients' data.
             let coming = !matches!(connection.inbound, Inbound::Header | Inbound::Stopped);
             connection.changing <= u32::from(coming)
         });
@@ -416,14 +417,14 @@ impl Server {
         self.report(token, Report::Drained { failed });
     }
 
-    /// What each tenant weighs, in parts per billion: its share, or an even part of what is left. For the driver, whose
-    /// time is shared as the disk's is.
+    /// The weight of each tenant, in parts per billion: its share, or an equal part of the remaining time. The driver
+    /// divides the time of its thread in the same proportion as the disk's.
     pub fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
         let weights = Weights::new(self.cache.tenants().map(|(_, partition)| partition.spec.share));
         self.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
     }
 
-    /// Everything there is to see, as [`Command::Snapshot`] reports it.
+    /// All counters and levels, as [`Command::Snapshot`] reports them.
     pub fn snapshot(&mut self) -> Snapshot {
         self.device.account(self.now);
         self.leave_at_once();
@@ -518,11 +519,11 @@ mod tests {
     use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;
 
-    /// A client that reads nothing, and has asked for as much as it may; then memory is to be given up.
+    /// A stalled reader that has requested as much as its bounds permit; then the budget shrinks.
     fn shrinking() -> Rig {
         let mut rig = Rig::new();
         rig.deaf.push(ConnId(1));
-        // The other one's blocks are in the frames that would stay.
+        // The blocks of the first client occupy the frames below the new limit.
         for at in 0..8 {
             rig.ask(at, command::READ, 0, at * PIECE, PIECE);
             rig.finish_reads();
@@ -591,7 +592,7 @@ mod tests {
         rig.complete_all();
         assert!(rig.is_done(DONE), "{:?}", rig.report(DONE));
         assert_eq!(rig.medium[0], 7);
-        // A session that was agreed on before is read-only all the same.
+        // A session that was negotiated before the change is read-only as well.
         rig.handle(Event::Attach { conn: ConnId(0), volume: VOLUME, session: Session::default() });
         let perm = Errno::Perm as u32;
         for (cookie, command) in [(2, command::WRITE_ZEROES), (3, command::TRIM)] {

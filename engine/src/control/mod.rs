@@ -1,4 +1,4 @@
-//! What control asks of a disk machine, and what it answers. Typed messages only: they share nothing.
+//! Commands of the control plane to the engine of a disk, and its answers: typed messages without shared state.
 
 pub(crate) mod allot;
 mod apply;
@@ -15,58 +15,60 @@ use crate::disk::{VolumeId, policy};
 use crate::event::ConnId;
 use crate::units::{Share, exact, rounded};
 
-/// A tenant of this disk: a small number that control chose.
+/// A tenant of this disk: a small number chosen by the control plane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TenantId(pub u32);
 
-/// How writes are acknowledged (design, section 4).
+/// When writes are acknowledged (`docs/design/flush.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WriteCache {
-    /// In the cache; on the medium after a flush, as with a disk's own write cache.
+    /// When the data is in the cache. It is on the medium after a flush, as with the write cache of a drive.
     #[default]
     Volatile,
-    /// On the medium before it is acknowledged.
+    /// When the data is on the medium.
     None,
-    /// In the cache, and flushes too: what is acknowledged may be lost. For battery-backed memory only.
+    /// When the data is in the cache, and flushes are answered at once: acknowledged data may be lost. For
+    /// battery-backed memory only.
     Unsafe,
 }
 
-/// A volume as a disk machine sees it.
+/// A volume, as the engine of a disk sees it.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
-    /// Its number; the driver knows its file by the same one.
+    /// Its number, by which the driver also finds the file.
     pub volume: VolumeId,
-    /// Whose allotment it uses.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Bytes, a multiple of 512, at most 2^60.
+    /// Size in bytes, a multiple of 512, at most 2^60.
     pub size: u64,
-    /// How writes are acknowledged.
+    /// When writes are acknowledged.
     pub write_cache: WriteCache,
-    /// Space is given back by TRIM and WRITE_ZEROES; otherwise the volume was allocated whole and stays so.
+    /// Whether TRIM and WRITE_ZEROES free space; otherwise the volume was preallocated and stays so.
     pub sparse: bool,
-    /// Ranges (first byte, past the last) that were never written and read as zero. May be too few, never too many.
+    /// Ranges (first byte, end) that were never written and read as zero. The list may be incomplete, but contains
+    /// nothing else.
     pub holes: Vec<(u64, u64)>,
-    /// Whether never-written ranges are to be zero-written in idle time.
+    /// Whether never-written ranges are written with zeros in idle time.
     pub initialise: bool,
-    /// Whether space that it gains by growing was never written and reads as zero. False where that is not known (a raw
-    /// device holds anything), or must be asked for (a simulated drive takes its time).
+    /// Whether space gained by growing was never written and reads as zero. False where that is unknown (raw devices
+    /// have arbitrary content) or must be read (a simulated drive takes time for it).
     pub grows_empty: bool,
-    /// Bytes in which the device wants offsets and lengths: 512 or 4096.
+    /// Logical block size of the device, bytes: 512 or 4096. Offsets and lengths of requests are multiples of it.
     pub device_block: u32,
     /// Whether the device can zero a range without writing it (`Op::Zero`).
     pub can_zero: bool,
-    /// Whether the device can give space back (`Op::Punch`).
+    /// Whether the device can free space (`Op::Punch`).
     pub can_punch: bool,
-    /// Every session is read-only, whatever its handshake agreed on.
+    /// Every session is read-only, independent of its handshake.
     pub read_only: bool,
-    /// Whether the device may hold content that no flush covers, of a process that was killed. It is flushed as soon
-    /// as the volume is open. If a device flush fails before that one has succeeded, the content counts as lost.
+    /// Whether the device may hold unflushed writes of a process that was killed. The volume is flushed as soon as it
+    /// is open. If a device flush fails before that flush has succeeded, the volume has a loss.
     pub unflushed: bool,
 }
 
 impl VolumeSpec {
-    /// One that was allocated whole and written before, with a volatile cache, on a device of 512-byte sectors that can
-    /// do everything: for those who change only what they care for.
+    /// A preallocated volume that was written before, with a volatile cache, on a device with 512-byte blocks that
+    /// supports all operations. Callers change the fields that matter to them.
     pub fn plain(volume: VolumeId, tenant: TenantId, size: u64) -> VolumeSpec {
         VolumeSpec {
             volume,
@@ -86,106 +88,108 @@ impl VolumeSpec {
     }
 }
 
-/// How much cache a tenant has. Bytes are memory, bookkeeping included.
+/// The cache size of a tenant. Bytes of memory, bookkeeping included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CacheSpec {
-    /// What it needs for R: found by watching it for a while, followed from then on. Cache that nobody needs is lent
-    /// evenly on top.
+    /// What the tenant needs for R: measured in a trial, adjusted afterwards. Spare cache is lent on top, max-min fair.
     #[default]
     Trial,
-    /// The same, decided before: it is admitted with so much, or with what there is. For a tenant that was admitted
-    /// when the server stopped, and for one that will be like another.
+    /// As `Trial`, but decided already: the tenant is admitted with this size, or with what is available. For tenants
+    /// that were admitted when the server stopped, and for a tenant planned to be like another one.
     Decided(u64),
-    /// So much, neither more nor less.
+    /// Exactly this size.
     Asked(u64),
 }
 
-/// What a tenant was promised on this disk, and how its cache works.
+/// The promise to a tenant on this disk, and how its cache works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TenantSpec {
-    /// The promised part of disk time; `None` takes what is left over, like all without one, evenly.
+    /// The promised fraction of disk time. Tenants with `None` divide the remaining time equally.
     pub share: Option<Share>,
     /// How much cache it has.
     pub cache: CacheSpec,
-    /// How its partition chooses what to evict.
+    /// The eviction policy of its partition.
     pub eviction: EvictionPolicy,
 }
 
-/// What control asks for. Every command is answered by one [`Report`] with the same token.
+/// A command of the control plane. Every command is answered by one [`Report`] with the same token.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Set a tenant's allotment, or make the tenant. Answered at once; frames move in the background.
+    /// Create a tenant or change its settings. Answered at once; frames move in the background.
     SetTenant(TenantId, TenantSpec),
-    /// Forget a tenant without volumes.
+    /// Remove a tenant without volumes.
     DropTenant(TenantId),
-    /// Serve a volume of a known tenant.
+    /// Open a volume of a known tenant.
     OpenVolume(VolumeSpec),
-    /// Change how writes are acknowledged; from `Unsafe` or `Volatile` to `None` this flushes first.
+    /// Change when writes are acknowledged. A change to `None` or `Volatile` flushes first.
     SetWriteCache(VolumeId, WriteCache),
-    /// Make a volume read-only, or writable again; and disconnect these clients of it, with those that may write if
-    /// it becomes read-only. Requests received from them are finished. A volume that becomes read-only is flushed
-    /// when they have gone, and only then is this answered: nothing of it is dirty from then on.
+    /// Make a volume read-only, or writable again, and disconnect the given clients of it; if it becomes read-only,
+    /// also all clients that may write. Requests received from them are finished. A volume that becomes read-only is
+    /// flushed when they are disconnected. The answer comes after that flush: the volume has no dirty data from then
+    /// on.
     Restrict {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
-        /// Whether sessions are read-only from now on. Sessions that were read-only stay so.
+        /// Whether new sessions are read-only. Sessions that are read-only already stay so.
         read_only: bool,
-        /// Connections of this volume that are closed.
+        /// Connections of this volume to close.
         expelled: Vec<ConnId>,
     },
-    /// The file has grown: serve `size` bytes; what was added reads as zero.
+    /// The file has grown: serve `size` bytes. The new space reads as zero with `grows_empty`, else as what the device
+    /// has.
     GrowVolume(VolumeId, u64),
-    /// Close its connections and forget it; with `discard`, dirty data too, otherwise it is flushed first.
-    /// Answered when the last request is out of the device: the file may be closed then.
+    /// Close the volume's connections and remove it. With `discard`, its dirty data is dropped; otherwise it is flushed
+    /// first. Answered when its last device request is complete: then the file may be closed.
     CloseVolume {
-        /// Which.
+        /// The volume.
         volume: VolumeId,
-        /// Whether dirty data is dropped (the volume is being deleted) rather than flushed.
+        /// Whether dirty data is dropped (the volume is being deleted) or flushed.
         discard: bool,
     },
-    /// Accept the loss that a volume reports: forget blocks that could not be written, let flushes succeed again.
-    /// Answered when no attempt to write one of them is in flight any more.
+    /// Accept the loss that a volume reports: give up blocks that could not be written, so that flushes can succeed
+    /// again. Answered when no retry of such a block is in flight.
     ClearVolume(VolumeId),
-    /// Use this many bytes of memory, bookkeeping included. Answered with `Done` when what is above is free, or in
-    /// bounded time (dirty data has to be written first: five seconds more than it may be old) with [`Report::Held`].
+    /// Set the memory budget, bytes, bookkeeping included. Answered with `Done` when the memory above it is free, or
+    /// after a bounded time with [`Report::Held`]. The bound is the age limit of dirty data plus 5 s, as dirty data is
+    /// written first.
     SetBudget(u64),
-    /// Acknowledged data was lost before the volume was opened: flushes fail until `ClearVolume`.
+    /// Acknowledged data was lost before the volume was opened: its flushes fail until `ClearVolume`.
     DeclareLost(VolumeId),
-    /// Read at most this many bytes ahead of a stream at once, 0 for none; `None`: as many as R and the disk ask for.
+    /// Set the largest read-ahead window of a stream, bytes; 0 for none; `None`: derived from R and the disk.
     SetPrefetch(Option<u64>),
-    /// Another policy, or other settings of the same. What waits stays in its order; the depth is at most the one that
-    /// the machine began with.
+    /// Set another policy, or other settings of the present one. Queued requests keep their order. The depth is limited
+    /// to the initial one.
     SetPolicy(Box<policy::Settings>),
-    /// Report what would be decided now for a tenant that is not there yet, or for other settings of one that is.
+    /// Report the decision for a planned tenant, or for other settings of an existing one.
     Plan(PlanRequest),
-    /// Report everything there is to see.
+    /// Report all counters and levels.
     Snapshot,
-    /// Report the curve of a volume's tenant: under a policy, or under the one that its partition runs.
+    /// Report the miss-ratio curve of a volume's tenant: for the given eviction policy, or for that of its partition.
     Curve(VolumeId, Option<EvictionPolicy>),
-    /// Refuse new requests, finish those received, flush everything. Answered with [`Report::Drained`].
+    /// Refuse new requests, finish received ones, flush all volumes. Answered with [`Report::Drained`].
     Drain,
 }
 
-/// What a disk machine answers.
+/// The engine's answer to a command.
 #[derive(Clone, Debug)]
 pub enum Report {
     /// Done.
     Done,
-    /// Done, but some memory that was to be given up is still in use: by replies that clients do not read, or by data
-    /// that cannot be written. It becomes free as they go; [`Snapshot::held_frames`] says how much is left.
+    /// Done, but some memory above the new budget is still in use: by replies to stalled readers, or by data that
+    /// cannot be written. It becomes free with them; [`Snapshot::held_frames`] is the remaining amount.
     Held {
-        /// How much, bytes.
+        /// Bytes in use.
         bytes: u64,
     },
-    /// Not done, nothing changed; the reason.
+    /// Not done, nothing has changed; the reason.
     Refused(Refusal),
-    /// Everything there is to see.
+    /// All counters and levels.
     Snapshot(Box<Snapshot>),
-    /// What would be decided.
+    /// The decision.
     Plan(Box<Plan>),
-    /// What a tenant's cache would absorb.
+    /// The miss-ratio curve.
     Curve(Box<View>),
-    /// Everything that could be flushed is; these volumes could not.
+    /// All volumes were flushed; the flushes of these failed.
     Drained {
         /// Volumes with acknowledged data that is not on the medium.
         failed: Vec<VolumeId>,
@@ -201,25 +205,25 @@ pub enum Refusal {
     /// No such tenant.
     #[error("the disk has no such tenant")]
     UnknownTenant,
-    /// The number is taken.
+    /// The number is in use.
     #[error("the number is in use")]
     Taken,
     /// The tenant still has volumes.
     #[error("the tenant still has volumes")]
     InUse,
-    /// The shares of a disk sum to one at most.
+    /// The shares of a disk sum to at most 1.
     #[error(
         "a share of {} % of the disk's time does not fit: {} % is left",
         *asked_ppb as f64 / 1e7,
         *left_ppb as f64 / 1e7
     )]
     ShareTooLarge {
-        /// Parts per billion asked for.
+        /// Requested parts per billion.
         asked_ppb: u64,
-        /// Parts per billion that are left.
+        /// Remaining parts per billion.
         left_ppb: u64,
     },
-    /// The caches asked for do not fit.
+    /// The requested cache sizes do not fit.
     #[error(
         "a cache of {} does not fit: {} are not promised to others, and {} is the least a tenant needs",
         exact(*asked),
@@ -227,25 +231,25 @@ pub enum Refusal {
         rounded(*least)
     )]
     CacheTooLarge {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes that could be had.
+        /// Available bytes.
         free: u64,
         /// The smallest partition, bytes.
         least: u64,
     },
-    /// The memory does not hold the smallest partitions.
+    /// The memory is less than the smallest partitions of all tenants.
     #[error("{} of memory are too few: the tenants need at least {}", rounded(*budget), rounded(*least))]
     BudgetTooSmall {
-        /// Bytes offered.
+        /// The budget, bytes.
         budget: u64,
-        /// Bytes needed.
+        /// The smallest possible budget, bytes.
         least: u64,
     },
-    /// Size zero, above 2^60, not a multiple of 512, or smaller than now.
+    /// The size is zero, above 2^60, not a multiple of 512, or smaller than the present size.
     #[error("a size is a multiple of 512 bytes, at least 512, at most 2^60, and never shrinks")]
     BadSize,
-    /// Flushing failed.
+    /// A flush failed.
     #[error("data could not be written to the device")]
     FlushFailed,
 }

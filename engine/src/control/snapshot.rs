@@ -1,4 +1,4 @@
-//! What can be seen of a disk machine: counters since its start, and levels of now.
+//! What a snapshot reports: counters since the start of the engine, and current levels.
 
 use crate::control::{Sizing, TenantId};
 use crate::disk::VolumeId;
@@ -6,11 +6,11 @@ use crate::disk::policy::{DiskTime, Slice, TenantPlan};
 use crate::latency::Latencies;
 use crate::units::Nanos;
 
-/// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all others.
+/// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all longer latencies.
 pub const BUCKETS: usize = 26;
 
-/// Latencies, by powers of two of a microsecond: what is summed up over volumes and servers. Exact percentiles are
-/// those of [`TenantStats::latency`].
+/// Latencies by powers of two of a microsecond, which can be summed over volumes and servers. More accurate percentiles
+/// are in [`TenantStats::latency`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// Counts by bucket.
@@ -26,7 +26,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Count one latency.
+    /// Records a latency.
     pub fn record(&mut self, latency_ns: Nanos) {
         let us = latency_ns / 1000;
         let bucket = (64 - us.leading_zeros()) as usize;
@@ -34,12 +34,12 @@ impl Histogram {
         self.sum_ns += latency_ns;
     }
 
-    /// How many were counted.
+    /// The number of latencies.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The upper bound of bucket `i`, nanoseconds; `None` for the last.
+    /// Upper bound of bucket `i`, nanoseconds; `None` for the last bucket.
     pub fn bound_ns(i: usize) -> Option<Nanos> {
         (i + 1 < BUCKETS).then(|| 1000 << i)
     }
@@ -50,22 +50,23 @@ impl Histogram {
 pub struct OpStats {
     /// Requests answered, errors included.
     pub requests: u64,
-    /// Bytes asked for by them.
+    /// Bytes requested by them.
     pub bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// From the header's arrival to the reply's being handed to the socket; of the latest ones not yet.
+    /// From the arrival of the header to the hand-over of the reply to the socket. The most recent replies may be
+    /// missing.
     pub latency: Histogram,
 }
 
 /// A volume.
 #[derive(Clone, Debug)]
 pub struct VolumeStats {
-    /// Which.
+    /// The volume.
     pub volume: VolumeId,
-    /// Whose.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
     /// Reads.
     pub read: OpStats,
@@ -75,21 +76,20 @@ pub struct VolumeStats {
     pub flush: OpStats,
     /// TRIM, WRITE_ZEROES, CACHE, BLOCK_STATUS.
     pub other: OpStats,
-    /// Blocks of reads found in the cache, those of `prefetched_blocks` aside.
+    /// Blocks of reads found in the cache, without `prefetched_blocks`.
     pub hit_blocks: u64,
-    /// Blocks of reads that were read ahead, or on their way, before anybody asked for them.
+    /// Blocks of reads that were prefetched, or whose prefetch was in progress, when a client first requested them.
     pub prefetched_blocks: u64,
-    /// Blocks of reads that had to come from the device.
+    /// Blocks of reads that were read from the device.
     pub miss_blocks: u64,
-    /// Nanoseconds that requests, their replies up to the last byte, and what the device had done for them waited while
-    /// the thread did other work.
+    /// Nanoseconds that requests, their replies up to the last byte, and their device completions waited while the
+    /// thread did other work.
     pub thread_delay_ns: u64,
     /// Nanoseconds that requests waited for frames of their partition.
     pub cache_delay_ns: u64,
-    /// Nanoseconds that device requests waited before they were given to the device, while their tenant could have had
-    /// it.
+    /// Nanoseconds that device requests waited in the queue while their tenant owned the disk or could have owned it.
     pub queue_delay_ns: u64,
-    /// Nanoseconds that device requests waited while the disk was another tenant's.
+    /// Nanoseconds that device requests waited while other tenants owned the disk.
     pub slice_delay_ns: u64,
     /// Nanoseconds that device requests were in the device.
     pub disk_delay_ns: u64,
@@ -99,19 +99,20 @@ pub struct VolumeStats {
     pub device_write_bytes: u64,
     /// Device requests that failed.
     pub device_errors: u64,
-    /// Clients disconnected because they did not read their replies while others waited for the memory.
+    /// Stalled readers that were disconnected: clients that did not receive replies while others waited for the memory.
     pub deaf_disconnects: u64,
-    /// Clients disconnected because they did not send the payload of a write while others waited for the memory.
+    /// Stalled writers that were disconnected: clients that did not send a write's payload while others waited for the
+    /// memory.
     pub stalled_disconnects: u64,
-    /// Blocks that were read ahead and then asked for.
+    /// Prefetched blocks that a client requested later.
     pub prefetch_used_blocks: u64,
-    /// Blocks that were read ahead and dropped or overwritten before anybody asked for them.
+    /// Prefetched blocks that were dropped or overwritten before a client requested them.
     pub prefetch_wasted_blocks: u64,
-    /// Blocks acknowledged and not yet written.
+    /// Blocks acknowledged but not written to the device.
     pub dirty_blocks: u64,
-    /// Bytes never written, which read as zero.
+    /// Never-written bytes, which read as zero.
     pub hole_bytes: u64,
-    /// Acknowledged data is known to be lost: flushes fail until `clear`.
+    /// Acknowledged data was lost: flushes fail until `clear`.
     pub lost: bool,
     /// The last write-back or device flush failed: flushes fail until one succeeds.
     pub failing: bool,
@@ -122,58 +123,58 @@ pub struct VolumeStats {
 /// A tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantStats {
-    /// Which.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Frames it may use.
+    /// Target size of its partition, frames.
     pub target_frames: u64,
-    /// Frames it uses: cached, being received, being sent.
+    /// Frames in use: cached, being received, being sent.
     pub used_frames: u64,
-    /// Of those, dirty.
+    /// Dirty frames among them.
     pub dirty_frames: u64,
-    /// Nanoseconds in which a client's request, or a device request on behalf of a client, was outstanding. Flushes
-    /// that the server makes by itself do not count.
+    /// Time with demand: nanoseconds in which a request of a client, or a device request on behalf of a client, was
+    /// outstanding. Flushes that the server makes by itself do not count.
     pub wanting_ns: Nanos,
-    /// What its work so far would have taken alone, with the whole disk and the whole cache, nanoseconds; 0 under a
-    /// policy that does not tell tenants apart. A little of it may be taken back when a slice ends.
+    /// Standalone-equivalent time of its work so far, nanoseconds; 0 under a policy that does not distinguish tenants.
+    /// May decrease slightly when a slice ends.
     pub worth_ns: Nanos,
-    /// Its disk time; `None` under a policy that does not tell tenants apart.
+    /// Its disk time; `None` under a policy that does not distinguish tenants.
     pub plan: Option<TenantPlan>,
-    /// How long its reads and writes took, from arrival to answer.
+    /// Latencies of its reads and writes, from arrival to answer.
     pub latency: Latencies,
-    /// What was decided for it; `None` under a policy that does not tell tenants apart.
+    /// Its sizing decision; `None` under a policy that does not distinguish tenants.
     pub sizing: Option<Sizing>,
-    /// The part of block reads and writes that would go to the disk with half, as much and twice as much cache, as its
-    /// curve has it. `None` before it was asked for anything.
+    /// Miss ratio of block reads and writes with half its present cache, with its present cache and with twice as much,
+    /// according to its miss-ratio curve. `None` before its first request.
     pub miss_ratios: [Option<f64>; 3],
 }
 
 /// A connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionStats {
-    /// What it opened.
+    /// Its volume.
     pub volume: VolumeId,
-    /// Requests received and not yet answered.
+    /// Outstanding requests.
     pub in_flight: u32,
 }
 
-/// Everything at one moment.
+/// All counters and levels at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When, on the driver's clock.
+    /// The time, on the driver's clock.
     pub now: Nanos,
-    /// Bytes of memory it may use, bookkeeping included.
+    /// Memory budget, bytes, bookkeeping included.
     pub budget_bytes: u64,
     /// Frames of the cache.
     pub frames: u64,
-    /// Frames nobody uses.
+    /// Unused frames.
     pub free_frames: u64,
-    /// Frames that were given up and are still in use.
+    /// Retired frames that are still in use.
     pub held_frames: u64,
     /// Nanoseconds with at least one request in the device.
     pub busy_ns: u64,
-    /// Nanoseconds with none.
+    /// Nanoseconds without a request in the device.
     pub idle_ns: u64,
-    /// Device requests waiting for their turn.
+    /// Queued device requests.
     pub queued: u64,
     /// Device requests in the device.
     pub in_flight: u64,
@@ -183,9 +184,9 @@ pub struct Snapshot {
     pub tenants: Vec<TenantStats>,
     /// By connection.
     pub connections: Vec<ConnectionStats>,
-    /// Whose the disk's time was.
+    /// The accounting of the disk's time.
     pub time: DiskTime,
-    /// The last slices, oldest first.
+    /// The most recent slices, oldest first.
     pub slices: Vec<Slice>,
 }
 
@@ -218,7 +219,7 @@ mod tests {
             rig.wait(3 * MILLISECOND);
             assert_eq!((rig.ops(), books(&mut rig)), (vec![Op::Flush], (0, 0)), "slices: {needs_slices}");
             rig.complete_all();
-            // The disk is still held for the tenant, as after a request of a client.
+            // The disk still idles for the tenant, as after a request of a client.
             rig.wait(5 * MILLISECOND);
             assert_eq!(books(&mut rig), (0, 0), "slices: {needs_slices}");
             rig.handle(Event::Attach { conn: CLIENT, volume: VolumeId(1), session: Session::default() });

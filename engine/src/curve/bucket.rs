@@ -1,17 +1,17 @@
-//! Cache sizes by bucket, and how much weight fell where.
+//! Cache sizes in buckets, and the weight of references by bucket.
 //!
-//! Buckets are exact up to 8 blocks and eight to an octave above: 9 % apart, up to 2^32 blocks (16 TiB).
+//! Buckets are exact up to 8 blocks, then eight per octave (9 % apart) up to 2^32 blocks (16 TiB).
 
-/// A number that stands for a cache size, rounded up.
+/// A number for a cache size, rounded up.
 pub(super) type Bucket = u8;
 
-/// No cache is large enough.
+/// No cache size is sufficient.
 pub(super) const NEVER: Bucket = u8::MAX;
 
-/// Buckets that stand for a size.
+/// The number of buckets.
 pub(super) const BUCKETS: usize = 240;
 
-/// The smallest bucket that has at least so many blocks, at least one.
+/// The smallest bucket with at least `blocks` blocks, and at least one block.
 pub(super) fn bucket(blocks: u64) -> Bucket {
     let last = blocks.max(1) - 1;
     if last < 8 {
@@ -22,7 +22,7 @@ pub(super) fn bucket(blocks: u64) -> Bucket {
     if at < BUCKETS as u64 { at as Bucket } else { NEVER }
 }
 
-/// The blocks that a bucket stands for.
+/// The cache size of a bucket, blocks.
 pub(super) fn blocks(bucket: Bucket) -> u64 {
     match bucket {
         0..8 => u64::from(bucket) + 1,
@@ -30,23 +30,23 @@ pub(super) fn blocks(bucket: Bucket) -> u64 {
     }
 }
 
-/// Buckets and a place for what no size absorbs.
+/// The buckets, and a place for references that no size absorbs.
 const PLACES: usize = BUCKETS + 1;
 
 fn sum(weights: &[f32]) -> f64 {
     weights.iter().map(|&weight| f64::from(weight)).sum()
 }
 
-/// References of one kind: which size would have absorbed how much of them. Weights fade with [`Tally::fade`].
+/// References of one kind by the smallest size that absorbs them. Weights fade with [`Tally::fade`].
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
-    /// Weight of what was sampled, by the size that absorbs it.
+    /// Weight of sampled references, by the smallest size that absorbs them.
     sampled: [f32; PLACES],
-    /// The part of it that came soon after the last reference to the same block.
+    /// The part of it that came soon after the previous reference to the same block.
     soon: [f32; PLACES],
-    /// Weight of all, sampled or not.
+    /// Weight of all references, sampled or not.
     all: f64,
-    /// What came since `all` was brought up to date.
+    /// References that `all` does not include yet.
     fresh: u64,
 }
 
@@ -57,12 +57,12 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// So many came.
+    /// Counts references, sampled or not.
     pub(super) fn count(&mut self, references: u64) {
         self.fresh += references;
     }
 
-    /// One of those was sampled and stands for `weight` of them.
+    /// Records a sampled reference, which stands for `weight` references.
     pub(super) fn record(&mut self, absorbed_by: Bucket, weight: f64, soon: bool) {
         let at = usize::from(absorbed_by).min(BUCKETS);
         self.sampled[at] += weight as f32;
@@ -71,7 +71,7 @@ impl Tally {
         }
     }
 
-    /// Everything so far weighs less from now on.
+    /// Multiplies the weight of all references so far.
     pub(super) fn fade(&mut self, factor: f64) {
         self.all = (self.all + std::mem::take(&mut self.fresh) as f64) * factor;
         self.sampled.iter_mut().chain(&mut self.soon).for_each(|weight| *weight *= factor as f32);
@@ -82,18 +82,19 @@ impl Tally {
         self.all + self.fresh as f64
     }
 
-    /// The part of what came soon after another that a size absorbs.
+    /// The fraction of soon repeated references that a size absorbs.
     pub(super) fn soon_absorbed(&self, by: Bucket) -> f64 {
         let soon = sum(&self.soon);
         let absorbed = sum(&self.soon[..=usize::from(by).min(BUCKETS - 1)]);
         if soon > 0.0 { absorbed / soon } else { 0.0 }
     }
 
-    /// The part that needs the disk for each bucket, 0 to 1: falls with size. `None` without references.
+    /// The miss ratio of each bucket, 0 to 1; it decreases with size. `None` without references.
     ///
-    /// Hot blocks are few, so a sample has too many or too few of them, and that is most of its error. Blocks are
-    /// sampled evenly, so what the sample's weight lacks to the weight of all is hot references: it is entered where
-    /// those fall that came soon after another (SHARDS-adj, which enters them at the smallest size).
+    /// Most of the error of a sample is that it has too many or too few of the few hot blocks. Blocks are sampled
+    /// uniformly, so the weight that the sample lacks, compared with the weight of all references, consists of
+    /// references to hot blocks. It is added where references fall that come soon after another one. (SHARDS-adj adds
+    /// it at the smallest size.)
     pub(super) fn misses(&self) -> Option<[f64; BUCKETS]> {
         let all = self.weight();
         if all <= 0.0 {
@@ -107,7 +108,7 @@ impl Tally {
             absorbed += if soon > 0.0 { lacking * f64::from(self.soon[at]) / soon } else { 0.0 };
             *miss = 1.0 - absorbed / all;
         }
-        // Correcting may take away more than there is, somewhere.
+        // The correction may subtract more than there is at some sizes.
         let mut least = 1.0_f64;
         for miss in &mut misses {
             least = least.min(*miss).max(0.0);
@@ -140,7 +141,7 @@ mod tests {
         tally.record(20, 40.0, false);
         let misses = tally.misses().unwrap();
         assert!((misses[0] - 0.4).abs() < 1e-9 && (misses[19] - 0.4).abs() < 1e-9 && misses[20].abs() < 1e-9);
-        // Too many of them: some are taken away again.
+        // Too many of them: the correction subtracts some.
         tally.record(NEVER, 30.0, false);
         assert!((tally.misses().unwrap()[0] - 0.7).abs() < 1e-9);
         tally.fade(0.5);

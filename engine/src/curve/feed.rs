@@ -1,4 +1,4 @@
-//! The curves of a disk's tenants: what they are fed with, where, and what they may use.
+//! The curves of a disk's tenants: where their input comes from, and how much memory they may use.
 
 use super::{Ack, Curve, Limits, View};
 use crate::cache::FrameId;
@@ -8,22 +8,23 @@ use crate::nbd::Kind;
 use crate::server::{Config, Server};
 use crate::units::{BLOCK, SectorMask, sectors_touched};
 
-/// Bytes of curves for each frame of a disk's memory: 1.5 %. All curves of a disk together use no more.
+/// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
 pub(crate) const BYTES_PER_FRAME: u64 = 64;
 
-/// Most bytes of a curve.
+/// Most bytes of one curve.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What each of `tenants` may use: an even part, a power of two of them, so that few changes change it.
+/// The limits of each of `tenants` curves: equal parts. The number is rounded up to a power of two, so that curves
+/// seldom change size.
 fn limits(config: &Config, tenants: usize) -> Limits {
     let frames = config.frames_max() as u64;
     let bytes = (frames * BYTES_PER_FRAME / tenants.next_power_of_two() as u64).min(BYTES_MAX);
-    // Twice the memory there is: whether more of it would help is a question, too.
+    // Up to twice the memory, so that the curve shows whether more memory would help.
     Limits::within(bytes as usize, 2 * frames, config.dirty_age_max_ns)
 }
 
 impl Server {
-    /// Tenants came or went: each has a curve of its size. One whose size changes begins anew.
+    /// Gives each tenant a curve of the size for this number of tenants. A curve whose size changes starts empty.
     pub(crate) fn fit_curves(&mut self) {
         let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
         let limits = limits(&self.config, tenants.len());
@@ -47,7 +48,7 @@ impl Server {
         self.curves[tenant.0 as usize].as_mut().expect("a tenant's curve")
     }
 
-    /// A piece of a read, whose frames are those that were found, goes on.
+    /// A piece of a read continues with the frames that were found.
     pub(crate) fn curve_read(&mut self, piece: u32, volume: VolumeId) {
         let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
         let asked = self.requests[self.pieces[piece].request].kind == Kind::Read;
@@ -71,20 +72,20 @@ impl Server {
         self.curve(tenant).write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 
-    /// Blocks are read ahead.
+    /// Blocks are prefetched.
     pub(crate) fn curve_read_ahead(&mut self, volume: VolumeId, first: u64, past: u64) {
         let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
         let curve = self.curve(tenant);
         (first..past).for_each(|number| curve.read_ahead(own, volume, number));
     }
 
-    /// The bytes `start..end` were trimmed or zeroed by the device.
+    /// The bytes `start..end` were trimmed, or zeroed by the device.
     pub(crate) fn curve_dropped(&mut self, volume: VolumeId, start: u64, end: u64) {
         let tenant = self.tenant_of(volume);
         self.curve(tenant).dropped(volume, start.div_ceil(BLOCK), (end / BLOCK).max(start.div_ceil(BLOCK)));
     }
 
-    /// A tenant's curve now: under `policy`, or under the one that it runs.
+    /// A tenant's curve at present, under `policy` or under the policy of its partition.
     pub(crate) fn curve_view(&self, tenant: TenantId, policy: Option<crate::cache::EvictionPolicy>) -> Option<View> {
         let curve = self.curves.get(tenant.0 as usize)?.as_ref()?;
         Some(curve.view(policy.unwrap_or(self.cache.partition(tenant).spec.eviction)))
@@ -102,7 +103,7 @@ mod tests {
 
     const TENANT: TenantId = TenantId(0);
 
-    /// Its curve sees everything.
+    /// The curve of this tenant is not sampled.
     fn rig() -> Rig {
         let mut rig = Rig::new();
         let mut curve = Curve::new(Limits { places_max: 0, ..Limits::exact(4096, 5 * SECOND) }, 0);
@@ -117,7 +118,7 @@ mod tests {
             self.complete_all();
         }
 
-        /// Block reads, block writes, and the part of each that goes to the disk with the largest cache, in twelfths.
+        /// Block reads, block writes, and their miss ratios with the largest cache, in twelfths.
         fn told(&self) -> (f64, f64, Option<f64>, Option<f64>) {
             let view = self.server.curve_view(TENANT, None).unwrap();
             let last = view.points.last().unwrap();

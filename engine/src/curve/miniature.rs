@@ -1,16 +1,16 @@
-//! A miniature cache: a sample of the blocks in a partition that is as much smaller, under the policy that is asked
-//! about.
+//! A miniature cache: runs a sample of the blocks through a partition that is smaller in the same proportion, with the
+//! eviction policy in question.
 //!
 //! ```text
-//!   rate = places / size        a partition of 131,072 blocks, seen through one block of 386: 340 places
+//!   rate = places / size        a partition of 131,072 blocks, simulated by one block in 386: 340 places
 //! ```
 //!
-//! The order of eviction is [`crate::cache::eviction`], the code of real partitions. What is dirty does not go, and
-//! what is half a partition of dirt is written; writing takes no time here.
+//! The order of eviction is [`crate::cache::eviction`], the code of real partitions. Dirty blocks are not evicted, and
+//! dirty blocks beyond half the partition are written. Writing takes no time here.
 //!
 //! Source: Waldspurger, Saemundsson, Ahmad, Park, "Cache modeling and optimization using miniature simulations" (ATC
-//! 2017). Downside: one size each, so there are few, an octave apart; and 340 places are an error of two to four
-//! percent where a curve is steep.
+//! 2017). Downside: each miniature has one size, so there are few points, an octave apart; and with 340 places the
+//! error is two to four percent where a curve is steep.
 
 use hashbrown::HashTable;
 
@@ -36,7 +36,7 @@ struct Item {
     visited: bool,
     dirty: bool,
     in_order: bool,
-    /// It was read ahead, and nobody has asked for it.
+    /// It was prefetched, and no client has requested it since.
     ahead: bool,
 }
 
@@ -62,7 +62,7 @@ impl Item {
     }
 }
 
-/// References of one kind.
+/// Counts of references of one kind.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Kind {
     sampled: f64,
@@ -80,8 +80,8 @@ impl Kind {
         self.absorbed *= factor;
     }
 
-    /// The part that needs the disk. What the sample lacks to `expected` is hot references, of which `hot` are
-    /// absorbed.
+    /// The miss ratio. The references that the sample lacks, compared with `expected`, are references to hot blocks;
+    /// the fraction `hot` of them is absorbed.
     pub(super) fn misses(&self, expected: f64, hot: f64) -> f64 {
         let absorbed = self.absorbed + (expected - self.sampled) * hot;
         if expected > 0.0 { (1.0 - absorbed / expected).clamp(0.0, 1.0) } else { 1.0 }
@@ -91,10 +91,10 @@ impl Kind {
 /// A partition in miniature.
 #[derive(Debug)]
 pub(super) struct Miniature {
-    /// Blocks of the partition that it stands for.
+    /// The size of the partition that it represents, blocks.
     pub(super) size: u64,
     places: usize,
-    /// Hashes below are in it.
+    /// Blocks with lower hashes are simulated.
     admitted: u64,
     items: Vec<Item>,
     free: Vec<u32>,
@@ -106,7 +106,8 @@ pub(super) struct Miniature {
 }
 
 impl Miniature {
-    /// A partition of `size` blocks in at most `places`, seeing at most the part `rate_max` of them.
+    /// Represents a partition of `size` blocks with at most `places_max` places, at a sampling rate of at most
+    /// `rate_max`.
     pub(super) fn new(policy: EvictionPolicy, size: u64, places_max: usize, rate_max: f64) -> Miniature {
         let rate = (places_max as f64 / size as f64).min(rate_max);
         let places = ((size as f64 * rate).round() as usize).max(1);
@@ -124,7 +125,7 @@ impl Miniature {
         }
     }
 
-    /// Bytes of one with so many places.
+    /// Bytes of a miniature with this many places.
     pub(super) fn bytes(places: usize) -> usize {
         places * (size_of::<Item>() + 4) + super::index_bytes(places) + size_of::<Miniature>() + 32
     }
@@ -194,7 +195,7 @@ impl Miniature {
         self.index.find(spread(hash), |&id| self.items[id as usize].block == block).copied()
     }
 
-    /// Somebody (or only read-ahead) refers to a block: its item, and whether it was there.
+    /// A client (`asked`), or read-ahead, refers to a block. Returns its item, and whether it was cached.
     fn refer(&mut self, block: Block, hash: u32, now: &Dirt, asked: bool) -> (u32, bool) {
         if let Some(id) = self.find(block, hash) {
             let Item { in_order, ahead, .. } = self.items[id as usize];
@@ -263,7 +264,7 @@ impl Miniature {
         self.free.push(id);
     }
 
-    /// Writes what is old, and what is more than half the partition.
+    /// Writes blocks that are too old, and the oldest ones beyond half the partition.
     fn write_back(&mut self, now: &Dirt) {
         while let Some(id) = self.dirty.front()
             && (self.dirty.len() as usize > (self.places / 2).max(1) || !self.items[id as usize].is_dirty(now))

@@ -1,26 +1,27 @@
-//! What a tenant's cache absorbs, and what it would absorb if it were larger or smaller: its miss ratio against cache
-//! size, always, from a sample of its requests.
+//! Miss-ratio curves: which part of its requests a tenant's cache absorbs, and would absorb at every other size.
+//! Continuously, from a sample of its requests.
 //!
 //! ```text
-//!   volume/read, write, prefetch ─► hash < threshold? no: counted, that is all
+//!   volume/read, write, prefetch ─► hash < threshold? no: counted, nothing else
 //!                                      │ yes
 //!                                      ├─► samples: how many other sampled blocks since?  ─► tallies: the curve of LRU
-//!                                      └─► miniature caches of another policy             ─► hits: what if
+//!                                      └─► miniature caches of another policy             ─► hits of that policy
 //! ```
 //!
-//! Absorbed is what needs no disk: reads of what is in the cache, and writes to blocks that are still dirty, with no
-//! flush and no write-back between. Reads and writes are told apart. A block that was read ahead and is then asked for
-//! is absorbed only where the cache would have had it without. Holes are absorbed by any size.
+//! A reference is absorbed if it needs no disk request: a read of cached data, or a write to a block that is still
+//! dirty, without a flush or write-back in between. Reads and writes are counted separately. The first read of a
+//! prefetched block is absorbed only if the cache would have had the block without the prefetch. Holes are absorbed at
+//! any size.
 //!
-//! **Fading.** A reference weighs half as much after four times as many references as the curve remembers blocks (at
-//! least 65,536). Counted in references and not in seconds: a curve must have seen a working set a few times over to
-//! know it, however long that takes, and a tenant that rests for a night has the same needs in the morning.
+//! **Fading.** The weight of a reference halves after four times as many references as the curve remembers blocks (at
+//! least 65,536). The unit is references and not seconds: a curve must see a working set several times to know it,
+//! however long that takes, and a tenant that is idle at night has the same needs in the morning.
 //!
 //! **Memory** is fixed: see [`Limits::within`]. Nothing is allocated on the data path.
 //!
-//! Downside: what is near each other is written back together, which samples cannot see; so writes of neighbours count
-//! as absorbed a little more than they are. Frames of payload and replies, which a partition also holds, are not in the
-//! sizes. `docs/design/curve.md` has the formulas.
+//! Downside: write-back combines neighbouring blocks, which a sample cannot see, so slightly more writes count as
+//! absorbed than are. The sizes do not include frames of payload and replies, which a partition also holds.
+//! `docs/design/curve.md` has the formulas.
 
 mod bucket;
 mod feed;
@@ -37,56 +38,57 @@ use bucket::{BUCKETS, Bucket, Tally, blocks, bucket};
 use miniature::Miniature;
 use samples::{Dirt, Samples};
 
-/// Hashes are below.
+/// Hashes are less than this.
 const ALL: u64 = 1 << 32;
 
-/// A reference comes soon after another one if at most one in so many of the samples was referred to between: hot
-/// blocks do.
+/// A reference comes soon after another one if at most 1 / `SOON` of the samples was referenced in between. References
+/// to hot blocks do.
 const SOON: u32 = 64;
 
-/// The shortest half-life, references: enough that noise is below a percent (65,536 references at a rate of 1/8 are
-/// 8,192).
+/// The shortest half-life, references: long enough for noise of about one percent (65,536 references at a rate of 1/8
+/// are 8,192 samples).
 const HALF_LIFE_MIN: u64 = 1 << 16;
-/// A half-life in blocks that the curve remembers: a working set has been used a few times before half of its first use
-/// fades.
+/// A half-life in blocks that the curve remembers: a working set is used a few times before its first use has faded by
+/// half.
 const HALF_LIFE_ROUNDS: u64 = 4;
-/// Steps of a half-life: how often weights change, and how often it is looked for what is to be forgotten.
+/// Steps of a half-life: how often weights are reduced and old samples are removed.
 const STEPS: u64 = 64;
-/// What a step leaves of a weight: 0.5 to the power of 1/64.
+/// Factor of a weight per step: 0.5 to the power of 1/64.
 const STEP_FACTOR: f64 = 0.989_228_013_193_975_5;
 
-/// Most samples of a curve: on traces, its error is below one percent with them; and its index has 16,384 places.
+/// Most samples of a curve: the error on traces is below one percent, and the index has 16,384 places.
 const SAMPLES_MAX: usize = 7168;
-/// Most places of a miniature cache.
+/// Most blocks of a miniature cache.
 const PLACES_MAX: usize = 340;
 /// The smallest miniature cache, blocks: 4 MiB.
 const MINIATURE_MIN: u64 = 1024;
-/// At most one block in 2^this is sampled, so that a tenant whose blocks are few does not pay for each of them.
+/// At most one block in 2^this is sampled, so that a tenant with few blocks does not pay for each of them.
 const RATE_MAX_SHIFT: u32 = 2;
-/// The part of blocks that a miniature cache sees at most, for the same reason. All of them together see half.
+/// The highest sampling rate of a miniature cache, for the same reason. The rates of all sizes together are less than
+/// 1/2.
 const MINIATURE_RATE_MAX: f64 = 0.125;
 
-/// What a curve may use.
+/// The resources of a curve.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
-    /// Blocks in the table at once; `None`: as many as there are.
+    /// Blocks in the table at once; `None`: unlimited.
     pub samples_max: Option<usize>,
     /// The largest cache size of interest, blocks.
     pub blocks_max: u64,
     /// At most one block in 2^this is sampled.
     pub rate_max_shift: u32,
-    /// References weigh less as others come.
+    /// Whether the weight of references fades.
     pub fades: bool,
-    /// Places of a miniature cache; 0 for none, `usize::MAX` for caches that are not in miniature.
+    /// Blocks of a miniature cache; 0 for no miniature caches, `usize::MAX` for caches of full size.
     pub places_max: usize,
-    /// Whose miniature caches: the policy that is asked about when it is not LRU.
+    /// The policy of the miniature caches, for curves other than LRU's.
     pub what_if: EvictionPolicy,
-    /// Dirty blocks are written after this long.
+    /// The age limit of dirty data.
     pub dirty_age_max_ns: Nanos,
 }
 
 impl Limits {
-    /// What fits into `bytes`, for sizes up to `blocks_max`: 1 MiB is enough for everything.
+    /// The limits that fit into `bytes`, for sizes up to `blocks_max`. With 1 MiB all limits have their maximum.
     pub fn within(bytes: usize, blocks_max: u64, dirty_age_max_ns: Nanos) -> Limits {
         let left = bytes.saturating_sub(size_of::<Curve>());
         let caches = sizes(blocks_max).count();
@@ -103,7 +105,7 @@ impl Limits {
         }
     }
 
-    /// Everything, exactly: for tests, and to see how far from it a sample is.
+    /// No sampling: for tests, and to measure the error of a sample.
     pub fn exact(blocks_max: u64, dirty_age_max_ns: Nanos) -> Limits {
         Limits {
             samples_max: None,
@@ -116,25 +118,25 @@ impl Limits {
         }
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory of a curve.
     pub fn bytes(&self) -> usize {
         let caches = sizes(self.blocks_max).count() * Miniature::bytes(self.places_max.min(PLACES_MAX));
         size_of::<Curve>() + Samples::bytes(self.samples_max.unwrap_or(0)) + caches
     }
 }
 
-/// The capacity of an index of so many entries that never grows: one that is at most half full when what was removed
-/// has filled it is put in order in place (hashbrown, `reserve_rehash`), and nothing is allocated.
+/// The capacity of an index with this many entries that never grows. If it is at most half full, hashbrown rehashes in
+/// place (`reserve_rehash`) when removed entries have filled it, and allocates nothing.
 fn index_capacity(entries: usize) -> usize {
     2 * entries
 }
 
-/// Bytes of such an index: numbers, and a byte of control for each.
+/// Bytes of such an index: the entries, and a control byte for each.
 fn index_bytes(entries: usize) -> usize {
     (index_capacity(entries) * 8 / 7).next_power_of_two() * 5
 }
 
-/// The sizes of miniature caches: an octave apart.
+/// The sizes of miniature caches, one per octave.
 fn sizes(blocks_max: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(MINIATURE_MIN), |size| size.checked_mul(2)).take_while(move |&size| size <= blocks_max)
 }
@@ -146,57 +148,57 @@ struct Block {
     volume: u32,
 }
 
-/// How a write is acknowledged.
+/// When a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ack {
-    /// From the cache: it stays dirty until it is old or flushed.
+    /// When it is in the cache: the block stays dirty until it is old or flushed.
     Cached,
-    /// From the medium.
+    /// When it is on the medium.
     Durable,
 }
 
-/// One size and what would go to the disk with it, 0 to 1.
+/// A cache size and its miss ratios, 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Point {
-    /// Blocks of cache.
+    /// Cache size, blocks.
     pub blocks: u64,
-    /// Of block reads. `None` without any.
+    /// Miss ratio of block reads. `None` without reads.
     pub reads: Option<f64>,
-    /// Of block writes. `None` without any.
+    /// Miss ratio of block writes. `None` without writes.
     pub writes: Option<f64>,
-    /// Of both.
+    /// Miss ratio of both.
     pub all: Option<f64>,
 }
 
-/// A curve at one moment.
+/// The curve at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct View {
-    /// Under which policy.
+    /// The policy that it describes.
     pub policy: EvictionPolicy,
-    /// By size, smallest first. Between points it is about straight.
+    /// Smallest size first. Linear interpolation between points is a good approximation.
     pub points: Vec<Point>,
-    /// Block reads that it stands for; less than there were, because it fades.
+    /// Block reads that the curve represents; fewer than there were, because weights fade.
     pub reads: f64,
-    /// Block writes that it stands for.
+    /// Block writes that the curve represents.
     pub writes: f64,
-    /// The part of blocks that is sampled.
+    /// The sampling rate.
     pub rate: f64,
-    /// Blocks that are sampled.
+    /// The number of sampled blocks.
     pub samples: u32,
 }
 
 impl View {
-    /// What would go to the disk with `size` blocks of cache, of reads and writes: between points, a straight line.
+    /// Miss ratio of reads and writes with `size` blocks of cache, interpolated linearly between points.
     pub fn misses(&self, size: u64) -> Option<f64> {
         self.between(size, |point| point.all)
     }
 
-    /// The same, of reads.
+    /// Miss ratio of reads, likewise.
     pub fn misses_of_reads(&self, size: u64) -> Option<f64> {
         self.between(size, |point| point.reads)
     }
 
-    /// The same, of writes.
+    /// Miss ratio of writes, likewise.
     pub fn misses_of_writes(&self, size: u64) -> Option<f64> {
         self.between(size, |point| point.writes)
     }
@@ -219,7 +221,7 @@ pub struct Curve {
     samples: Samples,
     /// Smallest first.
     caches: Vec<Miniature>,
-    /// Hashes that anything here wants are below.
+    /// Blocks with lower hashes are in the samples or in a miniature cache.
     admitted: u64,
     reads: Tally,
     writes: Tally,
@@ -232,7 +234,7 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// A curve of a tenant that has asked for nothing yet. The seed chooses which blocks are sampled.
+    /// The curve of a tenant without requests. The seed selects which blocks are sampled.
     pub fn new(limits: Limits, seed: u64) -> Curve {
         let rate_max = if limits.places_max == usize::MAX { 1.0 } else { MINIATURE_RATE_MAX };
         let sizes = sizes(limits.blocks_max).filter(|_| limits.places_max > 0);
@@ -257,7 +259,7 @@ impl Curve {
         self.admitted = self.samples.admitted().max((caches * ALL as f64) as u64);
     }
 
-    /// Sectors of a block are read; `hole` if they were never written, and so are nowhere.
+    /// Sectors of a block are read. `hole`: they were never written, so there is nothing to read.
     #[inline]
     pub fn read(&mut self, now: Nanos, volume: VolumeId, number: u64, sectors: SectorMask, hole: bool) {
         self.reads.count(1);
@@ -275,7 +277,7 @@ impl Curve {
         }
     }
 
-    /// A block is read though nobody has asked for it.
+    /// A block is prefetched.
     #[inline]
     pub fn read_ahead(&mut self, now: Nanos, volume: VolumeId, number: u64) {
         let hash = self.hash(volume, number);
@@ -284,22 +286,22 @@ impl Curve {
         }
     }
 
-    /// A volume of the tenant is opened; nothing of it is in the cache.
+    /// A volume of the tenant is opened; the cache has none of its blocks.
     pub fn opened(&mut self, volume: VolumeId) {
         let volumes = self.flushes.len().max(volume.0 as usize + 1);
         self.flushes.resize(volumes, 0);
         self.dropped(volume, 0, u64::MAX);
     }
 
-    /// Everything dirty of a volume is going to the disk.
+    /// All dirty data of a volume is being written for a flush.
     pub fn flushed(&mut self, volume: VolumeId) {
         let flushes = &mut self.flushes[volume.0 as usize];
         *flushes = flushes.wrapping_add(1);
     }
 
-    /// The blocks `first..past` of a volume are dropped from the cache, dirt and all: they were trimmed or zeroed. What
-    /// was referred to before them counts as nearer than it is, by as much as was dropped, until it is referred to
-    /// again.
+    /// The blocks `first..past` of a volume are dropped from the cache, dirty data included: they were trimmed or
+    /// zeroed. Until their next references, blocks that were referenced before them count as nearer, by the number of
+    /// dropped blocks.
     pub fn dropped(&mut self, volume: VolumeId, first: u64, past: u64) {
         if past - first > 4 * u64::from(self.samples.recorded()) {
             let gone = |block: &Block| block.volume == volume.0 && (first..past).contains(&block.number);
@@ -321,12 +323,12 @@ impl Curve {
         self.references
     }
 
-    /// What it may use.
+    /// The resources of the curve.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What is known of it now, under LRU or under the policy of the miniature caches.
+    /// The curve at present, under LRU or under the policy of the miniature caches.
     pub fn view(&self, policy: EvictionPolicy) -> View {
         let weights = (self.reads.weight(), self.writes.weight());
         let points = match policy {
@@ -376,7 +378,7 @@ impl Curve {
         (u64::from(hash) < self.admitted).then_some(hash)
     }
 
-    /// A block's number among all, by which it is sampled or not: the finaliser of MurmurHash3 on 64 bits.
+    /// The hash by which a block is sampled or not: the finaliser of MurmurHash3 for 64 bits.
     #[inline]
     fn hash(&self, volume: VolumeId, number: u64) -> u32 {
         let mut hash = number ^ u64::from(volume.0) << 48 ^ self.seed;
@@ -432,7 +434,7 @@ impl Curve {
         self.caches_of(hash).for_each(|cache| cache.read_ahead(block, hash, &now));
     }
 
-    /// The miniature caches that a block is in: the larger what they stand for, the fewer blocks they see.
+    /// The miniature caches that see a block. The larger the cache they represent, the fewer blocks they see.
     fn caches_of(&mut self, hash: u32) -> impl Iterator<Item = &mut Miniature> {
         self.caches.iter_mut().take_while(move |cache| cache.admits(hash))
     }
@@ -464,7 +466,7 @@ impl Curve {
     }
 }
 
-/// A hash for a table: the sampled ones are all small, tables want the upper bits too.
+/// A hash for tables: sampled hashes are small, and tables also need the upper bits.
 fn spread(hash: u32) -> u64 {
     (u64::from(hash) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,20 +1,22 @@
-//! Which samples were referred to after another one: bits along time, counted by a Fenwick tree over words of them.
+//! Which samples were referenced after a given one: one bit per slot of time, counted by a Fenwick tree over words of
+//! bits.
 //!
 //! ```text
-//!   slots (time) ─►  1 0 0 1 1 0 1 …  a sample's bit stands where it was referred to last
-//!                      ▲ ones after here: how many other samples came since
+//!   slots (time) ─►  1 0 0 1 1 0 1 …  a sample's bit is set at its last reference
+//!                      ▲ ones after this slot: other samples referenced since then
 //! ```
 //!
-//! Source: Bennett and Kruskal, "LRU stack processing" (1975), with a bit for each element instead of a leaf.
+//! Source: Bennett and Kruskal, "LRU stack processing" (1975), with a bit per element instead of a leaf.
 
-/// Slots of a word.
+/// Slots per word.
 const WORD: usize = 64;
 
-/// A bit for each slot.
+/// One bit per slot.
 #[derive(Debug)]
 pub(super) struct Recency {
     words: Vec<u64>,
-    /// Ones of `tree[i]` words up to word `i`, as Fenwick has it, counted from 1.
+    /// Fenwick tree over the words, indexed from 1: entry `i` is the number of ones in the `i & -i` words up to word
+    /// `i`.
     tree: Vec<u32>,
     ones: u32,
 }
@@ -25,7 +27,7 @@ impl Recency {
         Recency { words: vec![0; words], tree: vec![0; words + 1], ones: 0 }
     }
 
-    /// Bytes for each slot, a little less than a quarter of one.
+    /// Bytes for this number of slots: a little less than a quarter of a byte per slot.
     pub(super) fn bytes(slots: usize) -> usize {
         slots.div_ceil(WORD) * (size_of::<u64>() + size_of::<u32>())
     }
@@ -58,7 +60,7 @@ impl Recency {
         }
     }
 
-    /// Ones after `slot`.
+    /// The number of ones after `slot`.
     pub(super) fn after(&self, slot: u32) -> u32 {
         let (word, bit) = (slot as usize / WORD, slot as usize % WORD);
         let mut up_to = (self.words[word] << (WORD - 1 - bit)).count_ones();
@@ -70,7 +72,7 @@ impl Recency {
         self.ones - up_to
     }
 
-    /// No ones, and room for so many slots.
+    /// Clears all bits and makes room for this number of slots.
     pub(super) fn reset(&mut self, slots: usize) {
         self.words.clear();
         self.words.resize(slots.div_ceil(WORD), 0);

@@ -1,23 +1,23 @@
-//! The sampled blocks: when each was referred to last, and from which cache size on it would be there, sector by
-//! sector.
+//! The sampled blocks: when each was referenced last, and the smallest cache that would have it, by sector.
 //!
 //! ```text
-//!   hash of a block < counted      its references are recorded, each for 1 / rate of them
-//!                   < admitted     it is watched, and recorded once it was watched for a half-life of the curve
-//!                   otherwise      not sampled: nothing is kept of it
+//!   hash of a block < counted      its references are recorded, each for 1 / rate references
+//!                   < admitted     it is watched, and recorded after one half-life of the curve
+//!                   otherwise      not sampled: nothing is stored
 //! ```
 //!
-//! A block is sampled by its number, for good: so all its references are, and the distance between two of them, in
-//! sampled blocks, is the distance in blocks times the rate. When the table is full, `admitted` falls by a sixteenth
-//! and what is above it goes. When it is almost empty it doubles again, and those who are new are watched in silence
-//! first, because nobody knows whether they were there before.
+//! Whether a block is sampled depends on its number only, so all of its references are seen or none. The distance
+//! between two references in sampled blocks is the distance in blocks times the rate. When the table is full,
+//! `admitted` falls by 1/16 and the samples above it are removed. When three quarters of the table are free, `admitted`
+//! doubles. New samples are only watched at first, because it is unknown whether they were referenced before.
 //!
-//! What is beyond the largest size of interest goes, oldest first, and what was not referred to for
-//! [`FORGET_HALF_LIVES`]: one long scan does not keep the rate low for ever.
+//! Samples beyond the largest cache size of interest are removed, oldest first, and so are those that were not
+//! referenced for [`FORGET_HALF_LIVES`]: one long scan does not keep the rate low permanently.
 //!
 //! Source: Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS" (FAST 2015), fixed size.
-//! Ours: it evicts by sixteenths instead of one at a time, weighs a reference when it is recorded instead of rescaling
-//! histograms, raises the rate again, forgets, and knows sectors, dirt and read-ahead.
+//! Differences: it removes samples by sixteenths instead of one at a time, weights a reference when it is recorded
+//! instead of rescaling histograms, raises the rate again, forgets old samples, and models sectors, dirty data and
+//! read-ahead.
 
 use hashbrown::HashTable;
 
@@ -26,16 +26,15 @@ use super::recency::Recency;
 use super::{ALL, Block, Limits, spread};
 use crate::units::{SECTORS_PER_BLOCK, SectorMask};
 
-/// Stands for no slot.
+/// No slot.
 const NONE: u32 = u32::MAX;
-/// Slots for each sample: two are in use at most (its last reference and its last write), so that there are as many
-/// free ones as samples when they are numbered anew.
+/// Slots per sample: at most two are in use (its last reference and its last write). So when slots are renumbered,
+/// there are as many free slots as samples.
 const SLOTS_PER_SAMPLE: usize = 3;
-/// A block that was not referred to for so many of the curve's half-lives is forgotten. They are four times as many
-/// references as there are blocks, at least: one of a working set that is used evenly is found in 32 rounds of it (all
-/// but e^-32).
+/// A block that was not referenced for this many half-lives is removed. A half-life has at least four references per
+/// block, so a block of a uniformly used working set is referenced within 32 rounds with probability 1 - e^-32.
 const FORGET_HALF_LIVES: u64 = 8;
-/// References that a sample's clock does not tell apart.
+/// Resolution of the time of a sample's last reference, in references.
 const TICK: u64 = 1024;
 
 /// A sampled block.
@@ -43,62 +42,62 @@ const TICK: u64 = 1024;
 struct Sample {
     block: Block,
     hash: u32,
-    /// Slot of its last reference; none if the place is free.
+    /// Slot of its last reference; `NONE` if this place is free.
     used: u32,
-    /// Slot of its last write, if it may still be dirty.
+    /// Slot of its last write if it may still be dirty.
     wrote: u32,
     /// When it became dirty.
     dirty_since_ms: u32,
-    /// Flushes of its volume until then.
+    /// The number of flushes of its volume at that time.
     flushes: u32,
-    /// When it was referred to last, in [`TICK`]s.
+    /// Time of its last reference, in [`TICK`]s.
     seen: u32,
     /// The smallest cache in which each of its sectors is valid.
     valid: [Bucket; SECTORS_PER_BLOCK as usize],
 }
 
-/// How a reference to a sampled block went.
+/// The result of a reference to a sampled block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     /// The smallest cache that absorbs it.
     pub(super) absorbed_by: Bucket,
-    /// How many references it stands for.
+    /// The number of references that it stands for.
     pub(super) weight: f64,
-    /// It came soon after another one to the same block.
+    /// Whether it came soon after another reference to the same block.
     pub(super) soon: bool,
 }
 
-/// Whether what was written to a block may still be dirty.
+/// The state that determines whether a written block may still be dirty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dirt {
     pub(super) now_ms: u32,
-    /// Written back after this long.
+    /// The age limit of dirty data.
     pub(super) age_max_ms: u32,
     /// Flushes of its volume so far.
     pub(super) flushes: u32,
 }
 
-/// The table of them.
+/// The table of samples.
 #[derive(Debug)]
 pub(super) struct Samples {
     limits: Limits,
-    /// Blocks with hashes below are recorded.
+    /// Blocks with lower hashes are recorded.
     counted: u64,
-    /// Blocks with hashes below are in the table.
+    /// Blocks with lower hashes are in the table.
     admitted: u64,
     samples: Vec<Sample>,
     free: Vec<u32>,
     index: HashTable<u32>,
-    /// Which sample was referred to at a slot.
+    /// By slot: the sample that was referenced or written there.
     who: Vec<u32>,
     next: u32,
-    /// No sample was referred to last in the slots before.
+    /// No earlier slot is the last reference of a sample.
     oldest: u32,
     used: Recency,
     wrote: Recency,
     /// When `counted` becomes `admitted`, in references.
     settles_at: u64,
-    /// The rate is not raised again before.
+    /// The earliest time of the next increase of the rate, in references.
     raise_at: u64,
 }
 
@@ -124,7 +123,7 @@ impl Samples {
         }
     }
 
-    /// Bytes of a table of so many samples.
+    /// Bytes of a table with this many samples.
     pub(super) fn bytes(samples_max: usize) -> usize {
         let slots = SLOTS_PER_SAMPLE * samples_max;
         samples_max * (size_of::<Sample>() + 4)
@@ -133,22 +132,22 @@ impl Samples {
             + 2 * Recency::bytes(slots)
     }
 
-    /// The part of all blocks that is recorded.
+    /// The fraction of blocks that is recorded.
     pub(super) fn rate(&self) -> f64 {
         self.counted as f64 / ALL as f64
     }
 
-    /// Blocks with hashes below are of interest.
+    /// Blocks with lower hashes are in the table.
     pub(super) fn admitted(&self) -> u64 {
         self.admitted
     }
 
-    /// How many samples are recorded.
+    /// The number of samples that are recorded.
     pub(super) fn recorded(&self) -> u32 {
         self.used.ones()
     }
 
-    /// How many blocks are remembered, sampled or not.
+    /// The estimated number of blocks that the curve remembers, sampled or not.
     pub(super) fn blocks(&self) -> u64 {
         (f64::from(self.recorded()) / self.rate()) as u64
     }
@@ -164,7 +163,7 @@ impl Samples {
         self.outcome(hash, depth, absorbed_by)
     }
 
-    /// Sectors of a block are written; `dirt` if it may stay dirty.
+    /// Sectors of a block are written; `dirt` is `None` if the block is clean afterwards.
     pub(super) fn write(
         &mut self,
         block: Block,
@@ -185,7 +184,7 @@ impl Samples {
             && self.is_counted(hash)
             && still(&dirt)
         {
-            // Half the partition may be dirty before the oldest dirt is written.
+            // At most half the partition is dirty; beyond it the oldest dirty blocks are written.
             absorbed_by = self.size_of(Some(2 * self.wrote.after(wrote) + 1));
         }
         if wrote != NONE && self.is_counted(hash) {
@@ -205,22 +204,22 @@ impl Samples {
         self.outcome(hash, depth, absorbed_by)
     }
 
-    /// A block is read though nobody asked for it: it takes its place, but what it then absorbs is not the cache's
-    /// merit.
+    /// A block is prefetched: its recency is updated, but a read that is a hit only because of the prefetch does not
+    /// count as absorbed by the cache.
     pub(super) fn read_ahead(&mut self, block: Block, hash: u32, references: u64) {
         let (id, depth) = self.refer(block, hash, references);
         let at = self.size_of(depth);
         self.keep_sectors(id, at, 0);
     }
 
-    /// A block is not in any cache any more.
+    /// A block was dropped from all caches.
     pub(super) fn forget(&mut self, block: Block, hash: u32) {
         if let Some(id) = self.find(block, hash) {
             self.remove(id);
         }
     }
 
-    /// All blocks of which `gone` says so are not in any cache any more.
+    /// All blocks that match `gone` were dropped from all caches.
     pub(super) fn forget_all(&mut self, gone: impl Fn(&Block) -> bool) {
         for id in 0..self.samples.len() {
             if self.samples[id].used != NONE && gone(&self.samples[id].block) {
@@ -229,7 +228,7 @@ impl Samples {
         }
     }
 
-    /// Sectors that were in no cache smaller than `at` were not kept there: but for those written now.
+    /// Sectors other than the written ones stay invalid in caches smaller than `at`, which had evicted the block.
     fn keep_sectors(&mut self, id: u32, at: Bucket, written: SectorMask) {
         let sample = &mut self.samples[id as usize];
         for (sector, valid) in sample.valid.iter_mut().enumerate() {
@@ -246,10 +245,11 @@ impl Samples {
         self.is_counted(hash).then(|| Outcome { absorbed_by, weight: 1.0 / self.rate(), soon })
     }
 
-    /// The size of cache, in blocks, that keeps a block while `depth` other samples are referred to.
+    /// The size of a cache, in blocks, that keeps a block while `depth` other samples are referenced.
     ///
-    /// Of D blocks a rate r samples D x r, more or less: with one more by a third when the block itself is not counted
-    /// among them, half of the errors are on each side (the median of a Poisson distribution is its mean less a third).
+    /// At rate r, about D x r of D blocks are sampled. The estimate of D x r is `depth` + 1 - (1 - r) / 3, which puts
+    /// half of the errors on each side: 1 for the block itself, and a third because the median of the distribution is
+    /// that much below its mean (Poisson, for small r).
     fn size_of(&self, depth: Option<u32>) -> Bucket {
         let rate = self.rate();
         depth.map_or(NEVER, |depth| bucket(((f64::from(depth) + 1.0 - (1.0 - rate) / 3.0) / rate).round() as u64))
@@ -259,7 +259,8 @@ impl Samples {
         self.index.find(spread(hash), |&id| self.samples[id as usize].block == block).copied()
     }
 
-    /// A block is referred to: its sample, and how many other ones were since the last time.
+    /// Records a reference to a block. Returns its sample, and the number of other samples referenced since its last
+    /// reference.
     fn refer(&mut self, block: Block, hash: u32, references: u64) -> (u32, Option<u32>) {
         debug_assert!(u64::from(hash) < self.admitted);
         if self.next as usize == self.who.len() {
@@ -330,7 +331,7 @@ impl Samples {
         self.free.push(id);
     }
 
-    /// Before the next reference: whether a block with this hash is sampled. Makes room for it.
+    /// Whether a block with this hash is sampled; makes room for it. Called before each reference.
     pub(super) fn admits(&mut self, hash: u32) -> bool {
         while u64::from(hash) < self.admitted && self.limits.samples_max.is_some_and(|max| self.index.len() >= max) {
             self.lower();
@@ -338,9 +339,9 @@ impl Samples {
         u64::from(hash) < self.admitted
     }
 
-    /// Fewer blocks are sampled from now on.
+    /// Lowers the sampling rate.
     fn lower(&mut self) {
-        // Those who are only watched go first, all of them.
+        // Samples that are only watched are removed first, all at once.
         self.admitted = if self.counted < self.admitted { self.counted } else { self.admitted / 16 * 15 };
         for id in 0..self.samples.len() {
             let Sample { hash, used, .. } = self.samples[id];
@@ -351,8 +352,8 @@ impl Samples {
         self.counted = self.counted.min(self.admitted);
     }
 
-    /// Some references later: what is of no interest goes, and the rate is raised if there is room. A reference
-    /// weighs half as much after `half_life` others.
+    /// Called from time to time: removes samples that are of no interest, and raises the rate if there is room. The
+    /// weight of a reference halves after `half_life` references.
     pub(super) fn tidy(&mut self, references: u64, half_life: u64) {
         let deepest = (self.limits.blocks_max as f64 * self.rate()) as u32;
         let forget = FORGET_HALF_LIVES * half_life;
@@ -375,7 +376,7 @@ impl Samples {
         }
     }
 
-    /// The sample that was referred to longest ago.
+    /// The sample whose last reference is the oldest.
     fn first(&mut self) -> Option<u32> {
         while self.oldest < self.next {
             let id = self.who[self.oldest as usize];
@@ -387,7 +388,7 @@ impl Samples {
         None
     }
 
-    /// Slots are numbered anew, without those that stand for nothing any more.
+    /// Renumbers the slots without those that are no longer in use.
     fn number_anew(&mut self) {
         if self.limits.samples_max.is_none() {
             let slots = self.who.len().max(SLOTS_PER_SAMPLE * 2 * self.index.len());

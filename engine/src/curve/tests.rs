@@ -1,4 +1,4 @@
-//! Curves against naive caches, samples against everything.
+//! Curves against naive caches, sampled curves against exact ones.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ fn exact(blocks_max: u64) -> Curve {
     curve(Limits { places_max: 0, ..Limits::exact(blocks_max, AGE) }, 0)
 }
 
-/// Weyl's sequence through the finaliser of splitmix64.
+/// A Weyl sequence through the finaliser of splitmix64.
 struct Dice(u64);
 
 impl Dice {
@@ -38,7 +38,7 @@ impl Dice {
         ((u128::from(self.next()) * u128::from(past)) >> 64) as u64
     }
 
-    /// About Zipf's law with exponent 1: uniform in the logarithm.
+    /// Approximately Zipf's law with exponent 1: uniform in the logarithm.
     fn zipf(&mut self, past: u64) -> u64 {
         let unit = self.below(1 << 53) as f64 / (1_u64 << 53) as f64;
         ((past as f64).powf(unit) as u64 - 1) * 7919 % past
@@ -61,9 +61,9 @@ fn ask() -> impl Strategy<Value = Ask> {
     ]
 }
 
-/// A cache of `size` blocks that evicts what was used longest ago: how many of the reads it does not absorb.
+/// An LRU cache of `size` blocks: the number of reads that it does not absorb.
 fn naive_lru(asks: &[Ask], size: usize) -> f64 {
-    // Front is newest: number, valid sectors, whether it was only read ahead.
+    // Newest first: number, valid sectors, whether it was only prefetched.
     let mut cache: VecDeque<(u64, SectorMask, bool)> = VecDeque::new();
     let (mut reads, mut misses) = (0, 0);
     for &ask in asks {
@@ -77,7 +77,7 @@ fn naive_lru(asks: &[Ask], size: usize) -> f64 {
                 misses += u32::from(found.is_none_or(|(_, valid, ahead)| sectors & !valid != 0 || ahead));
                 (block, WHOLE, false)
             }
-            // What was read ahead and is then overwritten in part is no merit of the cache either.
+            // A prefetched block that is overwritten in part does not count as absorbed by the cache either.
             Ask::Write(_, sectors) => {
                 let valid = found.filter(|item| !item.2).map_or(0, |item| item.1);
                 (block, valid | sectors, false)
@@ -101,7 +101,7 @@ fn feed(curve: &mut Curve, asks: &[Ask], ack: Ack) {
 }
 
 proptest! {
-    /// Every size at once is what a cache of each size, run by itself, would have done.
+    /// The curve has at every size the miss ratio of a naive cache of that size.
     #[test]
     fn an_exact_curve_is_what_caches_do(asks in prop::collection::vec(ask(), 1..400)) {
         prop_assume!(asks.iter().any(|ask| matches!(ask, Ask::Read(..))));
@@ -114,13 +114,13 @@ proptest! {
         }
     }
 
-    /// Miniature caches that are not in miniature, under LRU, do what the curve of LRU says.
+    /// Miniature caches of full size, under LRU, agree with the curve of LRU.
     #[test]
     fn miniatures_at_full_size_agree_with_the_curve(asks in prop::collection::vec(0u64..3000, 1000..4000)) {
         let limits = Limits { what_if: EvictionPolicy::Lru, ..Limits::exact(2048, AGE) };
         let mut curve = curve(limits, 0);
         for &block in &asks {
-            // Small ones more often.
+            // Low block numbers more often.
             curve.read(0, VOLUME, block * block / 3000, WHOLE, false);
         }
         let lru = curve.view(EvictionPolicy::Lru);
@@ -132,7 +132,7 @@ proptest! {
         }
     }
 
-    /// Whatever is asked for, memory stays within its bound, and a curve falls with size.
+    /// For any requests the memory is bounded, and the curve decreases with size.
     #[test]
     fn memory_is_bounded_and_curves_fall(seed: u64, blocks in 1u64..1_000_000, bytes in 16_384usize..262_144) {
         let limits = Limits::within(bytes, 1 << 16, AGE);
@@ -163,7 +163,7 @@ fn one_mebibyte_is_enough_for_everything() {
     assert!(limits.places_max >= 256, "{limits:?}");
 }
 
-/// The part of writes that goes to the disk with `blocks`, after the writes that `story` makes.
+/// The miss ratio of writes with `blocks` of cache, after the writes of `story`.
 fn writes(blocks: u64, story: impl Fn(&mut Curve)) -> f64 {
     let mut curve = exact(1024);
     story(&mut curve);
@@ -190,7 +190,7 @@ fn overwrites_of_dirty_blocks_are_absorbed() {
         })
     };
     assert!((slowly(2 * SECOND) - 1.0 / 3.0).abs() < 1e-9);
-    // Dirty since 0 s, so written at 5 s and not dirty at 6.
+    // The block is dirty since 0 s, so it is written at 5 s and clean at 6 s.
     assert!((slowly(3 * SECOND) - 2.0 / 3.0).abs() < 1e-9);
     let durably = writes(1024, |curve| {
         curve.write(0, VOLUME, 7, WHOLE, Ack::Cached);
@@ -202,7 +202,7 @@ fn overwrites_of_dirty_blocks_are_absorbed() {
 
 #[test]
 fn half_a_partition_may_be_dirty() {
-    // Ten other blocks are dirtied between: twice that, and the block itself, have to fit.
+    // Ten other blocks become dirty in between: twice that number, and the block itself, have to fit.
     let story = |curve: &mut Curve| {
         (0..11).for_each(|block| curve.write(0, VOLUME, block, WHOLE, Ack::Cached));
         curve.write(0, VOLUME, 0, WHOLE, Ack::Cached);
@@ -233,14 +233,14 @@ fn holes_are_absorbed_by_any_size() {
     assert_eq!(curve.view(EvictionPolicy::Lru).misses(1), Some(0.5));
 }
 
-/// The mean distance of two curves over all sizes that both name, octaves of size weighing the same.
+/// The mean distance of two curves over all sizes in both; each octave of sizes has the same weight.
 fn distance(a: &View, b: &View) -> f64 {
     let both = a.points.iter().filter(|point| point.blocks >= MINIATURE_MIN);
     let distances: Vec<_> = both.map(|point| (point.all.unwrap() - b.misses(point.blocks).unwrap()).abs()).collect();
     distances.iter().sum::<f64>() / distances.len() as f64
 }
 
-/// Mean absolute errors of a sampled curve: of LRU, of the miniature caches.
+/// Mean absolute errors of a sampled curve: of LRU, and of the miniature caches.
 fn errors(seed: u64, references: u64, mut next: impl FnMut(&mut Dice) -> u64) -> (f64, f64) {
     const SIZES: u64 = 1 << 18;
     let sampled = Limits { fades: false, ..Limits::within(1 << 20, SIZES, AGE) };

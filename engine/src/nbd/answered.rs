@@ -1,16 +1,17 @@
-//! What was answered is counted when its reply has left: how long it took, and how long its reply waited for the
-//! thread.
+//! Latencies are recorded when the reply has been passed to the socket: the latency of the request, and how long its
+//! reply waited for the thread.
 //!
 //! ```text
 //!   since ───────── now ═══════════════ now ──────────── handed over
 //!     │ the thread   │ cache, queue, …   │ the thread       │
-//!     does other work  the engine works    does other work    latency: all of it
+//!     does other work  the request is      does other work    latency: all of it
+//!                      processed
 //! ```
 //!
-//! A driver reads its clock once in many events, so to the engine what it does in between takes no time. A driver that
-//! says when replies have left ([`Server::handed_over`]) has that time counted as the delay of the thread; for one that
-//! does not, they leave at once. A reply that a driver sends in parts has left when its last byte has: where that is
-//! among all the bytes of its connection is noted.
+//! A driver reads its clock once for many events, so for the engine no time passes between them. If the driver reports
+//! when replies have been passed to the sockets ([`Server::handed_over`]), the time until then is a delay of the
+//! thread. Otherwise replies count as passed at once. A reply that is sent in parts counts when its last byte is
+//! passed; the end of each reply in the byte stream of its connection is recorded for this.
 
 use super::Kind;
 use crate::disk::VolumeId;
@@ -18,24 +19,24 @@ use crate::event::ConnId;
 use crate::server::Server;
 use crate::units::Nanos;
 
-/// Replies that can wait to be counted: many more than a pass of a driver makes. Those beyond are counted at once.
+/// Replies that may wait to be recorded: many more than one pass of a driver makes. Further ones are recorded at once.
 pub(crate) const ANSWERED_MAX: usize = 1024;
 
-/// A request that was answered.
+/// An answered request whose latency is not recorded yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     volume: VolumeId,
     kind: Kind,
     arrived: Nanos,
-    /// When it was answered.
+    /// When the engine answered it.
     at: Nanos,
     conn: ConnId,
-    /// Bytes of its connection up to the end of its reply.
+    /// Where its reply ends in the byte stream of its connection.
     end: u64,
 }
 
 impl Server {
-    /// The request is answered: what it was is counted, and soon how long it took.
+    /// Counts an answered request. Its latency is recorded later, in `handed_over`.
     pub(super) fn count(&mut self, request: u32) {
         let state = &self.requests[request];
         let (volume, kind, arrived, bytes) = (state.volume, state.kind, state.arrived, state.end - state.start);
@@ -52,9 +53,10 @@ impl Server {
         self.answered.push(Answered { volume, kind, arrived, at: self.now, conn, end });
     }
 
-    /// What was answered so far left at `at`: it was given to the sockets, as far as they took it. Said before the next
-    /// event, or not at all. `given(conn)`: only so many of its outgoing bytes, and what is beyond them waits for the
-    /// thread: a reply that ends there has not left yet.
+    /// The replies made so far were passed to the sockets at `at`, as far as the sockets accept bytes. If the driver
+    /// calls this at all, it does so before the next event. `given(conn)` is the number of outgoing bytes that were
+    /// passed if the driver stopped there by itself: the remaining bytes wait for the thread, and so do the replies
+    /// that end in them.
     pub fn handed_over(&mut self, at: Nanos, given: impl Fn(ConnId) -> Option<u64>) {
         let mut answered = std::mem::take(&mut self.answered);
         answered.retain(|answer| {
@@ -70,7 +72,7 @@ impl Server {
         self.answered = answered;
     }
 
-    /// What nobody said anything about has left at once.
+    /// Replies that the driver did not report count as passed at the time of the answer.
     pub(crate) fn leave_at_once(&mut self) {
         if self.answered.len() > self.kept {
             let mut answered = std::mem::take(&mut self.answered);
@@ -79,7 +81,7 @@ impl Server {
         }
     }
 
-    /// How long it took is counted.
+    /// Records the latency of a request.
     fn left(&mut self, answer: &Answered, at: Nanos) {
         let Some(Some(state)) = self.volumes.get_mut(answer.volume.0 as usize) else { return };
         let late_ns = at.saturating_sub(answer.at);

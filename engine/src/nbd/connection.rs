@@ -1,4 +1,4 @@
-//! A connection in its transmission phase: what it wants to read, what waits to be sent.
+//! A connection in its transmission phase: its inbound state, and its queue of outgoing bytes.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use crate::disk::{Segment, VolumeId};
 use crate::event::{Outgoing, Session};
 use crate::units::Nanos;
 
-/// Bytes of the longest piece of header that is sent at once: a chunk header with offset is 28, an error chunk 26.
+/// Bytes of the longest header that is sent as one part: a chunk header with an offset has 28, an error chunk 26.
 const HEADER_BYTES_MAX: usize = 32;
 
-/// A part of what waits to be sent.
+/// A part of the outgoing bytes.
 #[derive(Clone, Copy, Debug)]
 enum Out {
     Bytes {
@@ -31,11 +31,11 @@ impl Out {
     }
 }
 
-/// What a connection reads next.
+/// The next bytes to read from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inbound {
     Header,
-    /// A write's piece waits for frames, or for its turn.
+    /// A piece of a write waits for frames, or behind other pieces that do.
     Reserving {
         piece: u32,
     },
@@ -44,7 +44,7 @@ pub(crate) enum Inbound {
         piece: u32,
         received: u64,
     },
-    /// Payload of a request that failed.
+    /// The payload of a request that failed.
     Discard {
         request: u32,
         left: u64,
@@ -59,36 +59,37 @@ pub(crate) struct Connection {
     pub(crate) volume: VolumeId,
     pub(crate) session: Session,
     pub(crate) inbound: Inbound,
-    /// The peer is there.
+    /// The client is connected.
     pub(crate) open: bool,
-    /// To be closed once everything is answered.
+    /// To be closed when all requests are answered.
     pub(crate) leaving: bool,
-    /// `Action::Close` was given.
+    /// `Action::Close` was sent.
     pub(crate) closing: bool,
-    /// Requests received and not answered.
+    /// Outstanding requests.
     pub(crate) in_flight: u32,
-    /// The reply to this request is going out in pieces: no other may come between (simple replies).
+    /// The reply to this request is being sent in pieces, and no other reply may come in between (simple replies).
     pub(crate) exclusive: Option<u32>,
-    /// Reads that go on when enough has been sent.
+    /// Reads that continue when enough of the outgoing bytes is sent.
     pub(crate) stalled: VecDeque<u32>,
-    /// Nothing is to be read. Kept rather than computed when asked: the driver is told when it ends, whatever ended it.
+    /// Nothing is read from the connection at present. Stored, not computed on demand: the driver is told when the
+    /// pause ends, whatever the cause.
     pub(crate) paused: bool,
     out: VecDeque<Out>,
     /// Bytes of the first part that are already sent.
     sent: u64,
-    /// Bytes that were sent in all.
+    /// All bytes sent since the connection began.
     pub(crate) taken: u64,
-    /// Bytes that wait to be sent.
+    /// Bytes that are queued to be sent.
     pub(crate) unsent: u64,
-    /// Frames that wait to be sent.
+    /// Frames that are queued to be sent.
     pub(crate) held: u32,
-    /// Frames of reads that are being worked: they will wait to be sent soon.
+    /// Frames of reads in progress: they will be queued soon.
     pub(crate) reading: u32,
-    /// When the peer last took something, or had first something to take.
+    /// When the client last received bytes, or when bytes were first queued for it.
     pub(crate) took_at: Nanos,
-    /// Since when the first of `stalled` stands there.
+    /// When the first of `stalled` began to wait.
     pub(crate) stalled_since: Nanos,
-    /// Requests received and not answered that change something, or make it durable.
+    /// Outstanding requests that change data or make it durable.
     pub(crate) changing: u32,
     last_cookie: u64,
 }
@@ -130,7 +131,7 @@ impl Connection {
         self.out.push_back(Out::Bytes { len: len as u8, bytes });
     }
 
-    /// Queues bytes of a frame; takes over the caller's reference.
+    /// Queues bytes of a frame; takes ownership of the caller's reference.
     pub(crate) fn push_frame(&mut self, segment: Segment) {
         self.unsent += u64::from(segment.len);
         self.held += u32::from(segment.frame != FrameId::ZERO);
@@ -142,7 +143,7 @@ impl Connection {
         if planted!(ReplyCookieMixedUp) && last % 16 == 3 { last } else { cookie }
     }
 
-    /// A simple reply: the whole answer, or the header before a read's data.
+    /// A simple reply: a complete answer, or the header before the data of a read.
     pub(crate) fn push_simple(&mut self, cookie: u64, error: Option<Errno>) {
         let cookie = self.cookie(cookie);
         let error = error.map_or(0, |error| error as u32);
@@ -166,12 +167,12 @@ impl Connection {
         self.push_chunk(cookie, chunk::NONE, true, 0, &[]);
     }
 
-    /// The head of a chunk of data: `bytes` of frames must follow.
+    /// The header of a data chunk; `bytes` of frames must follow.
     pub(crate) fn push_data_head(&mut self, cookie: u64, done: bool, offset: u64, bytes: u64) {
         self.push_chunk(cookie, chunk::OFFSET_DATA, done, bytes as u32 + 8, &[&offset.to_be_bytes()]);
     }
 
-    /// A chunk that stands for zeros.
+    /// A chunk for a hole, that is, for zeros.
     pub(crate) fn push_hole(&mut self, cookie: u64, done: bool, offset: u64, bytes: u64) {
         let (offset, bytes) = (offset.to_be_bytes(), (bytes as u32).to_be_bytes());
         self.push_chunk(cookie, chunk::OFFSET_HOLE, done, 12, &[&offset, &bytes]);
@@ -191,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// What waits to be sent, in order.
+    /// The bytes that wait to be sent, in order.
     pub(crate) fn outgoing(&self) -> impl Iterator<Item = Outgoing<'_>> + '_ {
         self.out.iter().enumerate().map(|(i, out)| {
             let skip = if i == 0 { self.sent } else { 0 };
@@ -206,7 +207,7 @@ impl Connection {
         })
     }
 
-    /// `bytes` were sent: calls `free` for each frame whose bytes are all gone.
+    /// `bytes` were sent: calls `free` for each frame that is sent completely.
     pub(crate) fn sent(&mut self, bytes: u64, mut free: impl FnMut(FrameId)) {
         self.unsent -= bytes;
         self.sent += bytes;
@@ -224,12 +225,12 @@ impl Connection {
         }
     }
 
-    /// Frames that replies to it take.
+    /// Frames that its replies occupy.
     pub(crate) fn owed(&self) -> u32 {
         self.held + self.reading
     }
 
-    /// Parts that wait to be sent: headers and frames.
+    /// Queued parts: headers and frames.
     pub(crate) fn parts(&self) -> usize {
         self.out.len()
     }

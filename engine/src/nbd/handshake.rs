@@ -1,17 +1,17 @@
-//! The handshake: fixed newstyle, bytes in, bytes out.
+//! The fixed newstyle handshake: bytes in, bytes out.
 //!
 //! ```text
 //!   greeting ─► client flags ─► option, option, … ─► EXPORT_NAME or GO ─► transmission
 //!                                 │      ▲
-//!                            STARTTLS    │ everything negotiated so far is forgotten
+//!                            STARTTLS    │ everything negotiated before is forgotten
 //!                                 └─ TLS ┘
 //! ```
 //!
-//! The caller runs TLS: after [`Outcome::StartTls`] it sends what is outgoing in clear, performs the TLS handshake and
-//! calls [`Handshake::tls_started`]. Bytes that the client sent in clear behind STARTTLS end the handshake: otherwise
-//! an attacker in the path could prepend options to the encrypted session.
+//! The caller runs TLS: after [`Outcome::StartTls`] it sends the outgoing bytes in plaintext, performs the TLS
+//! handshake and calls [`Handshake::tls_started`]. Plaintext bytes after STARTTLS end the handshake: otherwise an
+//! attacker in the path could inject options into the encrypted session.
 //!
-//! [`Outcome::Transmission`] can still be refused, as long as its answer was not sent: see [`Handshake::refuse`].
+//! [`Outcome::Transmission`] can still be refused until its answer is sent: see [`Handshake::refuse`].
 
 mod exports;
 mod options;
@@ -24,22 +24,22 @@ use self::options::{parse_info, parse_queries};
 use super::wire::{self, info, option, reply};
 use crate::event::Session;
 
-/// Bytes of an option's header: magic, option, length.
+/// Bytes of an option header: magic, option, length.
 const OPTION_HEADER_BYTES: usize = 16;
-/// The longest option data that is looked at; longer ones are read past and answered with ERR_TOO_BIG. Four strings of
-/// the longest kind, as in nbdkit: it bounds the memory of a handshake.
+/// The longest option data that is parsed; longer data is discarded and answered with ERR_TOO_BIG. Four strings of the
+/// maximum length, as in nbdkit. Limits the memory of a handshake.
 const OPTION_BYTES_MAX: usize = 4 * wire::STRING_BYTES_MAX;
-/// Longer than any sane option: reading past it would let a client keep us busy for free.
+/// Longer than any reasonable option: to discard it would cost the server time at no cost for the client.
 const OPTION_BYTES_ABSURD: usize = 32 << 20;
-/// With so many bytes to send, further options wait until they are sent: it bounds the memory of a client that sends
-/// options and reads no answers.
+/// With this many outgoing bytes, further options wait until they are sent. Limits the memory of a client that sends
+/// options and receives no answers.
 const OUTGOING_BYTES_PAUSE: usize = 16 << 10;
-/// The longest answer to one option: the names of some ten thousand volumes.
+/// The longest answer to one option: the names of about ten thousand volumes.
 const OUTGOING_BYTES_MAX: usize = 4 << 20;
-/// Options before a session begins; more is not a client but a loop.
+/// Options before transmission: a client that sends more is in a loop.
 const OPTIONS_MAX: u32 = 1024;
 
-/// What the listener demands of the transport.
+/// The TLS setting of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Tls {
     /// No TLS: STARTTLS is refused.
@@ -47,46 +47,46 @@ pub enum Tls {
     Off,
     /// The client may upgrade to TLS.
     On,
-    /// Before TLS, everything but STARTTLS and ABORT is refused.
+    /// Before TLS, every option except STARTTLS and ABORT is refused.
     Require,
 }
 
-/// Why a handshake ended without a session.
+/// Why a handshake ended without transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The client said ABORT.
+    /// The client sent ABORT.
     Abort,
-    /// The client speaks the old style of the protocol.
+    /// The client uses the oldstyle protocol.
     Oldstyle,
-    /// Client flags that do not exist.
+    /// Unknown client flags.
     UnknownFlags,
     /// Bytes that are no option.
     Garbage,
     /// Too many or too long options or answers.
     Excess,
-    /// EXPORT_NAME named no volume, or one that is refused: the protocol has no other answer.
+    /// EXPORT_NAME named an unknown volume, or was refused: the protocol has no error reply for it.
     Refused,
-    /// EXPORT_NAME in clear where TLS is required.
+    /// EXPORT_NAME in plaintext although TLS is required.
     TlsRequired,
-    /// Bytes in clear behind STARTTLS.
+    /// Plaintext bytes after STARTTLS.
     ClearBehindStartTls,
 }
 
-/// How a handshake stands.
+/// The state of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Goes on.
+    /// In progress.
     Negotiating,
-    /// Send what is outgoing, perform the TLS handshake as the server, then call [`Handshake::tls_started`].
+    /// Send the outgoing bytes, perform the TLS handshake as the server, then call [`Handshake::tls_started`].
     StartTls,
-    /// Over: transmission of `exports.volumes[export]` begins with the first byte not consumed.
+    /// Done: transmission for `exports.volumes[export]` begins with the first byte that was not consumed.
     Transmission {
         /// Index into the exports of the same call.
         export: usize,
-        /// What was agreed on.
+        /// The negotiated session.
         session: Session,
     },
-    /// Over: send what is outgoing, then close.
+    /// Ended: send the outgoing bytes, then close.
     Closed,
 }
 
@@ -94,14 +94,14 @@ pub enum Outcome {
 enum State {
     ClientFlags,
     Option,
-    /// The rest of an option that is too long to be looked at.
+    /// Discards the rest of an option that is too long to be parsed.
     Skip {
         option: u32,
         left: usize,
     },
 }
 
-/// One client's handshake: bytes in, bytes out.
+/// The handshake of one client: bytes in, bytes out.
 #[derive(Debug)]
 pub struct Handshake {
     state: State,
@@ -116,7 +116,7 @@ pub struct Handshake {
     /// The transport is TLS.
     encrypted: bool,
     ending: Option<Ending>,
-    /// The option that began transmission, and the bytes that were outgoing before its answer.
+    /// The option that began transmission, and the number of outgoing bytes before its answer.
     begun: Option<(u32, usize)>,
     /// See [`Handshake::take_unknown`].
     unknown: Option<Vec<u8>>,
@@ -129,12 +129,12 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// A new one, without TLS; the greeting is already outgoing.
+    /// A handshake without TLS; the greeting is outgoing already.
     pub fn new() -> Handshake {
         Handshake::with_tls(Tls::Off)
     }
 
-    /// A new one; the greeting is already outgoing.
+    /// A handshake with this TLS setting; the greeting is outgoing already.
     pub fn with_tls(tls: Tls) -> Handshake {
         let mut outgoing = Vec::with_capacity(256);
         outgoing.extend(wire::MAGIC.to_be_bytes());
@@ -156,9 +156,9 @@ impl Handshake {
         }
     }
 
-    /// Consumes a prefix of `input` and says how many bytes. If it consumed some and `input` has more, call it again
-    /// once the outgoing bytes are sent; if it consumed none, once more bytes have come. May need as many bytes as an
-    /// option can have (16 KiB and 16) at once.
+    /// Consumes a prefix of `input` and returns its length. If it consumed bytes and `input` has more, call it again
+    /// when the outgoing bytes are sent; if it consumed none, when more bytes have arrived. It may need a whole option
+    /// at once (16 KiB and 16 bytes).
     pub fn handle(&mut self, input: &[u8], exports: Exports<'_>) -> usize {
         let mut consumed = 0;
         while self.outcome == Outcome::Negotiating && self.outgoing.len() < OUTGOING_BYTES_PAUSE {
@@ -168,14 +168,14 @@ impl Handshake {
             }
         }
         if self.outcome == Outcome::StartTls && consumed < input.len() {
-            // These bytes came in clear. They are not part of the encrypted session, whatever their origin.
+            // These bytes came in plaintext. They are not part of the encrypted session, wherever they came from.
             self.outgoing.clear();
             self.close(Ending::ClearBehindStartTls);
         }
         consumed
     }
 
-    /// Whether `input` is enough for `handle` to consume some of it. Before that, exports need not be looked up.
+    /// Whether `handle` would consume part of `input`. If not, the caller need not look up exports yet.
     pub fn is_enough(&self, input: &[u8]) -> bool {
         match self.state {
             State::ClientFlags => input.len() >= size_of::<u32>(),
@@ -192,7 +192,7 @@ impl Handshake {
         }
     }
 
-    /// The transport is TLS from here on: forgets everything that was negotiated in clear. Only after
+    /// The transport is TLS from now on: forgets everything that was negotiated in plaintext. Only after
     /// [`Outcome::StartTls`].
     pub fn tls_started(&mut self) {
         assert_eq!(self.outcome, Outcome::StartTls, "TLS starts when it was asked for");
@@ -203,8 +203,8 @@ impl Handshake {
         self.outcome = Outcome::Negotiating;
     }
 
-    /// Refuses the transmission that `handle` has just agreed to, before its answer is sent: GO is answered with
-    /// ERR_POLICY and `why`, and the client may go on; EXPORT_NAME ends the handshake.
+    /// Refuses the transmission that `handle` has just accepted, before its answer is sent. GO is answered with
+    /// ERR_POLICY and `why`, and the client may continue; EXPORT_NAME ends the handshake.
     pub fn refuse(&mut self, why: &str) {
         let (option, start) = self.begun.take().expect("only what begins is refused");
         self.outgoing.truncate(start);
@@ -215,12 +215,12 @@ impl Handshake {
         }
     }
 
-    /// The last name since the previous call that the client asked for (INFO, GO or EXPORT_NAME) and no export has.
+    /// The last unknown export name since the previous call that the client requested (INFO, GO or EXPORT_NAME).
     pub fn take_unknown(&mut self) -> Option<Vec<u8>> {
         self.unknown.take()
     }
 
-    /// Why it ended, if the outcome is [`Outcome::Closed`].
+    /// Why the handshake ended, if the outcome is [`Outcome::Closed`].
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
@@ -230,17 +230,17 @@ impl Handshake {
         self.ending = Some(why);
     }
 
-    /// Takes what is to be sent.
+    /// Takes the outgoing bytes.
     pub fn take_outgoing(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// How it stands after the last call of `handle`.
+    /// The state after the last call of `handle`.
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }
 
-    /// One step: bytes consumed, or `None` if more must come first.
+    /// One step: the bytes consumed, or `None` if more must arrive first.
     fn step(&mut self, input: &[u8], exports: Exports<'_>) -> Option<usize> {
         match self.state {
             State::ClientFlags => {
@@ -291,7 +291,7 @@ impl Handshake {
             return Some(OPTION_HEADER_BYTES);
         }
         let Some(data) = input[OPTION_HEADER_BYTES..].get(..len) else {
-            // Looked at again, whole, when the rest has come.
+            // Parsed when all of it has arrived.
             self.options -= 1;
             return None;
         };
@@ -306,7 +306,7 @@ impl Handshake {
                 self.close(Ending::Abort);
             }
             option::STARTTLS => self.start_tls(data),
-            // EXPORT_NAME has no way to say no but to hang up.
+            // EXPORT_NAME has no error reply: the connection is closed.
             option::EXPORT_NAME if self.needs_tls() => self.close(Ending::TlsRequired),
             _ if self.needs_tls() => {
                 self.error(option, reply::ERR_TLS_REQD, "this listener serves over TLS only: start TLS first");
@@ -358,7 +358,7 @@ impl Handshake {
         self.reply(option, kind, &why.as_bytes()[..why.len().min(wire::STRING_BYTES_MAX)]);
     }
 
-    /// Transmission begins: its answer is what is outgoing beyond `start` bytes.
+    /// Begins transmission. The answer is the outgoing bytes from `start` on.
     fn begin(&mut self, option: u32, start: usize, export: usize, name: &[u8], read_only: bool) {
         self.begun = Some((option, start));
         let any = planted!(ContextOfAnotherExport) && self.context_for.is_some();
@@ -419,7 +419,7 @@ impl Handshake {
             }
             self.reply(option, reply::INFO, &data);
         }
-        // Sent whether asked for or not: a client that does not look at it does no worse.
+        // Sent even if not requested: clients may ignore it.
         let mut data = info::BLOCK_SIZE.to_be_bytes().to_vec();
         for bytes in [1, wire::PREFERRED_BLOCK_BYTES, wire::PAYLOAD_BYTES_MAX] {
             data.extend(bytes.to_be_bytes());
@@ -434,7 +434,7 @@ impl Handshake {
     fn meta_context(&mut self, option: u32, data: &[u8], exports: Exports<'_>) {
         let set = option == option::SET_META_CONTEXT;
         if set {
-            // Whatever was selected before is no longer, however this ends.
+            // The earlier selection is void, even if this option fails.
             self.context_for = None;
         }
         let Some((name, queries)) = parse_queries(data) else {

@@ -1,4 +1,4 @@
-//! The NBD protocol, without sockets: the handshake, request headers, connections, replies.
+//! The NBD protocol without sockets: the handshake, request headers, connections, replies.
 
 mod answered;
 mod connection;

@@ -1,8 +1,8 @@
-//! Request headers: raw bytes become what they mean, once.
+//! Request headers: raw bytes are parsed once, here.
 
 use super::wire::{self, Errno, command, command_flag as flag};
 
-/// What a client asks for.
+/// The command of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// READ.
@@ -21,14 +21,14 @@ pub enum Kind {
     Status,
 }
 
-/// A request header that makes sense by itself.
+/// A request header that is well-formed; whether it is valid for a volume is checked later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What.
+    /// The command.
     pub kind: Kind,
     /// Flags, as on the wire.
     pub flags: u16,
-    /// The client's name for it.
+    /// The client's identifier of the request.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
@@ -36,23 +36,23 @@ pub struct Header {
     pub len: u32,
 }
 
-/// What 28 bytes turn out to be.
+/// The result of parsing 28 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
     /// A request.
     Request(Header),
-    /// The client leaves.
+    /// The client disconnects.
     Disconnect,
-    /// A command that is not known: answered with EINVAL.
+    /// An unknown command: answered with EINVAL.
     Unknown {
-        /// The client's name for it.
+        /// The client's identifier of the request.
         cookie: u64,
     },
-    /// Not a request at all: there is no telling where the next one begins.
+    /// Not a request: the position of the next header is unknown.
     Garbage,
 }
 
-/// Reads a request header.
+/// Parses a request header.
 pub fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Parsed {
     let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let u32_at = |at: usize| u32::from(u16_at(at)) << 16 | u32::from(u16_at(at + 2));
@@ -76,7 +76,7 @@ pub fn parse(bytes: &[u8; wire::REQUEST_BYTES]) -> Parsed {
 }
 
 impl Kind {
-    /// The flags that it may have.
+    /// The flags that the command may have.
     fn flags(self) -> u16 {
         match self {
             Kind::Read => flag::FUA | flag::DF,
@@ -88,7 +88,7 @@ impl Kind {
 }
 
 impl Header {
-    /// What is wrong with it for a volume of `size` bytes.
+    /// Checks the request for a volume of `size` bytes.
     pub fn check(&self, size: u64) -> Result<(), Errno> {
         let past_end = self.offset.checked_add(u64::from(self.len)).is_none_or(|end| end > size);
         match self.kind {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn unknown_flags_keep_it_a_request() {
-        // A write still has its payload, a read is still answered in the structured way.
+        // A write still has its payload, and a read still gets a structured reply.
         for command in [command::READ, command::WRITE] {
             let Parsed::Request(header) = parse(&header(command, 1 << 9, 0, 512)) else { panic!("a request") };
             assert_eq!(header.check(1 << 20), Err(Errno::Invalid));

@@ -1,4 +1,4 @@
-//! A connection's requests: from headers to pieces, from results to replies.
+//! Requests of a connection: from headers to pieces, from results to replies.
 
 use super::request::{Header, Kind, Parsed, parse};
 use super::wire::{Errno, REQUEST_BYTES, command_flag as flag, state};
@@ -11,23 +11,23 @@ use crate::units::{BLOCK, Nanos, PIECE, SECOND};
 use crate::volume::FlushFor;
 use crate::work::Todo;
 
-/// Parts of replies that may wait to be sent on a connection: twice what a client at the bound of bytes has with
-/// requests of 4 KiB. It bounds what replies of a few bytes cost.
+/// Parts of replies that may be queued on a connection: as many as replies of 4 KiB have at the byte limit (8 MiB, two
+/// parts per reply). Limits the memory for replies of a few bytes.
 const PARTS_MAX: usize = 4096;
-/// Nanoseconds for which a client may take nothing while others wait for the frames of its replies. Longer than a
-/// network needs to recover, shorter than the 30 s after which clients give up on a request.
+/// Time in which a client may receive nothing while others wait for the frames of its replies. Longer than a network
+/// needs to recover, shorter than the 30 s after which clients time out a request.
 pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
-/// Bytes a second at which a client that has begun to send a payload is never too slow: each block that has come adds a
-/// quarter of a second to [`PATIENCE_NS`], so that a piece of 256 KiB is complete within 26 s, less than the 30 s of
-/// other clients. Counted only while others of the tenant wait for frames.
+/// Payload rate, bytes per second, at which a client is never disconnected: each block received extends [`PATIENCE_NS`]
+/// by a quarter of a second. So a piece of 256 KiB is complete within 26 s, less than the 30 s of other clients.
+/// Applies only while others of the tenant wait for frames.
 pub(crate) const PAYLOAD_BYTES_PER_S: u64 = 16 * 1024;
-/// Units of work of an answer.
+/// Units of work of one answer.
 pub(crate) const ANSWER_UNITS: u32 = 3;
-/// Requests of one tenant that were received and not answered, over all its connections: 32 connections with as many as
-/// each may have. Beyond it, a connection may have one at a time. It bounds the memory of requests, pieces and
-/// waiters (about 12 MiB a tenant), and what those cost that are looked at together.
+/// Outstanding requests of one tenant over all its connections: 32 connections at their limit. Beyond it, each
+/// connection may have one request at a time. Limits the memory of requests, pieces and waiters (about 12 MiB a
+/// tenant), and the cost of looking at all of them together.
 pub(crate) const REQUESTS_PER_TENANT: u32 = 4096;
-/// Extents in one answer to BLOCK_STATUS: clients ask again for the rest.
+/// Extents in one answer to BLOCK_STATUS: clients request the remaining ones again.
 const EXTENTS_MAX: usize = 128;
 
 /// Whether a request changes data.
@@ -35,7 +35,7 @@ fn writes(kind: Kind) -> bool {
     matches!(kind, Kind::Write | Kind::Zeroes | Kind::Trim)
 }
 
-/// Whether a request changes something, or makes it durable.
+/// Whether a request changes data or makes it durable.
 fn changes(kind: Kind) -> bool {
     writes(kind) || kind == Kind::Flush
 }
@@ -123,7 +123,7 @@ impl Server {
             match header.kind {
                 Kind::Read => self.read_arrived(request),
                 Kind::Cache => {
-                    // No more than half the partition: the rest would push out what has just come.
+                    // At most half the partition: more would evict blocks that this request has just read.
                     let tenant = self.tenant_of(volume);
                     let most = u64::from(self.cache.partition(tenant).target) / 2 * BLOCK;
                     let state = &mut self.requests[request];
@@ -156,15 +156,15 @@ impl Server {
         if header.kind == Kind::Read && header.has(flag::DF) && !session.structured {
             return Err(Errno::Invalid);
         }
-        // A reply that must come in one piece has to fit into the memory of one (the protocol asks for 64 KiB at
-        // least).
+        // With DF the reply must be one chunk, which has to fit into the memory of a piece. (The protocol requires at
+        // least 64 KiB.)
         if header.kind == Kind::Read && header.has(flag::DF) && u64::from(header.len) > PIECE {
             return Err(Errno::Overflow);
         }
         Ok(())
     }
 
-    /// Answers with an error, once `payload` bytes are read past.
+    /// Answers with an error, after `payload` bytes were read and discarded.
     fn refuse(&mut self, request: u32, error: Errno, payload: u32) {
         let state = &mut self.requests[request];
         state.error = Some(error);
@@ -203,7 +203,7 @@ impl Server {
         self.owed_less(volume, fewer);
     }
 
-    /// Replies of a volume have been sent: they take so many frames fewer.
+    /// Replies of a volume were sent: they occupy `frames` frames fewer.
     pub(crate) fn owed_less(&mut self, volume: VolumeId, frames: u32) {
         let tenant = self.tenant_of(volume);
         self.volume_mut(volume).owed -= frames;
@@ -214,10 +214,10 @@ impl Server {
         }
     }
 
-    /// A tenant's replies may take more frames than before: its connections that wait for that are looked at again.
+    /// Replies of a tenant may occupy more frames than before: checks its connections that wait for that.
     pub(crate) fn unthrottle(&mut self, tenant: TenantId) {
-        // Not interrupted: a look at a connection takes a tenth of one at a block, and there are about a thousand at
-        // most.
+        // Not divided into steps: checking a connection costs a tenth of a look at a block, and there are about a
+        // thousand connections at most.
         self.charge(tenant, self.connections.len() as u32 / 10 + 1);
         for conn in (0..self.connections.len() as u32).map(ConnId) {
             let Some(connection) = &self.connections[conn.0 as usize] else { continue };
@@ -233,8 +233,8 @@ impl Server {
         }
     }
 
-    /// Who has taken nothing for [`PATIENCE_NS`] while another client of its tenant waited as long for frames is
-    /// disconnected: the one that holds most, if there are several.
+    /// Disconnects a stalled reader: a client that has received nothing for [`PATIENCE_NS`] while another client of its
+    /// tenant waited as long for frames. If there are several, the one that occupies most frames.
     pub(crate) fn part_with_deaf(&mut self, tenant: TenantId) {
         if planted!(UnsentNotBounded) {
             return;
@@ -253,15 +253,15 @@ impl Server {
             let volume = connection.volume;
             self.volume_mut(volume).counters.deaf_disconnects += 1;
             self.actions.push_back(Action::Close(conn, Farewell::Deaf));
-            // Another one, if its frames were not enough.
+            // If these frames are not enough, another one will be disconnected.
             self.wake_at(self.now + SECOND);
         } else if let Some(at) = holders.map(|(_, connection)| deaf_at(connection)).min() {
             self.wake_at(at);
         }
     }
 
-    /// Clients that do not send the payload of a write while others of their tenant wait for frames are disconnected:
-    /// all that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
+    /// Disconnects stalled writers: clients that do not send the payload of a write while others of their tenant wait
+    /// for frames. All that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
     pub(crate) fn part_with_stalled(&mut self, tenant: TenantId) {
         if planted!(StalledNotDisconnected) {
             return;
@@ -290,8 +290,8 @@ impl Server {
         }
     }
 
-    /// Since when somebody waits for a tenant's frames, or to be allowed some for a reply although it has read all
-    /// others.
+    /// When the longest present wait for frames of this tenant began: of a piece, or of a read whose connection has
+    /// received all its other replies.
     fn hungry_since(&self, tenant: TenantId) -> Option<Nanos> {
         let waiting = &self.waiting[tenant.0 as usize];
         let writes = waiting.writes.iter().filter_map(|&volume| self.volume(volume).writes.front());
@@ -318,14 +318,14 @@ impl Server {
         }
     }
 
-    /// The peer is gone: unissued reads are dropped, complete writes stand.
+    /// The client has disconnected: reads that are not issued are dropped, completely received writes remain.
     pub(crate) fn closed(&mut self, conn: ConnId) {
         let Some(Some(connection)) = self.connections.get_mut(conn.0 as usize) else {
             self.actions.push_back(Action::Gone(conn));
             return;
         };
         connection.open = false;
-        // A hold: what ends here must not free the slot under our feet.
+        // Counts as a request, so that requests that end in this function do not free the connection's slot.
         connection.in_flight += 1;
         let (unsent, held) = (connection.unsent, connection.held);
         let cache = &mut self.cache;
@@ -350,7 +350,7 @@ impl Server {
         self.check_gone(conn);
     }
 
-    /// Everything received is answered, then the connection is closed.
+    /// Closes the connection when all received requests are answered.
     pub(crate) fn leave(&mut self, conn: ConnId) {
         self.conn(conn).leaving = true;
         self.check_gone(conn);
@@ -373,13 +373,13 @@ impl Server {
         }
     }
 
-    /// Whether so much waits to be sent that nothing more is begun.
+    /// Whether so much waits to be sent that nothing more is started.
     fn is_full(&self, connection: &Connection) -> bool {
         let full = connection.parts() >= PARTS_MAX || connection.unsent >= self.config.unsent_bytes_per_connection;
         full || connection.held > 0 && self.reply_room(connection) == 0
     }
 
-    /// Whether nothing is to be read from `conn` for now.
+    /// Whether nothing is to be read from `conn` at present.
     fn is_paused(&self, conn: ConnId) -> bool {
         let connection = self.connections[conn.0 as usize].as_ref().expect("a connection");
         match connection.inbound {
@@ -395,7 +395,7 @@ impl Server {
         }
     }
 
-    /// Something changed that pauses all connections of a volume, or none.
+    /// A condition that pauses all connections of a volume has changed.
     pub(crate) fn note_pauses(&mut self, volume: VolumeId) {
         for at in 0..self.connections.len() {
             if self.connections[at].as_ref().is_some_and(|connection| connection.volume == volume) {
@@ -404,7 +404,7 @@ impl Server {
         }
     }
 
-    /// Tells the driver when a connection that was paused may be read again.
+    /// Tells the driver when a paused connection may be read again.
     pub(crate) fn note_pause(&mut self, conn: ConnId) {
         if self.connections[conn.0 as usize].as_ref().is_none_or(|c| !c.open || c.closing) {
             return;
@@ -420,7 +420,7 @@ impl Server {
         }
     }
 
-    /// Queues bytes on a connection through `push`; tells the driver if there was nothing to send before.
+    /// Queues bytes on a connection through `push`; tells the driver if nothing was queued before.
     pub(crate) fn send(&mut self, conn: ConnId, push: impl FnOnce(&mut Connection)) {
         let connection = self.conn(conn);
         if !connection.open {
@@ -446,14 +446,14 @@ impl Server {
             count += 1;
         }
         let tenant = self.tenant_of(self.requests[request].volume);
-        // Two searches in a tree and a part of a reply for each.
+        // Per extent: two searches in a tree and a part of the reply.
         self.charge(tenant, 2 * count as u32);
         self.send(conn, |connection| connection.push_extents(cookie, &extents[..count]));
         self.requests[request].begun = true;
         self.finish(request);
     }
 
-    /// A piece or a range operation of a request is over.
+    /// A piece or a range operation of a request is complete.
     pub(crate) fn part_done(&mut self, request: u32) {
         let state = &mut self.requests[request];
         state.active -= 1;
@@ -461,7 +461,7 @@ impl Server {
             return;
         }
         if state.is_done() && !self.work.is_spent() {
-            // One event may finish thousands: all that waited for one block, or for one flush.
+            // One event may finish thousands of requests: all that waited for the same block or flush.
             self.work.step(ANSWER_UNITS);
             self.finish(request);
         } else {
@@ -475,9 +475,9 @@ impl Server {
         }
     }
 
-    /// Lets a request go on.
+    /// Continues a request.
     pub(crate) fn go_on(&mut self, request: u32) {
-        // Until we are through, parts that end at once leave the rest to us.
+        // Parts that end during this call must not finish the request: this function does.
         self.requests[request].queued = true;
         let stalled = match self.requests[request].kind {
             Kind::Read | Kind::Cache => self.read_on(request),
@@ -491,7 +491,7 @@ impl Server {
         }
     }
 
-    /// Answers a request and forgets it. For a zeroed or trimmed range that must be durable, flushes first.
+    /// Answers a request and removes it. For a zeroed or trimmed range that must be durable, flushes first.
     pub(crate) fn finish(&mut self, request: u32) {
         let state = &mut self.requests[request];
         let volume = state.volume;
@@ -502,7 +502,7 @@ impl Server {
         let state = &mut self.requests[request];
         let writes = matches!(state.kind, Kind::Write | Kind::Zeroes);
         let (conn, writes) = (state.conn, writes && state.durable && state.error.is_none());
-        // Design, section 4: FUA fails as long as any earlier acknowledged block is not on the medium.
+        // `docs/design/flush.md`: FUA fails as long as any block acknowledged earlier is not on the medium.
         if writes && self.volume(volume).flushes.lost {
             self.requests[request].error = Some(Errno::Io);
         } else if writes && self.cache.volume(volume).failing > 0 && !planted!(FuaIgnoresFailedBlocks) {
@@ -511,7 +511,7 @@ impl Server {
         let state = &mut self.requests[request];
         let draining = self.volumes[volume.0 as usize].as_ref().is_some_and(|volume| volume.draining);
         if state.kind == Kind::Write && state.error.is_none() && draining {
-            // Its payload came after the last flush had begun: nothing would bring it to the medium any more.
+            // Its payload came after the last flush had begun: no later flush would bring it to the medium.
             state.error = Some(Errno::Shutdown);
         }
         if self.conn(conn).open {
@@ -538,7 +538,7 @@ impl Server {
         self.check_gone(conn);
     }
 
-    /// A tenant has one request fewer.
+    /// Removes a request from the counts of its tenant.
     fn request_gone(&mut self, request: u32, volume: VolumeId) {
         let tenant = self.tenant_of(volume);
         let partition = self.cache.partition_mut(tenant);
@@ -566,7 +566,7 @@ impl Server {
             (Kind::Read, None) if structured => self.send(conn, |c| c.push_none(cookie)),
             (Kind::Read, None) if begun => {}
             (Kind::Read, Some(_)) if begun => {
-                // A simple reply cannot take back that it began well: the connection ends here.
+                // A simple reply cannot report an error after its header said success: the connection is closed.
                 let connection = self.conn(conn);
                 if connection.open && !connection.closing {
                     connection.inbound = Inbound::Stopped;
@@ -587,8 +587,7 @@ mod tests {
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
 
-    /// A tenant with the smallest partition, and a client that reads nothing: it has asked for `count` times `len`
-    /// bytes.
+    /// A tenant with the smallest partition, and a stalled reader that has requested `len` bytes up to `count` times.
     fn with_deaf(count: u64, len: u64) -> Rig {
         let mut rig = Rig::new();
         rig.command(
@@ -623,7 +622,7 @@ mod tests {
     #[test]
     fn who_reads_nothing_while_others_wait_is_disconnected() {
         let mut rig = with_deaf(1, PIECE);
-        // All that one half of the partition holds is the other's.
+        // The stalled reader occupies all of the half that replies may use.
         rig.ask(1, command::READ, 0, 4 << 20, PIECE);
         rig.wait(PATIENCE_NS - 1);
         assert_eq!((rig.answer(1), &rig.closed[..]), (None, &[][..]));
@@ -668,7 +667,7 @@ mod tests {
     #[test]
     fn a_large_read_is_not_overtaken_for_ever_by_small_ones_of_its_client() {
         let mut rig = with_deaf(1, BLOCK);
-        // More than it may have beside what it has not read yet.
+        // More than the connection may have in addition to its unreceived replies.
         rig.ask_as(ConnId(1), 1, command::READ, 0, 1 << 20, PIECE);
         rig.ask_as(ConnId(1), 2, command::READ, 0, 2 << 20, BLOCK);
         rig.finish_reads();

@@ -1,8 +1,8 @@
-//! The numbers of the NBD protocol (NetworkBlockDevice/nbd, `doc/proto.md`), and nothing else.
+//! The constants of the NBD protocol (NetworkBlockDevice/nbd, `doc/proto.md`), and nothing else.
 
-/// First eight bytes a server sends: `NBDMAGIC`.
+/// The first eight bytes that a server sends: `NBDMAGIC`.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Then, and before each option: `IHAVEOPT`.
+/// Follows it, and precedes each option: `IHAVEOPT`.
 pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
 /// Starts each option reply.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -17,7 +17,7 @@ pub const REQUEST_BYTES: usize = 28;
 
 /// Handshake flag: fixed newstyle.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
-/// Handshake flag: the 124 zero bytes after EXPORT_NAME may be left out.
+/// Handshake flag: the 124 zero bytes after EXPORT_NAME may be omitted.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 /// Options of the handshake.
@@ -59,7 +59,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags: what an export can do.
+/// Transmission flags: the capabilities of an export.
 pub mod export_flag {
     #![allow(missing_docs, reason = "the protocol's own names")]
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -118,32 +118,32 @@ pub mod state {
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// The name of the one metadata context that is offered.
+/// The only metadata context that is offered.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Its number in replies; any constant will do.
+/// Its number in replies, an arbitrary constant.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// The longest name or query string, bytes (the protocol's own bound).
+/// The longest name or query string, bytes (the protocol's limit).
 pub const STRING_BYTES_MAX: usize = 4096;
 /// The largest payload of a read or a write, bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
-/// The block size at which clients do best, bytes.
+/// The preferred block size of clients, bytes.
 pub const PREFERRED_BLOCK_BYTES: u32 = 4096;
 
-/// Errors that go over the wire.
+/// Error numbers on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, thiserror::Error)]
 #[repr(u32)]
 pub enum Errno {
-    /// Not permitted: a write to something read-only.
+    /// Not permitted: a write to a read-only volume or session.
     #[error("operation not permitted")]
     Perm = 1,
     /// The device failed.
     #[error("input/output error")]
     Io = 5,
-    /// The request makes no sense.
+    /// Invalid request.
     #[error("invalid argument")]
     Invalid = 22,
-    /// No space: past the end, or the disk below is full.
+    /// No space: beyond the end of the volume, or the file system is full.
     #[error("no space left")]
     NoSpace = 28,
     /// The reply would not fit into one chunk.

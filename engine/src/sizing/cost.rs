@@ -1,21 +1,22 @@
-//! What a block that goes to the disk costs a tenant: disk time, measured.
+//! Measured disk time of a tenant's block reads and writes.
 //!
-//! A disk with heads does one thing at a time, so what a request took is the time since the one before it came back, or
-//! since it was given to the device; on others that is what it took of the device's throughput. Writes are told apart
-//! by how much was dirty at the time: the more there is to choose from, the more neighbours go together.
+//! A disk with heads serves one request at a time, so the disk time of a request is the time since the previous
+//! completion, or since its submission if that is later. On other devices it is the part of the device's throughput
+//! that the request takes. Writes are measured by the number of dirty blocks at that time: the more are dirty, the more
+//! neighbours are written in one request.
 //!
-//! Downside: a tenant that reads sequentially and at random has one time for both, though its cache absorbs mostly the
-//! latter.
+//! Downside: a tenant that reads sequentially and at random has one cost for both, although its cache mostly absorbs
+//! the random reads.
 
 use crate::units::Nanos;
 
 /// Octaves of dirty blocks: more than there are frames.
 const OCTAVES: usize = 32;
-/// Blocks after which a measurement weighs half: some seconds of a busy disk.
+/// Blocks after which a measurement has half its weight: some seconds of a busy disk.
 const HALF_LIFE_BLOCKS: f64 = 16_384.0;
-/// Blocks of an octave below which it is not believed.
+/// Fewest blocks of an octave for a valid measurement.
 const BLOCKS_LEAST: f64 = 64.0;
-/// What a miss costs as long as none was seen: half a turn at 7,200 rpm and a medium seek, as in
+/// Cost of a miss before the first measurement: half a revolution at 7,200 rpm and a medium seek, as in
 /// `disk::policy::cost_ns`.
 const UNKNOWN_NS: f64 = 8e6;
 
@@ -45,47 +46,47 @@ impl Span {
 pub(crate) struct Cost {
     reads: Span,
     writes: [Span; OCTAVES],
-    /// With any dirt.
+    /// Writes with any number of dirty blocks.
     all_writes: Span,
-    /// Of all reads and of all writes so far.
+    /// Total disk time of reads and of writes.
     time_ns: [f64; 2],
 }
 
 impl Cost {
-    /// So many blocks were read in so much disk time.
+    /// Records a read of `blocks` blocks.
     pub(crate) fn read(&mut self, time_ns: Nanos, blocks: usize) {
         self.reads.add(time_ns, blocks);
         self.time_ns[0] += time_ns as f64;
     }
 
-    /// So many blocks were written, or (0) flushed, while `dirty` were unwritten.
+    /// Records a write of `blocks` blocks, or a flush (0 blocks), with `dirty` unwritten blocks in the partition.
     pub(crate) fn wrote(&mut self, time_ns: Nanos, blocks: usize, dirty: u32) {
         self.writes[octave(u64::from(dirty))].add(time_ns, blocks);
         self.time_ns[1] += time_ns as f64;
         self.all_writes.add(time_ns, blocks);
     }
 
-    /// Disk time of all reads and of all writes so far, nanoseconds.
+    /// Total disk time of reads and of writes, nanoseconds.
     pub(super) fn time_ns(&self) -> [f64; 2] {
         self.time_ns
     }
 
-    /// Nanoseconds of disk for a block that is written, whatever waits to be. `None` as long as none was.
+    /// Disk time of a written block with any number of dirty blocks, nanoseconds. `None` before the first write.
     pub(super) fn any_write_ns(&self) -> Option<f64> {
         self.all_writes.mean(1.0)
     }
 
-    /// Nanoseconds of disk for a block that is read.
+    /// Disk time of a read block, nanoseconds.
     pub(super) fn read_ns(&self) -> f64 {
         self.reads.mean(1.0).or_else(|| self.written_ns(0)).unwrap_or(UNKNOWN_NS)
     }
 
-    /// Nanoseconds of disk for a block that is written while `dirty` wait to be.
+    /// Disk time of a written block with `dirty` dirty blocks, nanoseconds.
     pub(super) fn write_ns(&self, dirty: u64) -> f64 {
         self.written_ns(dirty).or(self.reads.mean(1.0)).unwrap_or(UNKNOWN_NS)
     }
 
-    /// As measured with so much dirt, or with the most below it, or with the least above it.
+    /// As measured in this octave of dirty blocks; else in the nearest lower octave; else in the nearest higher one.
     fn written_ns(&self, dirty: u64) -> Option<f64> {
         let (below, above) = self.writes.split_at(octave(dirty) + 1);
         below.iter().rev().chain(above).find_map(|span| span.mean(BLOCKS_LEAST))

@@ -1,23 +1,23 @@
-//! What writing costs a tenant, and what it would cost with the whole cache, beside the others and alone: its dirt in
-//! miniature, three times, fed with the same writes.
+//! The cost of a tenant's writes as they are, with the whole cache under contention, and standalone. Simulates the
+//! tenant's dirty data three times in miniature, on the same writes.
 //!
 //! ```text
-//!   a write ─► hash of its region < admitted? ─► NOW    its partition's half, 5 s
-//!                                              ─► ROOMY  half of the whole cache, 5 s
-//!                                              ─► ALONE  half of the cache, 5 s of the time that it would take alone
-//!              the oldest region of a pool that is too full or too old goes to the disk: so many runs, so many blocks
+//!   a write ─► hash of its region < admitted? ─► NOW    half of its partition, 5 s of its virtual clock
+//!                                              ─► ROOMY  half of the whole cache, 5 s of its virtual clock
+//!                                              ─► ALONE  half of the whole cache, 5 s of its standalone clock
+//!              the oldest region of a pool that is too full or too old is written: a number of runs and of blocks
 //! ```
 //!
-//! More dirt absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on what is
-//! written and when: alone a tenant does in five seconds what takes it minutes beside seven others, and all that time
-//! its dirt may not wait. A curve of single blocks sees neither. What counts is the proportion of the three: what is
-//! wrong of all is wrong of none.
+//! More dirty data absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on which
+//! blocks are written, and when: standalone, a tenant makes in five seconds the requests that take it a minute under
+//! contention with seven others, longer than dirty data may wait. A curve of single blocks shows neither. Only the
+//! ratios of the three pools are used, so errors that are common to all of them cancel.
 //!
-//! Regions of 256 blocks, the longest write, are sampled by their number, so that neighbours are seen together: all of
-//! them as long as the table holds them, else fewer, as in SHARDS (Waldspurger et al., FAST 2015).
+//! Regions of 256 blocks, the longest write, are sampled by their number, so that neighbours are seen together. All
+//! regions are sampled while the table has room for them, else a part, as in SHARDS (Waldspurger et al., FAST 2015).
 //!
-//! Downside: a region goes as a whole, in its runs; of a partition only blocks around the oldest do. Trimmed dirt goes
-//! to the disk as if it had not been.
+//! Downside: a region is written as a whole, in its runs, while a partition writes only blocks around the oldest one.
+//! Trimmed dirty data counts as written.
 
 use hashbrown::HashTable;
 
@@ -30,11 +30,11 @@ pub(super) const ROOMY: usize = 1;
 pub(super) const ALONE: usize = 2;
 const POOLS: usize = 3;
 
-/// Blocks of a region: a bit each, in words.
+/// Blocks of a region, one bit each.
 const REGION_BLOCKS: u64 = 256;
 const WORDS: usize = REGION_BLOCKS as usize / 64;
 const NONE: u32 = u32::MAX;
-/// Hashes are below.
+/// Hashes are less than this.
 const ALL: u64 = 1 << 32;
 
 /// Bytes of a region in the table and its index.
@@ -44,7 +44,7 @@ const REGION_BYTES: usize = size_of::<Region>() + size_of::<u32>() + 10;
 struct Region {
     id: u64,
     hash: u32,
-    /// By pool: dirty blocks, since when, and its neighbours in the order of that.
+    /// By pool: the dirty blocks, since when they are dirty, and the neighbours in the list ordered by that.
     dirty: [Blocks; POOLS],
     since_ms: [u32; POOLS],
     before: [u32; POOLS],
@@ -57,12 +57,12 @@ impl Region {
     }
 }
 
-/// Some of a region's blocks.
+/// A subset of a region's blocks.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 struct Blocks([u64; WORDS]);
 
 impl Blocks {
-    /// Adds one; true if it was not there.
+    /// Adds a block; true if it was not in the set.
     fn insert(&mut self, at: u64) -> bool {
         let (word, bit) = (&mut self.0[at as usize / 64], 1 << (at % 64));
         let is_new = *word & bit == 0;
@@ -78,7 +78,7 @@ impl Blocks {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// How many lie behind one that is not there.
+    /// The number of runs of contiguous blocks.
     fn runs(&self) -> u32 {
         let last_before = |at: usize| if at > 0 { self.0[at - 1] >> 63 } else { 0 };
         let begins = self.0.iter().enumerate().map(|(at, &word)| word & !(word << 1 | last_before(at)));
@@ -86,7 +86,7 @@ impl Blocks {
     }
 }
 
-/// What went to the disk.
+/// Device writes of a pool.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(super) struct Written {
     pub(super) requests: f64,
@@ -95,35 +95,35 @@ pub(super) struct Written {
 
 #[derive(Debug)]
 struct Pool {
-    /// Blocks that may be dirty, sampled or not.
+    /// Most dirty blocks, sampled or not.
     blocks_max: u64,
-    /// Sampled blocks that are.
+    /// Sampled dirty blocks.
     dirty: u32,
     oldest: u32,
     newest: u32,
-    /// What went to the disk: how many runs its blocks were.
+    /// Runs and blocks that were written.
     written: Written,
-    /// Blocks that became dirty, and so will go. What went is no measure of that while a pool fills, which a large one
-    /// does for minutes.
+    /// Blocks that became dirty, and so will be written. Until a pool is full, which takes a large one minutes, fewer
+    /// blocks are written than become dirty.
     entered: f64,
 }
 
-/// The dirt of one tenant.
+/// The simulation of one tenant's dirty data.
 #[derive(Debug)]
 pub(crate) struct Dirt {
     pools: [Pool; POOLS],
     regions: Vec<Region>,
     free: Vec<u32>,
     index: HashTable<u32>,
-    /// Regions with hashes below are sampled.
+    /// Regions with lower hashes are sampled.
     admitted: u64,
     age_max_ms: u32,
-    /// Where the last durable write was: the next one there belongs to the same request.
+    /// The block after the last durable write: a durable write of that block belongs to the same request.
     durable: u64,
 }
 
 impl Dirt {
-    /// With a table of so many bytes.
+    /// With a table of `bytes` bytes.
     pub(crate) fn new(bytes: u64, age_max_ns: Nanos) -> Dirt {
         let room = room(bytes);
         let pool = || {
@@ -141,17 +141,17 @@ impl Dirt {
         }
     }
 
-    /// Whether its table has so many bytes.
+    /// Whether its table has `bytes` bytes.
     pub(crate) fn has_bytes(&self, bytes: u64) -> bool {
         self.regions.len() == room(bytes)
     }
 
-    /// Blocks that may be dirty: in the tenant's partition, and in the whole cache.
+    /// Sets the dirty blocks that the tenant's partition, and the whole cache, may have.
     pub(super) fn set_room(&mut self, partition: u64, whole: u64) {
         self.pools.iter_mut().zip([partition, whole, whole]).for_each(|(pool, blocks)| pool.blocks_max = blocks);
     }
 
-    /// A block is written, `now`, and at that time of the clock that it would have alone.
+    /// A block is written at `now`, which is `alone` on its standalone clock.
     pub(crate) fn write(&mut self, now: Nanos, alone: Nanos, volume: VolumeId, number: u64, durable: bool) {
         let id = (number / REGION_BLOCKS) | (u64::from(volume.0) << 48);
         let hash = hash(id);
@@ -185,12 +185,12 @@ impl Dirt {
         self.pass(now, alone);
     }
 
-    /// Time has passed.
+    /// Advances the clocks.
     pub(super) fn pass(&mut self, now: Nanos, alone: Nanos) {
         clocks(now, alone).into_iter().enumerate().for_each(|(pool, clock)| self.settle(pool, clock));
     }
 
-    /// Everything dirty of a volume goes to the disk.
+    /// All dirty data of a volume is written.
     pub(crate) fn flush(&mut self, volume: VolumeId) {
         for pool in 0..POOLS {
             let mut next = self.pools[pool].oldest;
@@ -205,7 +205,7 @@ impl Dirt {
         }
     }
 
-    /// What went to the disk weighs less from now on.
+    /// Reduces the weight of all writes so far.
     pub(super) fn fade(&mut self, factor: f64) {
         for pool in &mut self.pools {
             pool.written.fade(factor);
@@ -213,7 +213,8 @@ impl Dirt {
         }
     }
 
-    /// What of late was written goes to the disk as this: of a pool that still fills, in runs as they are now.
+    /// The device writes for recent requests. A pool that is not full yet is assumed to continue with its present run
+    /// length.
     pub(super) fn written(&self, pool: usize) -> Written {
         let runs = |pool: usize| {
             let Written { requests, blocks } = self.pools[pool].written;
@@ -250,7 +251,7 @@ impl Dirt {
         }
     }
 
-    /// What a sampled one stands for.
+    /// The number of regions that a sampled one stands for.
     fn weight(&self) -> f64 {
         ALL as f64 / self.admitted as f64
     }
@@ -273,7 +274,7 @@ impl Dirt {
         Some(at)
     }
 
-    /// A sixteenth of the regions is not sampled any more.
+    /// Removes 1/16 of the regions from the sample.
     fn admit_less(&mut self) {
         self.admitted -= self.admitted / 16;
         for at in 0..self.regions.len() as u32 {
@@ -324,8 +325,8 @@ impl Dirt {
 }
 
 impl Written {
-    /// What this takes by what `now` took, if there a block took `mean_ns` on average, `transfer_ns` of it on its way,
-    /// and the rest is what going to each run cost. 1 if nothing was written.
+    /// The cost of these writes relative to `now`, for which a block takes `mean_ns` on average: `transfer_ns` of it is
+    /// transfer, the rest is the cost of positioning for each run. 1 if nothing was written.
     pub(super) fn by(self, now: Written, mean_ns: f64, transfer_ns: f64) -> f64 {
         if now.blocks <= 0.0 || mean_ns <= 0.0 {
             return 1.0;
@@ -344,24 +345,24 @@ impl Written {
     }
 }
 
-/// Regions of a table of so many bytes.
+/// Regions of a table of `bytes` bytes.
 fn room(bytes: u64) -> usize {
     (bytes as usize / REGION_BYTES).max(16)
 }
 
-/// By pool, milliseconds.
+/// Milliseconds, by pool.
 fn clocks(now: Nanos, alone: Nanos) -> [u32; POOLS] {
     [now, now, alone].map(|clock| (clock / MILLISECOND) as u32)
 }
 
-/// The finaliser of MurmurHash3 on 64 bits.
+/// The finaliser of MurmurHash3 for 64 bits.
 fn hash(id: u64) -> u32 {
     let mut hash = (id ^ id >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     (hash >> 32) as u32
 }
 
-/// A hash for the index: the sampled ones are all small, tables want the upper bits too.
+/// A hash for the index: sampled hashes are small, and tables also need the upper bits.
 fn spread(hash: u32) -> u64 {
     (u64::from(hash) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -385,8 +386,8 @@ mod tests {
 
     #[test]
     fn more_dirt_has_neighbours_and_absorbs_overwrites() {
-        // Every fourth block of ten regions, four times over, each time the next ones: a pool of ten regions has them
-        // together.
+        // Every fourth block of ten regions, in four rounds, each with the next blocks: a pool of ten regions combines
+        // them.
         let mut dirt = dirt(8, 1000);
         for round in 0..4 {
             for region in 0..10 {
@@ -408,7 +409,7 @@ mod tests {
     #[test]
     fn alone_the_same_overwrites_come_sooner() {
         let mut dirt = dirt(1000, 1000);
-        // One block, once a second: alone ten times as often.
+        // One block, once a second; ten times as often standalone.
         (0..100).for_each(|at| dirt.write(at * SECOND, at * SECOND / 10, VOLUME, 7, false));
         dirt.pass(200 * SECOND, 20 * SECOND);
         assert_eq!(all(&dirt), [(20.0, 20.0), (20.0, 20.0), (2.0, 2.0)]);
@@ -417,7 +418,7 @@ mod tests {
     #[test]
     fn fewer_runs_and_fewer_blocks_take_less() {
         let written = |requests, blocks| Written { requests, blocks };
-        // 8 blocks in two runs took 10 each, 2 of it on their way: each run costs 32.
+        // 8 blocks in two runs took 10 each, 2 of it for the transfer: each run costs 32.
         let now = written(2.0, 8.0);
         assert_eq!(
             [written(2.0, 8.0), written(1.0, 8.0), written(1.0, 4.0)].map(|other| other.by(now, 10.0, 2.0)),
@@ -445,7 +446,7 @@ mod tests {
     fn a_full_table_samples_less_and_still_knows_the_proportion() {
         let mut dirt = Dirt::new(64 << 10, 5 * SECOND);
         dirt.set_room(2000, 20_000);
-        // Uniform over 40,000 blocks far apart: of a pool of n, n / 40,000 of the writes are to what is dirty.
+        // Uniform over 40,000 blocks far apart: in a pool of n blocks, n / 40,000 of the writes are to dirty blocks.
         let mut at = 1u64;
         for step in 0..400_000 {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,39 +1,37 @@
-//! What cache is worth to a tenant: its throughput by the size of its partition, as a part of what the whole cache
-//! gives it.
+//! R_cache: a tenant's throughput by partition size, relative to that with the whole cache.
 //!
 //! ```text
 //!   S(c) = reads x (m_r(c) x disk_r + (1 - m_r(c)) x hit)  +  writes x (m_w(c) x disk_w(c / 2) + (1 - m_w(c)) x hit)
 //!   R_cache(c) = S(alone) / S(c)
 //! ```
 //!
-//! m are the parts that go to the disk by the tenant's curve; half a partition is dirt at most, and dirt is cheaper to
-//! write the more there is of it. What it would cost with more than the tenant has, and alone, `dirt.rs` knows
-//! ([`Gain`]).
+//! m are miss ratios from the tenant's curve. At most half a partition is dirty, and the cost of a written block falls
+//! with the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
+//! `dirt.rs` ([`Gain`]).
 //!
-//! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S.
-//! Downside: hits and misses are taken to follow each other, as if the client had one request at a time. With more the
-//! hits cost even less; beside a disk's milliseconds it makes no difference.
+//! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. Downside:
+//! hits and misses are assumed to follow each other, as with a queue depth of 1. At higher depths hits cost even less;
+//! compared with milliseconds of disk time this does not matter.
 
 use super::cost::Cost;
 use crate::cache::FRAMES_MIN;
 use crate::curve::{Point, View};
 
-/// What an absorbed block takes: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU
-/// and 14 us on the way for one at a time, and less for several. A hundredth of a seek is near enough.
+/// Time of an absorbed block: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU and
+/// 14 us of latency at depth 1, less at higher depths. Accurate enough, as it is about a hundredth of a seek.
 const HIT_NS: f64 = 10_000.0;
 
-/// What writes would take, by what they take in the partition that there is: with the whole cache beside the others,
-/// and alone.
+/// The cost of writes relative to the present partition: with the whole cache under contention, and standalone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gain {
-    /// Frames of the partition.
+    /// Frames of the present partition.
     pub(super) target: u64,
     pub(super) roomy: f64,
     pub(super) alone: f64,
 }
 
 impl Gain {
-    /// Of writes with so many frames, more than there are: each doubling gains as much as any other.
+    /// The relative cost with `frames`, more than the present partition: each doubling gains the same factor.
     fn at(&self, frames: u64, whole: u64) -> f64 {
         let octaves = |frames: u64| (frames as f64 / self.target as f64).log2();
         let part = octaves(frames.min(whole)) / octaves(whole).max(f64::MIN_POSITIVE);
@@ -41,19 +39,19 @@ impl Gain {
     }
 }
 
-/// A tenant's throughput by its partition.
+/// A tenant's throughput by partition size.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Frames of the partition, and R_cache with it; both rise.
+    /// Frames of the partition, and R_cache with it; both increase.
     points: Vec<(u64, f64)>,
 }
 
-/// Frames of a partition that are not cache: what is being received and sent.
+/// Frames of a partition that are not cache: data being received and sent.
 const OTHER_FRAMES: u64 = FRAMES_MIN as u64;
 
 impl Load {
-    /// From a curve, measured times, and what more dirt would gain; `None` without any reference. `whole` frames are
-    /// the whole cache.
+    /// From a curve, measured disk times, and the gain by more dirty data; `None` without references. `whole`: frames
+    /// of the whole cache.
     pub(super) fn new(view: &View, cost: &Cost, gain: Gain, whole: u64) -> Option<Load> {
         let all = view.reads + view.writes;
         if all <= 0.0 {
@@ -64,7 +62,7 @@ impl Load {
         let had = gain.target.saturating_sub(OTHER_FRAMES).max(1);
         let misses_had = view.misses_of_writes(had).unwrap_or(1.0);
         let writes_had = part(view.writes, misses_had, cost.write_ns(had / 2));
-        // What there was is known best: from there on it is what dirt alone tells.
+        // Up to the present partition costs are measured; beyond it the miniatures of dirty data estimate them.
         let writes_ns = |blocks: u64, misses: f64| match blocks > had {
             true => writes_had * gain.at(blocks + OTHER_FRAMES, whole),
             false => part(view.writes, misses, cost.write_ns(blocks / 2)),
@@ -77,26 +75,28 @@ impl Load {
             has(view.reads, point.reads) && has(view.writes, point.writes)
         };
         let frames = |point: &Point| OTHER_FRAMES + point.blocks;
-        // The last point is at the whole cache or the next one above it: between two it is about straight.
+        // The last point is at the whole cache, or the next one above it: interpolation between two points is accurate
+        // enough.
         let past = view.points.partition_point(|point| frames(point) < whole) + 1;
         let with = view.points[..past.min(view.points.len())].iter().filter(known).map(|point| {
             let (reads, writes) = (point.reads.unwrap_or(0.0), point.writes.unwrap_or(0.0));
             (frames(point), service_ns(point.blocks, reads, writes))
         });
         let mut points: Vec<_> = std::iter::once(nothing).chain(with).collect();
-        // More cache is never worse; where it is measured so, that is noise.
+        // More cache is never worse: if the measurement says so, that is noise.
         for at in 1..points.len() {
             points[at].1 = points[at].1.min(points[at - 1].1);
         }
         let mut load = Load { points };
-        // Alone writes take what they would with the whole cache, and less because all comes sooner.
+        // Standalone, writes cost what they cost with the whole cache, less the gain because the same writes come
+        // sooner.
         let sooner = writes_had * (gain.roomy - gain.alone);
         let alone_ns = (load.at(whole) - sooner).max(f64::MIN_POSITIVE);
         load.points.iter_mut().for_each(|(_, service_ns)| *service_ns = (alone_ns / *service_ns).min(1.0));
         Some(load)
     }
 
-    /// On the straight line between two points.
+    /// Linear interpolation.
     fn at(&self, frames: u64) -> f64 {
         let past = self.points.partition_point(|point| point.0 < frames);
         let Some(&after) = self.points.get(past) else { return self.points[past - 1].1 };
@@ -104,19 +104,20 @@ impl Load {
         before.1 + (after.1 - before.1) * (frames - before.0) as f64 / (after.0 - before.0) as f64
     }
 
-    /// R_cache with a partition of so many frames.
+    /// R_cache with a partition of `frames` frames.
     pub(super) fn keeps(&self, frames: u64) -> f64 {
         self.at(frames)
     }
 
-    /// The least partition of the curve's sizes, frames, with at least this R_cache, below 1.
+    /// The smallest partition, in frames and of the sizes of the curve, with R_cache of at least `keeps`, which is
+    /// below 1.
     pub(super) fn least(&self, keeps: f64) -> u64 {
         let at = self.points.partition_point(|point| point.1 < keeps);
         self.points[at.min(self.points.len() - 1)].0
     }
 }
 
-/// What reads would take with `whole` frames, by what they take with `target`.
+/// The cost of reads with `whole` frames relative to that with `target` frames.
 pub(super) fn reads_gain(view: &View, target: u64, whole: u64) -> f64 {
     let misses = |frames: u64| view.misses_of_reads(frames.saturating_sub(OTHER_FRAMES));
     match (misses(target), misses(whole)) {
@@ -130,7 +131,7 @@ pub(super) mod tests {
     use super::*;
     use crate::cache::EvictionPolicy;
 
-    /// Reads only: what misses by size.
+    /// Reads only, with these miss ratios by size.
     pub(in super::super) fn reads(misses: &[(u64, f64)]) -> View {
         let point = |&(blocks, misses)| Point { blocks, reads: Some(misses), writes: None, all: Some(misses) };
         let points = misses.iter().map(point).collect();
@@ -144,7 +145,7 @@ pub(super) mod tests {
         cost
     }
 
-    /// Dirt gains nothing.
+    /// More dirty data gains nothing.
     pub(in super::super) fn new(view: &View, cost: &Cost, whole: u64) -> Option<Load> {
         Load::new(view, cost, Gain { target: whole, roomy: 1.0, alone: 1.0 }, whole)
     }

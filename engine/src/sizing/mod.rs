@@ -1,19 +1,19 @@
-//! What a tenant needs to keep R: how much cache, and slices of which round.
+//! Sizing: how much cache a tenant needs to keep R, and slices of which round.
 //!
 //! ```text
 //!   curve ─────► misses by size ─┐
 //!   device ────► time of a miss ─┴► load: R_cache by size ─┐
-//!   policy ───► loss, weight ───► R_time by round ────┴► split: shortest round with R_time x R_cache >= R for all,
-//!                                                             within the memory there is
-//!   trial: whether the curve can be believed yet              │
-//!                                                             ▼
-//!   review, once a second: decisions, partitions, and the part of R that is asked of each tenant's slices
+//!   policy ────► loss, weight ───► R_time by round ────────┴► split: shortest round, R_time x R_cache >= R for all,
+//!                                                             within the memory
+//!   trial: is the curve settled?                                │
+//!                                                               ▼
+//!   review, once a second: decisions, partitions, and the efficiency target of each tenant's slices
 //! ```
 //!
-//! `load`, `split`, `trial` and `cost` are plain arithmetic; only `review.rs` knows the server. `docs/design/sizing.md`
-//! says why all this is as it is.
+//! `load`, `split`, `trial` and `cost` only compute; `review.rs` connects them with the server. `docs/design/sizing.md`
+//! has the reasons.
 //!
-//! Source: Argon (Wachs et al., FAST 2007), section 3.4 of the cache; DESIGN 6.
+//! Source: Argon (Wachs et al., FAST 2007), section 3.4, for the cache; `docs/design/sizing.md` for the joint choice.
 
 mod cost;
 mod dirt;
@@ -28,112 +28,111 @@ use crate::units::{Nanos, Share};
 
 pub(crate) use review::{BYTES_PER_FRAME, Book};
 
-/// What was decided for a tenant, and why. Bytes are memory with its bookkeeping, as in [`CacheSpec`].
+/// The decision for a tenant, with its numbers. Bytes of memory include bookkeeping, as in [`CacheSpec`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sizing {
-    /// The decision that stands.
+    /// The present decision.
     pub decision: Decision,
-    /// When it was made; for a trial, when it began.
+    /// When the decision was made. For a trial: when it began.
     pub since: Nanos,
-    /// R that is asked of the disk, thousandths.
+    /// R of the disk, thousandths.
     pub insulation_permille: u32,
-    /// The least cache with which it keeps R in a round of `round_ns`. `None` while its load is not known, and where no
-    /// cache is enough.
+    /// The smallest cache with which the tenant keeps R in a round of `round_ns`. `None` while its load is unknown, and
+    /// if no cache is enough.
     pub need_bytes: Option<u64>,
-    /// Cache that nobody takes from it while it has this decision.
+    /// Cache that is not reclaimed from the tenant while this decision stands.
     pub kept_bytes: u64,
-    /// Cache beyond that, lent until somebody needs it.
+    /// Cache beyond that, lent until another tenant needs it.
     pub lent_bytes: u64,
-    /// R_time: the part of its slices that it would not lose in a round of `round_ns`, thousandths.
+    /// R_time: the fraction of its slices that the tenant does not lose in a round of `round_ns`, thousandths.
     pub time_permille: u32,
-    /// R_cache: the part of its throughput with the whole cache that it has with its partition, thousandths. `None`
-    /// while its load is not known.
+    /// R_cache: its throughput with its partition, relative to that with the whole cache, thousandths. `None` while its
+    /// load is unknown.
     pub cache_permille: Option<u32>,
-    /// R_time x R_cache: the R that it has with all that it was given; of a tenant served as well as can be, the best
-    /// it can have.
+    /// R_time x R_cache: the R that the tenant has with everything it was given. For a best-effort tenant with all that
+    /// can help it, the best R that it can have.
     pub best_permille: Option<u32>,
-    /// The round, while all tenants are busy.
+    /// The round while all tenants are busy.
     pub round_ns: Nanos,
-    /// How long a request waits for the next slice of its tenant at most, while all are busy; a round more beside a
-    /// long slice, in which losses are measured.
+    /// Longest wait of a request for the next slice of its tenant while all tenants are busy. One round more while
+    /// another tenant has a long slice, in which losses are measured.
     pub wait_ns: Nanos,
 }
 
-/// What became of a tenant's wish for R.
+/// Whether a tenant keeps R.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Decision {
-    /// It is not known yet what it needs. It has cache that nobody needs, and its share of time.
+    /// Its need is not known yet. It has spare cache, and its share of time.
     Trial(Doubt),
-    /// It keeps R as far as its load stays as it was; or it was asked to have so much cache, and its load is not known
-    /// yet.
+    /// It keeps R as long as its load does not change. Also: it requested a cache size, and its load is not known yet.
     Admitted,
-    /// It cannot have R: this is what is missing. It has its share of time, and of what cache is spare.
+    /// It cannot keep R, for this reason. It has its share of time, and spare cache.
     BestEffort(Bound),
 }
 
 /// Why a trial is not over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// Nobody has asked it for anything.
+    /// The tenant has not had a request.
     Unused,
-    /// Its curve still changes; decided at this time at the latest, as far as there are requests then.
+    /// Its curve still changes. The trial ends at the given time at the latest.
     Unsettled {
         /// When the trial ends.
         until: Nanos,
     },
 }
 
-/// What R fails by.
+/// The resource that is missing for R.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Bound {
-    /// Memory: its need beside what the others have to keep.
+    /// Memory: its need does not fit, given what the other tenants keep.
     Memory {
-        /// Bytes it would need.
+        /// Bytes that it needs.
         needs_bytes: u64,
-        /// Bytes that are not promised to others.
+        /// Bytes that are not promised to other tenants.
         free_bytes: u64,
     },
-    /// The cache that was asked for is too small.
+    /// The requested cache size is too small.
     Asked {
-        /// Bytes it would need.
+        /// Bytes that it needs.
         needs_bytes: u64,
     },
-    /// The longest round: it would have to be so long.
+    /// `max_round`: a longer round is necessary.
     Round {
-        /// Nanoseconds of the round that R needs.
+        /// The round that R needs, nanoseconds.
         needs_ns: Nanos,
     },
-    /// Dirt may not wait: alone it does so much in that time that more of it is overwritten, or goes together, than any
-    /// cache can give it beside others.
+    /// The age limit of dirty data: standalone, the tenant makes so many more requests in that time that more writes
+    /// are absorbed or combined than with any cache size under contention.
     Age {
         /// R_cache with the whole cache, thousandths.
         most_permille: u32,
     },
 }
 
-/// A tenant that could be there: what is asked with `Command::Plan`.
+/// A hypothetical tenant, for `Command::Plan`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PlanRequest {
-    /// The tenant, if it is there already: its load is known.
+    /// The tenant, if it exists: its load is known.
     pub tenant: Option<TenantId>,
-    /// The share that it would have.
+    /// Its planned share.
     pub share: Option<Share>,
-    /// The cache that it would have.
+    /// Its planned cache size.
     pub cache: CacheSpec,
-    /// A tenant whose load it will have: then a decision takes no trial.
+    /// An existing tenant with the same load: then the decision needs no trial.
     pub like: Option<TenantId>,
 }
 
-/// What would be decided now.
+/// The present decision for a `PlanRequest`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Plan {
-    /// The decision, its partition and its R. A tenant that was planned `like` another is made with
+    /// The decision, its partition and its R. To create a tenant that was planned `like` another one, use
     /// `CacheSpec::Decided(sizing.kept_bytes)`. `None` under a policy that does not insulate.
     pub sizing: Option<Sizing>,
     /// Its slice in each round.
     pub slice_ns: Nanos,
-    /// Bytes of cache that it could have asked for.
+    /// Bytes of cache that it can request.
     pub free_bytes: u64,
-    /// What is left of the disk's time without it, parts per billion.
+    /// Disk time not promised to other tenants, parts per billion.
     pub share_left_ppb: u64,
 }

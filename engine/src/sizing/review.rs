@@ -1,4 +1,4 @@
-//! Once a second, while there are requests: what tenants need now, and what follows for partitions and slices.
+//! Once a second while there are requests: determines the tenants' needs, and sets partitions and slices accordingly.
 
 use super::cost::Cost;
 use super::dirt::{ALONE, Dirt, NOW, ROOMY};
@@ -16,25 +16,26 @@ use crate::event::Action;
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 
-/// How often needs are looked at: often beside the seconds that a curve takes to change, seldom beside what it costs.
+/// Period of reviews: short compared with the seconds in which a curve changes, long compared with the cost of a
+/// review.
 const REVIEW_NS: Nanos = SECOND;
-/// Tenants whose curves are looked at in one review; more take turns. 20 us each: nobody waits for more than about a
-/// millisecond.
+/// Tenants whose curves are examined in one review; more tenants are examined in rotation. 20 us each, so no request
+/// waits longer than about a millisecond.
 const LOOKS_MAX: usize = 64;
-/// Windows of read-ahead that a partition has to hold for each stream: two in the quarter that streams may use
-/// (`volume/prefetch.rs`).
+/// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
+/// may use (`volume/prefetch.rs`).
 const WINDOWS: u64 = 8;
-/// Blocks with which a writer's runs are as long as they get: two of the largest device requests being written, as much
-/// again arriving, half the partition being dirt.
+/// Blocks with which a writer's runs have full length: two of the largest device requests being written, as much
+/// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
-/// Bytes of tenants' dirt in miniature for each frame of a disk's memory, and of one tenant at most.
+/// Bytes of the miniatures of dirty data per frame of a disk's memory, and at most per tenant.
 pub(crate) const BYTES_PER_FRAME: u64 = 16;
 const DIRT_BYTES_MAX: u64 = 128 << 10;
-/// What a review leaves of the weight of what was written before: after 30 s it is half.
+/// Factor of the weight of earlier writes per review: half after 30 s.
 const DIRT_FADES: f64 = 0.977;
 
-/// What is known of the tenants.
+/// The sizing state of all tenants.
 #[derive(Default, Debug)]
 pub(crate) struct Book {
     tenants: Vec<Option<OfTenant>>,
@@ -43,12 +44,12 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// What was decided for a tenant.
+    /// The decision for a tenant.
     pub(crate) fn of(&self, tenant: TenantId) -> Option<Sizing> {
         self.tenants[tenant.0 as usize].as_ref()?.shown
     }
 
-    /// What a tenant's work would have taken alone, of which the disk's took so long without turning.
+    /// Standalone-equivalent time of a tenant's work, whose useful disk time is `useful_ns`.
     pub(crate) fn worth_ns(&self, tenant: TenantId, useful_ns: Nanos) -> Nanos {
         self.tenants[tenant.0 as usize].as_ref().map_or(0, |of| of.worth.at(useful_ns))
     }
@@ -60,16 +61,16 @@ struct OfTenant {
     dirt: Dirt,
     worth: Worth,
     trial: Trial,
-    /// Once its trial is over.
+    /// Known when its trial is over.
     load: Option<Load>,
-    /// References that its curve had seen at the last look.
+    /// References of its curve at the last look.
     references: u64,
     writes: bool,
-    /// Streams at a time of late.
+    /// Recent number of concurrent streams.
     streams: u32,
     decision: Decision,
     since: Nanos,
-    /// Frames that are its own.
+    /// Frames that are guaranteed to it.
     kept: u64,
     shown: Option<Sizing>,
 }
@@ -112,7 +113,7 @@ impl OfTenant {
         }
     }
 
-    /// What writes would take by what they take, with a partition of `target` frames, where a block is on its way for
+    /// The cost of writes relative to that with a partition of `target` frames, if the transfer of a block takes
     /// `transfer_ns`.
     fn gain(&self, target: u64, transfer_ns: f64) -> Gain {
         let [now, roomy, alone] = [NOW, ROOMY, ALONE].map(|pool| self.dirt.written(pool));
@@ -121,10 +122,11 @@ impl OfTenant {
         Gain { target, roomy, alone: alone.min(roomy) }
     }
 
-    /// Frames a nanosecond of disk moves, and frames that are enough for what is read ahead and written together.
+    /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
+    /// runs.
     fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
         let dirty = WRITER_FRAMES / 2;
-        // While the disk is its own, a stream is as fast with what it has in the device at once as with longer windows.
+        // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows.
         let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max.min(FOLLOWING_BYTES) / BLOCK;
         let writes = if self.writes { WRITER_FRAMES } else { 0 };
         let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
@@ -133,7 +135,7 @@ impl OfTenant {
     }
 }
 
-/// A tenant that is not there, or not as it would be.
+/// A planned tenant, or a tenant with planned settings.
 #[derive(Clone, Copy)]
 struct Guest {
     tenant: Option<TenantId>,
@@ -142,7 +144,7 @@ struct Guest {
     like: Option<TenantId>,
 }
 
-/// All tenants, the guest last, and what becomes of them.
+/// All tenants, the guest last, and the result for them.
 struct Survey {
     tenants: Vec<Option<TenantId>>,
     caches: Vec<CacheSpec>,
@@ -153,7 +155,7 @@ struct Survey {
 }
 
 impl Survey {
-    /// Frames that others than the last one do not give up.
+    /// Frames that the tenants other than the last one do not give up.
     fn others_hold(&self) -> u64 {
         let fates = self.split.as_ref().map(|split| &split.fates);
         let hard = |at: usize| match (fates, self.caches[at]) {
@@ -163,7 +165,7 @@ impl Survey {
         (0..self.tenants.len().saturating_sub(1)).map(hard).sum()
     }
 
-    /// What the tenants are to have.
+    /// The claims of all tenants.
     fn claims(&self) -> Vec<(TenantId, Claim)> {
         let shrunk = planted!(AdmittedShrunk);
         let kept = |at: usize| self.split.as_ref().filter(|_| !shrunk).map_or(0, |split| split.fates[at].kept);
@@ -178,7 +180,7 @@ impl Server {
         self.sizing.tenants[tenant.0 as usize].as_mut().expect("a tenant")
     }
 
-    /// A tenant is there, or is to have another size.
+    /// Creates the state of a tenant, or changes its requested size.
     pub(crate) fn size_tenant(&mut self, tenant: TenantId, cache: CacheSpec, before: Option<CacheSpec>) {
         let (now, at) = (self.now, tenant.0 as usize);
         if self.sizing.tenants.len() <= at {
@@ -195,7 +197,7 @@ impl Server {
         self.sizing.tenants[tenant.0 as usize] = None;
     }
 
-    /// A device request for blocks of a tenant took so much of the device's time.
+    /// Records the device time of a device request for blocks of a tenant.
     pub(crate) fn note_cost(&mut self, tenant: TenantId, op: Op, time_ns: Nanos, blocks: usize) {
         let dirty = self.cache.partition(tenant).unwritten;
         let cost = &mut self.of_tenant(tenant).cost;
@@ -206,7 +208,7 @@ impl Server {
         }
     }
 
-    /// Tables of dirt are as large as there is memory for them.
+    /// Resizes the tenants' miniatures of dirty data to the memory for them.
     pub(crate) fn fit_dirt(&mut self, tenants: &[TenantId]) {
         let all = self.config.frames_max() as u64 * BYTES_PER_FRAME;
         let bytes = (all / tenants.len().next_power_of_two() as u64).min(DIRT_BYTES_MAX);
@@ -226,12 +228,12 @@ impl Server {
         dirt.write(own, worth.alone(now), volume, number, durable);
     }
 
-    /// All dirt of a volume is going to the disk.
+    /// All dirty data of a volume is being written for a flush.
     pub(crate) fn flush_dirt(&mut self, tenant: TenantId, volume: VolumeId) {
         self.of_tenant(tenant).dirt.flush(volume);
     }
 
-    /// Something happened: perhaps it is time.
+    /// Reviews if it is time.
     pub(crate) fn review_in_time(&mut self) {
         if self.now >= self.sizing.review_at {
             self.look();
@@ -240,7 +242,7 @@ impl Server {
         }
     }
 
-    /// What curves and streams tell now.
+    /// Examines the curves and streams of the tenants.
     fn look(&mut self) {
         self.sizing.review_at = self.now + REVIEW_NS.min(self.config.trial_ns_max);
         let Server { sizing, curves, cache, config, device, now, .. } = self;
@@ -270,13 +272,13 @@ impl Server {
             of.trial.look(*now, references, || view.clone());
             if of.trial.is_over(*now, config.trial_ns_max) {
                 of.writes = view.writes > 0.0;
-                // Of a curve that has begun anew, what was known before is better than nothing.
+                // If the curve has been restarted, the earlier load is better than none.
                 of.load = Load::new(&view, &of.cost, gain, whole).or(of.load.take());
             }
         }
     }
 
-    /// Divides the disk anew: who is there, how much memory there is, or what they need has changed.
+    /// Divides the disk anew, after the tenants, the memory or the needs have changed.
     pub(crate) fn review(&mut self) {
         let survey = self.survey(None);
         let limit = u64::from(self.cache.pool().limit());
@@ -293,7 +295,7 @@ impl Server {
             let known = self.sizing.tenants[tenant.0 as usize].as_ref();
             let sizing = self.sizing(known, split.round_ns, fate, claim, u64::from(target));
             let load = known.and_then(|known| known.load.as_ref());
-            // What is lent counts as long as it is.
+            // Lent cache counts as long as it is lent.
             let cache = load.map_or(1.0, |load| load.keeps(u64::from(target)));
             let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
             self.device.set_keep(tenant, Some((keep * 1000.0 + 1e-6) as u32));
@@ -307,7 +309,7 @@ impl Server {
         }
     }
 
-    /// All tenants and the guest, in the place of the tenant that it would be.
+    /// All tenants, and the guest in place of the tenant that it replaces.
     fn survey(&mut self, guest: Option<Guest>) -> Survey {
         let settings = *self.device.settings();
         let is_other = |tenant: TenantId| guest.is_none_or(|guest| guest.tenant != Some(tenant));
@@ -358,7 +360,7 @@ impl Server {
         Survey { tenants, caches, weights, question, split }
     }
 
-    /// What is to be said of a tenant in such a round, with this cache and weight, and so many frames.
+    /// The decision for a tenant and its numbers, for this round, cache specification, weight and target size.
     fn sizing(
         &self,
         of: Option<&OfTenant>,
@@ -403,7 +405,7 @@ impl Server {
         }
     }
 
-    /// Whether a tenant can have the cache that it asks for, beside what the others have to keep.
+    /// Whether a tenant can have the requested cache, given what the other tenants keep.
     pub(crate) fn check_cache(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<(), Refusal> {
         let known = self.cache.has_tenant(tenant).then_some(tenant);
         let guest = Guest { tenant: known, share: spec.share, cache: spec.cache, like: None };
@@ -411,7 +413,7 @@ impl Server {
         allot::admit(u64::from(self.cache.pool().limit()), others, spec.cache)
     }
 
-    /// What would be decided.
+    /// The decision for a planned tenant.
     pub(crate) fn plan(&mut self, request: PlanRequest) -> Result<Plan, Refusal> {
         let PlanRequest { tenant, share, cache, like } = request;
         let unknown = |tenant: TenantId| !self.cache.has_tenant(tenant);

@@ -1,34 +1,33 @@
-//! Whether a tenant's curve can be believed: it has not changed much while the number of requests doubled.
+//! Whether a tenant's curve is settled: it has not changed much while the number of requests doubled.
 //!
-//! A curve that has seen n requests is compared with the one that had seen half as many, at sizes an octave apart. What
-//! has not been asked for twice yet is not on it, so the curve of a large working set keeps changing until that has
-//! been used a few times over; then, or at a time limit, it is decided. A curve that grows later is no surprise: needs
-//! are followed.
+//! The curve after n requests is compared with the one after n / 2, at sizes an octave apart. Blocks that were not
+//! requested twice yet are missing in it, so the curve of a large working set keeps changing until that has been used a
+//! few times. Then, or at a time limit, the server decides. If the curve grows later, partitions follow the need.
 
 use crate::curve::View;
 use crate::units::Nanos;
 
-/// References of the first curve that is compared: with a quarter of them sampled, a part of them is known within 0.02.
+/// References of the first curve that is compared: with a quarter of them sampled, a miss ratio is known within 0.02.
 const REFERENCES_FIRST: u64 = 4096;
-/// How far curves may be apart at any size: half of what R = 0.9 leaves.
+/// Largest difference of settled curves at any size: half of the loss that R = 0.9 permits.
 const DRIFT_MAX: f64 = 0.05;
 
 /// The trial of one tenant.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Trial {
-    /// Since when there are requests.
+    /// The time of the first request.
     begun: Option<Nanos>,
-    /// The curve at the last doubling: what misses at each octave, and after how many references.
+    /// The curve at the last doubling: the miss ratio at each octave, and the number of references.
     last: Vec<f64>,
     references: u64,
     settled: bool,
 }
 
 impl Trial {
-    /// The curve now, after so many references.
+    /// Examines the curve after `references` references.
     pub(super) fn look(&mut self, now: Nanos, references: u64, view: impl FnOnce() -> View) {
         if references < self.references {
-            // The curve was begun anew.
+            // The curve has been restarted.
             *self = Trial::default();
         }
         if references > 0 {
@@ -45,12 +44,12 @@ impl Trial {
         (self.last, self.references) = (misses, references);
     }
 
-    /// Since when there are requests.
+    /// The time of the first request.
     pub(super) fn begun(&self) -> Option<Nanos> {
         self.begun
     }
 
-    /// Whether what is known is all that will be waited for.
+    /// Whether the trial is over: the curve is settled, or the time limit has passed.
     pub(super) fn is_over(&self, now: Nanos, limit_ns: Nanos) -> bool {
         self.settled || self.begun.is_some_and(|begun| now >= begun + limit_ns)
     }

@@ -1,29 +1,28 @@
-//! What a tenant's work would have taken alone: with the whole disk, and with the whole cache.
+//! Standalone-equivalent time of a tenant's work: the time that it would take with the whole disk and the whole cache.
 //!
 //! ```text
-//!   useful   what the disk's work would have taken without turning  (policy: from the middle of the tenant's slices)
-//!   worth  = useful x (reads x  m_r(whole) / m_r(partition)            (its curve)
-//!                      + writes x  written ALONE / written NOW)        (`dirt.rs`)
+//!   useful   standalone disk time of the disk's work, without context switches  (policy: steady parts of the slices)
+//!   worth  = useful x (reads x  m_r(whole) / m_r(partition)                        (its curve)
+//!                      + writes x  written ALONE / written NOW)                    (`dirt.rs`)
 //! ```
 //!
-//! reads and writes are parts of the disk time of a second. The insulation ratio that is shown is worth by share and
-//! time.
+//! reads and writes are fractions of the disk time of one second. Live insulation is worth / (share x time).
 //!
-//! Downside: what the cache does alone is worth nothing here, so a tenant that hardly needs the disk seems to keep less
-//! than it does.
+//! Downside: work that the cache does standalone counts as 0 here, so a tenant that hardly needs the disk seems to keep
+//! less than it does.
 
 use crate::units::Nanos;
 
-/// One tenant's.
+/// The standalone-equivalent time of one tenant.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Worth {
     worth_ns: f64,
-    /// What a nanosecond of useful time is worth.
+    /// Standalone-equivalent time per nanosecond of useful time.
     ratio: Option<f64>,
-    /// The part of disk time that is reads'.
+    /// The fraction of disk time that is spent on reads.
     reads: f64,
     seen: Seen,
-    /// The clock that it would have alone, at the last look, and how fast that goes.
+    /// The standalone clock at the last look, and its speed.
     alone_ns: f64,
     speed: f64,
 }
@@ -39,7 +38,8 @@ pub(super) struct Seen {
 }
 
 impl Worth {
-    /// Time has passed in which reads alone would have taken so much of their disk time, and writes so much of theirs.
+    /// Accounts for the time since the last look. Standalone, reads would have taken the fraction `reads` of their disk
+    /// time, and writes the fraction `writes`.
     pub(super) fn look(&mut self, seen: Seen, reads: f64, writes: f64) {
         let before = std::mem::replace(&mut self.seen, seen);
         let [read_ns, write_ns] = [0, 1].map(|at| (seen.disk_ns[at] - before.disk_ns[at]).max(0.0));
@@ -55,23 +55,23 @@ impl Worth {
         self.speed = if past > 0.0 { ((gained + idle.max(0.0)) / past).clamp(0.0, 1.0) } else { self.speed };
     }
 
-    /// What was useful until the last look.
+    /// Useful time at the last look.
     pub(super) fn useful_ns(&self) -> Nanos {
         self.seen.useful_ns
     }
 
-    /// Nanoseconds until now, when so many were useful.
+    /// Standalone-equivalent time at present, when useful time is `useful_ns`.
     pub(super) fn at(&self, useful_ns: Nanos) -> Nanos {
         (self.worth_ns + gained(self.seen.useful_ns, useful_ns) * self.ratio.unwrap_or(1.0)).max(0.0) as Nanos
     }
 
-    /// What time it would be alone: only differences mean something.
+    /// The standalone clock: only differences are meaningful.
     pub(super) fn alone(&self, now: Nanos) -> Nanos {
         (self.alone_ns + self.speed * (now - self.seen.now) as f64) as Nanos
     }
 }
 
-/// What is known of the slice that runs is corrected when it ends; under another policy everything begins anew.
+/// The useful time of a running slice is corrected when the slice ends; a new policy restarts the counter.
 fn gained(before: Nanos, now: Nanos) -> f64 {
     let began_anew = now < before / 2;
     if began_anew { now as f64 } else { now as f64 - before as f64 }

@@ -6,14 +6,14 @@
 //!        └──────────────── (network) ◄── reply ◄── costs CPU time ◄────────────────────────┘
 //! ```
 //!
-//! What a client would see is counted: a [`Done`] for each request, with the time it was meant for and the time at
-//! which its reply arrived. Frames have no memory behind them, replies are read only as far as their headers; so an
-//! hour of a trace is over in seconds. Whether the data would be right is the business of [`crate::world`].
+//! The bench reports what a client would see: a [`Done`] for each request, with its intended time and the time at which
+//! its reply arrived. Frames have no memory behind them, and of replies only the headers are parsed, so an hour of a
+//! trace takes seconds. [`crate::world`] checks the correctness of data.
 //!
-//! [`raw::Raw`] puts the same load on the same drive without a server: what "alone" is worth on the bare disk.
+//! [`raw::Raw`] puts the same load on the same drive without a server: the standalone performance of the bare disk.
 //!
-//! Downside: the network and the thread are constants ([`Costs`]). What depends on their jitter is measured on a real
-//! server.
+//! Downside: the costs of the network and the thread are constants ([`Costs`]). Effects of their jitter are measured on
+//! a real server.
 
 pub mod raw;
 mod replies;
@@ -33,31 +33,31 @@ use replies::Replies;
 
 /// A volume with one connection.
 pub struct Volume {
-    /// Whose it is, by the place in the list of tenants.
+    /// Index of its tenant in the list of tenants.
     pub tenant: usize,
-    /// Where it begins on the drive, bytes.
+    /// First byte on the drive.
     pub start: u64,
-    /// How long it is, bytes.
+    /// Size, bytes.
     pub bytes: u64,
-    /// How its writes are acknowledged.
+    /// Write cache mode: when its writes are acknowledged.
     pub write_cache: WriteCache,
-    /// What its client asks for. Offsets are the volume's.
+    /// The load of its client. Offsets are relative to the volume.
     pub load: Workload,
 }
 
-/// What everything costs that is neither the engine's decision nor the drive.
+/// Costs that neither the engine's decisions nor the drive cause.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// CPU time of the server's thread for a request, ns.
     pub request_ns: Nanos,
     /// CPU time for each KiB of payload, ns.
     pub kib_ns: Nanos,
-    /// From client to server or back, ns.
+    /// Network latency of one direction, ns.
     pub network_ns: Nanos,
 }
 
 impl Default for Costs {
-    /// As measured on the real server: 4.6 us a hit of 4 KiB, 18 us for one at a time over a Unix socket.
+    /// Measured on the real server: 4.6 us for a cache hit of 4 KiB, 18 us at depth 1 over a Unix socket.
     fn default() -> Costs {
         Costs { request_ns: 4_000, kib_ns: 150, network_ns: 7_000 }
     }
@@ -66,13 +66,13 @@ impl Default for Costs {
 /// A request that was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// Of which volume, by its place in the list.
+    /// Index of its volume in the list.
     pub volume: usize,
-    /// What was asked.
+    /// The request.
     pub request: Request,
     /// When the answer arrived.
     pub done_ns: Nanos,
-    /// It was answered with an error.
+    /// The answer was an error.
     pub failed: bool,
 }
 
@@ -80,21 +80,21 @@ pub struct Done {
 struct Client {
     conn: ConnId,
     load: Workload,
-    /// Requests that arrived at the server's socket and were not read.
+    /// Requests that have arrived at the server's socket and are not yet received.
     backlog: VecDeque<Request>,
-    /// It waits for its turn at the server's thread.
+    /// The client is queued for the server's thread.
     in_line: bool,
     replies: Replies,
-    /// A look at the load is planned for then.
+    /// Time of the next planned look at the load.
     planned_ns: Option<Nanos>,
 }
 
 enum Wake {
-    /// A client looks whether its load has a request.
+    /// A client asks its load for a request.
     Ask(usize),
     /// A request arrives at the server.
     Arrive(usize, Request),
-    /// The server's thread takes the next request.
+    /// The server's thread receives the next request.
     Serve,
     /// A reply arrives at the client.
     Answer(usize, u64, bool),
@@ -106,23 +106,23 @@ pub struct Bench {
     drive: Box<dyn Drive>,
     costs: Costs,
     clients: Vec<Client>,
-    /// Where volumes begin on the drive.
+    /// First bytes of the volumes on the drive.
     starts: Vec<u64>,
     queue: Queue<Wake>,
     now: Nanos,
-    /// Who waits for the server's thread, in order.
+    /// Clients queued for the server's thread, first come, first served.
     line: VecDeque<usize>,
     serving: bool,
-    /// The thread is busy until then.
+    /// End of the thread's present work.
     thread_free_ns: Nanos,
-    /// Requests in the drive, and how long there was at least one.
+    /// Requests in the drive; then the time during which there was at least one, up to `drive_busy_since`.
     in_drive: u32,
     drive_busy_ns: Nanos,
     drive_busy_since: Nanos,
 }
 
 impl Bench {
-    /// Everything in place, at time 0. What cannot be set up so is named.
+    /// Sets everything up at time 0. The error says what cannot be set up.
     pub fn new(
         config: Config,
         drive: Box<dyn Drive>,
@@ -201,7 +201,7 @@ impl Bench {
         }
     }
 
-    /// Runs until `end`, or until all loads are over; every answered request is handed to `done`.
+    /// Runs until `end`, or until all loads are over; calls `done` for every answered request.
     pub fn run(&mut self, end: Nanos, mut done: impl FnMut(Done)) {
         while let Some(at) = self.next_at().filter(|&at| at <= end) {
             self.now = self.now.max(at);
@@ -220,18 +220,18 @@ impl Bench {
         self.clients.iter().all(|client| client.load.is_done())
     }
 
-    /// Whether nobody waits for an answer.
+    /// Whether no request is outstanding.
     pub fn is_idle(&self) -> bool {
         self.clients.iter().all(|client| client.load.outstanding() == 0)
     }
 
-    /// Nanoseconds in which the drive had something to do.
+    /// Time during which at least one request was in the drive.
     pub fn drive_busy_ns(&self) -> Nanos {
         let running = if self.in_drive > 0 { self.now - self.drive_busy_since } else { 0 };
         self.drive_busy_ns + running
     }
 
-    /// What the server tells of itself.
+    /// The server's snapshot.
     pub fn snapshot(&mut self) -> Result<Snapshot, String> {
         match self.ask(Command::Snapshot)? {
             Report::Snapshot(snapshot) => Ok(*snapshot),
@@ -239,7 +239,7 @@ impl Bench {
         }
     }
 
-    /// A command that is answered at once, and its answer.
+    /// Executes a command that is answered at once, and returns its answer.
     pub fn ask(&mut self, command: Command) -> Result<Report, String> {
         self.server.handle(self.now, Event::Control { token: 0, command });
         let mut found = None;
@@ -260,7 +260,7 @@ impl Bench {
         [self.queue.next_at(), self.drive.poll_timeout(), wakes].into_iter().flatten().min()
     }
 
-    /// Everything that is due now: completions and timers, then what was planned.
+    /// Handles everything that is due: completions, timers, then planned events.
     fn happen(&mut self, done: &mut dyn FnMut(Done)) {
         while let Some((tag, _)) = self.drive.poll(self.now) {
             self.in_drive -= 1;
@@ -325,7 +325,7 @@ impl Bench {
         }
     }
 
-    /// The thread takes one request, or a part of one, of whoever is first in line.
+    /// The thread handles one request, or a part of one, of the first client in the queue.
     fn serve(&mut self) {
         self.serving = false;
         let Some(number) = self.line.pop_front() else { return };
@@ -347,7 +347,7 @@ impl Bench {
                 self.server.handle(self.now, Event::Discarded { conn, bytes });
                 bytes / 1024 * self.costs.kib_ns
             }
-            // `Action::Receive` puts it back in line.
+            // `Action::Receive` queues the client again.
             Receive::Pause | Receive::Closed => return self.next_in_line(),
         };
         self.thread_free_ns = self.now + cost_ns;
@@ -363,7 +363,7 @@ impl Bench {
         }
     }
 
-    /// Does what the engine asks for.
+    /// Carries out the engine's actions.
     fn act(&mut self) {
         while let Some(action) = self.server.poll_action() {
             self.do_one(action);
@@ -388,7 +388,7 @@ impl Bench {
             Action::Receive(conn) => self.stand_in_line(conn.0 as usize),
             Action::Send(conn) => self.send(conn),
             Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
-            // Frames have no bytes here, and connections stay until the end.
+            // Frames have no bytes here, and connections stay open until the end.
             Action::Copy { .. }
             | Action::Zero { .. }
             | Action::Retired
@@ -398,7 +398,7 @@ impl Bench {
         }
     }
 
-    /// The client reads at once what there is.
+    /// The client reads available reply bytes at once.
     fn send(&mut self, conn: ConnId) {
         let number = conn.0 as usize;
         let client = &mut self.clients[number];
@@ -415,7 +415,7 @@ impl Bench {
     }
 }
 
-/// The header of a request; its cookie is its number.
+/// The header of a request; the cookie is the request's number.
 fn header(request: &Request) -> [u8; wire::REQUEST_BYTES] {
     let command = match request.op {
         Op::Read => command::READ,

@@ -1,4 +1,4 @@
-//! A load on a bare drive: no server, no cache, no network. What a disk is worth to whoever has it alone.
+//! A load on a bare drive, without server, cache or network: the standalone performance of the disk.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::load::{Op, Workload};
 /// A drive and a load.
 pub struct Raw {
     drive: Box<dyn Drive>,
-    /// What offset 0 of the load is on the drive.
+    /// Where offset 0 of the load is on the drive, bytes.
     start: u64,
     load: Workload,
 }
 
 impl Raw {
-    /// The load's offsets count from `start`.
+    /// A load on `drive`; the load's offsets are relative to `start`.
     pub fn new(drive: Box<dyn Drive>, start: u64, load: Workload) -> Raw {
         Raw { drive, start, load }
     }

@@ -1,4 +1,4 @@
-//! What the server sends, read only as far as the headers of simple replies.
+//! Parses the server's reply stream, only as far as the headers of simple replies.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +10,30 @@ use crate::load::{Op, Request};
 /// Bytes of a simple reply's header.
 const HEADER_BYTES: usize = 16;
 
-/// Requests of a connection, and the bytes of replies to them.
+/// The outstanding requests of a connection, and the state of the reply parser.
 #[derive(Default)]
 pub struct Replies {
     requests: BTreeMap<u64, Request>,
     header: [u8; HEADER_BYTES],
-    /// Bytes of the header that are there.
+    /// Bytes of the header received so far.
     have: usize,
-    /// The reply that data is coming for: its number, bytes in all, bytes to come.
+    /// The reply whose data is being received: its number, total bytes, remaining bytes.
     data: Option<(u64, u64, u64)>,
 }
 
 impl Replies {
-    /// The server knows of a request.
+    /// The server has received a request.
     pub fn begin(&mut self, request: Request) {
         self.requests.insert(request.id, request);
     }
 
-    /// The answer was received.
+    /// The client has received the answer.
     pub fn finish(&mut self, id: u64) -> Request {
         self.requests.remove(&id).expect("an answer to a request that was made")
     }
 
-    /// Takes everything that goes out; says for each complete answer: number, bytes of data, whether it failed. Returns
-    /// the bytes taken.
+    /// Takes all outgoing bytes. For each complete answer calls `complete` with the request's number, its bytes of
+    /// data, and whether it failed. Returns the number of bytes taken.
     pub fn take<'a>(
         &mut self,
         outgoing: impl Iterator<Item = Outgoing<'a>>,

@@ -1,12 +1,12 @@
-//! The world's disk: what is on it, what is only in its volatile write cache, and what goes wrong. When a request is
-//! done is a [`drive`]'s subject: any of them will do.
+//! The simulated disk of the world: its content, its volatile write cache, and its faults. Completion times come from a
+//! [`drive`] of any kind.
 //!
-//! Requests take effect when they complete, in any order: whoever has overlapping ones in flight gets what the dice
-//! say.
+//! A request takes effect when it completes. Requests complete in any order, so the result of overlapping requests in
+//! flight is random.
 //!
-//! All volumes share the device's volatile cache. A failed flush, reported to one of them, may drop any of what all of
-//! them have there, data of requests whose completion nobody has seen included. A durable write that fails may be such
-//! a failed flush. A flush that succeeds is relied on for its own volume only.
+//! All volumes share the device's volatile cache. A failed flush, reported for one volume, may drop any part of the
+//! cached data of all volumes, including data of requests whose completion the server has not seen yet. A failed
+//! durable write may be such a failed flush. A successful flush counts for its own volume only.
 
 pub mod drive;
 pub mod probe;
@@ -26,18 +26,19 @@ use crate::frames::Frames;
 use crate::medium::{Content, Fate, Medium, Turn};
 use crate::rng::Rng;
 
-/// How far apart volumes begin on the drive: far enough that the arm moves between them, near enough that some fit.
+/// The distance between the starts of volumes on the drive: far enough that the arm moves between them, near enough
+/// that several fit.
 const VOLUME_PITCH: u64 = 1 << 30;
-/// The longest request that a drive is shown, bytes: zeroing can be as long as a volume, which may be longer than the
-/// drive. The time beyond is not charged.
+/// The longest request that the drive is charged with, bytes. Zeroing can be as long as a volume, which may be longer
+/// than the drive; the rest takes no time.
 const REQUEST_MAX: u64 = 1 << 20;
 
-/// What the engine must know of a disk.
+/// The limits of a disk that the engine must observe.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Requests that the engine may have in it.
+    /// Maximum number of requests in the device.
     pub depth: u32,
-    /// Bytes in which it wants offsets and lengths.
+    /// Unit of offsets and lengths, bytes.
     pub block_bytes: u64,
 }
 
@@ -48,16 +49,16 @@ struct InFlight {
     submitted: Turn,
     submitted_at: Nanos,
     error: Option<Errno>,
-    /// When a failed flush dropped its data from the device's cache, though it will complete well.
+    /// When a failed flush dropped its data from the device's cache, although the request itself will succeed.
     dropped: Option<Turn>,
 }
 
-/// How a request went.
+/// A completed request.
 #[derive(Debug)]
 pub struct Completion {
-    /// What it was.
+    /// The request.
     pub io: Io,
-    /// What the engine is told.
+    /// The result that the engine receives.
     pub result: Result<(), Errno>,
 }
 
@@ -65,7 +66,7 @@ pub struct Completion {
 #[derive(Debug)]
 struct Volume {
     size: u64,
-    /// Where it begins on the drive, bytes.
+    /// First byte on the drive.
     base: u64,
     medium: Medium,
 }
@@ -75,28 +76,28 @@ struct Volume {
 pub struct Disk {
     limits: Limits,
     drive: Box<dyn Drive>,
-    /// What goes wrong from now on.
+    /// The fault rates from now on.
     pub faults: Faults,
-    /// The only volume whose requests hang, if it is one.
+    /// If set, only requests of this volume hang.
     pub hangs: Option<VolumeId>,
     rng: Rng,
     turn: Turn,
-    /// Lives of the server so far: a request's number is only its own in one of them.
+    /// Number of server processes so far. Request numbers are unique only within one of them.
     life: u64,
     in_flight: BTreeMap<IoId, InFlight>,
-    /// Requests of servers that died: they do what they were to do, and nobody hears of it.
+    /// Requests of dead server processes: they still take effect, but their completions are not reported.
     orphans: BTreeMap<(u64, IoId), InFlight>,
-    /// Requests that do not return until [`Disk::release_hung`], and since when.
+    /// Hung requests: not returned until [`Disk::release_hung`]; with the time since when.
     hung: Vec<(Nanos, u64, IoId)>,
     volumes: BTreeMap<VolumeId, Volume>,
-    /// Where the next volume begins on the drive, bytes.
+    /// First byte of the next volume on the drive.
     next_base: u64,
-    /// Flushes that succeeded.
+    /// Number of successful flushes.
     pub flushes: u64,
 }
 
 impl Disk {
-    /// An empty disk, as slow as `drive`.
+    /// An empty disk with the timing of `drive`.
     pub fn new(limits: Limits, drive: Box<dyn Drive>, faults: Faults, rng: Rng) -> Disk {
         Disk {
             limits,
@@ -115,7 +116,7 @@ impl Disk {
         }
     }
 
-    /// Make `volume` or resize it: files are rounded up to 4 KiB. A new one is placed [`VOLUME_PITCH`] behind the last.
+    /// Creates or resizes `volume`; sizes are rounded up to 4 KiB. A new volume begins [`VOLUME_PITCH`] after the last.
     pub fn set_size(&mut self, volume: VolumeId, size: u64) {
         let size = size.next_multiple_of(BLOCK);
         let base = self.next_base;
@@ -126,59 +127,59 @@ impl Disk {
         state.size = size;
     }
 
-    /// What is on it of `volume`.
+    /// The content of `volume`.
     pub fn medium(&self, volume: VolumeId) -> &Medium {
         &self.volumes[&volume].medium
     }
 
-    /// The losses of a volume are accepted, of flushes that failed by `until`: see [`Medium::forgive`].
+    /// The losses of a volume from flushes that failed by `until` are accepted: see [`Medium::forgive`].
     pub fn forgive(&mut self, volume: VolumeId, until: Turn) {
         self.volumes.get_mut(&volume).expect("a volume").medium.forgive(until);
     }
 
-    /// What has happened so far.
+    /// The number of completions so far.
     pub fn turn(&self) -> Turn {
         self.turn
     }
 
-    /// The file is deleted: another one of this number is empty.
+    /// Deletes the content of a volume; a new volume with this number is empty.
     pub fn delete(&mut self, volume: VolumeId) {
         let state = self.volumes.get_mut(&volume).expect("a volume");
         (state.size, state.medium) = (0, Medium::default());
     }
 
-    /// It takes no more requests now.
+    /// Whether the device is at its maximum depth.
     pub fn is_full(&self) -> bool {
         self.in_flight.len() >= self.limits.depth as usize
     }
 
-    /// Whether a request in it is about this block of `volume`.
+    /// Whether a request in the device overlaps this block of `volume`.
     pub fn works_on(&self, volume: VolumeId, block: u64) -> bool {
         let is_about = |io: &Io| io.offset < (block + 1) * BLOCK && block * BLOCK < io.offset + io.len;
         self.in_flight.values().any(|request| request.io.volume == volume && is_about(&request.io))
     }
 
-    /// Requests in it.
+    /// Number of requests in the device.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Whose requests are in it, and since when.
+    /// The volumes of the requests in the device, and when each was submitted.
     pub fn requests(&self) -> impl Iterator<Item = (VolumeId, Nanos)> {
         self.in_flight.values().map(|request| (request.io.volume, request.submitted_at))
     }
 
-    /// Whether a request of `volume` is in it.
+    /// Whether a request of `volume` is in the device.
     pub fn is_busy(&self, volume: VolumeId) -> bool {
         self.in_flight.values().any(|request| request.io.volume == volume)
     }
 
-    /// Whether a flush of `volume` is in it.
+    /// Whether a flush of `volume` is in the device.
     pub fn is_flushing(&self, volume: VolumeId) -> bool {
         self.in_flight.values().any(|request| request.io.volume == volume && request.io.op == Op::Flush)
     }
 
-    /// Give it a request.
+    /// Submits a request to the device.
     pub fn submit(&mut self, now: Nanos, id: IoId, io: &Io, frames: &mut Frames) -> Verdict {
         self.check(id, io)?;
         let data = match io.op {
@@ -197,8 +198,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Where on the drive a request is. Worlds have volumes of any size, drives have not: what is beyond the end comes
-    /// again from the beginning.
+    /// The position of a request on the drive. Volumes can have any size, the drive cannot: positions wrap around at
+    /// its end.
     fn place(&self, io: &Io) -> (u64, u64) {
         if io.op == Op::Flush {
             return (0, 0);
@@ -208,7 +209,8 @@ impl Disk {
         (offset / SECTOR * SECTOR, len)
     }
 
-    /// The next request whose time has come, of which life of the server, and when the engine is told: faults delay it.
+    /// The next due request: the server process that sent it, its number, and when the engine is told (faults delay
+    /// it).
     pub fn poll(&mut self, now: Nanos) -> Option<(u64, IoId, Nanos)> {
         loop {
             let (tag, at) = self.drive.poll(now)?;
@@ -225,28 +227,28 @@ impl Disk {
         }
     }
 
-    /// The present life of the server.
+    /// The number of the present server process.
     pub fn life(&self) -> u64 {
         self.life
     }
 
-    /// Whose requests of this life do not return.
+    /// The volumes of the hung requests of the present server process.
     pub fn hung(&self) -> impl Iterator<Item = VolumeId> {
         let of_life = self.hung.iter().filter(|(_, life, _)| *life == self.life);
         of_life.filter_map(|(_, _, id)| Some(self.in_flight.get(id)?.io.volume))
     }
 
-    /// Since when the first request has not returned.
+    /// Since when the oldest hung request has been hung.
     pub fn hung_since(&self) -> Option<Nanos> {
         self.hung.first().map(|(since, ..)| *since)
     }
 
-    /// Requests that did not return do so now.
+    /// Completes all hung requests.
     pub fn release_hung(&mut self) -> Vec<(u64, IoId)> {
         std::mem::take(&mut self.hung).into_iter().map(|(_, life, id)| (life, id)).collect()
     }
 
-    /// When to poll.
+    /// When to poll next.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         self.drive.poll_timeout()
     }
@@ -277,7 +279,7 @@ impl Disk {
         Err(format!("{io:?}: {wrong}"))
     }
 
-    /// A request completes.
+    /// Completes a request: its effect on content and frames, and its result.
     pub fn complete(&mut self, id: IoId, frames: &mut Frames) -> Completion {
         let request = self.in_flight.remove(&id).expect("a request in flight");
         let io = &request.io;
@@ -301,8 +303,8 @@ impl Disk {
                 apply(medium, &request, fate(Fate::Volatile), self.turn, |_| true);
             }
             (_, Some(Errno::NoSpace | Errno::NotSupported)) => {}
-            // What a failed write leaves is forgiven with the next loss that is accepted, even if that was asked for
-            // while the write waited in the engine's queue. A flush that failed meanwhile is a loss of its own.
+            // The remains of a failed write are forgiven with the next accepted loss, even if that was requested while
+            // the write waited in the engine's queue. A flush that failed meanwhile is a loss of its own.
             (_, Some(_)) => {
                 let since = request.dropped.unwrap_or(0);
                 apply(medium, &request, Fate::Doomed(since), self.turn, |_| self.rng.one_in(2));
@@ -322,7 +324,7 @@ impl Disk {
         Completion { result: request.error.map_or(Ok(()), Err), io: request.io }
     }
 
-    /// A flush fails: all of what is in the device's cache is dropped, or any part of it.
+    /// A flush fails: all data in the device's cache is dropped, or any part of it.
     fn drop_cached(&mut self) {
         let (rng, now) = (&mut self.rng, self.turn);
         let all = rng.one_in(2);
@@ -334,7 +336,7 @@ impl Disk {
         }
     }
 
-    /// The power fails: what was in flight may have happened in part, what was volatile may survive in part.
+    /// The power fails: requests in flight may have taken effect in part, volatile data may survive in part.
     pub fn power_cut(&mut self, now: Nanos) {
         (self.turn, self.life) = (self.turn + 1, self.life + 1);
         self.hung.clear();
@@ -354,7 +356,7 @@ impl Disk {
 
 /// Restarts of the server without a power cut.
 impl Disk {
-    /// The server's process dies. What it gave to the device goes on without it.
+    /// The server's process dies. Its requests in the device continue.
     pub fn server_died(&mut self) {
         let life = self.life;
         self.life += 1;
@@ -362,12 +364,12 @@ impl Disk {
         self.volumes.values_mut().for_each(|volume| volume.medium.forgive(Turn::MAX));
     }
 
-    /// Requests of servers that died are in the device for `volume`.
+    /// Whether requests of dead server processes for `volume` are in the device.
     pub fn has_orphans(&self, volume: VolumeId) -> bool {
         self.orphans.values().any(|request| request.io.volume == volume)
     }
 
-    /// A request of a server that died completes: whose. `None` if the power has failed since.
+    /// A request of a dead server process completes; returns its volume. `None` if the power has failed since.
     pub fn land(&mut self, life: u64, id: IoId) -> Option<VolumeId> {
         let request = self.orphans.remove(&(life, id))?;
         let io = &request.io;
@@ -388,7 +390,7 @@ impl Disk {
     }
 }
 
-/// Put those sectors of a request on the medium that `keep` chooses.
+/// Puts those sectors of a request on the medium that `keep` selects.
 fn apply(medium: &mut Medium, request: &InFlight, fate: Fate, turn: Turn, mut keep: impl FnMut(u64) -> bool) {
     let (offset, len) = (request.io.offset, request.io.len);
     if matches!(request.io.op, Op::Write { .. }) {

@@ -1,4 +1,4 @@
-//! The probe that ships, on a simulated drive, in virtual time.
+//! The shipping probe, run on a simulated drive in virtual time.
 
 use engine::disk::profile::{Finding, Findings, Key, Options, Probe, Space};
 use engine::units::{BLOCK, Nanos};
@@ -6,7 +6,7 @@ use engine::units::{BLOCK, Nanos};
 use super::drive::Drive;
 use super::drive::done::earlier;
 
-/// What the probe finds of a whole drive that was idle, and how long it took in the drive's time.
+/// The findings of the probe on a whole idle drive, and its duration in the drive's time.
 ///
 /// Panics if the drive is too small to be probed (less than 16 MiB).
 pub fn probe(drive: &mut dyn Drive, options: Options) -> (Vec<(Key, Finding)>, Nanos) {

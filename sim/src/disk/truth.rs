@@ -1,8 +1,8 @@
-//! The truth about a simulated drive, found without the probe: read off its description where it stands there, else
+//! The true values of a simulated drive, found without the probe: taken from its description where possible, otherwise
 //! measured on fresh drives, each value with a load of its own, thousands of requests long.
 //!
-//! Nothing of the probe's plan, statistics or random numbers is used, so that an error there is not repeated here.
-//! Downside: about a second is spent on each drive; what a user may want to know first is in the description anyway.
+//! Nothing of the probe's plan, statistics or random numbers is used, so an error there is not repeated here. Downside:
+//! about one second of CPU time per drive; values that a user may want to know first are in the description anyway.
 
 use engine::disk::Op;
 use engine::disk::profile::{Direction, Key, Quantile};
@@ -12,14 +12,14 @@ use super::drive::Drive;
 use super::drive::describe::{DescribeError, Description};
 use crate::rng::Rng;
 
-/// A value, and how near to it a probe must come.
+/// A true value, and how close a probe must come to it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Truth {
-    /// What it is of.
+    /// The measured quantity.
     pub key: Key,
-    /// The number; `None` if the drive has no such thing.
+    /// The value; `None` if the drive does not have it.
     pub value: Option<f64>,
-    /// The least and the greatest number that is near enough.
+    /// The least and the greatest accepted value.
     pub accepted: (f64, f64),
 }
 
@@ -29,8 +29,8 @@ impl Truth {
         Truth { key, value, accepted: (number * (1.0 - within_ratio), number * (1.0 + within_ratio)) }
     }
 
-    /// A quantile of sorted `values` is right if it is near in value or in rank: where a distribution has a gap, a
-    /// hundredth more or less of the requests moves it far.
+    /// A quantile of sorted `values` is accepted if it is close in value or in rank: where a distribution has a gap,
+    /// one percent more or less of the requests moves a quantile far.
     fn quantile(key: Key, q: Quantile, values: &[i64], within_ratio: f64) -> Truth {
         let value = |part: f64| at(values, part.clamp(0.0, 1.0)).max(0) as f64;
         let mut truth = Truth::new(key, Some(value(q.part())), within_ratio);
@@ -40,7 +40,7 @@ impl Truth {
         truth
     }
 
-    /// Whether `found` is near enough.
+    /// Whether `found` is accepted.
     pub fn accepts(&self, found: Option<f64>) -> bool {
         match (self.value, found) {
             (None, None) => true,
@@ -50,37 +50,37 @@ impl Truth {
     }
 }
 
-/// Rates and service times.
+/// Tolerance of rates and service times.
 const RATE: f64 = 0.05;
-/// A revolution.
+/// Tolerance of the rotation period.
 const ROTATION: f64 = 0.01;
-/// Switch cost and throttles; and quantiles so far out that a probe sees a handful of requests there.
+/// Tolerance of switch cost, throttles, and quantiles in the tail, of which a probe sees only a few requests.
 const TENTH: f64 = 0.1;
-/// Parts of the requests by which a quantile may be off in rank: what chance does to the median of 500.
+/// Tolerance of a quantile's rank, as a fraction of the requests: the random error of the median of 500.
 const RANK: f64 = 0.04;
-/// Costs of switching below that are nothing that a scheduler could save, nanoseconds.
+/// Switch costs below this are too small for a scheduler to save, nanoseconds.
 const SWITCH_NOTHING_NS: f64 = 100_000.0;
 
-/// Requests for a rate of a drive with heads.
+/// Requests per measured rate of a drive with heads.
 const REQUESTS_HDD: usize = 20_000;
-/// Of others: they are a hundred times as fast, and have buffers and bursts that have to be used up first.
+/// The same for other drives: they are a hundred times as fast, and have buffers and bursts that must be used up first.
 const REQUESTS_FAST: usize = 400_000;
-/// But not more bytes than that.
+/// Upper limit on bytes per rate.
 const BYTES_MOST: u64 = 12 << 30;
-/// Turns for the cost of one.
+/// Number of context switches measured.
 const SWITCHES: usize = 1500;
 const SWITCH_BYTES: u64 = 64 * 1024;
 const STREAM_BYTES: u64 = 256 * 1024;
 const STREAM_DEPTH: usize = 8;
 
-/// A drive, and what makes fresh ones.
+/// A description from which fresh drives are made.
 struct Maker<'a> {
     description: &'a Description,
     requests: usize,
     rng: Rng,
 }
 
-/// Everything that a probe is to find of a drive.
+/// All values that a probe is to find for a drive.
 pub fn truth(description: &Description, seed: u64) -> Result<Vec<Truth>, DescribeError> {
     let hdd = description.hdd()?;
     let throttle = description.throttle()?;
@@ -124,7 +124,7 @@ pub fn truth(description: &Description, seed: u64) -> Result<Vec<Truth>, Describ
     Ok(all)
 }
 
-/// The value that a part of the sorted `values` is below.
+/// The quantile `part` of the sorted `values`.
 fn at(values: &[i64], part: f64) -> i64 {
     values[((values.len() - 1) as f64 * part).round() as usize]
 }
@@ -141,7 +141,7 @@ impl Maker<'_> {
         self.description.build().expect("it was built before")
     }
 
-    /// Requests a second, and the sorted response times, both of the second half of a long load.
+    /// Requests per second and sorted response times, both of the second half of a long load.
     fn random(&mut self, direction: Direction, bytes: u64, depth: usize) -> (f64, Vec<i64>) {
         let mut drive = self.fresh();
         let blocks = (drive.bytes() - bytes) / BLOCK;
@@ -150,11 +150,11 @@ impl Maker<'_> {
         closed(&mut *drive, op(direction), bytes, depth, count, || rng.below(blocks) * BLOCK)
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     fn sequential(&mut self, direction: Direction, percent: u8) -> f64 {
         let mut drive = self.fresh();
         let mut next = drive.bytes() / 100 * u64::from(percent) / BLOCK * BLOCK;
-        // A second or two, as a probe sees it: further on, other tracks are shorter.
+        // One or two seconds, as in the probe: further on, tracks are shorter.
         let count = if self.requests == REQUESTS_HDD { 800 } else { 8000 };
         let left = (drive.bytes() - next) / STREAM_BYTES;
         let count = count.min(left as usize - STREAM_DEPTH);
@@ -165,7 +165,8 @@ impl Maker<'_> {
         closed(&mut *drive, op(direction), STREAM_BYTES, STREAM_DEPTH, count, offset).0 * STREAM_BYTES as f64
     }
 
-    /// Each cost from two drives: the same request, after another stream and after its own; sorted.
+    /// Switch costs, sorted. Each is a difference of two drives: the same request after another stream, and after its
+    /// own.
     fn switch_costs(&mut self) -> Vec<i64> {
         let (mut switching, mut staying) = (self.fresh(), self.fresh());
         let room = switching.bytes() / SWITCH_BYTES - 4;
@@ -174,7 +175,7 @@ impl Maker<'_> {
         for _ in 0..SWITCHES {
             let (here, there) = (self.rng.below(room) * SWITCH_BYTES, self.rng.below(room) * SWITCH_BYTES);
             let measured = there + 2 * SWITCH_BYTES;
-            // When it comes must not depend on what came before.
+            // Its time must not depend on the requests before.
             now += self.rng.below(SECOND / 10);
             let (switched, one) = one_by_one(&mut *switching, now, [here, here + SWITCH_BYTES, measured]);
             let (stayed, other) = one_by_one(&mut *staying, now, [there, there + SWITCH_BYTES, measured]);
@@ -186,7 +187,7 @@ impl Maker<'_> {
     }
 }
 
-/// Reads one after the other: how long the last one takes, and when it is over.
+/// Reads one request at a time. Returns the response time of the last one and its completion time.
 fn one_by_one(drive: &mut dyn Drive, begin: Nanos, offsets: [u64; 3]) -> (Nanos, Nanos) {
     let (mut now, mut took) = (begin, 0);
     for (tag, offset) in offsets.into_iter().enumerate() {
@@ -206,8 +207,8 @@ fn next(drive: &mut dyn Drive) -> (u64, Nanos) {
     }
 }
 
-/// Keeps `depth` requests in the drive until `count` are done: completions a second and sorted response times of the
-/// second half.
+/// Keeps `depth` requests outstanding until `count` are complete. Returns completions per second and sorted response
+/// times, both of the second half.
 fn closed(
     drive: &mut dyn Drive,
     op: Op,

@@ -1,18 +1,19 @@
-//! Faults as a layer over a device: which request fails, waits, hangs or is torn.
+//! Faults as a layer over a device: some requests fail, are delayed, hang or are torn.
 //!
 //! ```text
 //!   add(fault), clear ──┐
-//!   submit(now, tag, …) ─► rules, in the order in which they were added ─► poll(now): (tag, what becomes of it)
+//!   submit(now, tag, …) ─► rules, in the order in which they were added ─► poll(now): (tag, its outcome)
 //!                                                                     └──► poll_timeout(): when to poll next
 //! ```
 //!
-//! The contract is that of the drives: time is an argument and never goes back; whoever drives the layer polls until it
-//! is empty after each call and whenever [`FaultLayer::poll_timeout`] has come. What comes out begins then: a delay is
-//! spent before the device sees the request. A request meets the rules one by one. Delays add up; the first rule that
-//! decides its fate (error, torn, stuck, gone) is the last one that it meets. Each rule has dice of its own, so rules
-//! do not disturb each other, and the same seed, requests and order give the same faults.
+//! The contract is that of the drives: time is an argument and never goes back. The caller polls until nothing is
+//! returned, after each call and whenever [`FaultLayer::poll_timeout`] is reached. A returned request begins at that
+//! time: a delay passes before the device sees the request. A request meets the rules in their order. Delays add up,
+//! and the first rule that decides the outcome (`error`, `torn`, `stuck`, `gone`) is the last one that it meets. Each
+//! rule has its own random number generator, so rules do not influence each other, and the same seed, requests and
+//! order give the same faults.
 //!
-//! Downside: a fault is decided when a request comes. A device that vanishes while requests are in it finishes those.
+//! Downside: a fault is decided when a request arrives. Requests in the device when it vanishes still complete.
 
 use std::ops::Range;
 
@@ -22,37 +23,36 @@ use engine::units::Nanos;
 
 use crate::rng::Rng;
 
-/// Rules of a layer at most: each request meets all of them.
+/// Maximum number of rules per layer: each request meets all of them.
 pub const FAULTS_MAX: usize = 64;
 
-/// What a fault does.
+/// The effect of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The request fails, and nothing of it happens.
+    /// The request fails and has no effect.
     Error(Errno),
     /// The request begins later.
     Delay {
-        /// Nanoseconds at least.
+        /// Minimum, nanoseconds.
         least_ns: Nanos,
-        /// Nanoseconds at most.
+        /// Maximum, nanoseconds.
         most_ns: Nanos,
     },
-    /// The request hangs until the fault is cleared or over; then it is done as if nothing had been.
+    /// The request hangs until the fault is cleared or over; then it completes normally.
     Stuck,
-    /// Only a first part of the write happens, in whole blocks of the device, perhaps nothing, never all; then it
-    /// fails.
+    /// A first part of the write takes effect, in whole blocks of the device, perhaps none, never all; then it fails.
     Torn,
-    /// The device is not there: every request fails, and nothing of it happens.
+    /// The device has vanished: every request fails and has no effect.
     Gone,
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = 5;
-    /// As they are written, by [`Kind::index`].
+    /// Their names, by [`Kind::index`].
     pub const NAMES: [&str; Kind::COUNT] = ["error", "delay", "stuck", "torn", "gone"];
 
-    /// The place of its name.
+    /// The index of its name.
     pub fn index(self) -> usize {
         match self {
             Kind::Error(_) => 0,
@@ -64,21 +64,21 @@ impl Kind {
     }
 }
 
-/// Which operations a fault is about.
+/// The operations that a fault affects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ops {
     /// Reads.
     pub read: bool,
     /// Writes.
     pub write: bool,
-    /// Zeroing and giving space back.
+    /// Zeroing and punching.
     pub zero: bool,
     /// Flushes.
     pub flush: bool,
 }
 
 impl Ops {
-    /// All of them.
+    /// All operations.
     pub const ALL: Ops = Ops { read: true, write: true, zero: true, flush: true };
 
     fn has(self, op: Op) -> bool {
@@ -94,30 +94,30 @@ impl Ops {
 /// A fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// What it does.
+    /// Its effect.
     pub kind: Kind,
-    /// To which requests.
+    /// Which operations it affects.
     pub ops: Ops,
-    /// To how many of them, in parts per million.
+    /// The probability that it affects a request, parts per million.
     pub rate_ppm: u64,
-    /// Only to those that touch these bytes of their volume; flushes touch none.
+    /// Only requests that overlap these bytes of their volume; flushes overlap none.
     pub range: Option<Range<u64>>,
-    /// Only to those of this volume.
+    /// Only requests of this volume.
     pub volume: Option<String>,
-    /// So many times at most.
+    /// Maximum number of affected requests.
     pub count: Option<u64>,
-    /// Not before so long after it was added, nanoseconds.
+    /// Time from its addition to its start, nanoseconds.
     pub after_ns: Nanos,
-    /// For so long, nanoseconds; until it is cleared without it.
+    /// Its duration, nanoseconds; `None`: until it is cleared.
     pub for_ns: Option<Nanos>,
-    /// Of its dice.
+    /// The seed of its random number generator.
     pub seed: u64,
 }
 
-/// A request that comes to the layer.
+/// A request that arrives at the layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// What.
+    /// The operation.
     pub op: Op,
     /// The name of its volume.
     pub volume: &'a str,
@@ -125,43 +125,43 @@ pub struct Asked<'a> {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// Bytes that the device writes whole or not at all.
+    /// Unit of atomic writes of the device, bytes.
     pub block: u64,
 }
 
-/// What becomes of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The device gets it.
+    /// The device executes it.
     Pass,
     /// It fails.
     Fail(Errno),
-    /// The device gets its first `bytes`, perhaps none, and then it fails.
+    /// The device executes its first `bytes`, perhaps none, and then it fails.
     Torn {
-        /// How many.
+        /// Bytes that take effect.
         bytes: u64,
     },
 }
 
-/// Whether a fault happens.
+/// The state of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Not yet.
+    /// It has not started.
     Coming,
-    /// Yes.
+    /// It is active.
     Active,
-    /// No more: its time or its count is used up.
+    /// It has ended: its duration or its count is used up.
     Over,
 }
 
-/// A fault at work.
+/// A fault in a layer.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its number, never used again.
+    /// Its number, never reused.
     pub id: u64,
-    /// What it is.
+    /// The fault.
     pub fault: Fault,
-    /// How often it has happened.
+    /// Number of requests affected so far.
     pub hits: u64,
     starts_at: Nanos,
     ends_at: Option<Nanos>,
@@ -169,7 +169,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether it happens.
+    /// Its state at `now`.
     pub fn phase(&self, now: Nanos) -> Phase {
         let used_up = self.fault.count.is_some_and(|count| self.hits >= count);
         match self.starts_at {
@@ -199,14 +199,14 @@ impl Rule {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     tag: u64,
-    /// Not before.
+    /// Held until then.
     until: Nanos,
-    /// Not before this rule is gone or has ended.
+    /// Held until this rule is cleared or has ended.
     stuck: Option<u64>,
     outcome: Outcome,
 }
 
-/// The layer.
+/// The layer: its rules, and the requests that it holds.
 #[derive(Debug, Default)]
 pub struct FaultLayer {
     rules: Vec<Rule>,
@@ -217,7 +217,7 @@ pub struct FaultLayer {
 }
 
 impl FaultLayer {
-    /// Adds a fault behind those that there are; its number, or nothing if there are [`FAULTS_MAX`].
+    /// Adds a fault behind the present ones. Returns its number; `None` if there are [`FAULTS_MAX`].
     pub fn add(&mut self, now: Nanos, fault: Fault) -> Option<u64> {
         if self.rules.len() >= FAULTS_MAX {
             return None;
@@ -230,7 +230,7 @@ impl FaultLayer {
         Some(self.last_id)
     }
 
-    /// Takes a fault away, or all of them: how many. What hangs because of them goes on.
+    /// Removes one fault or all; returns how many. Requests that hang because of them continue.
     pub fn clear(&mut self, id: Option<u64>) -> usize {
         let before = self.rules.len();
         self.rules.retain(|rule| id.is_some_and(|id| id != rule.id));
@@ -242,22 +242,22 @@ impl FaultLayer {
         &self.rules
     }
 
-    /// How often each kind has happened, by [`Kind::index`]; those of cleared faults too.
+    /// Number of affected requests by [`Kind::index`], including cleared faults.
     pub fn injected(&self) -> [u64; Kind::COUNT] {
         self.injected
     }
 
-    /// Requests that hang, of one rule or of all.
+    /// Number of hung requests, of one rule or of all.
     pub fn stuck(&self, id: Option<u64>) -> usize {
         self.held.iter().filter(|held| held.stuck.is_some_and(|by| id.is_none_or(|id| id == by))).count()
     }
 
-    /// No faults, and nothing held: requests need not pass through.
+    /// No faults and no held requests: requests need not pass through the layer.
     pub fn is_idle(&self) -> bool {
         self.rules.is_empty() && self.held.is_empty()
     }
 
-    /// A request comes. Its tag is not used again before it has come out.
+    /// Submits a request. Its tag is not reused before the request is returned.
     pub fn submit(&mut self, now: Nanos, tag: u64, asked: &Asked<'_>) {
         let mut held = Held { tag, until: now, stuck: None, outcome: Outcome::Pass };
         for rule in &mut self.rules {
@@ -284,7 +284,7 @@ impl FaultLayer {
         self.held.push(held);
     }
 
-    /// When nothing holds a request any more, as far as can be foreseen.
+    /// When nothing holds a request any longer, as far as is known.
     fn free_at(&self, held: &Held) -> Option<Nanos> {
         let rule = held.stuck.and_then(|id| self.rules.iter().find(|rule| rule.id == id));
         match rule {
@@ -293,14 +293,14 @@ impl FaultLayer {
         }
     }
 
-    /// The next request that is free by `now`, in the order of arrival, and what becomes of it.
+    /// The next request that is free by `now`, in the order of arrival, and its outcome.
     pub fn poll(&mut self, now: Nanos) -> Option<(u64, Outcome)> {
         let at = self.held.iter().position(|held| self.free_at(held).is_some_and(|free_at| free_at <= now))?;
         let held = self.held.remove(at);
         Some((held.tag, held.outcome))
     }
 
-    /// When to poll next; `None` means not before something else happens.
+    /// When to poll next; `None`: not before another call.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         self.held.iter().filter_map(|held| self.free_at(held)).min()
     }

@@ -1,4 +1,4 @@
-//! Records made up from a description: where, how long, read or write, and for open streams when.
+//! Generates records from a description: position, length, read or write, and for open streams the time.
 
 use engine::units::Nanos;
 
@@ -13,19 +13,19 @@ pub struct Generator {
     stream: Stream,
     number: u32,
     rng: Rng,
-    /// Of the places of the working set.
+    /// The distribution over the positions of the working set.
     zipf: Option<Zipf>,
-    /// What strews ranks over places: rank * step modulo the number of places.
+    /// Spreads ranks over positions: rank * step modulo the number of positions.
     step: u64,
     made: u64,
     /// Nanoseconds of activity until the next request of an open stream.
     active_ns: Nanos,
-    /// Where the last request ended, from the beginning of the working set.
+    /// Where the last request ended, relative to the beginning of the working set.
     cursor: u64,
 }
 
 impl Generator {
-    /// For a stream that was checked. `number` marks its records.
+    /// A generator for a checked stream. `number` marks its records.
     pub fn new(stream: Stream, number: u32, rng: Rng) -> Generator {
         let places = (stream.area_bytes / stream.align_bytes).max(1);
         let zipf = match stream.place {
@@ -35,12 +35,12 @@ impl Generator {
         Generator { stream, number, rng, zipf, step: coprime_step(places), made: 0, active_ns: 0, cursor: 0 }
     }
 
-    /// The time of an open stream's next request since its beginning; a closed one has the time that it is asked at.
+    /// The time of an open stream's next request since the load's beginning; a closed stream uses the present time.
     fn arrive(&mut self, elapsed_ns: Nanos) -> Nanos {
         let Pace::Open { interval_ns, poisson, .. } = self.stream.pace else { return elapsed_ns };
         let at_ns = self.stream.bursts.map_or(self.active_ns, |bursts| bursts.stretch(self.active_ns));
         let gap_ns = match poisson {
-            // Inversion; 1 - u is never 0.
+            // Inversion method; 1 - u is never 0.
             true => (-libm::log(1.0 - unit(&mut self.rng)) * interval_ns as f64) as Nanos,
             false => interval_ns,
         };
@@ -48,20 +48,20 @@ impl Generator {
         self.stream.start_ns.saturating_add(at_ns)
     }
 
-    /// How far the working set has moved.
+    /// By how many bytes the working set has moved.
     fn moved(&self, elapsed_ns: Nanos) -> u64 {
         let Some(shift) = self.stream.shift else { return 0 };
         let times = match shift.every {
             Every::Requests(requests) => self.made / requests,
             Every::Time(period_ns) => elapsed_ns.saturating_sub(self.stream.start_ns) / period_ns,
         };
-        // The last place that it can begin at is still inside.
+        // The last possible start of the working set is still inside.
         let room = shift.within_bytes - self.stream.area_bytes + 1;
         let by = (u128::from(times) * u128::from(shift.by_bytes) % u128::from(room)) as u64;
         by / self.stream.align_bytes * self.stream.align_bytes
     }
 
-    /// From the beginning of the working set, so that `bytes` fit.
+    /// A position relative to the beginning of the working set, such that `bytes` fit.
     fn place(&mut self, bytes: u64) -> u64 {
         let align = self.stream.align_bytes;
         let last = (self.stream.area_bytes - bytes) / align;
@@ -102,7 +102,8 @@ impl Source for Generator {
     }
 }
 
-/// A step that visits all `places`, far from one to the next: the golden section (Knuth, TAOCP 3, 6.4), made coprime.
+/// A step that visits all `places`, distant from one to the next: the golden section (Knuth, TAOCP 3, 6.4), made
+/// coprime.
 fn coprime_step(places: u64) -> u64 {
     let golden = (u128::from(places) * 618_033_989 / 1_000_000_000) as u64;
     (golden.max(1)..).find(|&step| gcd(step, places) == 1).expect("places + 1 is coprime to places")

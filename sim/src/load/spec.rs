@@ -1,29 +1,29 @@
-//! The description of a synthetic load: plain data, checked once.
+//! The description of a synthetic load: plain data, validated once.
 
 use engine::units::{Nanos, SECOND, VOLUME_BYTES_MAX};
 
 use crate::rng::MILLION;
 
-/// The longest request, bytes: NBD's largest payload.
+/// Maximum length of a request, bytes: NBD's largest payload.
 pub const REQUEST_BYTES_MAX: u64 = engine::nbd::wire::PAYLOAD_BYTES_MAX as u64;
-/// The most requests that one stream has unanswered: what an open lane may pile up on a server that does not keep up.
+/// Maximum number of outstanding requests of a stream: bounds the backlog of an open lane on a slow server.
 pub const OUTSTANDING_MAX: u32 = 1 << 16;
-/// The most streams of a description: each costs a look in every `next`.
+/// Maximum number of streams of a description: each `next` looks at all of them.
 pub const STREAMS_MAX: usize = 1024;
 
-/// Some streams side by side.
+/// Several concurrent streams.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spec {
     /// The same seed gives the same requests.
     pub seed: u64,
-    /// What runs side by side.
+    /// The concurrent streams.
     pub streams: Vec<Stream>,
 }
 
 /// One stream of requests.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Stream {
-    /// How places are chosen.
+    /// How positions are chosen.
     pub place: Place,
     /// First byte of its working set.
     pub area_start: u64,
@@ -31,34 +31,35 @@ pub struct Stream {
     pub area_bytes: u64,
     /// Offsets are multiples of this many bytes.
     pub align_bytes: u64,
-    /// Reads, in parts per million; the rest are writes.
+    /// Reads, parts per million; the other requests are writes.
     pub read_ppm: u64,
-    /// Requests that begin where the one before them ended, in parts per million (sequential streams: all do).
+    /// Requests that begin where the previous one ended, parts per million (for sequential streams all do).
     pub follow_ppm: u64,
-    /// Bytes of requests, by weight: (weight, bytes).
+    /// Request sizes: (weight, bytes).
     pub sizes: Vec<(u64, u64)>,
     /// When requests are made.
     pub pace: Pace,
-    /// Silence in between.
+    /// Pauses between bursts of requests.
     pub bursts: Option<Bursts>,
-    /// The working set moves.
+    /// How the working set moves.
     pub shift: Option<Shift>,
-    /// When it begins, in nanoseconds after the load's beginning.
+    /// Start, nanoseconds after the load's beginning.
     pub start_ns: Nanos,
-    /// When it makes no more requests, in nanoseconds after the load's beginning.
+    /// End, nanoseconds after the load's beginning.
     pub stop_ns: Nanos,
-    /// How many requests it makes at most.
+    /// Maximum number of requests.
     pub requests: u64,
 }
 
-/// How places are chosen inside of the working set.
+/// How positions are chosen within the working set.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Place {
-    /// One after the other, from the beginning again at the end.
+    /// In order; from the beginning again at the end.
     Sequential,
-    /// Each place as likely as the next.
+    /// All positions with equal probability.
     Uniform,
-    /// The k-th favourite with a probability that goes with k^-exponent; favourites are strewn over the working set.
+    /// The k-th most popular position with a probability proportional to k^-exponent; popular positions are spread over
+    /// the working set.
     Zipf {
         /// Above 0; 0.99 is customary, above 1 is steeper.
         exponent: f64,
@@ -68,20 +69,20 @@ pub enum Place {
 /// When requests are made.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// Whatever becomes of earlier ones.
+    /// Regardless of earlier requests.
     Open {
-        /// Mean nanoseconds from one to the next. Records of a trace have times of their own and ignore it.
+        /// Mean interval, nanoseconds. Records of a trace have their own times and ignore it.
         interval_ns: Nanos,
-        /// Independent arrivals (exponentially distributed intervals) instead of even ones.
+        /// Independent arrivals (exponentially distributed intervals) instead of regular ones.
         poisson: bool,
-        /// How fast the times of records pass, in parts per million: 2,000,000 is twice as fast.
+        /// Speed of replay, parts per million: 2,000,000 is twice as fast.
         speed_ppm: u64,
     },
-    /// So many unanswered at the same time.
+    /// A fixed number of outstanding requests.
     Closed {
-        /// How many.
+        /// Number of outstanding requests.
         depth: u32,
-        /// Nanoseconds from an answer to the next request.
+        /// Think time from an answer to the next request, nanoseconds.
         think_ns: Nanos,
     },
 }
@@ -93,51 +94,51 @@ impl Pace {
     }
 }
 
-/// Requests for a while, then none for a while, and again.
+/// Alternating intervals with and without requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bursts {
-    /// Nanoseconds with requests.
+    /// Length of an interval with requests, nanoseconds.
     pub on_ns: Nanos,
-    /// Nanoseconds without.
+    /// Length of an interval without requests, nanoseconds.
     pub off_ns: Nanos,
 }
 
 impl Bursts {
-    /// The first moment at or after `at_ns` (since the stream's beginning) with requests.
+    /// The first time at or after `at_ns` (since the stream's beginning) with requests.
     pub fn gate(&self, at_ns: Nanos) -> Nanos {
         let round = self.on_ns + self.off_ns;
         let phase = at_ns % round;
         if phase < self.on_ns { at_ns } else { (at_ns - phase).saturating_add(round) }
     }
 
-    /// When `active_ns` nanoseconds with requests have passed.
+    /// The time at which `active_ns` nanoseconds with requests have passed.
     pub fn stretch(&self, active_ns: Nanos) -> Nanos {
         (active_ns / self.on_ns).saturating_mul(self.off_ns).saturating_add(active_ns)
     }
 }
 
-/// The working set moves on.
+/// How the working set moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shift {
     /// How often.
     pub every: Every,
-    /// By so many bytes.
+    /// Distance of a move, bytes.
     pub by_bytes: u64,
-    /// Within so many bytes from the first place of the working set, and from there again.
+    /// Range of the moves, bytes, from the first position of the working set; beyond it, moves start there again.
     pub within_bytes: u64,
 }
 
-/// A period, by count or by time.
+/// A period, as a count or a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Every {
-    /// So many requests of the stream.
+    /// Requests of the stream.
     Requests(u64),
-    /// So many nanoseconds.
+    /// Nanoseconds.
     Time(Nanos),
 }
 
 impl Default for Stream {
-    /// One random 4 KiB read after the other, in the first GiB.
+    /// Random 4 KiB reads in the first GiB, one at a time.
     fn default() -> Stream {
         Stream {
             place: Place::Uniform,
@@ -157,40 +158,40 @@ impl Default for Stream {
     }
 }
 
-/// Why a description makes no load. Each names the stream, counted from 1.
+/// Why a description is invalid. Each variant names the stream, counted from 1.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum SpecError {
-    /// Nothing to do, or too much.
+    /// No stream, or too many.
     #[error("a load has 1 to {STREAMS_MAX} streams, not {0}")]
     Streams(usize),
-    /// Requests that are empty, too long, or have no weight.
+    /// No sizes, or a size or weight out of range.
     #[error("stream {0}: each size is 1 to {REQUEST_BYTES_MAX} bytes with a weight of 1 to 1,000,000")]
     Sizes(usize),
     /// The longest request does not fit.
     #[error("stream {0}: its largest request ({1} bytes) does not fit into its area of {2} bytes")]
     Area(usize, u64, u64),
-    /// No volume is that large.
+    /// The stream reaches beyond the maximum volume size.
     #[error("stream {0}: it reaches beyond {VOLUME_BYTES_MAX} bytes, which no volume has")]
     Far(usize),
-    /// Offsets have to be multiples of something.
+    /// The alignment is out of range.
     #[error("stream {0}: the alignment is at least 1 byte and at most its area")]
     Align(usize),
-    /// Shares above one.
+    /// A fraction above one.
     #[error("stream {0}: shares of reads and of requests that follow are at most 100%")]
     Share(usize),
-    /// Not a Zipf distribution.
+    /// The exponent is out of range.
     #[error("stream {0}: the exponent of a Zipf distribution is above 0 and at most 10")]
     Exponent(usize),
-    /// Nothing at once, or too much.
+    /// The depth is out of range.
     #[error("stream {0}: the depth is 1 to {OUTSTANDING_MAX}")]
     Depth(usize),
     /// An open stream needs a rate.
     #[error("stream {0}: the rate is above 0 and at most a thousand million a second")]
     Rate(usize),
-    /// It never makes a request.
+    /// The bursts contain no requests, or are too long.
     #[error("stream {0}: bursts need time with requests, and at most a year in all")]
     Bursts(usize),
-    /// It does not move.
+    /// The shift has no period or distance, or too small a range.
     #[error("stream {0}: a shift needs a period, a distance, and room that is at least its area")]
     Shift(usize),
 }

@@ -1,5 +1,5 @@
-//! A load as the records that it makes if every request takes the same time: to look at a description, and to write it
-//! down as a trace.
+//! Unrolls a load to the records that it makes if every request takes the same time: for inspecting a description, or
+//! writing it as a trace.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use engine::units::Nanos;
 
 use super::{Record, Workload};
 
-/// The records of `workload`, which begins at 0, with each request answered `service_ns` after it was made. Endless if
-/// the load is. A closed load without limit in requests needs a service time above 0, else its time stands still.
+/// The records of `workload`, which begins at 0, if each request is answered after `service_ns`. Endless if the load
+/// is. A closed load without a limit on requests needs a service time above 0, otherwise time does not advance.
 pub fn unroll(mut workload: Workload, service_ns: Nanos) -> impl Iterator<Item = Record> {
     let mut now = 0;
     let mut unanswered = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The machine that says when which request is to be made. It has no clock: the driver says what time it is.
+//! The state machine of a load: it says which request is to be made when. It has no clock; time is an argument.
 //!
 //! ```text
 //!   loop {
@@ -8,12 +8,12 @@
 //!   }
 //! ```
 //!
-//! An open request carries the time that it was meant for. Latency counted from there includes the time that it waited
-//! because the server, or the driver, was late: leaving that out makes a stalled server look fast ("coordinated
+//! An open request carries its intended time. Latency counts from there, so it includes the time that the request
+//! waited because the server or the driver was late. Without that, a stalled server would look fast ("coordinated
 //! omission", G. Tene, "How NOT to Measure Latency", 2013).
 //!
-//! The downside of the open lane's bound on unanswered requests: beyond it arrivals wait here. They are late then, and
-//! their latency says so.
+//! Downside of the bound on outstanding requests of an open lane: beyond it arrivals wait here. They are late, and
+//! their latency includes that.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,14 +24,14 @@ use super::spec::{Bursts, OUTSTANDING_MAX, Pace, Spec, SpecError};
 use super::{Generator, Op, Record, Source};
 use crate::rng::{MILLION, Rng};
 
-/// A request that is to be made now.
+/// A request to be made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Its number, for [`Workload::completed`].
     pub id: u64,
-    /// When it was to be made: what latency is counted from.
+    /// Its intended time: latency counts from here.
     pub intended_ns: Nanos,
-    /// What.
+    /// The operation.
     pub op: Op,
     /// First byte.
     pub offset: u64,
@@ -41,25 +41,25 @@ pub struct Request {
     pub stream: u32,
 }
 
-/// Records at a pace.
+/// A source of records with a pace.
 pub struct Lane {
     source: Box<dyn Source>,
     pace: Pace,
     bursts: Option<Bursts>,
     start_ns: Nanos,
     stop_ns: Nanos,
-    /// An open lane's next record.
+    /// The next record of an open lane.
     ahead: Option<Record>,
-    /// An open lane's first time: the others are relative to it.
+    /// The time of an open lane's first record: the others are relative to it.
     base_ns: Option<Nanos>,
     outstanding: u32,
-    /// When closed slots have thought.
+    /// When the think times of closed slots end.
     thinking: BinaryHeap<Reverse<Nanos>>,
     ended: bool,
 }
 
 impl Lane {
-    /// Records of a trace. At an open pace, the first one is at the load's beginning.
+    /// Records of a trace. At an open pace the first one is at the load's beginning.
     pub fn of_trace(source: impl Source + 'static, pace: Pace) -> Lane {
         Lane::new(Box::new(source), pace, None)
     }
@@ -81,7 +81,7 @@ impl Lane {
         lane
     }
 
-    /// Open lanes know their next record, so that it is known when it is due.
+    /// An open lane reads its next record in advance, so that its time is known.
     fn look_ahead(&mut self) {
         if let Pace::Open { .. } = self.pace {
             self.ahead = self.source.next(0);
@@ -92,7 +92,7 @@ impl Lane {
         }
     }
 
-    /// When it may make its next request, if nothing completes before; since the beginning.
+    /// When it may make its next request if none completes before, relative to the load's beginning.
     fn ready_ns(&self) -> Option<Nanos> {
         if self.ended {
             return None;
@@ -113,7 +113,7 @@ impl Lane {
         }
     }
 
-    /// The next moment, seen from `elapsed_ns`, at which a closed lane may make requests: a burst may be over by now.
+    /// The next time, seen from `elapsed_ns`, at which it may make requests: for a closed lane a burst may have ended.
     fn ready_from(&self, elapsed_ns: Nanos) -> Option<Nanos> {
         let ready_ns = self.ready_ns()?;
         match (self.pace, self.bursts) {
@@ -124,7 +124,7 @@ impl Lane {
         }
     }
 
-    /// Takes its next record if it is ready: (record, when it was meant to be).
+    /// Takes its next record if it is ready: (record, intended time).
     fn take(&mut self, elapsed_ns: Nanos) -> Option<(Record, Nanos)> {
         let ready_ns = self.ready_from(elapsed_ns).filter(|&at| at <= elapsed_ns)?;
         let (record, intended_ns) = match self.pace {
@@ -156,17 +156,17 @@ impl Lane {
     }
 }
 
-/// Lanes side by side.
+/// Several concurrent lanes.
 pub struct Workload {
     lanes: Vec<Lane>,
     /// The time of the load's beginning.
     origin: Nanos,
-    /// The latest time that it was told.
+    /// The latest time that it was given.
     elapsed_ns: Nanos,
-    /// The lane whose turn it is: none starves another.
+    /// The lane that is asked first next time, so that no lane starves another.
     turn: usize,
     next_id: u64,
-    /// Lanes of what is unanswered.
+    /// The lanes of outstanding requests.
     outstanding: BTreeMap<u64, usize>,
     requests_left: u64,
     stop_ns: Nanos,
@@ -187,26 +187,26 @@ impl Workload {
         }
     }
 
-    /// What a description describes, from `origin` on.
+    /// The load of a description, beginning at `origin`.
     pub fn described(spec: &Spec, origin: Nanos) -> Result<Workload, SpecError> {
         spec.check()?;
         let mut rng = Rng::new(spec.seed);
         let lanes = spec.streams.iter().zip(0..).map(|(stream, number)| {
             let generator = Generator::new(stream.clone(), number, rng.fork());
             let mut lane = Lane::new(Box::new(generator), stream.pace, Some(0));
-            // Open streams have these in the times of their records.
+            // The records of open streams include these in their times.
             (lane.start_ns, lane.stop_ns, lane.bursts) = (stream.start_ns, stream.stop_ns, stream.bursts);
             lane
         });
         Ok(Workload::new(lanes.collect(), origin))
     }
 
-    /// Ends after so many requests, or so many nanoseconds.
+    /// Ends after `requests` requests or `duration_ns` nanoseconds.
     pub fn limited(self, requests: u64, duration_ns: Nanos) -> Workload {
         Workload { requests_left: requests, stop_ns: duration_ns, ..self }
     }
 
-    /// A request that is to be made now, if there is one. To be asked until there is none.
+    /// A request to be made now, if any. Call it until it returns `None`.
     pub fn next(&mut self, now: Nanos) -> Option<Request> {
         self.elapsed_ns = now.saturating_sub(self.origin);
         if self.is_over() {
@@ -226,15 +226,14 @@ impl Workload {
         None
     }
 
-    /// Request `id` was answered. An id that is not outstanding is a mistake of the driver, and panics.
+    /// Request `id` was answered. Panics if it is not outstanding: an error of the driver.
     pub fn completed(&mut self, now: Nanos, id: u64) {
         self.elapsed_ns = now.saturating_sub(self.origin);
         let lane = self.outstanding.remove(&id).expect("a request that was made and not completed");
         self.lanes[lane].completed(self.elapsed_ns);
     }
 
-    /// When `next` will have something, if nothing completes before, or when the load is over. In the past if that is
-    /// now.
+    /// When `next` has a request if none completes before, or when the load ends. In the past if `next` has one now.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         if self.is_over() {
             return None;
@@ -243,12 +242,12 @@ impl Workload {
         Some(self.origin.saturating_add(ready.min(self.stop_ns)))
     }
 
-    /// Requests that were made and not completed.
+    /// Number of outstanding requests.
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Nothing will come any more, and everything is answered.
+    /// Whether no more requests will come and all are answered.
     pub fn is_done(&self) -> bool {
         self.outstanding.is_empty() && (self.is_over() || self.lanes.iter().all(|lane| lane.ended))
     }

@@ -1,27 +1,27 @@
-//! Zipf-distributed ranks in constant time and memory, whatever the number of ranks and the exponent.
+//! Zipf-distributed ranks in constant time and memory, for any number of ranks and any exponent.
 //!
 //! Rejection-inversion: W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
 //! distributions", ACM TOMACS 6(3), 1996, section 4 (there `q` = exponent, `v` = 1). The usual alternative (Gray et
-//! al., SIGMOD 1994, as in YCSB) needs a sum over all ranks first and an exponent below 1. Logarithms come from `libm`,
-//! not from the machine's library, so that a seed means the same everywhere.
+//! al., SIGMOD 1994, as in YCSB) first needs a sum over all ranks, and an exponent below 1. Logarithms come from `libm`
+//! and not from the system's library, so a seed gives the same ranks on every machine.
 
 use crate::rng::Rng;
 
-/// Ranks 1 to `n`, rank k with a probability proportional to k^-exponent.
+/// Ranks 1 to `n`; rank k has a probability proportional to k^-exponent.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     n: f64,
     exponent: f64,
-    /// H(1.5) - h(1): where the inversion begins.
+    /// H(1.5) - h(1): the lower end of the inversion.
     low: f64,
-    /// H(n + 0.5): where it ends.
+    /// H(n + 0.5): its upper end.
     high: f64,
-    /// Ranks that lie this near to the inverted value are accepted at once.
+    /// A rank within this distance of the inverted value is accepted without further test.
     squeeze: f64,
 }
 
 impl Zipf {
-    /// For `n` ranks (at least 1).
+    /// A distribution over `n` ranks, at least 1.
     pub fn new(n: u64, exponent: f64) -> Zipf {
         let mut zipf = Zipf { n: n.max(1) as f64, exponent, low: 0.0, high: 0.0, squeeze: 0.0 };
         zipf.low = zipf.integral(1.5) - 1.0;
@@ -30,7 +30,7 @@ impl Zipf {
         zipf
     }
 
-    /// One rank, from 1.
+    /// A random rank, from 1.
     pub fn rank(&self, rng: &mut Rng) -> u64 {
         loop {
             let u = self.high + unit(rng) * (self.low - self.high);
@@ -60,17 +60,17 @@ impl Zipf {
     }
 }
 
-/// At least 0 and below 1.
+/// A uniform random number, at least 0 and below 1.
 pub fn unit(rng: &mut Rng) -> f64 {
     (rng.next() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// (e^x - 1) / x, also near 0.
+/// (e^x - 1) / x, accurate also near 0.
 fn expm1_over(x: f64) -> f64 {
     if x.abs() > 1e-8 { libm::expm1(x) / x } else { 1.0 + x / 2.0 }
 }
 
-/// ln(1 + x) / x, also near 0.
+/// ln(1 + x) / x, accurate also near 0.
 fn log1p_over(x: f64) -> f64 {
     if x.abs() > 1e-8 { libm::log1p(x) / x } else { 1.0 - x / 2.0 }
 }
@@ -79,7 +79,7 @@ fn log1p_over(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Each of the first ranks is as frequent as the definition says, within five standard deviations.
+    /// The frequency of the first ranks matches the definition within five standard deviations.
     #[test]
     fn ranks_are_as_frequent_as_the_definition_says() {
         for exponent in [0.5, 0.99, 1.0, 1.5, 3.0] {

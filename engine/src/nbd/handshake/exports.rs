@@ -1,8 +1,8 @@
-//! The volumes that a handshake offers.
+//! The volumes that the handshake offers.
 
 use super::wire::export_flag;
 
-/// A volume as the handshake offers it.
+/// A volume as offered by the handshake.
 #[derive(Clone, Debug, Default)]
 pub struct Export {
     /// Its name.
@@ -11,9 +11,9 @@ pub struct Export {
     pub size: u64,
     /// Whether the disk's profile says that it has heads.
     pub rotational: bool,
-    /// For people.
+    /// A description for users.
     pub description: String,
-    /// The client may read the volume and not change it.
+    /// Whether the client may only read the volume.
     pub read_only: bool,
 }
 
@@ -24,7 +24,7 @@ impl Export {
         if self.read_only {
             flags |= READ_ONLY;
         } else {
-            // What cannot be fast is refused at once: that is worth announcing on every export.
+            // FAST_ZERO is announced on every export: a request that cannot be fast is refused at once.
             flags |= SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
         }
         if structured {
@@ -37,7 +37,7 @@ impl Export {
     }
 }
 
-/// What can be opened at this moment.
+/// The volumes that can be opened at present.
 #[derive(Clone, Copy, Debug)]
 pub struct Exports<'a> {
     /// All volumes.
@@ -47,7 +47,7 @@ pub struct Exports<'a> {
 }
 
 impl Exports<'_> {
-    /// The volume of this name; the empty name is the only volume there is.
+    /// The volume of this name. The empty name stands for the only volume, if there is exactly one.
     pub(super) fn find(&self, name: &[u8]) -> Result<usize, String> {
         match (name, self.volumes) {
             (b"", [_]) => Ok(0),

@@ -1,4 +1,4 @@
-//! Whole conversations, option by option.
+//! Complete handshakes, option by option.
 
 use super::wire::export_flag;
 use super::*;
@@ -135,7 +135,7 @@ fn starttls_forgets_what_was_negotiated_in_clear() {
     assert_eq!(handshake.outcome(), Outcome::StartTls);
     handshake.take_outgoing();
     handshake.tls_started();
-    // A second one is refused, and SET_META_CONTEXT needs structured replies anew.
+    // A second STARTTLS is refused, and SET_META_CONTEXT needs structured replies to be negotiated again.
     handshake.handle(&option_bytes(option::STARTTLS, &[]), exports);
     handshake.handle(&option_bytes(option::SET_META_CONTEXT, &named("a", &query)), exports);
     assert_eq!(reply_kinds(&handshake.take_outgoing()), [reply::ERR_INVALID; 2]);

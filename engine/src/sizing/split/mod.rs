@@ -1,4 +1,4 @@
-//! The round and the partitions, chosen together.
+//! Chooses the round and the partitions together.
 //!
 //! ```text
 //!   R_time_i(T)  = 1 - loss_i / (w_i x T)                         longer rounds lose less
@@ -6,37 +6,37 @@
 //!   T            = the shortest round at which the c_i fit into the memory
 //! ```
 //!
-//! Who was admitted comes first; then, one after the other, those who wish to be: each of them is, if with it there is
-//! still such a round. Where the needs of the admitted have grown beyond the memory, each keeps what it had as far as
-//! it needs it, and what is left goes to those who keep R with it, who miss least first.
+//! Admitted tenants come first. Then each tenant that wants to be admitted is, one after the other, if such a round
+//! still exists with it. If the needs of the admitted tenants have grown beyond the memory, each keeps what it had as
+//! far as it still needs it. The rest goes to tenants that keep R with it, smallest shortage first.
 //!
-//! Asked for is R and a quarter of what R may lose, for what is not foreseen (as `insulated` does); less of it where
-//! that cannot be had.
+//! The target is R plus a quarter of the loss that R permits, as a reserve for the unforeseen (as in `insulated`), or a
+//! smaller reserve if that cannot be had.
 
 use super::load::Load;
 use crate::cache::FRAMES_MIN;
 use crate::units::Nanos;
 
-/// Rounds that are tried: an eighth of an octave apart, down to 1/256 of the longest one.
+/// Candidate rounds: an eighth of an octave apart, down to 1/256 of the longest.
 const ROUNDS: usize = 65;
 /// 2 to the power of -1/8.
 const NEXT_ROUND: f64 = 0.917_004_043_204_671_2;
-/// Cache is never asked to keep more than this part of what R may lose: the rest of it is in a curve's long tail, where
-/// much cache buys little.
+/// The least loss that is demanded of a cache, as a fraction of the loss that R permits. A smaller loss would reach
+/// into the long tail of a curve, where much cache gains little.
 const CACHE_LOSS_LEAST: f64 = 1.0 / 8.0;
-/// What was refused before is admitted when it needs no more than this part of the memory: decisions do not come and
-/// go.
+/// A tenant that was refused before is admitted only if all needs fit into this fraction of the memory, so that
+/// decisions are stable.
 const MEMORY_AGAIN: f64 = 15.0 / 16.0;
-/// A partition follows a need that has become smaller than this part of it.
+/// A partition shrinks only if the need is below this fraction of it.
 const SHRINKS_AT: f64 = 0.75;
 const LEAST: u64 = FRAMES_MIN as u64;
 
-/// What cache is asked to keep at most.
+/// The largest R_cache that is demanded.
 fn cache_most(keep: f64) -> f64 {
     1.0 - (1.0 - keep) * CACHE_LOSS_LEAST
 }
 
-/// What is asked of the disk.
+/// The problem to solve.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     /// R.
@@ -44,33 +44,33 @@ pub(super) struct Question {
     /// Frames.
     pub(super) memory: u64,
     pub(super) round_max_ns: f64,
-    /// Which of those that were refused before is asked again, by its place: one at a time, so that many cost no more
-    /// than one.
+    /// The index of the tenant that is considered for readmission: one at a time, so that many refused tenants cost no
+    /// more than one.
     pub(super) turn: usize,
 }
 
 impl Question {
-    /// R and a part of what it may lose.
+    /// R plus a reserve.
     pub(super) fn margin(&self) -> f64 {
         self.keep + (1.0 - self.keep) / 4.0
     }
 
-    /// What may be asked for, best first.
+    /// The targets, best first.
     fn aims(&self) -> [f64; 3] {
         [self.margin(), (self.margin() + self.keep) / 2.0, self.keep]
     }
 
-    /// Shortest first.
+    /// Candidate rounds, shortest first.
     fn rounds(&self) -> [f64; ROUNDS] {
         let mut rounds = [self.round_max_ns; ROUNDS];
         (1..ROUNDS).rev().for_each(|at| rounds[at - 1] = rounds[at] * NEXT_ROUND);
         rounds
     }
 
-    /// R_time that the slices of a tenant have to keep whose cache keeps so much, if the longest round gives it so
-    /// much, where R is not to be more than `most`.
+    /// The R_time that a tenant's slices must have, given its R_cache (`cache`) and its R_time in the longest round,
+    /// for targets of at most `most`.
     pub(super) fn slices_keep(&self, cache: f64, time_longest: f64, most: f64) -> f64 {
-        // Where no round is long enough, a longer one would cost all the others more than it gives to this one.
+        // If no round is long enough, a longer round would cost all other tenants more than this one gains.
         let mut by_slices = self.aims().into_iter().filter(|&aim| aim <= most).map(|aim| aim / cache);
         by_slices.find(|&keep| keep <= time_longest).unwrap_or(self.margin())
     }
@@ -79,29 +79,29 @@ impl Question {
 /// A tenant's claim to cache.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Claim {
-    /// So many frames, whatever it needs.
+    /// This number of frames, independent of its need.
     Asked(u64),
     /// Its load is not known yet.
     Watched,
-    /// It was admitted, with so many frames.
+    /// It is admitted, with this number of frames.
     Kept(u64),
-    /// It wishes to be admitted; `again` if that was refused before.
+    /// It wants to be admitted; `again` if it was refused before.
     Wanted { again: bool },
 }
 
-/// What has to be known of a tenant.
+/// The input for one tenant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tenant<'a> {
     pub(super) claim: Claim,
-    /// Its part of the round while all are busy, 0 to 1.
+    /// Its fraction of the round while all tenants are busy, 0 to 1.
     pub(super) weight: f64,
-    /// What it loses of each slice.
+    /// Its loss per slice.
     pub(super) loss_ns: f64,
-    /// Its slices are not shorter, whatever it loses.
+    /// Lower bound of its slices, independent of the loss.
     pub(super) slice_least_ns: f64,
-    /// `None` while it is not known.
+    /// `None` while unknown.
     pub(super) load: Option<&'a Load>,
-    /// Frames of what it transfers in a nanosecond of disk time, and frames that are enough for its streams in any
+    /// Frames that it transfers per nanosecond of disk time, and frames that suffice for its streams and writes in any
     /// slice.
     pub(super) transfer: (f64, u64),
 }
@@ -112,7 +112,8 @@ impl Tenant<'_> {
         1.0 - (self.loss_ns / (self.weight * round_ns)).min(1.0)
     }
 
-    /// The least frames with which it keeps `keep` in such a round. Of one whose load is not known: what it has.
+    /// The fewest frames with which the tenant keeps `keep` in this round. If its load is unknown: the frames that it
+    /// has.
     fn need(&self, keep: f64, round_ns: f64) -> Option<u64> {
         let time = self.time(round_ns);
         let (frames, keeps) = match (self.load, self.claim) {
@@ -124,62 +125,62 @@ impl Tenant<'_> {
             (None, _) => (LEAST, 1.0),
         };
         let streams = (self.transfer.0 * self.weight * round_ns) as u64;
-        // A bit less, for what rounding does to equals.
+        // The tolerance allows for rounding when both sides are equal.
         (time * keeps >= keep * (1.0 - 1e-9)).then(|| frames.max(LEAST + streams.min(self.transfer.1)))
     }
 
-    /// The least frames that keep as much as any cache does, but for what R may lose.
+    /// The fewest frames that are as good as any cache, apart from the loss that R permits.
     fn of_use(&self, keep: f64) -> u64 {
         self.load.map_or(u64::MAX, |load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX))))
     }
 
-    /// The shortest round in which it loses no more than that.
+    /// The shortest round with this R_time.
     fn round_for(&self, time: f64) -> f64 {
         self.loss_ns / (self.weight * (1.0 - time))
     }
 }
 
-/// Whether a tenant keeps R, and what it fails by.
+/// Whether a tenant keeps R, or what is missing.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Verdict {
-    /// Not known.
+    /// Unknown.
     Open,
     Met,
-    /// Frames needed, and those there are.
+    /// Frames needed, and frames available.
     Memory(u64, u64),
-    /// Frames needed, of one that has what it asked for.
+    /// Frames needed by a tenant that has the requested size.
     Asked(u64),
     Round(Nanos),
-    /// R_cache with any cache.
+    /// R_cache with the largest cache.
     Age(f64),
 }
 
-/// What a tenant gets.
+/// The result for a tenant.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Fate {
     pub(super) verdict: Verdict,
     /// Frames with which it keeps R in the round.
     pub(super) need: Option<u64>,
-    /// Frames that are its own; 0 if it has what is spare.
+    /// Frames that are guaranteed to it; 0 if it only has spare frames.
     pub(super) kept: u64,
-    /// Frames that cannot be taken from it in any round.
+    /// Frames that cannot be reclaimed from it in any round.
     pub(super) hard: u64,
     /// R_time in the round.
     pub(super) time: f64,
-    /// R_time in the longest one.
+    /// R_time in the longest round.
     pub(super) time_longest: f64,
-    /// What it has to have of R, its cache and its slices together.
+    /// Its target for R_time x R_cache.
     pub(super) aim: f64,
 }
 
-/// The round and everybody's fate, in the order of the tenants.
+/// The round, and the results in the order of the tenants.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Split {
     pub(super) round_ns: f64,
     pub(super) fates: Vec<Fate>,
 }
 
-/// A round in which all of `members` keep their R, and the target that it is made for.
+/// A round in which all `members` keep R, and the target that it meets.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     round_ns: f64,
@@ -189,11 +190,11 @@ struct Found {
 struct Splitter<'a> {
     question: &'a Question,
     tenants: &'a [Tenant<'a>],
-    /// Who keeps R as far as is known.
+    /// Tenants that keep R, as far as is known.
     members: Vec<bool>,
-    /// Frames of those who have some and do not keep R with what there is; 0 for the others.
+    /// Frames of tenants that were admitted and cannot keep R with the memory; 0 for the others.
     held: Vec<u64>,
-    /// Slices are as long as somebody needs them for what it has at once.
+    /// Lower bound of the round, from the lower bounds of the slices.
     round_least_ns: f64,
 }
 
@@ -202,7 +203,7 @@ impl Splitter<'_> {
         self.tenants.iter().zip(&self.members).filter(|(_, is_member)| **is_member).map(|(tenant, _)| tenant)
     }
 
-    /// Frames of a tenant that is no member: asked for, held, or the least to work with.
+    /// Frames of a tenant that is no member: requested, held, or the smallest partition.
     fn reserved_for(&self, at: usize) -> u64 {
         match self.tenants[at].claim {
             Claim::Asked(frames) => frames,
@@ -210,13 +211,13 @@ impl Splitter<'_> {
         }
     }
 
-    /// Frames for members.
+    /// Frames for the members.
     fn memory(&self) -> u64 {
         let others = (0..self.tenants.len()).filter(|&at| !self.members[at]);
         self.question.memory.saturating_sub(others.map(|at| self.reserved_for(at)).sum())
     }
 
-    /// The shortest round for the members within so many frames.
+    /// The shortest round for the members within `memory` frames.
     fn find(&self, memory: u64) -> Option<Found> {
         let least_ns = self.round_least_ns;
         let longer = || self.question.rounds().into_iter().filter(|&round_ns| round_ns > least_ns);
@@ -230,15 +231,15 @@ impl Splitter<'_> {
         })
     }
 
-    /// The same; rather with an even part of the memory for each of those whose load is not known yet.
+    /// Likewise; preferably with an even part of the memory for each tenant whose load is unknown.
     fn find_kindly(&self) -> Option<Found> {
         let watched = self.tenants.iter().filter(|tenant| tenant.claim == Claim::Watched).count() as u64;
         let even = (self.question.memory / self.tenants.len() as u64).saturating_sub(LEAST);
         self.find(self.memory().saturating_sub(watched * even)).or_else(|| self.find(self.memory()))
     }
 
-    /// Whoever does not keep R though the round is the longest is no member, and holds what it had, as far as that is
-    /// of use: where the round is too short, or dirt may not wait, more cache does not help.
+    /// Members that do not keep R even in the longest round are no members any more. They hold the frames that they
+    /// had, as far as these help: where the round is too short, or the age limit binds, more cache does not help.
     fn hold(&mut self) {
         let Question { keep, round_max_ns, .. } = *self.question;
         let needs: Vec<_> = self.tenants.iter().map(|tenant| tenant.need(keep, round_max_ns)).collect();
@@ -250,7 +251,7 @@ impl Splitter<'_> {
         }
     }
 
-    /// Who wishes to be a member is one, if then there is still a round.
+    /// Makes a tenant a member if a round for all members then still exists.
     fn admit(&mut self, at: usize, again: bool, before: Option<Found>) -> Option<Found> {
         self.members[at] = true;
         let (memory, all) = (self.memory(), self.question.memory);
@@ -260,7 +261,7 @@ impl Splitter<'_> {
         found.or(before)
     }
 
-    /// Why one cannot be a member, or does not have enough as one.
+    /// Why a tenant cannot be a member, or does not have enough as one.
     fn fails_by(&self, at: usize) -> Verdict {
         let Question { keep, round_max_ns, .. } = *self.question;
         let tenant = &self.tenants[at];
@@ -273,7 +274,7 @@ impl Splitter<'_> {
         Verdict::Memory(needs, (self.memory() + own).saturating_sub(taken))
     }
 
-    /// The same of one whose cache keeps so much, and for which the longest round is too short.
+    /// Likewise for a tenant with R_cache `cache`, for which the longest round is too short.
     fn fails_by_time(&self, at: usize, cache: f64) -> Verdict {
         let keep = self.question.keep;
         let most = self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX));
@@ -283,7 +284,7 @@ impl Splitter<'_> {
         }
     }
 
-    /// Of a tenant with so many frames that needs so many, and loses no more of its slices than that.
+    /// The verdict for a tenant with `kept` frames that needs `needs` frames, and has the R_time `time`.
     fn verdict(&self, at: usize, kept: u64, needs: u64, time: f64) -> Verdict {
         let (tenant, keep) = (&self.tenants[at], self.question.keep);
         match (tenant.claim, tenant.load) {
@@ -322,7 +323,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
         Claim::Asked(frames) => frames,
         _ => this.held[at],
     };
-    // Those who are no members wish for a round, too: the one that their slices make.
+    // The round must also be long enough for the slices of tenants that are no members.
     let others = (0..tenants.len()).filter(|&at| !this.members[at]);
     let wishes = others.map(|at| {
         let (tenant, own) = (&tenants[at], had(at));
@@ -345,7 +346,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
         };
         let kept = if this.members[at] { kept[at] } else { had(at) };
         let verdict = this.verdict(at, kept, needs[at].unwrap_or(u64::MAX), time);
-        // Between the sizes of a curve, what was asked for may be enough though the next size is needed.
+        // The need is rounded up to a size of the curve; a smaller requested size can still be enough.
         let most =
             if (matches!(tenant.claim, Claim::Asked(_)), verdict) == (true, Verdict::Met) { kept } else { u64::MAX };
         let need = needs[at].filter(|_| tenant.load.is_some()).map(|need| need.min(most));
@@ -362,7 +363,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     Split { round_ns, fates: fates.collect() }
 }
 
-/// `frames` of each member, nothing of others.
+/// `frames` of each member, 0 for others.
 fn of_members(members: &[bool], frames: impl Fn(usize) -> u64) -> Vec<u64> {
     members.iter().enumerate().map(|(at, &is_member)| if is_member { frames(at) } else { 0 }).collect()
 }
@@ -372,11 +373,11 @@ fn had(tenant: &Tenant<'_>) -> u64 {
     if let Claim::Kept(frames) = tenant.claim { frames } else { 0 }
 }
 
-/// The frames of each member out of `memory`: their needs fit in the round that was found for them, not always in the
-/// longer one of others.
+/// The frames of each member out of `memory`. Their needs fit in the round that was found for them, but not always in
+/// the longer round that other tenants require.
 fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
     let needed = of_members(members, |at| needs[at].unwrap_or(had(&tenants[at])));
-    // What has become a little smaller stays.
+    // A need that has become slightly smaller changes nothing.
     let steady = of_members(members, |at| {
         let had = had(&tenants[at]);
         if needed[at] as f64 >= SHRINKS_AT * had as f64 { needed[at].max(had) } else { needed[at] }
@@ -385,10 +386,10 @@ fn give(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory:
     [steady, needed].into_iter().find(fits).unwrap_or_else(|| meet_most(tenants, members, needs, memory))
 }
 
-/// Frames of the members out of `memory` that is not enough: what each one had and still needs, cut in proportion where
-/// there is less than then; and what is left is for those who keep R with it, who miss least first.
+/// The frames of the members if `memory` is less than their needs: each gets what it had and still needs, cut in
+/// proportion if that does not fit. The rest goes to tenants that keep R with it, smallest shortage first.
 fn meet_most(tenants: &[Tenant<'_>], members: &[bool], needs: &[Option<u64>], memory: u64) -> Vec<u64> {
-    // Nobody has less than the least: what is said of that is not cut.
+    // No tenant has less than the smallest partition, which is therefore not cut.
     let mut given = of_members(members, |_| LEAST);
     let mut left = memory.saturating_sub(given.iter().sum());
     let more = of_members(members, |at| {

@@ -7,12 +7,12 @@ fn load(misses: &[(u64, f64)]) -> Load {
     new(&reads(misses), &cost(), 1 << 20).unwrap()
 }
 
-/// Half of its reads are absorbed by 4000 blocks, next to none by fewer.
+/// 4,000 blocks absorb half of its reads, fewer absorb almost none.
 fn knee() -> Load {
     load(&[(100, 1.0), (3600, 0.98), (4000, 0.5), (1 << 20, 0.5)])
 }
 
-/// Half of its reads go to 40,000 blocks, each as often as the next.
+/// Half of its reads go to 40,000 blocks, uniformly.
 fn slope() -> Load {
     load(&(1..=40).map(|at| (at * 1000, 1.0 - at as f64 / 80.0)).collect::<Vec<_>>())
 }
@@ -31,7 +31,7 @@ fn question(memory: u64) -> Question {
     Question { keep: 0.9, memory, round_max_ns: 2000.0 * MS, turn: 0 }
 }
 
-/// R that it has with what is its own.
+/// Its R with the frames that are guaranteed to it.
 fn keeps(tenant: &Tenant<'_>, fate: &Fate) -> f64 {
     fate.time * tenant.load.map_or(1.0, |load| load.keeps(fate.kept))
 }
@@ -44,7 +44,7 @@ fn the_knee_is_kept_and_the_round_is_short() {
     let kept: Vec<_> = split.fates.iter().map(|fate| fate.kept).collect();
     assert_eq!(kept, [LEAST + 4000, LEAST]);
     assert!(split.fates.iter().all(|fate| fate.verdict == Verdict::Met), "{split:?}");
-    // 10 ms of loss, half of the round each, 7.5 % to lose: 267 ms.
+    // 10 ms of loss, half of the round each, 7.5 % of loss permitted: 267 ms.
     assert!((260.0 * MS..330.0 * MS).contains(&split.round_ns), "{split:?}");
 }
 
@@ -110,17 +110,17 @@ fn a_need_that_has_grown_beyond_what_there_is_takes_nothing_from_others() {
 #[test]
 fn what_is_left_goes_to_who_misses_least_and_the_least_is_not_cut() {
     let (knee, slope, stream) = (knee(), slope(), stream());
-    // The first needs some 38,000. It is not given what would be of no use, and the second has what it misses.
+    // The first needs about 38,000. It does not get frames that would not help, and the second gets what it lacks.
     let tenants = [tenant(Claim::Kept(20_000), &slope), tenant(Claim::Kept(LEAST + 3998), &knee)];
     let fates = split(&question(LEAST + 24_100), &tenants).fates;
     assert!(matches!(fates[0].verdict, Verdict::Memory(..)) && fates[1].verdict == Verdict::Met, "{fates:?}");
     assert_eq!([fates[0].kept, fates[1].kept], [20_000, LEAST + 4000]);
-    // There is less memory than there was: who needs the least has it.
+    // The memory has shrunk: the tenant with the smallest need gets it.
     let tenants = [tenant(Claim::Kept(30_000), &slope), tenant(Claim::Kept(LEAST), &stream)];
     let fates = split(&question(24_000), &tenants).fates;
     assert_eq!((fates[1].verdict, fates[1].kept), (Verdict::Met, LEAST), "{fates:?}");
     assert_eq!(fates[0].kept, 24_000 - LEAST);
-    // Who holds next to nothing takes nothing from others.
+    // A tenant that holds almost nothing takes nothing from the others.
     let tenants = [tenant(Claim::Kept(1), &slope), tenant(Claim::Kept(LEAST + 4000), &knee)];
     let fates = split(&question(2 * LEAST + 4000), &tenants).fates;
     assert_eq!((fates[1].verdict, fates[1].kept), (Verdict::Met, LEAST + 4000), "{fates:?}");
@@ -156,8 +156,8 @@ fn who_was_refused_is_asked_again_in_turn_and_needs_some_room() {
     assert_eq!([met(6000, 0), met(6000, 1), met(4400, 1)], [false, true, false]);
 }
 
-/// Whatever the tenants: nobody is promised what there is not, who is told that it keeps R does, and who was admitted
-/// loses nothing that it needs.
+/// For any tenants: no more memory is promised than exists, a tenant that is told that it keeps R does, and an admitted
+/// tenant loses nothing that it needs.
 #[test]
 fn where_the_round_is_too_short_nobody_holds_cache_that_is_of_no_use() {
     // 150 ms of loss: half of 2 s keeps 0.85.

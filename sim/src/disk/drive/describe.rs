@@ -1,8 +1,7 @@
-//! A drive as a TOML file: what people write, checked, and made into what the machines take.
+//! The description of a drive, a TOML file: parsed, validated, and converted to the parameters of the drive models.
 //!
-//! Milliseconds, revolutions and megabytes here, nanoseconds there. Each value that a user could get wrong is named by
-//! its key, with what is wrong and what would be right. `docs/design/disk.md` explains every key; `presets/` has
-//! examples.
+//! Files use milliseconds, revolutions and megabytes; the models use nanoseconds. An error names the key, what is wrong
+//! with its value, and a valid value. `docs/design/disk.md` explains every key; `presets/` has examples.
 
 use engine::units::{Nanos, SECOND, SECTOR};
 use serde::Deserialize;
@@ -18,11 +17,11 @@ use super::hdd::{BusSpec, Hdd, HddSpec, OverheadSpec};
 use super::throttled::{BucketSpec, ThrottleSpec, Throttled};
 use crate::rng::MILLION;
 
-/// Slower than any that was sold, and so that a revolution stays below 2^32 ns.
+/// Slower than any drive ever sold. A revolution stays below 2^32 ns.
 const RPM_LEAST: f64 = 300.0;
-/// Faster would burst.
+/// Above this speed platters would burst.
 const RPM_MOST: f64 = 100_000.0;
-/// More than any drive has, and so few that angles times tracks stay below 2^64.
+/// More than any drive has. Limited so that an angle times the number of tracks stays below 2^64.
 const CYLINDERS_MOST: u32 = 1 << 24;
 /// As above.
 const HEADS_MOST: u32 = 64;
@@ -31,20 +30,20 @@ const SECTORS_PER_TRACK_MOST: u32 = 1 << 16;
 /// Longer than any seek or overhead.
 const MILLISECONDS_MOST: f64 = 1000.0;
 
-/// Why a description makes no drive.
+/// Why a description is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum DescribeError {
     /// It is not TOML, or a key is missing, unknown or of the wrong type; the source says where.
     #[error("{0}")]
     Syntax(#[from] toml::de::Error),
-    /// A value makes no sense.
+    /// A value is invalid.
     #[error("{key}: {what}; {fix}")]
     Value {
-        /// Which.
+        /// Its key.
         key: String,
-        /// Why not.
+        /// What is wrong.
         what: String,
-        /// What to write.
+        /// The remedy.
         fix: String,
     },
 }
@@ -55,13 +54,13 @@ fn wrong<T>(key: impl Into<String>, what: impl Into<String>, fix: impl Into<Stri
     Err(DescribeError::Value { key: key.into(), what: what.into(), fix: fix.into() })
 }
 
-/// A drive as it is written down: a hard disk or flash, perhaps behind a throttle.
+/// A described drive: a hard disk or flash, optionally behind a throttle.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// What it is, for people.
+    /// The name of the drive, for people.
     pub model: String,
-    /// Where the values are from, for people.
+    /// The source of the values, for people.
     pub source: String,
     hdd: Option<HddTable>,
     flash: Option<FlashTable>,
@@ -81,9 +80,9 @@ struct HddTable {
     skew_revolutions: SkewTable,
     zones: Vec<ZoneRow>,
     seek: CurveTable,
-    /// Another curve for writes.
+    /// A separate curve for writes.
     write_seek: Option<CurveTable>,
-    /// What writes add to the curve for reads.
+    /// Added to the read curve for writes.
     #[serde(default)]
     write_settle_ms: f64,
     bus: BusTable,
@@ -107,7 +106,7 @@ struct ZoneRow {
     first_cylinder: u32,
     cylinders: u32,
     sectors_per_track: u32,
-    /// Sectors that hold data; without it, all.
+    /// Sectors that hold data; all, if absent.
     sectors: Option<u64>,
 }
 
@@ -116,7 +115,7 @@ struct ZoneRow {
 struct CurveTable {
     /// Points: cylinders, milliseconds.
     table_ms: Option<Vec<(u32, f64)>>,
-    /// Or three figures of a data sheet.
+    /// Alternatively three figures of a data sheet.
     single_ms: Option<f64>,
     average_ms: Option<f64>,
     full_ms: Option<f64>,
@@ -210,12 +209,12 @@ struct ThrottleTable {
 }
 
 impl Description {
-    /// Reads a description; [`Description::build`] checks its values.
+    /// Parses a description; [`Description::build`] validates its values.
     pub fn parse(text: &str) -> Checked<Description> {
         Ok(toml::from_str(text)?)
     }
 
-    /// The drive that it describes.
+    /// The described drive.
     pub fn build(&self) -> Checked<Box<dyn Drive>> {
         let drive: Box<dyn Drive> = match (&self.hdd, &self.flash) {
             (Some(table), None) => Box::new(Hdd::new(table.spec()?)),
@@ -229,12 +228,12 @@ impl Description {
         })
     }
 
-    /// The hard disk that it describes, if it is one.
+    /// The parameters of the hard disk, if the description has one.
     pub fn hdd(&self) -> Checked<Option<HddSpec>> {
         self.hdd.as_ref().map(HddTable::spec).transpose()
     }
 
-    /// The limits in front of it, if there are any.
+    /// The throttle, if the description has one.
     pub fn throttle(&self) -> Checked<Option<ThrottleSpec>> {
         self.throttle.as_ref().map(ThrottleTable::spec).transpose()
     }
@@ -492,7 +491,7 @@ fn count(key: &str, value: u64, most: u64) -> Checked<()> {
     Ok(())
 }
 
-/// Milliseconds in nanoseconds.
+/// Converts milliseconds to nanoseconds.
 fn ms(key: &str, value: f64) -> Checked<Nanos> {
     if !(0.0..=MILLISECONDS_MOST).contains(&value) {
         let fix = format!("give 0 to {MILLISECONDS_MOST} milliseconds");
@@ -501,7 +500,7 @@ fn ms(key: &str, value: f64) -> Checked<Nanos> {
     Ok((value * 1e6).round() as Nanos)
 }
 
-/// Megabytes (10^6) a second in picoseconds for a byte.
+/// Converts megabytes (10^6 bytes) per second to picoseconds per byte.
 fn byte_ps(key: &str, mb_per_s: f64) -> Checked<u64> {
     if !(0.1..=1e5).contains(&mb_per_s) {
         return wrong(key, format!("{mb_per_s} is no such rate"), "give 0.1 to 100000 megabytes a second");

@@ -1,4 +1,4 @@
-//! What a drive is done with, until it is asked: by time, then by turn.
+//! The completions of a drive that have not been polled: ordered by time, then by the order in which they were added.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use engine::units::Nanos;
 
 use super::Tag;
 
-/// Completions to come. It keeps its memory: no allocation once it has seen the deepest queue.
+/// Future completions. Keeps its memory, so nothing is allocated once the deepest queue was reached.
 #[derive(Default, Debug)]
 pub struct Done {
     heap: BinaryHeap<Reverse<(Nanos, u64, Tag)>>,
@@ -15,30 +15,30 @@ pub struct Done {
 }
 
 impl Done {
-    /// `tag` is done `at`.
+    /// `tag` completes at `at`.
     pub fn push(&mut self, at: Nanos, tag: Tag) {
         self.turn += 1;
         self.heap.push(Reverse((at, self.turn, tag)));
     }
 
-    /// When the first one is done.
+    /// Time of the first completion.
     pub fn next_at(&self) -> Option<Nanos> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// The first one, if it is done by `now`.
+    /// The first completion, if it is due by `now`.
     pub fn pop(&mut self, now: Nanos) -> Option<(Tag, Nanos)> {
         let at = self.next_at().filter(|&at| at <= now)?;
         self.heap.pop().map(|Reverse((.., tag))| (tag, at))
     }
 
-    /// Forgets all.
+    /// Drops all completions.
     pub fn clear(&mut self) {
         self.heap.clear();
     }
 }
 
-/// The earlier of two moments that may never come.
+/// The earlier of two times; `None` means never.
 pub fn earlier(a: Option<Nanos>, b: Option<Nanos>) -> Option<Nanos> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

@@ -1,16 +1,16 @@
-//! A drive without heads: channels that work side by side, and reads that wait for what writes left behind.
+//! A drive without heads: channels that work in parallel, and reads that wait for flash programs.
 //!
 //! ```text
-//!   read  ──► each page's channel: after its reads, and after the program that runs there ──► bus ──► done
-//!   write ──► bus ──► buffer ──► done       the channel programs it when no read wants it: that is its backlog
+//!   read  ──► channel of each page: after its reads and the program that runs on it ──► bus ──► done
+//!   write ──► bus ──► buffer ──► done       the channel programs it when it has no reads: its backlog
 //! ```
 //!
-//! A page read goes before waiting programs, but not before the one that runs. A full buffer makes writes wait until a
-//! channel has programmed enough. Source: Agrawal et al., "Design Tradeoffs for SSD Performance", USENIX ATC 2008; the
-//! interference is the one that FIOS (Park and Shen, FAST 2012, section 2) measures.
+//! A page read goes before waiting programs, but not before the running one. When the buffer is full, writes wait until
+//! a channel has programmed enough. Source: Agrawal et al., "Design Tradeoffs for SSD Performance", USENIX ATC 2008;
+//! the interference is the one that FIOS (Park and Shen, FAST 2012, section 2) measures.
 //!
-//! All of it is known when a request comes: there are no decisions to wait for. Downside: no garbage collection, so
-//! writes cost the same for ever; a read cannot suspend a program, as the best present drives can.
+//! The completion time of a request is known when it arrives, so the model has no events. Downsides: no garbage
+//! collection, so the cost of writes never changes; a read cannot suspend a program, as the best present drives can.
 
 use engine::disk::Op;
 use engine::units::Nanos;
@@ -18,41 +18,41 @@ use engine::units::Nanos;
 use super::done::Done;
 use super::{Drive, Tag};
 
-/// Odd, and without pattern: Knuth's multiplicative hash (TAOCP 3, 6.4). Neighbouring pages spread evenly, and no
-/// stride of a workload meets one channel only.
+/// Knuth's multiplicative hash (TAOCP 3, 6.4): odd and without pattern. Neighbouring pages are spread evenly over the
+/// channels, and no stride of a workload uses one channel only.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a flash drive is made of.
+/// The parameters of a flash drive.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashSpec {
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// Units that work at the same time.
+    /// Units that work in parallel.
     pub channels: usize,
-    /// What one of them reads or programs at once, bytes.
+    /// Unit of a read or a program, bytes.
     pub page_bytes: u64,
-    /// Reading a page.
+    /// Time to read a page.
     pub read_ns: Nanos,
-    /// Programming a page, with the upkeep that it causes.
+    /// Time to program a page, including the internal work that it causes.
     pub program_ns: Nanos,
-    /// The electronics, for each request.
+    /// Time of the electronics for each request.
     pub overhead_ns: Nanos,
-    /// Picoseconds for a byte on the bus.
+    /// Bus time, picoseconds per byte.
     pub byte_ps: u64,
-    /// Bytes that it holds before they are programmed.
+    /// Size of the write buffer, bytes.
     pub buffer_bytes: u64,
 }
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Channel {
-    /// Reads are done.
+    /// When the channel has finished its reads.
     free_at: Nanos,
-    /// Programming that waits, after `free_at`.
+    /// Waiting programs, after `free_at`.
     backlog_ns: Nanos,
 }
 
 impl Channel {
-    /// Programs until `now`: how long the program that runs then still takes.
+    /// Advances the backlog to `now`. Returns the remaining time of the program that then runs.
     fn settle(&mut self, now: Nanos, program_ns: Nanos) -> Nanos {
         if self.free_at >= now {
             return 0;
@@ -74,7 +74,7 @@ pub struct Flash {
 }
 
 impl Flash {
-    /// An idle one.
+    /// An idle drive.
     pub fn new(spec: FlashSpec) -> Flash {
         Flash { spec, channels: vec![Channel::default(); spec.channels], bus_free_at: 0, done: Done::default() }
     }
@@ -135,7 +135,7 @@ impl Drive for Flash {
             Op::Read => self.read(now, offset, len),
             Op::Write { durable: true } => self.write(now, offset, len, len).1,
             Op::Write { durable: false } => self.write(now, offset, len, len).0,
-            // Only maps change.
+            // Only the mapping changes.
             Op::Zero | Op::Punch => now + self.spec.overhead_ns,
             Op::Flush => self.flush(now),
         };
@@ -198,7 +198,7 @@ mod tests {
         assert!(write_ns < 20_000, "{write_ns}");
         let after_ns = one(&mut drive, 1_000_000 + write_ns, Op::Read, 0, 4096);
         assert!(after_ns > alone_ns + 300_000, "{after_ns}");
-        // Much later nothing of it is left.
+        // Much later the programs have ended.
         assert_eq!(one(&mut drive, 1_000_000_000, Op::Read, 0, 4096), alone_ns);
     }
 

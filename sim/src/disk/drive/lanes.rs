@@ -1,4 +1,5 @@
-//! The simplest drive: so many requests at a time, each for a fixed time, its bytes, and as much again by chance.
+//! The simplest drive: a fixed number of lanes. The service time of a request is a fixed time plus the time of its
+//! bytes, multiplied by a random factor from 1 to 2.
 
 use engine::disk::Op;
 use engine::units::{BLOCK, Nanos};
@@ -7,16 +8,16 @@ use super::done::Done;
 use super::{Drive, Tag};
 use crate::rng::Rng;
 
-/// How fast it is.
+/// Its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct LanesSpec {
     /// Requests served at the same time.
     pub parallel: usize,
-    /// Nanoseconds for a request, without its bytes.
+    /// Nanoseconds per request, without its bytes.
     pub service_ns: Nanos,
-    /// Nanoseconds for each 4 KiB.
+    /// Nanoseconds per 4 KiB.
     pub block_ns: Nanos,
-    /// Nanoseconds for a flush.
+    /// Nanoseconds per flush.
     pub flush_ns: Nanos,
 }
 
@@ -25,13 +26,13 @@ pub struct LanesSpec {
 pub struct Lanes {
     spec: LanesSpec,
     rng: Rng,
-    /// When each of `parallel` servers is free.
+    /// When each of the `parallel` lanes is free.
     free_at: Vec<Nanos>,
     done: Done,
 }
 
 impl Lanes {
-    /// An idle one; `rng` varies its times.
+    /// An idle drive; `rng` varies its times.
     pub fn new(spec: LanesSpec, rng: Rng) -> Lanes {
         Lanes { spec, rng, free_at: vec![0; spec.parallel], done: Done::default() }
     }

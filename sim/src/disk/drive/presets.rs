@@ -1,4 +1,4 @@
-//! Drives that are known by name. Each is a description like any user's, with its sources in comments.
+//! Drives known by name. Each is a description like a user's, with its sources in comments.
 
 use super::describe::{DescribeError, Description};
 
@@ -17,7 +17,7 @@ pub fn text(name: &str) -> Option<&'static str> {
     PRESETS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// A preset.
+/// The description of a preset.
 pub fn preset(name: &str) -> Option<Result<Description, DescribeError>> {
     text(name).map(Description::parse)
 }

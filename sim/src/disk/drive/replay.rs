@@ -1,4 +1,4 @@
-//! Drives at work: a measured list again, one request at a time, and a queue that is always full.
+//! Workloads for drives: a measured list, one request at a time, and a closed loop.
 
 use engine::disk::Op;
 use engine::units::{Nanos, SECTOR};
@@ -11,15 +11,15 @@ pub const HEADER: &str = "op,lbn,sectors,response_us,gap_us";
 /// A request that a real drive has served.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Measured {
-    /// What it was.
+    /// The operation.
     pub op: Op,
-    /// Its first sector.
+    /// The first sector.
     pub sector: u64,
-    /// Its sectors.
+    /// Number of sectors.
     pub sectors: u64,
-    /// How long the drive took, microseconds.
+    /// Response time of the drive, microseconds.
     pub response_us: f64,
-    /// From its end to the next request, microseconds.
+    /// From its completion to the next request, microseconds.
     pub gap_us: f64,
 }
 
@@ -34,7 +34,7 @@ pub enum ListError {
     Line {
         /// Its number, from 1.
         line: usize,
-        /// What it is.
+        /// Its text.
         text: String,
     },
     /// A request is not on the drive.
@@ -44,17 +44,17 @@ pub enum ListError {
         line: usize,
         /// The first sector.
         sector: u64,
-        /// After the last.
+        /// After the last sector.
         end: u64,
-        /// What the drive has.
+        /// Number of sectors of the drive.
         sectors: u64,
     },
-    /// There are none.
+    /// The list is empty.
     #[error("there is no request in it")]
     Empty,
 }
 
-/// Reads a list: CSV with the columns of [`HEADER`].
+/// Parses a list: CSV with the columns of [`HEADER`].
 pub fn parse(text: &str) -> Result<Vec<Measured>, ListError> {
     let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let header = lines.next().map_or("", |(_, line)| line);
@@ -80,8 +80,8 @@ fn request(line: &str) -> Option<Measured> {
     fields.next().is_none().then_some(Measured { op, sector, sectors, response_us, gap_us })
 }
 
-/// The response times of `drive`, nanoseconds, for the requests of a list: each comes as long after the end of the one
-/// before as it did when it was measured.
+/// The response times of `drive` to the requests of a list, nanoseconds. Each request follows the completion of the one
+/// before with the measured think time.
 pub fn one_at_a_time(drive: &mut dyn Drive, list: &[Measured]) -> Result<Vec<Nanos>, ListError> {
     let sectors = drive.bytes() / SECTOR;
     let mut now = 0;
@@ -99,7 +99,7 @@ pub fn one_at_a_time(drive: &mut dyn Drive, list: &[Measured]) -> Result<Vec<Nan
     if times.is_empty() { Err(ListError::Empty) } else { Ok(times) }
 }
 
-/// Waits until a request is done; there must be one.
+/// Waits until a request completes; at least one must be outstanding.
 fn next_done(drive: &mut dyn Drive) -> (u64, Nanos) {
     loop {
         let at = drive.poll_timeout().expect("a request is in the drive");
@@ -109,15 +109,15 @@ fn next_done(drive: &mut dyn Drive) -> (u64, Nanos) {
     }
 }
 
-/// How near a simulated drive comes to a measured one.
+/// The difference between a simulated drive and a measured one.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
-    /// The distance between the two sorted lists of response times: root of the mean square, milliseconds. This is the
-    /// demerit figure of Ruemmler and Wilkes, "An introduction to disk drive modeling", as DiskSim's `rms` computes it.
+    /// Root mean square distance between the two sorted lists of response times, milliseconds. This is the demerit
+    /// figure of Ruemmler and Wilkes, "An introduction to disk drive modeling", as DiskSim's `rms` computes it.
     pub rms_ms: f64,
-    /// Milliseconds.
+    /// Mean simulated response time, milliseconds.
     pub mean_simulated_ms: f64,
-    /// Milliseconds.
+    /// Mean measured response time, milliseconds.
     pub mean_measured_ms: f64,
     /// Requests compared.
     pub requests: usize,
@@ -130,7 +130,7 @@ pub fn validate(drive: &mut dyn Drive, list: &[Measured]) -> Result<Comparison, 
     Ok(compare(simulated, measured))
 }
 
-/// Compares response times, milliseconds: as many of the one as of the other.
+/// Compares two lists of response times of the same length, milliseconds.
 pub fn compare(mut simulated: Vec<f64>, mut measured: Vec<f64>) -> Comparison {
     simulated.sort_by(f64::total_cmp);
     measured.sort_by(f64::total_cmp);
@@ -145,8 +145,8 @@ pub fn compare(mut simulated: Vec<f64>, mut measured: Vec<f64>) -> Comparison {
     }
 }
 
-/// Keeps `depth` requests in `drive` until `count` are done: when the last one was. `next` makes them: operation,
-/// offset and bytes.
+/// Keeps `depth` requests outstanding in `drive` until `count` are complete. Returns the last completion time. `next`
+/// chooses operation, offset and bytes of a request.
 pub fn closed_loop(drive: &mut dyn Drive, depth: u64, count: u64, mut next: impl FnMut() -> (Op, u64, u64)) -> Nanos {
     let mut submitted = 0;
     let mut submit = |drive: &mut dyn Drive, now| {

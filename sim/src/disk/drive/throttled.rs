@@ -1,8 +1,8 @@
-//! A token bucket in front of another drive: a cloud volume, whose rate is bought and whose bursts are saved up.
+//! A token bucket in front of another drive: a cloud volume with a limited rate and a limited burst.
 //!
-//! Requests leave in the order of arrival, each when both buckets have its tokens. A bucket is kept as the one moment
-//! at which it would be full again (the virtual scheduling form of the generic cell rate algorithm, ITU-T I.371): exact
-//! in integers, and nothing to refill. Flushes cost no tokens, but keep their place.
+//! Requests leave in the order of arrival, each when both buckets have its tokens. The state of a bucket is the time at
+//! which it would be full again (the virtual scheduling form of the generic cell rate algorithm, ITU-T I.371): exact in
+//! integers, and without refills. Flushes cost no tokens, but keep their place in the order.
 
 use std::collections::VecDeque;
 
@@ -12,25 +12,25 @@ use engine::units::{Nanos, SECOND};
 use super::done::earlier;
 use super::{Drive, Tag};
 
-/// A rate, and how much of it can be saved up.
+/// The parameters of a token bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketSpec {
-    /// Tokens a second, at least 1.
+    /// Tokens per second, at least 1.
     pub rate: u64,
-    /// Tokens that it holds.
+    /// Size of the bucket, tokens.
     pub burst: u64,
 }
 
 #[derive(Debug)]
 struct Bucket {
     spec: BucketSpec,
-    /// When it would be full, if nothing were taken.
+    /// When it would be full, if no tokens were taken.
     full_at: Nanos,
 }
 
 impl Bucket {
-    /// When `tokens` can be taken at the earliest. Debt is allowed: a request larger than the bucket empties it and
-    /// leaves.
+    /// When `tokens` can be taken at the earliest. Debt is allowed: a request larger than the bucket leaves when the
+    /// bucket is full.
     fn ready_at(&self, tokens: u64) -> Nanos {
         let spare = self.spec.burst.saturating_sub(tokens);
         self.full_at.saturating_sub(self.ns(spare))
@@ -48,9 +48,9 @@ impl Bucket {
 /// The limits of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct ThrottleSpec {
-    /// Requests.
+    /// Limit on requests.
     pub requests: Option<BucketSpec>,
-    /// Bytes read and written.
+    /// Limit on bytes, read and written.
     pub bytes: Option<BucketSpec>,
 }
 
@@ -138,7 +138,7 @@ mod tests {
         Throttled::new(ThrottleSpec { requests, bytes }, Box::new(Lanes::new(fast, Rng::new(1))))
     }
 
-    /// When the last of `count` requests that all come at 0 is done.
+    /// The completion time of the last of `count` requests that all arrive at 0.
     fn last_of(drive: &mut Throttled, count: u64, len: u64) -> Nanos {
         (0..count).for_each(|tag| drive.submit(0, tag, Op::Read, 0, len));
         let (mut done, mut last) = (0, 0);

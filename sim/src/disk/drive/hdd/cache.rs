@@ -1,44 +1,44 @@
-//! The memory of a drive: segments that were read, also ahead of being asked for, and writes that are not on the
-//! medium.
+//! The memory of a hard disk: segments that were read, requested or read ahead, and writes that are not on the medium
+//! yet.
 //!
-//! Both hold numbers of sectors only. A segment is one run of sectors, as in the drives of the time: a stream each.
+//! Both hold sector numbers only. A segment is one run of sectors, as in the drives of the time: one per stream.
 
 use engine::units::Nanos;
 
-/// The read cache.
+/// The parameters of the read cache.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadCacheSpec {
-    /// Runs of sectors that it holds.
+    /// Segments that it holds.
     pub segments: usize,
-    /// The longest run.
+    /// Maximum length of a segment.
     pub segment_sectors: u64,
-    /// How far it reads on after a request, unless another one wants the arm.
+    /// Sectors that it reads ahead after a request, until another request needs the arm.
     pub ahead_sectors: u64,
-    /// It reads on only after a request that continued a segment: the second of a stream.
+    /// Read ahead only after a request that continued a segment: the second request of a stream.
     pub ahead_after_sequential: bool,
 }
 
-/// The write cache.
+/// The parameters of the write cache.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteCacheSpec {
     /// Runs of sectors that it holds.
     pub extents: usize,
     /// Sectors that it holds.
     pub sectors: u64,
-    /// Above that, writing back does not wait until the arm has nothing else to do.
+    /// Above this level dirty sectors are destaged before other work.
     pub high_sectors: u64,
-    /// Writing back begins when nothing has come for so long.
+    /// Idle time before destaging begins.
     pub idle_ns: Nanos,
 }
 
 /// Sectors `start..end` that were read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// The first.
+    /// The first sector.
     pub start: u64,
-    /// After the last.
+    /// After the last sector.
     pub end: u64,
-    /// When the last of them has been read.
+    /// When the last sector has been read.
     pub read_at: Nanos,
     used: u64,
 }
@@ -54,12 +54,12 @@ pub struct ReadCache {
 }
 
 impl ReadCache {
-    /// An empty one.
+    /// An empty cache.
     pub fn new(spec: ReadCacheSpec) -> ReadCache {
         ReadCache { spec, segments: vec![EMPTY; spec.segments], turn: 0 }
     }
 
-    /// How it is made.
+    /// Its parameters.
     pub fn spec(&self) -> &ReadCacheSpec {
         &self.spec
     }
@@ -69,7 +69,7 @@ impl ReadCache {
         self.segments[index]
     }
 
-    /// The segment that holds `sector`, or that it follows: the one that reaches furthest.
+    /// The segment that holds `sector` or ends at it; of several, the one with the greatest end.
     pub fn find(&mut self, sector: u64) -> Option<usize> {
         let mut found = None;
         let mut furthest = 0;
@@ -85,7 +85,7 @@ impl ReadCache {
         Some(found)
     }
 
-    /// The segment used longest ago, now for what begins at `sector`.
+    /// Replaces the least recently used segment by one that begins at `sector`.
     pub fn begin(&mut self, sector: u64) -> usize {
         self.turn += 1;
         let mut oldest = 0;
@@ -98,14 +98,14 @@ impl ReadCache {
         oldest
     }
 
-    /// A segment has been read up to `end` by `read_at`: its oldest sectors make room.
+    /// A segment has been read up to `end` by `read_at`. Beyond its maximum length, its oldest sectors are dropped.
     pub fn extend(&mut self, index: usize, end: u64, read_at: Nanos) {
         let segment = &mut self.segments[index];
         (segment.end, segment.read_at) = (end, read_at);
         segment.start = segment.start.max(end.saturating_sub(self.spec.segment_sectors));
     }
 
-    /// Sectors `start..end` are written: what was read of them is forgotten, and what lies behind them in the segment.
+    /// Sectors `start..end` are written: a segment drops them, and its sectors behind them.
     pub fn forget(&mut self, start: u64, end: u64) {
         for segment in self.segments.iter_mut().filter(|s| s.start < end && start < s.end) {
             if start <= segment.start {
@@ -116,7 +116,7 @@ impl ReadCache {
         }
     }
 
-    /// Forgets all.
+    /// Drops all segments.
     pub fn clear(&mut self) {
         self.segments.fill(EMPTY);
     }
@@ -125,15 +125,15 @@ impl ReadCache {
 /// Sectors that are acknowledged and not on the medium.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dirty {
-    /// The first.
+    /// The first sector.
     pub start: u64,
-    /// After the last.
+    /// After the last sector.
     pub end: u64,
-    /// Of the oldest write in it: who waits for that waits for all of it.
+    /// Sequence number of the oldest write in it. A flush that waits for that write waits for the whole run.
     pub turn: u64,
 }
 
-/// The writes that are not on the medium.
+/// The acknowledged writes that are not on the medium.
 #[derive(Debug)]
 pub struct WriteCache {
     spec: WriteCacheSpec,
@@ -143,32 +143,32 @@ pub struct WriteCache {
 }
 
 impl WriteCache {
-    /// An empty one.
+    /// An empty cache.
     pub fn new(spec: WriteCacheSpec) -> WriteCache {
         WriteCache { spec, extents: Vec::with_capacity(spec.extents + 1), sectors: 0, turn: 0 }
     }
 
-    /// How it is made.
+    /// Its parameters.
     pub fn spec(&self) -> &WriteCacheSpec {
         &self.spec
     }
 
-    /// Runs of sectors, in no order.
+    /// The dirty runs, in no order.
     pub fn extents(&self) -> &[Dirty] {
         &self.extents
     }
 
-    /// It is so full that it cannot wait.
+    /// Whether it is above the level at which destaging goes first.
     pub fn is_high(&self) -> bool {
         self.sectors > self.spec.high_sectors
     }
 
-    /// The newest write.
+    /// Sequence number of the newest write.
     pub fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// Whether a write of up to `turn` is in it.
+    /// Whether it holds a write up to number `turn`.
     pub fn holds(&self, turn: u64) -> bool {
         self.extents.iter().any(|extent| extent.turn <= turn)
     }
@@ -178,8 +178,8 @@ impl WriteCache {
         self.extents.iter().any(|extent| extent.start <= start && end <= extent.end)
     }
 
-    /// Takes `start..end`, unless it is full. Older writes of these sectors are forgotten; a run that it continues
-    /// grows.
+    /// Adds `start..end` and returns true, unless the cache is full. Older writes of these sectors are dropped. A run
+    /// that ends at `start` is extended.
     pub fn insert(&mut self, start: u64, end: u64) -> bool {
         if self.sectors + (end - start) > self.spec.sectors || self.extents.len() >= self.spec.extents {
             return false;
@@ -194,8 +194,7 @@ impl WriteCache {
         true
     }
 
-    /// `start..end` is overwritten: what is in it of that need not be written. A run that reaches beyond on both sides
-    /// is cut in two.
+    /// `start..end` is overwritten: drops these sectors. A run that extends beyond both ends is split in two.
     pub fn forget(&mut self, start: u64, end: u64) {
         let mut index = 0;
         while index < self.extents.len() {
@@ -214,14 +213,14 @@ impl WriteCache {
         }
     }
 
-    /// Takes a run out, to be written.
+    /// Removes a run, to be destaged.
     pub fn remove(&mut self, index: usize) -> Dirty {
         let extent = self.extents.swap_remove(index);
         self.sectors -= extent.end - extent.start;
         extent
     }
 
-    /// Forgets all.
+    /// Drops all.
     pub fn clear(&mut self) {
         self.extents.clear();
         self.sectors = 0;
@@ -237,7 +236,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is dirty is what was written since it was taken out, in runs that do not overlap.
+        /// The dirty sectors are those written since they were last removed, in runs that do not overlap.
         #[test]
         fn the_write_cache_holds_each_sector_once(
             steps in prop::collection::vec((any::<bool>(), 0u64..60, 1u64..20), 1..60)

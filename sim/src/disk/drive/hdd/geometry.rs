@@ -1,4 +1,4 @@
-//! Where a sector is: zone, cylinder, head, and the angle at which it passes the head.
+//! The position of a sector: zone, cylinder, head, and the angle at which it passes the head.
 //!
 //! ```text
 //!   a zone: tracks of equal length, numbered in the order in which they are filled
@@ -8,17 +8,17 @@
 //!   head 1   5 4 3 │ 6  7 8 │                1  3  5
 //! ```
 //!
-//! An angle is the time since the index mark passed: nanoseconds, less than a revolution. So angles are exact, and
-//! waiting for one is a subtraction. Track after track, the first sector is shifted by a skew, so that it comes along
-//! just when the head is there.
+//! An angle is a time, the nanoseconds since the index mark passed, less than one revolution. So angles are exact and
+//! the rotational wait is a subtraction. The first sector of each track is shifted by a skew against the track before,
+//! so that it arrives just after the head has moved there.
 //!
 //! Source: the `g1` and `g4` layouts of DiskSim 4.0 (Bucy, Schindler, Schlosser, Ganger: CMU-PDL-08-101, section 2 of
-//! the diskmodel manual), reduced to what has a name. Downside: slipped and remapped sectors are not at their places;
+//! the diskmodel manual), reduced to named parameters. Downside: slipped and remapped sectors are not in their places;
 //! spare space is at the end of its zone.
 
 use engine::units::Nanos;
 
-/// A revolution, and a quick way to divide by it: that is most of what choosing among many requests costs.
+/// The rotation, with a fast division by its period: most of the cost of choosing among many requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
     period_ns: Nanos,
@@ -27,17 +27,17 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Platters that turn once in `period_ns`, more than 1.
+    /// Platters with the period `period_ns`, more than 1.
     pub fn new(period_ns: Nanos) -> Rotation {
         Rotation { period_ns, inverse: (u128::from(u64::MAX) / u128::from(period_ns)) as u64 }
     }
 
-    /// A revolution.
+    /// The time of one revolution.
     pub fn period_ns(&self) -> Nanos {
         self.period_ns
     }
 
-    /// `time mod period`: the angle at that time. The inverse is rounded down, so the quotient is right or one too
+    /// `time mod period`, the angle at that time. The inverse is rounded down, so the quotient is exact or one too
     /// small.
     #[inline]
     pub fn angle_at(&self, time: Nanos) -> Nanos {
@@ -46,14 +46,14 @@ impl Rotation {
         if rest < self.period_ns { rest } else { rest - self.period_ns }
     }
 
-    /// How long from one angle to another.
+    /// Rotational wait from one angle to another.
     #[inline]
     pub fn wait_ns(&self, from_ns: Nanos, to_ns: Nanos) -> Nanos {
         if to_ns >= from_ns { to_ns - from_ns } else { to_ns + self.period_ns - from_ns }
     }
 }
 
-/// Sectors of equal density.
+/// A zone: cylinders with the same number of sectors per track.
 #[derive(Clone, Debug)]
 pub struct Zone {
     /// Its first sector on the drive.
@@ -71,15 +71,15 @@ pub struct Zone {
 /// How much later, in nanoseconds of rotation, the first sector of a track begins than that of the track before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Skew {
-    /// One cylinder further within a band, under the same head.
+    /// To the next cylinder of the band, under the same head.
     pub track_ns: Nanos,
-    /// Under another head of the same band.
+    /// To the next head of the same band.
     pub head_ns: Nanos,
     /// In the next band.
     pub band_ns: Nanos,
 }
 
-/// Where a sector is.
+/// The position of a sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Index of its zone.
@@ -92,34 +92,34 @@ pub struct Place {
     pub cylinder: u32,
     /// The head of the track.
     pub head: u32,
-    /// Where the track begins.
+    /// The angle at which the track begins.
     pub track_angle_ns: Nanos,
 }
 
 /// The layout of a drive.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// How fast it turns.
+    /// The rotation speed.
     pub rotation: Rotation,
-    /// From the outside in; sectors follow each other.
+    /// From the outside in, with consecutive sectors.
     pub zones: Vec<Zone>,
     /// Surfaces.
     pub heads: u32,
-    /// Cylinders that are filled under one head before the next head has its turn.
+    /// Cylinders that are filled under one head before the next head.
     pub band_cylinders: u32,
-    /// Heads and directions alternate, so that the arm moves less.
+    /// Heads and directions alternate, which shortens arm movements.
     pub serpentine: bool,
-    /// From track to track.
+    /// The skews between consecutive tracks.
     pub skew: Skew,
 }
 
 impl Geometry {
-    /// Sectors of the drive.
+    /// Number of sectors.
     pub fn sectors(&self) -> u64 {
         self.zones.last().map_or(0, |zone| zone.first_sector + zone.sectors)
     }
 
-    /// Where `sector` is; it is on the drive.
+    /// The position of `sector`, which must be on the drive.
     pub fn place(&self, sector: u64) -> Place {
         let zone = self.zones.partition_point(|zone| zone.first_sector <= sector) - 1;
         let (index, z) = (zone as u32, &self.zones[zone]);
@@ -128,7 +128,7 @@ impl Geometry {
         self.on_track(index, (in_zone / per_track) as u32, (in_zone % per_track) as u32)
     }
 
-    /// Sector `sector` of `track` of a zone.
+    /// The position of sector `sector` on `track` of a zone.
     pub fn on_track(&self, zone: u32, track: u32, sector: u32) -> Place {
         let z = &self.zones[zone as usize];
         let full = self.band_cylinders * self.heads;
@@ -146,7 +146,7 @@ impl Geometry {
         Place { zone, track, sector, cylinder, head, track_angle_ns: self.rotation.angle_at(skew_ns) }
     }
 
-    /// When the first `sectors` of a track of this zone have passed, from its beginning.
+    /// The time in which the first `sectors` of a track of this zone pass.
     pub fn along_ns(&self, zone: u32, sectors: u32) -> Nanos {
         u64::from(sectors) * self.rotation.period_ns / u64::from(self.zones[zone as usize].sectors_per_track)
     }
@@ -157,7 +157,7 @@ impl Geometry {
         self.rotation.angle_at(angle)
     }
 
-    /// How many sectors of the track of `place`, from it on, hold data.
+    /// Number of sectors on the track of `place` that hold data, from it to the end.
     pub fn left_on_track(&self, place: &Place) -> u64 {
         let z = &self.zones[place.zone as usize];
         let per_track = u64::from(z.sectors_per_track);
@@ -165,7 +165,7 @@ impl Geometry {
         per_track.min(z.sectors - start) - u64::from(place.sector)
     }
 
-    /// The sector at a place.
+    /// The sector at a position.
     pub fn sector(&self, place: &Place) -> u64 {
         let z = &self.zones[place.zone as usize];
         z.first_sector + u64::from(place.track) * u64::from(z.sectors_per_track) + u64::from(place.sector)
@@ -210,7 +210,7 @@ mod tests {
     }
 
     proptest! {
-        /// Dividing quickly is dividing.
+        /// The fast division gives the exact remainder.
         #[test]
         fn angles_are_times_modulo_the_period(time: u64, period_ns in 2u64..1 << 32) {
             prop_assert_eq!(Rotation::new(period_ns).angle_at(time), time % period_ns);
@@ -218,7 +218,7 @@ mod tests {
             prop_assert_eq!(Rotation::new(period_ns).angle_at(turns), 0);
         }
 
-        /// Every sector has a place of its own, and a place leads back to its sector.
+        /// Every sector has a distinct position, and the position maps back to the sector.
         #[test]
         fn sectors_and_places_are_one_to_one(geometry in geometry()) {
             let mut seen = BTreeSet::new();
@@ -232,7 +232,7 @@ mod tests {
             }
         }
 
-        /// On a track, later sectors are at later angles, and the track is one revolution long.
+        /// On a track, later sectors have later angles, and the track takes one revolution.
         #[test]
         fn angles_grow_along_a_track(geometry in geometry()) {
             for (index, zone) in geometry.zones.iter().enumerate() {
@@ -247,7 +247,7 @@ mod tests {
             }
         }
 
-        /// The order of sectors is an order of bands: the arm never goes back further than a band.
+        /// The order of sectors follows the bands: the arm never moves back further than a band.
         #[test]
         fn cylinders_grow_band_by_band(geometry in geometry()) {
             let mut furthest = 0;

@@ -1,17 +1,17 @@
-//! The moving parts: an arm with heads over platters that never stop.
+//! The moving parts of a hard disk: an arm with heads over platters that rotate at constant speed.
 //!
 //! ```text
-//!   move (by distance, or head switch) ──► wait for the angle ──► sectors pass ──► next track: move, wait, …
+//!   move (seek or head switch) ──► rotational wait ──► sectors pass ──► next track: move, wait, …
 //! ```
 //!
-//! Angles follow from virtual time alone: at time `t` the platters are at `t mod period`.
+//! Angles depend on virtual time only: at time `t` the platters are at `t mod period`.
 
 use engine::units::Nanos;
 
 use super::geometry::{Geometry, Place};
 use super::seek::SeekTable;
 
-/// What the arm is over.
+/// The position of the arm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arm {
     /// The cylinder.
@@ -23,29 +23,29 @@ pub struct Arm {
 /// The moving parts of a drive.
 #[derive(Clone, Debug)]
 pub struct Mechanism {
-    /// Where sectors are.
+    /// The layout of the sectors.
     pub geometry: Geometry,
-    /// Seeks before reads.
+    /// Seek times before reads.
     pub read_seek: SeekTable,
-    /// Seeks before writes: settling takes longer.
+    /// Seek times before writes, which settle for longer.
     pub write_seek: SeekTable,
-    /// The least time to use another head.
+    /// Minimum time of a head switch.
     pub head_switch_ns: Nanos,
 }
 
-/// A point of a transfer that goes on: `sector` is the next one, and begins to pass at `at`.
+/// A point in a transfer: `sector` is the next one, and begins to pass at `at`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// The next sector.
     pub sector: u64,
     /// When the sector before it had passed.
     pub at: Nanos,
-    /// What the arm is over.
+    /// The position of the arm.
     pub arm: Arm,
 }
 
 impl Mechanism {
-    /// How long the arm needs to the track of `place`.
+    /// Time to move the arm to the track of `place`.
     #[inline]
     pub fn move_ns(&self, from: Arm, place: &Place, write: bool) -> Nanos {
         let table = if write { &self.write_seek } else { &self.read_seek };
@@ -53,14 +53,14 @@ impl Mechanism {
         if from.head == place.head { seek_ns } else { seek_ns.max(self.head_switch_ns) }
     }
 
-    /// How long until the platters are at `angle_ns`.
+    /// Rotational wait until the platters are at `angle_ns`.
     #[inline]
     pub fn wait_ns(&self, now: Nanos, angle_ns: Nanos) -> Nanos {
         let rotation = &self.geometry.rotation;
         rotation.wait_ns(rotation.angle_at(now), angle_ns)
     }
 
-    /// When `sector` begins to pass: the arm leaves at `start`; data to be written is there at `data_at`.
+    /// When `sector` begins to pass, if the arm starts at `start` and data to be written arrives at `data_at`.
     pub fn reach(&self, start: Nanos, from: Arm, sector: u64, write: bool, data_at: Nanos) -> Progress {
         let place = self.geometry.place(sector);
         let there = (start + self.move_ns(from, &place, write)).max(data_at);
@@ -68,9 +68,9 @@ impl Mechanism {
         Progress { sector, at, arm: Arm { cylinder: place.cylinder, head: place.head } }
     }
 
-    /// Lets sectors pass until `end`, from where the arm is; but no sector that ends after `until`.
+    /// Transfers sectors up to `end` from the present position, but no sector that ends after `until`.
     ///
-    /// Between two tracks the arm moves as it must, and then waits for the first sector: the skew decides for how long.
+    /// Between two tracks the arm moves and then waits for the first sector; the skew determines how long.
     pub fn pass(&self, from: Progress, end: u64, until: Nanos, write: bool) -> Progress {
         let mut here = from;
         while here.sector < end && here.at < until {
@@ -92,7 +92,7 @@ impl Mechanism {
         here
     }
 
-    /// Of `wanted` sectors of one track, those that pass within `limit_ns`, and how long they take.
+    /// How many of `wanted` sectors of one track pass within `limit_ns`, and the time that they take.
     fn pass_on_track(&self, place: &Place, wanted: u32, limit_ns: Nanos) -> (u32, Nanos) {
         let geometry = &self.geometry;
         let from_ns = geometry.along_ns(place.zone, place.sector);
@@ -101,7 +101,7 @@ impl Mechanism {
             return (wanted, took_ns(wanted));
         }
         let per_track = u64::from(geometry.zones[place.zone as usize].sectors_per_track);
-        // Rounding puts the estimate at most one too far.
+        // Because of rounding the estimate may be one too large.
         let mut sectors = (limit_ns * per_track / geometry.rotation.period_ns() + 1).min(u64::from(wanted)) as u32;
         while took_ns(sectors) > limit_ns {
             sectors -= 1;

@@ -1,21 +1,20 @@
-//! A hard disk: one arm, a bus, a command queue, a read cache that reads ahead and a write cache.
+//! A hard disk: one arm, a bus, a command queue, a read cache with read-ahead and a write cache.
 //!
 //! ```text
 //!   submit ─┬─ in a cache? ───────────────────────────────────────► bus ──► done
-//!           ├─ a write, and there is a write cache ► bus ► dirty ─┐  └────► done
-//!           └─ waiting ──► the queue chooses ──► the arm: move, wait, pass ──► bus ──► done
-//!                              ▲                  │ nothing waits: read ahead, write dirty back
+//!           ├─ a write, and the write cache is on ──► bus ──► dirty sectors, done
+//!           └─ waiting ──► the queue chooses ──► the arm: move, wait, transfer ──► bus ──► done
+//!                              ▲                  │ nothing waits: read ahead, destage dirty sectors
 //!                              └──────────────────┘
 //! ```
 //!
-//! The arm serves one request at a time, to its end: that it is busy until `free_at` is all that others need to know.
-//! Reading ahead is not an event: how far it came is computed when somebody wants to know (see [`Hdd::read_on`]). What
-//! is next is decided at a moment of its own (`decide_at`), never when a request is served, so that a request that
-//! comes in time is considered.
+//! The arm serves one request at a time, to its end, so `free_at` (the end of its present work) is all its state that
+//! others need. Read-ahead is not an event: its position is computed on demand (see [`Hdd::read_on`]). The next request
+//! is chosen at a separate time (`decide_at`), never when the previous one is served, so a request that arrives by then
+//! is considered.
 //!
 //! Sources: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994; DiskSim 4.0 for
-//! the parts of a description and what they mean. `docs/design/disk.md` has the figures that it reaches and what it
-//! lacks.
+//! the parts of a description and their meaning. `docs/design/disk.md` has the accuracy of the model and its limits.
 
 pub mod cache;
 pub mod geometry;
@@ -33,19 +32,19 @@ use super::done::{Done, earlier};
 use super::{Drive, Tag};
 use crate::rng::Rng;
 
-/// Any number will do.
+/// Any constant: a drive is the same in each run.
 const MISSES_SEED: u64 = 1;
 
-/// The way between drive and host.
+/// The bus between drive and host.
 #[derive(Clone, Copy, Debug)]
 pub struct BusSpec {
-    /// Picoseconds for a byte: nanoseconds are too coarse.
+    /// Picoseconds per byte: nanoseconds are too coarse.
     pub byte_ps: u64,
-    /// A read is sent while the medium is being read, rather than when that is done.
+    /// The data of a read is sent while the medium is being read, rather than afterwards.
     pub overlaps_media: bool,
 }
 
-/// What the electronics takes for a request, besides moving anything.
+/// Time of the electronics for a request, without any movement.
 #[derive(Clone, Copy, Debug)]
 pub struct OverheadSpec {
     /// A read that needs the medium.
@@ -58,13 +57,13 @@ pub struct OverheadSpec {
     pub write_hit_ns: Nanos,
 }
 
-/// What a hard disk is made of.
+/// The parameters of a hard disk.
 #[derive(Clone, Debug)]
 pub struct HddSpec {
     /// Its moving parts.
     pub mechanism: Mechanism,
-    /// Accesses whose first sector is missed and has to come round again, parts per million: the arm had not settled,
-    /// or what was read was not right.
+    /// Accesses that miss their first sector and take one more revolution, parts per million: the arm had not settled,
+    /// or the data was read wrongly.
     pub missed_ppm: u64,
     /// Its bus.
     pub bus: BusSpec,
@@ -72,23 +71,23 @@ pub struct HddSpec {
     pub overhead: OverheadSpec,
     /// Its command queue.
     pub queue: QueueSpec,
-    /// Its read cache, if that is on.
+    /// Its read cache, if enabled.
     pub read_cache: Option<ReadCacheSpec>,
-    /// Its write cache, if that is on.
+    /// Its write cache, if enabled.
     pub write_cache: Option<WriteCacheSpec>,
 }
 
-/// Reading on after a request.
+/// The read-ahead after a request.
 #[derive(Clone, Copy, Debug)]
 struct ReadAhead {
     segment: usize,
-    /// How far it came.
+    /// Its position.
     progress: Progress,
-    /// Where it stops.
+    /// Where it ends.
     end: u64,
 }
 
-/// A flush, and the newest write that it waits for.
+/// A flush, and the number of the newest write that it waits for.
 #[derive(Clone, Copy, Debug)]
 struct Flush {
     tag: Tag,
@@ -107,7 +106,7 @@ enum Choice {
 pub struct Hdd {
     mechanism: Mechanism,
     missed_ppm: u64,
-    /// For misses. The seed is fixed: a drive is the same each time.
+    /// For missed revolutions. The seed is constant, so a drive is always the same.
     rng: Rng,
     bus: BusSpec,
     overhead: OverheadSpec,
@@ -118,25 +117,25 @@ pub struct Hdd {
     waiting: Vec<Waiting>,
     flushes: Vec<Flush>,
     arm: Arm,
-    /// When the arm is done with what it does.
+    /// When the arm finishes its present work.
     free_at: Nanos,
     bus_free_at: Nanos,
     ahead: Option<ReadAhead>,
-    /// Where and when the arm's last write ended, if nothing has moved it since.
+    /// Where and when the arm's last write ended, if it has not moved since.
     wrote: Option<Progress>,
-    /// When the last request came.
+    /// When the last request arrived.
     arrived_at: Nanos,
     /// When the last write-back is on the medium.
     written_at: Nanos,
     /// When the next decision is due.
     decide_at: Option<Nanos>,
     done: Done,
-    /// When the arm was busy last: the proof that it serves one at a time.
+    /// The arm's last busy interval, for the assertion that it serves one request at a time.
     served: (Nanos, Nanos),
 }
 
 impl Hdd {
-    /// A drive that is spinning and idle, its arm outside.
+    /// A drive that rotates and is idle, with the arm at the outermost cylinder.
     pub fn new(spec: HddSpec) -> Hdd {
         Hdd {
             mechanism: spec.mechanism,
@@ -162,7 +161,7 @@ impl Hdd {
         }
     }
 
-    /// The last interval in which the arm worked for a request or a write-back.
+    /// The last interval in which the arm worked for a request or for destaging.
     pub fn served(&self) -> (Nanos, Nanos) {
         self.served
     }
@@ -171,7 +170,8 @@ impl Hdd {
         sectors * SECTOR * self.bus.byte_ps / 1000
     }
 
-    /// Uses the bus for `sectors` from `from` on, as soon as it is free: when that is done, not before `least`.
+    /// Transfers `sectors` over the bus, from `from` or when the bus is free. Returns the end, which is at least
+    /// `least`.
     fn transfer(&mut self, from: Nanos, sectors: u64, least: Nanos) -> Nanos {
         let end = (from.max(self.bus_free_at) + self.bus_ns(sectors)).max(least);
         self.bus_free_at = end;
@@ -206,7 +206,7 @@ impl Hdd {
         let end = sector + sectors;
         if let Some(cache) = &mut self.read_cache {
             cache.forget(sector, end);
-            // The segment that is being extended must not grow over old content.
+            // The segment that is being extended must not cover outdated content.
             if self.ahead.is_some_and(|ahead| sector < ahead.end && ahead.progress.sector < end) {
                 self.ahead = None;
             }
@@ -216,7 +216,7 @@ impl Hdd {
             if !cached {
                 cache.forget(sector, end);
             }
-            // What was overwritten need not be waited for.
+            // Flushes do not wait for overwritten sectors.
             self.finish_flushes(now);
             if cached {
                 let done = self.transfer(now + self.overhead.write_hit_ns, data, 0);
@@ -244,7 +244,7 @@ impl Hdd {
         self.waiting.push(request);
     }
 
-    /// Brings reading ahead up to `now`.
+    /// Advances the read-ahead to `now`.
     fn read_on(&mut self, now: Nanos) {
         let (Some(ahead), Some(cache)) = (&mut self.ahead, &mut self.read_cache) else { return };
         ahead.progress = self.mechanism.pass(ahead.progress, ahead.end, now, false);
@@ -252,7 +252,7 @@ impl Hdd {
         self.arm = ahead.progress.arm;
     }
 
-    /// Somebody read up to `end` from the cache: if that is where reading ahead goes on, it goes on further.
+    /// A request read up to `end` from the cache: if the read-ahead continues there, it is extended.
     fn extend_ahead(&mut self, now: Nanos, end: u64) {
         let (Some(ahead), Some(cache)) = (&mut self.ahead, &self.read_cache) else { return };
         let segment = cache.segment(ahead.segment);
@@ -262,18 +262,19 @@ impl Hdd {
             return;
         }
         if ahead.progress.sector == ahead.end && ahead.progress.at < now {
-            // It had stopped: the sector has to come round again.
+            // The read-ahead had stopped: the next sector has to come round again.
             ahead.progress = self.mechanism.reach(now, ahead.progress.arm, ahead.end, false, now);
         }
         ahead.end = further;
     }
 
-    /// When the next decision is due.
+    /// Computes when the next decision is due.
     fn plan(&mut self) {
         let mut at = None;
         if let Some(oldest) = self.waiting.first() {
             let free_at = self.free_at.saturating_sub(self.queue.decide_ahead_ns);
-            // Mostly the oldest is ready before the arm is free; only then which one is ready first is of interest.
+            // Usually the oldest request is ready before the arm is free. Only otherwise the first that is ready has to
+            // be found.
             let ready_at = match oldest.ready_at <= free_at {
                 true => oldest.ready_at,
                 false => self
@@ -299,7 +300,7 @@ impl Hdd {
         !self.flushes.is_empty() || self.write_cache.as_ref().is_some_and(WriteCache::is_high)
     }
 
-    /// Does what is due by `now`.
+    /// Executes all decisions that are due by `now`.
     fn advance(&mut self, now: Nanos) {
         while let Some(at) = self.decide_at.filter(|&at| at <= now) {
             self.read_on(at.max(self.free_at));
@@ -329,7 +330,7 @@ impl Hdd {
         request.map(Choice::Request).or_else(write_back)
     }
 
-    /// Serves a request that waits: from the cache if it has come there meanwhile, or with the arm.
+    /// Serves a waiting request: from the cache, if its data has arrived there meanwhile, or with the arm.
     fn serve(&mut self, at: Nanos, index: usize) {
         let request = self.waiting.remove(index);
         if request.write {
@@ -352,7 +353,8 @@ impl Hdd {
         self.done.push(end, request.tag);
     }
 
-    /// Moves the arm for `sectors` from `sector` on, the part of `request` that no cache has: when it is all done.
+    /// Moves the arm for `sectors` from `sector` on, the part of `request` that is not cached. Returns the end of the
+    /// request.
     fn access(&mut self, at: Nanos, request: &Waiting, sector: u64, sectors: u64, segment: Option<usize>) -> Nanos {
         let start = at.max(self.free_at);
         let begin = match self.passing(start).filter(|passing| passing.is_for(request, sector, start)) {
@@ -373,7 +375,7 @@ impl Hdd {
         }
     }
 
-    /// When `sector` begins to pass, as it happens rather than as it was planned.
+    /// When `sector` actually begins to pass: the planned time, or one revolution later if it is missed.
     fn reach(&mut self, start: Nanos, sector: u64, write: bool, data_at: Nanos) -> Progress {
         let mut begin = self.mechanism.reach(start, self.arm, sector, write, data_at);
         if self.missed_ppm > 0 && self.rng.chance(self.missed_ppm) {
@@ -382,8 +384,8 @@ impl Hdd {
         begin
     }
 
-    /// What is about to pass under the heads at `start`: because the drive reads ahead, or because it has just written
-    /// what is before it.
+    /// The sector that is about to pass under the heads at `start`, because the drive reads ahead or has just written
+    /// the sector before it.
     fn passing(&self, start: Nanos) -> Option<Passing> {
         if let Some(progress) = self.wrote.filter(|wrote| wrote.at == start) {
             return Some(Passing { progress, write: true });
@@ -393,7 +395,7 @@ impl Hdd {
         (!stopped).then_some(Passing { progress, write: false })
     }
 
-    /// The arm is busy from `start` on; it transfers from `begin` up to `end`.
+    /// Marks the arm as busy from `start`; it transfers from `begin` up to `end`.
     fn occupy(&mut self, start: Nanos, begin: Progress, end: u64, write: bool) -> Progress {
         let end = self.mechanism.pass(begin, end, Nanos::MAX, write);
         assert!(start >= self.served.1 && end.at >= start, "the arm serves one at a time");
@@ -404,7 +406,7 @@ impl Hdd {
         end
     }
 
-    /// The arm has read from `from` up to `end`, and reads on from there.
+    /// The arm has read from `from` up to `end`, and reads ahead from there.
     fn note_read(&mut self, from: u64, end: Progress, segment: Option<usize>) {
         let Some(cache) = &mut self.read_cache else { return };
         let reads_on = segment.is_some() || !cache.spec().ahead_after_sequential;
@@ -425,7 +427,7 @@ impl Hdd {
         self.finish_flushes(at);
     }
 
-    /// Flushes whose writes have all gone to the medium are done when those are there.
+    /// Completes the flushes whose writes are all destaged, once these are on the medium.
     fn finish_flushes(&mut self, now: Nanos) {
         let (cache, done, written_at) = (&self.write_cache, &mut self.done, self.written_at);
         self.flushes.retain(|flush| {
@@ -448,7 +450,7 @@ impl Drive for Hdd {
             Op::Write { durable } => self.write(now, tag, durable, sector, sectors, sectors),
             // Only the command crosses the bus (WRITE SAME).
             Op::Zero => self.write(now, tag, false, sector, sectors, 0),
-            // No drive of this kind gives space back: a word between host and file system.
+            // Drives of this kind do not release space; TRIM concerns only the host and the file system.
             Op::Punch => self.done.push(now + self.overhead.write_hit_ns, tag),
             Op::Flush => self.flush(now, tag),
         }

@@ -1,10 +1,10 @@
-//! The command queue: which request is next.
+//! The command queue: chooses the next request.
 //!
 //! Shortest positioning time first (Jacobson and Wilkes, "Disk scheduling algorithms based on rotational position",
-//! HPL-CSP-91-7, 1991) knows where the platters are, and takes what comes under a head first. Real drives do worse than
-//! that, for reasons that have names here: they hold few commands (`depth`), look at some of them (`window`), decide
-//! before the arm is free (`decide_ahead`), do not trust their own estimate to the last microsecond (`margin`), keep it
-//! coarse (`granularity`), and let nobody wait for ever (`age_max`).
+//! HPL-CSP-91-7, 1991) uses the position of the platters, and chooses the request that comes under a head first. Real
+//! drives choose worse, for reasons that are parameters here: they hold few commands (`depth`), compare only some of
+//! them (`window`), decide before the arm is free (`decide_ahead`), add a safety margin to their estimates (`margin`),
+//! estimate coarsely (`granularity`), and bound the waiting time (`age_max`).
 
 use engine::units::Nanos;
 
@@ -28,62 +28,62 @@ pub struct QueueSpec {
     pub policy: Policy,
     /// Commands that the drive holds; later ones wait in the host, first come, first served.
     pub depth: usize,
-    /// Of those, how many of the oldest are compared.
+    /// How many of the oldest of these are compared.
     pub window: usize,
-    /// The choice is made so long before the arm is free.
+    /// The choice is made this long before the arm is free.
     pub decide_ahead_ns: Nanos,
-    /// A sector that passes sooner than that after the estimated end of the seek is thought to be missed.
+    /// A sector that passes within this time after the estimated end of the seek counts as missed.
     pub margin_ns: Nanos,
-    /// Estimates are rounded down to multiples of it; among equals the oldest is taken. At least 1.
+    /// Estimates are rounded down to multiples of it; the oldest of equals goes first. At least 1.
     pub granularity_ns: Nanos,
-    /// A request that has waited so long is next.
+    /// A request that has waited longer than this is next.
     pub age_max_ns: Nanos,
 }
 
 /// A request that needs the arm.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting {
-    /// Its number.
+    /// The caller's number of the request.
     pub tag: Tag,
-    /// It writes.
+    /// Whether it writes.
     pub write: bool,
     /// Its first sector.
     pub sector: u64,
     /// Its sectors.
     pub sectors: u64,
-    /// When it came.
+    /// When it arrived.
     pub arrived: Nanos,
-    /// When the drive has understood it.
+    /// When the electronics have processed it.
     pub ready_at: Nanos,
-    /// When the data to be written has come.
+    /// When the data to be written has arrived.
     pub data_at: Nanos,
-    /// Where its first sector is.
+    /// The position of its first sector.
     pub place: Place,
-    /// The angle of that.
+    /// The angle of its first sector.
     pub angle_ns: Nanos,
 }
 
-/// A sector that comes under the heads anyway, once the arm is free: a request for it goes on there, with nothing to
-/// move and nothing to be missed.
+/// A sector that comes under the heads anyway when the arm is free. A request for it continues there without a seek,
+/// and without a missed revolution.
 #[derive(Clone, Copy, Debug)]
 pub struct Passing {
-    /// Which, and from where on.
+    /// The sector, and when it begins to pass.
     pub progress: Progress,
-    /// The drive writes; it reads otherwise.
+    /// The drive is writing; otherwise it is reading.
     pub write: bool,
 }
 
 impl Passing {
-    /// Whether `request` goes on here at `start` with its sectors from `sector` on. What is to be written must have
-    /// come.
+    /// Whether `request` continues here at `start` with its sectors from `sector` on. Data to be written must have
+    /// arrived.
     pub fn is_for(&self, request: &Waiting, sector: u64, start: Nanos) -> bool {
         self.progress.sector == sector && self.write == request.write && !(self.write && request.data_at > start)
     }
 }
 
 impl QueueSpec {
-    /// Which of `waiting`, oldest first, is next at `now`, when the arm is free at `free_at`. For what is `passing`
-    /// then, nothing needs to be estimated.
+    /// The index of the next of `waiting`, oldest first, at `now`, when the arm is free at `free_at`. A request that
+    /// continues at `passing` needs no estimate.
     pub fn choose(
         &self,
         waiting: &[Waiting],
@@ -116,7 +116,7 @@ impl QueueSpec {
         Some(best)
     }
 
-    /// What the drive believes: how long from `start`, at which the platters are at `phase`, to the first sector.
+    /// The drive's estimate of the time from `start`, at which the platters are at `phase`, to the first sector.
     #[inline]
     fn estimate_ns(&self, request: &Waiting, start: Nanos, phase: Nanos, arm: Arm, mechanism: &Mechanism) -> Nanos {
         let move_ns = mechanism.move_ns(arm, &request.place, request.write);

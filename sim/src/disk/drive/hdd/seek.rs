@@ -1,24 +1,23 @@
-//! How long the arm needs, by distance: a measured table, straight lines between its points.
+//! Seek time as a function of the distance: a measured table with linear interpolation.
 //!
-//! Where nobody has measured, three figures of the data sheet make a curve: `c + a sqrt(d - 1) + b (d - 1)`, with `a`,
-//! `b` and `c` such that one cylinder, the mean over random pairs and the full stroke come out right (Lee and Katz, "An
-//! Analytic Performance Model of Disk Arrays", SIGMETRICS 1993; the three-point curve of DiskSim).
+//! Without measurements, three figures of the data sheet give a curve: `c + a sqrt(d - 1) + b (d - 1)`, with `a`, `b`
+//! and `c` such that the times of one cylinder, of the mean over random pairs and of the full stroke are met (Lee and
+//! Katz, "An Analytic Performance Model of Disk Arrays", SIGMETRICS 1993; the three-point curve of DiskSim).
 
 use engine::units::Nanos;
 
-/// Points of the three-point curve per doubling of the distance: straight lines between them are off by less than 0.1
-/// %.
+/// Points of the three-point curve per doubling of the distance. The error of linear interpolation between them is
+/// below 0.1 %.
 const POINTS_PER_DOUBLING: u32 = 16;
 
-/// Buckets of the index, at most: so many that one seldom holds several points, and few enough for the processor's
-/// cache.
+/// Maximum number of index buckets. Enough that a bucket seldom holds several points, few enough for the CPU cache.
 const BUCKETS_MOST: u32 = 2048;
-/// Slopes are in 2^-32 nanoseconds for a cylinder.
+/// Slopes are in units of 2^-32 nanoseconds per cylinder.
 const SLOPE_BITS: u32 = 32;
-/// Points that a table may have: the index counts them in 16 bits.
+/// Maximum number of points of a table: the index counts them in 16 bits.
 pub const POINTS_MOST: usize = 60_000;
 
-/// A point, and the line from it to the next.
+/// A point, and the slope of the line to the next one.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     distance: u32,
@@ -29,17 +28,17 @@ struct Point {
 /// Seek times by distance.
 #[derive(Clone, Debug)]
 pub struct SeekTable {
-    /// From distance 0 on; the last one is beyond any distance.
+    /// From distance 0 on; the last point is beyond any distance.
     points: Vec<Point>,
-    /// For each 2^shift cylinders, the last point that is not behind their beginning. A queue asks for each of its
-    /// requests.
+    /// For each 2^shift cylinders, the last point at or before their beginning. The index makes lookups cheap: the
+    /// queue looks up each of its requests.
     index: Vec<u16>,
     shift: u32,
 }
 
 impl SeekTable {
-    /// A table of (cylinders, nanoseconds): distances grow from 1 on; at least one and at most [`POINTS_MOST`].
-    /// Beyond the table its last line goes on.
+    /// A table of (cylinders, nanoseconds): distances are increasing and at least 1; at least one row and at most
+    /// [`POINTS_MOST`]. Beyond the table its last line continues.
     pub fn new(table: &[(u32, u32)]) -> SeekTable {
         debug_assert!(!table.is_empty() && table[0].0 > 0 && table.is_sorted_by(|a, b| a.0 < b.0));
         let mut points = vec![Point { distance: 0, time_ns: table[0].1, slope: 0 }];
@@ -58,7 +57,7 @@ impl SeekTable {
         SeekTable { points, index, shift }
     }
 
-    /// The curve through a seek of one cylinder, the mean and the full stroke over `cylinders`, nanoseconds.
+    /// The curve through the times of one cylinder, the mean and the full stroke over `cylinders`, nanoseconds.
     pub fn three_points(single_ns: f64, average_ns: f64, full_ns: f64, cylinders: u32) -> SeekTable {
         let n = f64::from(cylinders);
         let a = (15.0 * average_ns - 10.0 * single_ns - 5.0 * full_ns) / (3.0 * n.sqrt());
@@ -76,7 +75,7 @@ impl SeekTable {
         SeekTable::new(&table)
     }
 
-    /// Nanoseconds over `distance` cylinders.
+    /// Seek time over `distance` cylinders, ns.
     #[inline]
     pub fn time_ns(&self, distance: u32) -> Nanos {
         if distance == 0 {
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Where the table grows, so do the times between its points; its points are met exactly.
+        /// Between increasing points the times increase; the points themselves are met exactly.
         #[test]
         fn monotone_where_the_table_is(steps in prop::collection::vec((1u32..500, 0u32..1_000_000), 1..40)) {
             let mut at = (0, 0);
@@ -120,7 +119,7 @@ mod tests {
         let table = SeekTable::three_points(0.8e6, 8.5e6, 18.0e6, cylinders);
         assert_eq!(table.time_ns(1), 800_000);
         assert!(table.time_ns(cylinders).abs_diff(18_000_000) < 10_000);
-        // The mean over random pairs: distance d is seen with weight 2 (n - d).
+        // The mean over random pairs: distance d has the weight 2 (n - d).
         let (mut sum, mut weights) = (0.0, 0.0);
         for d in 1..cylinders {
             let weight = f64::from(cylinders - d);
