@@ -11,8 +11,8 @@
 //! time the tenant does the same work as standalone. A tenant has wall-clock time if its reads do not wait, or wait
 //! while no other tenant uses the disk. So does a tenant that only writes, because its writes do not wait for the disk.
 //!
-//! Downside: under contention, unflushed data reaches the medium that much later in wall-clock time, although no more of
-//! the client's work is at risk than standalone.
+//! Downside: under contention, unflushed data reaches the medium that much later in wall-clock time, although no more
+//! of the client's work is at risk than standalone.
 
 use crate::units::{Nanos, SECOND};
 

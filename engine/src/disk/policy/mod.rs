@@ -133,8 +133,7 @@ pub struct TenantPlan {
     pub burst_ns: Nanos,
 }
 
-/// The accounting of a disk's time. The rest was idle. A policy that does not tell tenants apart counts all busy time
-/// as the tenants'.
+/// The accounting of a disk's time. The rest was idle. Without slices all busy time counts as the tenants'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskTime {
     /// Standalone-equivalent time of the tenants' work.

@@ -65,7 +65,8 @@ pub(super) struct Turns {
     whose: Direction,
     /// When the write phase began.
     began: Nanos,
-    /// The phase does not end before then: the submitted writes are programmed by then, or the readers have had their time.
+    /// The phase does not end before then: the submitted writes are programmed by then, or the readers have had their
+    /// time.
     until: Nanos,
     /// Cost that may still be written; below 0 a debt.
     credit_ns: i64,
