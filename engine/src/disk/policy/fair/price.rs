@@ -4,7 +4,7 @@
 //!   cost  = 1 / saturated rate of its kind and size       (the deepest queue that the profile has)
 //!   alone = 1 / rate at depth 1                           response time if nothing else is in the device
 //!   load  = cost / alone                                  the part of the device that one such request fills
-//!   utilisation(load in the device)                       by the rates of 4 KiB at depths 1 to 32
+//!   utilisation(load in the device)                       by the rates of 4 KiB at depths 1 to 32, extrapolated to 128
 //! ```
 //!
 //! Costs between measured sizes are interpolated. Below the smallest size they are constant, above the largest one

@@ -46,9 +46,9 @@ const IDLE_ROUNDS: u32 = 3;
 /// Time by which a drain may exceed its prediction: longer than a drive's own retries, if it answers at all. Then the
 /// requests in the device count as hung.
 pub const STUCK_NS: Nanos = 2 * SECOND;
-/// Two sequential reads are in the device at once, or more if they are small, up to these bytes: the next one is there
-/// when one completes. Given a whole read-ahead window, command queueing may begin with the part that passes first
-/// under the head, and complete last the block that the client waits for.
+/// At most two sequential reads are in the device at once, or more if they are small, up to these bytes: the next one
+/// is there when one completes. Given a whole read-ahead window, command queueing may begin with the part that passes
+/// first under the head, and complete last the block that the client waits for.
 const FOLLOWERS_MAX: u32 = 2;
 pub(crate) const FOLLOWING_BYTES: u64 = 256 << 10;
 /// Number of past slices that are kept for display.
