@@ -1,5 +1,4 @@
-//! Device requests from the moment they are made until they are complete: a table, the policy that orders them, and the
-//! time they spend.
+//! Device requests from creation to completion: a table, the policy that orders them, and the accounting of their time.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,44 +17,45 @@ use crate::volume::Ticket;
 /// What a device request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// Fills the blocks.
+    /// Reads blocks into the cache for requests that wait for them.
     Fill,
-    /// Fills blocks that nobody has asked for yet, ahead of the volume's stream of this name.
+    /// Reads blocks that no client has requested yet, ahead of the volume's stream of this number.
     Prefetch(u32),
-    /// Writes the parts of blocks.
+    /// Writes cached sectors of blocks.
     WriteBack,
-    /// Makes earlier writes of the volume durable; `internal` if no client waits for it: the server opens or closes the
-    /// volume, changes its write cache, or ends.
+    /// Makes earlier writes of the volume durable. `internal` if no client waits for it: the server opens or closes the
+    /// volume, changes its write cache, or shuts down.
     Sync { internal: bool },
-    /// The range operation of this number.
+    /// The range operation (TRIM, WRITE_ZEROES) with this number.
     Range(Ticket),
 }
 
-/// Of clean blocks in a row, more are never written again.
+/// Longest run of clean blocks that is rewritten, in blocks.
 const GAP_BLOCKS_MOST: u128 = 64;
 
-/// A device request and its story.
+/// A device request and its state.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) io: Io,
     pub(crate) purpose: Purpose,
     pub(crate) tenant: TenantId,
-    /// The blocks it concerns, and of each the sectors.
+    /// The blocks of the request, and the sectors of each.
     pub(crate) parts: Vec<(BlockId, SectorMask)>,
-    /// Of those, the ones that had to be written.
+    /// How many of these blocks had to be written; the others are rewritten clean ones.
     pub(crate) wanted: u32,
-    /// As the policy sees it, and whether it begins where an earlier one of its tenant ended.
+    /// The policy's view of the request, including whether it begins where an earlier one of its tenant ended.
     entry: Entry,
     arrived: Nanos,
     submitted: Nanos,
-    /// Whether somebody waits for it: [`Policy::hurry`] says so later than [`Policy::arrived`].
+    /// Whether a flush or a writer waits for it. [`Policy::hurry`] may say so later than [`Policy::arrived`].
     urgent: Cell<bool>,
-    /// [`Policy::others_ns`] when the policy got it, and what it waited for others under an earlier one.
+    /// [`Policy::others_ns`] when the policy received the request, and the time for which the request waited while
+    /// other tenants owned the disk, under earlier policies too.
     others_at: Nanos,
     others_ns: Nanos,
-    /// The policy that gave it to the device, by [`Device::generation`].
+    /// The policy that submitted it to the device, by [`Device::generation`].
     generation: u32,
-    /// Failures of the target when it went to the device.
+    /// Failures of the target when it was submitted to the device.
     pub(crate) failures: Failures,
 }
 
@@ -82,14 +82,15 @@ impl Default for Slot {
 /// How long a completed request waited and was served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
-    /// While its tenant could have had the disk.
+    /// Queued while its tenant could have had the disk.
     pub(crate) queued_ns: Nanos,
-    /// While the disk was another tenant's.
+    /// Queued while another tenant owned the disk.
     pub(crate) slice_ns: Nanos,
     pub(crate) device_ns: Nanos,
-    /// Done, and not yet seen by the thread.
+    /// Completed, and not yet seen by the thread.
     pub(crate) thread_ns: Nanos,
-    /// Of the device's time, one request after the other: since the last one came back, or this one went there.
+    /// Time since the previous completion, or since the submission of this request if that was later: its part of the
+    /// device's time if requests are served one after the other.
     pub(crate) service_ns: Nanos,
 }
 
@@ -99,14 +100,14 @@ pub(crate) struct Device {
     slots: Slab<Slot>,
     policy: Box<dyn Policy>,
     settings: policy::Settings,
-    /// Policies so far: what an earlier one gave to the device is none of the present one's business.
+    /// Number of changes of the policy. The present policy is not told of requests that an earlier one submitted.
     generation: u32,
-    /// Whose the time of earlier policies was, and how long the device had been busy when the present one began.
+    /// The accounting of earlier policies, and the device's busy time when the present one began.
     past_time: DiskTime,
     past_busy_ns: Nanos,
     tenants: Vec<OfTenant>,
     in_device: u32,
-    /// When a request last came back.
+    /// Time of the last completion.
     done_at: Nanos,
     started: Option<Nanos>,
     changed_at: Nanos,
@@ -133,7 +134,7 @@ impl Device {
         }
     }
 
-    /// A tenant is there, or its share has changed.
+    /// Adds a tenant, or changes its share.
     pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
         let at = tenant.0 as usize;
         if self.tenants.len() <= at {
@@ -143,30 +144,30 @@ impl Device {
         self.policy.set_tenant(now, tenant, share);
     }
 
-    /// Bytes to be read ahead of a stream at once.
+    /// Size of one read-ahead, bytes.
     pub(crate) fn prefetch_bytes(&self) -> u64 {
         self.settings.prefetch_bytes()
     }
 
-    /// The part of its slices that a tenant may not lose: [`Policy::set_keep`].
+    /// Sets the part of its slices that a tenant must not lose: [`Policy::set_keep`].
     pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
         self.tenants[tenant.0 as usize].keep_permille = keep_permille;
         self.policy.set_keep(tenant, keep_permille);
     }
 
-    /// How the disk is shared.
+    /// The settings of the policy.
     pub(crate) fn settings(&self) -> &policy::Settings {
         &self.settings
     }
 
-    /// A tenant without volumes is gone.
+    /// Removes a tenant that has no volumes.
     pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
         (self.tenants[tenant.0 as usize].share, self.tenants[tenant.0 as usize].keep_permille) = (None, None);
         self.policy.drop_tenant(now, tenant);
     }
 
-    /// Other settings; perhaps another policy. What waits moves to it in the order in which it came; what is in the
-    /// device comes back without its notice.
+    /// Changes the settings, and the policy if they need another one. Queued requests move to the new policy in order
+    /// of arrival; it is not told when requests complete that are in the device already.
     pub(crate) fn set_policy(&mut self, now: Nanos, settings: policy::Settings) {
         let is_other = settings.is_other(&self.settings);
         self.settings = settings;
@@ -192,7 +193,7 @@ impl Device {
             self.policy.set_keep(tenant, of_tenant.keep_permille);
             of_tenant.own.restart(before.others_ns(now, tenant), self.policy.others_ns(now, tenant));
         }
-        // Stable: of those that came at the same time, each tenant's stay in their order.
+        // A stable sort: requests of a tenant that arrived at the same time keep their order.
         waiting.sort_by_key(|io| self.slots[io.0].arrived);
         for io in waiting {
             let slot = &mut self.slots[io.0];
@@ -202,13 +203,13 @@ impl Device {
         }
     }
 
-    /// Those that are there.
+    /// The tenants of the disk.
     fn tenant_ids(&self) -> Vec<TenantId> {
         let known = self.tenants.iter().enumerate().filter(|(_, tenant)| tenant.share.is_some());
         known.map(|(at, _)| TenantId(at as u32)).collect()
     }
 
-    /// A new request, to be completed by the caller with segments and parts, then [`Device::submit`]ted.
+    /// Creates a request. The caller adds segments and parts to it and then [`Device::submit`]s it.
     pub(crate) fn prepare(&mut self, op: Op, volume: VolumeId, tenant: TenantId, purpose: Purpose) -> IoId {
         let id = self.slots.take();
         let slot = &mut self.slots[id];
@@ -231,30 +232,30 @@ impl Device {
         &mut self.slots[io.0]
     }
 
-    /// The most blocks that a read or a write of the tenant may have now.
+    /// Largest read or write that the tenant may submit at present, in blocks.
     pub(crate) fn request_blocks_max(&self, tenant: TenantId, op: Op) -> u64 {
         let bytes = self.policy.request_bytes_max(tenant, op);
         debug_assert!(bytes >= REQUEST_BYTES_LEAST);
         bytes / BLOCK
     }
 
-    /// The most clean blocks that are written again to join two runs of dirt. On a device with heads the next place,
-    /// however near, costs settling and waiting for it to come round; passing over so much takes a sixteenth of what a
-    /// turn to another tenant does, which is less.
+    /// Longest run of clean blocks that is rewritten to join two dirty runs. On a device with heads each further
+    /// position, however near, costs settling and rotational delay. Passing over this many blocks takes a sixteenth of
+    /// the switch cost, which is less. 0 on a device that needs no slices.
     pub(crate) fn gap_blocks_max(&self) -> u64 {
         let policy::Settings { needs_slices, switch_ns, stream_bytes_per_s, .. } = self.settings;
         let bytes = u128::from(switch_ns / 16) * u128::from(stream_bytes_per_s) / u128::from(SECOND);
         if needs_slices { (bytes / u128::from(BLOCK)).min(GAP_BLOCKS_MOST) as u64 } else { 0 }
     }
 
-    /// Adds bytes at the end of a request that is being prepared.
+    /// Appends a segment to a request that is being prepared.
     pub(crate) fn add_segment(&mut self, io: IoId, segment: Segment) {
         let io = &mut self.slots[io.0].io;
         io.len += u64::from(segment.len);
         io.segments.push(segment);
     }
 
-    /// The request waits for its turn; an urgent one at the front of its owner's queue (design, section 4).
+    /// Queues the request in the policy; an urgent one ahead of its tenant's others.
     pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool) {
         let slot = &mut self.slots[io.0];
         slot.arrived = now;
@@ -276,7 +277,7 @@ impl Device {
         self.policy.arrived(now, tenant, slot.entry, urgent);
     }
 
-    /// Somebody waits for the write-backs of `volume`: those that wait for their turn are urgent from now on.
+    /// Promotes the queued write-backs of `volume`, because a flush or a writer waits for them: they become urgent.
     pub(crate) fn hurry_writes(&mut self, tenant: TenantId, volume: VolumeId) {
         let slots = &self.slots;
         let is_write = |io: IoId| {
@@ -290,8 +291,7 @@ impl Device {
         self.policy.hurry(tenant, &is_write);
     }
 
-    /// Takes back those of a tenant's requests that wait for their turn and that are `unwanted`: the caller forgets
-    /// them.
+    /// Cancels the tenant's queued requests that are `unwanted` and adds them to `dropped`. The caller forgets them.
     pub(crate) fn withdraw(
         &mut self,
         now: Nanos,
@@ -313,7 +313,7 @@ impl Device {
         }
     }
 
-    /// Gives to the device what the policy lets go; `failures` are those of the target so far.
+    /// Submits the requests that the policy releases to the device; `failures` are those of the target so far.
     pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, actions: &mut VecDeque<Action>) {
         while let Some(io) = self.policy.next(now, self.in_device) {
             self.account(now);
@@ -330,7 +330,8 @@ impl Device {
         }
     }
 
-    /// A request has come back, at `since`, which is seen now. Its slot stays until [`Device::forget`].
+    /// A request completed at `since`, which the thread sees at `now`. Its slot stays occupied until
+    /// [`Device::forget`].
     pub(crate) fn done(&mut self, now: Nanos, since: Nanos, io: IoId) -> Served {
         self.account(now);
         self.in_device -= 1;
@@ -352,7 +353,7 @@ impl Device {
         served
     }
 
-    /// The slot is free.
+    /// Frees the slot of a request.
     pub(crate) fn forget(&mut self, io: IoId) {
         self.slots.give(io.0);
     }
@@ -372,7 +373,7 @@ impl Device {
         self.changed_at = now;
     }
 
-    /// Nothing is in the device, nothing waits.
+    /// Whether no request is queued or in the device.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_device == 0 && self.policy.waiting() == 0
     }
@@ -382,32 +383,32 @@ impl Device {
         self.in_device
     }
 
-    /// Requests that wait for their turn.
+    /// Queued requests.
     pub(crate) fn waiting(&self) -> usize {
         self.policy.waiting()
     }
 
-    /// When [`Device::dispatch`] may do something though nothing happened.
+    /// When [`Device::dispatch`] may submit a request although no event occurred.
     pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
         self.policy.poll_timeout()
     }
 
-    /// A tenant wants something: a request of a client, or of the device for one.
+    /// A tenant has demand: a client's request, or a device request for one.
     pub(crate) fn begin_demand(&mut self, now: Nanos, tenant: TenantId) {
         self.tenants[tenant.0 as usize].demand.begin(now);
     }
 
-    /// It has got it, or does not want it any more.
+    /// That request was answered or cancelled.
     pub(crate) fn end_demand(&mut self, now: Nanos, tenant: TenantId) {
         self.tenants[tenant.0 as usize].demand.end(now);
     }
 
-    /// Nanoseconds in which a tenant wanted something.
+    /// Time in which the tenant had demand, nanoseconds.
     pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.tenants[tenant.0 as usize].demand.wanting_ns(now)
     }
 
-    /// The time by a tenant's own clock, by which its dirt ages.
+    /// The virtual time of a tenant, by which its dirty data ages.
     pub(crate) fn own_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
         let own = &mut self.tenants[tenant.0 as usize].own;
         if own.is_time(now) {
@@ -416,18 +417,19 @@ impl Device {
         own.now(now)
     }
 
-    /// When so much of a tenant's own time will have passed, or when it is to be asked again.
+    /// Wall-clock time until `own_ns` of a tenant's virtual time have passed, or until the caller has to ask again
+    /// because the rate may have changed.
     pub(crate) fn own_time_lasts(&self, tenant: TenantId, own_ns: Nanos) -> Nanos {
         let lasts = self.tenants[tenant.0 as usize].own.lasts(own_ns);
         if lasts > own_ns { lasts.min(own_ns.max(LOOK_NS)) } else { lasts }
     }
 
-    /// What the policy does for a tenant.
+    /// The policy's plan and counters for a tenant.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
         self.policy.plan(now, tenant)
     }
 
-    /// Whose the disk's time was, as of the last [`Device::account`].
+    /// The accounting of the disk's time, as of the last [`Device::account`].
     pub(crate) fn time(&self, now: Nanos) -> DiskTime {
         let busy = DiskTime { tenant_ns: self.busy_ns - self.past_busy_ns, ..DiskTime::default() };
         let time = self.policy.time(now).unwrap_or(busy);
@@ -438,7 +440,7 @@ impl Device {
         }
     }
 
-    /// The last slices.
+    /// The latest slices.
     pub(crate) fn slices(&self) -> Vec<Slice> {
         self.policy.slices()
     }
@@ -446,19 +448,20 @@ impl Device {
 
 #[derive(Default, Debug)]
 struct OfTenant {
-    /// What it was promised, as long as it is there.
+    /// The share, while the tenant exists; the inner `None` is a tenant without a share.
     share: Option<Option<Share>>,
-    /// The part of its slices that it may not lose, thousandths.
+    /// The part of its slices that it must not lose, in thousandths; `None` for the default.
     keep_permille: Option<u32>,
     ends: Ends,
     demand: Demand,
     own: OwnTime,
 }
 
-/// A client that asks again within this time had a request outstanding all the while: the way to it and back, 1 ms.
+/// A client that sends its next request within this time had demand in between: 1 ms for the reply's way to the client
+/// and the request's way back.
 pub(super) const TURNAROUND_NS: Nanos = 1_000_000;
 
-/// How long a tenant had a request outstanding.
+/// The time in which a tenant had a request outstanding.
 #[derive(Default, Debug)]
 struct Demand {
     outstanding: u32,
@@ -489,7 +492,7 @@ impl Demand {
     }
 }
 
-/// Where the latest requests of a tenant end, for as many streams as a client usually has.
+/// Where the latest requests of a tenant ended, for as many streams as a client usually has.
 #[derive(Clone, Copy, Default, Debug)]
 struct Ends {
     places: [(Option<VolumeId>, u64); 4],
@@ -497,7 +500,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Whether the request begins where an earlier one ended; it is the latest one now.
+    /// Whether the request begins where an earlier one ended. Records where it ends.
     fn follows(&mut self, io: &Io) -> bool {
         let begin = (Some(io.volume), io.offset);
         let found = self.places.iter().position(|&place| place == begin);
@@ -545,7 +548,7 @@ mod tests {
         io
     }
 
-    /// What goes to the device now.
+    /// The requests that go to the device now.
     fn goes(device: &mut Device, now: Nanos) -> Vec<IoId> {
         let mut actions = VecDeque::new();
         device.dispatch(now, 0, &mut actions);
@@ -563,7 +566,8 @@ mod tests {
         let urgent = submit(&mut device, 4, B, true);
         device.hurry_writes(A, VolumeId(0));
         device.set_policy(5, settings(Kind::None, 8));
-        // Urgent ones take the first turns of their tenants; all of a's are, by now.
+        // Urgent requests go first at the places of their tenants in the order of arrival. All of A's are urgent by
+        // now.
         assert_eq!(goes(&mut device, 5), [late[0], urgent, late[1], late[3], late[2]]);
         assert_eq!(device.waiting(), 0);
     }
@@ -611,7 +615,7 @@ mod tests {
         assert_eq!(b, at, "by the rate until then");
         let [a, b] = [A, B].map(|tenant| device.own_time(2 * at, tenant) - at);
         assert!(a == at && b < at / 2, "{a} {b}");
-        // Nobody waits any more, one way or another.
+        // No read is queued any more: those that waited are cancelled, and the new policy submits the next one at once.
         device.withdraw(2 * at, B, |slot| slot.io.op == Op::Read && slot.io.offset == 0, &mut Vec::new());
         device.set_policy(2 * at, settings(Kind::None, 8));
         let other = read(&mut device, 2 * at, B);

@@ -1,40 +1,40 @@
-//! Which completed writes a power cut could still lose: the generations of one target, a device with one volatile
-//! cache.
+//! Which completed writes a power cut could still lose: the durability generations of one target, a device with one
+//! volatile cache.
 //!
 //! A flush of a volume covers the writes of that volume which completed before it: `fdatasync` is per file, and its
 //! success says nothing about another file. A failure concerns the target: the kernel reports a failed device flush
-//! once, to one caller, and what the device dropped may belong to any volume on it. A failed durable write may be such
-//! a failed flush.
+//! once, to one caller, and the data that the device dropped may belong to any volume on it. A failed durable write may
+//! be such a failed flush.
 //!
 //! ```text
 //!   volume a   written in 7 ── flush covers 7 ── written in 8 ─┐
-//!   volume b   written in 3 ───────────────── flush covers 3 ──┼─ good, not trusted: it began before the failure
+//!   volume b   written in 3 ───────────────── flush covers 3 ──┼─ succeeds, not trusted: it began before the failure
 //!                                                              │
 //!   target                                   failure of a or b ┴─► 8 of a and 3, 4 of b are condemned
 //! ```
 //!
-//! - A good flush settles the generations of its own volume that it covers.
-//! - A failure condemns every unsettled generation of every volume on the target: what is cached is written again; what
-//!   was evicted is lost.
-//! - A write that was in the device when a failure was reported proves nothing when it completes well: the device may
-//!   have taken its data before the failure and dropped it then. Nor does a flush that had begun, even if it still
-//!   waited in our queue: what it was to cover is condemned.
-//! - A durable write that completes well belongs to no generation.
+//! - A successful flush settles the generations of its own volume that it covers.
+//! - A failure condemns every unsettled generation of every volume on the target: cached data is written again, evicted
+//!   data is lost.
+//! - The success of a write that was in the device when a failure was reported is not trusted: the device may have
+//!   taken its data before the failure and dropped it then. Nor is the success of a flush that had begun, even if it
+//!   was still queued in the server: the generations that it was to cover are condemned.
+//! - A durable write that succeeds belongs to no generation.
 //!
-//! Downside: a bad sector under a durable write looks like a failed flush, so it costs every volume of the target a
-//! rewrite of its unflushed blocks.
+//! Downside: a bad sector under a durable write looks like a failed flush, so every volume of the target has to rewrite
+//! its unflushed blocks.
 
 use super::{Op, VolumeId};
 use crate::nbd::Errno;
 
-/// How often in a row a completed request may be distrusted before it counts as failed: a volume whose requests always
-/// meet failures of other volumes gets errors after some attempts rather than no answer.
+/// How often in a row the success of a request may be distrusted before the request counts as failed. A volume whose
+/// requests always coincide with failures of other volumes thus gets errors after some attempts, rather than no answer.
 pub(crate) const DISTRUST_MAX: u8 = 8;
 
-/// A count of the flushes and failures that a volume has seen. It wraps; only unsettled generations are compared.
+/// The number of flushes and failures that a volume has seen. It wraps; only unsettled generations are compared.
 pub(crate) type Generation = u32;
 
-/// A count of the failures of a target. It wraps; a request in flight compares it for equality.
+/// The number of failures of a target. It wraps; a request in flight compares it for equality.
 pub(crate) type Failures = u32;
 
 /// The generations of one volume on a target.
@@ -42,13 +42,13 @@ pub(crate) type Failures = u32;
 struct Volume {
     /// Writes that complete now belong to this generation.
     open: Generation,
-    /// The newest generation of which nothing can be lost any more.
+    /// The newest generation of which no data can be lost any more.
     settled: Generation,
-    /// The newest generation of which something was evicted from the cache.
+    /// The newest generation of which data was evicted from the cache.
     evicted: Generation,
-    /// The newest generation that something was written in.
+    /// The newest generation that a write completed in.
     written: Generation,
-    /// What the flush under way covers, and the failures of the target when it began.
+    /// The generation up to which the flush in progress covers, and the failures of the target when it began.
     covered: Generation,
     flush_failures: Failures,
 }
@@ -78,8 +78,8 @@ pub(crate) struct Durability {
 }
 
 impl Durability {
-    /// A volume is served from now on. Everything that the device has of it is settled, unless the caller says
-    /// otherwise ([`Durability::unsettled`]).
+    /// A volume is served from now on. All its data on the device counts as settled, unless the caller says otherwise
+    /// ([`Durability::unsettled`]).
     pub(crate) fn opened(&mut self, volume: VolumeId) {
         let at = volume.0 as usize;
         if self.volumes.len() <= at {
@@ -88,29 +88,29 @@ impl Durability {
         self.volumes[at] = Volume::default();
     }
 
-    /// What a write that goes to the device now is to remember for [`Durability::trusts`].
+    /// The number of failures that a write records when it is submitted, for [`Durability::trusts`].
     pub(crate) fn failures(&self) -> Failures {
         self.failures
     }
 
-    /// Whether no failure was reported since a write went to the device.
+    /// Whether no failure was reported since a write that recorded `failures` was submitted.
     pub(crate) fn trusts(&self, failures: Failures) -> bool {
         self.failures == failures
     }
 
-    /// A write of the volume completed, perhaps only into the volatile cache: its generation.
+    /// A write of the volume completed, perhaps only into the volatile cache. Returns its generation.
     pub(crate) fn written(&mut self, volume: VolumeId) -> Generation {
         let volume = &mut self.volumes[volume.0 as usize];
         volume.written = volume.open;
         volume.open
     }
 
-    /// Whether a failure could still lose what was written in `generation`.
+    /// Whether a failure could still lose data that was written in `generation`.
     pub(crate) fn is_unsettled(&self, volume: VolumeId, generation: Generation) -> bool {
         self.volumes[volume.0 as usize].is_unsettled(generation)
     }
 
-    /// What was written in `generation` is not cached any more, so it could not be written again.
+    /// Data of `generation` was evicted from the cache, so it could not be written again after a failure.
     pub(crate) fn evicted(&mut self, volume: VolumeId, generation: Generation) {
         let volume = &mut self.volumes[volume.0 as usize];
         // Blocks are not evicted in the order in which they were written.
@@ -119,26 +119,26 @@ impl Durability {
         }
     }
 
-    /// The device has content of the volume that no flush covers and that the cache does not have: zeros that it made,
-    /// what an accepted loss leaves, or what a killed process wrote.
+    /// The device has data of the volume that no flush covers and that is not cached: zeros of a range operation, data
+    /// that remained when a loss was accepted, or writes of a killed process.
     pub(crate) fn unsettled(&mut self, volume: VolumeId) {
         let generation = self.written(volume);
         self.evicted(volume, generation);
     }
 
-    /// A flush of the volume begins: it covers what has completed.
+    /// A flush of the volume begins: it covers the writes that have completed.
     pub(crate) fn flush_begun(&mut self, volume: VolumeId) {
         let volume = &mut self.volumes[volume.0 as usize];
         (volume.covered, volume.flush_failures) = (volume.open, self.failures);
         volume.open = volume.open.wrapping_add(1);
     }
 
-    /// Whether no failure was reported since that flush began.
+    /// Whether no failure was reported since the flush in progress began.
     pub(crate) fn trusts_flush(&self, volume: VolumeId) -> bool {
         self.trusts(self.volumes[volume.0 as usize].flush_failures)
     }
 
-    /// That flush succeeded, and is trusted.
+    /// The flush in progress succeeded, and its success is trusted.
     pub(crate) fn flushed(&mut self, volume: VolumeId) {
         let volume = &mut self.volumes[volume.0 as usize];
         if volume.is_unsettled(volume.covered) {
@@ -151,14 +151,14 @@ impl Durability {
         self.failures = self.failures.wrapping_add(1);
     }
 
-    /// Whether a failure could lose anything of the volume.
+    /// Whether a failure could lose data of the volume.
     pub(crate) fn is_exposed(&self, volume: VolumeId) -> bool {
         let volume = &self.volumes[volume.0 as usize];
         volume.is_unsettled(volume.written)
     }
 
-    /// All that is unsettled of the volume is as good as never written; the caller has made dirty again what is cached.
-    /// True if something was evicted: it is lost.
+    /// Treats all unsettled writes of the volume as never made; the caller has made the cached ones dirty again. True
+    /// if some of their data was evicted: it is lost.
     pub(crate) fn condemn(&mut self, volume: VolumeId) -> bool {
         let volume = &mut self.volumes[volume.0 as usize];
         let lost = volume.is_unsettled(volume.evicted);
@@ -168,8 +168,8 @@ impl Durability {
     }
 }
 
-/// Whether a device request that ended so may have been a failed flush of the device. A full disk and a refused
-/// operation are answered before anything is flushed.
+/// Whether a device request with this result may have been a failed flush of the device. A durable write that fails
+/// with "no space" or "not supported" is not one: the device answers these before it flushes anything.
 pub(crate) fn is_failed_flush(op: Op, result: Result<(), Errno>) -> bool {
     match op {
         Op::Flush => result.is_err(),

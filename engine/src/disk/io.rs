@@ -1,13 +1,13 @@
-//! What the engine asks of a device, and what comes back.
+//! Requests to a device, as the engine passes them to the driver.
 
 use crate::cache::FrameId;
 use crate::units::BLOCK;
 
-/// A volume of this disk: a small number that control chose, free again only after `CloseVolume` was answered.
+/// A volume of this disk: a small number that control chose. It may be reused only after `CloseVolume` was answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VolumeId(pub u32);
 
-/// A device request in flight. The number is free again once its completion was handled.
+/// A device request in flight. The number may be reused once the completion of the request was handled.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct IoId(pub u32);
 
@@ -23,7 +23,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A part of `frame`.
+    /// Bytes `start..end` of `frame`.
     pub fn new(frame: FrameId, start: u64, end: u64) -> Segment {
         debug_assert!(start < end && end <= BLOCK);
         Segment { frame, start: start as u16, len: (end - start) as u16 }
@@ -35,35 +35,36 @@ impl Segment {
     }
 }
 
-/// The kinds of device requests.
+/// The operations of device requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Fill the segments from the medium.
+    /// Reads from the medium into the segments.
     Read,
-    /// Write the segments; with `durable` they are on the medium before it completes (RWF_DSYNC).
+    /// Writes the segments. If `durable`, the data is on the medium before the request completes (RWF_DSYNC).
     Write {
-        /// On the medium before completion.
+        /// The data is on the medium before completion.
         durable: bool,
     },
-    /// All writes that completed before this was submitted are on the medium when it completes.
+    /// All writes of the volume that completed before the flush was submitted are on the medium when the flush
+    /// completes.
     Flush,
-    /// `len` bytes read as zero afterwards; space stays allocated (FALLOC_FL_ZERO_RANGE).
+    /// `len` bytes read as zero afterwards; their space stays allocated (FALLOC_FL_ZERO_RANGE).
     Zero,
-    /// `len` bytes read as zero afterwards; space is given back (FALLOC_FL_PUNCH_HOLE).
+    /// `len` bytes read as zero afterwards; their space is released (FALLOC_FL_PUNCH_HOLE).
     Punch,
 }
 
-/// A device request: of one volume, contiguous there, scattered over frames here.
+/// A device request: one contiguous range of a volume, whose data is scattered over frames in memory.
 #[derive(Clone, Debug)]
 pub struct Io {
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Whose data.
+    /// The volume.
     pub volume: VolumeId,
     /// First byte in the volume.
     pub offset: u64,
-    /// Bytes; for reads and writes the sum over `segments`.
+    /// Bytes; for reads and writes, the sum over `segments`.
     pub len: u64,
-    /// Where the bytes are; empty except for reads and writes.
+    /// The data in memory, in order; empty for operations other than reads and writes.
     pub segments: Vec<Segment>,
 }

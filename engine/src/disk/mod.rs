@@ -1,4 +1,5 @@
-//! The disk: requests to a device, the policy that orders them, and the profile of what the device can do.
+//! The disk: device requests, the policies that order them, durability of completed writes, and the profile of the
+//! device.
 
 mod device;
 pub(crate) mod durability;

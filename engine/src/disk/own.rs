@@ -1,35 +1,38 @@
-//! The clock by which a tenant's dirt ages: it goes slower while the tenant waits to read and the disk is others'.
+//! The per-tenant virtual clock by which dirty data ages. It slows down while a read of the tenant waits and the disk
+//! serves other tenants.
 //!
 //! ```text
-//!   a read waits, the disk is others' ─► waited  own time goes as fast as 1 - waited / past, of late; at least a sixth
+//!   a read waits, the disk serves other tenants ─► waited    rate of the clock = 1 - waited / elapsed, a mean over
+//!                                                            about 8 s, at least a sixth
 //! ```
 //!
-//! In five seconds of the day's time a tenant with half a disk overwrites what is dirty half as often as alone, and as
-//! much of it would go to the disk for half of the work: a loss that no slice gives back. In five seconds of its own
-//! time it does what it does alone. Who waits for nothing, or for nobody, has the day's time; so has who only writes,
-//! since his writes wait for no disk.
+//! Within 5 s of wall-clock time, a tenant with half of the disk overwrites a dirty block half as often as standalone.
+//! So more writes would reach the disk for the same work: a loss that no slice compensates. Within 5 s of its virtual
+//! time the tenant does the same work as standalone. A tenant has wall-clock time if its reads do not wait, or wait
+//! while no other tenant uses the disk. So does a tenant that only writes, because its writes do not wait for the disk.
 //!
-//! Downside: beside others what nobody flushed is that much longer not on the medium, though it is no more of the
-//! client's work.
+//! Downside: under contention, unflushed data reaches the medium that much later in wall-clock time, although no more
+//! of the client's work is at risk than standalone.
 
 use crate::units::{Nanos, SECOND};
 
-/// Dirt never waits for more than so many times its age: 30 s if that is 5 s, as long as Linux lets it
-/// (`dirty_expire_centisecs`).
+/// The clock runs at a sixth of wall-clock speed at least, so dirty data waits for at most six times its maximum age:
+/// 30 s if that is 5 s, the limit that Linux has (`dirty_expire_centisecs`).
 pub(crate) const SLOWEST: u64 = 6;
-/// How often the rate is looked at, and how long the past is that counts: several of the longest rounds.
+/// Interval between updates of the rate, and time constant of its mean: several of the longest rounds.
 pub(crate) const LOOK_NS: Nanos = SECOND;
 const PAST_NS: f64 = 8e9;
 
-/// One tenant's.
+/// The virtual clock of one tenant.
 #[derive(Debug)]
 pub(super) struct OwnTime {
-    /// Reads that wait for their turn.
+    /// Queued reads.
     reads: u32,
-    /// How long the disk had been others' when the first of them came.
+    /// For how long other tenants had owned the disk when `waited_ns` was last updated or the first of these reads
+    /// arrived.
     others_ns: Nanos,
     waited_ns: Nanos,
-    /// The last look: when, what had been waited by then, the time by this clock, and how fast it goes since.
+    /// The last update: when it was, `waited_ns` and the virtual time at that moment, and the rate since then.
     at: Nanos,
     waited_by: Nanos,
     own: Nanos,
@@ -43,7 +46,7 @@ impl Default for OwnTime {
 }
 
 impl OwnTime {
-    /// A read begins to wait; until now the disk has been others' for so long.
+    /// A read is queued. Other tenants have owned the disk for `others_ns` so far.
     pub(super) fn begin(&mut self, others_ns: Nanos) {
         if self.reads == 0 {
             self.others_ns = others_ns;
@@ -51,13 +54,14 @@ impl OwnTime {
         self.reads += 1;
     }
 
-    /// It does not wait any more.
+    /// A read is no longer queued.
     pub(super) fn end(&mut self, others_ns: Nanos) {
         self.restart(others_ns, others_ns);
         self.reads -= 1;
     }
 
-    /// The disk has been others' for so long, and from now on that is counted from another figure.
+    /// Counts the wait up to `others_ns`, the time for which other tenants have owned the disk. From now on that time
+    /// counts from `from`: another policy starts it anew.
     pub(super) fn restart(&mut self, others_ns: Nanos, from: Nanos) {
         if self.reads > 0 {
             self.waited_ns += others_ns.saturating_sub(self.others_ns);
@@ -65,7 +69,7 @@ impl OwnTime {
         }
     }
 
-    /// Whether the rate is to be looked at.
+    /// Whether the rate is due for an update.
     pub(super) fn is_time(&self, now: Nanos) -> bool {
         now >= self.at + LOOK_NS
     }
@@ -80,12 +84,12 @@ impl OwnTime {
         (self.at, self.waited_by) = (now, self.waited_ns);
     }
 
-    /// The time by this clock.
+    /// The virtual time.
     pub(super) fn now(&self, now: Nanos) -> Nanos {
         self.own + ((now - self.at) as f64 * self.rate) as Nanos
     }
 
-    /// How much of the day's time so much by this clock is, as it goes now.
+    /// The wall-clock time in which `own_ns` of virtual time pass at the present rate.
     pub(super) fn lasts(&self, own_ns: Nanos) -> Nanos {
         (own_ns as f64 / self.rate) as Nanos
     }
@@ -95,7 +99,8 @@ impl OwnTime {
 mod tests {
     use super::*;
 
-    /// So many looks later, if of each second the disk is others' for `others_ns` while reads wait or not.
+    /// Updates the clock once a second for `seconds`. In each second other tenants own the disk for `others_ns`, and
+    /// reads are queued if `waits`. Returns the mean rate.
     fn after(own: &mut OwnTime, seconds: u64, others_ns: Nanos, waits: bool) -> f64 {
         let (from, mut others) = (own.at, 0);
         let before = own.now(from);

@@ -1,4 +1,4 @@
-//! Who may use the disk next: one trait, one file (or folder) for each policy.
+//! Scheduling policies: one trait, and a file or folder for each policy.
 
 mod fair;
 mod insulated;
@@ -16,14 +16,14 @@ pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
 pub(crate) use queue::Entry;
 pub(crate) use weights::Weights;
 
-/// The parts of the disk's time, 0 to 1, of tenants with these shares while all are busy.
+/// The parts of the disk's time, 0 to 1, that tenants with these shares get while all of them are backlogged.
 pub(crate) fn weights(shares: &[Option<Share>]) -> Vec<f64> {
     let weights = weights::Weights::new(shares.iter().copied());
     let sum: u64 = shares.iter().map(|&share| weights.of(share)).sum();
     shares.iter().map(|&share| weights.of(share) as f64 / sum as f64).collect()
 }
 
-/// The policies that there are.
+/// The kinds of policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
     /// Exclusive slices of disk time, long enough for R (Argon); on a device that needs no slices, fair queueing on
@@ -34,42 +34,41 @@ pub enum Kind {
     None,
 }
 
-/// 100 MB/s: what a byte costs in [`cost_ns`].
+/// The cost of a byte in [`cost_ns`]: 100 MB/s.
 const BYTE_NS: Nanos = 10;
-/// No policy asks for requests smaller than that: the blocks of the cache.
+/// No policy limits requests to less than this, the size of a block of the cache.
 pub(crate) const REQUEST_BYTES_LEAST: u64 = BLOCK;
 
-/// What a policy has to know of its disk.
+/// The settings of a policy.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Settings {
-    /// Which policy.
+    /// The kind of policy.
     pub kind: Kind,
-    /// Requests in the device at the same time.
+    /// Maximum number of requests in the device.
     pub depth: u32,
-    /// R: the part of its standalone efficiency that a tenant keeps, in thousandths, below 1000.
+    /// R: the fraction of its standalone efficiency that a tenant keeps, in thousandths, below 1000.
     pub insulation_permille: u32,
-    /// What a turn to another tenant costs at first, until it is measured: the profile's switch cost.
+    /// The switch cost of the profile, which stands for the loss of a slice until that is measured.
     pub switch_ns: Nanos,
-    /// The longest round.
+    /// Maximum length of a round.
     pub round_max_ns: Nanos,
-    /// Whether tenants need slices: turning from one to the other costs much. Otherwise all have requests in the
-    /// device.
+    /// Whether tenants need slices, because context switches cost much. Otherwise requests of all tenants are in the
+    /// device together.
     pub needs_slices: bool,
-    /// What requests cost a device that needs no slices.
+    /// Costs of requests on a device that needs no slices.
     pub prices: Prices,
-    /// Bytes a second that the device reads one after the other, where it is fastest.
+    /// The highest sequential read rate of the device, bytes a second.
     pub stream_bytes_per_s: u64,
 }
 
-/// What is read ahead of a stream at once where nothing is amortised, bytes: what Linux reads ahead of a disk.
+/// Smallest read-ahead, bytes, also where there is no seek to amortise: Linux's read-ahead on a disk.
 const PREFETCH_LEAST: u64 = 128 << 10;
-/// What is read ahead of a stream at once at most, bytes: what is read in vain when a stream stops takes no longer than
-/// a slice.
+/// Largest read-ahead, bytes: data that is read in vain when a stream stops takes no longer than a slice.
 const PREFETCH_MOST: u64 = 16 << 20;
 
 impl Settings {
-    /// Bytes to be read ahead of a stream at once: so many that going there costs at most 1 - R of the time, that is,
-    /// that their transfer takes R / (1 - R) of what going there takes (Argon, sections 3.1 and 4).
+    /// Size of one read-ahead, bytes: so large that the seek takes at most 1 - R of the time, that is, that the
+    /// transfer takes R / (1 - R) times as long as the seek (Argon, sections 3.1 and 4).
     pub fn prefetch_bytes(&self) -> u64 {
         if self.kind != Kind::Insulated || !self.needs_slices {
             return PREFETCH_LEAST;
@@ -80,7 +79,7 @@ impl Settings {
         bytes.clamp(PREFETCH_LEAST.into(), PREFETCH_MOST.into()) as u64 / BLOCK * BLOCK
     }
 
-    /// The policy itself, without tenants.
+    /// Creates the policy, without tenants.
     pub(crate) fn build(self) -> Box<dyn Policy> {
         match self.kind {
             Kind::Insulated if self.needs_slices => Box::new(insulated::Insulated::new(self)),
@@ -89,13 +88,13 @@ impl Settings {
         }
     }
 
-    /// Whether tenants are promised a part of what they have alone.
+    /// Whether tenants are promised a fraction of their standalone throughput.
     pub(crate) fn insulates(&self) -> bool {
         self.kind == Kind::Insulated
     }
 
-    /// Whether that is another policy than these settings have. Costs by other prices cannot be told apart: that is one
-    /// too.
+    /// Whether these settings need another policy than `before`. Other prices do, because costs by different prices
+    /// cannot be told apart.
     pub(crate) fn is_other(&self, before: &Settings) -> bool {
         let prices = |settings: &Settings| {
             (settings.kind == Kind::Insulated && !settings.needs_slices).then_some(settings.prices)
@@ -104,52 +103,52 @@ impl Settings {
     }
 }
 
-/// What a policy does for a tenant at present.
+/// The plan and the counters of a policy for a tenant.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct TenantPlan {
-    /// Its slice in each round.
+    /// Length of its slice in each round.
     pub slice_ns: Nanos,
-    /// The round.
+    /// Length of the round.
     pub round_ns: Nanos,
-    /// What it loses of a slice to the switch, the drain and rounding, of late.
+    /// Its recent mean loss per slice, to the switch, the drain and rounding.
     pub loss_ns: Nanos,
-    /// The part of its slices that it does not lose, in thousandths: its R of disk time.
+    /// The fraction of its slices that it does not lose, in thousandths: its efficiency of disk time.
     pub efficiency_permille: u32,
     /// Disk time that it owned.
     pub owned_ns: Nanos,
-    /// What its work would have taken alone, as its own slices tell.
+    /// Standalone-equivalent time of its work, derived from its own slices (or from costs, where there are no slices).
     pub useful_ns: Nanos,
-    /// Slices it had.
+    /// Number of its slices.
     pub slices: u64,
-    /// Time of the disk that it had too much of, to be made good.
+    /// Disk time by which it exceeded its slices, to be subtracted from the next ones.
     pub debt_ns: Nanos,
-    /// Slices of others since a slice of its own is due: a request waits, the tenant owes no time, and requests of it
-    /// that hang leave a place in the device. 0 if none is.
+    /// Slices of other tenants since one of its own is due: a request is queued, the tenant has no debt, and its hung
+    /// requests leave it a place in the device. 0 if none is due.
     pub waiting_slices: u64,
-    /// The shortest slice with which it keeps R: longer than its slice where the longest round forbids it. `None` if it
-    /// does not use its slices up.
+    /// Shortest slice with which it keeps R: longer than its slice if the longest round forbids that. `None` if the
+    /// tenant is not backlogged.
     pub need_ns: Option<Nanos>,
-    /// The shortest slice of which all that it has for the device at once takes half, whatever it loses; 0 if it does
-    /// not use its slices up.
+    /// Shortest slice in which the tenant's backlog takes at most half of the time, whatever the loss; 0 if the tenant
+    /// is not backlogged.
     pub burst_ns: Nanos,
 }
 
-/// Whose the time of a disk was. What is not here was idle. Where tenants are not told apart, the time in which it had
-/// something to do was theirs.
+/// The accounting of a disk's time. The rest was idle. Without slices all busy time counts as the tenants'.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiskTime {
-    /// Tenants', as far as it was worth to them what it would have been alone.
+    /// Standalone-equivalent time of the tenants' work.
     pub tenant_ns: Nanos,
-    /// Lost in turning from one tenant to another: switches and drains.
+    /// Lost in context switches: switch costs and drains.
     pub switch_ns: Nanos,
-    /// Requests that the device did not give back in time, so that others went on beside them.
+    /// Hung requests: the device did not complete them in time, so that other tenants were served while they were in
+    /// it.
     pub stuck: u64,
 }
 
-/// Nanoseconds that a device of no particular kind needs for a request: what makes requests comparable. How much longer
-/// or shorter the requests of a tenant take on this device is measured.
+/// Nominal cost of a request on any device, nanoseconds: it makes requests comparable. By what factor the requests of a
+/// tenant take longer or shorter on this device is measured.
 pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
-    /// Half a turn at 7,200 rpm and a medium seek.
+    /// Half a revolution at 7,200 rpm and a medium seek.
     const POSITIONING_NS: Nanos = 8_000_000;
     let positioning = if follows { 0 } else { POSITIONING_NS };
     match op {
@@ -158,61 +157,60 @@ pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
     }
 }
 
-/// The most requests that a tenant may have in a device of such a depth in which so many of others are stuck: however
-/// many of its own never come back, a quarter is left to the next one.
+/// Maximum number of requests of one tenant in a device of this depth, in which requests of other tenants occupy
+/// `stuck_of_others` places. However many requests of the tenant hang, a quarter of the remaining places stays free for
+/// the next tenant.
 fn depth_of_one(depth: u32, stuck_of_others: u32) -> u32 {
     let left = depth.saturating_sub(stuck_of_others);
     (left - if planted!(HungRequestsTakeAllPlaces) { 0 } else { left / 4 }).max(1)
 }
 
-/// Orders device requests. It sees when they come, who owns them, what they cost and when they are done; nothing else
-/// goes to the device.
+/// Orders device requests. It sees their arrival, tenant, cost and completion; all requests pass through it.
 pub(crate) trait Policy: std::fmt::Debug {
-    /// A tenant is there, or its share has changed; `None` for a part of what nobody was promised.
+    /// Adds a tenant, or changes its share; with `None` the tenant gets a part of the unpromised rest.
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>);
-    /// The part of its slices, thousandths, that a tenant may not lose; `None` for what is usual. Whose cache does not
-    /// keep all of its throughput loses less of its time.
+    /// Sets the part of its slices, in thousandths, that a tenant must not lose; `None` for the default. A tenant whose
+    /// cache does not keep all of its throughput must lose less of its disk time.
     fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}
-    /// A tenant without volumes is gone.
+    /// Removes a tenant that has no volumes.
     fn drop_tenant(&mut self, now: Nanos, tenant: TenantId);
-    /// A request of `tenant` wants to go to the device; an urgent one (a flush waits for it) ahead of the tenant's
-    /// others.
+    /// Queues a request of `tenant`; an urgent one (a flush or a writer waits for it) ahead of the tenant's others.
     fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool);
-    /// Those that `wanted` chooses, of the tenant's requests that wait, are urgent from now on.
+    /// Promotes the queued requests of the tenant that `wanted` selects: they become urgent.
     fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool);
-    /// Those that `unwanted` chooses, of the tenant's requests that wait, are taken back: they are added to `dropped`.
+    /// Cancels the queued requests of the tenant that `unwanted` selects, and adds them to `dropped`.
     fn withdraw(&mut self, now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>);
-    /// The next one that may go now, `in_device` being there already.
+    /// The next request to submit now, while `in_device` requests are in the device.
     fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId>;
-    /// A request has come back from the device, to which it was given at `submitted`.
+    /// A request completed that was submitted to the device at `submitted`.
     fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos);
-    /// What a request of the tenant costs the device; `follows` if it begins where an earlier one of its tenant ended.
+    /// The cost of a request of the tenant; `follows` if it begins where an earlier one of its tenant ended.
     fn cost_ns(&self, _tenant: TenantId, op: Op, len: u64, follows: bool) -> Nanos {
         cost_ns(op, len, follows)
     }
-    /// The most bytes that a request of the tenant, a read or a write, may have, at least [`REQUEST_BYTES_LEAST`]: what
-    /// is in the device cannot be interrupted.
+    /// Largest read or write of the tenant at present, bytes, at least [`REQUEST_BYTES_LEAST`]: a request in the device
+    /// cannot be interrupted.
     fn request_bytes_max(&self, _tenant: TenantId, _op: Op) -> u64 {
         u64::MAX
     }
-    /// Requests that wait.
+    /// Queued requests.
     fn waiting(&self) -> usize;
-    /// When [`Policy::next`] may say something else though nothing happened.
+    /// When [`Policy::next`] may have another answer although no event occurred.
     fn poll_timeout(&self) -> Option<Nanos>;
-    /// Other settings of the same kind.
+    /// Changes the settings; the kind stays the same.
     fn set(&mut self, settings: Settings);
-    /// What it does for a tenant; `None` if it does not tell tenants apart.
+    /// The plan and the counters for a tenant; `None` if the policy does not tell tenants apart.
     fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan>;
-    /// Whose its time was; `None` if it does not tell tenants apart.
+    /// The accounting of the disk's time; `None` if the policy does not tell tenants apart.
     fn time(&self, _now: Nanos) -> Option<DiskTime> {
         None
     }
-    /// Time in which others than `tenant` owned the disk, since some moment: a clock that stands still in its own
-    /// slices.
+    /// Time for which tenants other than `tenant` have owned the disk, since an arbitrary moment: a clock that stops
+    /// during the tenant's own slices.
     fn others_ns(&self, _now: Nanos, _tenant: TenantId) -> Nanos {
         0
     }
-    /// The last slices, oldest first.
+    /// The latest slices, oldest first.
     fn slices(&self) -> Vec<Slice> {
         Vec::new()
     }

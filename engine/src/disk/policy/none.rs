@@ -1,19 +1,19 @@
-//! No policy: first come, first served, up to a depth. What a server without insulation does.
+//! First come, first served, up to a depth: the policy of a server without insulation.
 //!
 //! ```text
-//!   turns, by arrival:   a  b  a  a        a turn is a tenant's, not a request's: an urgent request takes the next
-//!   tenant a: urgent     2  |              turn of its owner, so it delays nobody but its owner's own requests
+//!   turns, by arrival:   a  b  a  a        a turn belongs to a tenant, not to a request: an urgent request takes the
+//!   tenant a: urgent     2  |              next turn of its tenant, so it delays only requests of its own tenant
 //!             others     0  1              (here: device ◄─ 2, then b's 3, then 0 and 1)
 //!   tenant b: others     3
 //! ```
 //!
 //! One exception: on a disk with several tenants, each may have at most three quarters of the depth that the others
 //! leave in the device (dynamic thresholds, Choudhury and Hahne 1998). So a tenant whose requests never return, because
-//! its file hangs, leaves places to the others, and no clock has to tell hung requests from slow ones. A tenant at that
-//! bound is passed over; its turns keep their place in the order of arrival.
+//! its file hangs, leaves places to the others, and no timeout has to tell hung requests from slow ones. A tenant at
+//! that bound is passed over; its turns keep their place in the order of arrival.
 //!
-//! Downside: a tenant next to idle ones has a quarter less of the depth than alone; and four tenants that all hang
-//! still fill a device of the usual depth of 128.
+//! Downside: a tenant next to idle ones has a quarter less of the depth than alone; and four tenants whose requests all
+//! hang still fill a device of the usual depth of 128.
 
 use std::collections::VecDeque;
 
@@ -26,11 +26,11 @@ use crate::units::{Nanos, Share};
 /// First come, first served.
 #[derive(Debug)]
 pub(crate) struct None {
-    /// Whose request goes next, and its place in the order of arrival: as many turns as requests wait, but for those
-    /// that were passed over.
+    /// The tenants whose requests go next, each with its place in the order of arrival: one turn per queued request,
+    /// except the turns that were passed over.
     turns: VecDeque<(u64, TenantId)>,
     arrived: u64,
-    /// By number.
+    /// By tenant number.
     tenants: Vec<Tenant>,
     /// Tenants with turns that were passed over.
     passed_over: Vec<TenantId>,
@@ -42,7 +42,7 @@ struct Tenant {
     is_there: bool,
     queue: Queue,
     in_device: u32,
-    /// Places of its turns that were passed over: its oldest.
+    /// Places of its turns that were passed over. These are its oldest turns.
     passed_over: VecDeque<u64>,
 }
 
@@ -59,12 +59,12 @@ impl None {
     /// Whether one more request of the tenant may go to the device.
     fn may_go(&self, tenant: TenantId, in_device: u32) -> bool {
         let own = self.tenants[tenant.0 as usize].in_device;
-        // Alone on the disk it has all of it.
+        // A tenant alone on the disk may use the whole depth.
         let several = || self.tenants.iter().filter(|tenant| tenant.is_there).nth(1).is_some();
         own < depth_of_one(self.depth, in_device - own) || !several()
     }
 
-    /// Takes the oldest turn of a tenant that may go.
+    /// Takes the oldest turn of a tenant that is below its bound.
     fn take_turn(&mut self, in_device: u32) -> Option<TenantId> {
         let place = |tenant: &TenantId| self.tenants[tenant.0 as usize].passed_over.front().copied();
         let candidates = self.passed_over.iter().copied().filter(|&tenant| self.may_go(tenant, in_device));
@@ -118,7 +118,7 @@ impl Policy for None {
     fn withdraw(&mut self, _now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
         let state = self.tenant(tenant);
         state.queue.withdraw(unwanted, dropped);
-        // The tenant's last turns go: what is left of its requests has waited for the others.
+        // The tenant loses its latest turns: the remaining requests have waited since the oldest ones.
         let keep = state.queue.len();
         state.passed_over.truncate(keep);
         let mut turns = state.passed_over.len();
@@ -177,7 +177,7 @@ mod tests {
         Entry { io: IoId(number), op: Op::Read, len: 0, cost_ns: 0, follows: false, internal: false }
     }
 
-    /// A policy with these requests, numbered as they come: whose, whether urgent.
+    /// A policy with these requests, numbered by arrival: the tenant, and whether the request is urgent.
     fn with(arrivals: &[(TenantId, bool)]) -> None {
         let mut policy = None::new(u32::MAX);
         [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Option::None));
@@ -187,7 +187,7 @@ mod tests {
         policy
     }
 
-    /// All of them, each back before the next one goes.
+    /// The order in which all requests are submitted, each one completing before the next.
     fn all(mut policy: None) -> Vec<u32> {
         let mut next = || {
             policy.tenants.iter_mut().for_each(|tenant| tenant.in_device = 0);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn requests_of_one_tenant_that_hang_leave_the_device_to_others() {
-        // 200 of the first tenant, then 100 of the second, one after the other.
+        // 200 requests of the first tenant arrive, then 100 of the second.
         let arrivals: Vec<_> = [(A, false); 200].into_iter().chain([(B, false); 100]).collect();
         let mut policy = with(&arrivals);
         policy.depth = 128;
@@ -236,25 +236,25 @@ mod tests {
             if io.0 < 200 {
                 (of_a, in_device) = (of_a + 1, in_device + 1);
             } else {
-                // The device returns these at once.
+                // The device completes these at once.
                 policy.done(0, B, &entry(io.0), 0);
                 others.push(io.0);
             }
         }
         assert_eq!((of_a, others), (96, (200..300).collect()));
         assert_eq!(policy.waiting(), 104);
-        // One returns: the oldest of those passed over goes before what came later.
+        // One hung request completes: the oldest turn that was passed over goes before later arrivals.
         policy.arrived(0, B, entry(300), false);
         policy.done(0, A, &entry(0), 0);
         assert_eq!(
             [policy.next(0, 95), policy.next(0, 96), policy.next(0, 97)].map(|io| io.map(|io| io.0)),
             [Some(96), Some(300), Option::None]
         );
-        // What is taken back leaves no turn behind.
+        // A cancelled request leaves no turn behind.
         let mut dropped = Vec::new();
         policy.withdraw(0, A, &|io| io.0 > 100, &mut dropped);
         assert_eq!((dropped.len(), policy.waiting()), (99, 4));
-        // Alone it has the whole depth.
+        // Alone, the tenant may use the whole depth.
         policy.drop_tenant(0, B);
         assert_eq!(policy.next(0, 97), Some(IoId(97)));
     }

@@ -1,5 +1,5 @@
-//! What waits of one tenant: urgent requests (a flush waits for them) ahead of the others, a few at a time. In order of
-//! arrival, or reads and writes apart.
+//! The queue of one tenant: urgent requests (a flush or a writer waits for them) go ahead of the others, a few at a
+//! time. Both kinds go in order of arrival, or reads and writes separately.
 
 use std::collections::VecDeque;
 
@@ -7,41 +7,40 @@ use crate::disk::profile::Direction;
 use crate::disk::{IoId, Op};
 use crate::units::Nanos;
 
-/// Urgent requests that a tenant sends ahead of its others before one of those has its turn: enough that a flush hardly
-/// notices, few enough that a client that only flushes, or writes through, leaves its tenant's reads a fifth of the
-/// turns.
+/// Urgent requests in a row that go ahead of the tenant's others: enough that a flush is hardly delayed, few enough
+/// that reads get a fifth of the places if a client of the same tenant only flushes or makes durable writes.
 const URGENT_IN_A_ROW: u32 = 4;
 
-/// A request that waits.
+/// A queued request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     /// Its number.
     pub(crate) io: IoId,
-    /// What it does.
+    /// The operation.
     pub(crate) op: Op,
     /// Bytes.
     pub(crate) len: u64,
-    /// What it costs the device, by its kind and size alone ([`super::Policy::cost_ns`]).
+    /// Its cost, as the policy estimates it from operation and size ([`super::Policy::cost_ns`]).
     pub(crate) cost_ns: Nanos,
-    /// It begins where an earlier one of its tenant ended.
+    /// It begins where an earlier request of its tenant ended.
     pub(crate) follows: bool,
-    /// No client's request led to it: it uses the tenant's disk time, but is neither demand nor useful work.
+    /// No request of a client caused it: it uses the tenant's disk time, but is neither demand nor useful work.
     pub(crate) internal: bool,
 }
 
 impl Entry {
-    /// It reads on where another read ends.
+    /// Whether it is a sequential read: it begins where an earlier request of its tenant ended.
     pub(super) fn reads_on(&self) -> bool {
         self.follows && self.op == Op::Read
     }
 
-    /// Whether data comes from the device; what changes something there, a flush too, counts as a write.
+    /// Read if data comes from the device. All operations that change the device count as writes, flushes too.
     pub(super) fn direction(&self) -> Direction {
         if self.op == Op::Read { Direction::Read } else { Direction::Write }
     }
 }
 
-/// Reads and writes, each in order of arrival, and each with its place in the order of both.
+/// Reads and writes, each in order of arrival, and each with its place in the common order.
 #[derive(Default, Debug)]
 struct Line {
     entries: [VecDeque<(u64, Entry)>; 2],
@@ -58,7 +57,7 @@ impl Line {
         self.entries.iter().map(VecDeque::len).sum()
     }
 
-    /// Where the first one is, of the reads, of the writes, or of both.
+    /// The direction of the first request: of the reads, of the writes, or of both.
     fn first(&self, only: Option<Direction>) -> Option<Direction> {
         let place =
             |direction: Direction| self.entries[direction as usize].front().map(|&(place, _)| (place, direction));
@@ -74,7 +73,7 @@ impl Line {
         self.first(only).and_then(|at| self.entries[at as usize].pop_front()).map(|(_, entry)| entry)
     }
 
-    /// All in order of arrival.
+    /// All requests in order of arrival.
     fn iter(&self) -> impl Iterator<Item = &Entry> {
         let [mut reads, mut writes] = [&self.entries[0], &self.entries[1]].map(|entries| entries.iter().peekable());
         std::iter::from_fn(move || {
@@ -89,12 +88,12 @@ impl Line {
     }
 }
 
-/// The requests of a tenant that wait.
+/// The queued requests of a tenant.
 #[derive(Default, Debug)]
 pub(super) struct Queue {
     urgent: Line,
     others: Line,
-    /// Urgent ones that have gone ahead since one of the others went.
+    /// Urgent requests that went ahead since one of the others went.
     ahead: u32,
 }
 
@@ -111,7 +110,8 @@ impl Queue {
         self.len() == 0
     }
 
-    /// What those cost that may go at once: `count` of them, and so many bytes of those that read on.
+    /// The cost of the requests that may be submitted at once: at most `count` requests, ending before a sequential
+    /// read when the ones before it have reached `following` bytes.
     pub(super) fn cost_ns(&self, count: usize, mut following: u64) -> Nanos {
         let at_once = self.urgent.iter().chain(self.others.iter()).take(count);
         at_once
@@ -128,12 +128,12 @@ impl Queue {
         self.urgent.first(only).is_some() && (self.ahead < URGENT_IN_A_ROW || self.others.first(only).is_none())
     }
 
-    /// The one that [`Queue::pop`] would take.
+    /// The request that [`Queue::pop`] would take.
     pub(super) fn peek(&self) -> Option<&Entry> {
         self.peek_of(None)
     }
 
-    /// The next one; of the reads or the writes alone, if it has to be one of those.
+    /// The next request; with `only`, the next one in that direction.
     pub(super) fn peek_of(&self, only: Option<Direction>) -> Option<&Entry> {
         if self.is_urgent_next(only) { self.urgent.front(only) } else { self.others.front(only) }
     }
@@ -142,7 +142,7 @@ impl Queue {
         self.pop_of(None)
     }
 
-    /// Takes what [`Queue::peek_of`] says.
+    /// Takes the request that [`Queue::peek_of`] returns.
     pub(super) fn pop_of(&mut self, only: Option<Direction>) -> Option<Entry> {
         if self.is_urgent_next(only) {
             self.ahead = if self.others.len() == 0 { 0 } else { self.ahead + 1 };
@@ -153,7 +153,7 @@ impl Queue {
         next
     }
 
-    /// Those that `wanted` chooses are urgent from now on.
+    /// Promotes the requests that `wanted` selects: they become urgent.
     pub(super) fn hurry(&mut self, wanted: &dyn Fn(IoId) -> bool) {
         let Queue { urgent, others, .. } = self;
         others.retain(|&entry| {
@@ -165,7 +165,7 @@ impl Queue {
         });
     }
 
-    /// Those that `unwanted` chooses are taken back: they are added to `dropped`.
+    /// Cancels the requests that `unwanted` selects, and adds them to `dropped`.
     pub(super) fn withdraw(&mut self, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
         for line in [&mut self.urgent, &mut self.others] {
             line.retain(|entry| {

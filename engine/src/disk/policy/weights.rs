@@ -1,26 +1,26 @@
-//! What each tenant weighs: its share; what nobody was promised is divided in proportion among those who are active,
-//! which follows from dividing each one's weight by the sum of theirs. Tenants without a share have, together, what is
-//! left, but at least a little, so that nobody starves.
+//! The weight of each tenant: its share. A policy divides the weight of each active tenant by the sum over the active
+//! ones, so unpromised and unused time is divided among them in proportion. Tenants without a share get the unpromised
+//! rest together, but at least a small part, so that none of them starves.
 
 use crate::units::Share;
 
-/// What those without a share have together at least, parts per billion of the whole: a percent, less than what R
-/// leaves.
+/// Minimum weight of all tenants without a share together, parts per billion of the whole: one percent, less than the
+/// loss that R permits.
 const LEAST_PPB: u64 = 10_000_000;
 
-/// No tenant weighs less than this, parts per billion, however small its share: a thousandth. A request that takes the
-/// disk 10 ms has its turn within 10 s then, and a client does not give up. Virtual times, which count cost divided by
-/// weight, last for centuries.
+/// Minimum weight of a tenant, however small its share, parts per billion: a thousandth. A request that takes 10 ms of
+/// disk time is then served within 10 s, before a client gives up. Virtual times, which count cost divided by weight,
+/// last for centuries.
 const FLOOR_PPB: u64 = 1_000_000;
-/// What all tenants at the floor have together at most, parts per billion: a percent, as [`LEAST_PPB`].
+/// Maximum weight of all tenants at the minimum together, parts per billion: one percent, as [`LEAST_PPB`].
 const FLOORS_PPB: u64 = 10_000_000;
 
-/// How shares become weights.
+/// Maps shares to weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weights {
-    /// Of a tenant with hardly any share.
+    /// The minimum weight of a tenant.
     floor_ppb: u64,
-    /// Of a tenant without a share.
+    /// The weight of a tenant without a share.
     rest_ppb: u64,
 }
 

@@ -1,29 +1,29 @@
 //! Whether the result of an automatic probe is certain enough to choose a policy.
 //!
-//! A manual probe is judged by the operator who reads what disturbed it. An automatic one decides by itself between
-//! slices and cost, and a wrong choice is worse than none: slices on a device without heads waste it, cost on one with
-//! heads insulates nobody. So a value near the bound, a disturbed measurement and evidence that contradicts itself all
-//! count as doubt.
+//! An operator judges a manual probe, and reads what disturbed it. An automatic probe chooses between slices and fair
+//! queueing by itself, and a wrong choice is worse than none: slices waste a device without heads, and fair queueing on
+//! a device with heads insulates no tenant. So a value near a bound, a disturbed measurement and contradictory evidence
+//! all count as doubt.
 
 use super::findings::{EFFICIENT, SWITCH_PART};
 use super::{Direction, Finding, Key, Quantile};
 
-/// Above these parts a measurement is not the device's own. More than the noise of an idle machine, less than what
-/// could turn an efficiency of two streams of 1 into one of 0.9, or the other way round, in both phases that are
-/// compared.
+/// Above these parts a measurement does not describe the device alone. They are higher than the noise of an idle
+/// machine, and lower than a disturbance of both compared phases that could turn an interleaved efficiency of 1 into
+/// 0.9, or the reverse.
 const DISTURBED: [(Key, f64, &str); 4] = [
     (Key::DisturbedByOthers, 0.2, "others used {} of the device"),
     (Key::DisturbedByOthersMost, 0.5, "others used {} of the device in one phase"),
     (Key::DisturbedByVolumes, 0.05, "its volumes had requests in the device {} of the time"),
     (Key::DisturbedByProcessor, 0.5, "the probe waited for a processor {} of the time"),
 ];
-/// A switch that is clearly cheap or clearly dear is this much below or above the bound.
+/// Factor by which a clearly cheap switch is below the bound, and a clearly expensive one above it.
 const MARGIN: f64 = 2.0;
-/// A switch that takes at least this long is a seek (half a short one), whatever two streams reached: without a
-/// rotation that was found, heads are believed in above it, and that there are none only below it.
+/// A switch that takes at least this long, nanoseconds, is a seek (half a short one), whatever two streams reached.
+/// Without a measured rotation, heads are assumed only above it; no heads are assumed only below it.
 const SWITCH_NS_LEAST: f64 = 1e6;
 
-/// Why what a probe found is not enough to choose between slices and cost; nothing if it is.
+/// The reason why the values of a probe do not suffice to choose between slices and fair queueing; `None` if they do.
 pub fn doubt(found: &[(Key, Finding)]) -> Option<String> {
     let finding = |key: Key| found.iter().find(|(k, _)| *k == key).map(|(_, finding)| *finding);
     let number = |key: Key| finding(key).and_then(|finding| finding.value);

@@ -1,4 +1,4 @@
-//! From the times of a phase to the values of a profile.
+//! Derives the values of a profile from the times of phases.
 
 use std::collections::BTreeMap;
 
@@ -8,34 +8,36 @@ use super::statistics::{Rate, Throttle, median, quantile, rotation_period_ns, sp
 use super::{Direction, Finding, Key, Quantile};
 use crate::units::{BLOCK, Nanos};
 
-/// Two streams in turns that reach less than that of one lose more than the usual insulation (R = 0.9) allows.
+/// If two interleaved streams reach less than this part of one, they lose more than the usual insulation (R = 0.9)
+/// permits.
 pub(super) const EFFICIENT: f64 = 0.9;
 /// A switch that takes less than this part of a small read costs nothing that insulation would have to make up for.
 pub(super) const SWITCH_PART: f64 = 1.0 - EFFICIENT;
-/// Two limits closer than that are one limit, seen twice.
+/// Two limits that differ by less than this ratio are the same limit, seen twice.
 const SAME_LIMIT: f64 = 0.15;
 /// A read that takes less than this part of the median comes from a cache.
 const CACHED: f64 = 0.25;
-/// A drive that turns needs half a revolution for a random read on average; a little less is chance.
+/// A rotating drive takes half a revolution for a random read on average; the measured median may be slightly lower by
+/// chance.
 const LEAST_OF_REVOLUTION: f64 = 0.4;
 
-/// What was found so far.
+/// The results so far.
 #[derive(Default, Debug)]
 pub struct Findings {
     values: BTreeMap<Key, Finding>,
-    /// Rates of the same at different times.
+    /// Rates of the same work at different times.
     repeated: Vec<f64>,
-    /// Of one stream, and of two.
+    /// Rates of one stream, and of two.
     streams: [Vec<f64>; 2],
-    /// Limits of small and of large reads.
+    /// Throttles that small and large reads showed, by size.
     throttles: BTreeMap<u32, Throttle>,
 }
 
 impl Findings {
-    /// A phase is over.
+    /// Evaluates a completed phase.
     pub fn take(&mut self, phase: PhaseTimes) {
         let PhaseTimes { work, began, mut samples } = phase;
-        // Those that come out of order belong to completions that were collected together.
+        // Samples out of order belong to completions that were reaped together.
         samples.sort_by_key(|sample| sample.done);
         let done: Vec<Nanos> = samples.iter().map(|sample| sample.done).collect();
         match work {
@@ -93,7 +95,7 @@ impl Findings {
         }
     }
 
-    /// The first request at a place less the last one there: the same request, with the heads there already.
+    /// The first request at a place minus the last one there, which is the same request with the heads in place.
     fn switches(&mut self, samples: &mut [Sample]) {
         samples.sort_by_key(|sample| sample.number);
         let time = |sample: &Sample| (sample.done - sample.issued) as f64;
@@ -133,7 +135,7 @@ impl Findings {
         self.values.insert(Key::RotationPeriod, Finding::plain(period));
     }
 
-    /// Everything, with what follows from several phases.
+    /// All values, including those that follow from several phases.
     pub fn values(&self) -> Vec<(Key, Finding)> {
         let mut values = self.values.clone();
         self.add_throttles(&mut values);
@@ -154,7 +156,7 @@ impl Findings {
         let bytes = |throttle: Option<&Throttle>, len: u32| throttle.map(|throttle| throttle.per_s * f64::from(len));
         let (small_bytes, large_bytes) = (bytes(small, BLOCK as u32), bytes(large, LARGE));
         let near = |a: Option<f64>, b: Option<f64>| a.zip(b).is_some_and(|(a, b)| (a / b - 1.0).abs() < SAME_LIMIT);
-        // One limit in bytes shows in small requests too, and one in requests in large ones.
+        // A limit in bytes also shows in small requests, and one in requests also in large ones.
         let requests = small.filter(|_| !near(small_bytes, large_bytes)).map(|small| small.per_s);
         let large_bytes = large_bytes.filter(|_| !near(requests, large.map(|large| large.per_s)));
         values.insert(Key::ThrottleRequests, Finding::plain(requests));
@@ -178,13 +180,14 @@ impl Findings {
     }
 }
 
-/// Whether going elsewhere takes a part of a request's time that is worth anything. What two streams lose besides comes
-/// from somebody who disturbed the probe. What was not measured may be much.
+/// Whether a switch takes a relevant part of a request's time. If it does not, another user of the device disturbed the
+/// probe, and the two streams lost by that. A switch that was not measured may take much.
 fn switching_costs(switch_ns: Option<f64>, service_ns: Option<f64>) -> bool {
     switch_ns.zip(service_ns).is_none_or(|(switch, service)| switch > SWITCH_PART * service)
 }
 
-/// The rate of a phase. A deep queue is served easy ones first: as many again are not counted, if there are enough.
+/// The rate of a phase. A deep queue is served the easy requests first: as many completions as the depth are not
+/// counted, if there are enough.
 fn rate(began: Nanos, done: &[Nanos], depth: usize) -> Option<Rate> {
     let skip = if depth > 1 && done.len() > 4 * depth { depth } else { 0 };
     let began = if skip > 0 { done[skip] } else { began };
@@ -195,7 +198,7 @@ fn rate(began: Nanos, done: &[Nanos], depth: usize) -> Option<Rate> {
 mod tests {
     use super::*;
 
-    /// Whether slices are needed by these rates of one stream and of two, and by the medians of a switch and a small
+    /// Whether slices are needed, given the rates of one stream and of two, and the medians of a switch and a small
     /// read.
     fn needs_slices(streams: [[f64; 3]; 2], switch_ns: f64, service_ns: f64) -> bool {
         let mut findings = Findings { streams: streams.map(Vec::from), ..Findings::default() };

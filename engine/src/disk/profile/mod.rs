@@ -1,14 +1,15 @@
-//! What a device can do, each value with its source: measured (when, how), or overridden by an operator.
+//! The profile of a device: values, each with its source. A value is measured (when, how), or overridden by an
+//! operator.
 //!
 //! ```text
 //!   plan ──► probe ──requests──► a device, real or simulated ──times──► probe ──phases──► findings ──► Profile
-//!            walk (where)                                                                 statistics
+//!            walk (positions)                                                             statistics
 //! ```
 //!
-//! A profile is a flat list of values with names that carry their units, so that showing, storing and overriding one
-//! needs to know nothing of what it means. An override stands beside what was measured, and goes before it.
+//! A profile is a flat list of values whose names contain their units. So code that shows, stores or overrides a value
+//! need not know its meaning. An override is stored next to the measured value, and takes precedence.
 //!
-//! `docs/design/profile.md` says for each value how it is measured, and what would make it wrong.
+//! `docs/design/profile.md` says how each value is measured, and what would make it wrong.
 
 mod doubt;
 mod findings;
@@ -45,22 +46,22 @@ impl Direction {
     }
 }
 
-/// A part of a distribution: that many of a hundred values are below it.
+/// A quantile of a distribution: that many of a hundred values are below it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Quantile {
     /// The median.
     P50,
-    /// 95 of 100.
+    /// The 95th percentile.
     P95,
-    /// 99 of 100.
+    /// The 99th percentile.
     P99,
 }
 
 impl Quantile {
-    /// All that are kept.
+    /// All quantiles of a profile.
     pub const ALL: [Quantile; 3] = [Quantile::P50, Quantile::P95, Quantile::P99];
 
-    /// The part of the values that is below it.
+    /// The part of the values that is below the quantile.
     pub fn part(self) -> f64 {
         f64::from(self.percent()) / 100.0
     }
@@ -74,47 +75,46 @@ impl Quantile {
     }
 }
 
-/// What a value is of. Its text is the name of the value, with the unit at the end.
+/// Identifies a value. Its text is the name of the value, with the unit at the end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Key {
-    /// Whether two streams side by side lose so much that tenants need slices (0 or 1).
+    /// Whether two interleaved streams lose so much that tenants need slices (0 or 1).
     NeedsSlices,
-    /// The first request after a switch less the same request without one.
+    /// Time of the first request after a switch, minus that of the same request without one.
     SwitchCost(Quantile),
-    /// What two interleaved streams reach together, as a part of what one reaches.
+    /// Throughput of two interleaved streams together, divided by that of one.
     InterleavedEfficiency,
-    /// One revolution; none if nothing turns.
+    /// Time of one revolution; none if the device does not rotate.
     RotationPeriod,
-    /// Requests a second that are let through once nothing is saved up; none if there is no such limit.
+    /// Requests a second that a throttle admits once its burst is used up; none without such a limit.
     ThrottleRequests,
-    /// Bytes a second, the same.
+    /// Bytes a second, likewise.
     ThrottleBytes,
-    /// How long a throttled device stands still between completions.
+    /// How long a throttled device pauses between completions.
     ThrottleStall,
-    /// Time for a random request of 4 KiB that is alone.
+    /// Time of a random request of 4 KiB at depth 1.
     ServiceTime(Direction, Quantile),
-    /// Time for a random read of 4 KiB that comes as soon as 32 writes are acknowledged.
+    /// Time of a random read of 4 KiB that is issued as soon as 32 writes are acknowledged.
     ReadBehindWrites(Quantile),
-    /// Many requests one after the other, from a position on, given in hundredths of the space.
+    /// Sequential rate from a position on, which is given in hundredths of the space.
     Sequential(Direction, u8),
-    /// Random requests: bytes, and how many at a time.
+    /// Rate of random requests: bytes, and depth.
     Random(Direction, u32, u16),
-    /// Part of the device's time in requests that others used meanwhile, and at least their part of its requests and
-    /// bytes.
+    /// Part of the device's request time that was not the probe's; at least the others' part of its requests and bytes.
     DisturbedByOthers,
-    /// The same in the phase in which it was most.
+    /// The same, in the worst phase.
     DisturbedByOthersMost,
-    /// Part of the time in which the disk's own volumes had requests in the device meanwhile.
+    /// Part of the time in which the disk's own volumes had requests in the device.
     DisturbedByVolumes,
-    /// Part of the time in which the probe had work and waited for a processor.
+    /// Part of the time in which the probe had work and waited for a CPU.
     DisturbedByProcessor,
-    /// How far apart repeated measurements of one value were.
+    /// Spread of repeated measurements of one value.
     RepeatedSpread,
-    /// Whether nothing could be found out about writes (1), because the device is not to be written.
+    /// Whether nothing is known of writes (1), because the probe must not write to the device.
     WritesUnknown,
 }
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Nanoseconds.
@@ -123,7 +123,7 @@ pub enum Unit {
     BytesPerSecond,
     /// Requests a second.
     RequestsPerSecond,
-    /// A part of 1.
+    /// A fraction of 1.
     Ratio,
     /// 0 or 1.
     YesNo,
@@ -155,7 +155,7 @@ impl Key {
         single.into_iter().chain(costs).chain(behind).chain(service).chain(sequential).chain(reads).chain(writes)
     }
 
-    /// What its number counts.
+    /// The unit of its number.
     pub fn unit(self) -> Unit {
         match self {
             Key::NeedsSlices | Key::WritesUnknown => Unit::YesNo,
@@ -171,7 +171,7 @@ impl Key {
         }
     }
 
-    /// Whether it describes the measuring rather than the device.
+    /// Whether it describes the measurement rather than the device.
     pub fn is_about_probe(self) -> bool {
         use Key::*;
         matches!(
@@ -185,7 +185,7 @@ impl Key {
         )
     }
 
-    /// Whether it is found by writing.
+    /// Whether it is measured by writing.
     pub fn is_of_writes(self) -> bool {
         use Key::*;
         matches!(
@@ -264,41 +264,41 @@ impl std::str::FromStr for Key {
     }
 }
 
-/// A value that a probe found.
+/// A measured value.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
-    /// The number; `None` if the device has no such thing.
+    /// The number; `None` if the device has no such property.
     pub value: Option<f64>,
-    /// How sure it is: twice its standard error, as a part of it.
+    /// The error: twice the standard error, as a part of the number.
     pub error_ratio: Option<f64>,
-    /// When, seconds since 1970.
+    /// Time of the measurement, seconds since 1970.
     pub at_s: u64,
-    /// How.
+    /// The method.
     pub method: String,
-    /// By a quick probe that the server began by itself.
+    /// Whether a quick probe measured it that the server started by itself.
     pub automatic: bool,
 }
 
 /// A value that an operator set.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Override {
-    /// The number; `None` if the device has no such thing.
+    /// The number; `None` if the device has no such property.
     pub value: Option<f64>,
-    /// When, seconds since 1970.
+    /// Time of the override, seconds since 1970.
     pub at_s: u64,
 }
 
 /// A value from both sources.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Value {
-    /// What a probe found.
+    /// The measured value.
     pub measured: Option<Measured>,
-    /// What an operator set instead.
+    /// The operator's override.
     pub overridden: Option<Override>,
 }
 
 impl Value {
-    /// The number that counts; `None` if there is none, or if the device has no such thing.
+    /// The number in effect; `None` if there is none, or if the device has no such property.
     pub fn number(&self) -> Option<f64> {
         match (&self.overridden, &self.measured) {
             (Some(overridden), _) => overridden.value,
@@ -308,37 +308,38 @@ impl Value {
     }
 }
 
-/// What is known of a device.
+/// The profile of a device.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Profile {
-    /// Its values. One that is absent was never measured nor set.
+    /// Its values. An absent one was neither measured nor set.
     pub values: BTreeMap<Key, Value>,
 }
 
 impl Profile {
-    /// The number that counts for `key`.
+    /// The number in effect for `key`.
     pub fn number(&self, key: Key) -> Option<f64> {
         self.values.get(&key).and_then(Value::number)
     }
 
-    /// Whether tenants need slices of their own (5.1) or can share the device (5.4); `None` if nobody knows.
+    /// Whether tenants need slices (`docs/design/slices.md`), or can share the device by fair queueing
+    /// (`docs/design/fair.md`); `None` if that is not known.
     pub fn needs_slices(&self) -> Option<bool> {
         self.number(Key::NeedsSlices).map(|number| number != 0.0)
     }
 
-    /// Bytes a second that the device reads one after the other, where it is fastest.
+    /// The highest sequential read rate of the device, bytes a second.
     pub fn stream_bytes_per_s(&self) -> Option<u64> {
         let rates = POSITIONS_PERCENT.iter().filter_map(|&at| self.number(Key::Sequential(Direction::Read, at)));
         rates.max_by(f64::total_cmp).map(|rate| rate as u64)
     }
 
-    /// Whether tenants need slices follows from a probe that the server began by itself.
+    /// Whether the need for slices was measured by a probe that the server started by itself.
     pub fn is_automatic(&self) -> bool {
         let value = self.values.get(&Key::NeedsSlices).filter(|value| value.overridden.is_none());
         value.and_then(|value| value.measured.as_ref()).is_some_and(|measured| measured.automatic)
     }
 
-    /// Takes what a probe that the server began by itself found.
+    /// Records the values of a probe that the server started by itself.
     pub fn take_automatic(&mut self, found: &[(Key, Finding)], at_s: u64) {
         self.take(found, at_s);
         for (key, _) in found {
@@ -348,9 +349,9 @@ impl Profile {
         }
     }
 
-    /// Takes what a probe found: it replaces what one found before, and leaves overrides.
+    /// Records the values of a probe. They replace measured values; overrides stay.
     pub fn take(&mut self, found: &[(Key, Finding)], at_s: u64) {
-        // Only a probe that writes nothing says so; and what was found about writes before may be of another device.
+        // A probe that does not write sets this value. Earlier values of writes may then be those of another device.
         self.values.remove(&Key::WritesUnknown);
         if found.iter().any(|(key, _)| *key == Key::WritesUnknown) {
             self.values.retain(|key, value| {
@@ -364,7 +365,7 @@ impl Profile {
         }
     }
 
-    /// Sets a value instead of what was measured, or takes that back.
+    /// Sets an override, or removes it.
     pub fn set_override(&mut self, key: Key, to: Option<Override>) {
         let value = self.values.entry(key).or_default();
         value.overridden = to;
@@ -374,12 +375,12 @@ impl Profile {
     }
 }
 
-/// What a probe says of a value.
+/// The result of a probe for one value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Finding {
-    /// The number; `None` if the device has no such thing.
+    /// The number; `None` if the device has no such property.
     pub value: Option<f64>,
-    /// Twice its standard error, as a part of it, where that is known.
+    /// Twice the standard error, as a part of the number, if it is known.
     pub error_ratio: Option<f64>,
 }
 
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!("colour".parse::<Key>(), Err(UnknownKey("colour".into())));
     }
 
-    /// What one found by writing on files says nothing of the raw devices that a disk has now.
+    /// Values of writes that a probe measured on files do not describe the raw devices that a disk has now.
     #[test]
     fn a_probe_that_writes_nothing_takes_back_what_was_known_of_writes() {
         let (read, write) = (Key::Random(Direction::Read, 4096, 1), Key::Random(Direction::Write, 4096, 1));

@@ -1,40 +1,40 @@
-//! What a probe does, in which order, and how much of its time each part may take.
+//! The plan of a probe: its phases, their order, and the part of the time that each may take.
 //!
-//! The order is part of the method. Reads come before writes, which leave work behind in caches. The first phase finds
-//! a throttle with all that was saved up. Deep queues come before shallow ones: where a throttle or a write buffer
-//! makes the first fast, it is used up by the deepest, and the others see what lasts.
+//! The order is part of the method. Reads come before writes, because writes leave work behind in caches. The first
+//! phase meets a throttle with its full burst. Deep queues come before shallow ones: if a throttle or a write buffer
+//! makes the first phase fast, the deepest queue uses that up, and the others show the sustained rate.
 
 use super::Direction::{self, Read, Write};
 use crate::units::{MILLISECOND, Nanos, SECOND};
 
-/// The time that a probe takes at most when nobody says otherwise. A scratch file is written besides: together below
-/// two minutes.
+/// Default limit of a probe's time. The scratch file is written in addition; together they take less than two minutes.
 pub const BUDGET_NS: Nanos = 100 * SECOND;
 /// The deepest queue of any phase.
 pub const DEPTH_MAX: usize = 32;
-/// The longest request of any phase, bytes.
+/// The largest request of any phase, bytes.
 pub const SIZE_MAX: u64 = MIB as u64;
 
-/// Where sequential rates are measured, hundredths of the space. The last leaves room for a second's transfer.
+/// Positions at which sequential rates are measured, hundredths of the space. The last one leaves room for a second's
+/// transfer.
 pub const POSITIONS_PERCENT: [u8; 5] = [0, 25, 50, 75, 95];
-/// A request of a stream: what this server's own device requests come to.
+/// Size of a stream's requests, bytes: that of this server's own device requests.
 pub const STREAM_BYTES: u32 = 256 * KIB;
-/// As many as keep a fast device busy with that.
+/// Depth that keeps a fast device busy with such requests.
 pub const STREAM_DEPTH: u16 = 8;
-/// A request of a stream that is interrupted: small, so that its own transfer does not hide what is lost.
+/// Size of an interrupted stream's requests, bytes: small, so that the transfer does not hide the loss.
 pub const SWITCH_BYTES: u32 = 64 * KIB;
-/// Requests at a place: the first one, one that may still find the drive settling, and one that is compared.
+/// Requests at a place: the first one, one that may still find the drive settling, and the one that is compared.
 pub const SWITCH_RUN: u64 = 3;
-/// More places than a drive's cache has segments (32 in those that are known), so that most are gone when they are read
-/// again.
+/// More places than a drive's cache has segments (32 in known drives), so that most have left the cache when they are
+/// read again.
 pub const ROTATION_PLACES: u64 = 48;
-/// Pauses between those reads, at most: longer than any revolution.
+/// Longest pause between these reads: longer than any revolution.
 pub const ROTATION_PAUSE_NS: Nanos = 20 * MILLISECOND;
-/// Small writes that a read comes after, when it is measured what it waits for them: some for each part of a device
-/// that works on many.
+/// Small writes before each read that shows how long reads wait behind writes: several for each part of a device that
+/// works on many requests.
 pub const BEHIND_WRITES: u64 = DEPTH_MAX as u64;
-/// Those reads at least, or nothing is said: a device that manages fewer is one with heads, and turns are of no use
-/// there.
+/// Minimum number of these reads; with fewer there is no value. A device that manages fewer has heads, and phases are
+/// of no use there.
 pub const BEHIND_READS_LEAST: usize = 64;
 /// How often each place is read.
 const ROTATION_ROUNDS: u64 = 6;
@@ -43,7 +43,7 @@ const KIB: u32 = 1024;
 const MIB: u32 = 1024 * KIB;
 const BLOCK: u32 = 4 * KIB;
 
-/// Random reads: bytes and depth. The first of each size is the deepest.
+/// Random reads: bytes and depth. The deepest of each size comes first.
 pub const RANDOM_READS: [(u32, u16); 10] = [
     (BLOCK, 32),
     (BLOCK, 16),
@@ -56,55 +56,55 @@ pub const RANDOM_READS: [(u32, u16); 10] = [
     (64 * KIB, 32),
     (64 * KIB, 1),
 ];
-/// Random writes, the same. Large ones first: they use up what a limit in bytes has saved, and fill a write buffer.
+/// Random writes, likewise. Large ones come first: they use up the burst of a limit in bytes, and fill a write buffer.
 pub const RANDOM_WRITES: [(u32, u16); 6] =
     [(MIB, 8), (64 * KIB, 32), (64 * KIB, 1), (BLOCK, 32), (BLOCK, 4), (BLOCK, 1)];
-/// The one that gives service times.
+/// The measurement that yields service times.
 pub const ALONE: (u32, u16) = (BLOCK, 1);
 
 /// Cells of a walk.
 const CELLS: u64 = 16;
-/// Its steps: enough for an error of 2 % on a drive with heads.
+/// Steps of a walk: enough for an error of 2 % on a drive with heads.
 const ROUND: u64 = CELLS * CELLS;
-/// Of a short one.
+/// Cells of a short walk.
 const CELLS_FEW: u64 = 8;
 
-/// What is done in a phase.
+/// The work of a phase.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Work {
-    /// Nothing, so that the device saves up what it can, and finishes what it has.
+    /// No requests, so that a throttle saves up its burst and the device finishes its work.
     Rest,
-    /// Random requests.
+    /// Random requests: direction, bytes, depth.
     Random(Direction, u32, u16),
-    /// Those of depth 1 again.
+    /// Random reads of 4 KiB at depth 1 once more.
     Again,
-    /// A stream from a position on, hundredths.
+    /// A stream from a position on, in hundredths of the space.
     Sequential(Direction, u8),
-    /// Turns to new places.
+    /// Short sequential runs at new places.
     Switches,
-    /// So many streams in turns.
+    /// This number of streams, interleaved.
     Streams(u64),
-    /// The same places again and again.
+    /// Repeated reads of the same places.
     Rotation,
-    /// A read as soon as some writes are acknowledged, again and again.
+    /// Repeatedly some writes, and a read as soon as they are acknowledged.
     Behind,
 }
 
-/// A phase.
+/// A phase of a probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Phase {
-    /// What is done.
+    /// Its work.
     pub work: Work,
-    /// The part of the time that it may take: seconds of [`BUDGET_NS`], about.
+    /// The part of the time that it may take: roughly seconds of [`BUDGET_NS`].
     pub weight: f64,
-    /// How long it takes at least, nanoseconds: for fast devices, whose requests would be over in no time.
+    /// Its minimum length, nanoseconds: a fast device would complete the requests in no time.
     pub least_ns: Nanos,
-    /// Requests that it makes at least, if there is time.
+    /// Minimum number of its requests, if there is time.
     pub requests: u64,
 }
 
 impl Work {
-    /// How many requests are in the device at a time.
+    /// Number of requests in the device at a time.
     pub fn depth(self) -> usize {
         match self {
             Work::Random(_, _, depth) => depth.into(),
@@ -114,7 +114,7 @@ impl Work {
         }
     }
 
-    /// Bytes of a request.
+    /// Size of a request, bytes.
     pub fn bytes(self) -> u64 {
         match self {
             Work::Random(_, bytes, _) => bytes.into(),
@@ -134,7 +134,7 @@ impl Work {
         if self == Work::Again { CELLS_FEW } else { CELLS }
     }
 
-    /// For people who wait.
+    /// Description for an operator who waits.
     pub fn doing(self) -> &'static str {
         match self {
             Work::Rest => "resting",
@@ -155,14 +155,14 @@ impl Work {
             Work::Rest => (1.0, SECOND, 0),
             Work::Again => (1.0, 300 * MILLISECOND, CELLS_FEW * CELLS_FEW),
             Work::Sequential(..) => (1.5, SECOND, 64),
-            // Long enough to see what comes after a burst.
+            // Long enough to show the rate after a burst.
             Work::Random(Read, ..) if self.follows_rest() => (4.0, 2 * SECOND, 2 * ROUND),
-            // Its distribution is wanted too.
+            // The distribution is needed, too.
             Work::Random(_, bytes, depth) if (bytes, depth) == ALONE => (8.0, SECOND, 2 * ROUND),
-            // A deep queue takes what is near: its completions are less alike, but come faster.
+            // A deep queue serves near requests first: its completions are less regular, but faster.
             Work::Random(Read, bytes, depth) if depth > 2 && bytes < MIB => (4.0, SECOND, 2 * ROUND),
             Work::Random(Read, ..) => (4.0, SECOND, ROUND),
-            // What a write buffer holds takes a while to be spread as it will stay.
+            // It takes a while until the contents of a write buffer are spread as they remain.
             Work::Random(Write, bytes, depth) if depth > 2 && bytes < MIB => (4.0, 3 * SECOND / 2, 2 * ROUND),
             Work::Random(Write, ..) => (4.0, 3 * SECOND / 2, ROUND),
             Work::Switches => (6.0, 600 * MILLISECOND, SWITCH_RUN * ROUND),
@@ -170,17 +170,17 @@ impl Work {
             Work::Rotation => (6.0, 0, ROTATION_PLACES * ROTATION_ROUNDS),
             Work::Behind => (0.5, 300 * MILLISECOND, ROUND * (BEHIND_WRITES + 1)),
         };
-        // A deep queue takes the easy ones first: the beginning is not counted.
+        // A deep queue serves the easy requests first: the beginning is not counted.
         Phase { work: self, weight, least_ns, requests: requests + 2 * self.depth() as u64 }
     }
 
-    /// Whether a throttle shows in it: the deepest reads, small and large.
+    /// Whether a throttle shows in it: the deepest reads, small and large. A rest precedes them.
     pub fn follows_rest(self) -> bool {
         matches!(self, Work::Random(Read, BLOCK, 32) | Work::Random(Read, MIB, 8))
     }
 }
 
-/// The whole plan; without writes for a device that is only read.
+/// The whole plan; without writes for a device that must not be written.
 pub fn plan(read_only: bool) -> Vec<Phase> {
     let mut works = Vec::new();
     for (bytes, depth) in RANDOM_READS {

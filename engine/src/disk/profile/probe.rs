@@ -1,4 +1,4 @@
-//! The probe: phases of requests in a closed loop, one phase after the other, each emptied before the next one begins.
+//! The probe: phases of requests in a closed loop, one phase after the other, with the device drained between phases.
 //!
 //! ```text
 //!   loop:  while let Some(request) = probe.poll_request(now) { submit it }
@@ -8,16 +8,16 @@
 //!          probe.complete(now, request.slot)
 //! ```
 //!
-//! What the times mean is worked out in [`super::Findings`], apart, because that takes a tenth of a second now and
-//! then: whoever has other things to do hands the phases to another thread.
+//! The times are interpreted separately, in [`super::Findings`], because that sometimes takes a tenth of a second: a
+//! driver with other work passes the phases to another thread.
 //!
-//! Time is an argument and never goes back. A phase is over when it has made its requests and taken its least time, or
-//! when its part of the budget is used up; what a phase does not use, later ones may. Slots are below
-//! [`super::DEPTH_MAX`] and name the buffer of a request. What the device says to a request, the driver judges: after
-//! an error it stops.
+//! Time is an argument and never goes back. A phase ends when it has made its requests and reached its minimum length,
+//! or when its part of the budget is used up; later phases may use the rest of its part. Slots are below
+//! [`super::DEPTH_MAX`] and identify the buffer of a request. The driver judges the results of requests: after an error
+//! it stops.
 //!
-//! Downside: times are taken when the driver calls, so what wakes the driver late makes the device look slow. That
-//! error is of microseconds, and the driver says how long it had to wait for a processor.
+//! Downside: times are taken when the driver calls, so a driver that wakes up late makes the device look slow. This
+//! error is microseconds, and the driver reports how long it waited for a CPU.
 
 use std::collections::VecDeque;
 
@@ -28,24 +28,24 @@ use super::walk::{Dice, Space, Walk};
 use crate::disk::Op;
 use crate::units::Nanos;
 
-/// More completions than that say nothing new, and take memory.
+/// Maximum number of completions in a phase: more add no information, and take memory.
 const SAMPLES_MAX: usize = 1 << 19;
 
-/// How to probe.
+/// Options of a probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The time that it takes at most, nanoseconds.
+    /// Maximum time of the probe, nanoseconds.
     pub budget_ns: Nanos,
-    /// Where it goes by chance.
+    /// Seed of the random positions.
     pub seed: u64,
-    /// Nothing is written.
+    /// Whether the probe must not write.
     pub read_only: bool,
 }
 
 /// A request to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Its number, free again when it is complete.
+    /// Its number, free again when the request completes.
     pub slot: u32,
     /// Read or write; never durable.
     pub op: Op,
@@ -55,27 +55,27 @@ pub struct Request {
     pub len: u64,
 }
 
-/// How far a probe is.
+/// The progress of a probe.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Progress {
-    /// What it does.
+    /// The work of the present phase.
     pub doing: &'static str,
-    /// Part of the whole, 0 to 1.
+    /// Completed part, 0 to 1.
     pub done_ratio: f64,
 }
 
-/// A request that is over.
+/// A completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample {
-    /// Its number in the phase; of a place that is read again and again, the number of that.
+    /// Its number in the phase; if places are read repeatedly, the number of the place.
     pub number: u64,
-    /// When it was made.
+    /// When it was issued.
     pub issued: Nanos,
-    /// When it was over.
+    /// When it completed.
     pub done: Nanos,
 }
 
-/// A phase that is over: what was done, and the times of all its requests.
+/// A completed phase: its work, and the times of all its requests.
 #[derive(Clone, Debug)]
 pub struct PhaseTimes {
     pub(super) work: Work,
@@ -84,27 +84,27 @@ pub struct PhaseTimes {
 }
 
 impl PhaseTimes {
-    /// Whether nothing was asked for.
+    /// Whether the phase made no requests.
     pub fn is_rest(&self) -> bool {
         self.work == Work::Rest
     }
 }
 
-/// A phase that runs.
+/// The phase in progress.
 #[derive(Debug)]
 struct Running {
     phase: Phase,
     began: Nanos,
-    /// No more requests from then on.
+    /// No request is issued from then on.
     ends_at: Nanos,
     least_until: Nanos,
     issued: u64,
     walk: Walk,
-    /// Places that are still to be read in this round.
+    /// Places that remain to be read in this round.
     round: Vec<u64>,
-    /// Where the run of requests is that goes on.
+    /// Start of the present run of requests.
     place: u64,
-    /// No request before.
+    /// No request is issued before then.
     pause_until: Nanos,
     stopping: bool,
     samples: Vec<Sample>,
@@ -116,14 +116,14 @@ pub struct Probe {
     space: Space,
     dice: Dice,
     ends_at: Nanos,
-    /// The part of the full budget that there is.
+    /// The budget, as a part of the full one.
     scale: f64,
     phases: VecDeque<Phase>,
     weight_all: f64,
     running: Option<Running>,
     in_flight: [Option<Sample>; DEPTH_MAX],
     free: Vec<u32>,
-    /// How far each of two streams is.
+    /// Bytes read of each of two streams.
     streams: [u64; 2],
     over: VecDeque<PhaseTimes>,
 }
@@ -137,7 +137,7 @@ pub struct TooSmall {
     longest: u64,
 }
 
-/// Fewer bytes than that are all in some cache.
+/// Minimum size of the space, bytes: less would fit into some cache.
 const SPACE_LEAST: u64 = 16 * SIZE_MAX;
 
 impl Probe {
@@ -162,7 +162,7 @@ impl Probe {
         })
     }
 
-    /// The next request to submit now, if there is one.
+    /// The next request to submit now, if any.
     pub fn poll_request(&mut self, now: Nanos) -> Option<Request> {
         self.advance(now);
         let running = self.running.as_mut().filter(|running| !running.stopping && now >= running.pause_until)?;
@@ -179,7 +179,7 @@ impl Probe {
         let len = work.bytes();
         let place = running.next_place(number, self.space.bytes(), &mut self.streams, &mut self.dice);
         if work == Work::Rotation {
-            // The next one waits from the end of this one.
+            // The pause before the next request begins when this one completes.
             running.pause_until = Nanos::MAX;
         }
         self.in_flight[slot as usize] = Some(Sample { number, issued: now, done: 0 });
@@ -187,7 +187,7 @@ impl Probe {
         Some(Request { slot, op, offset: self.space.offset(place, len), len })
     }
 
-    /// The request in `slot` was over at `now`.
+    /// The request in `slot` completed at `now`.
     pub fn complete(&mut self, now: Nanos, slot: u32) {
         let Some(sample) = self.in_flight[slot as usize].take() else {
             debug_assert!(false, "nothing is in flight in slot {slot}");
@@ -205,7 +205,7 @@ impl Probe {
         self.advance(now);
     }
 
-    /// When something is to be done next if nothing completes before.
+    /// When the probe must be polled again if no request completes before.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         let running = self.running.as_ref()?;
         match running.phase.work {
@@ -215,12 +215,12 @@ impl Probe {
         }
     }
 
-    /// Whether all is measured.
+    /// Whether all phases are complete.
     pub fn is_over(&self) -> bool {
         self.running.is_none() && self.phases.is_empty()
     }
 
-    /// How far it is.
+    /// The progress of the probe.
     pub fn progress(&self) -> Progress {
         let left: f64 = self.phases.iter().map(|phase| phase.weight).sum();
         let current = self.running.as_ref();
@@ -231,12 +231,12 @@ impl Probe {
         }
     }
 
-    /// The next phase that is over, in the order in which they were done.
+    /// The next completed phase, in order.
     pub fn poll_phase(&mut self) -> Option<PhaseTimes> {
         self.over.pop_front()
     }
 
-    /// Ends the phase that is over, and begins the next.
+    /// Ends the present phase if it is complete, and begins the next.
     fn advance(&mut self, now: Nanos) {
         loop {
             let Some(running) = &mut self.running else {
@@ -283,27 +283,27 @@ impl Running {
         enough || now >= self.ends_at || self.samples.len() >= SAMPLES_MAX
     }
 
-    /// Of a read behind writes, and of the first write after it: whatever was before them is over.
+    /// Whether the device must be empty before the next request: a read behind writes, or the first write after it.
     fn must_be_empty(&self) -> bool {
         let at = self.issued % (BEHIND_WRITES + 1);
         at == 0 || at == BEHIND_WRITES
     }
 
-    /// The number of the next request: how many there were before, or which place it reads again.
+    /// The number of the next request: how many there were before, or the place that it reads again.
     fn next_number(&mut self, dice: &mut Dice) -> u64 {
         self.issued += 1;
         if self.phase.work != Work::Rotation {
             return self.issued - 1;
         }
         if self.round.is_empty() {
-            // In another order each time: were a round always as long, anything that fits into it would look like a
-            // rotation.
+            // Another order in each round: if rounds had a constant length, any period that divides it would look like
+            // a rotation.
             self.round = dice.shuffled(ROTATION_PLACES);
         }
         self.round.pop().unwrap_or(0)
     }
 
-    /// Where request `number` of the phase goes, in a space of so many bytes.
+    /// The place of request `number` of the phase, in a space of this many bytes.
     fn next_place(&mut self, number: u64, bytes: u64, streams: &mut [u64; 2], dice: &mut Dice) -> u64 {
         let work = self.phase.work;
         let len = work.bytes();
@@ -317,7 +317,7 @@ impl Running {
                 self.place + number % SWITCH_RUN * len
             }
             Work::Streams(count) => {
-                // Each in its own half, from phase to phase onwards.
+                // Each stream reads its own half, and continues from phase to phase.
                 let stream = (number % count) as usize;
                 let half = bytes / 2 / len * len;
                 let place = stream as u64 * half + (half / 8 / len * len + streams[stream]) % half;
@@ -344,8 +344,8 @@ mod tests {
         Probe::new(Space::whole(SIZE, 4096), Options { budget_ns, seed: 1, read_only }, 0).unwrap()
     }
 
-    /// Drives a probe on a device that needs `service_ns` for each request, any number at a time: all requests, and the
-    /// end.
+    /// Drives a probe on a device that takes `service_ns` for each request, any number at a time. Returns all requests,
+    /// the end and the values.
     fn drive(mut probe: Probe, service_ns: Nanos) -> (Vec<Request>, Nanos, Vec<(Key, Finding)>) {
         let (mut now, mut all, mut findings) = (0, Vec::new(), Findings::default());
         let mut queue: VecDeque<(Nanos, u32)> = VecDeque::new();
@@ -373,12 +373,12 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
-        /// Whatever the device and the budget, it ends in time, and stays inside of the space.
+        /// For any device and budget, the probe ends in time and stays within the space.
         #[test]
         fn it_ends_in_time(budget_ms in 200u64..100_000, service_us in 50u64..300_000) {
             let (budget_ns, service_ns) = (budget_ms * MILLISECOND, service_us * 1000);
             let (all, end, _) = drive(probe(budget_ns, false), service_ns);
-            // A request in flight at the end of a phase is waited for.
+            // The probe waits for requests in flight at the end of a phase.
             prop_assert!(end <= budget_ns + 64 * service_ns + SECOND, "{} of {}", end, budget_ns);
             prop_assert!(all.iter().all(|r| r.offset + r.len <= SIZE && r.offset.is_multiple_of(4096)));
         }

@@ -1,37 +1,38 @@
-//! What a list of times says: quantiles, a rate without its beginning, bursts and pauses, a rotation.
+//! Statistics of lists of times: quantiles, a rate without its beginning, bursts and pauses, a rotation.
 //!
-//! Everything here is a plain function of times in nanoseconds, so it can be tested on lists whose answer is known.
+//! Everything here is a pure function of times in nanoseconds, so it can be tested on lists with a known result.
 //! Sources: the truncation of a beginning is MSER (White, "An effective truncation heuristic for bias reduction in
 //! simulation output", Simulation 69(6), 1997); the rotation is the coherence of phases (Rayleigh's test, as
 //! astronomers search for pulsars: Leahy et al., Astrophysical Journal 272, 1983).
 //!
-//! Downside: MSER sees a change in the middle of a phase that has one change; a rate that wanders is averaged, and its
-//! spread says so.
+//! Downside: MSER finds one change in a phase, and assumes that there is only one; a rate that drifts is averaged, and
+//! its error shows it.
 
 use crate::units::{Nanos, SECOND};
 
-/// Windows of equal time that a phase is cut into to find its beginning: fine enough for a beginning of some
-/// hundredths, and few enough that each has requests in it.
+/// Number of windows of equal time into which a phase is divided to find its beginning: fine enough for a beginning of
+/// some hundredths of the phase, and few enough that each contains requests.
 const WINDOWS: usize = 50;
-/// Parts whose rates are compared to tell the spread.
+/// Number of parts whose rates are compared to estimate the error.
 const PARTS: usize = 8;
-/// A beginning that changes the rate by less than this, or by less than the rest is sure of, is none: cutting it off
-/// would only lose requests, and of several halves the quietest is no better than the whole.
+/// A beginning is cut off only if that changes the rate by more than this, and by more than the error of the rest.
+/// Otherwise the cut would only lose requests: the most regular half of a phase is no better than the whole.
 const BEGINNING_MATTERS: f64 = 0.02;
-/// The slowest drives turned 3,600 times a minute; cycles a second, with some room.
+/// Lowest frequency of a rotation, Hz: the slowest drives turned 3,600 times a minute; with a margin.
 const ROTATION_LEAST_HZ: f64 = 50.0;
-/// The fastest 15,000, with some room.
+/// Highest frequency of a rotation, Hz: 15,000 times a minute, with a margin.
 const ROTATION_MOST_HZ: f64 = 300.0;
-/// Coherence of a drive that turns is near 1. Of several hundred random phases and as many frequencies the best stays
-/// below 0.25.
+/// Coherence from which on a rotation is assumed. That of a rotating drive is near 1; the best of several hundred
+/// random phases and as many frequencies stays below 0.25.
 const COHERENT: f64 = 0.5;
-/// A part of the best frequency whose coherence is so near to it is the rotation, and the best one its overtone.
+/// If a fraction of the best frequency has at least this part of its coherence, the fraction is the rotation and the
+/// best frequency its overtone.
 const OVERTONE: f64 = 0.85;
-/// That many times the slowest rotation is beyond the fastest.
+/// Highest overtone: this multiple of the slowest rotation is the fastest one.
 const OVERTONES: u32 = (ROTATION_MOST_HZ / ROTATION_LEAST_HZ) as u32;
 
-/// The value below which a part `q` of the sorted `values` lies, between neighbours by straight lines. `None` without
-/// values.
+/// The value below which a part `q` of the sorted `values` lies, linearly interpolated between neighbours. `None`
+/// without values.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let at = q.clamp(0.0, 1.0) * last as f64;
@@ -39,30 +40,31 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// The middle of `values`, in any order.
+/// The median of `values`, in any order.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     quantile(&values, 0.5)
 }
 
-/// How far apart repeated measurements are: the greatest less the smallest, as a part of the median.
+/// The spread of repeated measurements: the greatest minus the smallest, as a part of the median.
 pub fn spread(values: &[f64]) -> Option<f64> {
     let (least, most) = values.iter().fold((f64::MAX, f64::MIN), |(least, most), &v| (least.min(v), most.max(v)));
     median(values.to_vec()).filter(|&middle| middle > 0.0).map(|middle| (most - least) / middle)
 }
 
-/// A rate, and how sure it is.
+/// A rate, and its error.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rate {
-    /// Completions a second, once the beginning is over.
+    /// Completions a second after the beginning.
     pub per_s: f64,
-    /// Twice the standard error of it, as a part of it: from the rates of equal parts of the time.
+    /// Twice its standard error, as a part of it: from the rates of runs of equal numbers of completions.
     pub error: f64,
-    /// When the beginning was over.
+    /// When the beginning ended.
     pub steady_at: Nanos,
 }
 
-/// The rate of `done`, growing times of completions in a phase that began at `began`. `None` if there are too few.
+/// The rate without the beginning; `done` are the ascending times of completions in a phase that began at `began`.
+/// `None` if there are too few.
 pub fn steady_rate(began: Nanos, done: &[Nanos]) -> Option<Rate> {
     let cut = beginning(began, done);
     let all = plain_rate(done)?;
@@ -79,8 +81,8 @@ pub fn plain_rate(done: &[Nanos]) -> Option<f64> {
     (last > first).then(|| (done.len() - 1) as f64 * SECOND as f64 / (last - first) as f64)
 }
 
-/// The first completion after the beginning, by MSER over windows of equal time: the cut that makes the mean of the
-/// rest surest. At most half of the time is cut off.
+/// Index of the first completion after the beginning, by MSER over windows of equal time: the cut that makes the mean
+/// of the rest most certain. At most half of the time is cut off.
 fn beginning(began: Nanos, done: &[Nanos]) -> usize {
     let Some(&end) = done.last().filter(|&&end| end > began) else { return 0 };
     let counts = windows(began, end, done, WINDOWS);
@@ -89,7 +91,7 @@ fn beginning(began: Nanos, done: &[Nanos]) -> usize {
     for (index, &count) in counts.iter().enumerate().rev() {
         (sum, squares, n) = (sum + count, squares + count * count, n + 1.0);
         let marginal = (squares - sum * sum / n) / (n * n);
-        // Few windows at the end are alike by chance.
+        // A few windows at the end may be equal by chance.
         if index <= WINDOWS / 2 && marginal <= least {
             (best, least) = (index, marginal);
         }
@@ -122,39 +124,40 @@ fn error(done: &[Nanos], per_s: f64) -> f64 {
     2.0 * (variance / n).sqrt() / per_s
 }
 
-/// A limit that is not the device's own speed: what was saved up is used up fast, and then there is so much a second.
+/// A limit that is not the device's own speed: a saved-up burst passes fast, then a fixed number of requests a second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Throttle {
-    /// Completions a second when nothing is saved up.
+    /// Completions a second when the burst is used up.
     pub per_s: f64,
-    /// How long one waits: half of the time is in pauses of at least that length between completions, nanoseconds.
+    /// Typical wait, nanoseconds: half of the time is in pauses of at least this length between completions.
     pub stall_ns: f64,
 }
 
-/// Before the beginning is over, the rate must have been so many times higher.
+/// Smallest ratio of the rate in the burst to the rate after it.
 const BURST_RATIO: f64 = 1.5;
-/// And after it, the rates of the parts of the phase must be so close to each other: a bucket fills by the clock.
+/// Largest error of the rate after the burst: a bucket fills by the clock, so the parts of the phase have similar
+/// rates.
 const REGULAR: f64 = 0.1;
-/// Fewer completions than that prove nothing, neither before nor after.
+/// Smallest number of completions before and after the change; fewer prove nothing.
 const ENOUGH: usize = 32;
 
-/// Whether `done` begins with a burst and goes on regularly. Only reads at saturation, after a rest, say anything: a
-/// write buffer that fills looks the same.
+/// The throttle, if `done` begins with a burst and continues regularly. Only reads at saturation, after a rest, show
+/// one: a write buffer that fills looks the same.
 pub fn throttle(began: Nanos, done: &[Nanos]) -> Option<Throttle> {
     let cut = beginning(began, done);
     let (burst, steady) = done.split_at(cut);
     if burst.len() < ENOUGH || steady.len() < ENOUGH {
         return None;
     }
-    // The window in which it changes belongs to neither.
+    // The change lies somewhere in a window, so only the first half of the burst counts.
     let (before, after) = (plain_rate(&burst[..burst.len() / 2])?, plain_rate(steady)?);
     let is_regular = error(steady, after) < REGULAR;
     let stall_ns = typical_pause(steady)?;
     (before > BURST_RATIO * after && is_regular).then_some(Throttle { per_s: after, stall_ns })
 }
 
-/// The pause between completions that a random moment falls into, the median: so a few long stalls between many quick
-/// completions count by the time that they take.
+/// The median pause between completions, weighted by length: the one that a random moment falls into. So a few long
+/// stalls among many short pauses count by the time that they take.
 pub fn typical_pause(done: &[Nanos]) -> Option<f64> {
     let mut pauses: Vec<Nanos> = done.windows(2).map(|pair| pair[1] - pair[0]).collect();
     pauses.sort_unstable();
@@ -169,15 +172,15 @@ pub fn typical_pause(done: &[Nanos]) -> Option<f64> {
         .map(|pause| pause as f64)
 }
 
-/// The period, nanoseconds, of which all `distances` are nearly multiples, if there is one: a drive that turns brings a
-/// place under its heads once in a revolution. The distances must vary by more than a revolution by chance, or anything
-/// regular would pass for one.
+/// The period, nanoseconds, of which all `distances` are nearly multiples, if there is one: a rotating drive brings a
+/// place under its heads once per revolution. The distances must vary randomly by more than a revolution; otherwise
+/// anything regular would look like a rotation.
 pub fn rotation_period_ns(distances: &[Nanos]) -> Option<f64> {
     let longest = *distances.iter().max().filter(|&&longest| longest > 0)? as f64 / SECOND as f64;
     if distances.len() < ENOUGH {
         return None;
     }
-    // A peak is as wide as the inverse of the longest distance: eight points on it.
+    // A peak is as wide as the inverse of the longest distance; eight points are computed per peak.
     let step = 1.0 / (8.0 * longest);
     let count = ((ROTATION_MOST_HZ - ROTATION_LEAST_HZ) / step) as usize;
     let scan: Vec<(f64, f64)> =
@@ -187,14 +190,14 @@ pub fn rotation_period_ns(distances: &[Nanos]) -> Option<f64> {
         return None;
     }
     let (top, _) = scan.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    // What turns so often a second also seems to turn twice and three times as often.
+    // A rotation also seems to have twice and three times its frequency.
     let overtones = (1..=OVERTONES).rev().map(|overtone| refine(distances, top / f64::from(overtone), step));
     let hz =
         overtones.into_iter().find(|&hz| hz >= ROTATION_LEAST_HZ && coherence(distances, hz) >= OVERTONE * best)?;
     Some(SECOND as f64 / hz)
 }
 
-/// The top of the peak around `hz`, by cutting the step in half again and again.
+/// The maximum of the peak around `hz`, by halving the step repeatedly.
 fn refine(distances: &[Nanos], mut hz: f64, mut step: f64) -> f64 {
     for _ in 0..12 {
         step /= 2.0;
@@ -204,14 +207,14 @@ fn refine(distances: &[Nanos], mut hz: f64, mut step: f64) -> f64 {
     hz
 }
 
-/// 1 if all `distances` are multiples of the period of `hz`, near 0 if they have nothing to do with it.
+/// 1 if all `distances` are multiples of the period of `hz`, near 0 if they are unrelated to it.
 fn coherence(distances: &[Nanos], hz: f64) -> f64 {
     let (mut x, mut y) = (0.0, 0.0);
     for &distance in distances {
         let (sin, cos) = (std::f64::consts::TAU * (distance as f64 / SECOND as f64 * hz).fract()).sin_cos();
         (x, y) = (x + cos, y + sin);
     }
-    // The sum must point to a whole number of turns, not only be long: a constant delay is no rotation.
+    // The sum must point to a whole number of revolutions, not only be long: a constant delay is no rotation.
     x / distances.len() as f64 * f64::from(u8::from(x > y.abs()))
 }
 
@@ -223,7 +226,7 @@ mod tests {
     use crate::disk::profile::walk::Dice;
     use crate::units::MILLISECOND;
 
-    /// Completions with these pauses from 0 on.
+    /// Times of completions with these pauses, from 0 on.
     fn after(pauses: impl IntoIterator<Item = Nanos>) -> Vec<Nanos> {
         pauses
             .into_iter()
@@ -255,7 +258,7 @@ mod tests {
     fn noise_has_no_beginning() {
         let cut = |seed| {
             let mut dice = Dice::new(seed);
-            // Mostly short, some long.
+            // Mostly short pauses, some long ones.
             let times = after((0..400).map(|_| dice.below(200).pow(3)));
             steady_rate(0, &times).unwrap().steady_at > 0
         };
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_throttle_by_windows_is_told_by_its_stalls() {
-        // 50 requests at once each 100 ms; before that, a burst.
+        // First a burst, then 50 requests at once every 100 ms.
         let burst = std::iter::repeat_n(20_000, 2000);
         let window = std::iter::repeat_n(20_000, 49).chain([99 * MILLISECOND]);
         let times = after(burst.chain(std::iter::repeat_n(window, 40).flatten()));
@@ -278,7 +281,7 @@ mod tests {
         let mut dice = Dice::new(1);
         assert_eq!(throttle(0, &after([100_000; 5000])), None);
         assert_eq!(throttle(0, &after((0..5000).map(|_| dice.below(200_000)))), None);
-        // Slower for ever by a third only, as when somebody else comes.
+        // A permanent slowdown by only a third, as when another user appears.
         assert_eq!(throttle(0, &after([100_000; 1000].into_iter().chain([133_000; 4000]))), None);
         assert_eq!(throttle(0, &[]), None);
     }
@@ -287,8 +290,7 @@ mod tests {
         // A scan of all frequencies takes a tenth of a second.
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        /// The period is found within a thousandth whatever it is, with noise of a tenth of it and some reads from a
-        /// cache.
+        /// Any period is found within a thousandth, with noise of a tenth of it and some reads from a cache.
         #[test]
         fn a_rotation_is_found(period in 3_600_000u64..18_000_000, seed in any::<u64>()) {
             let mut dice = Dice::new(seed);
@@ -301,7 +303,7 @@ mod tests {
             prop_assert!((found / period as f64 - 1.0).abs() < 0.001, "{} for {}", found, period);
         }
 
-        /// Distances by chance have no period.
+        /// Random distances have no period.
         #[test]
         fn chance_does_not_rotate(seed in any::<u64>()) {
             let mut dice = Dice::new(seed);
@@ -311,7 +313,7 @@ mod tests {
     }
 
     proptest! {
-        /// The rate of any regular phase is that of its pauses, and between the extremes for any other.
+        /// The rate of any phase is between those of its shortest and its longest pause.
         #[test]
         fn rates_are_within_what_was_seen(pauses in prop::collection::vec(1u64..10_000_000, 20..400)) {
             let (least, most) = (*pauses.iter().min().unwrap(), *pauses.iter().max().unwrap());

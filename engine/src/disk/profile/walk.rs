@@ -1,24 +1,25 @@
-//! Where a probe's requests go.
+//! The positions of a probe's requests.
 //!
-//! Random places would need thousands of seeks for a mean within some hundredths, and a hard disk has time for
-//! hundreds. So chance is given its due once only: the space is cut into cells, and a walk goes from every cell to
-//! every cell exactly once, in random order (an Eulerian circuit of the complete graph). All seek distances then occur
-//! as often as they should, and what is left to chance is the place inside of a cell and the rotation. This is
-//! stratified sampling of pairs; measured on the simulated drives, a quarter of the requests do.
+//! With random positions, a mean within some hundredths takes thousands of seeks, and a hard disk has time for
+//! hundreds. So the space is divided into cells, and a walk goes from every cell to every cell exactly once, in random
+//! order (an Eulerian circuit of the complete graph). All seek distances then have their proper frequency; only the
+//! position within a cell and the rotation are random. This is stratified sampling of pairs. On the simulated drives a
+//! quarter of the requests suffices.
 
 use std::ops::Range;
 
-/// Chance from a seed: splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// A random number generator: splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
+/// 2014).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The dice of a seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    /// Less than `n`; 0 if that is 0.
+    /// A random number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,7 +37,7 @@ impl Dice {
     }
 }
 
-/// The bytes that a probe may use: ranges of the device or of a file, taken as one space without gaps.
+/// The bytes that a probe may use: ranges of the device or of a file, treated as one contiguous space.
 #[derive(Clone, Debug)]
 pub struct Space {
     ranges: Vec<Range<u64>>,
@@ -44,14 +45,15 @@ pub struct Space {
 }
 
 impl Space {
-    /// These ranges, in the order of their positions, of a device that takes whole `block`s. Empty ones are dropped.
+    /// A space of these ranges, in the order of their positions, on a device with this block size. Parts of blocks and
+    /// empty ranges are dropped.
     pub fn new(ranges: impl IntoIterator<Item = Range<u64>>, block: u64) -> Space {
         let whole = |range: Range<u64>| range.start.next_multiple_of(block)..range.end / block * block;
         let ranges = ranges.into_iter().map(whole).filter(|range| range.start < range.end).collect();
         Space { ranges, block }
     }
 
-    /// All of a device of so many bytes.
+    /// All of a device of this many bytes.
     pub fn whole(bytes: u64, block: u64) -> Space {
         Space::new(std::iter::once(0..bytes), block)
     }
@@ -61,13 +63,14 @@ impl Space {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// The longest request that every range has room for.
+    /// The largest request that fits into every range.
     pub fn longest(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).min().unwrap_or(0)
     }
 
-    /// Where a request for `len` bytes at `place` of the space is on the device. It never leaves a range: near the end
-    /// of one it is moved forward to the beginning of the next. Beyond the last it starts over.
+    /// The offset on the device of a request for `len` bytes at `place` of the space. A request never crosses the end
+    /// of a range: near it, the request moves to the beginning of the next range. Beyond the last range the space
+    /// starts over.
     pub fn offset(&self, place: u64, len: u64) -> u64 {
         let mut left = place % self.bytes().max(1) / self.block * self.block;
         let mut ranges = self.ranges.iter();
@@ -85,7 +88,7 @@ impl Space {
     }
 }
 
-/// A random walk over a space that is fair to all distances.
+/// A random walk over a space, in which all distances have their proper frequency.
 #[derive(Clone, Debug)]
 pub struct Walk {
     cells: u64,
@@ -93,7 +96,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk over so many cells; one round of it has their square of steps.
+    /// A walk over this many cells; one round of it has the square of their number of steps.
     pub fn new(cells: u64) -> Walk {
         Walk { cells, path: Vec::new() }
     }
@@ -109,7 +112,8 @@ impl Walk {
     }
 }
 
-/// Cells in an order in which every pair of neighbours occurs once, the last and the first one included (Hierholzer).
+/// An order of the cells in which every pair of neighbours occurs once, the last and the first one included
+/// (Hierholzer's algorithm).
 fn circuit(cells: u64, dice: &mut Dice) -> Vec<u64> {
     let mut ways: Vec<Vec<u64>> = (0..cells).map(|_| dice.shuffled(cells)).collect();
     let (mut stack, mut path) = (vec![dice.below(cells)], Vec::new());
@@ -119,7 +123,7 @@ fn circuit(cells: u64, dice: &mut Dice) -> Vec<u64> {
             None => path.extend(stack.pop()),
         }
     }
-    // It ends where it began.
+    // The circuit ends where it began.
     path.pop();
     path
 }
@@ -142,7 +146,7 @@ mod tests {
             prop_assert_eq!((path.len() as u64, steps.len() as u64), (cells * cells, cells * cells));
         }
 
-        /// A request is inside of a range, whole blocks, wherever it was wanted.
+        /// A request lies within a range and has whole blocks, for any place.
         #[test]
         fn requests_stay_inside(
             lengths in prop::collection::vec((0u64..50, 4u64..40), 1..6), place in any::<u64>(), blocks in 1u64..5

@@ -1,61 +1,65 @@
-//! Who waits: the polite for the greedy in the device, or the greedy for room there.
+//! The balance between two waits: latency-bound tenants wait for others' requests in the device, backlogged tenants for
+//! room there.
 //!
-//! The less others have in flight, the sooner a polite tenant is answered, and the less of the device they can use. The
-//! formula (`mod.rs`) starts from costs in flight being waited for one after the other. In truth a device may work
-//! beside them, or take longer than they cost (reads behind programs). So the limit is moved by what all of them keep:
-//!
-//! ```text
-//!   kept   = what a tenant's work would have taken alone / (share x time in which it wanted something)
-//!   factor x= 1 + GAIN x (least kept of the polite - least kept of the greedy)        each capped at R and a little
-//! ```
-//!
-//! And among the greedy: tags know what a request costs alone, and turns how long reads and writes may go each, not
-//! what they do to each other. While one of them keeps less than R, their weights are multiplied by
+//! The less others have in flight, the sooner a latency-bound tenant is answered, and the less of the device the others
+//! can use. The formula (`mod.rs`) assumes that the device serves the requests in flight one after the other, each for
+//! its cost. In fact a device may serve them in parallel, or take longer than they cost (reads behind programs). So the
+//! limit follows what all tenants keep of their shares, their live insulation:
 //!
 //! ```text
-//!   pull  x= 1 + (mean kept of the greedy - its own) / mean / 10
-//!         and all of theirs by what makes the sum of their weights what it was
+//!   kept     = standalone-equivalent time of a tenant's work / (share x its time with demand)
+//!   factor x= 1 + GAIN x (least kept, latency-bound - least kept, backlogged)          each at most 1.1 x R
 //! ```
 //!
-//! When all keep R, factor and pulls go back to 1. They are bounded, and move by a tenth in a tenth of a second at
-//! most.
+//! Among backlogged tenants, tags account for what a request costs alone, and phases for how long reads and writes may
+//! each be issued. Neither accounts for how much they slow each other down. While one of these tenants keeps less than
+//! 1.1 x R, the weight of each is multiplied by its pull:
 //!
-//! Downside: where the device cannot keep the promise to both, both lose the same part of it.
+//! ```text
+//!   pull  x= 1 + (mean kept of the backlogged tenants - its own) / mean / 10
+//!         then all of these pulls by one number, so that the sum of the weights is preserved
+//! ```
+//!
+//! When all tenants keep 1.1 x R, factor and pulls return to 1. They are bounded, and move by at most a tenth in a
+//! tenth of a second.
+//!
+//! Downside: where the device cannot keep the promise to both kinds of tenants, both lose the same part of it.
 
 use super::Fair;
 use super::tenant::Tenant;
 use crate::units::{MILLISECOND, Nanos};
 
-/// Between looks: hundreds of requests of a fast device.
+/// Interval between updates: hundreds of requests of a fast device.
 const LOOK_NS: Nanos = 100 * MILLISECOND;
-/// How far it moves for a difference of 1.
+/// Relative change of the factor for a difference of 1.
 const GAIN: f64 = 0.25;
-/// The most at once.
+/// Largest relative change in one update.
 const STEP: f64 = 0.1;
-/// Back to 1, when there is no need for anything else.
+/// The part of the way back to 1 in one update, when no tenant needs help.
 const RETURN: f64 = 0.02;
-/// Beyond R by so much, nobody needs help.
+/// From this multiple of R on a tenant needs no help.
 const COMFORT: f64 = 1.1;
-/// Its bounds. Where no more than one request fits, less means nothing; the knee bounds it above.
+/// Bounds of the factor. Where only one request fits, a lower limit means nothing; above, the knee limits the load.
 const FACTOR: (f64, f64) = (1.0 / 4.0, 16.0);
-/// How far a pull moves for all of the mean: slower than what is usual is forgotten, or it would swing.
+/// Relative change of a pull for a difference of the whole mean: slower than the average that it follows, or it would
+/// oscillate.
 const PULL_GAIN: f64 = 0.1;
-/// Its bounds.
+/// Bounds of a pull.
 const PULL: (f64, f64) = (1.0 / 4.0, 4.0);
-/// What a look weighs in what is usual: a second, in which there are some turns of reads and writes.
+/// Weight of an update in the average of what a tenant keeps: about a second, which contains several phases.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// A tenant that wanted something for less of the time is not asked.
+/// Shortest time with demand, as a part of the interval; a tenant with less is not considered.
 const WANTED: f64 = 0.5;
 
-/// What a tenant kept since the last look.
+/// What a tenant keeps of its share.
 #[derive(Debug)]
 pub(super) struct Kept {
     useful_ns: f64,
     wanting_ns: Nanos,
-    /// Of its share, and what is usual for it.
+    /// In the last interval, and on average.
     kept: f64,
     usual: f64,
-    /// What its weight is multiplied by.
+    /// The factor of its weight.
     pub(super) pull: f64,
 }
 
@@ -66,7 +70,7 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// Useful time by wanting time since the look before; of one that hardly wanted anything, infinite.
+    /// Useful time divided by time with demand since the last update; infinite if the tenant had hardly any demand.
     fn since(&mut self, useful_ns: f64, wanting_ns: Nanos) -> f64 {
         let wanted = (wanting_ns - self.wanting_ns) as f64;
         let ratio =
@@ -75,19 +79,19 @@ impl Kept {
         ratio
     }
 
-    /// It has kept so much.
+    /// Records what the tenant kept in the last interval.
     fn keeps(&mut self, kept: f64) {
         self.kept = kept;
         self.usual =
             if self.usual.is_finite() && kept.is_finite() { self.usual + WEIGHT * (kept - self.usual) } else { kept };
     }
 
-    /// A weight, multiplied.
+    /// A weight, multiplied by the pull.
     pub(super) fn pulled(&self, weight: u64) -> u64 {
         ((weight as f64 * self.pull) as u64).max(1)
     }
 
-    /// Towards the `mean` of those who are to be even; without, back to 1.
+    /// Moves the pull towards the `mean` of the tenants that should keep the same; without a mean, back to 1.
     fn pull(&mut self, mean: Option<f64>) {
         match mean {
             Some(mean) => self.pull *= 1.0 + (PULL_GAIN * (mean - self.usual) / mean).clamp(-STEP, STEP),
@@ -109,7 +113,7 @@ impl Default for Balance {
 }
 
 impl Balance {
-    /// What the limit of the formula is multiplied by.
+    /// The factor of the formula's limit.
     pub(super) fn factor(&self) -> f64 {
         self.factor
     }
@@ -118,8 +122,8 @@ impl Balance {
         now >= self.looked_at + LOOK_NS
     }
 
-    /// What each tenant has kept of its share of late, the polite ones marked; `keep` is R. True after a pause, which
-    /// says nothing.
+    /// Updates the factor from what each tenant kept in the last interval (with true for a latency-bound one); `keep`
+    /// is R. True after a pause, which shows nothing.
     fn look(&mut self, now: Nanos, keep: f64, kept: impl Iterator<Item = (bool, f64)>) -> bool {
         let is_late = now >= self.looked_at + 2 * LOOK_NS;
         self.looked_at = now;
@@ -130,7 +134,7 @@ impl Balance {
         });
         let [greedy, polite] = least;
         if is_late {
-            // After a pause: too little happened.
+            // After a pause: too few requests to show anything.
         } else if greedy == polite {
             self.factor += RETURN * (1.0 - self.factor);
         } else {
@@ -141,7 +145,7 @@ impl Balance {
     }
 }
 
-/// The mean of what the greedy usually keep, if one of them lacks something.
+/// The mean of what the backlogged tenants keep on average, if one of them keeps too little.
 fn to_be_even(keep: f64, usual: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut sum, mut count, mut least) = (0.0, 0.0, COMFORT * keep);
     usual.filter(|usual| usual.is_finite()).for_each(|usual| {
@@ -151,7 +155,7 @@ fn to_be_even(keep: f64, usual: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 impl Fair {
-    /// Looks at what those who are active have kept of late.
+    /// Updates the factor and the pulls from what the active tenants kept in the last interval.
     pub(super) fn balance(&mut self, now: Nanos, keep: f64) {
         let all_ppb = self.active_ppb as f64;
         for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.active) {
@@ -165,7 +169,8 @@ impl Fair {
         let (mut weights, mut pulled) = (0.0, 0.0);
         for tenant in self.tenants.iter_mut().flatten() {
             if !is_even(tenant) {
-                // The polite ones keep the weight that they were promised, and who comes back begins with it.
+                // Latency-bound tenants keep the weight that they were promised, and a tenant that returns begins with
+                // it.
                 tenant.kept.pull = 1.0;
                 continue;
             }
@@ -185,7 +190,7 @@ impl Fair {
 mod tests {
     use super::*;
 
-    /// Looks at the same again and again.
+    /// Repeats the update with the same figures.
     fn looks(balance: &mut Balance, polite: f64, greedy: f64) -> f64 {
         for _ in 0..200 {
             let now = balance.looked_at + LOOK_NS;
@@ -208,7 +213,7 @@ mod tests {
         let mut balance = Balance::default();
         let mut kept = (0.0, 0.0);
         for _ in 0..200 {
-            // The more in flight, the less the polite keep and the more the others.
+            // The more the others have in flight, the less the latency-bound tenant keeps, and the more the others do.
             kept = (0.9 / (1.0 + 0.2 * balance.factor()), 0.3 * (1.0 + balance.factor()).sqrt());
             balance.look(balance.looked_at + LOOK_NS, 0.9, [(true, kept.0), (false, kept.1)].into_iter());
         }
@@ -220,7 +225,7 @@ mod tests {
         let mut tenants = [Kept::default(), Kept::default()];
         let looks = |gets: [f64; 2], tenants: &mut [Kept; 2]| {
             for _ in 0..500 {
-                // What each gets for its weight.
+                // Each tenant gets this much for its weight.
                 tenants.iter_mut().zip(gets).for_each(|(tenant, gets)| tenant.keeps(gets * tenant.pull));
                 let mean = to_be_even(0.9, tenants.iter().map(|tenant| tenant.usual));
                 tenants.iter_mut().for_each(|tenant| tenant.pull(mean));

@@ -1,36 +1,35 @@
-//! Fair queueing on cost, for devices without heads: everybody's requests are in the device at the same time, and
-//! nobody's share of its time is larger than promised while others want theirs.
+//! Fair queueing on cost, for devices without heads: requests of all tenants are in the device together, and a tenant
+//! gets no larger share of its time than promised while others want theirs.
 //!
 //! ```text
 //!   tenant a  ▒▒▒▒▒▒ ─┐   least start tag first        in flight:
-//!   tenant b  ▒▒▒    ─┼─►  start  = max(V, finish) ─► cost of others ahead of a polite tenant <= what its share allows
+//!   tenant b  ▒▒▒    ─┼─►  start  = max(V, finish) ─►  cost of others <= limit that a latency-bound tenant sets
 //!   tenant c  ·      ─┘   finish = start + cost/w       load <= knee; below a throttle           ─► device
-//!                         V      = start of the last one that went
+//!                         V      = start of the last dispatched request
 //! ```
 //!
-//! - **Cost** is device time at saturation (`price.rs`), corrected by what is measured (`scale.rs`).
-//! - **Shares**: start-time fair queueing. While two tenants have requests waiting, what each was given, divided by its
-//!   weight, differs by no more than the largest request of each, divided by its weight. No tenant has credit for time
-//!   in which it had nothing to do.
-//! - **In flight** there is as much as fills the device (the knee), and no more: what waits in the device is beyond our
-//!   order.
-//! - **A polite tenant** uses less than its share though nobody stops it: a client with one request at a time. What it
-//!   gets alone is 1 / (time alone), so what it was promised is a response time: alone / (R x share). Its requests go
-//!   at once; and the cost that others have in flight, which is what it waits for in the device, is kept to `alone x (1
-//!   / (R x share) - 1)`. What others lose by that is what the polite one leaves of its share. One request of the
-//!   others may always be there.
-//! - **Turns** of reads and of writes, where a read suffers from acknowledged writes (`turns.rs`).
-//! - **A tenant alone** is not held back at all.
-//! - A request that the device does not give back holds up others for [`STUCK_NS`] at most; then it is not counted any
-//!   more.
+//! - **Cost** is device time at saturation (`price.rs`), corrected by measurements (`scale.rs`).
+//! - **Shares**: start-time fair queueing. While two tenants have queued requests, the costs issued for them, each
+//!   divided by the tenant's weight, differ by no more than the largest request of each, divided by its weight. A
+//!   tenant gets no credit for time in which it was idle.
+//! - **Load**: the policy issues requests until the device is full (the knee), and no more, because it cannot order
+//!   requests that wait in the device.
+//! - **A latency-bound tenant** uses less than its share although nothing limits it: a client with one request
+//!   outstanding. Standalone it gets 1 / (time alone), so it is promised a response time: alone / (R x share). Its
+//!   requests are submitted at once. The cost that others have in flight, which is what it waits for in the device, is
+//!   limited to `alone x (1 / (R x share) - 1)`, apart from corrections (`balance.rs`). What the others lose by that is
+//!   no more than the latency-bound tenant leaves of its share. One request of the others is always permitted.
+//! - **Phases** of reads and of writes, if reads suffer from acknowledged writes (`turns.rs`).
+//! - **A tenant alone** is not limited at all.
+//! - **A hung request** delays others for [`STUCK_NS`] at most; then it is no longer counted.
 //!
-//! Books: the time in which the device has something is divided by cost in flight. What a tenant's work would have
-//! taken alone is its cost, by the part of the device that its requests would fill (all of them, those that wait
-//! included), and the time between its requests.
+//! Accounting: the device's busy time is divided by cost in flight. The standalone-equivalent time of a tenant's work
+//! is its cost, divided by the utilisation that its outstanding requests (queued ones included) would reach, plus the
+//! time between its requests.
 //!
 //! Source: Jin, Chase and Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004
-//! (SFQ(D)); Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); DESIGN 5.4, `docs/design/fair.md`. Downside: the
-//! order inside the device is its own. Each request costs a look at every tenant.
+//! (SFQ(D)); Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); `docs/design/fair.md`. Downside: the policy does
+//! not control the order inside the device. Each dispatch scans all tenants.
 
 mod balance;
 mod pace;
@@ -57,23 +56,24 @@ pub use pace::PACE_DEBT_NS;
 pub use price::Prices;
 pub use turns::HELD_BY_TURNS_NS;
 
-/// A tenant that has asked for nothing this long is not counted on: longer than the pauses of a client that works now
-/// and then.
+/// A tenant without a request for this long is not active: longer than the pauses of an intermittent client.
 const ACTIVE_NS: Nanos = SECOND;
-/// How often limits are looked at: often enough for a client that changes, seldom enough to cost nothing.
+/// Interval between updates of the limits: often enough for a client that changes its behaviour, seldom enough to cost
+/// nothing.
 const TICK_NS: Nanos = 10 * MILLISECOND;
-/// What a request weighs when it is judged whether its tenant is polite: the last dozen.
+/// Weight of a request in the decision whether its tenant is latency-bound: about the last dozen requests count.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// What is left in a tick of what a tenant asked for before.
+/// Factor per tick by which earlier requested cost decays.
 const FORGETS: f64 = 1.0 - WEIGHT;
-/// Of what a polite tenant may wait, the part that others' costs may come to: requests also get into each other's way.
+/// The part of a latency-bound tenant's permitted wait that others' costs may take: requests also interfere with each
+/// other.
 const MARGIN: f64 = 0.75;
 
 /// The policy.
 #[derive(Debug)]
 pub(crate) struct Fair {
     settings: Settings,
-    /// Of the prices.
+    /// Derived from the prices.
     split_bytes: [u64; 2],
     knee_ppm: u64,
     tenants: Vec<Option<Tenant>>,
@@ -83,24 +83,24 @@ pub(crate) struct Fair {
     books: Books,
     scale: Scale,
     pace: Pace,
-    /// Tenants that are active, and their weights.
+    /// Number of active tenants, and the sum of their weights.
     active: u32,
     active_ppb: u64,
     balance: Balance,
     turns: Turns,
-    /// When it was last looked whose turn it is.
+    /// When the phase was last updated.
     looked_at: Nanos,
-    /// Cost in flight that polite tenants leave to the others.
+    /// Cost in flight that latency-bound tenants leave to the others.
     limit_ns: Nanos,
     tick_at: Nanos,
-    /// Since when the first in line has waited for what is in flight.
+    /// Since when the first request in order has waited for requests in flight.
     blocked_since: Option<Nanos>,
-    /// When the first in line may go though nothing happens.
+    /// When the first request in order may be submitted although no event occurred.
     look_at: Option<Nanos>,
-    /// What was in the device then is not counted any more.
+    /// Requests that were in the device then are no longer counted.
     written_off_at: Option<Nanos>,
     stuck: u64,
-    /// What of that has not come back.
+    /// Hung requests that have not completed yet.
     stuck_now: u32,
 }
 
@@ -145,7 +145,7 @@ impl Fair {
         self.tick_at = 0;
     }
 
-    /// Who is there, and how much of the device others may fill.
+    /// Updates which tenants are active, the phases, and the limit of the cost in flight.
     fn tick(&mut self, now: Nanos) {
         (self.active, self.active_ppb) = (0, 0);
         for tenant in self.tenants.iter_mut().flatten() {
@@ -170,7 +170,7 @@ impl Fair {
             self.looked_at = now;
         }
         self.turns.set(behind_ns.and_then(|behind_ns| Lengths::of(writes, behind_ns as Nanos, keep)));
-        // In their turns reads find no programs; in those of writes half of one, on average.
+        // In a read phase requests meet no programs; in a write phase half of one, on average.
         let programs_ns =
             behind_ns.filter(|_| self.turns.are_taken()).map_or(0.0, |behind_ns| writes * behind_ns / 2.0);
         let leaves = |tenant: &Tenant| {
@@ -182,7 +182,7 @@ impl Fair {
         self.tick_at = now + TICK_NS;
     }
 
-    /// The first in order of those whom `waits` chooses, and who may have more in the device.
+    /// The first tenant in order that `waits` selects and that may have more requests in the device.
     fn first(&self, waits: impl Fn(&Tenant) -> bool) -> Option<usize> {
         let most = |tenant: &Tenant| depth_of_one(self.settings.depth, self.stuck_now - tenant.stuck);
         let goes = |tenant: &&Tenant| tenant.in_device + tenant.stuck < most(tenant) && waits(tenant);
@@ -195,19 +195,19 @@ impl Fair {
         self.first(|tenant| tenant.is_polite() && !tenant.queue.is_empty())
     }
 
-    /// The first of those who are not polite and want to read, or to write.
+    /// The first backlogged tenant with a queued read, or write.
     fn first_greedy(&self, direction: Direction) -> Option<usize> {
         self.first(|tenant| !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some())
     }
 
-    /// When the turn is over, if that is yet to come. Who waits for it must look at the next tick, too: it may then be
-    /// alone, and without turns.
+    /// When the phase ends, if that is after `now`. A caller that waits for it must also wake up at the next tick: a
+    /// tenant may be alone by then, and phases are no longer used.
     fn turn_ends_after(&self, now: Nanos) -> Option<Nanos> {
         Some(self.turns.ends_at()).filter(|&at| at > now)
     }
 
-    /// Whether what is in flight leaves room for a request of somebody who is not polite; writes in their turn may come
-    /// to what a read waits for them anyway.
+    /// Whether the requests in flight leave room for one of a backlogged tenant. In a write phase the limit is at least
+    /// the time for which a read waits for programs anyway.
     fn fits(&self, entry: &Entry, turn: Option<Direction>) -> bool {
         let greedy = self.tenants.iter().flatten().filter(|tenant| !tenant.is_polite());
         let in_device_ns: Nanos = greedy.map(|tenant| tenant.in_device_ns).sum();
@@ -217,7 +217,7 @@ impl Fair {
         in_limits || in_device_ns == 0
     }
 
-    /// What is in the device will not come back soon: it is not counted any more.
+    /// The requests in the device hang: they are no longer counted.
     fn write_off(&mut self, now: Nanos) {
         self.books.settle(now);
         for tenant in self.tenants.iter_mut().flatten() {
@@ -326,7 +326,8 @@ impl Policy for Fair {
             self.tick(now);
         }
         if self.written_off_at.is_some_and(|at| now <= at) {
-            // Who goes from now on is told from what was written off by when it went.
+            // Requests are told from the written-off ones by their time of submission, so nothing is submitted at that
+            // very moment.
             self.look_at = Some(now + 1);
             return None;
         }
@@ -344,7 +345,7 @@ impl Policy for Fair {
             false => (None, Some(first)),
         };
         let Some(first) = first else {
-            // That the turn passes is no progress of what is in flight: it may hang.
+            // The end of a phase is no evidence of progress of the requests in flight: they may hang.
             if self.books.cost_ns == 0 {
                 self.blocked_since = None;
             }
@@ -371,7 +372,8 @@ impl Policy for Fair {
             }
             return Some(self.dispatch(now, first, turn));
         }
-        // The next tick may find that it is alone, or another limit; the other kind may have room in its turn.
+        // At the next tick the tenant may be alone, or the limit may differ; in the next phase, requests of the other
+        // direction may fit.
         let turn_ends_at = turn.and_then(|_| self.turn_ends_after(now));
         self.look_at = [self.look_at, Some(self.tick_at), turn_ends_at].into_iter().flatten().min();
         self.first_polite().map(|polite| self.dispatch(now, polite, None))

@@ -1,21 +1,20 @@
-//! Stays below a throttle that the profile found, so that requests wait in our queues, where shares hold, and not in
-//! its.
+//! Keeps the rate below a throttle that the profile found, so that requests wait in the server's queues, where shares
+//! hold, and not in the throttle's.
 //!
-//! Two leaky buckets, requests and bytes, each kept as the moment at which it would be empty (the generic cell rate
-//! algorithm, ITU-T I.371). They leak a little more slowly than the throttle lets pass: what is left over fills its own
-//! bucket, which then covers those who need not wait here.
+//! Two leaky buckets, of requests and of bytes, each stored as the moment at which it would be empty (the generic cell
+//! rate algorithm, ITU-T I.371). They leak slightly slower than the throttle does. The difference refills the
+//! throttle's own bucket, which then covers the latency-bound tenants, whose requests do not wait here.
 //!
-//! Downside: bursts that the throttle has saved up are used by a tenant that is alone only.
+//! Downside: only a tenant that is alone can use a burst that the throttle has saved up.
 
 use super::price::Prices;
 use crate::units::{MILLISECOND, Nanos};
 
-/// What is left to the throttle, in hundredths.
+/// The part of the throttle's rate that is not used, in hundredths.
 const SPARE_PERCENT: Nanos = 2;
-/// What may pass at once after a pause: a driver looks at the clock once a pass, and a late look must not cost
-/// throughput.
+/// Burst after a pause: the driver reads the clock once a pass, and a late pass must not cost throughput.
 const BURST_NS: Nanos = 2 * MILLISECOND;
-/// Nobody is held for longer than that, whatever has passed before.
+/// Longest delay by this pacing, whatever was submitted before.
 pub const PACE_DEBT_NS: Nanos = 100 * MILLISECOND;
 
 #[derive(Default, Debug)]
@@ -24,7 +23,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A request goes to the device.
+    /// A request is submitted to the device.
     pub(super) fn passed(&mut self, now: Nanos, prices: &Prices, len: u64) {
         for (empty_at, takes) in self.empty_at.iter_mut().zip(prices.throttle_ns(len)) {
             let takes = takes * (100 + SPARE_PERCENT) / 100;
@@ -32,7 +31,7 @@ impl Pace {
         }
     }
 
-    /// From when on the next one may.
+    /// When the next request may be submitted.
     pub(super) fn ready_at(&self) -> Nanos {
         self.empty_at.into_iter().max().unwrap_or(0).saturating_sub(BURST_NS)
     }

@@ -1,36 +1,38 @@
-//! What requests cost a device that works on many at a time: the part of its time that each takes up when it is
-//! saturated.
+//! Costs of requests on a device that serves many at a time: the part of a saturated device's time that each takes.
 //!
 //! ```text
 //!   cost  = 1 / saturated rate of its kind and size       (the deepest queue that the profile has)
-//!   alone = 1 / rate at depth 1                           how long it takes if nothing else is in the device
+//!   alone = 1 / rate at depth 1                           response time if nothing else is in the device
 //!   load  = cost / alone                                  the part of the device that one such request fills
-//!   utilisation(load in the device)                       by the rates of 4 KiB at depths 1 to 32
+//!   utilisation(load in the device)                       by the rates of 4 KiB at depths 1 to 32, extrapolated to 128
 //! ```
 //!
-//! Between sizes that were measured costs are interpolated; below and above they are the least, and in proportion.
+//! Costs between measured sizes are interpolated. Below the smallest size they are constant, above the largest one
+//! proportional to the size.
 //!
-//! Source: the linear cost models of blk-iocost and mClock, with rates that were measured instead of those of a data
-//! sheet. Downside: places do not count (a device without heads has none), nor does what the device does by itself.
+//! Source: the linear cost models of blk-iocost and mClock, with measured rates instead of those of a data sheet.
+//! Downside: positions do not count (a device without heads has none), nor does work that the device does by itself.
 
 use crate::disk::Op;
 use crate::disk::profile::Direction::{self, Read, Write};
 use crate::disk::profile::{Key, Profile, Quantile};
 use crate::units::{BLOCK, Nanos, SECOND};
 
-/// A device filled to one, in requests that take as long as they do alone.
+/// Load 1, in parts per million: the requests fill the device, and still take as long as alone.
 pub(super) const FULL_PPM: u64 = 1_000_000;
-/// What the profile measures: bytes, and the deepest queue.
+/// Sizes that the profile measures, bytes, each with its deepest queue.
 const SIZES: [(u32, u16); 3] = [(4 << 10, 32), (64 << 10, 32), (1 << 20, 8)];
 /// Depths of small reads that the profile measures.
 const DEPTHS: [u16; 6] = [1, 2, 4, 8, 16, 32];
-/// And those beyond, up to what the engine puts into a device: 32 requests do not fill a device that works on as many.
+/// Depths beyond, up to what the engine submits to a device: 32 requests do not fill a device that serves as many at a
+/// time.
 const DEEPER: [u16; 2] = [64, 128];
-/// A device that reaches that part of its best rate is saturated.
+/// A device is saturated at this part of its best rate.
 const SATURATED: f64 = 0.95;
 
-/// Rates of small requests by depth. Beyond what was measured, the time of a request grows with the requests in the
-/// device by the same for each, as it does in any closed system that is about to be saturated: n / rate(n) = a n + b.
+/// Rates of small requests by depth. Beyond the measured depths, the response time grows with the requests in the
+/// device by the same amount for each, as in any closed system near saturation: n / rate(n) = a n + b (balanced job
+/// bounds, Zahorjan et al. 1982).
 fn rates(profile: &Profile, direction: Direction) -> Option<[f64; DEPTHS.len() + DEEPER.len()]> {
     let rate = |depth: u16| profile.number(Key::Random(direction, SIZES[0].0, depth)).filter(|&rate| rate > 0.0);
     let mut rates = [0.0; DEPTHS.len() + DEEPER.len()];
@@ -44,18 +46,19 @@ fn rates(profile: &Profile, direction: Direction) -> Option<[f64; DEPTHS.len() +
     let b = (before_ns - deepest_ns) / (1.0 / before - 1.0 / deepest);
     for (at, depth) in DEEPER.into_iter().enumerate() {
         let each_ns = deepest_ns - b * (1.0 / deepest - 1.0 / f64::from(depth));
-        // More than the curve allows, and less than linear, is what was measured wrongly.
+        // A rate that grows more than linearly with the depth comes from errors of measurement; linear growth is the
+        // limit.
         rates[DEPTHS.len() + at] = 1.0 / each_ns.max(deepest_ns * deepest / f64::from(depth));
     }
     Some(rates)
 }
-/// Requests of this size are as good as large ones if their bytes come at this part of the rate of large ones.
+/// A size is as good as the largest one if it reaches this part of that one's bytes per second.
 const AS_GOOD: f64 = 0.9;
-/// Sizes that large requests are split to, the first that is as good: none so small that the processor notices, none
-/// larger than a piece.
+/// Sizes to which large requests are split: the first one that is as good. None is so small that it costs noticeable
+/// CPU time, none is larger than a piece.
 const SPLIT_BYTES: [u64; 5] = [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
 
-/// Of reads, or of writes: by size.
+/// Costs of reads, or of writes, by size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Kind {
     cost_ns: [f64; 3],
@@ -67,10 +70,11 @@ impl Kind {
         let mut kind = Kind { cost_ns: [0.0; 3], alone_ns: [0.0; 3] };
         for (at, (bytes, deepest)) in SIZES.into_iter().enumerate() {
             let rate = |depth: u16| profile.number(Key::Random(direction, bytes, depth)).filter(|&rate| rate > 0.0);
-            // Writes are measured at fewer depths: they fill a buffer, whatever their depth.
+            // Writes are measured at fewer depths: they fill a buffer at any depth.
             let best = if at == 0 { rates(profile, direction).map(|rates| rates[rates.len() - 1]) } else { None };
             kind.cost_ns[at] = SECOND as f64 / best.or_else(|| rate(deepest))?.max(rate(1).unwrap_or(0.0));
-            // Large writes are not measured alone: they lose what smaller ones do.
+            // Large writes are not measured at depth 1: their time alone exceeds their cost by as much as that of the
+            // next smaller size.
             let missing = || (at > 0).then(|| kind.cost_ns[at] + kind.alone_ns[at - 1] - kind.cost_ns[at - 1]);
             kind.alone_ns[at] = rate(1).map(|rate| SECOND as f64 / rate).or_else(missing)?.max(kind.cost_ns[at]);
         }
@@ -94,29 +98,29 @@ impl Kind {
         }
     }
 
-    /// Whether requests of this size carry bytes as well as large ones do.
+    /// Whether requests of this size reach nearly the bytes per second of large ones.
     fn splits_well(&self, bytes: u64) -> bool {
         let per_byte = |bytes: u64| Kind::at(&self.cost_ns, bytes) / bytes as f64;
         per_byte(u64::from(SIZES[2].0)) >= AS_GOOD * per_byte(bytes)
     }
 }
 
-/// What requests cost, of a device whose profile is known; by default, of a usual flash drive.
+/// Costs of requests on a device with a known profile; by default, on a usual flash drive.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Prices {
     read: Kind,
     write: Kind,
     /// Load, and the part of its best rate that the device reaches with it.
     utilisation: [(f64, f64); DEPTHS.len() + DEEPER.len()],
-    /// What a throttle lets pass, requests and bytes a second.
+    /// Limits of a throttle, requests and bytes a second.
     throttle: [Option<f64>; 2],
-    /// How much longer a small read takes right after writes than alone, each at its 95th percentile.
+    /// How much longer a small read takes right behind writes than alone: the difference of the 95th percentiles.
     behind_writes_ns: Option<f64>,
 }
 
 impl Default for Prices {
-    /// 100,000 reads and 30,000 writes a second, 500 MB/s, 100 us: a SATA drive of the usual kind. Only ratios matter
-    /// for shares, and how fast the device is turns out when it is used.
+    /// 100,000 reads and 30,000 writes a second, 500 MB/s, 100 us: a usual SATA drive. Only ratios matter for shares,
+    /// and the device's speed is measured in use.
     fn default() -> Prices {
         let read = Kind { cost_ns: [1e4, 1.3e5, 2.1e6], alone_ns: [1e5, 3e5, 2.5e6] };
         let write = Kind { cost_ns: [3e4, 1.5e5, 2.2e6], alone_ns: [5e4, 2e5, 2.5e6] };
@@ -127,7 +131,7 @@ impl Default for Prices {
 }
 
 impl Prices {
-    /// As a profile tells; `None` if it lacks what is needed. Writes of which nothing is known cost what reads do.
+    /// From a profile; `None` if it lacks necessary values. If writes were not measured, they cost the same as reads.
     pub fn of(profile: &Profile) -> Option<Prices> {
         let read = Kind::of(profile, Read)?;
         let write = Kind::of(profile, Write).unwrap_or(read);
@@ -147,37 +151,38 @@ impl Prices {
         match op {
             Op::Read => (&self.read, None),
             Op::Write { .. } => (&self.write, None),
-            // No data moves.
+            // No data is transferred: the cost is that of a small write.
             Op::Flush | Op::Zero | Op::Punch => (&self.write, Some(BLOCK)),
         }
     }
 
-    /// The part of a saturated device's time that a request takes up.
+    /// The time of a saturated device that a request takes.
     pub(super) fn cost_ns(&self, op: Op, len: u64) -> f64 {
         let (kind, small) = self.kind(op);
         Kind::at(&kind.cost_ns, small.unwrap_or(len))
     }
 
-    /// How long a request takes if nothing else is in the device.
+    /// Response time of a request if nothing else is in the device.
     pub(super) fn alone_ns(&self, op: Op, len: u64) -> f64 {
         let (kind, small) = self.kind(op);
         Kind::at(&kind.alone_ns, small.unwrap_or(len))
     }
 
-    /// The part of the device that one such request fills, parts per million, at most all of it.
+    /// The part of the device that one such request fills, parts per million, at most the whole device.
     pub(super) fn load_ppm(&self, op: Op, len: u64) -> u64 {
         let load = self.cost_ns(op, len) / self.alone_ns(op, len);
         ((load * FULL_PPM as f64) as u64).clamp(1, FULL_PPM)
     }
 
-    /// The part of its best rate that the device reaches with so many requests in it, each of which fills this part.
+    /// The part of its best rate that the device reaches with `count` requests in it, each of which fills `load_ppm`.
     pub(super) fn utilisation(&self, count: u64, load_ppm: u64) -> f64 {
         let [one, load] = [load_ppm, load_ppm * count].map(|ppm| ppm as f64 / FULL_PPM as f64);
         let (mut low, mut reached) = (0.0, 0.0);
         for (high, reaches) in self.utilisation {
             if load <= high {
                 let between = reached + (reaches - reached) * (load - low) / (high - low);
-                // One alone reaches what it fills; the curve of small requests may be lower there.
+                // One request alone reaches the part that it fills; the curve, which is that of small requests, may be
+                // lower there.
                 return between.max(one);
             }
             (low, reached) = (high, reaches);
@@ -198,9 +203,9 @@ impl Prices {
         FULL_PPM
     }
 
-    /// The longest requests of this kind that others can wait for: the shortest that carry bytes nearly as well as
-    /// large ones. Writes stay whole unless a throttle makes others wait for them: a device takes them into its buffer,
-    /// and scattering their programs over more time would slow more reads down.
+    /// Largest size of requests of this kind while others wait for them: the smallest size that reaches nearly the
+    /// bytes per second of large ones. Writes have the largest size unless a throttle makes others wait for them: a
+    /// device takes them into its buffer, and programs that are scattered over more time would slow down more reads.
     pub(super) fn split_bytes(&self, op: Op) -> u64 {
         let [sizes @ .., largest] = SPLIT_BYTES;
         let (kind, _) = self.kind(op);
@@ -208,20 +213,20 @@ impl Prices {
         sizes.into_iter().find(|&bytes| splits && kind.splits_well(bytes)).unwrap_or(largest)
     }
 
-    /// How long a read waits at most for what was written before and is acknowledged, if reads suffer from that: it
-    /// takes at least twice as long as alone then. Less is within the noise of a probe, and turns that short hold a few
-    /// requests only. A throttle lets so little pass that it does not matter.
+    /// Longest wait of a read for writes that are acknowledged already, if reads suffer from them: if the read then
+    /// takes at least twice as long as alone. Less is within the noise of a probe, and phases that short have room for
+    /// a few requests only. Behind a throttle so few requests pass that it does not matter.
     pub(super) fn behind_writes_ns(&self) -> Option<f64> {
         let suffers = |&ns: &f64| ns > self.read.alone_ns[0];
         self.behind_writes_ns.filter(suffers).filter(|_| !self.is_throttled())
     }
 
-    /// Whether there is a throttle.
+    /// Whether the device is throttled.
     pub(super) fn is_throttled(&self) -> bool {
         self.throttle.iter().any(Option::is_some)
     }
 
-    /// How long a throttle takes to let a request pass, by its limits of requests and of bytes; 0 without.
+    /// How long the throttle takes to admit a request, by its limits of requests and of bytes; 0 without a limit.
     pub(super) fn throttle_ns(&self, len: u64) -> [Nanos; 2] {
         let of = |tokens: f64, rate: Option<f64>| rate.map_or(0, |rate| (tokens * SECOND as f64 / rate) as Nanos);
         [of(1.0, self.throttle[0]), of(len as f64, self.throttle[1])]
@@ -233,7 +238,7 @@ mod tests {
     use super::*;
     use crate::disk::profile::Finding;
 
-    /// A device that serves 8 requests at a time, and 1 GB/s.
+    /// A device that serves 8 requests at a time, and up to 1 GB/s.
     fn profile() -> Profile {
         let mut profile = Profile::default();
         let found: Vec<(Key, Finding)> = Key::all()

@@ -1,44 +1,46 @@
-//! How much slower or faster the device is than its profile says, by kind of request: what one takes when nobody else's
-//! is there.
+//! Corrections of the profile's costs, by kind of request: how much slower or faster the device serves it when no other
+//! tenant uses the device.
 //!
-//! Told from windows in which one tenant only wanted something: then what its requests should have taken (`mod.rs`:
-//! cost by the part of the device that they fill) and the time in which it wanted something are the same. And from
-//! windows of several tenants in which the device was full with one kind of requests: there costs add up to the time
-//! that passed.
+//! They are derived from windows in which only one tenant had demand: there the expected time of its requests
+//! (`mod.rs`: cost divided by the utilisation that they reach) equals its time with demand. They are also derived from
+//! windows of several tenants in which the device was full with one kind of requests: there the costs add up to the
+//! elapsed time.
 //!
 //! ```text
-//!   found    = time / what it should have taken                    in a window of 20 ms
-//!   factor  += (found - 1) x factor x the kind's part of it / 8   reads and writes; one small one, several, large ones
+//!   found    = time / expected time                               in a window of 20 ms
+//!   factor  += (found - 1) x factor x the kind's part of it / 8   per direction: one small, several small, large ones
 //! ```
 //!
-//! Windows of several tenants and kinds say nothing: which of them slows the other down is not to be seen, and not
-//! needed. Shares are parts of what a tenant gets alone, so the cost of reads is that of reads without writes beside
-//! them. Nor do those in which the limits of this policy kept the device less than full: otherwise what is held back
-//! would look slow, and be held back more.
+//! Windows of several tenants and kinds are not used: they do not show which kind slows down which, and need not.
+//! Shares are fractions of standalone throughput, so reads cost what they cost without concurrent writes. Windows of
+//! several tenants in which this policy's limits kept the device less than full are not used either: requests that are
+//! held back would look slow, and would be held back more.
 //!
-//! Source: DESIGN 5.4 ("rescaled live"); the update is that of normalised least mean squares (Widrow and Hoff 1960),
-//! each kind by its part. Downside: who is never alone is judged by the profile, or by others of its kind.
+//! Source: `docs/design/fair.md`; the update is that of normalised least mean squares (Widrow and Hoff 1960), each kind
+//! by its part. Downside: the costs of a tenant that is never alone are those of the profile, or of windows full of
+//! other tenants' requests of its kind.
 
 use super::price::Prices;
 use crate::disk::Op;
 use crate::units::{MILLISECOND, Nanos};
 
-/// Long enough for some hundred requests of a fast device, short enough that a queue stays full.
+/// Length of a window: some hundred requests of a fast device, and so short that a queue stays full.
 const WINDOW_NS: Nanos = 20 * MILLISECOND;
-/// A window in which its tenant wanted something for less says nothing: a dozen requests of a fast device.
+/// Shortest time with demand in a window of one tenant: a dozen requests of a fast device. A window with less is not
+/// used.
 const WANTED_NS: Nanos = MILLISECOND;
-/// What a window weighs: an eighth of a second until the past is half forgotten.
+/// Weight of a window: after an eighth of a second the past is half forgotten.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// So much of a window of several tenants is of one kind, or it says nothing.
+/// Part of a window of several tenants that must be of one kind; other windows are not used.
 const PURE: f64 = 0.95;
-/// Factors beyond these are not believed: then the profile is of another device.
+/// Bounds of the factors. Beyond them the profile is that of another device.
 const BELIEVED: (f64, f64) = (1.0 / 8.0, 8.0);
-/// From here on requests are large: bytes count, not requests.
+/// From this size on a request is large: its cost follows from its bytes.
 const LARGE_BYTES: u64 = 16 << 10;
-/// Kinds of reads, and of writes.
+/// Number of kinds of reads, and of writes.
 const KINDS: usize = 3;
 
-/// What a request is, as far as factors go: `beside` others of its tenant.
+/// The kind of a request, as factors distinguish them; `beside` if other requests of its tenant are outstanding.
 fn kind(op: Op, len: u64, beside: bool) -> usize {
     let size = if len >= LARGE_BYTES { 2 } else { usize::from(beside) };
     size + if op == Op::Read { 0 } else { KINDS }
@@ -50,12 +52,12 @@ pub(super) struct Scale {
     window: Window,
 }
 
-/// Who wants something: a window is one tenant's, or of several.
+/// The tenants with demand in a window: one, or several.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) enum Who {
     #[default]
     Several,
-    /// A tenant, and how long it has wanted something without thinking.
+    /// A tenant, and its time with demand so far, without think time.
     One(usize, Nanos),
 }
 
@@ -63,9 +65,9 @@ pub(super) enum Who {
 struct Window {
     begun: Nanos,
     who: Who,
-    /// What the requests should have taken, by kind.
+    /// Expected time of the requests, by kind.
     expected_ns: [f64; 2 * KINDS],
-    /// The least load in the device when a request came back.
+    /// The lowest load in the device at a completion.
     least_ppm: Option<u64>,
 }
 
@@ -76,12 +78,13 @@ impl Default for Scale {
 }
 
 impl Scale {
-    /// What the profile's cost is multiplied by.
+    /// The factor of the profile's cost.
     pub(super) fn of(&self, op: Op, len: u64, beside: bool) -> f64 {
         self.factors[kind(op, len, beside)]
     }
 
-    /// A request came back that should have taken so much of its tenant's time; with it, so much was in the device.
+    /// A request completed whose expected time is `expected_ns` of its tenant's time; the load in the device was
+    /// `load_ppm`, this request included.
     pub(super) fn done(
         &mut self,
         now: Nanos,
@@ -94,7 +97,7 @@ impl Scale {
         let window = &mut self.window;
         let past_ns = match (window.who, who) {
             (Who::Several, Who::Several) => now - window.begun,
-            // Less than before: its place is that of another tenant now.
+            // Less than before: the number belongs to another tenant now.
             (Who::One(before, from), Who::One(after, to)) if before == after && from <= to => to - from,
             _ => {
                 *window = Window { begun: now, who, ..Window::default() };
@@ -111,12 +114,12 @@ impl Scale {
         }
         let all_ns: f64 = window.expected_ns.iter().sum();
         let is_pure = window.expected_ns.iter().any(|&of| of >= PURE * all_ns);
-        // After a pause, too little happened.
+        // A window with a pause shows too little.
         let says = match who {
             Who::One(..) => past_ns >= WANTED_NS,
             Who::Several => is_pure && least_ppm >= prices.knee_ppm() * 3 / 4 && lasted_ns < 2 * WINDOW_NS,
         };
-        // A throttle's rate is what it is; what is faster is saved up.
+        // A throttle's rate is fixed; a faster one comes from a saved-up burst.
         if says && !prices.is_throttled() {
             let found = past_ns as f64 / all_ns;
             for (factor, expected_ns) in self.factors.iter_mut().zip(window.expected_ns) {
@@ -134,7 +137,7 @@ mod tests {
 
     const WRITE: Op = Op::Write { durable: false };
 
-    /// Two seconds of requests that take `factor` times what the profile says, with so much in the device.
+    /// Two seconds of requests that take `factor` times what the profile says, at this load in the device.
     fn seconds(scale: &mut Scale, op: Op, factor: f64, load_ppm: u64, alone: bool) {
         let (prices, len) = (Prices::default(), 4096);
         let each = (prices.cost_ns(op, len) * factor) as Nanos;

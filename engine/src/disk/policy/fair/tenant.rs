@@ -1,4 +1,4 @@
-//! What is known of a tenant, and the books: the time in which the device has something, divided by cost in flight.
+//! The state of a tenant, and the accounting: the device's busy time, divided by cost in flight.
 
 use super::WEIGHT;
 use super::balance::Kept;
@@ -6,13 +6,14 @@ use crate::disk::device::TURNAROUND_NS;
 use crate::disk::policy::queue::Queue;
 use crate::units::{Nanos, Share};
 
-/// What the least gap grows by with each, so that a client that thinks longer than it did is believed after some
-/// hundred.
+/// Growth of the minimum think time per request, so that a client that begins to think longer is believed after a few
+/// hundred requests.
 const FORGETS: f64 = 1.0 / 256.0;
-/// No client asks again sooner: what grows by a part of itself must not be 0.
+/// Lower bound of the minimum think time, nanoseconds: no client is faster, and a value that grows by a part of itself
+/// must not be 0.
 const GAP_LEAST_NS: f64 = 1000.0;
 
-/// One tenant's.
+/// The state of one tenant.
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) share: Option<Share>,
@@ -21,32 +22,33 @@ pub(super) struct Tenant {
     pub(super) queue: Queue,
     pub(super) in_device: u32,
     pub(super) in_device_ns: Nanos,
-    /// Requests that were written off and have not come back.
+    /// Requests that were written off and have not completed.
     pub(super) stuck: u32,
-    /// Virtual times of its next request, and of the end of its last one.
+    /// The start tag of its next request and the finish tag of its last one, both in virtual time.
     pub(super) start: Nanos,
     pub(super) finish: Nanos,
-    /// It has had a request of late.
+    /// It has had a request recently.
     pub(super) active: bool,
     pub(super) idle_since: Nanos,
-    /// The part of its requests that came when it had used less than its share.
+    /// The part of its recent requests that arrived when it had used less than its share.
     pub(super) behind: f64,
-    /// Cost of the reads and the writes that it asked for, the last tenth of a second more than what was before.
+    /// Cost of the reads and of the writes that it requested. It decays, so the last tenth of a second counts more than
+    /// the time before.
     pub(super) asked_ns: [f64; 2],
-    /// How long its requests take alone, on average.
+    /// Mean response time of its requests alone.
     pub(super) alone_ns: f64,
     pub(super) owned_ns: f64,
     pub(super) useful_ns: f64,
-    /// The part of it that is internal requests': the device was used, but no client gained.
+    /// The part of `useful_ns` that is due to internal requests: they use the device, but no client gains.
     pub(super) internal_ns: f64,
-    /// The mean of the gaps between its requests, of late, and what that was when nobody else wanted anything.
+    /// Recent mean think time between its requests, and what that was when the tenant was last alone.
     pub(super) gap_ns: f64,
     pub(super) gap_alone_ns: Option<f64>,
-    /// The least of them, of late.
+    /// The minimum of its recent think times.
     pub(super) gap_least_ns: f64,
-    /// All its gaps.
+    /// The sum of its think times.
     pub(super) gaps_ns: Nanos,
-    /// How long it has wanted something, until it became what it is now, busy or idle.
+    /// Its time with demand, until it last became busy or idle.
     pub(super) wanted_ns: Nanos,
     pub(super) busy_since: Nanos,
     pub(super) kept: Kept,
@@ -55,7 +57,7 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    /// One that is new.
+    /// A new tenant.
     pub(super) fn new(now: Nanos, share: Option<Share>, virtual_ns: Nanos, books: &Books) -> Tenant {
         Tenant {
             share,
@@ -93,7 +95,7 @@ impl Tenant {
         self.behind > 0.5
     }
 
-    /// The part of what it asks for that is writes.
+    /// The part of its requested cost that is writes.
     pub(super) fn writes(&self) -> f64 {
         let [reads, writes] = self.asked_ns;
         if writes > 0.0 { writes / (reads + writes) } else { 0.0 }
@@ -103,7 +105,7 @@ impl Tenant {
         self.wanted_ns + if self.is_idle() { 0 } else { now - self.busy_since }
     }
 
-    /// It has nothing to do any more.
+    /// It becomes idle.
     pub(super) fn rest(&mut self, now: Nanos) {
         self.wanted_ns += now - self.busy_since;
         self.idle_since = now;
@@ -113,11 +115,11 @@ impl Tenant {
         self.queue.len() as u64 + u64::from(self.in_device)
     }
 
-    /// It asks again after a pause. A short one is a gap in which it thinks, as it would alone: there is no other way
-    /// to know how long it would be then than to have seen it. Beside others a client may have to wait for a processor
-    /// too, or for the server's thread: who was never alone and has one request at a time is believed to think for the
-    /// least that it took of late: too little for one that thinks now longer, now shorter. Gaps of others are also
-    /// those in which their replies are copied.
+    /// It has a request again after a pause. A short pause is think time, which the client would also need alone. How
+    /// long its think time is alone is only known if the tenant was seen alone, because under contention a client may
+    /// also wait for a CPU or for the server's thread. So a latency-bound tenant that was never alone is credited with
+    /// the minimum of its recent think times. That is too little if its think time varies. Pauses of a backlogged
+    /// tenant also contain the time in which its replies are copied, so their mean counts.
     pub(super) fn resume(&mut self, now: Nanos, alone: bool) {
         self.busy_since = now;
         let gap_ns = now - self.idle_since;
@@ -141,15 +143,15 @@ impl Tenant {
     }
 }
 
-/// Divides the device's time by cost in flight.
+/// Divides the device's busy time by cost in flight.
 #[derive(Default, Debug)]
 pub(super) struct Books {
-    /// What is in flight.
+    /// Cost and load in flight.
     pub(super) cost_ns: Nanos,
     pub(super) load_ppm: u64,
-    /// Time by cost in flight, summed up.
+    /// The sum of busy time divided by the cost in flight at the time.
     pub(super) per_cost: f64,
-    /// Time in which something was in flight.
+    /// Time in which a request was in flight.
     pub(super) busy_ns: Nanos,
     pub(super) settled_at: Nanos,
 }
@@ -164,7 +166,7 @@ impl Books {
         self.settled_at = now;
     }
 
-    /// Busy since it was settled.
+    /// Busy time since the last call of `settle`.
     pub(super) fn running_ns(&self, now: Nanos) -> Nanos {
         if self.cost_ns > 0 { now - self.settled_at } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! Whether shares hold, whatever is asked; whether the polite are answered soon; whether nobody is held back for
-//! nothing.
+//! Shares hold for all kinds of requests, latency-bound tenants are answered soon, and no tenant is delayed without
+//! need.
 
 use std::collections::VecDeque;
 
@@ -29,13 +29,13 @@ fn settings(prices: Prices) -> Settings {
     }
 }
 
-/// A policy, a device that serves one unit of cost in a nanosecond, in order, and who got what.
+/// A policy, a device that serves one unit of cost in a nanosecond, in order, and the cost that each tenant got.
 struct Rig {
     policy: Fair,
     now: Nanos,
     requests: Vec<(TenantId, Entry, Nanos)>,
     in_device: VecDeque<IoId>,
-    /// Cost that went to the device, by tenant.
+    /// Cost that was submitted to the device, by tenant.
     given_ns: Vec<u64>,
 }
 
@@ -57,7 +57,7 @@ impl Rig {
         self.policy.arrived(self.now, tenant, entry, false);
     }
 
-    /// The next one goes to the device, if it may: whose.
+    /// Submits the next request if the policy permits one. Returns its tenant.
     fn next(&mut self) -> Option<TenantId> {
         let io = self.policy.next(self.now, self.in_device.len() as u32)?;
         let (tenant, entry, submitted) = &mut self.requests[io.0 as usize];
@@ -71,7 +71,7 @@ impl Rig {
         while self.next().is_some() {}
     }
 
-    /// The oldest one in the device is done, after the time that it costs by the profile: whose it was.
+    /// Completes the oldest request in the device, after the time that it costs by the profile. Returns its tenant.
     fn complete(&mut self) -> TenantId {
         let io = self.in_device.pop_front().expect("something is in the device");
         let (tenant, entry, submitted) = self.requests[io.0 as usize];
@@ -80,7 +80,7 @@ impl Rig {
         tenant
     }
 
-    /// A asks for one thing and has it; whenever something of B is done before, B asks again.
+    /// A sends one request and gets its answer. Whenever a request of B completes before, B sends another one.
     fn answer_one(&mut self) {
         self.ask(A, Op::Read, SMALL);
         self.fill();
@@ -90,7 +90,7 @@ impl Rig {
         }
     }
 
-    /// Two greedy tenants, each with so many requests of its size, until `until`.
+    /// Two backlogged tenants, each with 64 requests of its size, until `until`.
     fn greedy(&mut self, lens: [u64; 2], until: Nanos) {
         for (tenant, len) in [A, B].into_iter().zip(lens) {
             (0..64).for_each(|_| self.ask(tenant, Op::Read, len));
@@ -103,7 +103,7 @@ impl Rig {
     }
 }
 
-/// A device of this throttle, 1 ms for a request, four at a time.
+/// A device with this throttle that takes 1 ms for a request and serves four at a time.
 fn throttled(requests_per_s: f64) -> Prices {
     let mut profile = Profile::default();
     let found = Key::all().filter_map(|key| {
@@ -119,8 +119,8 @@ fn throttled(requests_per_s: f64) -> Prices {
     Prices::of(&profile).unwrap()
 }
 
-/// A device of 10,000 small reads and as many writes a second, ten at a time; what was written keeps a read waiting for
-/// so long.
+/// A device of 10,000 small reads and as many writes a second that serves ten at a time; a read right behind writes
+/// takes `behind_writes_ns` longer.
 fn programming(behind_writes_ns: f64) -> Prices {
     let mut profile = Profile::default();
     let found = Key::all().filter_map(|key| {
@@ -138,8 +138,9 @@ fn programming(behind_writes_ns: f64) -> Prices {
 }
 
 impl Rig {
-    /// A client with one read at a time beside a deep reader and one that has as many requests of `op`, for three
-    /// seconds after one: the directions in which greedy requests went, with their times.
+    /// A client with one read outstanding (A), next to one with 64 requests of `op` (B) and a reader of depth 64 (C),
+    /// for four seconds. Returns the directions in which backlogged tenants' requests were submitted in the last three,
+    /// with their times.
     fn one_beside(&mut self, op: Op) -> Vec<(Nanos, Direction)> {
         let ops = [Op::Read, op, Op::Read];
         [(A, 1), (B, 64), (C, 64)]
@@ -170,12 +171,13 @@ fn where_reads_suffer_from_writes_they_have_turns_and_each_its_part() {
     let mut rig = Rig::new(programming(2e6), &[33, 33, 33]);
     let went = rig.one_beside(WRITE);
     let turns: Vec<_> = went.chunk_by(|a, b| a.1 == b.1).map(|turn| (turn[0].0, turn[0].1)).collect();
-    // 2 ms are lost in a turn, so one of reads is 18 ms at least, and there is another of writes of half as much.
+    // 2 ms are lost in a phase, so a read phase lasts at least 18 ms, and a write phase half of that.
     let cycles = turns.iter().filter(|turn| turn.1 == Direction::Write).count();
     assert!((80..=115).contains(&cycles), "{cycles}");
     let part = |tenant: TenantId| rig.given_ns[tenant.0 as usize] as f64 / (3 * SECOND) as f64;
     assert!((part(B) - 1.0 / 3.0).abs() < 0.02, "{}", part(B));
-    // One at a time has what is left of a device that does one thing after the other, and is never held back.
+    // The latency-bound tenant gets the rest of a device that serves one request after the other, and is never held
+    // back.
     assert!(part(A) > 0.02 && part(C) >= 0.9 / 3.0, "{} {}", part(A), part(C));
     for turn in turns.windows(2).filter(|turn| turn[1].1 == Direction::Read) {
         let wrote =
@@ -190,7 +192,7 @@ fn there_are_no_turns_without_writes_or_where_reads_do_not_suffer() {
     let mut readers = Rig::new(programming(2e6), &[33, 33, 33]);
     readers.one_beside(Op::Read);
     assert!(!readers.policy.turns.are_taken());
-    // A tenth of what it takes alone.
+    // A fifth of the time of a read alone.
     let mut mixed = Rig::new(programming(2e5), &[33, 33, 33]);
     mixed.one_beside(WRITE);
     assert!(!mixed.policy.turns.are_taken());
@@ -243,7 +245,7 @@ fn a_polite_tenant_goes_at_once_and_finds_little_before_it() {
             rig.ask(B, Op::Read, LARGE);
         }
     }
-    // One request of the other is always allowed for.
+    // One request of the other tenant is always permitted.
     let allowed_ns = alone_ns / 0.45 + Prices::default().cost_ns(Op::Read, LARGE);
     assert!((worst_ns as f64) < allowed_ns, "{worst_ns} {allowed_ns}");
     assert!(rig.given_ns[1] > 5 * rig.given_ns[0], "what the polite one leaves is used");
@@ -295,7 +297,7 @@ fn however_many_requests_do_not_come_back_others_are_served() {
     rig.ask(A, Op::Read, SMALL);
     let mut served = 0;
     while rig.now < 60 * SECOND {
-        // What the others ask for never comes back.
+        // All requests of the other tenants hang.
         while rig.now < 60 * SECOND
             && let Some(tenant) = rig.next()
         {
@@ -319,7 +321,7 @@ fn however_many_requests_do_not_come_back_others_are_served() {
 fn weights_move_among_the_greedy_only() {
     const LOOK_NS: Nanos = 100 * MILLISECOND;
     let mut fair = Rig::new(programming(0.0), &[30, 30, 30]).policy;
-    // The last one is polite. Whatever weights do here, the first one keeps half of its share.
+    // The last tenant is latency-bound. Whatever the weights are, the first one keeps half of its share.
     let kept = [0.5, 1.5, 1.0];
     let mut now = 0;
     let mut look = |fair: &mut Fair, looks: u64| {
@@ -349,14 +351,14 @@ fn the_devices_time_is_divided_among_those_who_have_something_in_it() {
     rig.greedy([SMALL, LARGE], SECOND / 2);
     let [a, b] = [A, B].map(|tenant| rig.policy.plan(rig.now, tenant).unwrap());
     assert!((a.owned_ns + b.owned_ns).abs_diff(rig.now) < 1000, "{a:?} {b:?}");
-    // The device is as fast as its prices say, and each had half of it.
+    // The device is as fast as its prices say, and each tenant had half of it.
     assert!((a.useful_ns as f64 / rig.now as f64 - 0.5).abs() < 0.02, "{a:?}");
 }
 
 #[test]
 fn a_client_that_waits_for_a_processor_is_not_taken_for_one_that_thinks() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
-    // One at a time, with pauses between, until so long after.
+    // A sends one request at a time, with think time `gap_ns`, for `more_ns`. Returns the useful time per answer.
     let one_at_a_time = |rig: &mut Rig, gap_ns: Nanos, more_ns: Nanos| {
         let from = rig.policy.plan(rig.now, A).unwrap().useful_ns;
         let (begun, mut answers) = (rig.now, 0);
@@ -378,7 +380,7 @@ fn a_client_that_waits_for_a_processor_is_not_taken_for_one_that_thinks() {
 #[test]
 fn who_was_never_alone_is_believed_to_think_for_the_least_of_its_gaps() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
-    // The first request does not come after a gap.
+    // The first request must not come after a short pause.
     rig.now = 2 * MILLISECOND;
     (0..4).for_each(|_| rig.ask(B, Op::Read, SMALL));
     rig.fill();
@@ -386,7 +388,7 @@ fn who_was_never_alone_is_believed_to_think_for_the_least_of_its_gaps() {
     while rig.now < SECOND {
         rig.answer_one();
         answers += 1;
-        // Now and then the server's thread has nothing else to do.
+        // Now and then the server's thread has no other work, and the pause is short.
         let until = rig.now + if answers % 16 == 0 { 50_000 } else { 400_000 };
         while rig.now < until {
             let tenant = rig.complete();
@@ -398,15 +400,15 @@ fn who_was_never_alone_is_believed_to_think_for_the_least_of_its_gaps() {
     assert!(each_ns.abs_diff(150_000) < 10_000, "100 us alone by the profile, 50 us until it asks again: {each_ns}");
 }
 
-/// What is done in a property test: somebody asks, or something goes to the device.
+/// A step of a property test: a tenant sends a request, or a request is submitted to the device.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(u32, bool, u64),
     Go,
 }
 
-/// Generalised processor sharing (Parekh and Gallager 1993): so much is divided by weight among those who have not had
-/// all that they asked for.
+/// Generalised processor sharing (Parekh and Gallager 1993): divides `amount` by weight among the tenants that have not
+/// received all that they requested.
 fn flow(fluid: &mut [f64], asked: &[f64], weights: &[u64], mut amount: f64) {
     while amount > 1e-6 {
         let waits: Vec<usize> = (0..fluid.len()).filter(|&at| asked[at] - fluid[at] > 1e-6).collect();
@@ -421,7 +423,8 @@ fn flow(fluid: &mut [f64], asked: &[f64], weights: &[u64], mut amount: f64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Nobody lags behind the fluid by more than the largest request of each, and its own once more.
+    /// No tenant lags behind a fluid server by more than the largest request of each tenant plus its own largest once
+    /// more.
     #[test]
     fn nobody_lags_behind_a_fluid(
         percents in prop::collection::vec(1u64..30, 2..5),
@@ -433,7 +436,7 @@ proptest! {
     ) {
         let mut rig = Rig::new(Prices::default(), &percents);
         let count = percents.len();
-        // All are there from the beginning.
+        // All tenants are active from the beginning.
         (0..count as u32).for_each(|tenant| rig.ask(TenantId(tenant), Op::Read, SMALL));
         let (mut fluid, mut asked) = (vec![0.0; count], vec![rig.requests[0].1.cost_ns as f64; count]);
         let mut largest = asked.clone();
@@ -468,7 +471,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Before there was a floor, the virtual time of a share of a billionth passed 2^64 within minutes.
+    /// Without a minimum weight, the virtual time of a share of a billionth exceeded 2^64 within minutes.
     #[test]
     fn shares_of_any_size_neither_starve_nor_overflow(
         ppb in prop_oneof![Just(1u64), 1u64..1000, 1u64..1_000_000_000],
@@ -483,7 +486,7 @@ proptest! {
         rig.greedy([SMALL; 2], 4 * SECOND);
         let [a, b] = [rig.given_ns[0], rig.given_ns[1]];
         prop_assert!(a.min(b) * 4000 >= a + b, "{a} {b} for {shares:?}");
-        // Alone, the one with hardly any share has the disk, again and again: virtual time is not used up.
+        // The tenant with hardly any share uses the disk alone, again and again: its virtual time does not overflow.
         let small = if last { B } else { A };
         for _ in 0..20_000 {
             rig.ask(small, Op::Read, LARGE);
@@ -497,7 +500,7 @@ proptest! {
     }
 }
 
-/// The device keeps writes, and only writes wait: that the turn of reads comes and goes is no sign that it works.
+/// Writes hang in the device, and only writes are queued: that read phases begin and end is no evidence of progress.
 #[test]
 fn what_the_device_keeps_is_written_off_where_reads_and_writes_take_turns() {
     let mut rig = Rig::new(programming(2e6), &[50, 50]);
@@ -530,8 +533,8 @@ fn what_the_device_keeps_is_written_off_where_reads_and_writes_take_turns() {
     }
 }
 
-/// Readers and writers take turns until the readers are gone. Whenever nothing may go, a driver that looks again a
-/// little before it is told to finds nothing to do: not even that the writer is alone by then.
+/// Readers and writers alternate in phases until the readers stop. Whenever no request may be submitted, a driver that
+/// polls shortly before the announced time finds nothing to do; not even that the writer is alone by then.
 #[test]
 fn nothing_may_go_before_the_moment_that_the_driver_is_told() {
     let mut rig = Rig::new(programming(2e6), &[50, 50]);

@@ -1,48 +1,47 @@
-//! Reads and writes in turns, where a read suffers from writes that the device has acknowledged long ago.
+//! Phases of reads and of writes, for devices where a read suffers from writes that were acknowledged long before.
 //!
 //! Flash cannot interrupt a program. While writes trickle in between reads, some part of the device is always
-//! programming, and whatever has to do with that part waits: the polite tenant, and with it all that is kept back for
-//! it. Written together, as much is programmed in a part of the time, and for the rest reads find the device as if
-//! nobody wrote.
+//! programming, and requests that touch that part wait. The latency-bound tenant waits, and with it all requests that
+//! are held back for its sake. Written together, the same data is programmed in a part of the time, and in the rest
+//! reads find the device as if there were no writes.
 //!
 //! ```text
-//!   writes  ▒▒▒▒▒▒▒              ▒▒▒▒▒▒▒             part of the time: what the writing tenants' weights come to
-//!   reads          ░░░░░░░░░░░░░░       ░░░░░░░░     the rest, at least loss x R / (1 - R) at a time
-//!   polite  · · · ················ · · ·········     whenever it asks
-//!                 ▲ programmed, as costs say: not before
+//!   writes         ▒▒▒▒▒▒▒              ▒▒▒▒▒▒▒             part of the time: the weights of the writing tenants
+//!   reads                 ░░░░░░░░░░░░░░       ░░░░░░░░     the rest, at least loss x R / (1 - R) at a time
+//!   latency-bound  · · · ················ · · ·········     whenever a request arrives
+//!                         ▲ programmed according to the costs: not before
 //! ```
 //!
-//! The loss is how long a program keeps a read waiting, from the profile: it is lost once in each turn of reads, so the
-//! turn has the length that a slice would have (`docs/design/slices.md`). Writes have credit of their part of a turn;
-//! what a large one takes too much, it owes. If they take longer than they cost (each on the medium, say), their turn
-//! is over all the same.
+//! The loss is how long a program delays a read, from the profile. It occurs once per read phase, so the phase has the
+//! length that a slice would have (`docs/design/slices.md`). Writes have a credit of their part of the time. A large
+//! write that exceeds it leaves a debt. If writes take longer than they cost (because each one waits for the medium,
+//! say), their phase ends all the same.
 //!
-//! Source: Park and Shen, "FIOS: A Fair, Efficient Flash I/O Scheduler", FAST 2012 (reads and writes apart, time
-//! slices). Downside: when all is programmed is believed, by cost, not seen. A tenant that waits for a write waits for
-//! its turn.
+//! Source: Park and Shen, "FIOS: A Fair, Efficient Flash I/O Scheduler", FAST 2012 (reads and writes separated, time
+//! slices). Downside: the end of programming is inferred from costs, not observed. A tenant that waits for a write
+//! waits for the write phase.
 
 use super::Fair;
 use crate::disk::profile::Direction;
 use crate::units::{MILLISECOND, Nanos};
 
-/// How long turns are.
+/// The lengths of the phases.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Lengths {
     read_ns: Nanos,
     write_ns: Nanos,
 }
 
-/// However little weight those have who read, in the long run: so that a turn of writes has an end.
+/// Minimum part of the time for reads, however small the weight of the readers: so a write phase has an end.
 const READS_LEAST: f64 = 1.0 / 16.0;
-/// Nobody is held for longer than that by a turn, or by what was written too much before, whatever is believed of the
-/// device.
+/// Longest delay by a phase, or by the debt of earlier writes, whatever the profile says.
 const HELD_MOST_NS: f64 = 50.0 * MILLISECOND as f64;
-/// For that long at most the device does nothing while writes wait for their turn: twice the longest turn of writes,
-/// if they were slow, one of reads, and those that writes owe.
+/// Longest time for which the device idles while writes wait for their phase: twice the longest write phase, if the
+/// writes were slow, one read phase, and the debt of the writes.
 pub const HELD_BY_TURNS_NS: Nanos = 200 * MILLISECOND;
 
 impl Lengths {
-    /// For the part `writes` of the time for writing, what a turn loses, and R. `None` if nobody writes, or nobody
+    /// For `writes`, the part of the time for writing, the loss of a phase, and R. `None` if there are no writes or no
     /// reads.
     pub(super) fn of(writes: f64, loss_ns: Nanos, keep: f64) -> Option<Lengths> {
         if !(writes > 0.0 && writes < 1.0) {
@@ -56,19 +55,20 @@ impl Lengths {
     }
 }
 
-/// No write goes later in its turn than so many times what they all should take.
+/// No write is submitted later in its phase than this multiple of the phase's length.
 const SLOW: Nanos = 2;
 
-/// Whose turn it is.
+/// The state of the phases.
 #[derive(Debug)]
 pub(super) struct Turns {
     lengths: Option<Lengths>,
     whose: Direction,
-    /// Of writes: when it began.
+    /// When the write phase began.
     began: Nanos,
-    /// It is not over before: what was written is programmed by then, or those who read have had their time.
+    /// The phase does not end before then: the submitted writes are programmed by then, or the readers have had their
+    /// time.
     until: Nanos,
-    /// Cost that may still be written; below 0 what was too much.
+    /// Cost that may still be written; below 0 a debt.
     credit_ns: i64,
 }
 
@@ -79,7 +79,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// From now on turns are so long; `None`: there are none.
+    /// Sets the lengths of the phases; with `None`, there are no phases.
     pub(super) fn set(&mut self, lengths: Option<Lengths>) {
         self.lengths = lengths;
     }
@@ -88,8 +88,9 @@ impl Turns {
         self.lengths.is_some()
     }
 
-    /// Whose turn it is now, and whether it has just begun. It goes to writes only if some wait. Turns of reads pass
-    /// while nobody looks: after a pause, or if the caller is late, nobody waits for time that has passed.
+    /// The direction of the present phase, and whether the phase has just begun. A write phase begins only if writes
+    /// are queued. Read phases also elapse between calls: after a pause, or if the caller is late, no write waits for
+    /// time that has passed.
     pub(super) fn look(&mut self, now: Nanos, writes_wait: bool) -> (Direction, bool) {
         let before = self.whose;
         let Some(lengths) = self.lengths.filter(|_| now >= self.until) else { return (before, false) };
@@ -107,24 +108,24 @@ impl Turns {
                 (self.whose, self.began) = (Direction::Write, now);
                 return (self.whose, true);
             }
-            // An earlier turn was too long by more than these.
+            // The debt of an earlier write phase exceeds what these read phases have earned.
             self.until += passed * lengths.read_ns;
             return (self.whose, true);
         }
         (self.whose, self.whose != before)
     }
 
-    /// When it may be over.
+    /// When the phase may end.
     pub(super) fn ends_at(&self) -> Nanos {
         self.until
     }
 
-    /// Whether the turn of writes has credit left.
+    /// Whether the write phase has credit left.
     pub(super) fn may_write(&self) -> bool {
         self.credit_ns > 0
     }
 
-    /// A write goes to the device in its turn.
+    /// A write is submitted in its phase.
     pub(super) fn wrote(&mut self, now: Nanos, cost_ns: Nanos) {
         let owed_most = self.lengths.map_or(0.0, |of| of.write_ns as f64 * HELD_MOST_NS / of.read_ns as f64) as i64;
         self.credit_ns = (self.credit_ns - cost_ns as i64).max(-owed_most);
@@ -133,7 +134,7 @@ impl Turns {
 }
 
 impl Fair {
-    /// Whose turn it is, and the first who wants to use it.
+    /// The direction of the present phase, and the first backlogged tenant that can use it.
     pub(super) fn turn(&mut self, now: Nanos) -> (Direction, Option<usize>) {
         let writer = self.first_greedy(Direction::Write);
         let (direction, has_begun) = self.turns.look(now, writer.is_some());
@@ -144,19 +145,21 @@ impl Fair {
         if has_begun {
             self.catch_up(direction);
         }
-        // Few requests may go in a turn, and the time of those who are polite passes all the same.
+        // Few requests may be submitted in a phase, while the time of latency-bound tenants passes: virtual time
+        // follows it.
         self.virtual_ns += now - self.looked_at;
         self.looked_at = now;
         (direction, first)
     }
 
-    /// Those whose turn begins are as far as those who had the last one: what each kind gets, turns decide, and tags
-    /// only within it.
+    /// Advances the tags of the tenants whose phase begins to those of the previous phase: phases decide how much each
+    /// direction gets, and tags only order the requests within a phase.
     fn catch_up(&mut self, direction: Direction) {
         let Some(first) = self.first_greedy(direction) else { return };
         let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].as_ref().map_or(0, |tenant| tenant.start));
         for tenant in self.tenants.iter_mut().flatten() {
-            // Who does both has its tag from both.
+            // A tenant that reads and writes has one tag for both. It is advanced in the phase of its main direction
+            // only.
             let is_of_them = (tenant.writes() > 0.5) == (direction == Direction::Write);
             if is_of_them && !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some() {
                 tenant.start += lag_ns;
@@ -170,8 +173,8 @@ impl Fair {
 mod tests {
     use super::*;
 
-    /// Who has had how much of ten seconds, of requests that cost so much, if somebody always wants to write: cost of
-    /// writes, and time in which reads had their turn.
+    /// How much of ten seconds each direction gets if writes of this cost are always queued: the cost of the writes,
+    /// and the time of the read phases.
     fn ten_seconds(lengths: Lengths, write_ns: Nanos) -> (Nanos, Nanos) {
         let (mut turns, mut now, mut wrote, mut read) = (Turns::default(), 0, 0, 0);
         turns.set(Some(lengths));
@@ -193,7 +196,7 @@ mod tests {
         for part in [0.1, 1.0 / 3.0, 0.5, 0.8] {
             let lengths = Lengths::of(part, MILLISECOND / 2, 0.9).unwrap();
             assert!(lengths.read_ns.abs_diff(9 * MILLISECOND / 2) <= 1);
-            // For a longer one others would have to have more than nobody is held for.
+            // Longer writes would need read phases beyond the longest permitted delay.
             let longest = (part * HELD_MOST_NS / 2.0) as Nanos;
             for write_ns in [33_000, 2 * MILLISECOND, longest] {
                 let (wrote, read) = ten_seconds(lengths, write_ns);
@@ -209,7 +212,7 @@ mod tests {
         let mut turns = Turns::default();
         turns.set(Lengths::of(0.5, MILLISECOND, 0.9));
         assert_eq!(turns.look(0, true), (Direction::Write, true));
-        // One in 5 ms, which should take 0.1 ms.
+        // One write in 5 ms, at a cost of 0.1 ms.
         let went = (0..10).filter(|at| {
             let is_writing = turns.look(at * 5 * MILLISECOND, true).0 == Direction::Write;
             turns.wrote(at * 5 * MILLISECOND, if is_writing { MILLISECOND / 10 } else { 0 });
@@ -239,14 +242,14 @@ mod tests {
             let written_ns = written_ns * MILLISECOND;
             assert_eq!(turns.look(began, true), (Direction::Write, true));
             turns.wrote(began, written_ns);
-            // What was written too much takes further turns of reads.
+            // The debt of the writes takes further read phases.
             let free = began + written_ns + written_ns / (9 * MILLISECOND) * 9 * MILLISECOND;
             assert!(!looks || turns.look(free - 1, true).0 == Direction::Read, "{written_ns}");
             assert_eq!(turns.look(free, true), (Direction::Write, true), "{written_ns}");
             began = free + 100 * MILLISECOND;
         }
         assert_eq!(turns.look(began, true), (Direction::Write, true));
-        // A turn of writes that was not used up is over at twice its length.
+        // A write phase that is not used up ends at twice its length.
         turns.wrote(began, MILLISECOND);
         assert_eq!(turns.look(began + 17 * MILLISECOND, true), (Direction::Write, false));
         assert_eq!(turns.look(began + 26 * MILLISECOND, true), (Direction::Read, true));

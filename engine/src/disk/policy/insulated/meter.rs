@@ -1,36 +1,37 @@
-//! What a tenant's slices tell of it: how long its requests take when it has the disk to itself, and what it loses at a
-//! slice's ends.
+//! Measurements on the slices of a tenant: its service rate while it owns the disk, and its loss at both ends of a
+//! slice.
 //!
 //! ```text
 //!   |switch|          steady           |  drain  |      useful := cost of all its requests x steady time / steady cost
-//!   begin  ▲first batch is done        ▲nothing  ▲end   loss   := (end - begin) - useful
-//!          requests come back as fast  more is
-//!          as they would alone         issued          all of them sums over the last seconds
+//!   begin  ▲first batch done           ▲issuing  ▲end   loss   := (end - begin) - useful
+//!          requests complete as fast    stops
+//!          as they would standalone                     all of them sums over the last seconds
 //! ```
 //!
-//! Short slices have little that is steady, or nothing: then long ones are asked for ([`Meter::look_ns`]).
+//! Short slices have little or no steady part; then the meter asks for long ones ([`Meter::look_ns`]).
 //!
-//! Time in which it thinks, the disk being held for it, is part of `steady`: alone it would think as well.
+//! Think time for which the disk idles is part of `steady`: the tenant would think standalone as well.
 //!
-//! Source: Argon (Wachs et al., FAST 2007), section 3.4, which derives the loss from an average seek; here it is
-//! measured, since deep queues lose far more in the drain than in the seek. Downside: in the steady part a drive picks
-//! the nearest requests and leaves the far ones to the drain, so that `useful` is a little too small and slices a
-//! little too long.
+//! Source: Argon (Wachs et al., FAST 2007), section 3.4, which derives the loss from an average seek. Here the loss is
+//! measured, because deep queues lose far more in the drain than in the seek. Downside: in the steady part a drive
+//! picks near requests and leaves the far ones to the drain, so `useful` is slightly too small and slices are slightly
+//! too long.
 
 use crate::disk::policy::{BYTE_NS, Entry};
 use crate::units::Nanos;
 
-/// What is remembered of a tenant: so much of its time, and at least a dozen slices. Seconds, so that many requests
-/// make one figure where slices are short; no more, so that a tenant that changes is soon known anew.
+/// The memory of the sums: 8 s of the tenant's slices, and at least about a dozen slices. Seconds, so that many
+/// requests contribute to each figure where slices are short; not more, so that a changed behaviour of the tenant soon
+/// shows.
 const MEMORY_NS: f64 = 8e9;
 const FADE_LEAST: f64 = 7.0 / 8.0;
 
-/// What is left of the past after a slice that lasted so long.
+/// The factor by which a slice of length `total` reduces the sums before it.
 fn fade(total: Nanos) -> f64 {
     (MEMORY_NS / (MEMORY_NS + total as f64)).max(FADE_LEAST)
 }
 
-/// Sums over parts of the last slices: time, and the cost of the requests that came back in it.
+/// Sums over parts of the recent slices: time, and the cost of the requests that completed in it.
 #[derive(Clone, Copy, Default, Debug)]
 struct Span {
     slices: f64,
@@ -52,7 +53,7 @@ impl Span {
     }
 }
 
-/// A mark in a slice: when, and the cost of what was done by then.
+/// A moment in a slice: its time, and the cost and number of the requests that had completed.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Nanos,
@@ -60,29 +61,29 @@ struct Mark {
     done: u32,
 }
 
-/// Requests in the steady parts of the last slices from which on they say more than what comes after each first
-/// request.
+/// From this number of requests on, the steady parts of the recent slices are better evidence than all time after the
+/// first completion of each slice.
 const STEADY: f64 = 4.0;
 
-/// A slice being watched, from its first request on that is not internal.
+/// The observation of a slice, from its first request that is not internal.
 #[derive(Debug)]
 pub(super) struct Watch {
     begun: Nanos,
     done_ns: Nanos,
     done: u32,
-    /// A request was issued that is not internal.
+    /// Whether a request was issued that is not internal.
     has_demand: bool,
-    /// Requests that make the first batch: those in the device when the first one comes back, at most `depth`.
+    /// Requests of the first batch: those in the device at the first completion, at most `depth`.
     batch: u32,
-    /// How many are there all the while.
+    /// The number of requests that the tenant usually has in the device, plus one.
     depth: u32,
     first: Option<Mark>,
     steady: Option<Mark>,
     last: Option<Mark>,
-    /// When the drain began, the cost of what was in the device, and how many requests that were.
+    /// When the drain began, the cost of the requests in the device, and their number.
     drain: Option<(Mark, Nanos, u32)>,
-    /// The end of the steady part: the first request that came back when the drain had begun. The device chose it, or
-    /// was at work on it, before. To leave it out because its slice was over would leave out the long ones.
+    /// End of the steady part: the first completion after the drain began. The device had chosen that request, or was
+    /// serving it, before. Leaving it out because its slice was over would leave out the long requests.
     past: Option<Mark>,
 }
 
@@ -92,14 +93,14 @@ impl Watch {
         Watch { begun, done_ns: 0, done: 0, has_demand: false, batch: 0, depth, first, steady, last, drain, past }
     }
 
-    /// A request goes to the device.
+    /// A request is submitted to the device.
     pub(super) fn issued(&mut self, now: Nanos, entry: &Entry) {
         if !entry.internal && !self.has_demand {
             (self.begun, self.has_demand) = (now, true);
         }
     }
 
-    /// A request that is not internal came back; with it, so many were in the device.
+    /// A request that is not internal completed; `in_device` requests were in the device, this one included.
     pub(super) fn done(&mut self, now: Nanos, cost_ns: Nanos, in_device: u32) {
         self.done += 1;
         self.done_ns += cost_ns;
@@ -111,13 +112,15 @@ impl Watch {
             self.batch = in_device.min(self.depth);
             self.first = self.last;
         }
-        // And one more: what a drive took out of turn at first costs it a turn when it comes back to where it left off.
+        // The batch and one more request: a drive that served a request out of order at first loses a revolution when
+        // it returns to the place where it left off.
         if self.done == self.batch + 1 {
             self.steady = self.last;
         }
     }
 
-    /// Nothing more is issued; so many requests are in the device, of this cost.
+    /// The drain begins: no more requests are issued, and `in_device` requests of cost `in_device_ns` are in the
+    /// device.
     pub(super) fn drain(&mut self, now: Nanos, in_device: u32, in_device_ns: Nanos) {
         self.drain = Some((Mark { at: now, done_ns: self.done_ns, done: self.done }, in_device_ns, in_device));
         self.past = self.last.filter(|_| in_device_ns == 0);
@@ -125,7 +128,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// Adds to `span` what came back between two marks: how long that was.
+    /// Adds the completions between two marks to `span`. Returns the time between the marks.
     fn add_to(span: &mut Span, from: Option<Mark>, to: Option<Mark>, fade: f64) -> Nanos {
         let part = from.zip(to).filter(|(from, to)| to.done > from.done && to.at > from.at);
         part.map_or(0, |(from, to)| {
@@ -135,50 +138,52 @@ impl Watch {
     }
 }
 
-/// What is known of a tenant.
+/// The measurements of a tenant.
 #[derive(Default, Debug)]
 pub(super) struct Meter {
-    /// Between the first batch and the drain.
+    /// Between the first batch and the end of the steady part.
     steady: Span,
-    /// Between the first request and the drain: until there is enough of the steady part.
+    /// Between the first completion and the end of the steady part: used until there is enough of the steady part
+    /// itself.
     early: Span,
-    /// From the first request to the last: while nothing better is known, the fastest that it can be said to be.
+    /// From the first completion to the last: the highest service rate that can be assumed while nothing better is
+    /// known.
     rough: Span,
-    /// From begin to end, of slices that were used up.
+    /// Whole slices that were used up.
     whole: Span,
-    /// Drains: their time, and the cost of what was in the device.
+    /// Drains: their time, and the cost of the requests that were in the device at their beginning.
     drain: Span,
-    /// The cost of what it has for the device when its slice begins: a mean that follows.
+    /// Cost of the requests that the tenant has for the device when its slice begins, a moving average.
     backlog: Option<f64>,
-    /// Requests in the device when a drain begins: what it has there all the while. A mean that follows.
+    /// Requests in the device when a drain begins, which is their number throughout the slice: a moving average.
     depth: Option<f64>,
-    /// The last slice was too short to see how fast requests come back in the middle: how long it was.
+    /// Length of the last slice, if it was too short to show the service rate in its steady part.
     too_short_ns: Option<Nanos>,
-    /// How long it has had slices of which less than a quarter was steady.
+    /// Slice time of the tenant in excess of four times its steady time: it grows while less than a quarter is steady.
     dark_ns: Nanos,
-    /// What work was worth beyond the slices in which it was done, so far: requests take longer in one slice than in
-    /// another.
+    /// Standalone-equivalent time that exceeded the slices in which the work was done, carried over to the next slice:
+    /// requests take longer in one slice than in another.
     carry: f64,
 }
 
-/// Follows what comes, an eighth of the way.
+/// Moves a moving average towards `value` by an eighth of the difference.
 fn follow(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + (value - mean) / 8.0));
 }
 
 impl Meter {
-    /// A slice begins, and this much may go to the device at once.
+    /// A slice begins; requests of cost `backlog_ns` may go to the device at once.
     pub(super) fn begin(&mut self, backlog_ns: Nanos) {
         follow(&mut self.backlog, backlog_ns as f64);
     }
 
-    /// Of a slice that begins now.
+    /// The observation of a slice that begins now.
     pub(super) fn watch(&self, now: Nanos) -> Watch {
         Watch::new(now, self.depth.map_or(u32::MAX, |depth| depth.ceil() as u32 + 1))
     }
 
-    /// A slice is over at `now`: what its work would have taken alone. `used_up` if it ended though there was more to
-    /// do.
+    /// A slice ended at `now`. Returns the standalone-equivalent time of its work. `used_up` if it ended although the
+    /// tenant had more requests.
     pub(super) fn slice(&mut self, now: Nanos, watch: &Watch, used_up: bool) -> Nanos {
         let total = now - watch.begun;
         if watch.done == 0 || !watch.has_demand {
@@ -205,7 +210,7 @@ impl Meter {
         useful
     }
 
-    /// How long a nanosecond of cost takes where nothing is lost.
+    /// Time per nanosecond of cost where nothing is lost.
     fn rate(&self) -> Option<f64> {
         self.seen_rate().or(self.rough.rate())
     }
@@ -215,9 +220,9 @@ impl Meter {
         enough(self.steady).or(enough(self.early))
     }
 
-    /// What the work of a slice, so far, would have taken alone, at most as long as it took, and what it was worth
-    /// beyond that: of slices that are worth more and less than they lasted the sum is to be right. If all of
-    /// its requests were internal, nothing.
+    /// Standalone-equivalent time of the slice's work so far, at most the time that passed, and the excess over that.
+    /// The excess is carried over, so that the sum over slices with more and less work is right. If all requests were
+    /// internal, nothing is added.
     fn worth(&self, now: Nanos, watch: &Watch) -> (Nanos, f64) {
         if !watch.has_demand {
             return (0, self.carry);
@@ -229,51 +234,51 @@ impl Meter {
         (useful as Nanos, (worth - useful).min(total as f64))
     }
 
-    /// What the work of a slice, so far, would have taken alone. Of a tenant of which too little is known: as long as
-    /// it took.
+    /// Standalone-equivalent time of the slice's work so far. If too little is known of the tenant, it is the time that
+    /// passed.
     pub(super) fn useful_ns(&self, now: Nanos, watch: &Watch) -> Nanos {
         self.worth(now, watch).0
     }
 
-    /// How long requests of this cost, all in the device, take if nothing follows them.
+    /// How long requests of this total cost, all in the device, take if no further request follows.
     pub(super) fn drain_ns(&self, cost_ns: Nanos) -> Nanos {
         let rate = self.drain.rate().or(self.whole.rate()).unwrap_or(1.0);
         (cost_ns as f64 * rate) as Nanos
     }
 
-    /// How long all takes that it has for the device when its slice begins.
+    /// How long the backlog takes that the tenant has for the device when its slice begins.
     fn backlog_ns(&self) -> Nanos {
         self.drain_ns(self.backlog.unwrap_or(0.0) as Nanos)
     }
 
-    /// It should have a slice so long once, in which everything that it has is in the device at once and stays there
-    /// for a while: in those that it has that is not seen.
+    /// Length of a long slice that the tenant needs once, for its whole backlog to be in the device at once and to stay
+    /// there for a while; its usual slices do not show this. `None` if they do.
     pub(super) fn look_ns(&self) -> Option<Nanos> {
         let look_ns = 3 * self.backlog_ns();
         (self.dark_ns > look_ns).then_some(look_ns)
     }
 
-    /// Bytes that go to or from the device in so long, once it is where they are.
+    /// Bytes that are transferred in `time_ns`, without positioning.
     pub(super) fn bytes_in(&self, time_ns: Nanos) -> u64 {
         let rate = self.rate().or(self.whole.rate()).unwrap_or(1.0);
         (time_ns as f64 / rate) as u64 / BYTE_NS
     }
 
-    /// What it loses of a slice.
+    /// Mean loss per slice.
     pub(super) fn loss_ns(&self) -> Option<Nanos> {
         let rate = self.rate().filter(|_| self.whole.slices > 0.0)?;
         Some(((self.whole.time - self.whole.cost * rate) / self.whole.slices).max(0.0) as Nanos)
     }
 
-    /// The shortest slice in which all that it has for the device at once takes no more than half: otherwise it would
-    /// never have there what it has alone.
+    /// Shortest slice in which the tenant's backlog takes at most half of the time. In a shorter one it would never
+    /// have as many requests in the device as standalone.
     pub(super) fn burst_ns(&self) -> Nanos {
         2 * self.backlog_ns()
     }
 
-    /// The shortest slice of which it loses at most so many thousandths, and in which there is room for a burst. Until
-    /// the loss is measured: by the formula, with what a switch costs; and twice as long as one in which it cannot be
-    /// measured.
+    /// Shortest slice of which at most `lost_permille` thousandths are lost, and which has room for the backlog
+    /// (`burst_ns`). Until the loss is measured, `switch_ns` stands for it; and the slice is twice as long as one that
+    /// was too short to measure it.
     pub(super) fn need_ns(&self, lost_permille: u32, switch_ns: Nanos) -> Nanos {
         let need = |loss: Nanos| loss * 1000 / u64::from(lost_permille.max(1));
         let by_loss = need(self.loss_ns().unwrap_or(switch_ns)).max(self.too_short_ns.map_or(0, |total| 2 * total));
@@ -293,8 +298,8 @@ mod tests {
         watch
     }
 
-    /// 20 requests of cost 100: the first comes back after 50 of switch, then one every 10; two are in the device, and
-    /// the last takes 30 alone.
+    /// 20 requests of cost 100. After a switch of 50, one completes every 10. Two are in the device, and the last one
+    /// takes 30 alone.
     fn slice(meter: &mut Meter) -> Nanos {
         let mut watch = watch(meter, 1000);
         let mut now = 1050;

@@ -1,27 +1,27 @@
-//! Slices of disk time: the disk belongs to one tenant at a time, long enough that turning to the next costs little.
+//! Slices of disk time: the disk belongs to one tenant at a time, long enough that context switches cost little.
 //!
 //! ```text
-//!   round  |  a's slice        |  b's slice  |      c's slice       |  a's ...
-//!          |turn|  issue   |drain|
-//!           the head   what is queued, and    nothing more would be
-//!           comes back what comes, while it   done in time: the rest
-//!                      fits                   comes back
+//!   round  |  a's slice         |  b's slice  |      c's slice       |  a's ...
+//!          |switch| issue |drain|
+//!           the heads   queued and     no further request
+//!           return      new requests,  would complete in time:
+//!                       while they     the requests in the
+//!                       fit            device complete
 //! ```
 //!
-//! - Slices are as long as R and the tenants' measured losses ask for (`plan.rs`, `meter.rs`).
-//! - How many requests fit follows from the tenant's service times. What a slice lasts longer than it should is taken
-//!   from the tenant's next ones, and what it did not use because the next request did not fit is added: deficits, as
-//!   in deficit round robin (Shreedhar and Varghese 1995). So an overrun never costs the successor.
-//! - A tenant that has nothing to do keeps its slice while its next request is expected soon; then it loses the rest,
-//!   and after three rounds without work it is not planned for. It is back at its old place as soon as it asks.
-//! - Of a stream there are two requests in the device at once: drives that reorder keep their place in it then.
-//! - While nobody else wants the disk, a slice goes on without a drain: a tenant alone loses nothing.
-//! - A request that the device does not give back holds up the others for [`STUCK_NS`] at most; then they go on beside
-//!   it.
+//! - The lengths of slices follow from R and the tenants' measured losses (`plan.rs`, `meter.rs`).
+//! - How many requests fit follows from the tenant's service times. The overrun of a slice is subtracted from the
+//!   tenant's next ones, and time left because the next request did not fit is added: deficits, as in deficit round
+//!   robin (Shreedhar and Varghese 1995). So an overrun never costs the successor.
+//! - A tenant without requests keeps its slice while its next request is likely to come soon (anticipatory idling).
+//!   Then it forfeits the rest, and after three rounds without work it is not planned for. It returns to its old place
+//!   with its next request.
+//! - At most two sequential reads are in the device at once: a drive that reorders then keeps its place in the stream.
+//! - While no other tenant wants the disk, a slice continues without a drain: a tenant alone loses nothing.
+//! - A hung request delays the other tenants for [`STUCK_NS`] at most. Then they are served while it is in the device.
 //!
-//! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; DESIGN 5.1.
-//! Downside: response times are rounds, not requests; devices that work on many requests at the same time are not used
-//! well.
+//! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; `docs/design/slices.md`. Downside: response times are
+//! rounds, not requests; devices that work on many requests in parallel are poorly utilised.
 
 mod gap;
 mod meter;
@@ -43,58 +43,60 @@ use plan::Needs;
 
 /// Rounds without work after which a tenant is not planned for. Argon, section 4.
 const IDLE_ROUNDS: u32 = 3;
-/// How long a drain may last beyond what is expected: longer than a drive's own retries, as far as it answers at all.
+/// Time by which a drain may exceed its prediction: longer than a drive's own retries, if it answers at all. Then the
+/// requests in the device count as hung.
 pub const STUCK_NS: Nanos = 2 * SECOND;
-/// Of reads that go on where others end, two are in the device at once, or more if they are small, up to these bytes:
-/// the next is there when one is done. Of a whole window of a stream a drive that reorders would begin with the part
-/// that turns up first under its head, and come last to the one that the reader waits for.
+/// At most two sequential reads are in the device at once, or more if they are small, up to these bytes: the next one
+/// is there when one completes. Given a whole read-ahead window, command queueing may begin with the part that passes
+/// first under the head, and complete last the block that the client waits for.
 const FOLLOWERS_MAX: u32 = 2;
 pub(crate) const FOLLOWING_BYTES: u64 = 256 << 10;
-/// Slices that are remembered to be shown.
+/// Number of past slices that are kept for display.
 pub const SLICES_KEPT: usize = 64;
 
-/// A slice that is over.
+/// A past slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slice {
-    /// Whose.
+    /// Its owner.
     pub tenant: TenantId,
-    /// From when.
+    /// When it began.
     pub begun: Nanos,
-    /// To when.
+    /// When it ended.
     pub ended: Nanos,
-    /// What its work would have taken alone.
+    /// Standalone-equivalent time of its work.
     pub useful_ns: Nanos,
 }
 
 #[derive(Debug)]
 struct Tenant {
     share: Option<Share>,
-    /// The part of its slices that it may not lose, thousandths, if that is not the usual one.
+    /// The part of its slices, in thousandths, that it must not lose, if not the default.
     keep_permille: Option<u32>,
     queue: Queue,
-    /// Requests in the device, and what they cost.
+    /// Requests in the device, and their cost.
     in_device: u32,
     in_device_ns: Nanos,
-    /// Reads in the device that go on where others end, and their bytes.
+    /// Sequential reads in the device, and their bytes.
     followers: u32,
     following: u64,
-    /// Of those in the device, the ones that nobody waits for any more: all that were given to it until then.
+    /// Hung requests in the device: all that were submitted until `stuck_until`.
     stuck: u32,
     stuck_until: Nanos,
-    /// Time it may still have: what is left of earlier slices, or less than nothing.
+    /// Time that remains of earlier slices; negative if they were exceeded.
     credit: i64,
-    /// What it keeps of its slices for a long one, in which the meter sees what it does not see in those.
+    /// Time saved from its slices for a long one, which shows the meter a steady part that the usual slices do not
+    /// show.
     saved: i64,
-    /// Turns without work.
+    /// Consecutive rounds without work.
     idle_rounds: u32,
-    /// Its last slice was used up: what it loses counts.
+    /// The tenant is backlogged: its last slice was used up, so its loss counts.
     is_greedy: bool,
     meter: Meter,
     gap: Gap,
-    /// It has had nothing to do since then.
+    /// The tenant has been idle since then.
     idle_since: Nanos,
-    /// It has had requests that wait, and not the disk though one of its slices was due, since so many slices had
-    /// begun.
+    /// The value of `Insulated::begun` since which it has had queued requests and a slice was due, but it did not own
+    /// the disk.
     waiting_since: Option<u64>,
     owned_ns: Nanos,
     useful_ns: Nanos,
@@ -106,35 +108,37 @@ impl Tenant {
         self.queue.is_empty() && self.in_device == self.stuck
     }
 
-    /// How many of its requests may be in a device of such a depth in which so many are stuck.
+    /// Maximum number of its requests in a device of this depth, in which `stuck` requests of all tenants hang.
     fn depth(&self, depth: u32, stuck: u32) -> u32 {
         depth_of_one(depth, stuck - self.stuck)
     }
 
-    /// Something of it could go, had it the disk: it waits, and not all that there may be of it in the device is stuck.
+    /// Whether a request of the tenant could be submitted if it owned the disk: one is queued, and its hung requests
+    /// leave it a place in the device.
     fn wants_disk(&self, depth: u32, stuck: u32) -> bool {
         !self.queue.is_empty() && self.stuck < self.depth(depth, stuck)
     }
 
-    /// It has nothing to do, and will ask again so soon that the disk is better held for it.
+    /// Whether the disk should idle for the tenant: it is idle, and its next request is likely to come before its idle
+    /// timeout.
     fn is_expected(&self, now: Nanos) -> bool {
         let patience = self.gap.patience();
         self.idle_rounds < IDLE_ROUNDS && self.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
     }
 
-    /// Its turn passes without work. In debt it stays; what is left over it loses.
+    /// Its slice is skipped because it has no work. It keeps its debt and forfeits its credit.
     fn passes(&mut self) {
         (self.credit, self.saved) = (self.credit.min(0), 0);
         self.idle_rounds = self.idle_rounds.saturating_add(1);
     }
 
-    /// Nothing was due to it in this round: what waits has waited for others' slices since so many had begun.
+    /// No slice was due to it in this round: its queued requests have waited for others' slices only since `begun`.
     fn wait_anew(&mut self, begun: u64) {
         self.waiting_since = self.waiting_since.map(|_| begun);
     }
 
-    /// It has the disk: a quarter of its time goes to long slices, if the meter needs them, of at most `most_ns`, so
-    /// that nobody waits for more than two rounds. True if that is one.
+    /// At the beginning of a slice: if the meter needs a long slice, a quarter of the time is saved for one. A long
+    /// slice has at most `most_ns`, so that no tenant waits longer than two rounds. True if this slice is a long one.
     fn save(&mut self, most_ns: Nanos, is_time: bool) -> bool {
         let look_ns = self.meter.look_ns().map_or(0, |look| look.min(most_ns) as i64);
         if self.credit + self.saved < look_ns {
@@ -150,19 +154,20 @@ impl Tenant {
     }
 }
 
-/// The slice that runs.
+/// The slice in progress.
 #[derive(Debug)]
 struct Current {
     owner: usize,
     begun: Nanos,
-    /// When it is to be over.
+    /// When it should end.
     ends: Nanos,
-    /// Since when nothing more is issued.
+    /// When the drain began: nothing more is issued.
     draining: Option<Nanos>,
-    /// The owner has nothing to do, and keeps the disk until then.
+    /// The owner is idle, and the disk idles for it until then.
     held_until: Option<Nanos>,
     issued: u32,
-    /// What is next waits for some that are in the device: those that it follows, or as many as there may be.
+    /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
+    /// the owner may have there.
     is_held_up: bool,
     watch: Watch,
 }
@@ -172,19 +177,20 @@ struct Current {
 pub(crate) struct Insulated {
     settings: Settings,
     tenants: Vec<Option<Tenant>>,
-    /// Whose turn it was last.
+    /// The tenant that was considered last in the round.
     turn: usize,
     current: Option<Current>,
-    /// By tenant, and the round: the plan.
+    /// The plan: the slice of each tenant, and the round.
     lengths: Vec<Nanos>,
     round_ns: Nanos,
     is_planned: bool,
-    /// Reused by the plan.
+    /// The input of the plan; its memory is reused.
     needs: Vec<Option<Needs>>,
     waiting: usize,
-    /// Requests in the device that nobody waits for any more, of all tenants.
+    /// Hung requests in the device, of all tenants.
     stuck: u32,
-    /// Slices that have begun, and how many had when the last long one did: one a round is enough.
+    /// Number of slices that have begun, and that number when the last long one began: one long slice per round is
+    /// enough.
     begun: u64,
     looked: u64,
     slices: VecDeque<Slice>,
@@ -215,7 +221,8 @@ impl Insulated {
         self.tenants[id].as_mut().expect("a tenant")
     }
 
-    /// R that slices are made for: a quarter of what may be lost is kept for what is not foreseen.
+    /// The efficiency target of slices: a quarter of the permitted loss, 1 - R, is a reserve for what the plan does not
+    /// foresee.
     fn keep_permille(&self) -> u32 {
         let keep = self.settings.insulation_permille.min(999);
         keep + (1000 - keep) / 4
@@ -235,21 +242,21 @@ impl Insulated {
         self.is_planned = true;
     }
 
-    /// Gives the disk to the next one in turn. False if nobody wants it.
+    /// Begins the slice of the next tenant in the round. False if no tenant wants the disk.
     fn begin(&mut self, now: Nanos) -> bool {
         let (depth, stuck) = (self.settings.depth, self.stuck);
         if self.waiting == 0 || !self.tenants.iter().flatten().any(|tenant| tenant.wants_disk(depth, stuck)) {
             return false;
         }
-        // All who wait may be in debt: then as many rounds pass as the least of the debts takes; more if the plan has
-        // changed meanwhile.
+        // All waiting tenants may have debts: then as many rounds are skipped as the smallest debt takes, more if the
+        // plan has changed meanwhile.
         while !self.pass(now) {
             self.skip_rounds();
         }
         true
     }
 
-    /// One turn of each tenant, until one takes the disk.
+    /// Considers each tenant once, until one takes the disk.
     fn pass(&mut self, now: Nanos) -> bool {
         let count = self.tenants.len();
         for _ in 0..count {
@@ -299,8 +306,8 @@ impl Insulated {
         false
     }
 
-    /// A slice is over, and nobody else has anything to do: the next one of its owner follows without a drain. It is
-    /// another round for the others, so that they are not planned for beside a slice that goes on for hours.
+    /// The slice ends, and no other tenant has work: the owner's next slice follows without a drain. It counts as a
+    /// round without work for the others, so that they do not stay in the plan during a slice that continues for hours.
     fn go_on(&mut self, now: Nanos, cost_ns: Nanos) {
         let owner = self.current.as_ref().expect("a slice").owner;
         for (_, tenant) in self.tenants.iter_mut().enumerate().filter(|&(at, _)| at != owner) {
@@ -317,7 +324,7 @@ impl Insulated {
         current.ends = now + self.lengths[current.owner].max(drain_ns);
     }
 
-    /// Rounds in which nobody may take the disk, all at once.
+    /// Skips at once the rounds in which all waiting tenants have debts.
     fn skip_rounds(&mut self) {
         let (depth, stuck) = (self.settings.depth, self.stuck);
         let waiting = |tenant: &Option<Tenant>| tenant.as_ref().is_some_and(|tenant| tenant.wants_disk(depth, stuck));
@@ -336,7 +343,7 @@ impl Insulated {
         }
     }
 
-    /// The slice is over; `used_up` if its owner would have done more.
+    /// Ends the slice; `used_up` if its owner had more requests.
     fn end(&mut self, now: Nanos, used_up: bool) {
         let current = self.current.take().expect("a slice");
         let length = self.lengths[current.owner] as i64;
@@ -353,7 +360,7 @@ impl Insulated {
         }
         tenant.is_greedy = used_up;
         let left = current.ends as i64 - now as i64;
-        // What is left over because the next request did not fit is less than one request.
+        // Time left because the next request did not fit is less than that request takes.
         let most = if used_up { length } else { 0 };
         tenant.credit = left.clamp(-(self.settings.round_max_ns as i64), most);
         if self.slices.len() == SLICES_KEPT {
@@ -365,8 +372,8 @@ impl Insulated {
 }
 
 impl Insulated {
-    /// Whether somebody else than the owner has been served lately and will ask again at once: a client with one
-    /// request at a time has none at the moment at which its slice ends.
+    /// Whether a tenant other than the owner was served recently and is likely to send its next request at once: a
+    /// client with one request outstanding has none queued at the moment at which a slice ends.
     fn is_expected(&self, now: Nanos, owner: usize) -> bool {
         let expected = |tenant: &Tenant| tenant.is_expected(now);
         self.tenants.iter().enumerate().any(|(at, tenant)| at != owner && tenant.as_ref().is_some_and(expected))
@@ -493,12 +500,12 @@ impl Policy for Insulated {
                     if now < current.ends || !others {
                         return None;
                     }
-                    // Its time is over, and what it has in the device may never come back.
+                    // The slice is over, and the owner's requests in the device may hang.
                     current.draining = Some(now);
                     current.watch.drain(now, tenant.in_device - tenant.stuck, tenant.in_device_ns);
                     continue;
                 }
-                // Idle: it keeps the disk while it is expected to ask again.
+                // The owner is idle: the disk idles for it until its idle timeout.
                 let until = (tenant.idle_since + tenant.gap.patience()).min(current.ends);
                 if tenant.is_expected(now) && now < until {
                     current.held_until = Some(until);
@@ -551,7 +558,8 @@ impl Policy for Insulated {
             return;
         }
         if entry.reads_on() {
-            // One that was sent at the very moment at which others were given up may have been taken for one of them.
+            // A request that was submitted at the very moment at which others were declared hung may have been counted
+            // as one of them.
             tenant.followers = tenant.followers.saturating_sub(1);
             tenant.following = tenant.following.saturating_sub(entry.len);
         }
@@ -563,8 +571,8 @@ impl Policy for Insulated {
         }
     }
 
-    /// An eighth of a slice (design, section 5.1), so that little of it is lost because the next one does not fit. Who
-    /// is alone is not slowed.
+    /// An eighth of a slice (`docs/design/slices.md`), so that little of it is lost because the next request does not
+    /// fit. A tenant alone is not limited.
     fn request_bytes_max(&self, tenant: TenantId, _op: Op) -> u64 {
         let at = tenant.0 as usize;
         let alone = self.needs.iter().flatten().filter(|needs| needs.active).count() < 2;
@@ -584,7 +592,7 @@ impl Policy for Insulated {
         match current.draining {
             Some(since) => Some(since + tenant.meter.drain_ns(tenant.in_device_ns) + STUCK_NS),
             None if current.held_until.is_some() => current.held_until,
-            // In the device are only requests that may never come back, and somebody waits.
+            // The owner only has requests in the device, which may hang, and another tenant waits.
             None => (current.is_held_up || tenant.queue.is_empty() && self.waiting > 0).then_some(current.ends),
         }
     }

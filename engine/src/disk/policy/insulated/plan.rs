@@ -1,36 +1,36 @@
-//! How long the slices of a round are.
+//! The lengths of the slices of a round.
 //!
 //! ```text
-//!   a slice loses loss_i, so it has to last          need_i  = loss_i / (1 - R)       (`meter.rs`)
-//!   slices are in proportion to the weights w_i      slice_i = w_i x round
+//!   a slice loses loss_i, so it must last            need_i  = loss_i / (1 - R)       (`meter.rs`)
+//!   slices are proportional to the weights w_i       slice_i = w_i x round
 //!   the largest need_i / w_i sets the round          round   = max(need_i / w_i), at most `round_max`
 //! ```
 //!
 //! Weights are shares (`../weights.rs`).
 //!
-//! Where the round would be too long, slices are shorter than some tenant needs, and that tenant's R is lower: design,
-//! section 5.1.
+//! If the round would be too long, slices are shorter than some tenants need, and these tenants do not reach R
+//! (`docs/design/slices.md`).
 //!
 //! Source: Argon (Wachs et al., FAST 2007), section 3.4: the shortest slices that reach R keep response times low.
 
 use crate::disk::policy::weights::Weights;
 use crate::units::{MILLISECOND, Nanos, Share};
 
-/// The shortest round: turning more often than this buys no response time that anybody notices beside a seek.
+/// The shortest round: compared with a seek, more frequent context switches do not shorten response times noticeably.
 const ROUND_MIN_NS: Nanos = 20 * MILLISECOND;
 
-/// What the plan has to know of a tenant.
+/// The plan's input for one tenant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs {
-    /// What it was promised.
+    /// Its share.
     pub(super) share: Option<Share>,
-    /// It has something to do at present.
+    /// Whether it had work in the last rounds.
     pub(super) active: bool,
-    /// The shortest slice with which it keeps R; `None` if it does not use its slices up.
+    /// Shortest slice with which it keeps R; `None` if the tenant is not backlogged.
     pub(super) slice_ns: Option<Nanos>,
 }
 
-/// The slice of each tenant, by its number, and the round.
+/// Computes the slice of each tenant, by its number, into `lengths`. Returns the round.
 pub(super) fn slices(tenants: &[Option<Needs>], round_max_ns: Nanos, lengths: &mut Vec<Nanos>) -> Nanos {
     let weights = Weights::new(tenants.iter().flatten().map(|needs| needs.share));
     let weight = |needs: &Needs| weights.of(needs.share);
@@ -45,7 +45,7 @@ pub(super) fn slices(tenants: &[Option<Needs>], round_max_ns: Nanos, lengths: &m
     lengths.clear();
     lengths.extend(tenants.iter().map(|needs| match needs {
         Some(needs) => {
-            // One that is not active would be, if it had a slice.
+            // A tenant that is not active becomes active with its first slice, so its own weight is added.
             let sum = if needs.active { active } else { active + weight(needs) };
             ((u128::from(round_ns) * u128::from(weight(needs)) / u128::from(sum)) as Nanos).max(1)
         }

@@ -1,4 +1,4 @@
-//! Slices on a disk that works on its requests one after the other.
+//! Slices on a disk that serves one request at a time.
 
 use super::*;
 use crate::disk::policy::Kind;
@@ -9,19 +9,19 @@ const COST: Nanos = 8 * MS;
 const ENTRY: Entry =
     Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST, follows: false, internal: false };
 
-/// A disk that works on its requests one after the other, 8 ms each, and clients that keep so many outstanding.
+/// A disk that serves one request at a time, 8 ms each, and clients that keep a fixed number outstanding.
 struct Stage {
     policy: Insulated,
     now: Nanos,
-    /// In the device, in order: whose, its number, since when.
+    /// Requests in the device, in order: tenant, number, time of submission.
     device: VecDeque<(usize, IoId, Nanos)>,
-    /// When the first of them is done.
+    /// When the first of them completes.
     done_at: Nanos,
-    /// Requests outstanding of each tenant, and how many it keeps.
+    /// Outstanding requests of each tenant, and how many it keeps outstanding.
     depths: Vec<(u32, u32)>,
     owners: Vec<TenantId>,
     next: u32,
-    /// Requests done, by tenant.
+    /// Completed requests, by tenant.
     served: Vec<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Stage {
         }
     }
 
-    /// Until then, all clients asking again at once.
+    /// Runs until `end`; each client sends its next request as soon as one completes.
     fn run(&mut self, end: Nanos) {
         self.ask();
         self.dispatch();
@@ -140,7 +140,7 @@ fn who_is_left_alone_in_the_middle_of_a_slice_has_requests_of_any_length() {
     let most = |stage: &Stage| stage.policy.request_bytes_max(TenantId(0), crate::disk::Op::Read);
     assert!(most(&stage) < u64::MAX);
     stage.depths[1].1 = 0;
-    // Its last slice goes on and on.
+    // Its last slice is continued again and again.
     stage.run(20 * SECOND);
     assert_eq!(most(&stage), u64::MAX);
 }
@@ -189,7 +189,7 @@ fn a_request_that_does_not_come_back_holds_up_the_others_for_a_while_only() {
     stage.run(SECOND);
     stage.depths[1] = (0, 1);
     stage.ask();
-    // Nothing completes any more; the owner's next request would not fit for ever.
+    // No request completes any more; the owner's next request would never fit.
     let stuck = stage.device.len();
     while stage.device.len() == stuck {
         stage.now = stage.policy.poll_timeout().unwrap_or(stage.now + 100 * MS);
@@ -207,8 +207,8 @@ fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
     let mut stage = Stage::new(&[50, 50], &[1, 0]);
     stage.now = SECOND;
     stage.ask();
-    // The other one has just gone: in this round it is planned for, and in the next it is not, so that slices become
-    // shorter.
+    // The other tenant has just become idle: in this round it is planned for, and in the next it is not, so that slices
+    // become shorter.
     let policy = &mut stage.policy;
     policy.turn = 1;
     let [first, second] = [0, 1].map(|at| policy.tenants[at].take().unwrap());
@@ -221,7 +221,7 @@ fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
 #[test]
 fn however_many_requests_do_not_come_back_others_are_served() {
     let mut stage = Stage::new(&[40, 40, 10], &[1, 300, 300]);
-    // What the last two ask for never comes back.
+    // All requests of the last two tenants hang.
     let (mut stuck, mut served) = ([0, 0], 0);
     stage.ask();
     while stage.now < 100 * SECOND {
@@ -262,7 +262,7 @@ fn a_stream_has_two_requests_in_the_device() {
 fn an_overrun_is_paid_back() {
     let mut stage = Stage::new(&[50, 50], &[1, 1]);
     stage.run(10 * SECOND);
-    // One request of the first takes half a second.
+    // One request of the first tenant takes half a second longer.
     while stage.device.front().is_none_or(|&(owner, ..)| owner != 0) {
         stage.run(stage.now + COST);
     }
@@ -284,7 +284,7 @@ fn no_slice_is_due_to_a_tenant_that_owes_time() {
     };
     for _ in 0..20 {
         while !run(&mut stage) {}
-        // Each of its requests takes half a second.
+        // Each of its requests takes half a second longer.
         stage.done_at += SECOND / 2;
         while run(&mut stage) {}
     }
