@@ -309,7 +309,7 @@ class Tools(SharedServerCase):
         self.addCleanup(watching.kill)
         self.assertRegex(watching.stdout.readline(), "^20")
         self.server.stop()
-        self.assertIn("trying again", watching.stderr.readline())
+        self.assertIn("retrying", watching.stderr.readline())
         self.server.start()
         until("a look at the new server", lambda: re.match("20", watching.stdout.readline()))
         self.assertIsNone(watching.poll())
