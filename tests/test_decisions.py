@@ -44,7 +44,7 @@ class Decisions(ServerCase):
         # The plan is reported in the same words as the decision at creation.
         for more in ((), ("--dry-run",)):
             said = self.server.refused("volume", "create", "web", "1GiB", "--disk", "hdd", "--share", "1/2", *more)
-            self.assertIn("25% is left", said)
+            self.assertIn("25% remains", said)
         said = self.server.refused("volume", "create", "web", "1GiB", "--disk", "hdd", "--cache", "1GiB", "--dry-run")
         self.assertIn("does not fit", said)
         self.assertIn("already", self.server.refused("volume", "create", "db", "1GiB", "--disk", "hdd", "--dry-run"))

@@ -100,7 +100,7 @@ class Commands(SharedServerCase):
 
     def test_a_cache_larger_than_that_of_the_server_is_refused(self):
         said = self.server.refused("volume", "create", "large", "4MiB", "--cache", "1TiB")
-        self.assertIn("ask for less cache", said)
+        self.assertIn("request less cache", said)
 
 
 class ComesBack(ServerCase):

@@ -173,8 +173,8 @@ impl Scrape {
             let values = self.volumes(|v| seconds(of(v)));
             delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
         }
-        let help = "Time that requests waited, by cause; thread: while the disk's thread did other work; slice: while the \
-                    disk belonged to another tenant";
+        let help = "Time that requests waited, by cause; thread: while the disk's thread did other work; slice: while \
+                    the disk belonged to another tenant";
         counters(to, "aerogel_volume_delay_seconds", help, delays)?;
         let mut blocks = Vec::new();
         let reads: [Labelled; 3] =
