@@ -28,11 +28,11 @@ class Decisions(ServerCase):
         said = self.server.cli(*asked).stdout
         for part in (
             "12.5% of the time of disk 'hdd'",
-            "12.5% would be left",
+            "12.5% would remain",
             "its slice would be",
             "trial",
-            "waits",
-            "of cache can be asked for",
+            "maximum wait for a slice",
+            "of cache can be requested",
         ):
             self.assertIn(part, said)
         plan = self.server.json(*asked)
@@ -73,7 +73,7 @@ class Decisions(ServerCase):
     def test_what_was_asked_for_is_decided_at_once(self):
         said = self.create("db", "--share", "1/2", "--cache", "16MiB")
         self.assertIn("admitted: ", said)
-        self.assertIn("waits", said)
+        self.assertIn("wait", said)
         self.assertIn("trial: ", self.create("web", "--share", "1/4"))
         db, web = self.sizing("db"), self.sizing("web")
         self.assertEqual((db["decision"], web["decision"]), ("admitted", "trial"))
