@@ -561,10 +561,13 @@ impl Control {
         }
         refusal(volume.thread.command(Command::ClearVolume(volume.id)).await)
             .map_err(|refusal| refused(name, refusal))?;
-        warn!(disk = %volume.disk, volume = %name, "cleared: blocks that could not be written are discarded, and the loss is accepted");
+        warn!(disk = %volume.disk, volume = %name, "cleared: blocks that could not be written are discarded");
         self.done(
             name,
-            format!("volume '{name}': blocks that could not be written are discarded; flushes succeed again"),
+            format!(
+                "volume '{name}': blocks that could not be written are discarded and their data is lost; flushes \
+                 succeed again"
+            ),
         )
         .await
     }
