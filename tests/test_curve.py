@@ -54,7 +54,7 @@ class Curves(SharedServerCase):
             self.server.cli("volume", "curve", name, "--policy", "sieve", "--svg", picture)
             root = Xml.parse(picture).getroot()
             self.assertTrue(root.tag.endswith("svg"))
-            self.assertIn("which it does not run", picture.read_text())
+            self.assertIn("not its present policy", picture.read_text())
             self.assertIn("now:", picture.read_text())
             self.assertIn(
                 "cannot write", self.server.refused("volume", "curve", name, "--svg", Path(directory) / "no" / "x")

@@ -28,11 +28,11 @@ class Decisions(ServerCase):
         said = self.server.cli(*asked).stdout
         for part in (
             "12.5% of the time of disk 'hdd'",
-            "12.5% would be left",
+            "12.5% would remain",
             "its slice would be",
             "trial",
-            "waits",
-            "of cache can be asked for",
+            "maximum wait for a slice",
+            "of cache can be requested",
         ):
             self.assertIn(part, said)
         plan = self.server.json(*asked)
@@ -44,7 +44,7 @@ class Decisions(ServerCase):
         # The plan is reported in the same words as the decision at creation.
         for more in ((), ("--dry-run",)):
             said = self.server.refused("volume", "create", "web", "1GiB", "--disk", "hdd", "--share", "1/2", *more)
-            self.assertIn("25% is left", said)
+            self.assertIn("25% remains", said)
         said = self.server.refused("volume", "create", "web", "1GiB", "--disk", "hdd", "--cache", "1GiB", "--dry-run")
         self.assertIn("does not fit", said)
         self.assertIn("already", self.server.refused("volume", "create", "db", "1GiB", "--disk", "hdd", "--dry-run"))
@@ -73,7 +73,7 @@ class Decisions(ServerCase):
     def test_what_was_asked_for_is_decided_at_once(self):
         said = self.create("db", "--share", "1/2", "--cache", "16MiB")
         self.assertIn("admitted: ", said)
-        self.assertIn("waits", said)
+        self.assertIn("wait", said)
         self.assertIn("trial: ", self.create("web", "--share", "1/4"))
         db, web = self.sizing("db"), self.sizing("web")
         self.assertEqual((db["decision"], web["decision"]), ("admitted", "trial"))

@@ -123,7 +123,7 @@ class Disks(ServerCase):
         with self.assertRaises(nbd.Error):
             handle.flush()
         self.assertEqual(server.stop(), 1)
-        self.assertIn("one cannot be made", server.log())
+        self.assertIn("one of the two records of its loss cannot be written", server.log())
         when_unused("umount", path)
         run("/usr/sbin/e2fsck", "-fy", self.scratch / "ext4.img", check=False)
         run("mount", "-o", "loop", self.scratch / "ext4.img", path)

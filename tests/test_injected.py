@@ -142,7 +142,7 @@ class Injected(ServerCase):
         server.start()
         handle = server.open("v")
         self.assertEqual(self.fails(handle.flush), errno.EIO, "a loss was forgotten by a server that was killed")
-        self.assertIn("given up", server.cli("volume", "clear", "v", "--yes").stdout)
+        self.assertIn("are discarded", server.cli("volume", "clear", "v", "--yes").stdout)
         handle.flush()
         self.assertEqual(list((server.data / "lost").glob("*")), [])
 

@@ -152,7 +152,7 @@ class Insulation(ServerCase):
         }.items():
             self.assertIn(part, server.refused("disk", "set", "default", *words))
         again = ("disk", "add", "default2", server.data / "disks/default", "--force", "--max-round", "1s")
-        self.assertIn("is a disk already", server.refused(*map(str, again)))
+        self.assertIn("contains a disk already", server.refused(*map(str, again)))
         policy = server.json("disk", "show", "default")["policy"]
         self.assertEqual(policy["name"], "none")
         self.assertIn("not probed, run `aerogel disk probe default`", policy["reason"])

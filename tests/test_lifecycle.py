@@ -439,7 +439,7 @@ class Servers(ServerCase):
         server.open("v").pwrite(b"x" * 4096, 0)
 
         def told():
-            return [line for line in server.log().splitlines() if "its last server ended without flushing" in line]
+            return [line for line in server.log().splitlines() if "server stopped without a flush" in line]
 
         server.restart()
         self.assertEqual(told(), [], "it ended in order")

@@ -100,7 +100,7 @@ class Commands(SharedServerCase):
 
     def test_a_cache_larger_than_that_of_the_server_is_refused(self):
         said = self.server.refused("volume", "create", "large", "4MiB", "--cache", "1TiB")
-        self.assertIn("ask for less cache", said)
+        self.assertIn("request less cache", said)
 
 
 class ComesBack(ServerCase):
@@ -193,17 +193,17 @@ class ProbesItself(ServerCase):
         server = self.with_disk()
         server.create("v", "4MiB", "--disk", "memory", "--share", "1/2")
         self.assertEqual(self.policy(server)["name"], "none")
-        self.assertIn("by itself", self.policy(server)["reason"])
+        self.assertIn("probed automatically", self.policy(server)["reason"])
         until("the probe", lambda: self.probing(server) == "running", 90)
         until("it to end", lambda: self.probing(server) != "running", 90)
         shown = server.json("disk", "show", "memory")
         events = [event["reason"] for event in server.json("status")["events"] if event["disk"] == "memory"]
         if self.probing(server) == "failed":
-            # A doubtful result, on a busy machine, is not used, and this is reported.
+            # An unreliable result, on a busy machine, is not used, and this is reported.
             self.assertEqual(shown["policy"]["name"], "none")
-            self.assertIn("in doubt", shown["policy"]["reason"])
+            self.assertIn("unreliable", shown["policy"]["reason"])
             self.assertEqual(shown["profile"]["values"], [])
-            self.assertTrue(any("in doubt" in event for event in events), events)
+            self.assertTrue(any("unreliable" in event for event in events), events)
             return
         self.assertEqual(shown["policy"]["name"], "insulated")
         self.assertIn("automatic quick probe", shown["policy"]["reason"])
@@ -224,7 +224,7 @@ class ProbesItself(ServerCase):
         handle.pread(512, 0)
         until("it to end", lambda: self.probing(server) == "cancelled", 10)
         self.assertEqual(server.json("disk", "show", "memory")["profile"]["values"], [])
-        self.assertIn("ended when requests came", self.policy(server)["reason"])
+        self.assertIn("cancelled because the disk was used", self.policy(server)["reason"])
         until("the scratch file to be gone", lambda: not any(
             ".probe.tmp" in os.readlink(f"/proc/{server.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{server.pid}/fd")
             if os.path.islink(f"/proc/{server.pid}/fd/{fd}")))
@@ -242,9 +242,9 @@ class ProbesItself(ServerCase):
         server = self.with_disk("--no-probe")
         self.assertIn("run `aerogel disk probe memory`", self.policy(server)["reason"])
         server.restart()
-        self.assertNotIn("by itself", self.policy(server)["reason"])
+        self.assertNotIn("probed automatically", self.policy(server)["reason"])
         plain = self.serve(name="plain")
-        self.assertNotIn("by itself", self.policy(plain, "default")["reason"])
+        self.assertNotIn("probed automatically", self.policy(plain, "default")["reason"])
 
 
 class Tools(SharedServerCase):
@@ -309,7 +309,7 @@ class Tools(SharedServerCase):
         self.addCleanup(watching.kill)
         self.assertRegex(watching.stdout.readline(), "^20")
         self.server.stop()
-        self.assertIn("trying again", watching.stderr.readline())
+        self.assertIn("retrying", watching.stderr.readline())
         self.server.start()
         until("a look at the new server", lambda: re.match("20", watching.stdout.readline()))
         self.assertIsNone(watching.poll())

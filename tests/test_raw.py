@@ -243,7 +243,7 @@ class Devices(RawCase):
         server = self.serve()
         device = self.raw(server)
         server.open("v").pwrite(b"k" * MIB, 12345)
-        self.assertIn("as it is", server.cli("volume", "delete", "v", "--yes", "--force").stdout)
+        self.assertIn("is unchanged", server.cli("volume", "delete", "v", "--yes", "--force").stdout)
         self.assertEqual(device.read(12345, MIB), b"k" * MIB, "what was acknowledged is not on the device")
         self.assertEqual(server.json("volume", "list"), [])
         server.cli("volume", "create", "again", "--device", device.path)

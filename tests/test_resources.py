@@ -93,7 +93,7 @@ class Memory(ServerCase):
         before = memory_of(server.pid, "VmRSS")
         self.assertGreater(before, 200 * MIB, "the cache is not in use")
         said = server.cli("disk", "add", "second", str(self.scratch / "second"), "--force").stdout
-        self.assertNotIn("held", said)
+        self.assertNotIn("still in use", said)
         after, pinned = memory_of(server.pid, "VmRSS"), memory_of(server.pid, "VmPin")
         self.assertLess(after, before - 80 * MIB, f"{before / MIB:.0f} MiB were resident, {after / MIB:.0f} MiB are")
         self.assertLess(pinned, 140 * MIB, f"{pinned / MIB:.0f} MiB are still pinned")
@@ -125,17 +125,17 @@ class Memory(ServerCase):
                 lazy.request(wire.READ, 40 * MIB + i % 8 * MIB, MIB)
             until("its replies to wait", lambda: server.json("volume", "show", "v")["traffic"]["reads"] > 0)
             said = server.cli("disk", "add", "second", str(self.scratch / "second"), "--force").stdout
-            self.assertIn("held", said)
+            self.assertIn("still in use", said)
             # Other changes are possible meanwhile.
             server.create("other", "4MiB", "--disk", "second")
             server.open("other").pwrite(b"o" * MIB, 0)
             shown = server.json("disk", "show", "second")
             self.assertLess(shown["memory_bytes"], 32 * MIB)
-            self.assertIn("held", " ".join(server.json("disk", "show", "default")["warnings"]))
+            self.assertIn("still in use", " ".join(server.json("disk", "show", "default")["warnings"]))
 
         def whole():
             return server.json("disk", "show", "second")["memory_bytes"] == 32 * MIB
 
         until("the rest of its memory", whole)
-        self.assertNotIn("held", " ".join(server.json("disk", "show", "default")["warnings"]))
+        self.assertNotIn("still in use", " ".join(server.json("disk", "show", "default")["warnings"]))
         self.check(handle, 48)

@@ -132,8 +132,8 @@ class Simulated(ServerCase):
             ("sim:nearline", "--size", "1000"): "multiple of 4KiB",
             (f"sim:{broken}",): "is invalid",
             (f"sim:{self.scratch}/absent.toml",): "cannot be read",
-            (self.scratch / "plain", "--size", "1GiB"): "only a simulated disk",
-            (server.data / "disks/default", "--fault", "gone"): "is a disk already",
+            (self.scratch / "plain", "--size", "1GiB"): "for simulated disks only",
+            (server.data / "disks/default", "--fault", "gone"): "contains a disk already",
         }.items():
             self.assertIn(part, server.refused("disk", "add", "hdd", *map(str, words)))
         self.assertEqual(self.names(server), ["default"])

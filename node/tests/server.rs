@@ -128,7 +128,7 @@ fn an_allotment_is_handed_over() {
     server.must(&["volume", "create", "b", "1MiB", "--tenant", "team", "--share", "1/2"]);
     server.must(&["volume", "delete", "b", "--yes"]);
     assert_eq!(server.json(&["volume", "show", "a"])["share"]["requested"], "1/2");
-    assert!(server.fails(&["volume", "create", "c", "1MiB", "--share", "51%"]).contains("50% is left"));
+    assert!(server.fails(&["volume", "create", "c", "1MiB", "--share", "51%"]).contains("50% remains"));
     server.must(&["volume", "delete", "a", "--yes"]);
     server.must(&["volume", "create", "c", "1MiB", "--share", "1"]);
     server.end();

@@ -84,9 +84,9 @@ impl Scrape {
         let (requested, effective): (Vec<_>, Vec<_>) = promised
             .map(|(labels, (requested, effective))| ((labels.clone(), requested), effective.map(|part| (labels, part))))
             .unzip();
-        let help = "R: the part of its standalone efficiency that each tenant is to keep";
+        let help = "R as set: the part of its standalone efficiency that each tenant shall keep";
         gauges(to, "aerogel_disk_insulation_requested_ratio", help, requested)?;
-        let help = "R that is reached for every tenant; absent under a policy that insulates nobody";
+        let help = "R that is reached for every tenant; absent under a policy without insulation";
         gauges(to, "aerogel_disk_insulation_effective_ratio", help, effective.into_iter().flatten())?;
         let volumes = disks.iter().flat_map(|disk| {
             disk.volumes.iter().map(|(name, tenant, is_on)| {
@@ -106,14 +106,14 @@ impl Scrape {
                 (labels, *count as f64)
             })
         });
-        let help = "Clients that asked for a volume whose access list does not name them";
+        let help = "Attempts to open a volume that its access list refused";
         counters(to, "aerogel_volume_access_refusals", help, refusals)?;
         let shares = disks.iter().flat_map(|disk| {
             disk.shares
                 .iter()
                 .map(|(tenant, share)| (vec![("disk", disk.name.as_str()), ("tenant", tenant.as_str())], *share))
         });
-        gauges(to, "aerogel_tenant_share_ratio", "Part of the disk's time that a tenant was promised", shares)
+        gauges(to, "aerogel_tenant_share_ratio", "Share of the disk's time that a tenant has", shares)
     }
 
     /// One value for each volume.
@@ -173,8 +173,8 @@ impl Scrape {
             let values = self.volumes(|v| seconds(of(v)));
             delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
         }
-        let help = "Time that requests spent, by where; thread: while the disk's thread did other work; slice: while \
-                    the disk was another tenant's";
+        let help = "Time that requests waited, by cause; thread: while the disk's thread did other work; slice: while \
+                    the disk belonged to another tenant";
         counters(to, "aerogel_volume_delay_seconds", help, delays)?;
         let mut blocks = Vec::new();
         let reads: [Labelled; 3] =
@@ -186,7 +186,7 @@ impl Scrape {
         counters(
             to,
             "aerogel_volume_cache_read_bytes",
-            "Bytes of the blocks read, by whether they were cached, or read ahead before anybody asked for them",
+            "Blocks that clients read, by result: in the cache, read ahead before a request, or read from the device",
             blocks,
         )?;
         let mut prefetched = Vec::new();
@@ -199,7 +199,7 @@ impl Scrape {
         counters(
             to,
             "aerogel_volume_prefetch_bytes",
-            "Bytes read ahead of sequential readers, by whether anybody asked for them",
+            "Blocks read ahead, by result: requested later, or dropped before that",
             prefetched,
         )?;
         let counted: [Metric<VolumeStats, u64>; 5] = [
@@ -223,7 +223,7 @@ impl Scrape {
         let levels: [Metric<VolumeStats, f64>; 6] = [
             ("aerogel_volume_size_bytes", "Size", |v| v.size as f64),
             ("aerogel_volume_connections", "Open connections", |v| f64::from(v.connections)),
-            ("aerogel_volume_dirty_bytes", "Acknowledged and not yet written", |v| (v.dirty_blocks * BLOCK) as f64),
+            ("aerogel_volume_dirty_bytes", "Not yet written to the device", |v| (v.dirty_blocks * BLOCK) as f64),
             ("aerogel_volume_uninitialised_bytes", "Never written", |v| v.hole_bytes as f64),
             ("aerogel_volume_failing", "1 if the last write-back or device flush failed", |v| {
                 f64::from(u8::from(v.failing))
@@ -250,13 +250,13 @@ impl Scrape {
         gauges(
             to,
             "aerogel_tenant_curve_miss_ratio",
-            "Part of block reads and writes that goes to the disk with so many times the present cache, by the curve",
+            "Predicted miss ratio of block reads and writes with a multiple of the present cache",
             ratios,
         )?;
         let levels: [Metric<TenantStats, u64>; 3] = [
             ("aerogel_tenant_cache_target_bytes", "Cache that a tenant may use", |t| t.target_frames),
             ("aerogel_tenant_cache_used_bytes", "Cache that a tenant uses", |t| t.used_frames),
-            ("aerogel_tenant_cache_dirty_bytes", "Cache with data that is not yet written", |t| t.dirty_frames),
+            ("aerogel_tenant_cache_dirty_bytes", "Cache that holds dirty data", |t| t.dirty_frames),
         ];
         for (name, help, of) in levels {
             let mut values = Vec::new();
@@ -290,16 +290,16 @@ impl Scrape {
         let of: [Metric<Sizing, Option<f64>>; 5] = [
             (
                 "aerogel_tenant_cache_need_bytes",
-                "Least cache with which a tenant keeps R; absent while it is not known",
+                "Smallest cache with which a tenant keeps R; absent while it is not known",
                 |s| s.need_bytes.map(|bytes| bytes as f64),
             ),
             ("aerogel_tenant_cache_guaranteed_bytes", "Guaranteed cache of a tenant", |s| Some(s.kept_bytes as f64)),
-            ("aerogel_tenant_cache_lent_bytes", "Cache beyond that, lent until somebody needs it", |s| {
+            ("aerogel_tenant_cache_lent_bytes", "Additional cache, lent until another tenant needs it", |s| {
                 Some(s.lent_bytes as f64)
             }),
             (
                 "aerogel_tenant_time_insulation_ratio",
-                "R_time: the part of its slices that a tenant does not lose",
+                "R_time: the part of a tenant's slices that is not lost at context switches",
                 |s| Some(f64::from(s.time_permille) / 1000.0),
             ),
             (
@@ -312,12 +312,12 @@ impl Scrape {
             gauges(to, name, help, all().filter_map(|(labels, sizing)| Some((labels, of(&sizing)?))))?;
         }
         let best = all().filter_map(|(labels, sizing)| Some((labels, permille(sizing.best_permille?))));
-        gauges(to, "aerogel_tenant_best_insulation_ratio", "R_time x R_cache: the R that a tenant can have now", best)?;
+        gauges(to, "aerogel_tenant_best_insulation_ratio", "R_time x R_cache: the best R at present", best)?;
         let decisions = all().flat_map(|(labels, sizing)| {
             let stands = Verdict::from(&sizing.decision);
             Verdict::ALL.map(|one| (with(labels.clone(), "decision", one.name()), f64::from(u8::from(one == stands))))
         });
-        gauges(to, "aerogel_tenant_decision", "1 for what was decided for a tenant", decisions)
+        gauges(to, "aerogel_tenant_decision", "1 for the present decision on a tenant, 0 for the others", decisions)
     }
 
     /// Recent percentiles. To sum over tenants or servers, use the volumes' histograms.
@@ -364,7 +364,7 @@ impl Scrape {
                 );
             }
         }
-        let help = "Part of its standalone efficiency that a tenant kept of late; absent without demand";
+        let help = "Part of its standalone efficiency that a tenant kept in the last rounds; absent without demand";
         gauges(to, "aerogel_tenant_insulation_ratio", help, ratios)?;
         gauges(to, "aerogel_tenant_slice_seconds", "Slice of disk time in each round", slices)
     }
@@ -388,15 +388,15 @@ impl Scrape {
                 .max();
             rounds.extend(round.map(|round| (labels, seconds(round))));
         }
-        let help = "What a disk's time was used for; switch: lost in turning from one tenant to another";
+        let help = "Use of a disk's time; switch: lost at context switches";
         counters(to, "aerogel_disk_time_seconds", help, time)?;
-        gauges(to, "aerogel_disk_round_seconds", "One pass over the tenants' slices", rounds)?;
+        gauges(to, "aerogel_disk_round_seconds", "Present round: one pass over the slices of all tenants", rounds)?;
         let levels: [Metric<Observed, f64>; 6] = [
-            ("aerogel_disk_committed_share_ratio", "Part of a disk's time that is promised", |o| o.committed_share),
-            ("aerogel_disk_memory_bytes", "Memory for cache and bookkeeping", |o| o.snapshot.budget_bytes as f64),
+            ("aerogel_disk_committed_share_ratio", "Sum of the shares that were set", |o| o.committed_share),
+            ("aerogel_disk_memory_bytes", "Memory for cached data and metadata", |o| o.snapshot.budget_bytes as f64),
             ("aerogel_disk_cache_bytes", "Cache", |o| (o.snapshot.frames * BLOCK) as f64),
-            ("aerogel_disk_cache_free_bytes", "Cache that nobody uses", |o| (o.snapshot.free_frames * BLOCK) as f64),
-            ("aerogel_disk_queued_requests", "Device requests waiting for their turn", |o| o.snapshot.queued as f64),
+            ("aerogel_disk_cache_free_bytes", "Unused cache", |o| (o.snapshot.free_frames * BLOCK) as f64),
+            ("aerogel_disk_queued_requests", "Device requests queued in the scheduler", |o| o.snapshot.queued as f64),
             ("aerogel_disk_in_flight_requests", "Device requests in the device", |o| o.snapshot.in_flight as f64),
         ];
         for (name, help, of) in levels {
@@ -422,12 +422,12 @@ impl Scrape {
                 late.push((with(labels.clone(), "cause", "file"), lates.file));
             }
         }
-        gauges(to, "aerogel_disk_faults", "Faults stacked on the device", counts)?;
+        gauges(to, "aerogel_disk_faults", "Injected faults on the device", counts)?;
         gauges(to, "aerogel_disk_stuck_requests", "Device requests that hang because of a fault", hanging)?;
         counters(to, "aerogel_disk_injected_faults", "Requests affected by injected faults, by kind", injected)?;
         let (name, help) = (
             "aerogel_simulated_completion_late_seconds",
-            "From the moment at which a simulated drive was done to the completion, by what was waited for",
+            "Delay of completions after the time that the model of a simulated drive computed, by cause",
         );
         family(to, (name, help, MetricType::Histogram), late, |metric, value| {
             let bounds = BOUNDS_NS.iter().map(|&ns| seconds(ns)).chain([f64::INFINITY]);

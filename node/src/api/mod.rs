@@ -52,7 +52,7 @@ async fn bound(request: Request, next: Next) -> Response {
 
 fn unknown(status: StatusCode, request: &Request) -> Failure {
     let error = format!("there is no {} {}", request.method(), request.uri().path());
-    Failure::new(status, error, Some("GET /openapi.json describes what there is".into()))
+    Failure::new(status, error, Some("GET /openapi.json describes the API".into()))
 }
 
 /// The API with the requirements for TCP clients.

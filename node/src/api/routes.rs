@@ -27,8 +27,8 @@ use crate::store::spec::{Allocation, Eviction};
 #[derive(utoipa::OpenApi)]
 #[openapi(info(
     title = "Aerogel",
-    description = "Block storage for many tenants. A failed request changes nothing, and says what is wrong and what \
-                   to do."
+    description = "Block storage for many tenants. A failed request changes nothing, unless its message says so. Its \
+                   answer names the error and, where there is one, the remedy."
 ))]
 struct Document;
 
@@ -97,7 +97,7 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> 
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
         let read = tokio::time::timeout(BODY_TIMEOUT, Json::from_request(request, state));
-        let late = || Failure::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time", None);
+        let late = || Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout: the request's body is not complete", None);
         let Json(value) = read.await.map_err(|_| late())?.map_err(|error: JsonRejection| {
             let hint = "GET /openapi.json describes every body";
             Failure::new(error.status(), error.body_text(), Some(hint.into()))

@@ -56,7 +56,7 @@ impl Chart<'_> {
     fn title(&self) -> String {
         let CurveView { tenant, volume, policy, running, .. } = self.view;
         let whose = if tenant == volume { format!("volume '{volume}'") } else { format!("tenant '{tenant}'") };
-        let what_if = if policy == running { "" } else { ", which it does not run" };
+        let what_if = if policy == running { "" } else { ", not its present policy" };
         format!("Block reads and writes of {whose} that go to the disk, by cache size ({}{what_if})", eviction(*policy))
     }
 
@@ -68,8 +68,8 @@ impl Chart<'_> {
     fn source(&self) -> String {
         let CurveView { block_reads, block_writes, sampling_rate, samples, .. } = self.view;
         format!(
-            "from about {block_reads:.0} block reads and {block_writes:.0} block writes; {} of all blocks watched, \
-             {samples} of them",
+            "from about {block_reads:.0} block reads and {block_writes:.0} block writes; {} of all blocks sampled: \
+             {samples} blocks",
             ratio(*sampling_rate)
         )
     }
@@ -79,7 +79,7 @@ impl Chart<'_> {
 pub fn text(view: &CurveView) -> String {
     let Some(chart) = Chart::of(view) else {
         return format!(
-            "no curve yet: volume '{}' was asked for {:.0} blocks, a curve needs {ENOUGH:.0}\n",
+            "no curve yet: volume '{}' had {:.0} block requests, a curve needs {ENOUGH:.0}\n",
             view.volume,
             view.block_reads + view.block_writes
         );
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn little_is_no_curve() {
         let little = CurveView { block_reads: 10.0, ..view() };
-        assert_eq!(text(&little), "no curve yet: volume 'db' was asked for 10 blocks, a curve needs 1000\n");
+        assert_eq!(text(&little), "no curve yet: volume 'db' had 10 block requests, a curve needs 1000\n");
         assert!(svg(&little).contains("no curve yet"));
     }
 }

@@ -139,8 +139,8 @@ async fn check_simulated(reach: &Reach, disk: &Name) -> Result<(), ClientError> 
     if shown.simulated.is_some() {
         return Ok(());
     }
-    let error = format!("disk '{disk}' is a real disk: the fault meets the data of its clients");
-    let hint = Some("if that is meant, add --yes; `aerogel disk add NAME sim:PRESET` makes a disk to try it on".into());
+    let error = format!("disk '{disk}' is a real disk: the fault affects the data of its clients");
+    let hint = Some("add --yes to confirm, or use a simulated disk: `aerogel disk add NAME sim:PRESET`".into());
     Err(ClientError::Refused(StatusCode::BAD_REQUEST, Problem { error, hint }))
 }
 

@@ -83,15 +83,15 @@ pub(super) fn eviction(policy: Eviction) -> String {
 fn both(requested: Option<&String>, effective: String) -> String {
     match requested {
         Some(requested) if *requested == effective => effective,
-        Some(requested) => format!("{effective} (asked for: {requested})"),
-        None => format!("{effective} (not asked for)"),
+        Some(requested) => format!("{effective} (requested: {requested})"),
+        None => format!("{effective} (not requested)"),
     }
 }
 
 /// A table of volumes.
 pub fn volumes(volumes: &[VolumeView]) -> String {
     if volumes.is_empty() {
-        return "no volumes: `aerogel volume create NAME SIZE` makes one\n".into();
+        return "no volumes: create one with `aerogel volume create NAME SIZE`\n".into();
     }
     let headings = ["VOLUME", "DISK", "TENANT", " SIZE", " SHARE", " CACHE", "WRITES", "ACCESS", " CLIENTS", "STATE"];
     let row = |volume: &VolumeView| {
@@ -157,7 +157,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("keeps", volume.insulation.as_ref().map_or_else(String::new, kept)),
         ("latency", volume.latency.as_ref().map_or_else(String::new, latency)),
         ("write cache", write_cache(volume.write_cache)),
-        ("not yet written", bytes(volume.dirty_bytes)),
+        ("dirty data", bytes(volume.dirty_bytes)),
         ("connections", volume.connections.to_string()),
         ("reads", format!("{} ({}){hits}", traffic.reads, bytes(traffic.read_bytes))),
         ("writes", format!("{} ({})", traffic.writes, bytes(traffic.write_bytes))),
@@ -169,7 +169,7 @@ pub fn volume(volume: &VolumeView) -> String {
 /// The insulation of a tenant.
 fn kept(kept: &RatioView) -> String {
     format!(
-        "{:.2} of its share of what it would get alone, in the last {}; predicted {}",
+        "insulation ratio {:.2} in the last {}; standalone-equivalent time predicted {}",
         kept.ratio,
         duration(kept.window_seconds),
         kept.prediction
@@ -196,7 +196,7 @@ fn latency(all: &LatencyView) -> String {
     let line = |op: &str, of: Option<PercentilesView>, when: &str| {
         of.map_or_else(String::new, |of| {
             let [p50, p99, p999, max] = [of.p50_seconds, of.p99_seconds, of.p999_seconds, of.max_seconds].map(duration);
-            format!("{op} {when}: 50% below {p50}, 99% below {p99}, 99.9% below {p999}, longest {max}\n")
+            format!("{op} {when}: p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}\n")
         })
     };
     let lines = |of: &ByOpView, when: &str| line("reads", of.read, when) + &line("writes", of.write, when);
@@ -207,7 +207,7 @@ fn latency(all: &LatencyView) -> String {
 /// A table of disks.
 pub fn disks(disks: &[DiskView]) -> String {
     if disks.is_empty() {
-        return "no disks: `aerogel disk add NAME PATH` adds one\n".into();
+        return "no disks: add one with `aerogel disk add NAME PATH`\n".into();
     }
     let headings = ["DISK", " VOLUMES", " PROMISED", " BUSY", " MEMORY", " FREE", "STATE", "PATH"];
     let row = |disk: &DiskView| {
@@ -253,8 +253,8 @@ pub fn disk(disk: &DiskView) -> String {
         format!("{}, {}\n{all}, {free} of it free", simulated.description, simulated.model)
     });
     let note = match disk.simulated {
-        Some(_) => "it takes the time of the drive that it pretends to be; its data is in sparse files",
-        None => "what others do on the device is not seen",
+        Some(_) => "requests take as long as on the described drive; the data is in sparse files",
+        None => "I/O of other programs on the device is not accounted for",
     };
     let io = if disk.direct_io { "direct" } else { "through the kernel's cache" };
     let drive_cache = match disk.drive_cache {
@@ -296,7 +296,7 @@ pub fn disk(disk: &DiskView) -> String {
         ("promised", ratio(disk.committed_share)),
         ("busy", ratio(disk.busy_ratio)),
         ("memory", bytes(disk.memory_bytes)),
-        ("not yet written", bytes(disk.dirty_bytes)),
+        ("dirty data", bytes(disk.dirty_bytes)),
         ("tenants", tenants(&disk.tenants)),
         ("volumes", disk.volumes.join("\n")),
         ("unclaimed data", disk.unclaimed.join("\n")),
@@ -314,10 +314,10 @@ fn policy(policy: &PolicyView) -> String {
 fn insulation(policy: &PolicyView) -> String {
     let requested = format!("R = {}", policy.insulation.requested);
     match (policy.insulation.effective, &policy.insulation.reason) {
-        (None, _) => format!("nobody is insulated; {requested} under another policy"),
+        (None, _) => format!("none under this policy; {requested} under an insulating one"),
         (Some(_), None) => requested,
         (Some(effective), Some(reason)) => {
-            format!("R = {effective:.2} (asked for: {}): {reason}", policy.insulation.requested)
+            format!("R = {effective:.2} (requested: {}): {reason}", policy.insulation.requested)
         }
     }
 }
@@ -327,7 +327,7 @@ fn round(policy: &PolicyView) -> String {
     match policy.round_seconds {
         Some(round) => {
             format!(
-                "{} at present, {longest} (--max-round): the longest wait of a tenant for its slice, seldom twice that",
+                "{} at present, {longest} (--max-round); maximum wait for a slice: one round, rarely two",
                 duration(round)
             )
         }
@@ -455,7 +455,7 @@ fn waits_for(delays: &DelayView) -> String {
 /// A table of the profile's values with their sources.
 pub fn profile(profile: &ProfileView) -> String {
     if profile.values.is_empty() {
-        return "nothing: `aerogel disk probe` measures it\n".into();
+        return "not measured: run `aerogel disk probe`\n".into();
     }
     let row = |value: &ValueView| {
         let error = value.error_ratio.map_or_else(String::new, |ratio| format!("± {:.0}%", ratio * 100.0));

@@ -55,7 +55,11 @@ pub async fn follow(
     match view.state {
         ProbeState::Done => {
             let shown: DiskView = read(ask(&reach.data, Method::GET, &format!("/v1/disks/{disk}"), None).await?)?;
-            Ok(json!(Done { message: format!("disk '{disk}' is probed; {message}"), disk: Some(shown), volume: None }))
+            Ok(json!(Done {
+                message: format!("the probe of disk '{disk}' is complete; {message}"),
+                disk: Some(shown),
+                volume: None
+            }))
         }
         ProbeState::Failed => refused(&format!("failed: {message}")),
         _ => refused("was cancelled"),

@@ -170,7 +170,7 @@ async fn print_again_and_again(reach: &Reach, path: &str, how: How, first: Value
             }
             Err(error) if !is_lost => {
                 is_lost = true;
-                eprintln!("{}: {error}; trying again", now());
+                eprintln!("{}: {error}; retrying", now());
             }
             Err(_) => {}
         }

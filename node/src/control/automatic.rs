@@ -136,7 +136,7 @@ impl Control {
 
     async fn probe_by_itself(&self, disk: &Name, before: Activity) {
         let Ok(begun) = self.begin_probe(disk, SECONDS_QUICK, true).await else { return };
-        tracing::info!(%disk, "idle, and nothing is known of it: a quick probe begins; the first request ends it");
+        tracing::info!(%disk, "idle and without a profile: a quick probe starts; the first request cancels it");
         let job = begun.job.clone();
         let mut probe = std::pin::pin!(self.run_probe(disk, begun));
         let ended = loop {
@@ -185,7 +185,7 @@ impl Control {
                 format!("{note}; next attempt in {left} at the earliest, or run {by_hand}")
             }
             None => {
-                format!("not probed yet: that happens by itself when it is idle for {}, or run {by_hand}", Time(IDLE))
+                format!("not probed yet: probed automatically after {} of idle time, or run {by_hand}", Time(IDLE))
             }
         }
     }
@@ -194,8 +194,12 @@ impl Control {
 /// For a probe without result: the minimum delay before the next one, and the message.
 fn without_profile(ended: &Ended) -> (Duration, String) {
     match ended {
-        Ended::Cancelled => (BACKOFF_USED, "not probed: the automatic quick probe ended when requests came".into()),
-        Ended::Doubtful(why) => (BACKOFF_DOUBT, format!("probed, result in doubt (automatic quick probe): {why}")),
+        Ended::Cancelled => {
+            (BACKOFF_USED, "not probed: the automatic quick probe was cancelled because the disk was used".into())
+        }
+        Ended::Doubtful(why) => {
+            (BACKOFF_DOUBT, format!("probed, but the result is unreliable (automatic quick probe): {why}"))
+        }
         Ended::Failed(why) => (BACKOFF_DOUBT, format!("not probed: the automatic quick probe failed: {why}")),
     }
 }
@@ -215,7 +219,7 @@ mod tests {
     #[test]
     fn a_doubtful_probe_is_not_called_none() {
         let (least, note) = without_profile(&Ended::Doubtful("others used it".into()));
-        assert_eq!(note, "probed, result in doubt (automatic quick probe): others used it");
+        assert_eq!(note, "probed, but the result is unreliable (automatic quick probe): others used it");
         assert_eq!(least, BACKOFF_DOUBT);
         let (least, note) = without_profile(&Ended::Cancelled);
         assert!(note.starts_with("not probed: ") && least == BACKOFF_USED, "{note}");

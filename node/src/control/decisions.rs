@@ -119,7 +119,9 @@ impl Control {
             let kept = with_files(&store, &holder, move |files| files.change(&from, &to)).await;
             match kept.and_then(|kept| kept.map_err(Error::from)) {
                 Ok(()) => control.set_spec(&disk, &holder, &new),
-                Err(error) => warn!(%disk, %tenant, "its decided cache will be forgotten at a restart: {error}"),
+                Err(error) => {
+                    warn!(%disk, %tenant, "its decided cache size cannot be stored and is lost at a restart: {error}")
+                }
             }
         });
     }
@@ -185,10 +187,10 @@ impl Control {
             let state = self.state();
             let running = state.disk(disk)?;
             if request.cache.is_some() {
-                return Err(Error::Invalid("a cache of a size, or one like another volume's: not both".into()));
+                return Err(Error::Invalid("--cache and --like exclude each other: give one of them".into()));
             }
             if let Some(tenant) = request.tenant.as_ref().filter(|tenant| running.has_tenant(tenant)) {
-                return Err(Error::Invalid(format!("tenant '{tenant}' is there, and has its cache")));
+                return Err(Error::Invalid(format!("tenant '{tenant}' exists and has its cache: leave out --like")));
             }
             let share = request.share.as_ref().map(|share| share.share);
             running.check_share(disk, request.tenant.as_ref().unwrap_or(&request.name), share)?;
@@ -215,7 +217,9 @@ impl super::Running {
     fn tenant_like(&self, disk: &Name, like: &Name) -> Result<TenantId, Error> {
         let spec = self.volumes.get(like).and_then(|volume| volume.spec.as_ref());
         let id = spec.and_then(|spec| self.tenants.get(&spec.tenant(like))).map(|tenant| tenant.id);
-        id.ok_or_else(|| Error::Invalid(format!("disk '{disk}' serves no volume '{like}' that another could be like")))
+        id.ok_or_else(|| {
+            Error::Invalid(format!("disk '{disk}' serves no volume '{like}': --like needs a volume of the same disk"))
+        })
     }
 }
 

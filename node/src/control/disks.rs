@@ -127,7 +127,7 @@ impl Control {
         let drive = store.identity.simulated.as_ref().map(|simulated| simulated.open()).transpose()?;
         let stack = Stack { drive: drive.map(|(drive, _)| drive), faults: store.identity.faults.clone() };
         for fault in &stack.faults {
-            warn!(disk = %name, "it has a fault: {fault}");
+            warn!(disk = %name, "fault injected: {fault}");
         }
         let options = Options {
             reactor: self.config.reactor.into(),
@@ -136,7 +136,7 @@ impl Control {
             ..Options::new(name.as_str(), engine)
         };
         if !store.abilities.direct {
-            warn!(disk = %name, "the file system has no direct I/O: the kernel's cache is used besides ours");
+            warn!(disk = %name, "the file system has no direct I/O: the kernel caches the data, too");
         }
         let thread = DiskThread::start(options)
             .map_err(|error| format!("its thread cannot be started: {:#}", anyhow::Error::from(error)))?;
@@ -197,8 +197,8 @@ impl Control {
         }
         if held_bytes > 0 {
             message += &format!(
-                "; {} of its memory are still held on other disks, by replies that clients do not read or by data that \
-                 cannot be written, and follow when they are free",
+                "; {} of its memory are still in use on other disks, by unread replies or by data that cannot be \
+                 written, and are added when they are freed",
                 Size(held_bytes).rounded()
             );
         }
@@ -317,7 +317,9 @@ impl Control {
             (true, None, None) => self.config.data.join("disks").join(request.name.as_str()),
             (false, None, _) => PathBuf::from(&request.path),
             (false, Some(_), _) => {
-                return Err(Error::Invalid("only a simulated disk has a directory besides its path".into()));
+                return Err(Error::Invalid(
+                    "--directory is for simulated disks only: the directory of any other disk is PATH".into(),
+                ));
             }
         };
         std::path::absolute(&directory)
@@ -370,7 +372,7 @@ impl Control {
             self.forget(name).await?;
         }
         info!(disk = %name, "removed");
-        let message = format!("disk '{name}' is detached; its data is untouched, `aerogel disk add` brings it back");
+        let message = format!("disk '{name}' is detached; its data is unchanged, `aerogel disk add` attaches it again");
         Ok(Done { message, disk: None, volume: None })
     }
 
@@ -442,7 +444,7 @@ fn device_of(path: &Path) -> Result<Option<u64>, Error> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => {
                 return Err(Error::Unusable(format!(
-                    "which device {} is on cannot be found out: {} cannot be read: {error}",
+                    "the device of {} cannot be determined: {} cannot be read: {error}",
                     path.display(),
                     ancestor.display()
                 )));
@@ -460,13 +462,13 @@ async fn pretence(request: &AddDisk) -> Result<Option<Simulated>, Error> {
             blocking(move || Simulated::find(&source, size)).await?.map(Some).map_err(Error::Invalid)
         }
         (None, None) => Ok(None),
-        (None, Some(_)) => Err(Error::Invalid("only a simulated disk has a size of its own: leave out --size".into())),
+        (None, Some(_)) => Err(Error::Invalid("--size is for simulated disks only: leave it out".into())),
     }
 }
 
 /// The simulated drive of an existing disk, if it has one. Refuses options that only new disks can have.
 fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Option<Simulated>, Error> {
-    let is = |fix: &str| Err(Error::Invalid(format!("{} is a disk already: {fix}", path.display())));
+    let is = |fix: &str| Err(Error::Invalid(format!("{} contains a disk already: {fix}", path.display())));
     if request.size.is_some() || !request.faults.is_empty() {
         return is("leave out --size and --fault; `aerogel disk fault add` adds faults to it");
     }
@@ -474,7 +476,7 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
         return is("leave out --policy, --insulation, --max-round and --no-probe; `aerogel disk set` changes them");
     }
     if request.path.starts_with(SIM) && !is_known {
-        return is("name its directory to take it over, or another one with --directory");
+        return is("give this directory as PATH to attach it, or another one with --directory");
     }
     Ok(Identity::read(path).map_err(Error::Unusable)?.simulated)
 }

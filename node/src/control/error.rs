@@ -53,7 +53,7 @@ pub enum Error {
     #[error("disk '{0}' is still being changed by an earlier request")]
     Changing(Name),
     /// The disk has not answered for a long time; the change may still take effect.
-    #[error("{0} has no answer after {1} s, and goes on: a device or a file system does not answer")]
+    #[error("{0} takes more than {1} s and continues: a device or a file system does not answer")]
     Unanswered(&'static str, u64),
     /// Another probe is running.
     #[error("disk '{0}' is being probed already")]
@@ -65,7 +65,7 @@ pub enum Error {
     #[error("{0} '{1}' is in use by {2} connections")]
     InUse(Kind, Name, u32),
     /// The shares of a disk must sum to at most 1.
-    #[error("a share of {} does not fit on disk '{disk}': {} is left", percent(asked.ppb()), percent(*left_ppb))]
+    #[error("a share of {} does not fit on disk '{disk}': {} remains", percent(asked.ppb()), percent(*left_ppb))]
     ShareTooLarge {
         /// The disk.
         disk: Name,
@@ -81,7 +81,7 @@ pub enum Error {
     #[error(transparent)]
     Raw(#[from] RawError),
     /// Two disks on one device would compete for its time.
-    #[error("{path} is on the same device as disk '{other}': what one does there, the other waits for")]
+    #[error("{path} is on the same device as disk '{other}': the two disks would delay each other")]
     SameDevice {
         /// The directory of the new disk, or the device of a volume.
         path: String,
@@ -90,7 +90,7 @@ pub enum Error {
     },
     /// The simulated drive has no free range of this length.
     #[error(
-        "{} do not fit on the simulated disk '{disk}': {} are free, at most {} of them in one piece",
+        "{} do not fit on the simulated disk '{disk}': {} are free, the largest contiguous range has {}",
         Size(*asked), Size(*free).rounded(), Size(*longest).rounded()
     )]
     NoPlace {
@@ -105,7 +105,7 @@ pub enum Error {
     },
     /// The simulated drive is in use behind the volume.
     #[error(
-        "volume '{volume}' cannot grow by {}: on its simulated disk {} are free behind it",
+        "volume '{volume}' cannot grow by {}: {} are free behind it on its simulated disk",
         Size(*more), Size(*room).rounded()
     )]
     NoRoomBehind {
@@ -117,7 +117,7 @@ pub enum Error {
         room: u64,
     },
     /// The number of faults is limited, since each request is matched against all of them.
-    #[error("disk '{0}' has {1} faults, and that is as many as there may be")]
+    #[error("disk '{0}' has {1} faults already, the maximum")]
     TooManyFaults(Name, usize),
     /// There is no such fault; it may have been cleared.
     #[error("disk '{0}' has no fault {1}")]
@@ -178,27 +178,27 @@ impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows what there is"),
+            Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {kind}s"),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
             Error::Offline(Kind::Disk, name, _) => {
                 format!(
-                    "it opens by itself when the reason is gone; `aerogel disk add {name} PATH` with its path tries \
-                     at once"
+                    "it is opened automatically once the cause is removed; `aerogel disk add {name} PATH` with its \
+                     path tries at once"
                 )
             }
             Error::Waiting(..) => "`aerogel volume show` says when it is served".into(),
-            Error::Offline(Kind::Volume, ..) => "it opens by itself when the reason is gone".into(),
+            Error::Offline(Kind::Volume, ..) => "it is opened automatically once the cause is removed".into(),
             Error::Busy(kind, name) => format!("wait for it: `aerogel {kind} show {name}`"),
             Error::Changing(name) => {
-                format!("wait for it; `aerogel disk show {name}` tells whether its device answers")
+                format!("wait for it; `aerogel disk show {name}` shows whether its device answers")
             }
-            Error::Unanswered(..) => "`aerogel status` shows which disk does not answer, and what became of it".into(),
-            Error::Probing(name) => format!("wait for it, or end it: `aerogel disk probe {name} --cancel`"),
-            Error::NotProbing(name) => format!("`aerogel disk probe {name}` begins a probe"),
+            Error::Unanswered(..) => "`aerogel status` shows which disk does not answer, and the present state".into(),
+            Error::Probing(name) => format!("wait for it, or cancel it with `aerogel disk probe {name} --cancel`"),
+            Error::NotProbing(name) => format!("`aerogel disk probe {name}` starts a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),
             Error::ShareTooLarge { .. } => {
-                "ask for less, or give less to another: `aerogel volume set NAME --share SHARE`".into()
+                "request less, or reduce another tenant's share: `aerogel volume set NAME --share SHARE`".into()
             }
             Error::SameDevice { .. } => {
                 "name one on another device, or accept it with --force (a disk of raw volumes only has little in its \
@@ -206,39 +206,37 @@ impl Error {
                     .into()
             }
             Error::Raw(error) => error.hint().into(),
-            Error::NoPlace { .. } => "ask for less, or delete a volume of it".into(),
-            Error::NoRoomBehind { .. } => "ask for less, or copy it to a larger volume".into(),
+            Error::NoPlace { .. } => "request less, or delete a volume of the disk".into(),
+            Error::NoRoomBehind { .. } => "request less, or copy the data to a larger volume".into(),
             Error::TooManyFaults(disk, _) | Error::NoFault(disk, _) => {
-                format!(
-                    "`aerogel disk fault list {disk}` shows them, `aerogel disk fault clear {disk}` takes them away"
-                )
+                format!("`aerogel disk fault list {disk}` shows them, `aerogel disk fault clear {disk}` removes them")
             }
             Error::MemoryHeld(_) => {
                 "disconnect clients that do not read their replies (`aerogel status` shows who is connected), and try \
                  again"
                     .into()
             }
-            Error::NotAccepted => "if that is meant, add --i-accept-data-loss".into(),
+            Error::NotAccepted => "add --i-accept-data-loss to confirm".into(),
             Error::Refused { refusal: Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. }, .. } => {
-                "ask for less cache, or start the server with more (cache = \"…\" in its configuration)".into()
+                "request less cache, or start the server with more (cache = \"…\" in its configuration)".into()
             }
             Error::Refused { refusal: Refusal::FlushFailed, name, .. } => format!(
-                "see the server's log for the device's error; `aerogel volume clear {name}` gives up what cannot be \
-                 written"
+                "see the server's log for the device's error; `aerogel volume clear {name}` discards blocks that \
+                 cannot be written: their data is lost"
             ),
             Error::Store(StoreError::NoSpace { .. }) => {
-                "free some space, ask for less, or use --sparse to allocate as it is written".into()
+                "free some space, request less, or use --sparse to allocate as it is written".into()
             }
-            Error::Store(StoreError::TooLarge { .. }) => "ask for less, or use a disk with another file system".into(),
+            Error::Store(StoreError::TooLarge { .. }) => "request less, or use a disk with another file system".into(),
             Error::Store(StoreError::NoAllocation { .. }) => "use --sparse, or a disk with another file system".into(),
             Error::Store(StoreError::Edited(_)) => {
-                "put it back as it was, or restart the server, which uses it as it is".into()
+                "restore the specification, or restart the server to use the changed one".into()
             }
             Error::Store(StoreError::NotRemoved { .. }) => {
                 "`aerogel volume delete` removes it, after a restart of the server".into()
             }
             Error::Store(StoreError::Unclaimed(_)) => {
-                "a creation or deletion that was cut off may have left it: move it away or remove it by hand".into()
+                "an interrupted creation or deletion may have left it: move it away or remove it by hand".into()
             }
             _ => return None,
         })

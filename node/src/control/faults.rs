@@ -70,7 +70,7 @@ impl Control {
             let lasting: Vec<_> = lasting.into_iter().map(|(text, _)| text).collect();
             blocking(move || store.forget_faults(&lasting)).await?.map_err(|error| {
                 Error::Unusable(format!(
-                    "the faults are cleared, but will be back when the disk is opened again: {error}"
+                    "the faults are cleared, but remain in disk.toml and return when the disk is opened again: {error}"
                 ))
             })?;
         }
@@ -105,7 +105,7 @@ pub(super) fn fault_warnings(view: &LayerView) -> Vec<String> {
     let active = view.faults.iter().filter(|fault| fault.phase != Phase::Over || fault.stuck > 0);
     let warning = |fault: &crate::reactor::FaultState| {
         let stuck = if fault.stuck > 0 { format!(", {} requests hang", fault.stuck) } else { String::new() };
-        format!("fault {} is injected: {} (happened {} times{stuck})", fault.id, fault.text, fault.hits)
+        format!("fault {} is injected: {} (occurred {} times{stuck})", fault.id, fault.text, fault.hits)
     };
     active.map(warning).collect()
 }

@@ -42,9 +42,9 @@ const APART_NS_MIN: Nanos = 100 * MILLISECOND;
 /// Samples of a disk that are kept.
 const SAMPLES_MAX: u64 = 64;
 /// How the standalone-equivalent time is predicted, for the API.
-const PREDICTION: &str = "from the middle of the tenant's own slices, its curve and its dirt";
+const PREDICTION: &str = "from the steady part of the tenant's slices, its miss-ratio curve and its dirty data";
 const PREDICTION_BY_COST: &str =
-    "from what its requests cost the device, how much of it they fill, its curve and its dirt";
+    "from the cost of its requests, their load on the device, its miss-ratio curve and its dirty data";
 
 /// The samples of each disk.
 pub type AllSeries = Mutex<BTreeMap<Name, Series>>;

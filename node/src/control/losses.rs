@@ -40,10 +40,10 @@ impl Control {
             }
             match &failures[..] {
                 [] => {}
-                [one] => warn!(%disk, volume = %name, "of the two notes of its loss, one cannot be made: {one}"),
+                [one] => warn!(%disk, volume = %name, "one of the two records of its loss cannot be written: {one}"),
                 all => {
                     let at = all.join(", nor at ");
-                    error!(%disk, volume = %name, "its loss will be forgotten at a restart, not noted at {at}");
+                    error!(%disk, volume = %name, "its loss is forgotten at a restart: it cannot be recorded at {at}");
                 }
             }
         }

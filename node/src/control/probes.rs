@@ -93,7 +93,9 @@ impl Control {
             let running = state.disk(disk)?;
             let devices = running.raw_devices();
             if devices.is_empty() && running.data_kind() == DataKind::Raw {
-                return Err(Error::Unusable(format!("none of the raw devices of disk '{disk}' is there to be read")));
+                return Err(Error::Unusable(format!(
+                    "disk '{disk}' cannot be probed: none of its raw devices is available"
+                )));
             }
             (running.store.clone(), devices)
         };
@@ -227,7 +229,7 @@ impl Control {
             return Err(Error::NotProbing(disk.clone()));
         };
         latest.job.cancel();
-        Ok(Done { message: format!("the probe of disk '{disk}' is being ended"), disk: None, volume: None })
+        Ok(Done { message: format!("the probe of disk '{disk}' is being cancelled"), disk: None, volume: None })
     }
 
     /// Cancels the probes of this disk, or of all, without an error: the disk is being removed.
@@ -250,8 +252,8 @@ fn unread(devices: &[(Raw, u64)], found: &Found) -> Option<String> {
     let kernel = Kernel::default();
     let turns = devices.iter().any(|(_, number)| kernel.queue(*number, "rotational").as_deref() == Some("1"));
     (turns && needs_slices != Some(1.0)).then(|| {
-        "its raw devices were only read, say that they turn, and answered as if they did not: what was never written \
-         is not read from the medium"
+        "its raw devices report that they rotate, but answered reads without rotational delay: blocks that were never \
+         written are possibly not read from the medium"
             .into()
     })
 }
@@ -266,9 +268,10 @@ pub(super) fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Ove
         Error::Invalid(format!("{error}; `aerogel disk show {disk}` names those that it has, docs/manual/disk.md all"))
     })?;
     if known.is_about_probe() {
-        return Err(Error::Invalid(format!("{key} tells how a probe went: it cannot be set")));
+        return Err(Error::Invalid(format!("{key} describes the probe itself and cannot be set")));
     }
-    let wrong = |what: &str| Error::Invalid(format!("'{to}' is not {what}: {key} takes that, 'none' or 'measured'"));
+    let wrong =
+        |what: &str| Error::Invalid(format!("'{to}' is not a value of {key}: give {what}, 'none' or 'measured'"));
     let value = match to {
         "measured" => return Ok((known, None)),
         "none" => None,
@@ -321,14 +324,14 @@ fn summary(before: &Profile, found: &Found) -> String {
     let apart: Vec<_> = pairs.iter().filter(|(_, change)| change.abs() > AGREE).collect();
     if let Some((key, change)) = apart.iter().max_by(|a, b| a.1.abs().total_cmp(&b.1.abs())) {
         text += &format!(
-            "; {} of {} values are more than 15 % from those of the last probe, {key} the furthest ({:+.0} %)",
+            "; {} of {} values differ by more than 15 % from those of the last probe, {key} the most ({:+.0} %)",
             apart.len(),
             pairs.len(),
             change * 100.0
         );
         if !was_disturbed {
-            text +=
-                ": nothing on this machine disturbed it, so the device varies, or what it shares with others elsewhere";
+            text += ": no disturbance was found on this machine; the device itself varies, or shares hardware with \
+                     other machines";
         }
     } else if !pairs.is_empty() {
         text += "; all values are within 15 % of those of the last probe";
@@ -377,9 +380,9 @@ mod tests {
             "undisturbed; all values are within 15 % of those of the last probe"
         );
         let said = summary(&before, &found(1.2, 0.0));
-        assert!(said.starts_with("undisturbed") && said.ends_with("elsewhere"), "{said}");
+        assert!(said.starts_with("undisturbed") && said.ends_with("other machines"), "{said}");
         let said = summary(&before, &found(1.2, 0.3));
-        assert!(!said.contains("elsewhere"), "{said}");
+        assert!(!said.contains("other machines"), "{said}");
         assert!(said.contains("30 %") && said.contains("1 of 1") && said.contains("+20 %"), "{said}");
     }
 }

@@ -33,10 +33,10 @@ impl Control {
             return Err(Error::Invalid(format!("'{path}' is not an absolute path")));
         }
         if request.allocation == Allocation::Full {
-            return Err(Error::Invalid("a device has its space already: leave out --prealloc".into()));
+            return Err(Error::Invalid("a raw device cannot be preallocated: leave out --prealloc".into()));
         }
         if self.state().disk(disk)?.store.model.is_some() {
-            return Err(Error::Invalid(format!("disk '{disk}' is simulated: a raw volume needs a disk that is not")));
+            return Err(Error::Invalid(format!("disk '{disk}' is simulated: a raw volume needs a real disk")));
         }
         let number = raw::number(Path::new(&path))?;
         let device = blocking(move || Raw::find(Path::new(&path), &Kernel::default())).await??;

@@ -67,8 +67,7 @@ impl Registry {
             }
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
-        let registry: Registry =
-            toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
+        let registry: Registry = toml::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?;
         if registry.format != FORMAT {
             bail!("{} has format {}, this server knows {FORMAT}", path.display(), registry.format);
         }

@@ -125,7 +125,7 @@ impl Control {
             Err(reason) => return Some(reason),
         };
         match self.bring_up(name, path, store).await {
-            Ok(_) => info!(disk = %name, path = %path.display(), "it is back: online"),
+            Ok(_) => info!(disk = %name, path = %path.display(), "online again"),
             Err(error) => return Some(error.to_string()),
         }
         None
@@ -156,7 +156,7 @@ impl Control {
         }
         self.state().volume_mut(disk, name).filter(|volume| volume.is_offline())?.spec = Some(spec);
         match self.open_volume(disk, name, None).await {
-            Ok(()) => info!(%disk, volume = %name, "it is back: online"),
+            Ok(()) => info!(%disk, volume = %name, "online again"),
             Err(OpenError::Busy(reason)) => {
                 self.state().volume_mut(disk, name)?.state = VolumeState::Waiting(reason);
                 self.waiting.notify_one();

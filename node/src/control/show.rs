@@ -403,7 +403,7 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     }
     let device = volume.spec.as_ref().and_then(|spec| spec.device.as_ref());
     if device.is_some_and(|device| device.facts.is_empty()) {
-        warnings.push("its device has no serial number nor anything else to be known by, only its size".into());
+        warnings.push("its device has no serial number or other identifier: it is recognised by its size only".into());
     }
     if stats.is_some_and(|stats| stats.failing) {
         warnings.push("the last write to the device failed: flushes fail until one succeeds".into());
@@ -413,7 +413,7 @@ fn volume_warnings(running: &Running, name: &Name, volume: &Volume, stats: Optio
     }
     let tenant = volume.spec.as_ref().and_then(|spec| running.tenants.get(&spec.tenant(name)));
     if let Some(why) = tenant.and_then(|tenant| tenant.warning.as_ref()) {
-        warnings.push(format!("it runs without the cache that was asked for: {why}"));
+        warnings.push(format!("it runs without the requested cache: {why}"));
     }
     warnings
 }
@@ -509,12 +509,11 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
     let mut warnings = Vec::new();
     if let Some(running) = running {
         if !running.store.abilities.direct && running.data_kind() != DataKind::Raw {
-            warnings.push("its file system has no direct I/O: the kernel's cache is used besides ours".into());
+            warnings.push("its file system has no direct I/O: the kernel caches the data, too".into());
         }
         if let Some(held) = snapshot.map(|snapshot| snapshot.held_frames * BLOCK).filter(|&held| held > 0) {
             warnings.push(format!(
-                "{} of memory that it gave up are still held, by replies that clients do not read or by data that \
-                 cannot be written",
+                "{} of memory that it released are still in use, by unread replies or by data that cannot be written",
                 Size(held).rounded()
             ));
         }
@@ -523,8 +522,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         if drives.len() > 1 && running.store.model.is_none() {
             let names: Vec<String> = drives.iter().map(|drive| Kernel::default().name(*drive)).collect();
             warnings.push(format!(
-                "its volumes are on several drives ({}), which are scheduled as if they were one: give each a disk of \
-                 its own",
+                "its volumes are on several drives ({}), which are scheduled as one: use one disk per drive",
                 names.join(", ")
             ));
         }
@@ -620,8 +618,9 @@ fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
         .collect();
     let scheduler = (!schedulers.is_empty()).then(|| Vec::from_iter(schedulers.iter().cloned()).join(", "));
     if let Some(other) = schedulers.iter().find(|active| *active != "none") {
-        warnings
-            .push(format!("the kernel's scheduler of its device is '{other}'; 'none' leaves the order to this server"));
+        warnings.push(format!(
+            "the kernel's scheduler of its device is '{other}' and may reorder requests: set it to 'none'"
+        ));
     }
     let unclaimed: Vec<String> = match store.unclaimed() {
         Ok(paths) => paths.iter().map(|path| absolute(path)).collect(),
@@ -630,7 +629,7 @@ fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
             Vec::new()
         }
     };
-    warnings.extend(unclaimed.iter().map(|path| format!("{path} is data without specification: left alone")));
+    warnings.extend(unclaimed.iter().map(|path| format!("{path} is data without specification: not touched")));
     let free_bytes = file::free_bytes(store.directory());
     let number = |device: u64| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let named = |device: &u64| match (kernel.name(*device), number(*device)) {

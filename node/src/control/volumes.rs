@@ -155,7 +155,7 @@ impl Control {
         let place = Place { volume: name.to_string(), start, block: block.into() };
         refusal(thread.open_volume(spec, file, place).await).map_err(|refusal| refused(name, refusal))?;
         if lost {
-            warn!(%disk, volume = %name, "acknowledged data was lost when the server ended last");
+            warn!(%disk, volume = %name, "acknowledged data was lost when the server last stopped");
             refusal(thread.command(Command::DeclareLost(id)).await).map_err(|refusal| refused(name, refusal))?;
         }
         if let Some(volume) = self.state().volume_mut(disk, name) {
@@ -164,7 +164,7 @@ impl Control {
         }
         let opened = (disk.clone(), name.clone());
         if self.unflushed.lock().expect("no one panics while holding it").remove(&opened) {
-            info!(%disk, volume = %name, "its last server ended without flushing: what it wrote is flushed now");
+            info!(%disk, volume = %name, "the previous server stopped without a flush: its writes are flushed now");
         }
         Ok(())
     }
@@ -233,7 +233,7 @@ impl Control {
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
         let mut message = format!("volume '{name}' of {} on disk '{disk}' can be opened", Size(spec.size));
         if let Some(device) = &spec.device {
-            message += &format!("; its data is {}, with what is on it", device.path.display());
+            message += &format!("; its data is {}, with its present content", device.path.display());
         }
         if asks_cache {
             message += &cache_note(&tenant, before, spec.allotment.cache);
@@ -269,8 +269,9 @@ impl Control {
         decided: Option<Size>,
     ) -> Result<(Spec, Arc<Store>, Arc<Progress>), Error> {
         let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
-        let size =
-            size.ok_or_else(|| Error::Invalid("how large is it to be? Only with a device it has a size".into()))?;
+        let size = size.ok_or_else(|| {
+            Error::Invalid("the size is missing: name one; only a volume on a device has a default".into())
+        })?;
         check_size(size).map_err(Error::Invalid)?;
         if request.force && chosen.is_none() {
             return Err(Error::Invalid("--force needs --device: leave it out".into()));
@@ -412,7 +413,7 @@ impl Control {
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
         let size = size.ok_or_else(|| {
             Error::Invalid(format!(
-                "how large is volume '{name}' to be? Its data is a file, and has no size of its own"
+                "the new size of volume '{name}' is missing: name one; its data is a file, only a device has a default"
             ))
         })?;
         check_size(size).map_err(Error::Invalid)?;
@@ -445,7 +446,11 @@ impl Control {
         refusal(volume.thread.command(command).await).map_err(|refusal| refused(name, refusal))?;
         self.remember_volumes(&volume.disk).await;
         info!(disk = %volume.disk, volume = %name, size = %Size(size), "grown");
-        self.done(name, format!("volume '{name}' has {} now; clients see it when they open it again", Size(size))).await
+        self.done(
+            name,
+            format!("volume '{name}' now has {}; clients see the new size when they open it again", Size(size)),
+        )
+        .await
     }
 
     /// Deletes a volume with its data. With `force`, clients are disconnected; otherwise there must be none.
@@ -484,13 +489,13 @@ impl Control {
         self.forget_volume(&disk, name).await;
         self.remember_volumes(&disk).await;
         let message = match &spec.device {
-            Some(device) => format!("volume '{name}' is forgotten; {} is as it is", device.path.display()),
+            Some(device) => format!("volume '{name}' is deleted; the data on {} is unchanged", device.path.display()),
             None => format!("volume '{name}' is deleted"),
         };
         let note = LossNote::new(&self.config.data, &store, name, &spec);
         let discarded = with_files(&store, name, move |files| {
             if let Err(error) = note.remove_own() {
-                warn!("a note about a volume that is deleted stays, and means nothing any more: {error}");
+                warn!("the loss record of a deleted volume cannot be removed; it has no effect: {error}");
             }
             files.discard(&spec)
         });
@@ -556,10 +561,13 @@ impl Control {
         }
         refusal(volume.thread.command(Command::ClearVolume(volume.id)).await)
             .map_err(|refusal| refused(name, refusal))?;
-        warn!(disk = %volume.disk, volume = %name, "cleared: blocks that could not be written are given up");
+        warn!(disk = %volume.disk, volume = %name, "cleared: blocks that could not be written are discarded");
         self.done(
             name,
-            format!("volume '{name}': blocks that could not be written are given up; flushes succeed again"),
+            format!(
+                "volume '{name}': blocks that could not be written are discarded and their data is lost; flushes \
+                 succeed again"
+            ),
         )
         .await
     }
@@ -648,7 +656,7 @@ fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError
 fn shared(spec: &Spec) -> String {
     match &spec.tenant {
         Some(tenant) if spec.allotment.sequence > 0 => {
-            format!("; tenant '{tenant}' has one allotment for all its volumes, and the latest one counts")
+            format!("; tenant '{tenant}' has one allotment for all its volumes; the last setting applies")
         }
         _ => String::new(),
     }

@@ -71,7 +71,7 @@ impl Control {
         for (disk, name, _) in self.waiting(Some(disk)) {
             self.try_open(&disk, &name).await;
             if self.state().volume_mut(&disk, &name).is_some_and(|volume| volume.id().is_some()) {
-                info!(%disk, volume = %name, "its data is free: it is served");
+                info!(%disk, volume = %name, "its data is not busy any more: it is served now");
             }
         }
         !self.waiting(Some(disk)).is_empty()

@@ -155,8 +155,8 @@ fn help_and_a_lost_server_are_shown() {
     assert!(help.contains("sort by") && help.contains("quit") && !help.contains("alice"), "{help}");
     assert!(help.lines().all(|line| line.chars().count() <= 80));
     assert!(press(&mut state, KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)), "Esc leaves the help first");
-    state.lost = Some("no server answers at x; trying again for 3 s".into());
+    state.lost = Some("no answer from the server for 3 s, retrying: x".into());
     let lost = screen(&mut state, 80, 24).join("\n");
-    assert!(lost.contains("alice") && lost.contains("trying again for 3 s"), "{lost}");
+    assert!(lost.contains("alice") && lost.contains("for 3 s, retrying"), "{lost}");
     assert!(!press(&mut state, KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE)));
 }

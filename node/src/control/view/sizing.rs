@@ -109,11 +109,11 @@ impl SizingView {
     pub fn in_words(&self) -> String {
         let wait = if self.wait_seconds_max > 0.0 {
             let most = duration(self.wait_seconds_max);
-            format!("a request waits at most {most} for its slice, seldom a round more")
+            format!("maximum wait for a slice in the present round: {most}, rarely one round more")
         } else {
-            "no request waits for a slice".into()
+            "no request waits for a slice in the present round".into()
         };
-        format!("{}: {}; in the present round {wait}", self.decision.name(), self.reason)
+        format!("{}: {}; {wait}", self.decision.name(), self.reason)
     }
 }
 
@@ -126,13 +126,13 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
             format!("no requests yet; {} of cache until then", bytes(sizing.kept_bytes + sizing.lent_bytes))
         }
         Decision::Trial(Doubt::Unsettled { until }) => format!(
-            "what cache it needs for {wanted} is being found out, for {} more at most",
+            "the cache that it needs for {wanted} is being measured, for at most {} more",
             duration(seconds(until.saturating_sub(now)))
         ),
         Decision::Admitted => {
             let parts = sizing.cache_permille.map_or_else(String::new, |cache| {
                 format!(
-                    ": {:.2} of its slices x {:.2} of what the whole cache would absorb",
+                    ": {:.2} of its slices x {:.2} of its throughput with the whole cache",
                     part(sizing.time_permille),
                     part(cache)
                 )
@@ -140,14 +140,14 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
             let need = sizing
                 .need_bytes
                 .map_or_else(String::new, |need| format!("needs {} of cache for {wanted}, ", bytes(need)));
-            format!("{need}{} are its own{parts}", bytes(sizing.kept_bytes))
+            format!("{need}{} are guaranteed{parts}", bytes(sizing.kept_bytes))
         }
         Decision::BestEffort(Bound::Memory { needs_bytes, free_bytes }) => {
             format!("needs {} of cache for {wanted}, {} is free{best}", bytes(needs_bytes), bytes(free_bytes))
         }
         Decision::BestEffort(Bound::Asked { needs_bytes }) => {
             format!(
-                "needs {} of cache for {wanted}, and was to have {}{best}",
+                "needs {} of cache for {wanted}, but {} were requested{best}",
                 bytes(needs_bytes),
                 bytes(sizing.kept_bytes)
             )
@@ -157,8 +157,8 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
         }
         Decision::BestEffort(Bound::Age { most_permille }) => {
             format!(
-                "writes so much alone before it has to go to the disk that the whole cache would keep {:.2} of that \
-                 beside others{best}",
+                "limited by the age limit of dirty data: under contention even the whole cache combines fewer writes \
+                 than standalone and keeps {:.2}{best}",
                 part(most_permille)
             )
         }
@@ -194,7 +194,7 @@ impl PlanView {
         let left_ppb = plan.share_left_ppb.saturating_sub(promised.map_or(0, Share::ppb));
         let left = percent(left_ppb);
         let mut message = format!(
-            "volume '{name}' would have {} of the time of disk '{disk}', {left} would be left",
+            "volume '{name}' would have {} of the time of disk '{disk}', {left} would remain",
             percent((share * 1e9) as u64)
         );
         if let Some(slice) = slice_seconds {
@@ -202,9 +202,9 @@ impl PlanView {
         }
         match &sizing {
             Some(sizing) => message += &format!("; {}", sizing.in_words()),
-            None => message += "; the disk's policy insulates nobody, so nothing is decided",
+            None => message += "; no cache decision: the disk's policy does not insulate",
         }
-        message += &format!("; {} of cache can be asked for", bytes(plan.free_bytes));
+        message += &format!("; up to {} of cache can be requested", bytes(plan.free_bytes));
         PlanView {
             message,
             disk: disk.into(),
@@ -260,26 +260,25 @@ mod tests {
     fn decisions_are_told_in_numbers() {
         let trial = SizingView::new(&sizing(Decision::Trial(Doubt::Unsettled { until: 42 * SECOND })), 12 * SECOND);
         assert_eq!((trial.decision, trial.seconds, trial.lent_bytes), (Verdict::Trial, 2.0, 32 * MIB));
-        assert!(trial.reason.ends_with("for 30 s more at most"), "{}", trial.reason);
+        assert!(trial.reason.ends_with("for at most 30 s more"), "{}", trial.reason);
         let memory = Decision::BestEffort(Bound::Memory { needs_bytes: 3277 * MIB, free_bytes: 1126 * MIB });
         let poor = SizingView::new(&Sizing { best_permille: Some(740), ..sizing(memory) }, 12 * SECOND);
         assert_eq!(poor.reason, "needs 3.2GiB of cache for R = 0.9, 1.1GiB is free; best R = 0.74");
         assert_eq!(
             poor.in_words(),
             format!(
-                "best-effort: {}; in the present round a request waits at most 500 ms for its slice, seldom a round \
-                 more",
+                "best-effort: {}; maximum wait for a slice in the present round: 500 ms, rarely one round more",
                 poor.reason
             )
         );
         let alone = SizingView::new(&Sizing { wait_ns: 0, ..sizing(Decision::Admitted) }, 12 * SECOND).in_words();
-        assert!(alone.ends_with("in the present round no request waits for a slice"), "{alone}");
+        assert!(alone.ends_with("; no request waits for a slice in the present round"), "{alone}");
         let round = sizing(Decision::BestEffort(Bound::Round { needs_ns: 3 * SECOND }));
         assert!(SizingView::new(&round, SECOND).reason.contains("rounds of 3.0 s"));
         let rich = Sizing { need_bytes: Some(48 * MIB), cache_permille: Some(970), ..sizing(Decision::Admitted) };
         let told = SizingView::new(&rich, 12 * SECOND).reason;
         assert!(
-            told.starts_with("needs 48MiB of cache for R = 0.9, 64MiB are its own: 0.95 of its slices x 0.97"),
+            told.starts_with("needs 48MiB of cache for R = 0.9, 64MiB are guaranteed: 0.95 of its slices x 0.97"),
             "{told}"
         );
     }

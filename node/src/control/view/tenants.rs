@@ -53,8 +53,8 @@ impl SliceView {
     /// A sentence for the user.
     pub fn in_words(&self) -> String {
         format!(
-            "its slice is {} of a round of {} at present; in the longest round (--max-round) it waits {} for it at \
-             most, seldom twice that",
+            "its slice is {} of a round of {} at present; maximum wait for it in the longest round (--max-round): {}, \
+             rarely twice that",
             duration(self.seconds),
             duration(self.round_seconds),
             duration(self.wait_seconds_max)
