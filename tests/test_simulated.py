@@ -56,9 +56,10 @@ class Simulated(ServerCase):
         text = (PRESETS / "flash.toml").read_text()
         large.write_text(re.sub("^bytes = .*", f"bytes = {1 << 60}", text, flags=re.MULTILINE))
         said = server.cli("disk", "add", "large", f"sim:{large}").stdout
-        self.assertIn("its drive holds 1EiB, and the file system has", said)
-        self.assertIn("its drive holds 1EiB", server.cli("status").stdout)
-        self.assertNotIn("its drive holds", server.cli("disk", "add", "small", f"sim:{large}", "--size", "4MiB").stdout)
+        self.assertIn("its simulated drive has 1EiB, but its file system only", said)
+        self.assertIn("its simulated drive has 1EiB", server.cli("status").stdout)
+        said = server.cli("disk", "add", "small", f"sim:{large}", "--size", "4MiB").stdout
+        self.assertNotIn("its simulated drive has", said)
 
     def test_data_and_drive_survive_a_restart(self):
         server = self.serve()

@@ -78,7 +78,7 @@ pub struct Serve {
     /// error, warn, info, debug, trace, or a filter by module [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// Do not print where the server listens and what to type next
+    /// Do not print the listeners and the next steps
     #[arg(long, short)]
     quiet: bool,
 }
@@ -192,7 +192,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let failed = tokio::select! {
         failed = control.drain() => failed,
         () = endings.at_once() => {
-            error!("told to end at once: what was not flushed is lost");
+            error!("stopped at once by a further signal: unflushed data is lost");
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -266,7 +266,7 @@ async fn print_welcome(control: &Control) {
         text += &format!("\nwarning: {warning}\n");
     }
     let uri = status.volumes.iter().find_map(|volume| volume.uris.first());
-    text += "\nWhat to type next, in another terminal:\n";
+    text += "\nNext steps, in another terminal:\n";
     match uri {
         Some(uri) => text += &format!("  {program} status{data}\n  nbdinfo '{uri}'\n"),
         None => {
@@ -325,7 +325,7 @@ impl Write for Unfailing {
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        warn!("the limit of open files stays as it is: {error}");
+        warn!("the limit of open files cannot be raised: {error}");
     }
 }
 

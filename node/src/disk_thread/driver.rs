@@ -503,7 +503,9 @@ impl<R: Reactor> Driver<R> {
                 }
                 None
             }
-            Farewell::Garbage => Some((Incident::Garbage, "the client sent bytes that are not a request: disconnected")),
+            Farewell::Garbage => {
+                Some((Incident::Garbage, "the client sent bytes that are not a request: disconnected"))
+            }
             Farewell::Torn => Some((Incident::Torn, "a read failed after the first part of its reply: disconnected")),
             Farewell::Deaf => Some((
                 Incident::StalledReader,
