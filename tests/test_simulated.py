@@ -129,7 +129,7 @@ class Simulated(ServerCase):
         broken.write_text("model = 1\n")
         for words, part in {
             ("sim:baracuda",): "barracuda-7200.9",
-            ("sim:nearline", "--size", "100TiB"): "100TiB were asked for",
+            ("sim:nearline", "--size", "100TiB"): "the requested 100TiB",
             ("sim:nearline", "--size", "1000"): "multiple of 4KiB",
             (f"sim:{broken}",): "is invalid",
             (f"sim:{self.scratch}/absent.toml",): "cannot be read",
