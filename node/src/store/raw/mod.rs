@@ -348,7 +348,7 @@ mod tests {
         assert!(error(raw(8192, wwid), 8192).contains("its wwid is none"));
         // A device without properties is recognised by its size.
         assert!(raw(8192, BTreeMap::new()).look(&kernel, 4096).is_ok());
-        assert!(error(raw(4096, BTreeMap::new()), 4096).contains("nothing but its size"));
+        assert!(error(raw(4096, BTreeMap::new()), 4096).contains("no identifier other than its size"));
     }
 
     /// Any block device; it is only read. Machines without one rely on the tests with real clients.
