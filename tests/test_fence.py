@@ -17,7 +17,7 @@ WAITS = True
 BYTES = 2 * MIB
 BYTES_PER_SECOND = BYTES // 4
 # The reason that a volume shows meanwhile.
-WAITS = "waits for I/O of the server before"
+WAITS = "waits for outstanding I/O of the previous server"
 
 
 class Fence(ServerCase):

@@ -214,10 +214,10 @@ class Injected(ServerCase):
     def test_nonsense_is_named(self):
         server = self.serve_two()
         for fault, part in {
-            "explode": "none of error",
-            "error 200%": "no part of the requests",
+            "explode": "not one of error",
+            "error 200%": "not a probability",
             "error volume=nobody": "has no volume 'nobody'",
-            "delay": "by how much",
+            "delay": "the delay is missing",
         }.items():
             self.assertIn(part, server.refused("disk", "fault", "add", "bad", fault, "--yes"))
         self.assertIn("no fault 7", server.refused("disk", "fault", "clear", "bad", "--id", "7"))

@@ -132,7 +132,7 @@ class Insulation(ServerCase):
         self.assertIn("the longest round is 50ms", insulation["reason"])
         server.cli("disk", "set", "hdd", "--policy", "none")
         shown = server.json("disk", "show", "hdd")
-        self.assertEqual((shown["policy"]["name"], shown["policy"]["reason"]), ("none", "asked for"))
+        self.assertEqual((shown["policy"]["name"], shown["policy"]["reason"]), ("none", "requested"))
         self.assertFalse([tenant for tenant in shown["tenants"] if tenant["slice"] or tenant["insulation"]])
         server.cli("disk", "set", "hdd", "--policy", "default")
         for load in loads:

@@ -82,7 +82,7 @@ class Probes(ServerCase):
         self.assertEqual(self.values(), second)
         self.assertIn("measured", (self.disk / "disk.toml").read_text())
         shown = self.server.cli("disk", "show", "default").stdout
-        self.assertRegex(shown, "policy +insulated: by (slices of disk time|cost), as its profile says")
+        self.assertRegex(shown, "policy +insulated: by (slices of disk time|cost), according to its profile")
         self.assertEqual(sorted(os.listdir(self.disk)), ["disk.toml", "lock", "volumes"])
 
     def test_override_is_shown_as_one_and_taken_back(self):
@@ -93,7 +93,7 @@ class Probes(ServerCase):
         self.assertEqual((value["value"], value["source"]), (5_000_000, "override"))
         shown = self.server.cli("disk", "show", "default").stdout
         self.assertIn("OVERRIDE", shown)
-        self.assertIn("insulated: by slices of disk time, as its profile says", shown)
+        self.assertIn("insulated: by slices of disk time, according to its profile", shown)
         self.server.restart()
         self.server.cli("disk", "probe", "default", "--seconds", SHORT)
         value = self.values()["switch_cost_p50_ns"]

@@ -205,7 +205,7 @@ class Nonsense(ServerCase):
         with Wire(server.socket, client_flags=0) as connection:
             self.assertTrue(connection.closed())
         until("it to be counted", lambda: failures(server, "oldstyle") == 1)
-        self.assertIn("old style", server.log())
+        self.assertIn("oldstyle NBD handshake", server.log())
         self.assertIn("client=user ", server.log().replace('"', ""))
 
 

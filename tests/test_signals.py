@@ -83,10 +83,10 @@ class Signals(ServerCase):
         until("a second to be over", lambda: time.monotonic() > told + 1.2)
         # SIGHUP of a terminal that closes meanwhile does not end the server at once.
         server.process.send_signal(signal.SIGHUP)
-        until("it to be ignored", lambda: "ending already" in server.log(), gone=server.ended)
+        until("it to be ignored", lambda: "already shutting down" in server.log(), gone=server.ended)
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(STOP_SECONDS), 1)
-        self.assertIn("told to end at once", server.log())
+        self.assertIn("stopped at once", server.log())
 
     def on_a_terminal(self, prepare=lambda: None):
         """A server in the foreground of a terminal of its own, and the other end of the terminal."""

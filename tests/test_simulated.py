@@ -56,9 +56,10 @@ class Simulated(ServerCase):
         text = (PRESETS / "flash.toml").read_text()
         large.write_text(re.sub("^bytes = .*", f"bytes = {1 << 60}", text, flags=re.MULTILINE))
         said = server.cli("disk", "add", "large", f"sim:{large}").stdout
-        self.assertIn("its drive holds 1EiB, and the file system has", said)
-        self.assertIn("its drive holds 1EiB", server.cli("status").stdout)
-        self.assertNotIn("its drive holds", server.cli("disk", "add", "small", f"sim:{large}", "--size", "4MiB").stdout)
+        self.assertIn("its simulated drive has 1EiB, but its file system only", said)
+        self.assertIn("its simulated drive has 1EiB", server.cli("status").stdout)
+        said = server.cli("disk", "add", "small", f"sim:{large}", "--size", "4MiB").stdout
+        self.assertNotIn("its simulated drive has", said)
 
     def test_data_and_drive_survive_a_restart(self):
         server = self.serve()
@@ -128,7 +129,7 @@ class Simulated(ServerCase):
         broken.write_text("model = 1\n")
         for words, part in {
             ("sim:baracuda",): "barracuda-7200.9",
-            ("sim:nearline", "--size", "100TiB"): "100TiB were asked for",
+            ("sim:nearline", "--size", "100TiB"): "the requested 100TiB",
             ("sim:nearline", "--size", "1000"): "multiple of 4KiB",
             (f"sim:{broken}",): "is invalid",
             (f"sim:{self.scratch}/absent.toml",): "cannot be read",

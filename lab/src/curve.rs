@@ -19,13 +19,13 @@ use sim::load::Op;
 
 use crate::trace::Trace;
 
-/// Say how far sampled miss-ratio curves are from exact ones on traces, and what a reference costs.
+/// Compare sampled miss-ratio curves of traces with exact ones, and measure the time for each block.
 #[derive(Args, Debug)]
 pub struct CurveArgs {
     /// Traces, in any format that `trace info` reads.
     #[arg(required = true)]
     traces: Vec<PathBuf>,
-    /// From how many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
     /// One JSON array.

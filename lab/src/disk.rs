@@ -40,31 +40,32 @@ pub struct Disk {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Replay measured requests on a simulated drive, one at a time, and say how far the response times are apart.
+    /// Replay measured requests on a simulated drive, one at a time, and compare the response times.
     Validate {
         /// A preset, or a file that describes a drive.
         #[arg(long, value_name = "PRESET|FILE")]
         disk: String,
-        /// What a real drive did: CSV with op,lbn,sectors,response_us,gap_us; .gz, .xz and .zst are unpacked.
+        /// The measurements of a real drive: CSV with op,lbn,sectors,response_us,gap_us; .gz, .xz and .zst are
+        /// unpacked.
         #[arg(long, value_name = "FILE")]
         measured: PathBuf,
         /// One JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Say what a simulated drive is and how fast it turns out to be.
+    /// Describe a simulated drive and measure its performance.
     Show {
         /// A preset, or a file that describes a drive.
         #[arg(value_name = "PRESET|FILE")]
         disk: String,
-        /// Print the description itself, to begin one's own from.
+        /// Print the description itself, as a template.
         #[arg(long)]
         toml: bool,
     },
     /// List the presets.
     List,
     Probe(ProbeDrive),
-    /// Measure what a simulated random read costs in CPU time; fails above 2 microseconds.
+    /// Measure the CPU time of a simulated random read; fails above 2 microseconds.
     Speed {
         /// Presets or files; without any, all presets.
         #[arg(value_name = "PRESET|FILE")]

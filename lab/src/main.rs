@@ -23,7 +23,7 @@ enum Lab {
     Curve(CurveArgs),
     Replay(Box<Replay>),
     Disk(disk::Disk),
-    /// Run many simulated worlds, each from its seed, and say which one went wrong.
+    /// Run many simulations with faults, each from its seed, and report failures.
     Swarm(swarm::Swarm),
 }
 

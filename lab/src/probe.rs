@@ -14,7 +14,8 @@ use sim::disk::drive::presets;
 use sim::disk::probe::probe;
 use sim::disk::truth::{Truth, truth};
 
-/// Probe a simulated drive in virtual time, and print what was found beside the truth; fails if they are too far apart.
+/// Probe a simulated drive in virtual time, and compare the results with the true values; fails if they differ too
+/// much.
 #[derive(Args, Debug)]
 pub struct ProbeDrive {
     /// A preset, or a file that describes a drive.
@@ -23,7 +24,7 @@ pub struct ProbeDrive {
     /// One JSON object.
     #[arg(long)]
     json: bool,
-    /// Where the probe's requests go by chance.
+    /// The seed of the probe's random offsets.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Seconds of the drive's time, at most; less is less exact.

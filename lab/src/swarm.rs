@@ -16,10 +16,10 @@ const LINE_EVERY: Duration = Duration::from_secs(30);
 /// What to run.
 #[derive(Args, Debug)]
 pub struct Swarm {
-    /// How many worlds.
+    /// Number of simulations.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The seed of the first one. A run that was cut off goes on at the last one that it named.
+    /// The seed of the first simulation. To continue an interrupted run, give the last seed that it named.
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Run this one only.
@@ -28,7 +28,7 @@ pub struct Swarm {
     /// Print everything that happens.
     #[arg(long, requires = "seed")]
     verbose: bool,
-    /// Go on after a failure, and count them.
+    /// Continue after a failure, and count the failures.
     #[arg(long)]
     keep_going: bool,
     /// Plant a bug in the engine, and see whether it is found.

@@ -238,7 +238,11 @@ fn be_on_time(disk: &str) {
     // SAFETY: a setting of this thread, from a live value. Threads that this thread starts do not inherit it.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const lowest) } != 0 {
         let error = io::Error::last_os_error();
-        tracing::debug!(disk, %error, "the simulated drive is late where others want the processor too");
+        tracing::debug!(
+            disk,
+            %error,
+            "no real-time priority: simulated completions are late under contention for the processor"
+        );
     }
 }
 

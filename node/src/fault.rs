@@ -123,19 +123,19 @@ impl Words {
         let kind = match (self.kind.as_str(), self.by) {
             ("error", None) => Kind::Error(self.errno.unwrap_or(Errno::Io)),
             ("delay", Some((least_ns, most_ns))) => Kind::Delay { least_ns, most_ns },
-            ("delay", None) => return Err("it does not say by how much: add by=5ms or by=5ms..20ms".into()),
+            ("delay", None) => return Err("the delay is missing: add by=5ms or by=5ms..20ms".into()),
             ("stuck", None) => Kind::Stuck,
             ("torn", None) => Kind::Torn,
             ("gone", None) => Kind::Gone,
             ("error" | "stuck" | "torn" | "gone", Some(_)) => return Err("by= is for a delay".into()),
-            (other, _) => return Err(format!("'{other}' is none of {}", Kind::NAMES.join(", "))),
+            (other, _) => return Err(format!("'{other}' is not one of {}", Kind::NAMES.join(", "))),
         };
         if self.errno.is_some() && !matches!(kind, Kind::Error(_)) {
             return Err("errno= is for an error".into());
         }
         let is_limited = self.ops.is_some() || self.rate_ppm.is_some() || self.range.is_some() || self.count.is_some();
         if kind == Kind::Gone && (is_limited || self.volume.is_some() || self.seed.is_some()) {
-            return Err("a device that is gone is gone for every request: only after= and for= go with it".into());
+            return Err("'gone' applies to every request: only after= and for= may be added".into());
         }
         if kind == Kind::Torn && self.ops.is_some_and(|ops| ops != Ops { write: true, ..Ops::default() }) {
             return Err("only writes can be torn".into());
@@ -167,14 +167,14 @@ fn ops(word: &str) -> Result<Ops, String> {
             "write" => ops.write = true,
             "zero" => ops.zero = true,
             "flush" => ops.flush = true,
-            _ => return Err(format!("'{name}' is no operation: read, write, zero or flush, joined by '+'")),
+            _ => return Err(format!("'{name}' is not an operation: name read, write, zero or flush, joined by '+'")),
         }
     }
     Ok(ops)
 }
 
 fn rate(word: &str) -> Result<u64, String> {
-    let wrong = || format!("'{word}' is no part of the requests: write 1%, 0.01 or 1/100, from 1/1000000 to 1");
+    let wrong = || format!("'{word}' is not a probability: write 1%, 0.01 or 1/100, from 1/1000000 to 1");
     let share: ShareText = word.parse().map_err(|_| wrong())?;
     match share.share.ppb() / 1000 {
         0 => Err(wrong()),
@@ -183,7 +183,7 @@ fn rate(word: &str) -> Result<u64, String> {
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
-    let (from, to) = text.split_once("..").ok_or_else(|| format!("'{text}' is no range: write 1GiB..2GiB"))?;
+    let (from, to) = text.split_once("..").ok_or_else(|| format!("'{text}' is not a range: write it as 1GiB..2GiB"))?;
     let end = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse::<Size>().map(|size| size.0) };
     let range = end(from, 0)?..end(to, END)?;
     if range.is_empty() { Err(format!("the range '{text}' is empty")) } else { Ok(range) }
@@ -210,7 +210,7 @@ fn errno(text: &str) -> Result<Errno, String> {
 
 fn number(text: &str, least: u64) -> Result<u64, String> {
     let number = text.parse().ok().filter(|&number: &u64| number >= least);
-    number.ok_or_else(|| format!("'{text}' is no number from {least} on"))
+    number.ok_or_else(|| format!("'{text}' is not a whole number of at least {least}"))
 }
 
 #[cfg(test)]
@@ -240,10 +240,10 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_named() {
         for (text, part) in [
-            ("", "none of error"),
-            ("explode", "'explode' is none of"),
-            ("error reed", "'reed' is no operation"),
-            ("error 0%", "'0%' is no part"),
+            ("", "not one of error"),
+            ("explode", "'explode' is not one of"),
+            ("error reed", "'reed' is not an operation"),
+            ("error 0%", "'0%' is not a probability"),
             ("error 1/10000000", "1/1000000 to 1"),
             ("error read write", "'write' is given twice"),
             ("error range=2GiB..1GiB", "is empty"),
@@ -252,11 +252,11 @@ mod tests {
             ("error size=1", "it has no 'size'"),
             ("error by=1ms", "by= is for a delay"),
             ("error errno=EPERM", "EIO or ENOSPC"),
-            ("delay", "by how much"),
+            ("delay", "the delay is missing"),
             ("delay by=2s..1s", "ends before"),
             ("torn read", "only writes"),
-            ("gone 5%", "gone for every request"),
-            ("stuck count=0", "no number from 1"),
+            ("gone 5%", "applies to every request"),
+            ("stuck count=0", "a whole number of at least 1"),
             ("stuck volume=/", "not a name"),
             (&"x".repeat(600), "more than 500"),
         ] {

@@ -130,15 +130,14 @@ fn describe(ending: Ending) -> &'static str {
     match ending {
         Ending::Abort => "the client aborted the handshake",
         Ending::Oldstyle => {
-            "the client speaks the old style of the NBD protocol, which is not served: use a client that speaks fixed \
-             newstyle"
+            "the client uses the oldstyle NBD handshake, which is not supported: use a client with fixed newstyle"
         }
         Ending::UnknownFlags => "the client sent handshake flags that do not exist",
-        Ending::Garbage => "the client sent bytes that are no NBD handshake",
+        Ending::Garbage => "the client sent bytes that are not an NBD handshake",
         Ending::Excess => "the client sent too many or too long options",
-        Ending::Refused => "the client asked with EXPORT_NAME for a volume that it cannot open",
-        Ending::TlsRequired => "the client asked for a volume in clear, and this listener requires TLS",
-        Ending::ClearBehindStartTls => "the client sent bytes in clear behind STARTTLS",
+        Ending::Refused => "the client requested a volume that it cannot open, with EXPORT_NAME",
+        Ending::TlsRequired => "the client requested a volume without TLS, and this listener requires TLS",
+        Ending::ClearBehindStartTls => "the client sent unencrypted bytes after STARTTLS",
     }
 }
 
@@ -260,7 +259,7 @@ impl Greeting {
             if let Err(error) = pump.await
                 && let Some(more) = incidents::note(Incident::TlsBroken)
             {
-                info!(client = %peer, "the client broke the TLS protocol: {error}: disconnected{more}");
+                info!(client = %peer, "the client violated the TLS protocol: {error}: disconnected{more}");
             }
         });
         self.hand_over(*opened, disk.into()).await;

@@ -169,8 +169,8 @@ impl FromStr for Insulation {
         let permille = value * parts / scale;
         if value * parts % scale != 0 || !(1..1000).contains(&permille) {
             return Err(format!(
-                "the insulation '{text}' is out of bounds: it is above 0 and below 1, with at most three digits; \
-                 nobody keeps all"
+                "the insulation '{text}' is out of bounds: it is above 0 and below 1, with at most three \
+                 decimal places"
             ));
         }
         Ok(Insulation(permille as u32))

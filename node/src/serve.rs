@@ -45,7 +45,7 @@ pub struct Serve {
     /// Configuration file; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The server's directory [default: what the configuration says, else $AEROGEL_DATA, else ./aerogel-data]
+    /// The server's directory [default: from the configuration, else $AEROGEL_DATA, else ./aerogel-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where NBD clients connect, unix:PATH or tcp:HOST:PORT; append ,tls=on or ,tls=require for TLS with the
@@ -53,23 +53,23 @@ pub struct Serve {
     /// [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDR")]
     nbd: Vec<NbdAddress>,
-    /// Where the API and /metrics are besides DIR/api.sock, unix:PATH or tcp:HOST:PORT; may be repeated [default:
-    /// nowhere]
+    /// Listener of the API and /metrics in addition to DIR/api.sock: unix:PATH or tcp:HOST:PORT; may be repeated
+    /// [default: none]
     #[arg(long, value_name = "ADDR")]
     http: Vec<Address>,
     /// Allow listeners without TLS that other hosts can reach
     #[arg(long, alias = "allow-remote")]
     allow_insecure_remote: bool,
-    /// Memory for caches and their bookkeeping, such as 4GiB or 50% [default: 25%]
+    /// Memory for caches and their metadata, such as 4GiB or 50% [default: 25%]
     #[arg(long, value_name = "SIZE")]
     cache: Option<Memory>,
     /// Do not probe disks without a profile automatically; their tenants are then not insulated
     #[arg(long)]
     no_probe: bool,
-    /// How I/O is done [default: auto]
+    /// I/O mechanism [default: auto]
     #[arg(long, value_name = "KIND", value_enum)]
     reactor: Option<ReactorKind>,
-    /// How long to wait for data to reach the disks at the end [default: 30s]
+    /// Maximum time to finish requests and flush at shutdown [default: 30s]
     #[arg(long, value_name = "TIME")]
     shutdown_timeout: Option<Time>,
     /// Log as text or json [default: text]
@@ -78,7 +78,7 @@ pub struct Serve {
     /// error, warn, info, debug, trace, or a filter by module [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// Do not print where the server listens and what to type next
+    /// Do not print the listeners and the next steps
     #[arg(long, short)]
     quiet: bool,
 }
@@ -192,7 +192,7 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let failed = tokio::select! {
         failed = control.drain() => failed,
         () = endings.at_once() => {
-            error!("told to end at once: what was not flushed is lost");
+            error!("stopped at once by a further signal: unflushed data is lost");
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -266,7 +266,7 @@ async fn print_welcome(control: &Control) {
         text += &format!("\nwarning: {warning}\n");
     }
     let uri = status.volumes.iter().find_map(|volume| volume.uris.first());
-    text += "\nWhat to type next, in another terminal:\n";
+    text += "\nNext steps, in another terminal:\n";
     match uri {
         Some(uri) => text += &format!("  {program} status{data}\n  nbdinfo '{uri}'\n"),
         None => {
@@ -325,7 +325,7 @@ impl Write for Unfailing {
 fn allow_many_files() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        warn!("the limit of open files stays as it is: {error}");
+        warn!("the limit of open files cannot be raised: {error}");
     }
 }
 

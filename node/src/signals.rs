@@ -71,7 +71,7 @@ impl Endings {
             if DELIBERATE.contains(&number) && first.elapsed() >= AGAIN {
                 return;
             }
-            tracing::info!(signal = number, "the server is ending already");
+            tracing::info!(signal = number, "the server is already shutting down");
         }
     }
 }

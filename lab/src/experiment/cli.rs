@@ -13,16 +13,16 @@ use super::{ALL, Claim, Context, Experiment, Outcome, index, insulation, page};
 /// How thorough.
 #[derive(Args, Debug, Clone)]
 pub struct Effort {
-    /// Short runs with one seed: a look, not a record
+    /// Short runs with one seed, for a first impression
     #[arg(long)]
     pub quick: bool,
-    /// How many seeds (10; 1 when quick)
+    /// Number of seeds [default: 10, or 1 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: Option<u64>,
     /// The first seed
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// Where real traces are; what needs them is left out where there are none
+    /// Directory of real traces; experiments whose traces are missing are skipped
     #[arg(long, value_name = "DIR", default_value = "../shared/data/traces")]
     pub traces: PathBuf,
 }
@@ -42,7 +42,7 @@ impl Effort {
 /// Runs experiments, prints their claims, and keeps results and pictures.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// Which; `aerogel-lab list` names them. All, if none is named
+    /// Experiments, as `aerogel-lab list` names them [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
@@ -50,35 +50,35 @@ pub struct Run {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// Compare with this index of claims (docs/claims-lab.md); what is missing or has another figure is an error
+    /// Compare with this index of claims (docs/claims-lab.md); a missing or different figure is an error
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
-    /// Put the figures of these experiments into this index of claims instead
+    /// Update the figures of these experiments in this index of claims instead
     #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "quick"])]
     write: Option<PathBuf>,
-    /// Where results (NAME.json) and pictures (NAME-*.svg) go
+    /// Directory for results (NAME.json) and pictures (NAME-*.svg)
     #[arg(long, value_name = "DIR", default_value = "target/lab")]
     out: PathBuf,
 }
 
-/// Runs experiments and writes one page that a person reads.
+/// Runs experiments and writes a report, one HTML page.
 #[derive(Args, Debug)]
 pub struct Report {
-    /// Which; all, if none is named
+    /// Experiments [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
     effort: Effort,
-    /// The page: one HTML file that needs nothing else
+    /// The report: one self-contained HTML file
     #[arg(long, value_name = "FILE", default_value = "target/lab/report.html")]
     out: PathBuf,
 }
 
-/// Writes a mix of tenants down for a real server: what each client asks for (logs that fio replays), and what each
-/// tenant gets in virtual time
+/// Exports a mix of tenants for a real server: the requests of each client, as logs that fio replays, and the
+/// throughput of each tenant in virtual time
 #[derive(Args, Debug)]
 pub struct Stage {
-    /// Which experiment
+    /// The experiment
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]
@@ -86,13 +86,13 @@ pub struct Stage {
     /// The disk
     #[arg(long, value_name = "PRESET", default_value = "cheetah-15k5")]
     disk: String,
-    /// How long it warms up, s (as the experiment does)
+    /// Warm-up, s [default: as in the experiment]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     warm_up: Option<u64>,
-    /// How long it counts, after that, s
+    /// Measured time after the warm-up, s
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     counted: u64,
-    /// Where mix.json and the logs go
+    /// Directory for mix.json and the logs
     #[arg(long, value_name = "DIR", default_value = "target/lab/stage")]
     out: PathBuf,
 }

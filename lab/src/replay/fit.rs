@@ -11,11 +11,11 @@ use super::client::Export;
 /// What to do with requests beyond the volume's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Beyond {
-    /// Places come round: modulo the volume's size. Distances stay, far places fall together
+    /// Offsets modulo the volume's size. Distances are kept; distant offsets may coincide
     Wrap,
-    /// All places are moved together in proportion (needs a second reading of the trace). Distances shrink
+    /// Scale all offsets in proportion (reads the trace twice). Distances shrink
     Scale,
-    /// Leave them out
+    /// Omit these requests
     Skip,
 }
 

@@ -74,13 +74,13 @@ pub struct Replay {
     /// The simulated server's memory
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size, requires = "disk")]
     memory: u64,
-    /// Make each request at its time in the trace, whatever becomes of those before it (the default)
+    /// Send each request at its time in the trace, even if earlier ones are unanswered (the default)
     #[arg(long, conflicts_with = "closed")]
     open: bool,
-    /// How fast the trace's time passes: 2 is twice as fast
+    /// Speed of replay: 2 is twice as fast as recorded
     #[arg(long, value_name = "FACTOR", default_value = "1", conflicts_with = "closed", value_parser = speed)]
     speed: u64,
-    /// Keep so many requests unanswered instead, as fast as they are answered
+    /// Keep so many requests outstanding instead, regardless of their times
     #[arg(long, value_name = "DEPTH", value_parser = clap::value_parser!(u32).range(1..=65536))]
     closed: Option<u32>,
     /// End after so many requests (10000) or so much time (30s); may be given twice
@@ -93,7 +93,7 @@ pub struct Replay {
     /// What to do with requests beyond the volume's end
     #[arg(long, value_enum, default_value_t = Beyond::Wrap)]
     beyond: Beyond,
-    /// Leave writes and trims out
+    /// Omit writes and trims
     #[arg(long)]
     reads_only: bool,
     /// The seed of a load, instead of the description's

@@ -1,4 +1,4 @@
-//! `aerogel-lab trace`: look at traces, convert them, and make them up.
+//! `aerogel-lab trace`: inspects, converts and generates traces.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::quantity::{show_count, show_time, size, time};
 /// Devices that an error message lists at most.
 const DEVICES_SHOWN: u32 = 20;
 
-/// Look at traces of block I/O, convert them, and make them up
+/// Inspect, convert and generate traces of block I/O
 #[derive(Args, Debug)]
 pub struct TraceArgs {
     #[command(subcommand)]
@@ -23,11 +23,11 @@ pub struct TraceArgs {
 
 #[derive(Subcommand, Debug)]
 enum Verb {
-    /// Say what is in a trace: requests, rates, sizes, places, with a picture
+    /// Summarise a trace: requests, rates, sizes and offsets, with a picture
     Info(Info),
     /// Write a trace in another format
     Convert(Convert),
-    /// Write a described load down as a trace
+    /// Generate a trace from a load description
     Make(Make),
 }
 
@@ -48,7 +48,7 @@ struct Info {
 /// How traces are read.
 #[derive(Args, Clone, Debug)]
 pub struct Reading {
-    /// What it is, if its extension does not say so: blkreplay, vscsi, disksim, msr, spc, blkparse (Q events),
+    /// The format, if the extension does not determine it: blkreplay, vscsi, disksim, msr, spc, blkparse (Q events),
     /// blkparse-d (D events), iolog
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
@@ -84,12 +84,12 @@ impl Reading {
 struct Convert {
     /// The trace to read
     from: PathBuf,
-    /// The file to write: its extension says the format (.load, .iolog, .iolog2, .disksim, .csv, .spc), with .gz, .xz
-    /// or .zst after it compressed. Replaced if it exists
+    /// The file to write: its extension selects the format (.load, .iolog, .iolog2, .disksim, .csv, .spc), with .gz,
+    /// .xz or .zst after it compressed. Replaced if it exists
     to: PathBuf,
     #[command(flatten)]
     reading: Reading,
-    /// The format to write, if the extension does not say so: blkreplay, iolog, iolog2, disksim, msr, spc
+    /// The format to write, if the extension does not determine it: blkreplay, iolog, iolog2, disksim, msr, spc
     #[arg(long, value_name = "FORMAT")]
     to_format: Option<Format>,
 }
@@ -100,13 +100,13 @@ struct Make {
     load: String,
     /// The file to write, as for convert
     to: PathBuf,
-    /// The format to write, if the extension does not say so
+    /// The format to write, if the extension does not determine it
     #[arg(long, value_name = "FORMAT")]
     to_format: Option<Format>,
     /// The bytes of the volume, for streams without an area
     #[arg(long, value_name = "SIZE", value_parser = size)]
     volume: Option<u64>,
-    /// How long each request takes: what closed streams wait for
+    /// The service time of each request, for closed-loop streams
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1ms")]
     service: u64,
     /// End after so many requests (10000) or so much time (30s); may be given twice

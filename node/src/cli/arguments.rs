@@ -154,8 +154,8 @@ pub struct CreateArgs {
     /// A multiple of 512 bytes, such as 10GiB; with --device, the default is the whole device
     #[arg(required_unless_present = "device")]
     pub size: Option<Size>,
-    /// Use this block device (a drive, a partition, a logical volume) as it is, in place of a file; nothing of it is
-    /// wiped
+    /// Store the volume on this block device (a drive, a partition, a logical volume) instead of in a file; the
+    /// present content of the device is kept
     #[arg(long, value_name = "PATH", conflicts_with = "prealloc")]
     pub device: Option<PathBuf>,
     /// With --device: use it even if it contains data, or if another disk is on it
@@ -240,7 +240,7 @@ pub enum Prealloc {
     Full,
 }
 
-/// Add, list, show, probe, set and remove disks, and stack faults on them
+/// Add, list, show, probe, set and remove disks, and inject faults into them
 #[derive(Debug, Args)]
 pub struct DiskArgs {
     #[command(subcommand)]
@@ -305,7 +305,7 @@ pub enum DiskVerb {
         #[arg(long, conflicts_with_all = ["seconds", "quick"])]
         cancel: bool,
     },
-    /// Change how a disk is shared, at once, or override measured values of its profile
+    /// Change the scheduling of a disk at once, or override measured values of its profile
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Its name
@@ -343,15 +343,15 @@ pub enum DiskVerb {
 pub enum FaultVerb {
     /// Inject a fault, until it is cleared or the server ends
     ///
-    /// FAULT is a kind, then to what, in any order:
+    /// FAULT is a kind, followed by options in any order:
     ///   error  the request fails; errno=EIO or ENOSPC
-    ///   delay  it begins later; by=5ms or by=5ms..20ms
-    ///   stuck  it hangs until the fault is cleared
-    ///   torn   only a first part of a write happens, then it fails
-    ///   gone   the device is not there: all fails; only after= and for= go with it
-    /// read, write, zero, flush, joined by '+': which operations; 1%, 0.01, 1/100: how many of them;
-    /// range=1GiB..2GiB: those that touch these bytes of a volume; volume=NAME; count=N: so many times;
-    /// after=10s, for=30s: when; seed=N: other dice
+    ///   delay  the request starts later; by=5ms or by=5ms..20ms
+    ///   stuck  the request hangs until the fault is cleared
+    ///   torn   only the first part of a write is done, then it fails
+    ///   gone   the device disappears: every request fails; only after= and for= may be added
+    /// read, write, zero, flush, joined by '+': operations; 1%, 0.01, 1/100: probability;
+    /// range=1GiB..2GiB: requests for these bytes of a volume; volume=NAME; count=N: at most N requests;
+    /// after=10s, for=30s: start and duration; seed=N: another random sequence
     #[command(verbatim_doc_comment)]
     Add {
         /// The disk

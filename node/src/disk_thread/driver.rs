@@ -503,11 +503,14 @@ impl<R: Reactor> Driver<R> {
                 }
                 None
             }
-            Farewell::Garbage => Some((Incident::Garbage, "the client sent bytes that are no request: disconnected")),
+            Farewell::Garbage => {
+                Some((Incident::Garbage, "the client sent bytes that are not a request: disconnected"))
+            }
             Farewell::Torn => Some((Incident::Torn, "a read failed after the first part of its reply: disconnected")),
             Farewell::Deaf => Some((
                 Incident::StalledReader,
-                "the client does not read its replies, and other clients need the memory that they take: disconnected",
+                "the client does not read its replies, and other clients need the memory that the replies occupy: \
+                 disconnected",
             )),
             Farewell::Stalled => Some((
                 Incident::StalledWriter,

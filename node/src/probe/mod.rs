@@ -57,7 +57,7 @@ pub enum ProbeError {
     #[error(transparent)]
     Scratch(#[from] StoreError),
     /// The space to measure on is too small.
-    #[error("what there is to probe is too small: {0}")]
+    #[error("the area to probe is too small: {0}")]
     TooSmall(#[from] TooSmall),
     /// A raw device cannot be read.
     #[error(transparent)]

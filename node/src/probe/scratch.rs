@@ -67,7 +67,9 @@ pub fn remove_left_over(directory: &Path) {
     match fs::remove_file(&path) {
         Ok(()) => tracing::info!(path = %path.display(), "removed: scratch file of an earlier probe"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(path = %path.display(), %error, "left over of a probe, and cannot be removed"),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "the scratch file of an earlier probe cannot be removed")
+        }
     }
 }
 

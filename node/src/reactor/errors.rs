@@ -53,7 +53,7 @@ impl FailureLog {
     pub fn report(&mut self, op: Op, volume: VolumeId, offset: u64, failure: Failure) -> Errno {
         if self.window_start.elapsed() >= LOG_WINDOW {
             if self.suppressed > 0 {
-                tracing::error!(count = self.suppressed, "more device errors, not shown one by one");
+                tracing::error!(count = self.suppressed, "further device errors were suppressed");
             }
             *self = FailureLog::new();
         }

@@ -511,7 +511,7 @@ impl Drop for Uring {
         }
         if self.in_flight > 1 {
             // Continuing would free memory that the kernel may still write to.
-            tracing::error!(requests = self.in_flight - 1, "device requests do not come back: aborting");
+            tracing::error!(requests = self.in_flight - 1, "device requests do not complete: aborting");
             std::process::abort();
         }
     }

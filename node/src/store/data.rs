@@ -92,7 +92,7 @@ impl Data {
         };
         open().map_err(|error: io::Error| match Errno::from_io_error(&error) {
             Some(Errno::WOULDBLOCK) => DataError::Busy(format!(
-                "waits for I/O of the server before, which still has {} locked: it is served when that has ended",
+                "waits for outstanding I/O of the previous server, which still has {} locked; it is served after that",
                 path.display()
             )),
             _ => DataError::Unusable(format!("its data cannot be opened: {error}")),
@@ -104,7 +104,8 @@ impl From<RawError> for DataError {
     fn from(error: RawError) -> DataError {
         match error {
             RawError::Busy { .. } => DataError::Busy(format!(
-                "waits for I/O of the server before, or for another program: {error}; it is served when that has ended"
+                "waits for outstanding I/O of the previous server, or for another program: {error}; it is served \
+                 after that"
             )),
             _ => DataError::Unusable(format!("{error}: {}", error.hint())),
         }
@@ -159,7 +160,7 @@ mod tests {
         let (store, spec) = volume(dir.path());
         let data = open(&store, &spec).unwrap();
         let Err(DataError::Busy(reason)) = open(&store, &spec) else { panic!("opened twice") };
-        assert!(reason.contains("waits for I/O of the server before"), "{reason}");
+        assert!(reason.contains("waits for outstanding I/O of the previous server"), "{reason}");
         // A volume that was deleted and created again has another data file.
         fs::remove_file(store.volumes().join("db.img")).unwrap();
         assert!(matches!(open(&store, &spec), Err(DataError::Unusable(_))));

@@ -51,7 +51,7 @@ pub enum StoreError {
     #[error("{} of space do not fit into {}: {} are free", Size(*asked), directory.display(), Size(*free).rounded())]
     NoSpace { asked: u64, free: u64, directory: PathBuf },
     #[error(
-        "the file system at {} takes files of at most {}, not {}",
+        "the maximum file size of the file system at {} is {}, less than the requested {}",
         directory.display(),
         Size(*limit).rounded(),
         Size(*asked).rounded()
@@ -64,14 +64,17 @@ pub enum StoreError {
     #[error("the server is shutting down")]
     Cancelled,
     #[error(
-        "{error}; and {} could not be made as it was ({undo}): the volume has its old size, and growing it again \
-         finishes the job",
+        "{error}; {} could not be restored either ({undo}): the volume keeps its old size; grow it again to \
+         complete the change",
         path.display()
     )]
     NotUndone { error: Box<StoreError>, path: PathBuf, undo: io::Error },
-    #[error("{error}; and what there was of it could not be removed at {} ({undo})", path.display())]
+    #[error("{error}; the incomplete volume at {} could not be removed either ({undo})", path.display())]
     NotRemoved { error: Box<StoreError>, path: PathBuf, undo: io::Error },
-    #[error("{error}; and its data could not be renamed back from {} ({undo}): a restart does that", path.display())]
+    #[error(
+        "{error}; its data could not be renamed back from {} either ({undo}): restart the server to do so",
+        path.display()
+    )]
     NotShown { error: Box<StoreError>, path: PathBuf, undo: io::Error },
     #[error("the specification {} was changed or removed while its volume is served", .0.display())]
     Edited(PathBuf),
@@ -178,7 +181,10 @@ impl Store {
         let room = file::free_bytes(&self.directory) + file::used_bytes(&self.volumes());
         (room < size).then(|| {
             let (size, room) = (Size(size).rounded(), Size(room).rounded());
-            format!("its drive holds {size}, and the file system has {room} for it: writes fail when that is full")
+            format!(
+                "its simulated drive has {size}, but its file system only {room}: writes fail when the file system is \
+                 full"
+            )
         })
     }
 

@@ -48,7 +48,8 @@ impl std::str::FromStr for PolicyName {
     fn from_str(text: &str) -> Result<PolicyName, String> {
         let known = [PolicyName::Insulated, PolicyName::None];
         let found = known.into_iter().find(|name| name.as_str() == text);
-        found.ok_or_else(|| format!("there is no policy '{}': there are insulated and none", text.escape_debug()))
+        found
+            .ok_or_else(|| format!("there is no policy '{}': the policies are insulated and none", text.escape_debug()))
     }
 }
 
@@ -99,7 +100,7 @@ impl Scheduling {
         match self.max_round.filter(|round| !ROUND_MAX.contains(&round.0)) {
             Some(round) => {
                 let (least, most) = (Time(*ROUND_MAX.start()), Time(*ROUND_MAX.end()));
-                Err(format!("the longest round is {least} to {most}, not {round}"))
+                Err(format!("the maximum round has to be from {least} to {most}, not {round}"))
             }
             None => Ok(()),
         }
@@ -135,11 +136,11 @@ impl Scheduling {
             None => Err(format!("not probed, run `aerogel disk probe {disk}`")),
         };
         match (self.policy, how) {
-            (Some(PolicyName::Insulated), Ok(how)) => (PolicyName::Insulated, format!("asked for; {how}")),
+            (Some(PolicyName::Insulated), Ok(how)) => (PolicyName::Insulated, format!("requested; {how}")),
             (Some(PolicyName::Insulated), Err(why)) => {
-                (PolicyName::Insulated, format!("asked for; by slices of disk time, which work on any: {why}"))
+                (PolicyName::Insulated, format!("requested; by slices of disk time, which suit any device: {why}"))
             }
-            (Some(PolicyName::None), _) => (PolicyName::None, "asked for".into()),
+            (Some(PolicyName::None), _) => (PolicyName::None, "requested".into()),
             (None, Ok(how)) => (PolicyName::Insulated, how),
             (None, Err(why)) => (PolicyName::None, why),
         }
@@ -149,14 +150,14 @@ impl Scheduling {
 /// Whether tenants need slices, and the source of this: a measurement has priority over a description.
 fn needs_slices(model: Option<&Model>, profile: &Profile) -> Option<(bool, &'static str)> {
     match (profile.needs_slices(), model) {
-        (Some(true), _) if profile.is_automatic() => Some((true, "as its profile says (automatic quick probe)")),
+        (Some(true), _) if profile.is_automatic() => Some((true, "according to its profile (automatic quick probe)")),
         (Some(false), _) if profile.is_automatic() => {
-            Some((false, "as its profile says that it needs no slices (automatic quick probe)"))
+            Some((false, "according to its profile (slices not needed; automatic quick probe)"))
         }
-        (Some(true), _) => Some((true, "as its profile says")),
-        (Some(false), _) => Some((false, "as its profile says that it needs no slices")),
-        (None, Some(model)) if model.has_heads => Some((true, "described: it has heads")),
-        (None, Some(_)) => Some((false, "described: it has no heads")),
+        (Some(true), _) => Some((true, "according to its profile")),
+        (Some(false), _) => Some((false, "according to its profile (slices not needed)")),
+        (None, Some(model)) if model.has_heads => Some((true, "according to its description (with heads)")),
+        (None, Some(_)) => Some((false, "according to its description (without heads)")),
         (None, None) => None,
     }
 }
@@ -187,10 +188,10 @@ mod tests {
         let unasked = Scheduling::default();
         for (scheduling, heads, needs_slices, name, slices, reason) in [
             (unasked, None, None, Bare, true, "not probed, run `aerogel disk probe d`"),
-            (unasked, None, Some(1.0), Insulated, true, "by slices of disk time, as its profile says"),
-            (unasked, None, Some(0.0), Insulated, false, "by cost, as its profile says"),
-            (unasked, Some(true), None, Insulated, true, "described: it has heads"),
-            (unasked, Some(false), None, Insulated, false, "described: it has no heads"),
+            (unasked, None, Some(1.0), Insulated, true, "by slices of disk time, according to its profile"),
+            (unasked, None, Some(0.0), Insulated, false, "by cost, according to its profile (slices not needed)"),
+            (unasked, Some(true), None, Insulated, true, "according to its description (with heads)"),
+            (unasked, Some(false), None, Insulated, false, "according to its description (without heads)"),
             (unasked, Some(true), Some(0.0), Insulated, false, "profile"),
             (
                 asked(Insulated),
@@ -198,10 +199,10 @@ mod tests {
                 None,
                 Insulated,
                 true,
-                "asked for; by slices of disk time, which work on any: not probed",
+                "requested; by slices of disk time, which suit any device: not probed",
             ),
-            (asked(Insulated), Some(false), None, Insulated, false, "asked for; by cost"),
-            (asked(Bare), Some(true), Some(1.0), Bare, true, "asked for"),
+            (asked(Insulated), Some(false), None, Insulated, false, "requested; by cost"),
+            (asked(Bare), Some(true), Some(1.0), Bare, true, "requested"),
         ] {
             let chosen = chosen(scheduling, heads, &profile(needs_slices));
             assert_eq!((chosen.name, chosen.settings.needs_slices), (name, slices), "{}", chosen.reason);

@@ -51,7 +51,7 @@ impl Simulated {
         simulated.size = size.map_or(bytes, |size| size.0);
         if simulated.size > bytes {
             return Err(format!(
-                "sim:{source} has {}, and {} were asked for: leave out --size for all of it",
+                "sim:{source} has {}, less than the requested {}: leave out --size to use all of it",
                 Size(bytes),
                 Size(simulated.size)
             ));
@@ -79,7 +79,7 @@ fn read(source: &str) -> Result<String, String> {
     let known: Vec<&str> = presets::PRESETS.iter().map(|(name, _)| *name).collect();
     if !source.contains('/') {
         return Err(format!(
-            "there is no preset '{}': there are {}; or name a description's file, as in sim:./drive.toml",
+            "there is no preset '{}': the presets are {}; or name the file of a description, as in sim:./drive.toml",
             source.escape_debug(),
             known.join(", ")
         ));
@@ -164,7 +164,7 @@ mod tests {
         let fails = |source: &str, size| Simulated::find(source, size).unwrap_err();
         assert!(fails("baracuda", None).contains("barracuda-7200.9, nearline"), "{}", fails("baracuda", None));
         assert!(fails("./absent.toml", None).contains("cannot be read"));
-        assert!(fails("nearline", Some(Size(1 << 60))).contains("1EiB were asked for"));
+        assert!(fails("nearline", Some(Size(1 << 60))).contains("the requested 1EiB"));
         assert!(fails("nearline", Some(Size(1000))).contains("multiple of 4KiB"));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("drive.toml");

@@ -26,12 +26,12 @@ pub enum Allocation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum WriteCache {
-    /// In the cache; on the medium after a flush, as with a disk's own write cache.
+    /// Acknowledged in the cache; durable after a flush, as with the write cache of a drive.
     #[default]
     Volatile,
-    /// On the medium before it is acknowledged.
+    /// Acknowledged when durable.
     None,
-    /// In the cache, and flushes too: acknowledged data may be lost. For battery-backed memory only.
+    /// Acknowledged in the cache, flushes too: acknowledged data may be lost. For battery-backed memory only.
     Unsafe,
 }
 
@@ -45,14 +45,14 @@ impl From<WriteCache> for engine::control::WriteCache {
     }
 }
 
-/// How a tenant's cache chooses what goes when it needs room.
+/// Which block a tenant's cache evicts when it needs room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Eviction {
-    /// What was used longest ago.
+    /// The least recently used block.
     #[default]
     Lru,
-    /// What was not used again since it was last looked at, oldest first.
+    /// The oldest block that was not used since the hand last passed it.
     Sieve,
 }
 

@@ -168,7 +168,7 @@ impl Files<'_> {
     /// The specification on the disk; `None` before the volume is created. One that cannot be read or parsed is an
     /// error, never the absence of one.
     fn published(&self) -> io::Result<Option<Spec>> {
-        let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, format!("its specification is wrong: {why}"));
+        let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, format!("its specification is invalid: {why}"));
         match fs::read_to_string(self.spec()) {
             Ok(text) => Spec::parse(&text).map(Some).map_err(wrong),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -317,7 +317,7 @@ fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing(
         error.to_string()
     };
     fs::write(files.spec(), "size = 'nonsense'").unwrap();
-    assert!(refused("nonsense").contains("its specification is wrong"));
+    assert!(refused("nonsense").contains("its specification is invalid"));
     fs::write(files.spec(), Spec { size: 4096, ..old.clone() }.to_toml()).unwrap();
     assert!(refused("another size").contains("changed or removed"));
     fs::remove_file(files.spec()).unwrap();

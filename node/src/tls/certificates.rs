@@ -66,7 +66,9 @@ impl Certificates {
                     current.1 = config;
                 }
                 // Logged once for each change; certificate and key are usually replaced one after the other.
-                Err(error) => warn!("the changed TLS certificates cannot be used, the previous ones stay: {error:#}"),
+                Err(error) => {
+                    warn!("the changed TLS certificates cannot be used; the previous ones stay in use: {error:#}")
+                }
             }
             current.0 = stamp;
         }
@@ -96,7 +98,12 @@ impl Files {
                 let mut roots = RootCertStore::empty();
                 for authority in read_certificates(path)? {
                     let added = roots.add(authority);
-                    added.with_context(|| format!("{} holds what is no certificate authority", path.display()))?;
+                    added.with_context(|| {
+                        format!(
+                            "{} contains a certificate that cannot be used as a certificate authority",
+                            path.display()
+                        )
+                    })?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
                 let verifier = if self.optional { verifier.allow_unauthenticated() } else { verifier };

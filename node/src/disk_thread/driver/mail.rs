@@ -144,7 +144,7 @@ impl<R: Reactor> Driver<R> {
         let disk = &self.options.name;
         if self.free.is_empty() && self.connections.len() >= self.options.limits.disk as usize {
             // Cannot happen to clients that reserved a seat.
-            tracing::error!(disk, client = %client.peer, "a client without a seat: disconnected");
+            tracing::error!(disk, client = %client.peer, "no free connection slot for the client: disconnected");
             return;
         }
         let index = self.free.pop().unwrap_or_else(|| {

@@ -75,6 +75,6 @@ impl Pinned {
 
     fn stop(&mut self, error: &std::io::Error) {
         self.allowed = false;
-        tracing::info!(%error, "no more registered buffers (is the limit of locked memory low?): going on without");
+        tracing::info!(%error, "no more registered buffers (is RLIMIT_MEMLOCK too low?): continuing without them");
     }
 }

@@ -86,7 +86,7 @@ pub enum RawError {
     Holds { path: PathBuf, what: String },
     #[error("cannot determine whether {} is empty: {why}", path.display())]
     Unknown { path: PathBuf, why: String },
-    #[error("what {} is, the kernel does not say: {source}", path.display())]
+    #[error("the kernel's attributes of {} cannot be read: {source}", path.display())]
     NotTold { path: PathBuf, source: io::Error },
     #[error("{} has {}, and {} are needed", path.display(), Size(*size), Size(*needed))]
     TooSmall { path: PathBuf, size: u64, needed: u64 },
@@ -105,14 +105,16 @@ impl RawError {
             RawError::Missing { .. } | RawError::NotADevice(_) => "`lsblk` shows the devices of this machine",
             RawError::ReadOnly { .. } => "`blockdev --setrw` makes it writable, if its medium is",
             RawError::InUse { .. } | RawError::Busy { .. } => "unmount it, or remove it from its present use",
-            RawError::Taken { .. } => "name another device; one volume has a device to itself",
+            RawError::Taken { .. } => "name another device: a device holds one volume",
             RawError::Holds { .. } => "add --force if the content may be overwritten or belongs to the volume",
             RawError::Unknown { .. } => "install util-linux, which has blkid, or accept the risk with --force",
             RawError::NotTold { .. } => "sysfs has to be mounted at /sys; if descriptors or memory ran out, try again",
-            RawError::TooSmall { .. } => "ask for less, leave the size out for all of it, or enlarge the device first",
+            RawError::TooSmall { .. } => {
+                "request less, leave out the size to use the whole device, or enlarge the device first"
+            }
             RawError::Another { .. } => {
-                "bring the right one back; or delete the volume, which leaves both devices as they are, and create it \
-                 anew on this one"
+                "reconnect the right device; or delete the volume (no data on either device is changed) and create it \
+                 on this one"
             }
             RawError::Blocks { .. } => "name a device with blocks of 512 to 4096 bytes",
             RawError::Open { .. } => "the server's user needs to read and write it: see its owner and group",
@@ -165,7 +167,7 @@ impl Raw {
         }
         if self.facts.is_empty() && now.size != self.size {
             let why =
-                format!("it has {}, not {}, and nothing but its size to be known by", Size(now.size), Size(self.size));
+                format!("it has {}, not {}, and no identifier other than its size", Size(now.size), Size(self.size));
             return Err(RawError::Another { path, why });
         }
         if now.size < needed {
@@ -207,7 +209,7 @@ impl Raw {
                 return Err(RawError::InUse { path: path(), by });
             }
             if Instant::now() >= deadline {
-                let by = process_with(number).unwrap_or_else(|| "the kernel has it, or another program".into());
+                let by = process_with(number).unwrap_or_else(|| "the kernel or another program has it open".into());
                 return Err(RawError::Busy { path: path(), by });
             }
             std::thread::sleep(RETRY);
@@ -346,7 +348,7 @@ mod tests {
         assert!(error(raw(8192, wwid), 8192).contains("its wwid is none"));
         // A device without properties is recognised by its size.
         assert!(raw(8192, BTreeMap::new()).look(&kernel, 4096).is_ok());
-        assert!(error(raw(4096, BTreeMap::new()), 4096).contains("nothing but its size"));
+        assert!(error(raw(4096, BTreeMap::new()), 4096).contains("no identifier other than its size"));
     }
 
     /// Any block device; it is only read. Machines without one rely on the tests with real clients.
