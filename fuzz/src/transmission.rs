@@ -25,6 +25,8 @@ const CACHE_BYTES: u64 = 2 << 20;
 const SECTORS_MAX: u64 = 2 * CACHE_BYTES / SECTOR;
 /// The maximum length of valid requests, bytes: twice a piece.
 const LEN_MAX: u64 = 512 << 10;
+/// Timers that ring in vain before a request counts as never answered: some seconds.
+const TIMERS_MAX: u32 = 100;
 
 #[derive(Arbitrary, Debug)]
 enum Move {
@@ -467,7 +469,10 @@ impl World {
         );
     }
 
+    /// Until nothing moves any more. If the device has failed a request, clients may wait for the next attempt: time
+    /// passes.
     fn drain(&mut self) {
+        let mut timers = 0;
         for round in 0.. {
             assert!(round < 100_000, "the engine does not come to rest");
             let mut moved = !self.in_device.is_empty();
@@ -483,9 +488,15 @@ impl World {
                 self.send(conn, u32::MAX.into());
                 self.feed(conn, u32::MAX.into());
             }
-            if !moved {
-                return;
+            if moved {
+                continue;
             }
+            let waits = |client: &Client| !client.gone && !client.requests.is_empty();
+            let retries = self.failed && timers < TIMERS_MAX && self.clients.iter().any(waits);
+            let Some(at) = self.server.poll_timeout().filter(|_| retries) else { return };
+            timers += 1;
+            self.now = self.now.max(at);
+            self.handle(Event::Timer);
         }
     }
 }
