@@ -208,4 +208,4 @@ class Defaults(ServerCase):
         server = self.serve()
         self.assertFalse([at for at in server.json("status")["http"] if at.startswith("tcp:")])
         shown = server.cli("serve", "--help", check=False).stdout
-        self.assertIn("[default: nowhere]", " ".join(shown.split()))
+        self.assertIn("unix:PATH or tcp:HOST:PORT; may be repeated [default: none]", " ".join(shown.split()))
