@@ -51,7 +51,7 @@ pub enum StoreError {
     #[error("{} of space do not fit into {}: {} are free", Size(*asked), directory.display(), Size(*free).rounded())]
     NoSpace { asked: u64, free: u64, directory: PathBuf },
     #[error(
-        "the maximum file size of the file system at {} is {}, less than the requested {}",
+        "the file system at {} has files of at most {}, less than the requested {}",
         directory.display(),
         Size(*limit).rounded(),
         Size(*asked).rounded()

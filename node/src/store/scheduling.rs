@@ -156,8 +156,8 @@ fn needs_slices(model: Option<&Model>, profile: &Profile) -> Option<(bool, &'sta
         }
         (Some(true), _) => Some((true, "according to its profile")),
         (Some(false), _) => Some((false, "according to its profile (slices not needed)")),
-        (None, Some(model)) if model.has_heads => Some((true, "according to its description (with heads)")),
-        (None, Some(_)) => Some((false, "according to its description (without heads)")),
+        (None, Some(model)) if model.has_heads => Some((true, "described: it has heads")),
+        (None, Some(_)) => Some((false, "described: it has no heads")),
         (None, None) => None,
     }
 }
@@ -190,8 +190,8 @@ mod tests {
             (unasked, None, None, Bare, true, "not probed, run `aerogel disk probe d`"),
             (unasked, None, Some(1.0), Insulated, true, "by slices of disk time, according to its profile"),
             (unasked, None, Some(0.0), Insulated, false, "by cost, according to its profile (slices not needed)"),
-            (unasked, Some(true), None, Insulated, true, "according to its description (with heads)"),
-            (unasked, Some(false), None, Insulated, false, "according to its description (without heads)"),
+            (unasked, Some(true), None, Insulated, true, "described: it has heads"),
+            (unasked, Some(false), None, Insulated, false, "described: it has no heads"),
             (unasked, Some(true), Some(0.0), Insulated, false, "profile"),
             (
                 asked(Insulated),
