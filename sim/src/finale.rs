@@ -71,18 +71,27 @@ impl World {
         self.links.values().all(|link| link.outstanding == 0 || link.garbage || link.manners.deaf || quiet(link.state))
     }
 
-    /// Opens all closed volumes, with room for all tenants.
+    /// Opens all closed volumes. Each tenant asks for the smallest cache, because a tenant that was admitted after its
+    /// trial may keep so much that the engine refuses another one.
     fn reopen(&mut self) -> Verdict {
         self.ask(Command::SetBudget(self.setup.config.budget_bytes_max), Ask::Must)?;
         self.until("a budget", 100 * SECOND, |world| world.asks.is_empty())?;
-        for tenant in (0..self.tenants.len()).filter(|&at| self.tenants[at]).collect::<Vec<_>>() {
-            let spec = TenantSpec::default();
-            self.ask(Command::SetTenant(TenantId(tenant as u32), spec), Ask::Must)?;
-        }
+        self.ask_for_smallest_caches()?;
         for at in 0..self.volumes.len() {
             if !self.volumes[at].open {
                 self.open(at)?;
             }
+            if !self.volumes[at].open {
+                return Err(format!("volume {at} cannot be opened after all faults have ended"));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_for_smallest_caches(&mut self) -> Verdict {
+        let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() };
+        for tenant in (0..self.tenants.len()).filter(|&at| self.tenants[at]).collect::<Vec<_>>() {
+            self.ask(Command::SetTenant(TenantId(tenant as u32), spec), Ask::Must)?;
         }
         Ok(())
     }
@@ -143,12 +152,8 @@ impl World {
 
     /// Without connections and volumes no frame is in use: no frame was leaked.
     fn give_back(&mut self) -> Verdict {
-        for tenant in 0..self.setup.tenants.len() as u32 {
-            let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() };
-            if self.tenants[tenant as usize] {
-                self.ask(Command::SetTenant(TenantId(tenant), spec), Ask::Must)?;
-            }
-        }
+        // Also the tenants that came with their volumes.
+        self.ask_for_smallest_caches()?;
         self.shrunk()?;
         // No stalled reader, no failure and no hung request is left, so all memory above the new limit is returned.
         let tenants = self.tenants.iter().filter(|&&there| there).count() as u64;
