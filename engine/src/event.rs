@@ -15,16 +15,11 @@
 //! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
-use crate::cache::FrameId;
-use crate::control::{Command, Report, Sizing, TenantId};
-use crate::disk::{IoId, VolumeId};
+use crate::control::{Command, Report, Sizing};
+use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use crate::nbd::Errno;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::units::Nanos;
-
-/// A connection: the driver's slot number. The slot may be used again after [`Action::Gone`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ConnId(pub u32);
 
 /// The result of the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

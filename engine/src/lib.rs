@@ -22,6 +22,7 @@ pub mod control;
 pub mod curve;
 pub mod disk;
 pub mod event;
+pub mod ids;
 pub mod latency;
 pub mod nbd;
 #[cfg(feature = "planted-bugs")]
@@ -35,6 +36,6 @@ pub mod units;
 mod volume;
 mod work;
 
-pub use event::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
+pub use event::{Action, Event, Farewell, Outgoing, Receive, Session};
 pub use server::{Config, Server};
 pub use work::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};

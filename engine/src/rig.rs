@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::control::{Command, LEAST_BYTES, Report, TenantId, TenantSpec, VolumeSpec};
-use crate::disk::{Io, IoId, Op, VolumeId};
-use crate::event::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
+use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
+use crate::disk::{Io, Op};
+use crate::event::{Action, Event, Farewell, Outgoing, Receive, Session};
+use crate::ids::{ConnId, IoId, TenantId, VolumeId};
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
 use crate::nbd::{Errno, wire};
 use crate::server::{Config, Server};

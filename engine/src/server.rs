@@ -10,11 +10,11 @@
 
 use std::collections::VecDeque;
 
-use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, BlockId, Cache};
-use crate::control::TenantId;
+use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, Cache};
 use crate::curve::Curve;
-use crate::disk::{Device, Io, IoId, Segment, VolumeId, policy};
-use crate::event::{Action, ConnId, Event, Outgoing, Receive};
+use crate::disk::{Device, Io, Segment, policy};
+use crate::event::{Action, Event, Outgoing, Receive};
+use crate::ids::{BlockId, ConnId, IoId, TenantId, VolumeId};
 use crate::latency::Recorders;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::nbd::{ANSWERED_MAX, Answered, Connection, Header, Inbound, Kind, Parsed, parse};
@@ -181,7 +181,7 @@ pub struct Server {
     pub(crate) held: bool,
     /// Scratch memory of write-back.
     pub(crate) parts: Vec<(u32, u8)>,
-    pub(crate) frames_taken: Vec<crate::cache::FrameId>,
+    pub(crate) frames_taken: Vec<crate::ids::FrameId>,
     /// Scratch memory for dropped prefetches.
     pub(crate) dropped: Vec<IoId>,
     /// Scratch memory for completed writes: the block, whether it was written, and whether it was given up.

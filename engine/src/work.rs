@@ -16,9 +16,8 @@
 
 use std::collections::VecDeque;
 
-use crate::control::TenantId;
-use crate::disk::VolumeId;
 use crate::event::Action;
+use crate::ids::{TenantId, VolumeId};
 use crate::server::Server;
 use crate::units::Nanos;
 use crate::volume::Ticket;
@@ -211,7 +210,8 @@ impl Server {
 mod tests {
     use super::*;
     use crate::control::{Command, TenantSpec, VolumeSpec};
-    use crate::event::{ConnId, Event, Receive, Session};
+    use crate::event::{Event, Receive, Session};
+    use crate::ids::ConnId;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME, VOLUME_BYTES};
     use crate::units::{BLOCK, SECOND};

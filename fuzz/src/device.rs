@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use engine::cache::FrameId;
 use engine::disk::{Io, Op, Segment};
+use engine::ids::FrameId;
 use engine::units::{BLOCK, SECTOR};
 
 /// Content of a sector, when its write completed, and whether a flush has failed since.

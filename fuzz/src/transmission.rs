@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use arbitrary::Arbitrary;
-use engine::control::{Command, TenantId, TenantSpec, VolumeSpec, WriteCache};
-use engine::disk::{IoId, VolumeId};
+use engine::control::{Command, TenantSpec, VolumeSpec, WriteCache};
+use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::Errno;
 use engine::nbd::wire::{REQUEST_MAGIC, chunk, command, command_flag, state};
 use engine::units::{BLOCK, SECTOR};
-use engine::{Action, Config, ConnId, Event, Outgoing, Receive, Server, Session};
+use engine::{Action, Config, Event, Outgoing, Receive, Server, Session};
 use sim::cell::{self, CELL, ZERO};
 use sim::reply::{Chunk, Replies, be32};
 

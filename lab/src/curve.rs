@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use engine::cache::EvictionPolicy;
 use engine::curve::{Ack, Curve, Limits, Point, View};
-use engine::disk::VolumeId;
+use engine::ids::VolumeId;
 use engine::units::{BLOCK, Nanos, SECOND, SectorMask, sectors_touched};
 use serde::Serialize;
 use sim::load::Op;

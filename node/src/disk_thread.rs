@@ -27,8 +27,8 @@ use std::io;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use engine::control::{Command, Report, TenantId, VolumeSpec};
-use engine::disk::VolumeId;
+use engine::control::{Command, Report, VolumeSpec};
+use engine::ids::{TenantId, VolumeId};
 use engine::{Config, Server};
 
 use self::driver::Driver;

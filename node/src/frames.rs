@@ -20,8 +20,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::cache::FrameId;
 use engine::disk::Segment;
+use engine::ids::FrameId;
 use engine::units::BLOCK;
 
 pub use mapping::Mapping;

@@ -5,7 +5,7 @@
 //! clients. When the change is answered, every acknowledged write is on the medium and the volume has no dirty data.
 
 use engine::control::Command;
-use engine::disk::VolumeId;
+use engine::ids::VolumeId;
 use engine::units::{MILLISECOND, Nanos};
 
 use crate::Verdict;

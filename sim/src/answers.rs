@@ -1,7 +1,7 @@
 //! Checks each answer of the server against the request, and records its consequences.
 
 use engine::Session;
-use engine::disk::VolumeId;
+use engine::ids::VolumeId;
 use engine::nbd::Errno;
 use engine::nbd::wire::{command, command_flag};
 

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantId, TenantSpec, TenantStats};
+use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, TenantStats};
+use engine::ids::TenantId;
 use engine::nbd::wire::{command, command_flag};
 use engine::units::{BLOCK, Nanos, PIECE, SECOND};
 use engine::{Event, Session};

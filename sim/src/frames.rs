@@ -10,8 +10,8 @@
 //! The engine returns memory by giving up frames above a limit. A returned frame holds garbage, and using it before the
 //! limit is raised above it is an error.
 
-use engine::cache::FrameId;
 use engine::disk::Segment;
+use engine::ids::FrameId;
 use engine::units::BLOCK;
 
 use crate::Verdict;

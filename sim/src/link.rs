@@ -10,11 +10,10 @@
 
 use std::collections::VecDeque;
 
-use engine::cache::FrameId;
-use engine::disk::VolumeId;
+use engine::Session;
+use engine::ids::{ConnId, FrameId, VolumeId};
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
-use engine::{ConnId, Session};
 
 use crate::access::Client;
 use crate::judge::PendingByCookie;

@@ -3,12 +3,12 @@
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{
-    CacheSpec, Command, Decision, FRAME_BYTES, PlanRequest, Refusal, Report, Snapshot, TenantId, TenantSpec,
-    VolumeSpec, WriteCache,
+    CacheSpec, Command, Decision, FRAME_BYTES, PlanRequest, Refusal, Report, Snapshot, TenantSpec, VolumeSpec,
+    WriteCache,
 };
 use engine::curve::{Point, View};
-use engine::disk::VolumeId;
 use engine::disk::policy::{Kind, Settings, Slice};
+use engine::ids::{TenantId, VolumeId};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, VOLUME_BYTES_MAX};
 use engine::{Action, Event};
 

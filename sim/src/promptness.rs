@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::disk::IoId;
+use engine::ids::IoId;
 
 use crate::Verdict;
 use crate::history::{History, Step};

@@ -10,7 +10,7 @@
 
 use engine::Server;
 use engine::control::WriteCache;
-use engine::disk::IoId;
+use engine::ids::IoId;
 use engine::nbd::wire::command;
 
 use crate::Verdict;

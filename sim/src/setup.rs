@@ -2,10 +2,10 @@
 
 use engine::Config;
 use engine::cache::EvictionPolicy;
-use engine::control::{CacheSpec, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec, WriteCache};
-use engine::disk::VolumeId;
+use engine::control::{CacheSpec, LEAST_BYTES, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::policy::{Kind, Prices};
 use engine::disk::profile::{Direction, Finding, Key, Profile, Quantile};
+use engine::ids::{TenantId, VolumeId};
 use engine::nbd::Tls;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, Share};
 

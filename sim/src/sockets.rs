@@ -1,9 +1,10 @@
 //! The world's sockets: bytes to and from the engine, and the life cycle of connections.
 
 use engine::control::WriteCache;
+use engine::ids::ConnId;
 use engine::nbd::wire::{REQUEST_MAGIC, command};
 use engine::units::{MILLISECOND, Nanos, SECOND};
-use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Session};
+use engine::{Action, Event, Farewell, Outgoing, Receive, Session};
 
 use crate::Verdict;
 use crate::access::Client;

@@ -8,9 +8,10 @@
 //!   other writers of the volume                    while they wait for frames, the stalled sender is disconnected
 //! ```
 
+use engine::Receive;
+use engine::ids::ConnId;
 use engine::nbd::wire::command;
 use engine::units::{BLOCK, MILLISECOND, Nanos, PIECE, SECOND};
-use engine::{ConnId, Receive};
 
 use crate::Verdict;
 use crate::link::{Item, Link, State};

@@ -3,12 +3,10 @@
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
-use engine::cache::FrameId;
-use engine::control::TenantId;
-use engine::disk::{IoId, VolumeId};
+use engine::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::Nanos;
-use engine::{ConnId, Farewell, Session};
+use engine::{Farewell, Session};
 
 use crate::request::Request;
 

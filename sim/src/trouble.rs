@@ -64,7 +64,7 @@ impl Trouble {
     pub fn completed(&mut self, step: Step, io: &Io, good: bool) {
         let (from, to) = (io.offset, io.offset + io.len);
         // Zeros that no client wrote: a range that the device cannot zero, or initialisation in idle time.
-        let zeros = io.segments.iter().all(|segment| segment.frame == engine::cache::FrameId::ZERO);
+        let zeros = io.segments.iter().all(|segment| segment.frame == engine::ids::FrameId::ZERO);
         match (io.op, good) {
             (Op::Read, false) => self.past.push((step, What::Read(from, to))),
             (Op::Write { .. }, false) if !zeros => {
@@ -175,8 +175,8 @@ impl Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::cache::FrameId;
-    use engine::disk::{Segment, VolumeId};
+    use engine::disk::Segment;
+    use engine::ids::{FrameId, VolumeId};
 
     fn io(op: Op, block: u64) -> Io {
         let segments = vec![Segment::whole(FrameId(1))];

@@ -17,12 +17,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use engine::control::{TenantId, WriteCache};
+use engine::control::WriteCache;
 use engine::disk::policy::{HELD_BY_TURNS_NS, HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
-use engine::disk::{Io, IoId, Op, VolumeId};
+use engine::disk::{Io, Op};
+use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
-use engine::{Action, ConnId, EVENT_UNITS_MAX, Event, Outgoing, Server};
+use engine::{Action, EVENT_UNITS_MAX, Event, Outgoing, Server};
 
 use crate::Verdict;
 use crate::access::Access;

@@ -2,8 +2,9 @@
 
 use engine::Config;
 use engine::control::{Bound, CacheSpec, Command, Decision, Doubt, FRAME_BYTES, PlanRequest, Refusal, Report};
-use engine::control::{LEAST_BYTES, Sizing, TenantId, TenantSpec, TenantStats, WriteCache};
+use engine::control::{LEAST_BYTES, Sizing, TenantSpec, TenantStats, WriteCache};
 use engine::disk::policy::Kind;
+use engine::ids::TenantId;
 use engine::units::{Nanos, SECOND, Share};
 use sim::bench::{Bench, Costs, Done, Volume};
 use sim::disk::drive::{Drive, presets};

@@ -2,13 +2,9 @@
 
 use super::eviction::{ORDER, Placed};
 use super::list::{Linked, Links, NONE};
-use super::pool::FrameId;
-use crate::disk::VolumeId;
 use crate::disk::durability::Generation;
+use crate::ids::{FrameId, VolumeId};
 use crate::units::SectorMask;
-
-/// The index of a block in the cache. It is valid while the block is cached.
-pub(crate) type BlockId = u32;
 
 /// Number of a volume's list of dirty blocks that can be written, oldest first.
 pub(crate) const DIRTY: usize = 1;

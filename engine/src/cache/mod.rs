@@ -13,12 +13,11 @@ mod partition;
 mod pool;
 mod writeback;
 
-pub(crate) use block::{Block, BlockId, Queue};
+pub(crate) use block::{Block, Queue};
 pub use eviction::Policy as EvictionPolicy;
 pub(crate) use ledger::Ledger;
 pub(crate) use list::NONE;
 pub(crate) use partition::{FRAMES_MIN, Partition};
-pub use pool::FrameId;
 pub(crate) use writeback::{Reach, Wanted};
 
 use std::collections::VecDeque;
@@ -27,10 +26,9 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::control::TenantId;
-use crate::disk::VolumeId;
 use crate::disk::durability::Durability;
 use crate::event::Action;
+use crate::ids::{BlockId, FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SECTORS_PER_BLOCK, SectorMask, sectors_touched};
 use block::{ALL, DIRTY};
 use list::List;

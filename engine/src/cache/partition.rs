@@ -2,10 +2,11 @@
 //!
 //! The tenant's policy ([`super::eviction`]) orders the blocks. This file decides which of them can be evicted.
 
-use super::block::{Block, BlockId};
+use super::Cache;
+use super::block::Block;
 use super::eviction::{Eviction, Verdict, evict};
-use super::{Cache, FrameId};
-use crate::control::{TenantId, TenantSpec};
+use crate::control::TenantSpec;
+use crate::ids::{BlockId, FrameId, TenantId};
 use crate::units::PIECE_BLOCKS;
 
 /// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and of its last block. In

@@ -4,16 +4,7 @@
 //! socket, the device or an unsent reply that holds a reference may read the frame at any time. A frame is free when
 //! its last reference is released.
 
-use crate::control::TenantId;
-
-/// A frame: 4 KiB of the pool, by number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FrameId(pub u32);
-
-impl FrameId {
-    /// The frame that always contains zeros and is never written.
-    pub const ZERO: FrameId = FrameId(0);
-}
+use crate::ids::{FrameId, TenantId};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Meta {

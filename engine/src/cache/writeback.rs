@@ -6,10 +6,10 @@
 //! request of its own ("other sectors are read only if the device's block size demands it"). A block has at most one
 //! write in flight, so the device never reorders two versions of a sector.
 
-use super::block::{Block, BlockId};
+use super::block::Block;
 use super::{Cache, age_ms, runs};
-use crate::disk::VolumeId;
 use crate::disk::durability::DISTRUST_MAX;
+use crate::ids::{BlockId, VolumeId};
 use crate::nbd::Errno;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 

@@ -1,8 +1,9 @@
 //! Division of a disk's frames. A requested size is granted exactly, a needed size at least. Spare frames are lent
 //! max-min fair: the smallest partitions grow first.
 
-use super::{CacheSpec, Refusal, TenantId};
+use super::{CacheSpec, Refusal};
 use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, FRAMES_MIN};
+use crate::ids::TenantId;
 use crate::units::BLOCK;
 
 /// Memory of a frame, bytes, bookkeeping included.

@@ -2,13 +2,10 @@
 
 use super::allot::Claim;
 use super::snapshot::ConnectionStats;
-use super::{
-    Command, Refusal, Report, Snapshot, TenantId, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot,
-};
-use crate::cache::FrameId;
-use crate::disk::VolumeId;
+use super::{Command, Refusal, Report, Snapshot, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot};
 use crate::disk::policy::{Settings, Weights};
-use crate::event::{Action, ConnId, Farewell, Session};
+use crate::event::{Action, Farewell, Session};
+use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
 use crate::nbd::Inbound;
 use crate::server::{Config, Server, Waiting};

@@ -11,13 +11,9 @@ pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, Tenan
 
 use crate::cache::EvictionPolicy;
 use crate::curve::View;
-use crate::disk::{VolumeId, policy};
-use crate::event::ConnId;
+use crate::disk::policy;
+use crate::ids::{ConnId, TenantId, VolumeId};
 use crate::units::{Share, exact, rounded};
-
-/// A tenant of this disk: a small number chosen by the control plane.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TenantId(pub u32);
 
 /// When writes are acknowledged (`docs/design/flush.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,8 +1,8 @@
 //! What a snapshot reports: counters since the start of the engine, and current levels.
 
-use crate::control::{Sizing, TenantId};
-use crate::disk::VolumeId;
+use crate::control::Sizing;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan};
+use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
 use crate::units::Nanos;
 
@@ -192,9 +192,10 @@ pub struct Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use crate::control::{Command, TenantId, TenantSpec, VolumeSpec};
-    use crate::disk::{Op, VolumeId, policy};
-    use crate::event::{ConnId, Event, Session};
+    use crate::control::{Command, TenantSpec, VolumeSpec};
+    use crate::disk::{Op, policy};
+    use crate::event::{Event, Session};
+    use crate::ids::{ConnId, TenantId, VolumeId};
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME_BYTES};
     use crate::units::{BLOCK, MILLISECOND};

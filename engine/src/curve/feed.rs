@@ -1,9 +1,7 @@
 //! The curves of a disk's tenants: where their input comes from, and how much memory they may use.
 
 use super::{Ack, Curve, Limits, View};
-use crate::cache::FrameId;
-use crate::control::TenantId;
-use crate::disk::VolumeId;
+use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::nbd::Kind;
 use crate::server::{Config, Server};
 use crate::units::{BLOCK, SectorMask, sectors_touched};

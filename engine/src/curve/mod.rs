@@ -30,7 +30,7 @@ mod recency;
 mod samples;
 
 use crate::cache::EvictionPolicy;
-use crate::disk::VolumeId;
+use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
 pub(crate) use feed::BYTES_PER_FRAME;
 

@@ -24,7 +24,8 @@
 //! Downside: a bad sector under a durable write looks like a failed flush, so every volume of the target has to rewrite
 //! its unflushed blocks.
 
-use super::{Op, VolumeId};
+use super::Op;
+use crate::ids::VolumeId;
 use crate::nbd::Errno;
 
 /// How often in a row the success of a request may be distrusted before the request counts as failed. A volume whose

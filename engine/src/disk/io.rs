@@ -1,15 +1,7 @@
 //! Requests to a device, as the engine passes them to the driver.
 
-use crate::cache::FrameId;
+use crate::ids::{FrameId, VolumeId};
 use crate::units::BLOCK;
-
-/// A volume of this disk: a small number that control chose. It may be reused only after `CloseVolume` was answered.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct VolumeId(pub u32);
-
-/// A device request in flight. The number may be reused once the completion of the request was handled.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct IoId(pub u32);
 
 /// Bytes `start..start + len` of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

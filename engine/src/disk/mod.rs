@@ -9,4 +9,4 @@ pub mod policy;
 pub mod profile;
 
 pub(crate) use device::{Device, Purpose};
-pub use io::{Io, IoId, Op, Segment, VolumeId};
+pub use io::{Io, Op, Segment};

@@ -14,8 +14,7 @@
 //! passed; the end of each reply in the byte stream of its connection is recorded for this.
 
 use super::Kind;
-use crate::disk::VolumeId;
-use crate::event::ConnId;
+use crate::ids::{ConnId, VolumeId};
 use crate::server::Server;
 use crate::units::Nanos;
 
@@ -99,8 +98,8 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use crate::control::TenantId;
-    use crate::event::{ConnId, Event};
+    use crate::event::Event;
+    use crate::ids::{ConnId, TenantId};
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::BLOCK;

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::wire::{self, Errno, chunk};
-use crate::cache::FrameId;
-use crate::disk::{Segment, VolumeId};
+use crate::disk::Segment;
 use crate::event::{Outgoing, Session};
+use crate::ids::{FrameId, VolumeId};
 use crate::units::Nanos;
 
 /// Bytes of the longest header that is sent as one part: a chunk header with an offset has 28, an error chunk 26.

@@ -3,9 +3,8 @@
 use super::request::{Header, Kind, Parsed, parse};
 use super::wire::{Errno, REQUEST_BYTES, command_flag as flag, state};
 use super::{Connection, Inbound};
-use crate::control::TenantId;
-use crate::disk::VolumeId;
-use crate::event::{Action, ConnId, Farewell, Session};
+use crate::event::{Action, Farewell, Session};
+use crate::ids::{ConnId, TenantId, VolumeId};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos, PIECE, SECOND};
 use crate::volume::FlushFor;
@@ -637,7 +636,7 @@ mod tests {
     #[test]
     fn clients_that_read_nothing_leave_frames_to_other_volumes_however_many_they_are() {
         let mut rig = Rig::new();
-        let (volume, other) = (crate::disk::VolumeId(1), ConnId(100));
+        let (volume, other) = (crate::ids::VolumeId(1), ConnId(100));
         let cache = CacheSpec::Asked(4 * LEAST_BYTES);
         rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() }));
         rig.command(2, Command::OpenVolume(crate::control::VolumeSpec::plain(volume, TenantId(0), 1 << 20)));

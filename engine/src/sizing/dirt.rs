@@ -21,7 +21,7 @@
 
 use hashbrown::HashTable;
 
-use crate::disk::VolumeId;
+use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos};
 
 /// The pools.

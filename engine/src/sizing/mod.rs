@@ -23,7 +23,8 @@ mod split;
 mod trial;
 mod worth;
 
-use crate::control::{CacheSpec, TenantId};
+use crate::control::CacheSpec;
+use crate::ids::TenantId;
 use crate::units::{Nanos, Share};
 
 pub(crate) use review::{BYTES_PER_FRAME, Book};

@@ -8,11 +8,11 @@ use super::trial::Trial;
 use super::worth::{Seen, Worth};
 use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 use crate::control::allot::{self, Claim};
-use crate::control::{CacheSpec, Refusal, TenantId, TenantSpec, bytes_of, frames_of};
+use crate::control::{CacheSpec, Refusal, TenantSpec, bytes_of, frames_of};
 use crate::disk::Op;
-use crate::disk::VolumeId;
 use crate::disk::policy::FOLLOWING_BYTES;
 use crate::event::Action;
+use crate::ids::{TenantId, VolumeId};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 

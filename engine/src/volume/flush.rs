@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 
 use crate::control::{Report, WriteCache};
 use crate::disk::durability::DISTRUST_MAX;
-use crate::disk::{Op, Purpose, VolumeId};
+use crate::disk::{Op, Purpose};
+use crate::ids::VolumeId;
 use crate::nbd::{ANSWER_UNITS, Errno};
 use crate::server::Server;
 

@@ -23,7 +23,7 @@ pub(crate) use stream::{Halted, Streams};
 use std::collections::VecDeque;
 
 use crate::control::{OpStats, VolumeSpec, WriteCache};
-use crate::disk::VolumeId;
+use crate::ids::VolumeId;
 use crate::nbd::{Errno, Kind};
 use crate::units::Nanos;
 

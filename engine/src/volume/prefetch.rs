@@ -19,9 +19,8 @@
 //! Source: Argon (Wachs et al., FAST 2007), sections 3 and 4; the marker is that of Linux, mm/readahead.c.
 //! Downside: a stream that stops wastes up to two windows; see `aerogel_volume_prefetch_bytes_total`.
 
-use crate::cache::BlockId;
-use crate::disk::{Op, Purpose, Segment, VolumeId};
-use crate::event::ConnId;
+use crate::disk::{Op, Purpose, Segment};
+use crate::ids::{BlockId, ConnId, VolumeId};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
 use crate::volume::{Halted, Request};
@@ -250,8 +249,9 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantId, TenantSpec};
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
     use crate::event::Event;
+    use crate::ids::TenantId;
     use crate::nbd::Errno;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};

@@ -15,9 +15,9 @@
 
 use super::order::{Ticket, Who};
 use super::writeback::WRITEBACKS_MAX;
-use crate::cache::{BlockId, FrameId};
 use crate::disk::durability::DISTRUST_MAX;
-use crate::disk::{Op, Purpose, Segment, VolumeId};
+use crate::disk::{Op, Purpose, Segment};
+use crate::ids::{BlockId, FrameId, VolumeId};
 use crate::nbd::{Errno, Kind};
 use crate::server::Server;
 use crate::units::{BLOCK, MILLISECOND};
@@ -507,9 +507,10 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, TenantId, TenantSpec, VolumeSpec};
+    use crate::control::{Command, TenantSpec, VolumeSpec};
     use crate::disk::policy::{self, Settings};
-    use crate::event::{ConnId, Event, Receive, Session};
+    use crate::event::{Event, Receive, Session};
+    use crate::ids::{ConnId, TenantId};
     use crate::nbd::wire::{command, command_flag as flag};
     use crate::rig::Rig;
     use crate::units::SECOND;
@@ -577,7 +578,7 @@ mod tests {
         let half = (crate::rig::VOLUME_BYTES / 2) as u64;
         for (grows_empty, found) in [(true, 0), (false, 1)] {
             let mut rig = Rig::with(1, |spec| (spec.sparse, spec.size, spec.grows_empty) = (true, half, grows_empty));
-            rig.command(9, crate::control::Command::GrowVolume(crate::disk::VolumeId(0), 2 * half));
+            rig.command(9, crate::control::Command::GrowVolume(crate::ids::VolumeId(0), 2 * half));
             assert!(rig.is_done(9));
             assert_eq!((rig.content(half - BLOCK), rig.content(half)), (1, found));
         }

@@ -1,9 +1,8 @@
 //! Reads (and CACHE, a read without data in its reply), and the completion of device reads.
 
-use crate::cache::{BlockId, FrameId, NONE};
-use crate::control::TenantId;
-use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
-use crate::event::ConnId;
+use crate::cache::NONE;
+use crate::disk::{Op, Purpose, Segment};
+use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, VolumeId};
 use crate::nbd::{Errno, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, PIECE, sectors_touched};

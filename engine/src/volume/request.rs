@@ -8,9 +8,7 @@
 //! device zeroes, or was cut to the frames or the reply room that are available. Its frames are reserved, all or none,
 //! before its payload is received or its fills begin: no piece holds frames while it waits for others.
 
-use crate::cache::FrameId;
-use crate::disk::VolumeId;
-use crate::event::ConnId;
+use crate::ids::{ConnId, FrameId, VolumeId};
 use crate::nbd::{Errno, Kind};
 use crate::units::{BLOCK, Nanos, PIECE};
 

@@ -17,7 +17,7 @@
 //! Downside: each read compares all 32 ends (about 20 ns). A new stream is not detected if fewer than one read in 16 is
 //! its own.
 
-use crate::event::ConnId;
+use crate::ids::ConnId;
 use crate::units::{Nanos, SECOND};
 
 /// Intervals in the table, streams included.

@@ -4,10 +4,9 @@
 //! A WRITE_ZEROES that is too short for the device (below 1 MiB, or 64 KiB where a hole is punched), and the ends of a
 //! longer one, are the same without payload.
 
-use crate::cache::{BlockId, FrameId, NONE, Rest};
-use crate::control::TenantId;
-use crate::disk::VolumeId;
-use crate::event::{Action, ConnId};
+use crate::cache::{NONE, Rest};
+use crate::event::Action;
+use crate::ids::{BlockId, ConnId, FrameId, TenantId, VolumeId};
 use crate::nbd::{Errno, Inbound, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
@@ -449,9 +448,10 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantId, TenantSpec, VolumeSpec};
-    use crate::disk::{Op, VolumeId};
-    use crate::event::{ConnId, Event, Receive, Session};
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec};
+    use crate::disk::Op;
+    use crate::event::{Event, Receive, Session};
+    use crate::ids::{ConnId, TenantId, VolumeId};
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::{BLOCK, PIECE};

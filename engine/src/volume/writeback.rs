@@ -9,10 +9,10 @@
 //!
 //! Durable writes (`write.rs`) and range operations (`range.rs`) start write-backs of their own.
 
-use crate::cache::{BlockId, Reach, Wanted};
-use crate::control::TenantId;
+use crate::cache::{Reach, Wanted};
 use crate::disk::durability::is_failed_flush;
-use crate::disk::{IoId, Op, Purpose, Segment, VolumeId};
+use crate::disk::{Op, Purpose, Segment};
+use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::nbd::Errno;
 use crate::server::Server;
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};

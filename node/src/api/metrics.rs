@@ -503,9 +503,9 @@ fn histograms<'a>(
 
 #[cfg(test)]
 mod tests {
-    use engine::control::{Snapshot, TenantId};
-    use engine::disk::VolumeId;
+    use engine::control::Snapshot;
     use engine::disk::policy::TenantPlan;
+    use engine::ids::{TenantId, VolumeId};
     use engine::latency::Latencies;
 
     use super::*;

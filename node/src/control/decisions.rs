@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
-use engine::control::{
-    CacheSpec, Command, Decision, LEAST_BYTES, Plan, PlanRequest, Report, Sizing, Snapshot, TenantId,
-};
+use engine::control::{CacheSpec, Command, Decision, LEAST_BYTES, Plan, PlanRequest, Report, Sizing, Snapshot};
+use engine::ids::TenantId;
 use engine::units::Nanos;
 use tracing::{info, warn};
 

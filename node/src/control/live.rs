@@ -15,8 +15,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use engine::control::{Snapshot, TenantId, TenantStats};
+use engine::control::{Snapshot, TenantStats};
 use engine::disk::policy::TenantPlan;
+use engine::ids::TenantId;
 use engine::latency::{ByOp, Latencies, Percentiles};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 

@@ -32,8 +32,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::control::{CacheSpec, Command, Refusal, Report, TenantId, TenantSpec};
-use engine::disk::VolumeId;
+use engine::control::{CacheSpec, Command, Refusal, Report, TenantSpec};
+use engine::ids::{TenantId, VolumeId};
 use engine::nbd::{Export, Exports};
 use engine::units::Share;
 use uuid::Uuid;

@@ -36,9 +36,9 @@ pub struct Observed {
     /// Its counters.
     pub snapshot: Snapshot,
     /// Volumes and their tenants.
-    pub volumes: Vec<(engine::disk::VolumeId, Name, Name)>,
+    pub volumes: Vec<(engine::ids::VolumeId, Name, Name)>,
     /// Tenants.
-    pub tenants: Vec<(engine::control::TenantId, Name)>,
+    pub tenants: Vec<(engine::ids::TenantId, Name)>,
     /// The insulation of those tenants that have demand.
     pub insulation: Vec<(Name, f64)>,
     /// The uses of its time.

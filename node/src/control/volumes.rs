@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::control::{CacheSpec, Command, VolumeSpec};
-use engine::disk::VolumeId;
+use engine::ids::VolumeId;
 use tracing::{info, warn};
 
 use super::decisions::cache_note;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::control::TenantId;
-use engine::disk::VolumeId;
+use engine::ids::{TenantId, VolumeId};
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 

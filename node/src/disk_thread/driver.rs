@@ -17,12 +17,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use engine::control::{Report, TenantId};
-use engine::disk::{Segment, VolumeId};
+use engine::control::Report;
+use engine::disk::Segment;
+use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::nbd::{Header, Kind, Parsed, parse};
 use engine::units::{Nanos, SECOND};
-use engine::{Action, ConnId, Event, Farewell, Outgoing, Receive, Server};
+use engine::{Action, Event, Farewell, Outgoing, Receive, Server};
 
 use self::mail::{Pending, Then};
 use super::Options;

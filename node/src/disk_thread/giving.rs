@@ -34,7 +34,7 @@ impl Giving {
         let past = (self.next + CHUNKS_PER_PASS).min(memory.chunks());
         for number in self.next..past {
             let chunk = memory.chunk(number);
-            let is_empty = chunk.frames.clone().all(|frame| server.is_retired(engine::cache::FrameId(frame)));
+            let is_empty = chunk.frames.clone().all(|frame| server.is_retired(engine::ids::FrameId(frame)));
             if is_empty && reactor.unpin(&chunk) {
                 frames.give_back(&chunk);
             } else {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::Session;
 use engine::control::{Command, Report};
-use engine::disk::VolumeId;
+use engine::ids::VolumeId;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Stopped;

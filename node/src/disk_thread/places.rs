@@ -9,8 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use engine::control::TenantId;
-use engine::disk::VolumeId;
+use engine::ids::{TenantId, VolumeId};
 use tokio::sync::Semaphore;
 
 /// Connections that a tenant can always have: enough for a client with several connections, and one more.

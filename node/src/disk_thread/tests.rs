@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 
-use engine::control::{Command, Refusal, Report, TenantId, TenantSpec, VolumeSpec};
-use engine::disk::{Op, VolumeId};
+use engine::control::{Command, Refusal, Report, TenantSpec, VolumeSpec};
+use engine::disk::Op;
+use engine::ids::{TenantId, VolumeId};
 use engine::nbd::wire;
 use engine::{Config, Session};
 use sim::disk::drive::presets;

@@ -17,8 +17,7 @@
 
 use std::collections::VecDeque;
 
-use engine::ConnId;
-use engine::control::TenantId;
+use engine::ids::{ConnId, TenantId};
 use engine::units::Nanos;
 
 /// The cost of a request, including receiving and answering it: 3 µs on the machines that we have.

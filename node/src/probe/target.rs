@@ -13,9 +13,9 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use engine::cache::FrameId;
 use engine::disk::profile::{DEPTH_MAX, Request, SIZE_MAX, Space};
-use engine::disk::{Io, IoId, Op, Segment, VolumeId};
+use engine::disk::{Io, Op, Segment};
+use engine::ids::{FrameId, IoId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::BLOCK;
 

@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use engine::cache::FrameId;
-use engine::disk::{Io, IoId, Op, Segment, VolumeId};
+use engine::Outgoing;
+use engine::disk::{Io, Op, Segment};
+use engine::ids::{ConnId, FrameId, IoId, VolumeId};
 use engine::nbd::Errno;
-use engine::{ConnId, Outgoing};
 
 use super::{Completion, Layers, Options, Reactor, Stack, Threads, Uring};
 use crate::frames::Frames;

@@ -3,7 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use engine::disk::{Op, VolumeId};
+use engine::disk::Op;
+use engine::ids::VolumeId;
 use engine::nbd::Errno;
 
 /// Log lines in each [`LOG_WINDOW`]: enough to see the cause, too few to fill a disk when a device has failed.

@@ -138,7 +138,7 @@ impl Gathers {
 mod tests {
     use super::*;
     use crate::frames::Frames;
-    use engine::cache::FrameId;
+    use engine::ids::FrameId;
 
     #[test]
     fn messages_are_bounded_and_keep_their_order() {

@@ -22,11 +22,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use engine::Outgoing;
 use engine::disk::profile::Request;
-use engine::disk::{Io, IoId, Op, Segment, VolumeId};
+use engine::disk::{Io, Op, Segment};
+use engine::ids::{ConnId, IoId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::Nanos;
-use engine::{ConnId, Outgoing};
 use sim::disk::drive::done::earlier;
 use sim::disk::drive::{Drive, Tag};
 use sim::fault::layer::{Asked, FaultLayer, Kind, Outcome, Phase};

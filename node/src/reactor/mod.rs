@@ -36,10 +36,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::disk::{Io, IoId, Segment, VolumeId};
+use engine::Outgoing;
+use engine::disk::{Io, Segment};
+use engine::ids::{ConnId, IoId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::{Nanos, SECOND};
-use engine::{ConnId, Outgoing};
 
 use crate::frames::Chunk;
 

@@ -3,7 +3,8 @@
 //! The kernel may complete a request partly. The remainder is then submitted again until all is done, so the engine
 //! sees complete or failed requests only. The lists are kept in a slot per request number and reused.
 
-use engine::disk::{Io, Op, VolumeId};
+use engine::disk::{Io, Op};
+use engine::ids::VolumeId;
 
 use super::errors::Failure;
 use crate::frames::{FrameMemory, push_merged};
@@ -107,8 +108,8 @@ impl Request {
 mod tests {
     use super::*;
     use crate::frames::Frames;
-    use engine::cache::FrameId;
     use engine::disk::Segment;
+    use engine::ids::FrameId;
 
     fn lengths(request: &Request) -> Vec<usize> {
         request.entries().iter().map(|entry| entry.iov_len).collect()

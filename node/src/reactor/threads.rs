@@ -16,9 +16,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::disk::{Io, IoId, Segment, VolumeId};
+use engine::Outgoing;
+use engine::disk::{Io, Segment};
+use engine::ids::{ConnId, IoId, VolumeId};
 use engine::units::PIECE_BLOCKS;
-use engine::{ConnId, Outgoing};
 
 use self::workers::{Job, Workers};
 use super::buffers::{BUFFER_BYTES, BUFFERS, BufferId, Buffers};

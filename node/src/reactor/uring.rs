@@ -31,9 +31,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use engine::disk::{Io, IoId, Op, Segment, VolumeId};
+use engine::Outgoing;
+use engine::disk::{Io, Op, Segment};
+use engine::ids::{ConnId, IoId, VolumeId};
 use engine::units::{Nanos, PIECE_BLOCKS};
-use engine::{ConnId, Outgoing};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{cqueue, opcode, squeue};
 

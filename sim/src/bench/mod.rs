@@ -20,11 +20,12 @@ mod replies;
 
 use std::collections::VecDeque;
 
-use engine::control::{Command, Report, Snapshot, TenantId, TenantSpec, VolumeSpec, WriteCache};
-use engine::disk::{Op as DiskOp, VolumeId};
+use engine::control::{Command, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache};
+use engine::disk::Op as DiskOp;
+use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::nbd::wire::{self, command};
 use engine::units::{BLOCK, Nanos};
-use engine::{Action, Config, ConnId, Event, Receive, Server, Session};
+use engine::{Action, Config, Event, Receive, Server, Session};
 
 use crate::disk::drive::Drive;
 use crate::load::{Op, Request, Workload};
@@ -267,7 +268,7 @@ impl Bench {
             if self.in_drive == 0 {
                 self.drive_busy_ns += self.now - self.drive_busy_since;
             }
-            let io = engine::disk::IoId(tag as u32);
+            let io = engine::ids::IoId(tag as u32);
             self.server.handle(self.now, Event::IoDone { io, since: self.now, result: Ok(()) });
             self.act();
         }

@@ -15,7 +15,8 @@ pub mod truth;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::disk::{Io, IoId, Op, VolumeId};
+use engine::disk::{Io, Op};
+use engine::ids::{IoId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::{BLOCK, Nanos, SECTOR};
 
@@ -412,8 +413,8 @@ fn apply(medium: &mut Medium, request: &InFlight, fate: Fate, turn: Turn, mut ke
 mod tests {
     use super::drive::lanes::{Lanes, LanesSpec};
     use super::*;
-    use engine::cache::FrameId;
     use engine::disk::Segment;
+    use engine::ids::FrameId;
 
     const V: VolumeId = VolumeId(0);
     const LIMITS: Limits = Limits { depth: 4, block_bytes: 512 };

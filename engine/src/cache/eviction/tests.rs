@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::sieve::SWEEP_MAX;
 use super::*;
-use crate::cache::{Block, Cache, FrameId, Rest};
-use crate::control::{TenantId, TenantSpec};
-use crate::disk::VolumeId;
+use crate::cache::{Block, Cache, Rest};
+use crate::control::TenantSpec;
+use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::units::BLOCK;
 
 /// Items with a mark each, the next one to be evicted last in the vector. The hand is an item; `None` means the back.

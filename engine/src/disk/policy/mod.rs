@@ -6,8 +6,8 @@ mod none;
 mod queue;
 mod weights;
 
-use super::{IoId, Op};
-use crate::control::TenantId;
+use super::Op;
+use crate::ids::{IoId, TenantId};
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 
 pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS, Prices};

@@ -19,8 +19,7 @@ use std::collections::VecDeque;
 
 use super::queue::{Entry, Queue};
 use super::{Policy, Settings, TenantPlan, depth_of_one};
-use crate::control::TenantId;
-use crate::disk::IoId;
+use crate::ids::{IoId, TenantId};
 use crate::units::{Nanos, Share};
 
 /// First come, first served.

@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
+use crate::disk::Op;
 use crate::disk::profile::Direction;
-use crate::disk::{IoId, Op};
+use crate::ids::IoId;
 use crate::units::Nanos;
 
 /// Urgent requests in a row that go ahead of the tenant's others: enough that a flush is hardly delayed, few enough

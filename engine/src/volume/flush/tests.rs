@@ -1,7 +1,8 @@
 use super::*;
-use crate::control::{Command, TenantId, TenantSpec, VolumeSpec};
+use crate::control::{Command, TenantSpec, VolumeSpec};
 use crate::disk::policy;
-use crate::event::{ConnId, Event, Session};
+use crate::event::{Event, Session};
+use crate::ids::{ConnId, TenantId};
 use crate::nbd::wire::{command, command_flag as flag};
 use crate::rig::{Rig, VOLUME};
 use crate::units::{BLOCK, SECOND};

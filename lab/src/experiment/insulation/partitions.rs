@@ -8,7 +8,7 @@
 
 use engine::cache::EvictionPolicy;
 use engine::curve::{Ack, Curve, Limits, View};
-use engine::disk::VolumeId;
+use engine::ids::VolumeId;
 use engine::units::{BLOCK, MILLISECOND, SECOND, sectors_touched};
 use sim::load::{Op, unroll};
 

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use engine::control::{Command, Report, TenantId};
-use engine::disk::VolumeId;
+use engine::Event;
+use engine::control::{Command, Report};
+use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::units::Nanos;
-use engine::{ConnId, Event};
 use tokio::sync::oneshot;
 
 use super::Driver;

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use engine::control::{Command, TenantSpec, VolumeSpec, VolumeStats};
-use engine::disk::{Io, IoId};
+use engine::disk::Io;
+use engine::ids::IoId;
 use engine::nbd::wire;
 use engine::{Config, Outgoing, Session};
 use tokio::sync::oneshot;

@@ -7,7 +7,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use engine::disk::{IoId, Op};
+use engine::disk::Op;
+use engine::ids::IoId;
 
 use crate::frames::FrameMemory;
 use crate::reactor::Waker;

@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
-use engine::cache::FrameId;
+use engine::ids::FrameId;
 
 use super::*;
 use crate::frames::Frames;

@@ -289,7 +289,8 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::{IoId, Op};
+    use crate::disk::Op;
+    use crate::ids::IoId;
 
     fn watch(meter: &Meter, begun: Nanos) -> Watch {
         let (io, op) = (IoId(0), Op::Read);

@@ -33,8 +33,8 @@ use std::collections::VecDeque;
 
 use super::queue::{Entry, Queue};
 use super::{DiskTime, Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan, depth_of_one};
-use crate::control::TenantId;
-use crate::disk::{IoId, Op};
+use crate::disk::Op;
+use crate::ids::{IoId, TenantId};
 use crate::units::{Nanos, SECOND, Share};
 use gap::Gap;
 pub use gap::HOLD_MAX_NS;
