@@ -1,13 +1,11 @@
 //! Device requests from creation to completion: a table, the policy that orders them, and the accounting of their time.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 
 use super::durability::Failures;
 use super::own::{LOOK_NS, OwnTime};
 use super::policy::{self, DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::{Io, Op, Segment};
-use crate::event::Action;
 use crate::ids::Ticket;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::slab::Slab;
@@ -313,7 +311,7 @@ impl Device {
     }
 
     /// Submits the requests that the policy releases to the device; `failures` are those of the target so far.
-    pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, actions: &mut VecDeque<Action>) {
+    pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, submit: &mut impl FnMut(IoId)) {
         while let Some(io) = self.policy.next(now, self.in_device) {
             self.account(now);
             self.in_device += 1;
@@ -325,7 +323,7 @@ impl Device {
             if slot.io.op == Op::Read {
                 self.tenants[slot.tenant.0 as usize].own.end(others_ns);
             }
-            actions.push_back(Action::Submit(io));
+            submit(io);
         }
     }
 
@@ -549,10 +547,9 @@ mod tests {
 
     /// The requests that go to the device now.
     fn goes(device: &mut Device, now: Nanos) -> Vec<IoId> {
-        let mut actions = VecDeque::new();
-        device.dispatch(now, 0, &mut actions);
-        let submitted = |action| if let Action::Submit(io) = action { io } else { panic!("{action:?}") };
-        actions.into_iter().map(submitted).collect()
+        let mut submitted = Vec::new();
+        device.dispatch(now, 0, &mut |io| submitted.push(io));
+        submitted
     }
 
     #[test]

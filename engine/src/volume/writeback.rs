@@ -14,9 +14,8 @@ use crate::disk::durability::is_failed_flush;
 use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
-use crate::server::Server;
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
-use crate::work::Todo;
+use crate::volume::{Effect, Timer, Volumes};
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough to leave room for reads in its
 /// queue.
@@ -36,12 +35,11 @@ const PARTS_INCLUDED: usize = 8;
 /// Time from a failed write-back to its retry in the background.
 const RETRY_NS: u64 = SECOND;
 
-impl Server {
+impl Volumes {
     /// Puts all volumes of a tenant on the agenda.
     pub(crate) fn poke_tenant(&mut self, tenant: TenantId) {
-        for at in 0..self.volumes.len() {
-            let volume = VolumeId(at as u32);
-            if self.find_volume(volume).is_some() && self.tenant_of(volume) == tenant {
+        for volume in (0..self.table.past()).map(VolumeId) {
+            if self.table.contains(volume) && self.tenant_of(volume) == tenant {
                 self.poke(volume);
             }
         }
@@ -49,16 +47,16 @@ impl Server {
 
     /// Continues the work of a volume: write-back, flushes, range operations, `clear`, streams, closing.
     pub(crate) fn tend(&mut self, volume: VolumeId) {
-        if self.find_volume(volume).is_none() {
-            return;
-        }
-        self.volume_mut(volume).poked = false;
+        let Some(state) = self.table.get_mut(volume) else { return };
+        state.poked = false;
         self.write_back(volume);
         self.flush_on(volume);
         self.ranges_on(volume);
         self.clear_on(volume);
         self.streams_on(volume);
-        self.close_on(volume);
+        if self.table[volume].is_being_changed() {
+            self.effects.push(Effect::Changed(volume));
+        }
     }
 
     fn write_back(&mut self, volume: VolumeId) {
@@ -95,7 +93,7 @@ impl Server {
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
             // With all write-backs in flight, a completion continues here; otherwise the timer does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
-                self.wake_at((self.now + left.max(MILLISECOND)).max(retry));
+                self.timers.wake_at(Timer::Volumes, (self.now + left.max(MILLISECOND)).max(retry));
             }
         }
     }
@@ -129,7 +127,7 @@ impl Server {
             return true;
         }
         let cached = self.cache.volume(volume);
-        let waiting = &self.waiting[cached.tenant.0 as usize];
+        let waiting = &self.waiting[cached.tenant];
         let partition = self.cache.partition(cached.tenant);
         let age_ns = u64::from(self.cache.oldest_dirt_ms(own, volume).unwrap_or(0)) * MILLISECOND;
         partition.too_dirty()
@@ -287,28 +285,11 @@ impl Server {
         self.ended = ended;
     }
 
-    /// The timer has expired: puts all volumes on the agenda, and disconnects stalled clients.
-    pub(crate) fn timer_rang(&mut self) {
-        if self.timer.is_some_and(|timer| self.now < timer) {
-            return;
-        }
-        self.timer = None;
-        if let Some(at) = self.move_at {
-            self.wake_at(at);
-        }
-        for at in 0..self.waiting.len() {
-            let tenant = TenantId(at as u32);
-            if self.cache.has_tenant(tenant) {
-                self.part_with_deaf(tenant);
-                self.part_with_stalled(tenant);
-            }
-        }
-        for at in 0..self.volumes.len() {
-            let volume = VolumeId(at as u32);
-            if self.find_volume(volume).is_some() {
-                self.volume_mut(volume).poked = true;
-                self.agenda.push_back(Todo::Volume(volume));
-                self.initialise(volume);
+    /// Puts all volumes on the agenda.
+    pub(crate) fn poke_all(&mut self) {
+        for volume in (0..self.table.past()).map(VolumeId) {
+            if self.table.contains(volume) {
+                self.poke(volume);
             }
         }
     }
@@ -397,7 +378,7 @@ mod tests {
             let before = rig.device.len();
             rig.wait(SECOND / 100);
             most = most.max(rig.device.len() - before);
-            oldest = oldest.max(rig.server.cache.oldest_dirt_ms(rig.now, crate::rig::VOLUME).unwrap_or(0));
+            oldest = oldest.max(rig.server.volumes.cache.oldest_dirt_ms(rig.now, crate::rig::VOLUME).unwrap_or(0));
             rig.finish_reads();
         }
         assert!((64..=65).contains(&most) && (4000..5000).contains(&oldest), "{most} {oldest}");
