@@ -33,6 +33,7 @@ pub mod nbd;
 pub mod planted;
 #[cfg(test)]
 mod rig;
+mod route;
 mod server;
 mod sizing;
 mod slab;

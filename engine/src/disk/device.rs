@@ -6,6 +6,7 @@ use super::durability::Failures;
 use super::own::{LOOK_NS, OwnTime};
 use super::policy::{self, DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::{Io, Op, Segment};
+use crate::errno::Errno;
 use crate::ids::Ticket;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::slab::Slab;
@@ -54,6 +55,21 @@ pub(crate) struct Slot {
     generation: u32,
     /// Failures of the target when it was submitted to the device.
     pub(crate) failures: Failures,
+    /// It is a part of this transfer, which waits for all its parts (`route`).
+    pub(crate) parent: Option<IoId>,
+    /// It is a transfer with parts.
+    pub(crate) split: Option<Split>,
+}
+
+/// What became of the parts of a transfer so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    /// Parts that are not complete.
+    pub(crate) left: u32,
+    /// The first error.
+    pub(crate) result: Result<(), Errno>,
+    /// Failures of the target when the first part was submitted to the device.
+    pub(crate) failures: Option<Failures>,
 }
 
 impl Default for Slot {
@@ -72,6 +88,8 @@ impl Default for Slot {
             others_ns: 0,
             generation: 0,
             failures: 0,
+            parent: None,
+            split: None,
         }
     }
 }
@@ -218,6 +236,7 @@ impl Device {
         slot.parts.clear();
         slot.purpose = purpose;
         slot.tenant = tenant;
+        (slot.parent, slot.split) = (None, None);
         IoId(id)
     }
 
@@ -279,7 +298,8 @@ impl Device {
         let slots = &self.slots;
         let is_write = |io: IoId| {
             let slot = &slots[io.0];
-            let wanted = slot.io.volume == volume && slot.purpose == Purpose::WriteBack;
+            let of = slot.parent.map_or(slot, |parent| &slots[parent.0]).io.volume;
+            let wanted = of == volume && slot.purpose == Purpose::WriteBack;
             if wanted {
                 slot.urgent.set(true);
             }
@@ -288,7 +308,8 @@ impl Device {
         self.policy.hurry(tenant, &is_write);
     }
 
-    /// Cancels the tenant's queued requests that are `unwanted` and adds them to `dropped`. The caller forgets them.
+    /// Cancels the tenant's queued requests that are `unwanted`, except parts of a transfer, and adds them to `dropped`.
+    /// The caller forgets them.
     pub(crate) fn withdraw(
         &mut self,
         now: Nanos,
@@ -297,7 +318,7 @@ impl Device {
         dropped: &mut Vec<IoId>,
     ) {
         let (slots, before) = (&self.slots, dropped.len());
-        self.policy.withdraw(now, tenant, &|io| unwanted(&slots[io.0]), dropped);
+        self.policy.withdraw(now, tenant, &|io| slots[io.0].parent.is_none() && unwanted(&slots[io.0]), dropped);
         let others_ns = self.policy.others_ns(now, tenant);
         let of_tenant = &mut self.tenants[tenant.0 as usize];
         for &io in &dropped[before..] {

@@ -50,9 +50,9 @@ impl Server {
             Command::SetPolicy(settings) => {
                 // The driver's structures are laid out for the initial depth. With depth 0 there would be no progress.
                 let depth = settings.depth.clamp(1, self.volumes.config.device_depth.max(1));
-                self.volumes.device.set_policy(self.volumes.now, Settings { depth, ..*settings });
+                self.volumes.route.disk.set_policy(self.volumes.now, Settings { depth, ..*settings });
                 self.volumes.prefetch_bytes =
-                    self.volumes.config.prefetch_bytes_max.unwrap_or(self.volumes.device.prefetch_bytes());
+                    self.volumes.config.prefetch_bytes_max.unwrap_or(self.volumes.route.disk.prefetch_bytes());
                 self.review();
                 Ok(Some(Report::Done))
             }
@@ -87,7 +87,7 @@ impl Server {
         self.check_cache(tenant, spec)?;
         let before = self.volumes.cache.has_tenant(tenant).then(|| self.volumes.cache.partition(tenant).spec.cache);
         self.volumes.cache.set_tenant(tenant, spec);
-        self.volumes.device.set_tenant(self.volumes.now, tenant, spec.share);
+        self.volumes.route.disk.set_tenant(self.volumes.now, tenant, spec.share);
         self.volumes.size_tenant(tenant, spec.cache, before);
         if before.is_none() {
             self.volumes.waiting.insert(tenant, Waiting::default());
@@ -118,7 +118,7 @@ impl Server {
             return Err(Refusal::InUse);
         }
         self.volumes.cache.drop_tenant(tenant);
-        self.volumes.device.drop_tenant(self.volumes.now, tenant);
+        self.volumes.route.disk.drop_tenant(self.volumes.now, tenant);
         self.front.latencies.remove(tenant);
         self.volumes.waiting.remove(tenant);
         self.volumes.unsize_tenant(tenant);
@@ -329,7 +329,7 @@ impl Server {
 
     fn set_prefetch(&mut self, bytes: Option<u64>) {
         self.volumes.config.prefetch_bytes_max = bytes;
-        self.volumes.prefetch_bytes = bytes.unwrap_or(self.volumes.device.prefetch_bytes());
+        self.volumes.prefetch_bytes = bytes.unwrap_or(self.volumes.route.disk.prefetch_bytes());
         if self.volumes.prefetch_bytes == 0 {
             let ids: Vec<_> = self.volumes.table.values().map(Volume::id).collect();
             ids.into_iter().for_each(|id| self.volumes.end_streams(id, None));
@@ -403,7 +403,7 @@ impl Server {
 
     /// All counters and levels, as [`Command::Snapshot`] reports them.
     pub fn snapshot(&mut self) -> Snapshot {
-        self.volumes.device.account(self.volumes.now);
+        self.volumes.route.disk.account(self.volumes.now);
         self.front.leave_at_once(&mut self.volumes);
         let pool = self.volumes.cache.pool();
         Snapshot {
@@ -412,17 +412,17 @@ impl Server {
             frames: u64::from(pool.limit()),
             free_frames: u64::from(pool.available()),
             held_frames: u64::from(pool.retiring()),
-            busy_ns: self.volumes.device.busy_ns,
-            idle_ns: self.volumes.device.idle_ns,
-            queued: self.volumes.device.waiting() as u64,
-            in_flight: u64::from(self.volumes.device.in_device()),
+            busy_ns: self.volumes.route.disk.busy_ns,
+            idle_ns: self.volumes.route.disk.idle_ns,
+            queued: self.volumes.route.disk.waiting() as u64,
+            in_flight: u64::from(self.volumes.route.disk.in_device()),
             volumes: self.volumes.table.values().map(|volume| self.volume_stats(volume)).collect(),
             tenants: self.tenant_stats(),
             connections: (self.volumes.clients.values())
                 .map(|client| ConnectionStats { volume: client.volume, in_flight: client.in_flight })
                 .collect(),
-            time: self.volumes.device.time(self.volumes.now),
-            slices: self.volumes.device.slices(),
+            time: self.volumes.route.disk.time(self.volumes.now),
+            slices: self.volumes.route.disk.slices(),
         }
     }
 
@@ -461,7 +461,8 @@ impl Server {
 
     fn tenant_stats(&mut self) -> Vec<TenantStats> {
         let Server { volumes, front, .. } = self;
-        let Volumes { cache, device, curves, sizing, now, .. } = volumes;
+        let Volumes { cache, route, curves, sizing, now, .. } = volumes;
+        let device = &mut route.disk;
         let latencies = &mut front.latencies;
         let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| {
             let plan = device.plan(*now, tenant);

@@ -91,7 +91,7 @@ impl Server {
 
     /// The time at which to send `Event::Timer`.
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        [self.volumes.timers.next(), self.volumes.device.poll_timeout()].into_iter().flatten().min()
+        [self.volumes.timers.next(), self.volumes.route.disk.poll_timeout()].into_iter().flatten().min()
     }
 
     /// The next bytes to read from `conn`.

@@ -248,7 +248,8 @@ impl Server {
     /// Examines the curves and streams of the tenants.
     fn look(&mut self) {
         self.volumes.sizing.review_at = self.volumes.now + REVIEW_NS.min(self.volumes.config.trial_ns_max);
-        let Volumes { sizing, curves, cache, config, device, now, .. } = &mut self.volumes;
+        let Volumes { sizing, curves, cache, config, route, now, .. } = &mut self.volumes;
+        let device = &mut route.disk;
         let whole = u64::from(cache.pool().limit());
         let transfer_ns = BLOCK as f64 * SECOND as f64 / device.settings().stream_bytes_per_s.max(1) as f64;
         let turns = cache.tenants().count().div_ceil(LOOKS_MAX).max(1);
@@ -301,7 +302,7 @@ impl Server {
             // Lent cache counts as long as it is lent.
             let cache = load.map_or(1.0, |load| load.keeps(u64::from(target)));
             let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
-            self.volumes.device.set_keep(tenant, Some((keep * 1000.0 + 1e-6) as u32));
+            self.volumes.route.disk.set_keep(tenant, Some((keep * 1000.0 + 1e-6) as u32));
             let of = self.volumes.of_tenant(tenant);
             of.kept = if matches!(survey.caches[at], CacheSpec::Asked(_)) { 0 } else { fate.kept };
             let is_news = std::mem::discriminant(&of.decision) != std::mem::discriminant(&sizing.decision);
@@ -314,7 +315,7 @@ impl Server {
 
     /// All tenants, and the guest in place of the tenant that it replaces.
     fn survey(&mut self, guest: Option<Guest>) -> Survey {
-        let settings = *self.volumes.device.settings();
+        let settings = *self.volumes.route.disk.settings();
         let is_other = |tenant: TenantId| guest.is_none_or(|guest| guest.tenant != Some(tenant));
         let others: Vec<_> =
             self.volumes.cache.tenants().filter(|&(id, _)| is_other(id)).map(|(id, p)| (id, p.spec)).collect();
@@ -330,7 +331,7 @@ impl Server {
         let known = |at: usize| if at < others.len() { tenants[at] } else { guest.and_then(|g| g.like.or(g.tenant)) };
         let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
         let plans: Vec<_> = (0..tenants.len())
-            .map(|at| known(at).map(|tenant| self.volumes.device.plan(self.volumes.now, tenant)))
+            .map(|at| known(at).map(|tenant| self.volumes.route.disk.plan(self.volumes.now, tenant)))
             .collect();
         let insulates = settings.insulates() && !tenants.is_empty();
         let answer = insulates.then(|| {
@@ -375,7 +376,7 @@ impl Server {
         target: u64,
     ) -> Sizing {
         let Fate { verdict, need, kept, time, .. } = fate;
-        let settings = self.volumes.device.settings();
+        let settings = self.volumes.route.disk.settings();
         let decision = match verdict {
             Verdict::Met => Decision::Admitted,
             Verdict::Open if matches!(cache, CacheSpec::Asked(_)) => Decision::Admitted,

@@ -159,7 +159,7 @@ impl Volumes {
         let tenant = self.tenant_of(volume);
         let syncing = &self.volume(volume).flushes.syncing;
         let internal = !syncing.iter().any(|waiting| matches!(waiting.who, FlushFor::Request(_)));
-        let io = self.device.prepare(Op::Flush, volume, tenant, Purpose::Sync { internal });
+        let io = self.route.prepare(Op::Flush, volume, tenant, Purpose::Sync { internal });
         self.submit(io, true);
     }
 

@@ -51,6 +51,7 @@ use crate::curve::Curve;
 use crate::disk::{Device, Io};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, Ticket, VolumeId};
+use crate::route::Route;
 use crate::sizing;
 use crate::slab::{Slab, Table};
 use crate::spec::{VolumeSpec, WriteCache};
@@ -241,7 +242,7 @@ pub(crate) struct Volumes {
     pub(crate) table: Table<VolumeId, Volume>,
     pub(crate) clients: Table<ConnId, Client>,
     pub(crate) cache: Cache,
-    pub(crate) device: Device,
+    pub(crate) route: Route,
     pub(crate) requests: Slab<Request>,
     pub(crate) pieces: Slab<Piece>,
     pub(crate) waiters: Slab<Waiter>,
@@ -276,7 +277,7 @@ impl Volumes {
             table: Table::default(),
             clients: Table::default(),
             cache: Cache::new(frames, frames_max, config.seed),
-            device: Device::new(config.policy()),
+            route: Route::new(Device::new(config.policy())),
             requests: Slab::new(),
             pieces: Slab::new(),
             waiters: Slab::new(),
@@ -312,7 +313,7 @@ impl Volumes {
 
     /// A device request that was submitted and is not complete.
     pub(crate) fn io(&self, io: IoId) -> &Io {
-        &self.device.slot(io).io
+        &self.route.slot(io).io
     }
 
     /// Puts a volume on the agenda.
@@ -324,7 +325,7 @@ impl Volumes {
 
     /// Submits the device requests whose turn it is.
     pub(crate) fn dispatch(&mut self) {
-        let Volumes { device, cache, effects, now, .. } = self;
-        device.dispatch(*now, cache.durability.failures(), &mut |io| effects.push(Effect::Submit(io)));
+        let Volumes { route, cache, effects, now, .. } = self;
+        route.dispatch(*now, cache.durability.failures(), &mut |io| effects.push(Effect::Submit(io)));
     }
 }

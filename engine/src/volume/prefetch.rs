@@ -112,7 +112,7 @@ impl Volumes {
 
     /// Reads the missing blocks of `first..past` as far as frames are available; returns the end of what was read.
     fn prefetch(&mut self, volume: VolumeId, serial: u32, first: u64, past: u64) -> u64 {
-        let blocks_max = REQUEST_BLOCKS.min(self.device.request_blocks_max(self.tenant_of(volume), Op::Read));
+        let blocks_max = REQUEST_BLOCKS.min(self.route.disk.request_blocks_max(self.tenant_of(volume), Op::Read));
         let mut run = first;
         for number in first..=past {
             let missing = number < past && self.is_missing(volume, number);
@@ -143,13 +143,13 @@ impl Volumes {
         let taken = partition.admits_prefetch(count) && self.cache.take_frames(tenant, count, &mut frames);
         if taken {
             self.cache.partition_mut(tenant).prefetching += count;
-            let io = self.device.prepare(Op::Read, volume, tenant, Purpose::Prefetch(serial));
-            self.device.slot_mut(io).io.offset = first * BLOCK;
+            let io = self.route.prepare(Op::Read, volume, tenant, Purpose::Prefetch(serial));
+            self.route.slot_mut(io).io.offset = first * BLOCK;
             for (number, &frame) in (first..past).zip(&frames) {
                 let id = self.cache.insert(volume, number);
                 self.cache.begin_prefetch(id, frame);
-                self.device.add_segment(io, Segment::whole(frame));
-                self.device.slot_mut(io).parts.push((id, 0));
+                self.route.add_segment(io, Segment::whole(frame));
+                self.route.slot_mut(io).parts.push((id, 0));
             }
             self.submit(io, false);
             self.curve_read_ahead(volume, first, past);
@@ -174,8 +174,8 @@ impl Volumes {
             }
             // A client waits for this block. It is read alone, because the error may concern only its neighbours.
             let io = self.prepare_fill(volume, number);
-            self.device.add_segment(io, Segment::whole(frame));
-            self.device.slot_mut(io).parts.push(*part);
+            self.route.add_segment(io, Segment::whole(frame));
+            self.route.slot_mut(io).parts.push(*part);
             self.submit(io, false);
         }
     }
@@ -221,7 +221,7 @@ impl Volumes {
         let mut dropped = std::mem::take(&mut self.dropped);
         let cache = &self.cache;
         let nobody_waits = |&(id, _): &(BlockId, u8)| cache.block(id).fill_queue.is_empty();
-        self.device.withdraw(
+        self.route.disk.withdraw(
             self.now,
             tenant,
             |slot| match slot.purpose {
@@ -232,11 +232,11 @@ impl Volumes {
         );
         let any = !dropped.is_empty();
         for io in dropped.drain(..) {
-            let slot = self.device.slot_mut(io);
+            let slot = self.route.slot_mut(io);
             let (volume, parts) = (slot.io.volume, std::mem::take(&mut slot.parts));
             self.prefetch_done(volume, &parts, false);
-            self.device.slot_mut(io).parts = parts;
-            self.device.forget(io);
+            self.route.slot_mut(io).parts = parts;
+            self.route.forget(io);
             self.volume_mut(volume).device_requests -= 1;
             self.poke(volume);
         }
@@ -489,15 +489,15 @@ mod tests {
     fn a_stream_that_ends_costs_nothing_any_more() {
         let mut rig = queued();
         rig.handle(Event::Closed { conn: ConnId(0) });
-        assert_eq!((rig.ahead(), rig.server.volumes.device.waiting()), ((0, 0), 2), "its client is gone");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "its client is gone");
 
         let mut rig = queued();
         rig.command(1, Command::CloseVolume { volume: VOLUME, discard: true });
-        assert_eq!((rig.ahead(), rig.server.volumes.device.waiting()), ((0, 0), 2), "its volume closes");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "its volume closes");
 
         let mut rig = queued();
         rig.command(1, Command::SetPrefetch(Some(0)));
-        assert_eq!((rig.ahead(), rig.server.volumes.device.waiting()), ((0, 0), 2), "it is switched off");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "it is switched off");
         (3..9).for_each(|at| rig.read(at, at * BLOCK, BLOCK));
         assert_eq!(rig.ahead(), (0, 0));
 
@@ -505,7 +505,7 @@ mod tests {
         rig.wait(stream::IDLE_NS - 1);
         assert_eq!(rig.ahead(), (1, 3));
         rig.wait(1);
-        assert_eq!((rig.ahead(), rig.server.volumes.device.waiting()), ((0, 0), 2), "nobody has read it for long");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "nobody has read it for long");
         rig.complete_all();
         rig.read(3, 3 * BLOCK, BLOCK);
         assert_eq!(rig.ahead(), (1, 4), "it is read again");

@@ -235,20 +235,20 @@ impl Volumes {
         range.in_device = true;
         let (ticket, start, end) = (range.ticket, range.zeroed, range.end);
         let tenant = self.tenant_of(volume);
-        let io = self.device.prepare(op, volume, tenant, Purpose::Range(ticket));
-        self.device.slot_mut(io).io.offset = start;
+        let io = self.route.prepare(op, volume, tenant, Purpose::Range(ticket));
+        self.route.slot_mut(io).io.offset = start;
         if let Op::Write { .. } = op {
             for _ in 0..(end - start).min(ZEROS_BYTES) / BLOCK {
-                self.device.add_segment(io, Segment::whole(FrameId::ZERO));
+                self.route.add_segment(io, Segment::whole(FrameId::ZERO));
             }
         } else {
             // A device may write the zeros, as slowly as other data: under contention a range is zeroed in parts.
             // Punching a hole moves no data.
             let most = match op {
-                Op::Zero => (self.device.request_blocks_max(tenant, op) * BLOCK).max(ZEROS_BYTES),
+                Op::Zero => (self.route.disk.request_blocks_max(tenant, op) * BLOCK).max(ZEROS_BYTES),
                 _ => u64::MAX,
             };
-            self.device.slot_mut(io).io.len = (end - start).min(most);
+            self.route.slot_mut(io).io.len = (end - start).min(most);
         }
         self.submit(io, false);
     }
@@ -504,7 +504,7 @@ impl Volumes {
             return;
         };
         let quiet_at = self.last_request_at + self.config.idle_ns;
-        if self.now < quiet_at || !self.device.is_idle() || !self.agenda_has_no_ranges() {
+        if self.now < quiet_at || !self.route.disk.is_idle() || !self.agenda_has_no_ranges() {
             // The disk is in use. Try again after the idle time, not at each request.
             return self.timers.wake_at(Timer::Initialise, quiet_at.max(self.now + 20 * MILLISECOND));
         }
@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn zeros_that_the_device_makes_go_in_parts_beside_others() {
         let mut rig = Rig::new();
-        let settings = Settings { kind: policy::Kind::Insulated, ..*rig.server.volumes.device.settings() };
+        let settings = Settings { kind: policy::Kind::Insulated, ..*rig.server.volumes.route.disk.settings() };
         let other = VolumeSpec::plain(VolumeId(1), TenantId(1), MIB);
         rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
         rig.command(11, Command::OpenVolume(other));

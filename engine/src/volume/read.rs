@@ -245,7 +245,7 @@ impl Volumes {
     /// waits for all of them.
     fn fill_missing(&mut self, piece: u32, volume: VolumeId, frames: &mut Vec<FrameId>) {
         let mut reading: Option<IoId> = None;
-        let blocks_max = self.device.request_blocks_max(self.tenant_of(volume), Op::Read);
+        let blocks_max = self.route.disk.request_blocks_max(self.tenant_of(volume), Op::Read);
         let mut frames = frames.drain(..);
         for i in 0..self.pieces[piece].blocks() {
             let number = self.pieces[piece].first_block() + i as u64;
@@ -258,7 +258,7 @@ impl Volumes {
                 self.submit_if(reading.take());
             } else {
                 let frame = frames.next().expect("a frame for each missing block");
-                if reading.is_some_and(|io| self.device.slot(io).parts.len() as u64 >= blocks_max) {
+                if reading.is_some_and(|io| self.route.slot(io).parts.len() as u64 >= blocks_max) {
                     self.submit_if(reading.take());
                 }
                 let io = reading.unwrap_or_else(|| self.prepare_fill(volume, number));
@@ -280,22 +280,22 @@ impl Volumes {
 
     /// Submits a prepared request; `urgent` puts it at the front of its tenant's queue.
     pub(crate) fn submit(&mut self, io: IoId, urgent: bool) {
-        let volume = self.device.slot(io).io.volume;
+        let volume = self.route.slot(io).io.volume;
         self.volume_mut(volume).device_requests += 1;
-        self.device.submit(self.now, io, urgent);
+        self.route.submit(self.now, io, urgent);
     }
 
     pub(crate) fn prepare_fill(&mut self, volume: VolumeId, number: u64) -> IoId {
         let tenant = self.tenant_of(volume);
-        let io = self.device.prepare(Op::Read, volume, tenant, Purpose::Fill);
-        self.device.slot_mut(io).io.offset = number * BLOCK;
+        let io = self.route.prepare(Op::Read, volume, tenant, Purpose::Fill);
+        self.route.slot_mut(io).io.offset = number * BLOCK;
         io
     }
 
     pub(crate) fn add_to_fill(&mut self, io: IoId, id: BlockId, frame: FrameId) {
         self.cache.begin_fill(id, frame);
-        self.device.add_segment(io, Segment::whole(frame));
-        self.device.slot_mut(io).parts.push((id, 0));
+        self.route.add_segment(io, Segment::whole(frame));
+        self.route.slot_mut(io).parts.push((id, 0));
     }
 
     /// Block `at` of the piece waits for a fill, behind the pieces that already wait for it.

@@ -89,7 +89,7 @@ impl Volumes {
             let paced = self.volume(volume).pace.due_in(spread_ns);
             let left = paced.max(self.rest_ns().saturating_sub(age_ns));
             let left = left.min(self.config.dirty_age_max_ns.saturating_sub(age_ns));
-            let left = self.device.own_time_lasts(self.tenant_of(volume), left);
+            let left = self.route.disk.own_time_lasts(self.tenant_of(volume), left);
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
             // With all write-backs in flight, a completion continues here; otherwise the timer does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
@@ -100,7 +100,7 @@ impl Volumes {
 
     /// The time on the clock by which a volume's dirty data ages: `disk/own.rs`.
     pub(crate) fn own_time(&mut self, volume: VolumeId) -> Nanos {
-        self.device.own_time(self.now, self.tenant_of(volume))
+        self.route.disk.own_time(self.now, self.tenant_of(volume))
     }
 
     /// No block is written for its age alone before it is this old.
@@ -144,7 +144,7 @@ impl Volumes {
     pub(crate) fn hurry_writes(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
-            self.device.hurry_writes(self.tenant_of(volume), volume);
+            self.route.disk.hurry_writes(self.tenant_of(volume), volume);
         }
     }
 
@@ -156,26 +156,26 @@ impl Volumes {
         let mut parts = std::mem::take(&mut self.parts);
         let own = self.own_time(volume);
         let age_ms = u64::from(self.cache.age_ms(own, id));
-        let (device, now, mut begun, mut all) = (&mut self.device, self.now, 0, Wanted::default());
-        let blocks_max = device.request_blocks_max(tenant, Op::Write { durable });
+        let (route, now, mut begun, mut all) = (&mut self.route, self.now, 0, Wanted::default());
+        let blocks_max = route.disk.request_blocks_max(tenant, Op::Write { durable });
         // Blocks that are being written cannot be evicted, so not too much of the partition is written at once.
         let partition = self.cache.partition(tenant);
-        let gap_max = if partition.writing < partition.target / 8 { device.gap_blocks_max() } else { 0 };
+        let gap_max = if partition.writing < partition.target / 8 { route.disk.gap_blocks_max() } else { 0 };
         let reach = Reach { blocks_max, gap_max };
         let mut blocks = 0;
         self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
             blocks += parts.len() as u32;
-            let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
-            device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
+            let io = route.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
+            route.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {
                 let frame = cache.block(id).frame;
                 cache.retain(frame);
                 let (first, past) = (sectors.trailing_zeros(), 8 - sectors.leading_zeros());
-                device.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
-                device.slot_mut(io).parts.push((id, sectors));
+                route.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
+                route.slot_mut(io).parts.push((id, sectors));
             }
-            device.slot_mut(io).wanted = wanted.blocks;
-            device.submit(now, io, urgent);
+            route.slot_mut(io).wanted = wanted.blocks;
+            route.submit(now, io, urgent);
             begun += 1;
             all.blocks += wanted.blocks;
             all.ages_ms += wanted.ages_ms;
@@ -196,8 +196,8 @@ impl Volumes {
     /// A device request is complete.
     pub(crate) fn io_done(&mut self, io: IoId, since: Nanos, result: Result<(), Errno>) {
         let result = if planted!(ErrorAcknowledged) { Ok(()) } else { result };
-        let served = self.device.done(self.now, since, io);
-        let slot = self.device.slot_mut(io);
+        let Some((io, served, result)) = self.route.done(self.now, since, io, result) else { return };
+        let slot = self.route.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let (tenant, wanted) = (slot.tenant, slot.wanted as usize);
         let trusted = self.cache.durability.trusts(slot.failures);
@@ -235,13 +235,13 @@ impl Volumes {
             Purpose::Sync { .. } => self.sync_done(volume, result),
             Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
         }
-        self.device.slot_mut(io).parts = parts;
-        self.device.forget(io);
+        self.route.slot_mut(io).parts = parts;
+        self.route.forget(io);
         self.poke(volume);
     }
 
     fn written(&mut self, io: IoId, parts: &[(BlockId, u8)], result: Result<(), Errno>, trusted: bool) {
-        let slot = self.device.slot(io);
+        let slot = self.route.slot(io);
         let volume = slot.io.volume;
         let durable = slot.io.op == Op::Write { durable: true };
         let distrusted = result.is_ok() && !trusted && !planted!(InFlightWriteTrusted);
@@ -250,7 +250,7 @@ impl Volumes {
         }
         self.volume_mut(volume).writebacks -= 1;
         let retry_at = self.now + RETRY_NS;
-        let own = self.own_time(self.device.slot(io).io.volume);
+        let own = self.own_time(self.route.slot(io).io.volume);
         for &(id, sectors) in parts {
             let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
             let result = if distrusted {

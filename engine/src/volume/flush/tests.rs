@@ -219,7 +219,7 @@ fn a_flush_in_the_device_when_anothers_fails_is_repeated_after_a_rewrite() {
 fn a_flush_in_the_queue_when_anothers_fails_is_repeated_after_a_rewrite() {
     let mut rig = with_neighbour();
     neighbour_wrote(&mut rig);
-    let settings = policy::Settings { depth: 1, ..*rig.server.volumes.device.settings() };
+    let settings = policy::Settings { depth: 1, ..*rig.server.volumes.route.disk.settings() };
     rig.command(12, Command::SetPolicy(Box::new(settings)));
     rig.ask(2, command::FLUSH, 0, 0, 0);
     rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
