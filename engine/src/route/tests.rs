@@ -152,3 +152,20 @@ fn urgent_writes_are_promoted_in_all_their_parts_and_parts_are_not_cancelled() {
     }
     assert_eq!((order[2], order.contains(&io)), (read, false), "both parts first");
 }
+
+#[test]
+fn a_split_allocates_nothing() {
+    let mut route = route();
+    let mut parts = Vec::with_capacity(8);
+    let mut once = |route: &mut Route| {
+        let whole = transfer(route, Op::Read, VOLUME, 1, 4);
+        route.dispatch(0, 0, &mut |io| parts.push(io));
+        let ended = parts.drain(..).filter_map(|io| done(route, io, Ok(()))).last();
+        assert_eq!(ended, Some((whole, Ok(()))));
+        route.forget(whole);
+    };
+    // Buffers of the entries grow at first.
+    (0..100).for_each(|_| once(&mut route));
+    let measured = allocation_counter::measure(|| (0..100).for_each(|_| once(&mut route)));
+    assert_eq!(measured.count_total, 0);
+}
