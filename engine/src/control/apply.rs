@@ -423,8 +423,9 @@ impl Server {
 
     /// All counters and levels, as [`Command::Snapshot`] reports them.
     pub fn snapshot(&mut self) -> Snapshot {
-        self.device.account(self.now);
+        self.device.books().account(self.now);
         self.leave_at_once();
+        let (busy_ns, idle_ns) = self.device.books().busy_and_idle_ns();
         let pool = self.cache.pool();
         Snapshot {
             now: self.now,
@@ -432,8 +433,8 @@ impl Server {
             frames: u64::from(pool.limit()),
             free_frames: u64::from(pool.available()),
             held_frames: u64::from(pool.retiring()),
-            busy_ns: self.device.busy_ns,
-            idle_ns: self.device.idle_ns,
+            busy_ns,
+            idle_ns,
             queued: self.device.waiting() as u64,
             in_flight: u64::from(self.device.in_device()),
             volumes: self.volumes.iter().flatten().map(|volume| self.volume_stats(volume)).collect(),
@@ -491,6 +492,7 @@ impl Server {
                 wanting_ns: device.wanting_ns(*now, tenant),
                 worth_ns: plan.map_or(0, |plan| sizing.worth_ns(tenant, plan.useful_ns)),
                 plan,
+                usage: device.usage(*now, tenant),
                 latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
                 sizing: sizing.of(tenant),
                 miss_ratios: {

@@ -44,6 +44,8 @@ impl Server {
         stats.requests += 1;
         stats.bytes += bytes;
         stats.errors += u64::from(failed);
+        let tenant = self.cache.volume(volume).tenant;
+        self.device.books().delivered(tenant, if failed { 0 } else { bytes });
         if self.answered.len() == ANSWERED_MAX {
             self.handed_over(self.now, |_| None);
         }
