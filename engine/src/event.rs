@@ -16,8 +16,8 @@
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
 use crate::control::{Command, Report, Sizing};
+use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
-use crate::nbd::Errno;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::units::Nanos;
 

@@ -18,10 +18,13 @@ macro_rules! planted {
 }
 
 pub mod cache;
+mod config;
 pub mod control;
 pub mod curve;
 pub mod disk;
+mod errno;
 pub mod event;
+mod eviction;
 pub mod ids;
 pub mod latency;
 pub mod nbd;
@@ -32,10 +35,13 @@ mod rig;
 mod server;
 mod sizing;
 mod slab;
+mod spec;
+mod stats;
 pub mod units;
 mod volume;
 mod work;
 
+pub use config::Config;
 pub use event::{Action, Event, Farewell, Outgoing, Receive, Session};
-pub use server::{Config, Server};
+pub use server::Server;
 pub use work::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};

@@ -4,13 +4,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::config::Config;
 use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use crate::disk::{Io, Op};
+use crate::errno::Errno;
 use crate::event::{Action, Event, Farewell, Outgoing, Receive, Session};
 use crate::ids::{ConnId, IoId, TenantId, VolumeId};
+use crate::nbd::wire;
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
-use crate::nbd::{Errno, wire};
-use crate::server::{Config, Server};
+use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
 
 pub(crate) const VOLUME: VolumeId = VolumeId(0);

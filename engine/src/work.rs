@@ -17,10 +17,10 @@
 use std::collections::VecDeque;
 
 use crate::event::Action;
+use crate::ids::Ticket;
 use crate::ids::{TenantId, VolumeId};
 use crate::server::Server;
 use crate::units::Nanos;
-use crate::volume::Ticket;
 
 /// Approximate time of a unit of work: a look-up of a block in an index that is larger than the processor's caches. An
 /// estimate.

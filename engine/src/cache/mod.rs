@@ -6,17 +6,15 @@
 //! of a block is overwritten.
 
 mod block;
-pub(crate) mod eviction;
 mod ledger;
-pub(crate) mod list;
 mod partition;
 mod pool;
 mod writeback;
 
+pub use crate::eviction::Policy as EvictionPolicy;
+pub(crate) use crate::eviction::list::NONE;
 pub(crate) use block::{Block, Queue};
-pub use eviction::Policy as EvictionPolicy;
 pub(crate) use ledger::Ledger;
-pub(crate) use list::NONE;
 pub(crate) use partition::{FRAMES_MIN, Partition};
 pub(crate) use writeback::{Reach, Wanted};
 
@@ -28,20 +26,15 @@ use hashbrown::HashTable;
 
 use crate::disk::durability::Durability;
 use crate::event::Action;
+use crate::eviction::list::List;
 use crate::ids::{BlockId, FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SECTORS_PER_BLOCK, SectorMask, sectors_touched};
 use block::{ALL, DIRTY};
-use list::List;
 use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
 /// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 slots of five bytes) and in the list of
-/// free blocks, the pool's bookkeeping, the tenants' curves, and the model of sizing.
-pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64
-    + 23
-    + 4
-    + POOL_BYTES_PER_FRAME
-    + crate::curve::BYTES_PER_FRAME
-    + crate::sizing::BYTES_PER_FRAME;
+/// free blocks, and the pool's bookkeeping.
+pub(crate) const BYTES_PER_FRAME: u64 = size_of::<Block>() as u64 + 23 + 4 + POOL_BYTES_PER_FRAME;
 
 /// Blocks of a region (4 MiB). A scan of a range skips regions without cached blocks.
 const REGION_BLOCKS: u64 = 1024;

@@ -4,9 +4,9 @@
 
 use super::Cache;
 use super::block::Block;
-use super::eviction::{Eviction, Verdict, evict};
-use crate::control::TenantSpec;
+use crate::eviction::{Eviction, Verdict, evict};
 use crate::ids::{BlockId, FrameId, TenantId};
+use crate::spec::TenantSpec;
 use crate::units::PIECE_BLOCKS;
 
 /// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and of its last block. In

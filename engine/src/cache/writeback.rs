@@ -9,8 +9,8 @@
 use super::block::Block;
 use super::{Cache, age_ms, runs};
 use crate::disk::durability::DISTRUST_MAX;
+use crate::errno::Errno;
 use crate::ids::{BlockId, VolumeId};
-use crate::nbd::Errno;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
 /// Blocks of the longest write, unless the policy allows fewer: 1 MiB, whose transfer time hides the cost of the

@@ -3,12 +3,13 @@
 use super::allot::Claim;
 use super::snapshot::ConnectionStats;
 use super::{Command, Refusal, Report, Snapshot, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot};
+use crate::config::Config;
 use crate::disk::policy::{Settings, Weights};
 use crate::event::{Action, Farewell, Session};
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
 use crate::nbd::Inbound;
-use crate::server::{Config, Server, Waiting};
+use crate::server::{Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
 use crate::volume::{Closing, FlushFor, Restricting, Volume};
 use crate::work::Todo;
@@ -512,8 +513,8 @@ mod tests {
     use super::*;
     use crate::control::LEAST_BYTES;
     use crate::disk::Op;
+    use crate::errno::Errno;
     use crate::event::{Event, Receive};
-    use crate::nbd::Errno;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;

@@ -1,9 +1,10 @@
 //! The curves of a disk's tenants: where their input comes from, and how much memory they may use.
 
 use super::{Ack, Curve, Limits, View};
+use crate::config::Config;
 use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::nbd::Kind;
-use crate::server::{Config, Server};
+use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_touched};
 
 /// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
@@ -84,7 +85,7 @@ impl Server {
     }
 
     /// A tenant's curve at present, under `policy` or under the policy of its partition.
-    pub(crate) fn curve_view(&self, tenant: TenantId, policy: Option<crate::cache::EvictionPolicy>) -> Option<View> {
+    pub(crate) fn curve_view(&self, tenant: TenantId, policy: Option<crate::eviction::Policy>) -> Option<View> {
         let curve = self.curves.get(tenant.0 as usize)?.as_ref()?;
         Some(curve.view(policy.unwrap_or(self.cache.partition(tenant).spec.eviction)))
     }
@@ -93,8 +94,8 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::EvictionPolicy;
     use crate::control::{Command, TenantSpec};
+    use crate::eviction::Policy as EvictionPolicy;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::SECOND;

@@ -29,7 +29,7 @@ mod miniature;
 mod recency;
 mod samples;
 
-use crate::cache::EvictionPolicy;
+use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
 pub(crate) use feed::BYTES_PER_FRAME;

@@ -10,10 +10,10 @@ use super::queue::Entry;
 use super::scheduler::Scheduler;
 use super::{Io, Op, Segment};
 use crate::event::Action;
+use crate::ids::Ticket;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::slab::Slab;
 use crate::units::{BLOCK, Nanos, SECOND, SectorMask, Share};
-use crate::volume::Ticket;
 
 /// What a device request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

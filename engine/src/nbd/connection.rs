@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::wire::{self, Errno, chunk};
+use super::wire::{self, chunk};
 use crate::disk::Segment;
+use crate::errno::Errno;
 use crate::event::{Outgoing, Session};
 use crate::ids::{FrameId, VolumeId};
 use crate::units::Nanos;

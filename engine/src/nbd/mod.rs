@@ -7,11 +7,12 @@ mod request;
 mod session;
 pub mod wire;
 
+pub use crate::errno::Errno;
+pub use crate::volume::Kind;
 pub(crate) use answered::{ANSWERED_MAX, Answered};
 pub(crate) use connection::{Connection, Inbound};
 pub use handshake::{Ending, Export, Exports, Handshake, Outcome, Tls};
-pub use request::{Header, Kind, Parsed, parse};
+pub use request::{Header, Parsed, parse};
 #[cfg(test)]
 pub(crate) use session::REQUESTS_PER_TENANT;
 pub(crate) use session::{ANSWER_UNITS, PATIENCE_NS};
-pub use wire::Errno;

@@ -1,25 +1,8 @@
 //! Request headers: raw bytes are parsed once, here.
 
-use super::wire::{self, Errno, command, command_flag as flag};
-
-/// The command of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// READ.
-    Read,
-    /// WRITE: payload follows.
-    Write,
-    /// FLUSH.
-    Flush,
-    /// TRIM.
-    Trim,
-    /// CACHE.
-    Cache,
-    /// WRITE_ZEROES.
-    Zeroes,
-    /// BLOCK_STATUS.
-    Status,
-}
+use super::wire::{self, command, command_flag as flag};
+use crate::errno::Errno;
+use crate::volume::Kind;
 
 /// A request header that is well-formed; whether it is valid for a volume is checked later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

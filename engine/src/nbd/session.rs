@@ -1,13 +1,15 @@
 //! Requests of a connection: from headers to pieces, from results to replies.
 
-use super::request::{Header, Kind, Parsed, parse};
-use super::wire::{Errno, REQUEST_BYTES, command_flag as flag, state};
+use super::request::{Header, Parsed, parse};
+use super::wire::{REQUEST_BYTES, command_flag as flag, state};
 use super::{Connection, Inbound};
+use crate::errno::Errno;
 use crate::event::{Action, Farewell, Session};
 use crate::ids::{ConnId, TenantId, VolumeId};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos, PIECE, SECOND};
 use crate::volume::FlushFor;
+use crate::volume::Kind;
 use crate::work::Todo;
 
 /// Parts of replies that may be queued on a connection: as many as replies of 4 KiB have at the byte limit (8 MiB, two

@@ -10,12 +10,14 @@
 
 use std::collections::VecDeque;
 
-use crate::control::{Report, WriteCache};
+use crate::control::Report;
 use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose};
+use crate::errno::Errno;
 use crate::ids::VolumeId;
-use crate::nbd::{ANSWER_UNITS, Errno};
+use crate::nbd::ANSWER_UNITS;
 use crate::server::Server;
+use crate::spec::WriteCache;
 
 /// Units of work of a look at a block that may be given up: 0.4 us if it is given up.
 const CLEAR_UNITS: u32 = 4;

@@ -14,17 +14,19 @@ mod writeback;
 
 pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
-pub(crate) use order::{Order, Ticket, Who};
+pub(crate) use order::{Order, Who};
 pub(crate) use pace::Pace;
 pub(crate) use range::RangeOp;
+pub use request::Kind;
 pub(crate) use request::{Piece, Request, Waiter};
 pub(crate) use stream::{Halted, Streams};
 
 use std::collections::VecDeque;
 
-use crate::control::{OpStats, VolumeSpec, WriteCache};
+use crate::errno::Errno;
 use crate::ids::VolumeId;
-use crate::nbd::{Errno, Kind};
+use crate::spec::{VolumeSpec, WriteCache};
+use crate::stats::OpStats;
 use crate::units::Nanos;
 
 /// A volume that is being closed.

@@ -250,9 +250,9 @@ impl Server {
 mod tests {
     use super::*;
     use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
+    use crate::errno::Errno;
     use crate::event::Event;
     use crate::ids::TenantId;
-    use crate::nbd::Errno;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;

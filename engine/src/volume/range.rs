@@ -13,14 +13,16 @@
 //! Dirty blocks are written before they are dropped, unless they are trimmed. Zeros that the device does not make are
 //! written past the cache: pieces that wait for them hold frames, and zeros that needed frames too could wait forever.
 
-use super::order::{Ticket, Who};
+use super::order::Who;
 use super::writeback::WRITEBACKS_MAX;
 use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, Segment};
+use crate::errno::Errno;
+use crate::ids::Ticket;
 use crate::ids::{BlockId, FrameId, VolumeId};
-use crate::nbd::{Errno, Kind};
 use crate::server::Server;
 use crate::units::{BLOCK, MILLISECOND};
+use crate::volume::Kind;
 use crate::work::Todo;
 
 /// Shortest WRITE_ZEROES that is left to the device on preallocated volumes (design, section 8).

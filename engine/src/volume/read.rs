@@ -2,8 +2,9 @@
 
 use crate::cache::NONE;
 use crate::disk::{Op, Purpose, Segment};
+use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, VolumeId};
-use crate::nbd::{Errno, Kind, PATIENCE_NS};
+use crate::nbd::{Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, PIECE, sectors_touched};
 use crate::volume::{Request, Who};

@@ -8,9 +8,28 @@
 //! device zeroes, or was cut to the frames or the reply room that are available. Its frames are reserved, all or none,
 //! before its payload is received or its fills begin: no piece holds frames while it waits for others.
 
+use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, VolumeId};
-use crate::nbd::{Errno, Kind};
 use crate::units::{BLOCK, Nanos, PIECE};
+
+/// The command of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// READ.
+    Read,
+    /// WRITE: payload follows.
+    Write,
+    /// FLUSH.
+    Flush,
+    /// TRIM.
+    Trim,
+    /// CACHE.
+    Cache,
+    /// WRITE_ZEROES.
+    Zeroes,
+    /// BLOCK_STATUS.
+    Status,
+}
 
 /// A request that was received and is not answered yet.
 #[derive(Debug)]

@@ -5,9 +5,10 @@
 //! longer one, are the same without payload.
 
 use crate::cache::{NONE, Rest};
+use crate::errno::Errno;
 use crate::event::Action;
 use crate::ids::{BlockId, ConnId, FrameId, TenantId, VolumeId};
-use crate::nbd::{Errno, Inbound, Kind, PATIENCE_NS};
+use crate::nbd::{Inbound, Kind, PATIENCE_NS};
 use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
 use crate::volume::{Request, Who};

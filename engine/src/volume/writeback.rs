@@ -12,8 +12,8 @@
 use crate::cache::{Reach, Wanted};
 use crate::disk::durability::is_failed_flush;
 use crate::disk::{Op, Purpose, Segment};
+use crate::errno::Errno;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
-use crate::nbd::Errno;
 use crate::server::Server;
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
 use crate::work::Todo;
@@ -317,7 +317,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use crate::disk::Op;
-    use crate::nbd::Errno;
+    use crate::errno::Errno;
     use crate::nbd::wire::command;
     use crate::rig::Rig;
     use crate::units::{BLOCK, SECOND};
