@@ -458,7 +458,7 @@ impl World {
         let tenants = plans().count() as u64;
         if snapshot.slices.windows(2).any(overlap) {
             Some("slices overlap")
-        } else if plans().map(|plan| plan.owned_ns).sum::<u64>() > owned_ns {
+        } else if snapshot.tenants.iter().map(|tenant| tenant.usage.owned_ns).sum::<u64>() > owned_ns {
             Some("tenants owned more than all time")
         } else if owned_ns > snapshot.busy_ns + snapshot.idle_ns {
             Some("more time was owned than has passed")

@@ -65,8 +65,9 @@ fn what_is_said_to_be_lost_is_lost() {
             let (alone, ..) = run(bench(disk, SECOND, std::slice::from_ref(&load)));
             for ms in LENGTHS_MS {
                 let (bytes, before, after) = run(bench(disk, ms * MILLISECOND, &[load.clone(), random(4)]));
+                let owned = [&before, &after].map(|snapshot| snapshot.tenants[0].usage.owned_ns);
+                let owned = (owned[1] - owned[0]) as f64;
                 let [before, after] = [before, after].map(|snapshot| snapshot.tenants[0].plan.unwrap());
-                let owned = (after.owned_ns - before.owned_ns) as f64;
                 let real = bytes / alone * COUNTED as f64 / owned;
                 let named = f64::from(after.efficiency_permille) / 1000.0;
                 let live = (after.useful_ns - before.useful_ns) as f64 / owned;

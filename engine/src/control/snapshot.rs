@@ -1,7 +1,7 @@
 //! What a snapshot reports: counters since the start of the engine, and current levels.
 
 use crate::control::Sizing;
-use crate::disk::policy::{DiskTime, Slice, TenantPlan};
+use crate::disk::policy::{DiskTime, Slice, TenantPlan, Usage};
 use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
 use crate::stats::OpStats;
@@ -82,11 +82,13 @@ pub struct TenantStats {
     /// Time with demand: nanoseconds in which a request of a client, or a device request on behalf of a client, was
     /// outstanding. Flushes that the server makes by itself do not count.
     pub wanting_ns: Nanos,
-    /// Standalone-equivalent time of its work so far, nanoseconds; 0 under a policy that does not distinguish tenants.
+    /// Standalone-equivalent time of its work so far, nanoseconds; 0 under a policy without a model of it.
     /// May decrease slightly when a slice ends.
     pub worth_ns: Nanos,
-    /// Its disk time; `None` under a policy that does not distinguish tenants.
+    /// The plan for it; `None` under a policy that promises nothing.
     pub plan: Option<TenantPlan>,
+    /// What it requested of the disk, and the disk time that it had.
+    pub usage: Usage,
     /// Latencies of its reads and writes, from arrival to answer.
     pub latency: Latencies,
     /// Its sizing decision; `None` under a policy that does not distinguish tenants.

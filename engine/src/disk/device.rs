@@ -1,10 +1,12 @@
-//! Device requests from creation to completion: a table, the policy that orders them, and the accounting of their time.
+//! Device requests from creation to completion: a table of them, the scheduler, and the accounting of their waits.
 
 use std::cell::Cell;
 
+use super::books::{Books, DiskTime, Usage};
 use super::durability::Failures;
-use super::own::{LOOK_NS, OwnTime};
-use super::policy::{self, DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
+use super::policy::{self, REQUEST_BYTES_LEAST, Slice, TenantPlan};
+use super::queue::Entry;
+use super::scheduler::Scheduler;
 use super::{Io, Op, Segment};
 use crate::errno::Errno;
 use crate::ids::Ticket;
@@ -41,15 +43,14 @@ pub(crate) struct Slot {
     pub(crate) parts: Vec<(BlockId, SectorMask)>,
     /// How many of these blocks had to be written; the others are rewritten clean ones.
     pub(crate) wanted: u32,
-    /// The policy's view of the request, including whether it begins where an earlier one of its tenant ended.
+    /// The scheduler's view of the request, including whether it begins where an earlier one of its tenant ended.
     entry: Entry,
     arrived: Nanos,
     submitted: Nanos,
-    /// Whether a flush or a writer waits for it. [`Policy::hurry`] may say so later than [`Policy::arrived`].
+    /// Whether a flush or a writer waits for it; this may become known after [`Device::submit`].
     urgent: Cell<bool>,
-    /// [`Policy::others_ns`] when the policy received the request, and the time for which the request waited while
-    /// other tenants owned the disk, under earlier policies too.
-    others_at: Nanos,
+    /// While it is queued, [`Books::others_ns`] when it arrived; then the time for which it waited while other tenants
+    /// owned the disk.
     others_ns: Nanos,
     /// The policy that submitted it to the device, by [`Device::generation`].
     generation: u32,
@@ -84,7 +85,6 @@ impl Default for Slot {
             arrived: 0,
             submitted: 0,
             urgent: Cell::new(false),
-            others_at: 0,
             others_ns: 0,
             generation: 0,
             failures: 0,
@@ -113,50 +113,33 @@ pub(crate) struct Served {
 #[derive(Debug)]
 pub(crate) struct Device {
     slots: Slab<Slot>,
-    policy: Box<dyn Policy>,
+    scheduler: Scheduler,
     settings: policy::Settings,
     /// Number of changes of the policy. The present policy is not told of requests that an earlier one submitted.
     generation: u32,
-    /// The accounting of earlier policies, and the device's busy time when the present one began.
-    past_time: DiskTime,
-    past_busy_ns: Nanos,
-    tenants: Vec<OfTenant>,
-    in_device: u32,
+    /// By tenant number.
+    ends: Vec<Ends>,
     /// Time of the last completion.
     done_at: Nanos,
-    started: Option<Nanos>,
-    changed_at: Nanos,
-    pub(crate) busy_ns: Nanos,
-    pub(crate) idle_ns: Nanos,
 }
 
 impl Device {
     pub(crate) fn new(settings: policy::Settings) -> Device {
         Device {
             slots: Slab::new(),
-            policy: settings.build(),
+            scheduler: Scheduler::new(settings.build(), settings.depth),
             settings,
             generation: 0,
-            past_time: DiskTime::default(),
-            past_busy_ns: 0,
-            tenants: Vec::new(),
-            in_device: 0,
+            ends: Vec::new(),
             done_at: 0,
-            started: None,
-            changed_at: 0,
-            busy_ns: 0,
-            idle_ns: 0,
         }
     }
 
     /// Adds a tenant, or changes its share.
     pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
         let at = tenant.0 as usize;
-        if self.tenants.len() <= at {
-            self.tenants.resize_with(at + 1, OfTenant::default);
-        }
-        self.tenants[at].share = Some(share);
-        self.policy.set_tenant(now, tenant, share);
+        self.ends.resize(self.ends.len().max(at + 1), Ends::default());
+        self.scheduler.set_tenant(now, tenant, share);
     }
 
     /// Size of one read-ahead, bytes.
@@ -164,10 +147,9 @@ impl Device {
         self.settings.prefetch_bytes()
     }
 
-    /// Sets the part of its slices that a tenant must not lose: [`Policy::set_keep`].
+    /// Sets the part of its slices that a tenant must not lose.
     pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
-        self.tenants[tenant.0 as usize].keep_permille = keep_permille;
-        self.policy.set_keep(tenant, keep_permille);
+        self.scheduler.set_keep(tenant, keep_permille);
     }
 
     /// The settings of the policy.
@@ -177,8 +159,7 @@ impl Device {
 
     /// Removes a tenant that has no volumes.
     pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
-        (self.tenants[tenant.0 as usize].share, self.tenants[tenant.0 as usize].keep_permille) = (None, None);
-        self.policy.drop_tenant(now, tenant);
+        self.scheduler.drop_tenant(now, tenant);
     }
 
     /// Changes the settings, and the policy if they need another one. Queued requests move to the new policy in order
@@ -187,41 +168,17 @@ impl Device {
         let is_other = settings.is_other(&self.settings);
         self.settings = settings;
         if !is_other {
-            return self.policy.set(settings);
+            return self.scheduler.set(settings);
         }
-        self.account(now);
-        let mut waiting = Vec::with_capacity(self.policy.waiting());
-        for tenant in self.tenant_ids() {
-            self.policy.withdraw(now, tenant, &|_| true, &mut waiting);
-        }
-        for io in &waiting {
-            let slot = &mut self.slots[io.0];
-            slot.others_ns += self.policy.others_ns(now, slot.tenant) - slot.others_at;
-        }
-        self.past_time = self.time(now);
-        self.past_busy_ns = self.busy_ns;
-        let before = std::mem::replace(&mut self.policy, settings.build());
         self.generation += 1;
-        for tenant in self.tenant_ids() {
-            let of_tenant = &mut self.tenants[tenant.0 as usize];
-            self.policy.set_tenant(now, tenant, of_tenant.share.expect("a tenant that is there"));
-            self.policy.set_keep(tenant, of_tenant.keep_permille);
-            of_tenant.own.restart(before.others_ns(now, tenant), self.policy.others_ns(now, tenant));
-        }
+        let mut queued = self.scheduler.replace(now, settings);
         // A stable sort: requests of a tenant that arrived at the same time keep their order.
-        waiting.sort_by_key(|io| self.slots[io.0].arrived);
-        for io in waiting {
+        queued.sort_by_key(|io| self.slots[io.0].arrived);
+        for io in queued {
             let slot = &mut self.slots[io.0];
-            slot.others_at = 0;
-            slot.entry.cost_ns = self.policy.cost_ns(slot.tenant, slot.entry.op, slot.entry.len, slot.entry.follows);
-            self.policy.arrived(now, slot.tenant, slot.entry, slot.urgent.get());
+            slot.entry.cost_ns = self.scheduler.cost_ns(slot.tenant, slot.entry.op, slot.entry.len, slot.entry.follows);
+            self.scheduler.queue(now, slot.tenant, slot.entry, slot.urgent.get());
         }
-    }
-
-    /// The tenants of the disk.
-    fn tenant_ids(&self) -> Vec<TenantId> {
-        let known = self.tenants.iter().enumerate().filter(|(_, tenant)| tenant.share.is_some());
-        known.map(|(at, _)| TenantId(at as u32)).collect()
     }
 
     /// Creates a request. The caller adds segments and parts to it and then [`Device::submit`]s it.
@@ -250,7 +207,7 @@ impl Device {
 
     /// Largest read or write that the tenant may submit at present, in blocks.
     pub(crate) fn request_blocks_max(&self, tenant: TenantId, op: Op) -> u64 {
-        let bytes = self.policy.request_bytes_max(tenant, op);
+        let bytes = self.scheduler.request_bytes_max(tenant, op);
         debug_assert!(bytes >= REQUEST_BYTES_LEAST);
         bytes / BLOCK
     }
@@ -271,26 +228,19 @@ impl Device {
         io.segments.push(segment);
     }
 
-    /// Queues the request in the policy; an urgent one ahead of its tenant's others.
+    /// Queues the request; an urgent one ahead of its tenant's others.
     pub(crate) fn submit(&mut self, now: Nanos, io: IoId, urgent: bool) {
         let slot = &mut self.slots[io.0];
+        let tenant = slot.tenant;
         slot.arrived = now;
         slot.urgent.set(urgent);
-        let tenant = slot.tenant;
-        (slot.others_at, slot.others_ns) = (self.policy.others_ns(now, tenant), 0);
-        let of_tenant = &mut self.tenants[tenant.0 as usize];
-        let follows = of_tenant.ends.follows(&slot.io);
+        slot.others_ns = self.scheduler.books.others_ns(now, tenant);
+        let follows = self.ends[tenant.0 as usize].follows(&slot.io);
         let internal = slot.purpose == Purpose::Sync { internal: true };
-        if !internal {
-            of_tenant.demand.begin(now);
-        }
         let Io { op, len, .. } = slot.io;
-        if op == Op::Read {
-            of_tenant.own.begin(slot.others_at);
-        }
-        let cost_ns = self.policy.cost_ns(tenant, op, len, follows);
+        let cost_ns = self.scheduler.cost_ns(tenant, op, len, follows);
         slot.entry = Entry { io, op, len, cost_ns, follows, internal };
-        self.policy.arrived(now, tenant, slot.entry, urgent);
+        self.scheduler.arrived(now, tenant, slot.entry, urgent);
     }
 
     /// Promotes the queued write-backs of `volume`, because a flush or a writer waits for them: they become urgent.
@@ -305,7 +255,7 @@ impl Device {
             }
             wanted
         };
-        self.policy.hurry(tenant, &is_write);
+        self.scheduler.hurry(tenant, &is_write);
     }
 
     /// Cancels the tenant's queued requests that are `unwanted`, except parts of a transfer, and adds them to `dropped`.
@@ -318,32 +268,19 @@ impl Device {
         dropped: &mut Vec<IoId>,
     ) {
         let (slots, before) = (&self.slots, dropped.len());
-        self.policy.withdraw(now, tenant, &|io| slots[io.0].parent.is_none() && unwanted(&slots[io.0]), dropped);
-        let others_ns = self.policy.others_ns(now, tenant);
-        let of_tenant = &mut self.tenants[tenant.0 as usize];
+        self.scheduler.withdraw(now, tenant, &|io| slots[io.0].parent.is_none() && unwanted(&slots[io.0]), dropped);
         for &io in &dropped[before..] {
-            if !slots[io.0].entry.internal {
-                of_tenant.demand.end(now);
-            }
-            if slots[io.0].io.op == Op::Read {
-                of_tenant.own.end(others_ns);
-            }
+            self.scheduler.books.cancelled(now, tenant, &slots[io.0].entry);
         }
     }
 
-    /// Submits the requests that the policy releases to the device; `failures` are those of the target so far.
+    /// Submits the requests that the scheduler releases to the device; `failures` are those of the target so far.
     pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, submit: &mut impl FnMut(IoId)) {
-        while let Some(io) = self.policy.next(now, self.in_device) {
-            self.account(now);
-            self.in_device += 1;
+        while let Some((tenant, Entry { io, .. })) = self.scheduler.next(now) {
             let slot = &mut self.slots[io.0];
             slot.submitted = now;
             (slot.generation, slot.failures) = (self.generation, failures);
-            let others_ns = self.policy.others_ns(now, slot.tenant);
-            slot.others_ns += others_ns - slot.others_at;
-            if slot.io.op == Op::Read {
-                self.tenants[slot.tenant.0 as usize].own.end(others_ns);
-            }
+            slot.others_ns = self.scheduler.books.others_ns(now, tenant) - slot.others_ns;
             submit(io);
         }
     }
@@ -351,8 +288,6 @@ impl Device {
     /// A request completed at `since`, which the thread sees at `now`. Its slot stays occupied until
     /// [`Device::forget`].
     pub(crate) fn done(&mut self, now: Nanos, since: Nanos, io: IoId) -> Served {
-        self.account(now);
-        self.in_device -= 1;
         let slot = &self.slots[io.0];
         let waited_ns = slot.submitted - slot.arrived;
         let slice_ns = slot.others_ns.min(waited_ns);
@@ -361,12 +296,10 @@ impl Device {
         let service_ns = back.saturating_sub(slot.submitted.max(self.done_at));
         let served = Served { queued_ns: waited_ns - slice_ns, slice_ns, device_ns, thread_ns, service_ns };
         self.done_at = back;
-        let tenant = slot.tenant;
         if slot.generation == self.generation || planted!(OldRequestsReported) {
-            self.policy.done(now, tenant, &slot.entry, slot.submitted);
-        }
-        if !self.slots[io.0].entry.internal {
-            self.end_demand(now, tenant);
+            self.scheduler.done(now, slot.tenant, &slot.entry, slot.submitted);
+        } else {
+            self.scheduler.left(now, slot.tenant, &slot.entry, slot.submitted);
         }
         served
     }
@@ -376,137 +309,75 @@ impl Device {
         self.slots.give(io.0);
     }
 
-    /// Counts the time since the last change as busy or idle.
-    pub(crate) fn account(&mut self, now: Nanos) {
-        if self.started.is_none() {
-            self.started = Some(now);
-            self.changed_at = now;
-        }
-        let past = now - self.changed_at;
-        if self.in_device > 0 {
-            self.busy_ns += past;
-        } else {
-            self.idle_ns += past;
-        }
-        self.changed_at = now;
+    /// The books, which observe the requests.
+    pub(crate) fn books(&mut self) -> &mut Books {
+        &mut self.scheduler.books
     }
 
     /// Whether no request is queued or in the device.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_device == 0 && self.policy.waiting() == 0
+        self.in_device() == 0 && self.waiting() == 0
     }
 
     /// Requests in the device.
     pub(crate) fn in_device(&self) -> u32 {
-        self.in_device
+        self.scheduler.in_device()
     }
 
     /// Queued requests.
     pub(crate) fn waiting(&self) -> usize {
-        self.policy.waiting()
+        self.scheduler.waiting()
     }
 
     /// When [`Device::dispatch`] may submit a request although no event occurred.
     pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
-        self.policy.poll_timeout()
+        self.scheduler.poll_timeout()
     }
 
     /// A tenant has demand: a client's request, or a device request for one.
     pub(crate) fn begin_demand(&mut self, now: Nanos, tenant: TenantId) {
-        self.tenants[tenant.0 as usize].demand.begin(now);
+        self.scheduler.books.begin_demand(now, tenant);
     }
 
     /// That request was answered or cancelled.
     pub(crate) fn end_demand(&mut self, now: Nanos, tenant: TenantId) {
-        self.tenants[tenant.0 as usize].demand.end(now);
+        self.scheduler.books.end_demand(now, tenant);
     }
 
     /// Time in which the tenant had demand, nanoseconds.
     pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
-        self.tenants[tenant.0 as usize].demand.wanting_ns(now)
+        self.scheduler.books.wanting_ns(now, tenant)
     }
 
     /// The virtual time of a tenant, by which its dirty data ages.
     pub(crate) fn own_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
-        let own = &mut self.tenants[tenant.0 as usize].own;
-        if own.is_time(now) {
-            own.look(now, self.policy.others_ns(now, tenant));
-        }
-        own.now(now)
+        self.scheduler.books.own_time(now, tenant)
     }
 
     /// Wall-clock time until `own_ns` of a tenant's virtual time have passed, or until the caller has to ask again
     /// because the rate may have changed.
     pub(crate) fn own_time_lasts(&self, tenant: TenantId, own_ns: Nanos) -> Nanos {
-        let lasts = self.tenants[tenant.0 as usize].own.lasts(own_ns);
-        if lasts > own_ns { lasts.min(own_ns.max(LOOK_NS)) } else { lasts }
+        self.scheduler.books.own_time_lasts(tenant, own_ns)
     }
 
-    /// The policy's plan and counters for a tenant.
+    /// The policy's plan for a tenant; `None` if it promises nothing.
     pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
-        self.policy.plan(now, tenant)
+        self.scheduler.plan(now, tenant)
     }
 
-    /// The accounting of the disk's time, as of the last [`Device::account`].
+    /// What the tenant requested of the disk, and what it got.
+    pub(crate) fn usage(&mut self, now: Nanos, tenant: TenantId) -> Usage {
+        self.scheduler.books.usage(now, tenant)
+    }
+
+    /// The accounting of the disk's time, as of the last [`Books::account`].
     pub(crate) fn time(&self, now: Nanos) -> DiskTime {
-        let busy = DiskTime { tenant_ns: self.busy_ns - self.past_busy_ns, ..DiskTime::default() };
-        let time = self.policy.time(now).unwrap_or(busy);
-        DiskTime {
-            tenant_ns: self.past_time.tenant_ns + time.tenant_ns,
-            switch_ns: self.past_time.switch_ns + time.switch_ns,
-            stuck: self.past_time.stuck + time.stuck,
-        }
+        self.scheduler.time(now)
     }
 
     /// The latest slices.
     pub(crate) fn slices(&self) -> Vec<Slice> {
-        self.policy.slices()
-    }
-}
-
-#[derive(Default, Debug)]
-struct OfTenant {
-    /// The share, while the tenant exists; the inner `None` is a tenant without a share.
-    share: Option<Option<Share>>,
-    /// The part of its slices that it must not lose, in thousandths; `None` for the default.
-    keep_permille: Option<u32>,
-    ends: Ends,
-    demand: Demand,
-    own: OwnTime,
-}
-
-/// A client that sends its next request within this time had demand in between: 1 ms for the reply's way to the client
-/// and the request's way back.
-pub(super) const TURNAROUND_NS: Nanos = 1_000_000;
-
-/// The time in which a tenant had a request outstanding.
-#[derive(Default, Debug)]
-struct Demand {
-    outstanding: u32,
-    since: Nanos,
-    until: Nanos,
-    past_ns: Nanos,
-}
-
-impl Demand {
-    fn begin(&mut self, now: Nanos) {
-        if self.outstanding == 0 {
-            self.past_ns += Some(now - self.until).filter(|&gap| gap <= TURNAROUND_NS).unwrap_or(0);
-            self.since = now;
-        }
-        self.outstanding += 1;
-    }
-
-    fn end(&mut self, now: Nanos) {
-        self.outstanding -= 1;
-        if self.outstanding == 0 {
-            self.past_ns += now - self.since;
-            self.until = now;
-        }
-    }
-
-    fn wanting_ns(&self, now: Nanos) -> Nanos {
-        self.past_ns + if self.outstanding > 0 { now - self.since } else { 0 }
+        self.scheduler.past_slices()
     }
 }
 
@@ -555,7 +426,7 @@ mod tests {
 
     fn device(kind: Kind, depth: u32) -> Device {
         let mut device = Device::new(settings(kind, depth));
-        device.account(0);
+        device.books().account(0);
         [A, B].into_iter().for_each(|tenant| device.set_tenant(0, tenant, Share::from_ppb(500_000_000)));
         device
     }

@@ -1,12 +1,24 @@
 //! The disk: device requests, the policies that order them, durability of completed writes, and the profile of the
 //! device.
+//!
+//! ```text
+//!   device.rs      the table of requests
+//!   scheduler.rs     lanes.rs   queued, in the device, hung    ◄── policy/   which tenant is next, for how long
+//!                    books.rs   who used how much              ◄── slices/   issues, drains, idles, gives up
+//! ```
 
+mod books;
 mod device;
 pub(crate) mod durability;
 mod io;
+mod lanes;
 mod own;
 pub mod policy;
 pub mod profile;
+mod queue;
+mod scheduler;
+mod slices;
+mod tenants;
 
 pub(crate) use device::{Device, Purpose, Served, Slot, Split};
 pub use io::{Io, Op, Segment};

@@ -56,16 +56,15 @@ impl OwnTime {
 
     /// A read is no longer queued.
     pub(super) fn end(&mut self, others_ns: Nanos) {
-        self.restart(others_ns, others_ns);
+        self.wait(others_ns);
         self.reads -= 1;
     }
 
-    /// Counts the wait up to `others_ns`, the time for which other tenants have owned the disk. From now on that time
-    /// counts from `from`: another policy starts it anew.
-    pub(super) fn restart(&mut self, others_ns: Nanos, from: Nanos) {
+    /// Counts the wait up to `others_ns`, the time for which other tenants have owned the disk.
+    fn wait(&mut self, others_ns: Nanos) {
         if self.reads > 0 {
             self.waited_ns += others_ns.saturating_sub(self.others_ns);
-            self.others_ns = from;
+            self.others_ns = others_ns;
         }
     }
 
@@ -75,7 +74,7 @@ impl OwnTime {
     }
 
     pub(super) fn look(&mut self, now: Nanos, others_ns: Nanos) {
-        self.restart(others_ns, others_ns);
+        self.wait(others_ns);
         let past = (now - self.at) as f64;
         let waited = (self.waited_ns - self.waited_by) as f64;
         self.own = self.now(now);

@@ -403,8 +403,9 @@ impl Server {
 
     /// All counters and levels, as [`Command::Snapshot`] reports them.
     pub fn snapshot(&mut self) -> Snapshot {
-        self.volumes.route.disk.account(self.volumes.now);
+        self.volumes.route.disk.books().account(self.volumes.now);
         self.front.leave_at_once(&mut self.volumes);
+        let (busy_ns, idle_ns) = self.volumes.route.disk.books().busy_and_idle_ns();
         let pool = self.volumes.cache.pool();
         Snapshot {
             now: self.volumes.now,
@@ -412,8 +413,8 @@ impl Server {
             frames: u64::from(pool.limit()),
             free_frames: u64::from(pool.available()),
             held_frames: u64::from(pool.retiring()),
-            busy_ns: self.volumes.route.disk.busy_ns,
-            idle_ns: self.volumes.route.disk.idle_ns,
+            busy_ns,
+            idle_ns,
             queued: self.volumes.route.disk.waiting() as u64,
             in_flight: u64::from(self.volumes.route.disk.in_device()),
             volumes: self.volumes.table.values().map(|volume| self.volume_stats(volume)).collect(),
@@ -474,6 +475,7 @@ impl Server {
                 wanting_ns: device.wanting_ns(*now, tenant),
                 worth_ns: plan.map_or(0, |plan| sizing.worth_ns(tenant, plan.useful_ns)),
                 plan,
+                usage: device.usage(*now, tenant),
                 latency: latencies[tenant].summary(*now),
                 sizing: sizing.of(tenant),
                 miss_ratios: {

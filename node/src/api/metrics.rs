@@ -6,6 +6,7 @@
 use std::fmt::Error;
 
 use engine::control::{BUCKETS, Histogram, OpStats, Sizing, TenantStats, VolumeStats};
+use engine::disk::policy::Usage;
 use engine::latency::{ByOp, Percentiles};
 use engine::units::BLOCK;
 use prometheus_client::collector::Collector;
@@ -273,7 +274,8 @@ impl Scrape {
         }
         self.sizings(to)?;
         self.latencies(to)?;
-        self.slices(to)
+        self.slices(to)?;
+        self.usage(to)
     }
 
     /// What each tenant needs for R, what it has, and the decision on it.
@@ -367,6 +369,38 @@ impl Scrape {
         let help = "Part of its standalone efficiency that a tenant kept in the last rounds; absent without demand";
         gauges(to, "aerogel_tenant_insulation_ratio", help, ratios)?;
         gauges(to, "aerogel_tenant_slice_seconds", "Slice of disk time in each round", slices)
+    }
+
+    /// What tenants requested of the disk and what they got, under any policy.
+    fn usage(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        type Select = fn(&Usage) -> f64;
+        let of: [(&str, &str, Select); 4] = [
+            (
+                "aerogel_tenant_disk_time_seconds",
+                "Disk time that a tenant had: its slices; without slices, its part of the device's busy time, by cost",
+                |usage| seconds(usage.owned_ns),
+            ),
+            ("aerogel_tenant_device_requests", "Device requests of a tenant that completed", |usage| {
+                usage.completed.requests as f64
+            }),
+            ("aerogel_tenant_device_bytes", "Bytes of a tenant's device requests that completed", |usage| {
+                usage.completed.bytes as f64
+            }),
+            ("aerogel_tenant_delivered_bytes", "Bytes of its clients' requests that succeeded", |usage| {
+                usage.delivered.bytes as f64
+            }),
+        ];
+        for (name, help, value) in of {
+            let all = self.0.iter().flat_map(|observed| {
+                observed.tenants.iter().filter_map(move |(id, tenant)| {
+                    let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id)?;
+                    let labels = vec![("disk", observed.disk.as_str()), ("tenant", tenant.as_str())];
+                    Some((labels, value(&stats.usage)))
+                })
+            });
+            counters(to, name, help, all)?;
+        }
+        Ok(())
     }
 
     fn disks(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -558,6 +592,7 @@ mod tests {
             sizing: None,
             miss_ratios: [None; 3],
             plan: Some(plan),
+            usage: Usage { owned_ns: 2_500_000_000, ..Usage::default() },
             latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
         };
         let snapshot = Snapshot { volumes: vec![stats], tenants: vec![tenant], ..Snapshot::default() };
@@ -604,6 +639,7 @@ mod tests {
             r#"aerogel_disk_time_seconds_total{disk="default",use="idle"} 1.25"#,
             r#"aerogel_disk_round_seconds{disk="default"} 0.1"#,
             r#"aerogel_tenant_slice_seconds{disk="default",tenant="team"} 0.05"#,
+            r#"aerogel_tenant_disk_time_seconds_total{disk="default",tenant="team"} 2.5"#,
             r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="0.5"} 0.001"#,
             r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="0.999"} 0.03"#,
             r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="1"} 0.05"#,

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use engine::control::{Snapshot, TenantStats};
-use engine::disk::policy::TenantPlan;
+use engine::disk::policy::{TenantPlan, Usage};
 use engine::ids::TenantId;
 use engine::latency::{ByOp, Latencies, Percentiles};
 use engine::units::{MILLISECOND, Nanos, SECOND};
@@ -24,7 +24,7 @@ use engine::units::{MILLISECOND, Nanos, SECOND};
 use super::show::Shares;
 use super::view::{
     ByOpView, Condition, DelayView, InsulationView, LatencyView, LiveView, OwnedView, PercentilesView, PolicyView,
-    RatesView, RatioView, SizingView, SliceView, TenantView,
+    RatesView, RatioView, SizingView, SliceView, TenantView, UsageView,
 };
 use super::{Control, Error, Kind, Running};
 use crate::quantity::{Name, Time};
@@ -333,6 +333,7 @@ impl Control {
             volumes: running.members(name).map(|(volume, _)| volume.to_string()).collect(),
             share: shares.view(name),
             slice: snapshot.and_then(|snapshot| slice_view(&plan_of(snapshot, tenant.id)?, chosen)),
+            usage: snapshot.and_then(|snapshot| Some(usage_view(&stats_of(snapshot, tenant.id)?.usage))),
             insulation: series.zip(now).and_then(|(series, now)| series.ratio(now, name)),
             rates: series.zip(now).and_then(|(series, now)| series.rates(now, name)),
             latency: snapshot.and_then(|snapshot| Some(latency_view(&stats_of(snapshot, tenant.id)?.latency))),
@@ -402,6 +403,15 @@ fn latency_view(all: &Latencies) -> LatencyView {
     let by_op =
         |of: ByOp| ByOpView { read: percentiles(of.read), write: percentiles(of.write), both: percentiles(of.both) };
     LatencyView { window_seconds: seconds(all.window_ns), recent: by_op(all.recent), total: by_op(all.total) }
+}
+
+fn usage_view(usage: &Usage) -> UsageView {
+    UsageView {
+        disk_seconds: seconds(usage.owned_ns),
+        device_requests: usage.completed.requests,
+        device_bytes: usage.completed.bytes,
+        delivered_bytes: usage.delivered.bytes,
+    }
 }
 
 fn slice_view(plan: &TenantPlan, chosen: &Chosen) -> Option<SliceView> {

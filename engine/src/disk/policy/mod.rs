@@ -3,17 +3,22 @@
 mod fair;
 mod insulated;
 mod none;
-mod queue;
 mod weights;
 
 use super::Op;
-use crate::ids::{IoId, TenantId};
+use super::books::Books;
+use super::lanes::Lanes;
+use super::profile::Direction;
+use super::queue::Entry;
+use super::slices::Observed;
+use crate::ids::TenantId;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 
+pub use super::books::{Count, DiskTime, Usage};
+pub use super::lanes::STUCK_NS;
+pub(crate) use super::slices::FOLLOWING_BYTES;
+pub use super::slices::{HOLD_MAX_NS, SLICES_KEPT, Slice};
 pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS, Prices};
-pub(crate) use insulated::FOLLOWING_BYTES;
-pub use insulated::{HOLD_MAX_NS, SLICES_KEPT, STUCK_NS, Slice};
-pub(crate) use queue::Entry;
 pub(crate) use weights::Weights;
 
 /// The parts of the disk's time, 0 to 1, that tenants with these shares get while all of them are backlogged.
@@ -35,7 +40,7 @@ pub enum Kind {
 }
 
 /// The cost of a byte in [`cost_ns`]: 100 MB/s.
-const BYTE_NS: Nanos = 10;
+pub(crate) const BYTE_NS: Nanos = 10;
 /// No policy limits requests to less than this, the size of a block of the cache.
 pub(crate) const REQUEST_BYTES_LEAST: u64 = BLOCK;
 
@@ -84,7 +89,7 @@ impl Settings {
         match self.kind {
             Kind::Insulated if self.needs_slices => Box::new(insulated::Insulated::new(self)),
             Kind::Insulated => Box::new(fair::Fair::new(self)),
-            Kind::None => Box::new(none::None::new(self.depth)),
+            Kind::None => Box::new(none::None::default()),
         }
     }
 
@@ -103,7 +108,7 @@ impl Settings {
     }
 }
 
-/// The plan and the counters of a policy for a tenant.
+/// The plan of a policy for a tenant, and the measurements that it rests on.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct TenantPlan {
     /// Length of its slice in each round.
@@ -114,8 +119,6 @@ pub struct TenantPlan {
     pub loss_ns: Nanos,
     /// The fraction of its slices that it does not lose, in thousandths: its efficiency of disk time.
     pub efficiency_permille: u32,
-    /// Disk time that it owned.
-    pub owned_ns: Nanos,
     /// Standalone-equivalent time of its work, derived from its own slices (or from costs, where there are no slices).
     pub useful_ns: Nanos,
     /// Number of its slices.
@@ -133,18 +136,6 @@ pub struct TenantPlan {
     pub burst_ns: Nanos,
 }
 
-/// The accounting of a disk's time. The rest was idle. Without slices all busy time counts as the tenants'.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DiskTime {
-    /// Standalone-equivalent time of the tenants' work.
-    pub tenant_ns: Nanos,
-    /// Lost in context switches: switch costs and drains.
-    pub switch_ns: Nanos,
-    /// Hung requests: the device did not complete them in time, so that other tenants were served while they were in
-    /// it.
-    pub stuck: u64,
-}
-
 /// Nominal cost of a request on any device, nanoseconds: it makes requests comparable. By what factor the requests of a
 /// tenant take longer or shorter on this device is measured.
 pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
@@ -157,63 +148,109 @@ pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
     }
 }
 
-/// Maximum number of requests of one tenant in a device of this depth, in which requests of other tenants occupy
-/// `stuck_of_others` places. However many requests of the tenant hang, a quarter of the remaining places stays free for
-/// the next tenant.
-fn depth_of_one(depth: u32, stuck_of_others: u32) -> u32 {
-    let left = depth.saturating_sub(stuck_of_others);
-    (left - if planted!(HungRequestsTakeAllPlaces) { 0 } else { left / 4 }).max(1)
+/// What a policy sees of the disk.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    /// Requests that are queued, in the device, or hung.
+    pub(crate) lanes: &'a Lanes,
+    /// What each tenant requested and got.
+    pub(crate) books: &'a Books,
+    /// Measurements on the tenants' slices; empty unless the policy has slices.
+    pub(crate) slices: &'a Observed,
 }
 
-/// Orders device requests. It sees their arrival, tenant, cost and completion; all requests pass through it.
+/// What goes to the device next. The scheduler does it in any case, so the policy counts on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// The next request of a tenant that has one queued and a place in the device ([`Lanes::has_place`]); of one
+    /// direction only if that is given.
+    Request(TenantId, Option<Direction>),
+    /// The tenant owns the disk for this time.
+    Slice(Slot),
+    /// The policy gives up the requests in the device: they hang. It is asked again a moment later.
+    GiveUp,
+    /// Nothing. At this time, if there is one, the answer may be another one although no event occurred.
+    Nothing(Option<Nanos>),
+}
+
+/// A slice to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    /// Its owner.
+    pub(crate) tenant: TenantId,
+    /// Its length.
+    pub(crate) ns: Nanos,
+    /// If another tenant wants the disk, it ends early when the owner's clients were sent so many bytes in it.
+    pub(crate) enough_bytes: Option<u64>,
+}
+
+/// How a slice ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Its owner.
+    pub(crate) tenant: TenantId,
+    /// The time that was left of it; negative if it was exceeded.
+    pub(crate) left_ns: i64,
+    /// Whether the owner had more requests.
+    pub(crate) used_up: bool,
+}
+
+/// Decides which tenant is next, and for how long. It has no queues: requests wait in [`Lanes`], [`Books`] observe
+/// them, and the slice runner (`slices/`) carries slices out.
+///
+/// A policy that orders single requests (token bucket, SFQ, EDF) keeps a tag for each tenant, or for each request in
+/// order of arrival, and answers with [`Turn::Request`]. A policy with slices answers with [`Turn::Slice`].
 pub(crate) trait Policy: std::fmt::Debug {
+    /// Whether tenants own the disk in slices. Measurements on slices are made only then.
+    fn has_slices(&self) -> bool {
+        false
+    }
+    /// Whether hung requests are detected, by the slice runner or by [`Turn::GiveUp`]. Otherwise each tenant leaves
+    /// places in the device free for the others ([`Lanes::places`]).
+    fn detects_hung(&self) -> bool {
+        false
+    }
+    /// Changes the settings; the kind stays the same.
+    fn set(&mut self, _settings: Settings) {}
     /// Adds a tenant, or changes its share; with `None` the tenant gets a part of the unpromised rest.
     fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>);
     /// Sets the part of its slices, in thousandths, that a tenant must not lose; `None` for the default. A tenant whose
     /// cache does not keep all of its throughput must lose less of its disk time.
     fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}
     /// Removes a tenant that has no volumes.
-    fn drop_tenant(&mut self, now: Nanos, tenant: TenantId);
-    /// Queues a request of `tenant`; an urgent one (a flush or a writer waits for it) ahead of the tenant's others.
-    fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool);
-    /// Promotes the queued requests of the tenant that `wanted` selects: they become urgent.
-    fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool);
-    /// Cancels the queued requests of the tenant that `unwanted` selects, and adds them to `dropped`.
-    fn withdraw(&mut self, now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>);
-    /// The next request to submit now, while `in_device` requests are in the device.
-    fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId>;
-    /// A request completed that was submitted to the device at `submitted`.
-    fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos);
+    fn drop_tenant(&mut self, tenant: TenantId);
+    /// A request of `tenant` was queued.
+    fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, view: View<'_>);
+    /// Queued requests of the tenant were cancelled.
+    fn cancelled(&mut self, _now: Nanos, _tenant: TenantId, _view: View<'_>) {}
+    /// What goes to the device now, while no slice is in progress.
+    fn next(&mut self, now: Nanos, view: View<'_>) -> Turn;
+    /// A request completed. Not called for hung requests.
+    fn done(&mut self, _now: Nanos, _tenant: TenantId, _entry: &Entry, _view: View<'_>) {}
     /// The cost of a request of the tenant; `follows` if it begins where an earlier one of its tenant ended.
-    fn cost_ns(&self, _tenant: TenantId, op: Op, len: u64, follows: bool) -> Nanos {
+    fn cost_ns(&self, _tenant: TenantId, op: Op, len: u64, follows: bool, _view: View<'_>) -> Nanos {
         cost_ns(op, len, follows)
     }
     /// Largest read or write of the tenant at present, bytes, at least [`REQUEST_BYTES_LEAST`]: a request in the device
     /// cannot be interrupted.
-    fn request_bytes_max(&self, _tenant: TenantId, _op: Op) -> u64 {
+    fn request_bytes_max(&self, _tenant: TenantId, _op: Op, _view: View<'_>) -> u64 {
         u64::MAX
     }
-    /// Queued requests.
-    fn waiting(&self) -> usize;
-    /// When [`Policy::next`] may have another answer although no event occurred.
-    fn poll_timeout(&self) -> Option<Nanos>;
-    /// Changes the settings; the kind stays the same.
-    fn set(&mut self, settings: Settings);
-    /// The plan and the counters for a tenant; `None` if the policy does not tell tenants apart.
-    fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan>;
-    /// The accounting of the disk's time; `None` if the policy does not tell tenants apart.
-    fn time(&self, _now: Nanos) -> Option<DiskTime> {
+    /// The plan for a tenant; `None` if the policy promises nothing.
+    fn plan(&mut self, _tenant: TenantId, _view: View<'_>) -> Option<TenantPlan> {
         None
     }
-    /// Time for which tenants other than `tenant` have owned the disk, since an arbitrary moment: a clock that stops
-    /// during the tenant's own slices.
-    fn others_ns(&self, _now: Nanos, _tenant: TenantId) -> Nanos {
+
+    /// Whether the tenant had work in the last rounds. The disk idles only for such tenants.
+    fn is_active(&self, _tenant: TenantId) -> bool {
+        true
+    }
+    /// The slice is used up, and no other tenant has work: the owner keeps the disk for at least this time.
+    fn continues(&mut self, _tenant: TenantId, _view: View<'_>) -> Nanos {
         0
     }
-    /// The latest slices, oldest first.
-    fn slices(&self) -> Vec<Slice> {
-        Vec::new()
-    }
+    /// The slice ended.
+    fn ended(&mut self, _ended: Ended, _view: View<'_>) {}
 }
 
 #[cfg(test)]

@@ -143,6 +143,19 @@ pub struct DelayView {
     pub disk: f64,
 }
 
+/// What a tenant requested of its disk and what it got, since the server's start or since the tenant exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct UsageView {
+    /// Disk time that it had: its slices; without slices, its part of the device's busy time, by cost.
+    pub disk_seconds: f64,
+    /// Device requests that completed.
+    pub device_requests: u64,
+    /// Their bytes.
+    pub device_bytes: u64,
+    /// Bytes of its clients' requests that succeeded.
+    pub delivered_bytes: u64,
+}
+
 /// A tenant of a disk.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TenantView {
@@ -154,6 +167,8 @@ pub struct TenantView {
     pub share: ShareView,
     /// Its slice; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
+    /// What it requested of the disk and what it got; absent while the disk does not answer.
+    pub usage: Option<UsageView>,
     /// Its insulation; absent without demand, or under a policy that does not insulate.
     pub insulation: Option<RatioView>,
     /// Its rates; absent until there are two samples.

@@ -158,16 +158,16 @@ impl Fair {
     /// Updates the factor and the pulls from what the active tenants kept in the last interval.
     pub(super) fn balance(&mut self, now: Nanos, keep: f64) {
         let all_ppb = self.active_ppb as f64;
-        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| tenant.active) {
+        for tenant in self.tenants.values_mut().filter(|tenant| tenant.active) {
             let part = tenant.kept.since(tenant.useful_ns, tenant.wanting_ns(now));
             tenant.kept.keeps(part * all_ppb / tenant.weight as f64);
         }
-        let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
+        let active = || self.tenants.values().filter(|tenant| tenant.active);
         let is_late = self.balance.look(now, keep, active().map(|tenant| (tenant.is_polite(), tenant.kept.kept)));
         let mean = to_be_even(keep, active().filter(|tenant| !tenant.is_polite()).map(|tenant| tenant.kept.usual));
         let is_even = |tenant: &Tenant| tenant.active && !tenant.is_polite() && tenant.kept.usual.is_finite();
         let (mut weights, mut pulled) = (0.0, 0.0);
-        for tenant in self.tenants.iter_mut().flatten() {
+        for tenant in self.tenants.values_mut() {
             if !is_even(tenant) {
                 // Latency-bound tenants keep the weight that they were promised, and a tenant that returns begins with
                 // it.
@@ -180,7 +180,7 @@ impl Fair {
             weights += tenant.weight as f64;
             pulled += tenant.weight as f64 * tenant.kept.pull;
         }
-        for tenant in self.tenants.iter_mut().flatten().filter(|tenant| is_even(tenant)) {
+        for tenant in self.tenants.values_mut().filter(|tenant| is_even(tenant)) {
             tenant.kept.pull = (tenant.kept.pull * weights / pulled).clamp(PULL.0, PULL.1);
         }
     }

@@ -23,9 +23,8 @@
 //! - **A tenant alone** is not limited at all.
 //! - **A hung request** delays others for [`STUCK_NS`] at most; then it is no longer counted.
 //!
-//! Accounting: the device's busy time is divided by cost in flight. The standalone-equivalent time of a tenant's work
-//! is its cost, divided by the utilisation that its outstanding requests (queued ones included) would reach, plus the
-//! time between its requests.
+//! The standalone-equivalent time of a tenant's work is its cost, divided by the utilisation that its outstanding
+//! requests (queued ones included) would reach, plus the time between its requests.
 //!
 //! Source: Jin, Chase and Kaur, "Interposed Proportional Sharing for a Storage Service Utility", SIGMETRICS 2004
 //! (SFQ(D)); Goyal, Vin and Cheng, SIGCOMM 1996 (SFQ and its bound); `docs/design/fair.md`. Downside: the policy does
@@ -38,18 +37,19 @@ mod scale;
 mod tenant;
 mod turns;
 
-use super::insulated::STUCK_NS;
-use super::queue::Entry;
 use super::weights::Weights;
-use super::{DiskTime, Policy, Settings, TenantPlan, depth_of_one};
+use super::{Policy, STUCK_NS, Settings, TenantPlan, Turn, View};
 use crate::disk::Op;
+use crate::disk::lanes::{Lane, Lanes};
 use crate::disk::profile::Direction;
-use crate::ids::{IoId, TenantId};
+use crate::disk::queue::Entry;
+use crate::disk::tenants::Tenants;
+use crate::ids::TenantId;
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
 use balance::Balance;
 use pace::Pace;
 use scale::{Scale, Who};
-use tenant::{Books, Tenant};
+use tenant::Tenant;
 use turns::{Lengths, Turns};
 
 pub use pace::PACE_DEBT_NS;
@@ -76,11 +76,11 @@ pub(crate) struct Fair {
     /// Derived from the prices.
     split_bytes: [u64; 2],
     knee_ppm: u64,
-    tenants: Vec<Option<Tenant>>,
-    waiting: usize,
+    tenants: Tenants<Tenant>,
     /// Virtual time.
     virtual_ns: Nanos,
-    books: Books,
+    /// Load in flight.
+    load_ppm: u64,
     scale: Scale,
     pace: Pace,
     /// Number of active tenants, and the sum of their weights.
@@ -95,13 +95,8 @@ pub(crate) struct Fair {
     tick_at: Nanos,
     /// Since when the first request in order has waited for requests in flight.
     blocked_since: Option<Nanos>,
-    /// When the first request in order may be submitted although no event occurred.
-    look_at: Option<Nanos>,
-    /// Requests that were in the device then are no longer counted.
-    written_off_at: Option<Nanos>,
-    stuck: u64,
-    /// Hung requests that have not completed yet.
-    stuck_now: u32,
+    /// When the requests in the device were given up.
+    gave_up_at: Option<Nanos>,
 }
 
 impl Fair {
@@ -110,10 +105,9 @@ impl Fair {
             split_bytes: [Op::Read, Op::Write { durable: false }].map(|op| settings.prices.split_bytes(op)),
             knee_ppm: settings.prices.knee_ppm(),
             settings,
-            tenants: Vec::new(),
-            waiting: 0,
+            tenants: Tenants::default(),
             virtual_ns: 0,
-            books: Books::default(),
+            load_ppm: 0,
             scale: Scale::default(),
             pace: Pace::default(),
             active: 0,
@@ -124,15 +118,8 @@ impl Fair {
             limit_ns: Nanos::MAX,
             tick_at: 0,
             blocked_since: None,
-            look_at: None,
-            written_off_at: None,
-            stuck: 0,
-            stuck_now: 0,
+            gave_up_at: None,
         }
-    }
-
-    fn tenant(&mut self, id: TenantId) -> &mut Tenant {
-        self.tenants[id.0 as usize].as_mut().expect("a tenant")
     }
 
     fn load_ppm(&self, entry: &Entry) -> u64 {
@@ -140,16 +127,16 @@ impl Fair {
     }
 
     fn weigh(&mut self) {
-        let weights = Weights::new(self.tenants.iter().flatten().map(|tenant| tenant.share));
-        self.tenants.iter_mut().flatten().for_each(|tenant| tenant.weight = weights.of(tenant.share));
+        let weights = Weights::new(self.tenants.values().map(|tenant| tenant.share));
+        self.tenants.values_mut().for_each(|tenant| tenant.weight = weights.of(tenant.share));
         self.tick_at = 0;
     }
 
     /// Updates which tenants are active, the phases, and the limit of the cost in flight.
     fn tick(&mut self, now: Nanos) {
         (self.active, self.active_ppb) = (0, 0);
-        for tenant in self.tenants.iter_mut().flatten() {
-            tenant.active = !tenant.is_idle() || (tenant.active && now < tenant.idle_since + ACTIVE_NS);
+        for tenant in self.tenants.values_mut() {
+            tenant.active = !tenant.is_idle() || (tenant.active && tenant.was_busy(now, ACTIVE_NS));
             if tenant.active {
                 self.active += 1;
                 self.active_ppb += tenant.weight;
@@ -161,7 +148,7 @@ impl Fair {
             self.balance(now, keep);
         }
         let factor = self.balance.factor();
-        let active = || self.tenants.iter().flatten().filter(|tenant| tenant.active);
+        let active = || self.tenants.values().filter(|tenant| tenant.active);
         let pulled = |tenant: &Tenant| tenant.kept.pulled(tenant.weight) as f64;
         let all = active().map(pulled).sum::<f64>().max(1.0);
         let writes = active().map(|tenant| tenant.writes() * pulled(tenant)).sum::<f64>() / all;
@@ -178,26 +165,22 @@ impl Fair {
             (factor * MARGIN * (tenant.alone_ns * (1.0 / part - 1.0) - programs_ns)) as Nanos
         };
         self.limit_ns = active().filter(|tenant| tenant.is_polite()).map(leaves).min().unwrap_or(Nanos::MAX);
-        self.tenants.iter_mut().flatten().for_each(|tenant| tenant.asked_ns = tenant.asked_ns.map(|ns| ns * FORGETS));
+        self.tenants.values_mut().for_each(|tenant| tenant.asked_ns = tenant.asked_ns.map(|ns| ns * FORGETS));
         self.tick_at = now + TICK_NS;
     }
 
     /// The first tenant in order that `waits` selects and that may have more requests in the device.
-    fn first(&self, waits: impl Fn(&Tenant) -> bool) -> Option<usize> {
-        let most = |tenant: &Tenant| depth_of_one(self.settings.depth, self.stuck_now - tenant.stuck);
-        let goes = |tenant: &&Tenant| tenant.in_device + tenant.stuck < most(tenant) && waits(tenant);
-        let tenants = self.tenants.iter().enumerate();
-        let waiting = tenants.filter_map(|(at, tenant)| tenant.as_ref().filter(goes).map(|t| (at, t)));
-        waiting.min_by_key(|(at, tenant)| (tenant.start, !tenant.is_polite(), *at)).map(|(at, _)| at)
-    }
-
-    fn first_polite(&self) -> Option<usize> {
-        self.first(|tenant| tenant.is_polite() && !tenant.queue.is_empty())
+    fn first(&self, lanes: &Lanes, waits: impl Fn(&Tenant, &Lane) -> bool) -> Option<TenantId> {
+        let tenants = self.tenants.iter().filter(|&(id, tenant)| {
+            let lane = &lanes[id];
+            lanes.has_place(lane) && waits(tenant, lane)
+        });
+        tenants.min_by_key(|&(id, tenant)| (tenant.start, !tenant.is_polite(), id)).map(|(id, _)| id)
     }
 
     /// The first backlogged tenant with a queued read, or write.
-    fn first_greedy(&self, direction: Direction) -> Option<usize> {
-        self.first(|tenant| !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some())
+    fn first_greedy(&self, lanes: &Lanes, direction: Direction) -> Option<TenantId> {
+        self.first(lanes, |tenant, lane| !tenant.is_polite() && lane.queue.peek_of(Some(direction)).is_some())
     }
 
     /// When the phase ends, if that is after `now`. A caller that waits for it must also wake up at the next tick: a
@@ -208,238 +191,99 @@ impl Fair {
 
     /// Whether the requests in flight leave room for one of a backlogged tenant. In a write phase the limit is at least
     /// the time for which a read waits for programs anyway.
-    fn fits(&self, entry: &Entry, turn: Option<Direction>) -> bool {
-        let greedy = self.tenants.iter().flatten().filter(|tenant| !tenant.is_polite());
-        let in_device_ns: Nanos = greedy.map(|tenant| tenant.in_device_ns).sum();
+    fn fits(&self, entry: &Entry, turn: Option<Direction>, lanes: &Lanes) -> bool {
+        let greedy = self.tenants.iter().filter(|(_, tenant)| !tenant.is_polite());
+        let in_device_ns: Nanos = greedy.map(|(id, _)| lanes[id].in_service_ns()).sum();
         let programs_ns = self.settings.prices.behind_writes_ns().filter(|_| turn == Some(Direction::Write));
         let limit_ns = self.limit_ns.max(programs_ns.map_or(0, |ns| ns as Nanos));
-        let in_limits = in_device_ns.saturating_add(entry.cost_ns) <= limit_ns && self.books.load_ppm < self.knee_ppm;
+        let in_limits = in_device_ns.saturating_add(entry.cost_ns) <= limit_ns && self.load_ppm < self.knee_ppm;
         in_limits || in_device_ns == 0
     }
 
     /// The requests in the device hang: they are no longer counted.
-    fn write_off(&mut self, now: Nanos) {
-        self.books.settle(now);
-        for tenant in self.tenants.iter_mut().flatten() {
-            tenant.settle(&self.books);
-            let was_idle = tenant.is_idle();
-            self.stuck += u64::from(tenant.in_device);
-            (tenant.stuck, self.stuck_now) = (tenant.stuck + tenant.in_device, self.stuck_now + tenant.in_device);
-            (tenant.in_device, tenant.in_device_ns) = (0, 0);
-            if tenant.is_idle() && !was_idle {
+    fn give_up(&mut self, now: Nanos, lanes: &Lanes) -> Turn {
+        for (id, tenant) in self.tenants.iter_mut() {
+            if lanes[id].queue.is_empty() {
                 tenant.rest(now);
             }
         }
-        (self.books.cost_ns, self.books.load_ppm) = (0, 0);
-        self.written_off_at = Some(now);
+        (self.load_ppm, self.gave_up_at, self.blocked_since) = (0, Some(now), None);
+        Turn::GiveUp
     }
 
-    fn dispatch(&mut self, now: Nanos, at: usize, only: Option<Direction>) -> IoId {
-        self.books.settle(now);
-        let tenant = self.tenants[at].as_mut().expect("a tenant");
-        tenant.settle(&self.books);
-        let entry = tenant.queue.pop_of(only).expect("it waits");
-        self.waiting -= 1;
+    /// The next request of this tenant goes to the device.
+    fn dispatch(&mut self, now: Nanos, id: TenantId, only: Option<Direction>, entry: &Entry) -> Turn {
+        let tenant = &mut self.tenants[id];
         self.virtual_ns = self.virtual_ns.max(tenant.start);
         // 128 bits: nanoseconds times parts per billion.
         let takes =
             u128::from(entry.cost_ns) * u128::from(self.active_ppb) / u128::from(tenant.kept.pulled(tenant.weight));
         tenant.finish = tenant.start + takes as Nanos;
         tenant.start = tenant.finish;
-        tenant.in_device += 1;
-        tenant.in_device_ns += entry.cost_ns;
-        self.books.cost_ns += entry.cost_ns;
-        self.books.load_ppm += self.settings.prices.load_ppm(entry.op, entry.len);
+        self.load_ppm += self.settings.prices.load_ppm(entry.op, entry.len);
         if self.active > 1 {
             self.pace.passed(now, &self.settings.prices, entry.len);
         }
-        entry.io
-    }
-}
-
-impl Policy for Fair {
-    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
-        let at = tenant.0 as usize;
-        if self.tenants.len() <= at {
-            self.tenants.resize_with(at + 1, || None);
-        }
-        match &mut self.tenants[at] {
-            Some(tenant) => tenant.share = share,
-            none => {
-                *none = Some(Tenant::new(now, share, self.virtual_ns, &self.books));
-            }
-        }
-        self.weigh();
+        Turn::Request(id, only)
     }
 
-    fn drop_tenant(&mut self, _now: Nanos, tenant: TenantId) {
-        let gone = self.tenants[tenant.0 as usize].take();
-        debug_assert!(gone.as_ref().is_none_or(|tenant| tenant.is_idle()), "it has volumes");
-        self.stuck_now -= gone.map_or(0, |tenant| tenant.stuck);
-        self.weigh();
-    }
-
-    fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
-        let (virtual_ns, alone_ns) = (self.virtual_ns, self.settings.prices.alone_ns(entry.op, entry.len));
-        let alone = self.active <= 1;
-        let tenant = self.tenant(tenant);
-        if tenant.is_idle() {
-            tenant.resume(now, alone && tenant.active);
-        }
-        let mut is_behind = false;
-        if tenant.queue.is_empty() {
-            is_behind = tenant.finish <= virtual_ns;
-            tenant.start = tenant.finish.max(virtual_ns);
-        }
-        tenant.behind += WEIGHT * (f64::from(u8::from(is_behind)) - tenant.behind);
-        tenant.alone_ns += if tenant.alone_ns == 0.0 { alone_ns } else { WEIGHT * (alone_ns - tenant.alone_ns) };
-        tenant.asked_ns[entry.direction() as usize] += entry.cost_ns as f64;
-        tenant.queue.push(entry, urgent);
-        let is_new = !std::mem::replace(&mut tenant.active, true);
-        self.waiting += 1;
-        if is_new || now >= self.tick_at {
-            self.tick(now);
+    /// The next request of a latency-bound tenant goes, or nothing until `ask_at`.
+    fn polite_or(&mut self, now: Nanos, lanes: &Lanes, ask_at: Option<Nanos>) -> Turn {
+        match self.first(lanes, |tenant, lane| tenant.is_polite() && !lane.queue.is_empty()) {
+            Some(polite) => self.dispatch_next(now, polite, lanes),
+            None => Turn::Nothing(ask_at),
         }
     }
 
-    fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
-        self.tenant(tenant).queue.hurry(wanted);
+    /// The tenant's next request goes to the device, whatever its direction.
+    fn dispatch_next(&mut self, now: Nanos, id: TenantId, lanes: &Lanes) -> Turn {
+        self.dispatch(now, id, None, lanes[id].queue.peek().expect("a queued request"))
     }
 
-    fn withdraw(&mut self, now: Nanos, tenant: TenantId, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
-        let before = dropped.len();
-        let tenant = self.tenant(tenant);
-        tenant.queue.withdraw(unwanted, dropped);
-        if dropped.len() > before && tenant.is_idle() {
-            tenant.rest(now);
-        }
-        self.waiting -= dropped.len() - before;
-    }
-
-    fn next(&mut self, now: Nanos, in_device: u32) -> Option<IoId> {
-        self.look_at = None;
-        if self.waiting == 0 || in_device >= self.settings.depth {
-            self.blocked_since = None;
-            return None;
-        }
-        if now >= self.tick_at {
-            self.tick(now);
-        }
-        if self.written_off_at.is_some_and(|at| now <= at) {
-            // Requests are told from the written-off ones by their time of submission, so nothing is submitted at that
-            // very moment.
-            self.look_at = Some(now + 1);
-            return None;
-        }
-        let first = self.first(|tenant| !tenant.queue.is_empty())?;
-        let is_polite = self.tenants[first].as_ref().expect("a tenant").is_polite();
-        if self.active <= 1 || is_polite {
-            self.blocked_since = if self.active <= 1 { None } else { self.blocked_since };
-            return Some(self.dispatch(now, first, None));
-        }
+    /// What goes if `first`, a backlogged tenant, is first in order.
+    fn next_greedy(&mut self, now: Nanos, first: TenantId, lanes: &Lanes) -> Turn {
         let (turn, first) = match self.turns.are_taken() {
             true => {
-                let (turn, first) = self.turn(now);
+                let (turn, first) = self.turn(now, lanes);
                 (Some(turn), first)
             }
             false => (None, Some(first)),
         };
         let Some(first) = first else {
             // The end of a phase is no evidence of progress of the requests in flight: they may hang.
-            if self.books.cost_ns == 0 {
+            if lanes.in_service() == 0 {
                 self.blocked_since = None;
             }
-            self.look_at = self.turn_ends_after(now).into_iter().chain([self.tick_at]).min();
-            return self.first_polite().map(|polite| self.dispatch(now, polite, None));
+            let ask_at = self.turn_ends_after(now).into_iter().chain([self.tick_at]).min();
+            return self.polite_or(now, lanes, ask_at);
         };
-        let entry = *self.tenants[first].as_ref().and_then(|tenant| tenant.queue.peek_of(turn)).expect("it waits");
+        let entry = lanes[first].queue.peek_of(turn).expect("it waits");
         let ready_at = self.pace.ready_at();
-        if !self.fits(&entry, turn) {
+        let ask_at = if !self.fits(entry, turn, lanes) {
             let since = *self.blocked_since.get_or_insert(now);
             if now >= since + STUCK_NS {
-                self.blocked_since = None;
-                self.write_off(now);
-                self.look_at = Some(now + 1);
-                return None;
+                return self.give_up(now, lanes);
             }
-            self.look_at = Some(since + STUCK_NS);
+            since + STUCK_NS
         } else if now < ready_at {
-            self.look_at = Some(ready_at);
+            ready_at
         } else {
             self.blocked_since = None;
             if turn == Some(Direction::Write) {
                 self.turns.wrote(now, entry.cost_ns);
             }
-            return Some(self.dispatch(now, first, turn));
-        }
+            return self.dispatch(now, first, turn, entry);
+        };
         // At the next tick the tenant may be alone, or the limit may differ; in the next phase, requests of the other
         // direction may fit.
-        let turn_ends_at = turn.and_then(|_| self.turn_ends_after(now));
-        self.look_at = [self.look_at, Some(self.tick_at), turn_ends_at].into_iter().flatten().min();
-        self.first_polite().map(|polite| self.dispatch(now, polite, None))
+        let turn_ends_at = turn.and_then(|_| self.turn_ends_after(now)).unwrap_or(Nanos::MAX);
+        self.polite_or(now, lanes, Some(ask_at.min(self.tick_at).min(turn_ends_at)))
     }
+}
 
-    fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
-        if self.written_off_at.is_some_and(|at| submitted <= at) {
-            if let Some(tenant) = self.tenants[tenant.0 as usize].as_mut().filter(|tenant| tenant.stuck > 0) {
-                (tenant.stuck, self.stuck_now) = (tenant.stuck - 1, self.stuck_now - 1);
-            }
-            return;
-        }
-        self.books.settle(now);
-        let load_ppm = self.load_ppm(entry);
-        let Fair { settings, books, scale, tenants, active, .. } = self;
-        let at = tenant.0 as usize;
-        let tenant = tenants[at].as_mut().expect("a tenant");
-        tenant.settle(books);
-        let (outstanding, in_device_ppm) = (tenant.outstanding(), books.load_ppm);
-        let alone_ns = entry.cost_ns as f64 / settings.prices.utilisation(outstanding, load_ppm);
-        tenant.useful_ns += alone_ns;
-        tenant.internal_ns += if entry.internal { alone_ns } else { 0.0 };
-        let (who, expected_ns) = match *active {
-            0 | 1 => (Who::One(at, tenant.wanting_ns(now) - tenant.gaps_ns), alone_ns),
-            _ => (Who::Several, entry.cost_ns as f64 / settings.prices.utilisation(in_device_ppm, 1)),
-        };
-        scale.done(now, &settings.prices, (entry.op, entry.len, outstanding > 1), expected_ns, in_device_ppm, who);
-        books.cost_ns -= entry.cost_ns;
-        books.load_ppm -= load_ppm;
-        tenant.in_device -= 1;
-        tenant.in_device_ns -= entry.cost_ns;
-        if tenant.is_idle() {
-            tenant.rest(now);
-        }
-        if now >= self.tick_at {
-            self.tick(now);
-        }
-    }
-
-    fn cost_ns(&self, tenant: TenantId, op: Op, len: u64, _follows: bool) -> Nanos {
-        let beside = self.tenants[tenant.0 as usize].as_ref().is_some_and(|tenant| !tenant.is_idle());
-        ((self.settings.prices.cost_ns(op, len) * self.scale.of(op, len, beside)) as Nanos).max(1)
-    }
-
-    fn request_bytes_max(&self, _tenant: TenantId, op: Op) -> u64 {
-        if self.active <= 1 { u64::MAX } else { self.split_bytes[usize::from(op != Op::Read)] }
-    }
-
-    fn waiting(&self) -> usize {
-        self.waiting
-    }
-
-    fn poll_timeout(&self) -> Option<Nanos> {
-        self.look_at
-    }
-
-    fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
-        self.books.settle(now);
-        let tenant = self.tenants[tenant.0 as usize].as_mut()?;
-        tenant.settle(&self.books);
-        Some(TenantPlan {
-            efficiency_permille: 1000,
-            owned_ns: tenant.owned_ns as Nanos,
-            useful_ns: (tenant.useful_ns - tenant.internal_ns) as Nanos,
-            ..TenantPlan::default()
-        })
+impl Policy for Fair {
+    fn detects_hung(&self) -> bool {
+        true
     }
 
     fn set(&mut self, settings: Settings) {
@@ -447,9 +291,107 @@ impl Policy for Fair {
         self.tick_at = 0;
     }
 
-    fn time(&self, now: Nanos) -> Option<DiskTime> {
-        let tenant_ns = self.books.busy_ns + self.books.running_ns(now);
-        Some(DiskTime { tenant_ns, switch_ns: 0, stuck: self.stuck })
+    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
+        match self.tenants.get_mut(tenant) {
+            Some(tenant) => tenant.share = share,
+            None => self.tenants.insert(tenant, Tenant::new(now, share, self.virtual_ns)),
+        }
+        self.weigh();
+    }
+
+    fn drop_tenant(&mut self, tenant: TenantId) {
+        let gone = self.tenants.remove(tenant);
+        debug_assert!(gone.is_none_or(|tenant| tenant.is_idle()), "it has volumes");
+        self.weigh();
+    }
+
+    fn arrived(&mut self, now: Nanos, id: TenantId, entry: &Entry, view: View<'_>) {
+        let (virtual_ns, alone_ns) = (self.virtual_ns, self.settings.prices.alone_ns(entry.op, entry.len));
+        let alone = self.active <= 1;
+        let tenant = &mut self.tenants[id];
+        if tenant.is_idle() {
+            tenant.resume(now, alone && tenant.active);
+        }
+        let mut is_behind = false;
+        if view.lanes[id].queue.len() == 1 {
+            is_behind = tenant.finish <= virtual_ns;
+            tenant.start = tenant.finish.max(virtual_ns);
+        }
+        tenant.behind += WEIGHT * (f64::from(u8::from(is_behind)) - tenant.behind);
+        tenant.alone_ns += if tenant.alone_ns == 0.0 { alone_ns } else { WEIGHT * (alone_ns - tenant.alone_ns) };
+        tenant.asked_ns[entry.direction() as usize] += entry.cost_ns as f64;
+        let is_new = !std::mem::replace(&mut tenant.active, true);
+        if is_new || now >= self.tick_at {
+            self.tick(now);
+        }
+    }
+
+    fn cancelled(&mut self, now: Nanos, tenant: TenantId, view: View<'_>) {
+        if view.lanes[tenant].is_idle() {
+            self.tenants[tenant].rest(now);
+        }
+    }
+
+    fn next(&mut self, now: Nanos, view: View<'_>) -> Turn {
+        let lanes = view.lanes;
+        if lanes.waiting() == 0 || lanes.is_full() {
+            self.blocked_since = None;
+            return Turn::Nothing(None);
+        }
+        if now >= self.tick_at {
+            self.tick(now);
+        }
+        if self.gave_up_at.is_some_and(|at| now <= at) {
+            // Hung requests are told from later ones by their time of submission, so nothing is submitted at that very
+            // moment.
+            return Turn::Nothing(Some(now + 1));
+        }
+        let Some(first) = self.first(lanes, |_, lane| !lane.queue.is_empty()) else { return Turn::Nothing(None) };
+        if self.active > 1 && !self.tenants[first].is_polite() {
+            return self.next_greedy(now, first, lanes);
+        }
+        if self.active <= 1 {
+            self.blocked_since = None;
+        }
+        self.dispatch_next(now, first, lanes)
+    }
+
+    fn done(&mut self, now: Nanos, id: TenantId, entry: &Entry, view: View<'_>) {
+        let load_ppm = self.load_ppm(entry);
+        let Fair { settings, load_ppm: in_device_ppm, scale, tenants, active, .. } = self;
+        let (tenant, lane) = (&mut tenants[id], &view.lanes[id]);
+        // With the request that completed.
+        let outstanding = lane.queue.len() as u64 + u64::from(lane.in_service()) + 1;
+        let alone_ns = entry.cost_ns as f64 / settings.prices.utilisation(outstanding, load_ppm);
+        tenant.useful_ns += alone_ns;
+        tenant.internal_ns += if entry.internal { alone_ns } else { 0.0 };
+        let (who, expected_ns) = match *active {
+            0 | 1 => (Who::One(id, tenant.wanting_ns(now) - tenant.gaps_ns), alone_ns),
+            _ => (Who::Several, entry.cost_ns as f64 / settings.prices.utilisation(*in_device_ppm, 1)),
+        };
+        scale.done(now, &settings.prices, (entry.op, entry.len, outstanding > 1), expected_ns, *in_device_ppm, who);
+        *in_device_ppm -= load_ppm;
+        if lane.is_idle() {
+            tenant.rest(now);
+        }
+        if now >= self.tick_at {
+            self.tick(now);
+        }
+    }
+
+    fn cost_ns(&self, tenant: TenantId, op: Op, len: u64, _follows: bool, _view: View<'_>) -> Nanos {
+        let beside = self.tenants.get(tenant).is_some_and(|tenant| !tenant.is_idle());
+        ((self.settings.prices.cost_ns(op, len) * self.scale.of(op, len, beside)) as Nanos).max(1)
+    }
+
+    fn request_bytes_max(&self, _tenant: TenantId, op: Op, _view: View<'_>) -> u64 {
+        if self.active <= 1 { u64::MAX } else { self.split_bytes[usize::from(op != Op::Read)] }
+    }
+
+    fn plan(&mut self, tenant: TenantId, _view: View<'_>) -> Option<TenantPlan> {
+        let tenant = self.tenants.get(tenant)?;
+        let useful_ns = (tenant.useful_ns - tenant.internal_ns) as Nanos;
+        Some(TenantPlan { efficiency_permille: 1000, useful_ns, ..TenantPlan::default() })
     }
 }
 

@@ -22,6 +22,7 @@
 
 use super::price::Prices;
 use crate::disk::Op;
+use crate::ids::TenantId;
 use crate::units::{MILLISECOND, Nanos};
 
 /// Length of a window: some hundred requests of a fast device, and so short that a queue stays full.
@@ -58,7 +59,7 @@ pub(super) enum Who {
     #[default]
     Several,
     /// A tenant, and its time with demand so far, without think time.
-    One(usize, Nanos),
+    One(TenantId, Nanos),
 }
 
 #[derive(Default, Debug)]
@@ -142,7 +143,7 @@ mod tests {
         let (prices, len) = (Prices::default(), 4096);
         let each = (prices.cost_ns(op, len) * factor) as Nanos;
         for at in 1..2_000_000_000 / each {
-            let who = if alone { Who::One(1, at * each) } else { Who::Several };
+            let who = if alone { Who::One(TenantId(1), at * each) } else { Who::Several };
             let expected_ns = prices.cost_ns(op, len) * scale.of(op, len, true);
             scale.done(at * each, &prices, (op, len, true), expected_ns, load_ppm, who);
         }
@@ -176,7 +177,7 @@ mod tests {
             let len = if at % 10 == 0 { 64 << 10 } else { 4096 };
             expected_ns = prices.cost_ns(Op::Read, len) * scale.of(Op::Read, len, true);
             now += (2.0 * prices.cost_ns(Op::Read, len)) as Nanos;
-            scale.done(now, &prices, (Op::Read, len, true), expected_ns, 1_000_000, Who::One(0, now));
+            scale.done(now, &prices, (Op::Read, len, true), expected_ns, 1_000_000, Who::One(TenantId(0), now));
         }
         let whole = |scale: &Scale| {
             [(4096, 9.0), (64 << 10, 1.0)]

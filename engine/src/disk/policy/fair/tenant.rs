@@ -1,9 +1,8 @@
-//! The state of a tenant, and the accounting: the device's busy time, divided by cost in flight.
+//! The state of a tenant, and the standalone-equivalent time of its work.
 
 use super::WEIGHT;
 use super::balance::Kept;
-use crate::disk::device::TURNAROUND_NS;
-use crate::disk::policy::queue::Queue;
+use crate::disk::books::TURNAROUND_NS;
 use crate::units::{Nanos, Share};
 
 /// Growth of the minimum think time per request, so that a client that begins to think longer is believed after a few
@@ -19,17 +18,12 @@ pub(super) struct Tenant {
     pub(super) share: Option<Share>,
     /// Parts per billion.
     pub(super) weight: u64,
-    pub(super) queue: Queue,
-    pub(super) in_device: u32,
-    pub(super) in_device_ns: Nanos,
-    /// Requests that were written off and have not completed.
-    pub(super) stuck: u32,
     /// The start tag of its next request and the finish tag of its last one, both in virtual time.
     pub(super) start: Nanos,
     pub(super) finish: Nanos,
     /// It has had a request recently.
     pub(super) active: bool,
-    pub(super) idle_since: Nanos,
+    idle_since: Nanos,
     /// The part of its recent requests that arrived when it had used less than its share.
     pub(super) behind: f64,
     /// Cost of the reads and of the writes that it requested. It decays, so the last tenth of a second counts more than
@@ -37,7 +31,6 @@ pub(super) struct Tenant {
     pub(super) asked_ns: [f64; 2],
     /// Mean response time of its requests alone.
     pub(super) alone_ns: f64,
-    pub(super) owned_ns: f64,
     pub(super) useful_ns: f64,
     /// The part of `useful_ns` that is due to internal requests: they use the device, but no client gains.
     pub(super) internal_ns: f64,
@@ -50,22 +43,17 @@ pub(super) struct Tenant {
     pub(super) gaps_ns: Nanos,
     /// Its time with demand, until it last became busy or idle.
     pub(super) wanted_ns: Nanos,
-    pub(super) busy_since: Nanos,
+    /// Since when it has had requests; `None` if it has none, except hung ones.
+    pub(super) busy_since: Option<Nanos>,
     pub(super) kept: Kept,
-    /// [`Books::per_cost`] when its cost in flight changed last.
-    pub(super) settled: f64,
 }
 
 impl Tenant {
     /// A new tenant.
-    pub(super) fn new(now: Nanos, share: Option<Share>, virtual_ns: Nanos, books: &Books) -> Tenant {
+    pub(super) fn new(now: Nanos, share: Option<Share>, virtual_ns: Nanos) -> Tenant {
         Tenant {
             share,
             weight: 1,
-            queue: Queue::default(),
-            in_device: 0,
-            in_device_ns: 0,
-            stuck: 0,
             start: virtual_ns,
             finish: virtual_ns,
             active: false,
@@ -73,7 +61,6 @@ impl Tenant {
             behind: 0.0,
             asked_ns: [0.0; 2],
             alone_ns: 0.0,
-            owned_ns: 0.0,
             useful_ns: 0.0,
             internal_ns: 0.0,
             gap_ns: 0.0,
@@ -81,14 +68,13 @@ impl Tenant {
             gap_least_ns: f64::INFINITY,
             gaps_ns: 0,
             wanted_ns: 0,
-            busy_since: now,
+            busy_since: None,
             kept: Kept::default(),
-            settled: books.per_cost,
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.in_device == 0
+        self.busy_since.is_none()
     }
 
     pub(super) fn is_polite(&self) -> bool {
@@ -102,17 +88,20 @@ impl Tenant {
     }
 
     pub(super) fn wanting_ns(&self, now: Nanos) -> Nanos {
-        self.wanted_ns + if self.is_idle() { 0 } else { now - self.busy_since }
+        self.wanted_ns + self.busy_since.map_or(0, |since| now - since)
     }
 
-    /// It becomes idle.
+    /// It becomes idle, if it is not.
     pub(super) fn rest(&mut self, now: Nanos) {
-        self.wanted_ns += now - self.busy_since;
-        self.idle_since = now;
+        if let Some(since) = self.busy_since.take() {
+            self.wanted_ns += now - since;
+            self.idle_since = now;
+        }
     }
 
-    pub(super) fn outstanding(&self) -> u64 {
-        self.queue.len() as u64 + u64::from(self.in_device)
+    /// Whether it has requests, or had one in the last `past_ns`.
+    pub(super) fn was_busy(&self, now: Nanos, past_ns: Nanos) -> bool {
+        !self.is_idle() || now < self.idle_since + past_ns
     }
 
     /// It has a request again after a pause. A short pause is think time, which the client would also need alone. How
@@ -121,7 +110,7 @@ impl Tenant {
     /// the minimum of its recent think times. That is too little if its think time varies. Pauses of a backlogged
     /// tenant also contain the time in which its replies are copied, so their mean counts.
     pub(super) fn resume(&mut self, now: Nanos, alone: bool) {
-        self.busy_since = now;
+        self.busy_since = Some(now);
         let gap_ns = now - self.idle_since;
         if gap_ns > TURNAROUND_NS {
             return;
@@ -135,39 +124,5 @@ impl Tenant {
         self.gap_least_ns = (self.gap_least_ns * (1.0 + FORGETS)).min(GAP_LEAST_NS.max(gap_ns as f64));
         let thinks_ns = if self.is_polite() { self.gap_least_ns } else { self.gap_ns };
         self.useful_ns += if alone { gap_ns as f64 } else { self.gap_ns.min(self.gap_alone_ns.unwrap_or(thinks_ns)) };
-    }
-
-    pub(super) fn settle(&mut self, books: &Books) {
-        self.owned_ns += self.in_device_ns as f64 * (books.per_cost - self.settled);
-        self.settled = books.per_cost;
-    }
-}
-
-/// Divides the device's busy time by cost in flight.
-#[derive(Default, Debug)]
-pub(super) struct Books {
-    /// Cost and load in flight.
-    pub(super) cost_ns: Nanos,
-    pub(super) load_ppm: u64,
-    /// The sum of busy time divided by the cost in flight at the time.
-    pub(super) per_cost: f64,
-    /// Time in which a request was in flight.
-    pub(super) busy_ns: Nanos,
-    pub(super) settled_at: Nanos,
-}
-
-impl Books {
-    pub(super) fn settle(&mut self, now: Nanos) {
-        let past_ns = self.running_ns(now);
-        if past_ns > 0 {
-            self.busy_ns += past_ns;
-            self.per_cost += past_ns as f64 / self.cost_ns as f64;
-        }
-        self.settled_at = now;
-    }
-
-    /// Busy time since the last call of `settle`.
-    pub(super) fn running_ns(&self, now: Nanos) -> Nanos {
-        if self.cost_ns > 0 { now - self.settled_at } else { 0 }
     }
 }

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::policy::Kind;
 use crate::disk::profile::{Finding, Key, Profile, Quantile};
+use crate::disk::scheduler::Scheduler;
+use crate::ids::IoId;
 
 const A: TenantId = TenantId(0);
 const B: TenantId = TenantId(1);
@@ -31,7 +33,7 @@ fn settings(prices: Prices) -> Settings {
 
 /// A policy, a device that serves one unit of cost in a nanosecond, in order, and the cost that each tenant got.
 struct Rig {
-    policy: Fair,
+    policy: Scheduler<Fair>,
     now: Nanos,
     requests: Vec<(TenantId, Entry, Nanos)>,
     in_device: VecDeque<IoId>,
@@ -41,7 +43,8 @@ struct Rig {
 
 impl Rig {
     fn new(prices: Prices, percents: &[u64]) -> Rig {
-        let mut policy = Fair::new(settings(prices));
+        let settings = settings(prices);
+        let mut policy = Scheduler::new(Box::new(Fair::new(settings)), settings.depth);
         for (tenant, &percent) in (0..).zip(percents) {
             policy.set_tenant(0, TenantId(tenant), Share::from_ppb(percent * 10_000_000));
         }
@@ -59,7 +62,7 @@ impl Rig {
 
     /// Submits the next request if the policy permits one. Returns its tenant.
     fn next(&mut self) -> Option<TenantId> {
-        let io = self.policy.next(self.now, self.in_device.len() as u32)?;
+        let io = self.policy.next(self.now)?.1.io;
         let (tenant, entry, submitted) = &mut self.requests[io.0 as usize];
         *submitted = self.now;
         self.given_ns[tenant.0 as usize] += entry.cost_ns;
@@ -75,7 +78,7 @@ impl Rig {
     fn complete(&mut self) -> TenantId {
         let io = self.in_device.pop_front().expect("something is in the device");
         let (tenant, entry, submitted) = self.requests[io.0 as usize];
-        self.now += self.policy.settings.prices.cost_ns(entry.op, entry.len) as Nanos;
+        self.now += self.policy.policy.settings.prices.cost_ns(entry.op, entry.len) as Nanos;
         self.policy.done(self.now, tenant, &entry, submitted);
         tenant
     }
@@ -191,11 +194,11 @@ fn where_reads_suffer_from_writes_they_have_turns_and_each_its_part() {
 fn there_are_no_turns_without_writes_or_where_reads_do_not_suffer() {
     let mut readers = Rig::new(programming(2e6), &[33, 33, 33]);
     readers.one_beside(Op::Read);
-    assert!(!readers.policy.turns.are_taken());
+    assert!(!readers.policy.policy.turns.are_taken());
     // A fifth of the time of a read alone.
     let mut mixed = Rig::new(programming(2e5), &[33, 33, 33]);
     mixed.one_beside(WRITE);
-    assert!(!mixed.policy.turns.are_taken());
+    assert!(!mixed.policy.policy.turns.are_taken());
 }
 
 #[test]
@@ -213,9 +216,9 @@ fn in_the_device_is_what_fills_it_and_not_more() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
     rig.greedy([SMALL, SMALL], SECOND / 10);
     rig.fill();
-    let each = rig.policy.settings.prices.load_ppm(Op::Read, SMALL);
+    let each = rig.policy.policy.settings.prices.load_ppm(Op::Read, SMALL);
     let load = each * rig.in_device.len() as u64;
-    assert!((rig.policy.knee_ppm..rig.policy.knee_ppm + each).contains(&load), "{load}");
+    assert!((rig.policy.policy.knee_ppm..rig.policy.policy.knee_ppm + each).contains(&load), "{load}");
 }
 
 #[test]
@@ -286,8 +289,8 @@ fn what_the_device_keeps_is_written_off_and_may_still_come_back() {
     while !rig.in_device.is_empty() {
         rig.complete();
     }
-    assert_eq!((rig.policy.books.cost_ns, rig.policy.books.load_ppm), (0, 0));
-    assert!(rig.policy.tenants.iter().flatten().all(|tenant| tenant.in_device == 0));
+    assert_eq!((rig.policy.books.cost_ns(), rig.policy.policy.load_ppm), (0, 0));
+    assert!(rig.policy.lanes.iter().all(|(_, lane)| (lane.in_device(), lane.in_device_ns()) == (0, 0)));
 }
 
 #[test]
@@ -320,37 +323,39 @@ fn however_many_requests_do_not_come_back_others_are_served() {
 #[test]
 fn weights_move_among_the_greedy_only() {
     const LOOK_NS: Nanos = 100 * MILLISECOND;
-    let mut fair = Rig::new(programming(0.0), &[30, 30, 30]).policy;
+    let mut rig = Rig::new(programming(0.0), &[30, 30, 30]);
+    let fair = &mut *rig.policy.policy;
     // The last tenant is latency-bound. Whatever the weights are, the first one keeps half of its share.
     let kept = [0.5, 1.5, 1.0];
     let mut now = 0;
     let mut look = |fair: &mut Fair, looks: u64| {
         for _ in 0..looks {
             now += LOOK_NS;
-            for (tenant, kept) in fair.tenants.iter_mut().flatten().zip(kept) {
+            for (tenant, kept) in fair.tenants.values_mut().zip(kept) {
                 (tenant.active, tenant.behind) = (true, if kept == 1.0 { 1.0 } else { 0.0 });
                 tenant.wanted_ns += LOOK_NS;
                 tenant.useful_ns += LOOK_NS as f64 * kept / 3.0;
             }
-            fair.active_ppb = fair.tenants.iter().flatten().map(|tenant| tenant.weight).sum();
+            fair.active_ppb = fair.tenants.values().map(|tenant| tenant.weight).sum();
             fair.balance(now, 0.9);
         }
-        [0, 1, 2].map(|at| fair.tenants[at].as_ref().unwrap().kept.pull)
+        [A, B, C].map(|id| fair.tenants[id].kept.pull)
     };
-    let [slow, fast, polite] = look(&mut fair, 12);
+    let [slow, fast, polite] = look(fair, 12);
     assert!(slow > 1.2 && fast < 0.8 && polite == 1.0, "{slow} {fast} {polite}");
     assert!((slow + fast - 2.0).abs() < 1e-6, "their weights together are what they were: {slow} {fast}");
-    fair.tenants[0].as_mut().unwrap().active = false;
+    fair.tenants[A].active = false;
     fair.balance(now + LOOK_NS, 0.9);
-    assert_eq!(fair.tenants[0].as_ref().unwrap().kept.pull, 1.0, "who comes back begins anew");
+    assert_eq!(fair.tenants[A].kept.pull, 1.0, "who comes back begins anew");
 }
 
 #[test]
 fn the_devices_time_is_divided_among_those_who_have_something_in_it() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
     rig.greedy([SMALL, LARGE], SECOND / 2);
-    let [a, b] = [A, B].map(|tenant| rig.policy.plan(rig.now, tenant).unwrap());
+    let [a, b] = [A, B].map(|tenant| rig.policy.books.usage(rig.now, tenant));
     assert!((a.owned_ns + b.owned_ns).abs_diff(rig.now) < 1000, "{a:?} {b:?}");
+    let a = rig.policy.plan(rig.now, A).unwrap();
     // The device is as fast as its prices say, and each tenant had half of it.
     assert!((a.useful_ns as f64 / rig.now as f64 - 0.5).abs() < 0.02, "{a:?}");
 }
@@ -496,7 +501,7 @@ proptest! {
                 rig.fill();
             }
         }
-        prop_assert!(rig.policy.virtual_ns < u64::MAX / 1_000_000, "{}", rig.policy.virtual_ns);
+        prop_assert!(rig.policy.policy.virtual_ns < u64::MAX / 1_000_000, "{}", rig.policy.policy.virtual_ns);
     }
 }
 
@@ -519,13 +524,13 @@ fn what_the_device_keeps_is_written_off_where_reads_and_writes_take_turns() {
         reads -= u32::from(last);
         rig.ask(tenant, if last { WRITE } else { op }, SMALL);
     }
-    assert!(rig.policy.turns.are_taken());
+    assert!(rig.policy.policy.turns.are_taken());
     while rig.in_device.is_empty() {
         rig.now = rig.policy.poll_timeout().expect("writes wait").max(rig.now);
         rig.fill();
     }
     let (hang_since, mut hanging) = (rig.now, rig.in_device.len());
-    while rig.policy.stuck == 0 {
+    while rig.policy.time(rig.now).stuck == 0 {
         rig.now = rig.policy.poll_timeout().expect("a look at what hangs").max(rig.now);
         assert!(rig.now <= hang_since + 2 * STUCK_NS, "{hanging} requests hang, and the others wait for them");
         rig.fill();
@@ -541,7 +546,7 @@ fn nothing_may_go_before_the_moment_that_the_driver_is_told() {
     (0..8).for_each(|_| rig.ask(A, WRITE, 256 << 10));
     (0..8).for_each(|_| rig.ask(B, Op::Read, SMALL));
     let (mut readers_left, mut turns_seen) = (None, 0);
-    while rig.policy.active == 2 {
+    while rig.policy.policy.active == 2 {
         rig.fill();
         if !rig.in_device.is_empty() {
             let tenant = rig.complete();
@@ -556,7 +561,7 @@ fn nothing_may_go_before_the_moment_that_the_driver_is_told() {
             }
             continue;
         }
-        turns_seen += u32::from(rig.policy.turns.are_taken());
+        turns_seen += u32::from(rig.policy.policy.turns.are_taken());
         let told = rig.policy.poll_timeout().expect("writes wait");
         rig.now = told - 1;
         assert_eq!(rig.next(), None, "{told} was told, the readers left at {readers_left:?}");

@@ -22,7 +22,9 @@
 //! waits for the write phase.
 
 use super::Fair;
+use crate::disk::lanes::Lanes;
 use crate::disk::profile::Direction;
+use crate::ids::TenantId;
 use crate::units::{MILLISECOND, Nanos};
 
 /// The lengths of the phases.
@@ -135,15 +137,15 @@ impl Turns {
 
 impl Fair {
     /// The direction of the present phase, and the first backlogged tenant that can use it.
-    pub(super) fn turn(&mut self, now: Nanos) -> (Direction, Option<usize>) {
-        let writer = self.first_greedy(Direction::Write);
+    pub(super) fn turn(&mut self, now: Nanos, lanes: &Lanes) -> (Direction, Option<TenantId>) {
+        let writer = self.first_greedy(lanes, Direction::Write);
         let (direction, has_begun) = self.turns.look(now, writer.is_some());
         let first = match direction {
             Direction::Write => writer.filter(|_| self.turns.may_write()),
-            Direction::Read => self.first_greedy(Direction::Read),
+            Direction::Read => self.first_greedy(lanes, Direction::Read),
         };
         if has_begun {
-            self.catch_up(direction);
+            self.catch_up(direction, lanes);
         }
         // Few requests may be submitted in a phase, while the time of latency-bound tenants passes: virtual time
         // follows it.
@@ -154,14 +156,14 @@ impl Fair {
 
     /// Advances the tags of the tenants whose phase begins to those of the previous phase: phases decide how much each
     /// direction gets, and tags only order the requests within a phase.
-    fn catch_up(&mut self, direction: Direction) {
-        let Some(first) = self.first_greedy(direction) else { return };
-        let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].as_ref().map_or(0, |tenant| tenant.start));
-        for tenant in self.tenants.iter_mut().flatten() {
+    fn catch_up(&mut self, direction: Direction, lanes: &Lanes) {
+        let Some(first) = self.first_greedy(lanes, direction) else { return };
+        let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].start);
+        for (id, tenant) in self.tenants.iter_mut() {
             // A tenant that reads and writes has one tag for both. It is advanced in the phase of its main direction
             // only.
             let is_of_them = (tenant.writes() > 0.5) == (direction == Direction::Write);
-            if is_of_them && !tenant.is_polite() && tenant.queue.peek_of(Some(direction)).is_some() {
+            if is_of_them && !tenant.is_polite() && lanes[id].queue.peek_of(Some(direction)).is_some() {
                 tenant.start += lag_ns;
                 tenant.finish += lag_ns;
             }

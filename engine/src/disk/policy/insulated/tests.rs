@@ -1,8 +1,12 @@
 //! Slices on a disk that serves one request at a time.
 
+use std::collections::VecDeque;
+
 use super::*;
-use crate::disk::policy::Kind;
-use crate::units::MILLISECOND;
+use crate::disk::policy::{Kind, STUCK_NS, Slice};
+use crate::disk::scheduler::Scheduler;
+use crate::ids::IoId;
+use crate::units::{MILLISECOND, SECOND};
 
 const MS: Nanos = MILLISECOND;
 const COST: Nanos = 8 * MS;
@@ -11,7 +15,7 @@ const ENTRY: Entry =
 
 /// A disk that serves one request at a time, 8 ms each, and clients that keep a fixed number outstanding.
 struct Stage {
-    policy: Insulated,
+    policy: Scheduler<Insulated>,
     now: Nanos,
     /// Requests in the device, in order: tenant, number, time of submission.
     device: VecDeque<(usize, IoId, Nanos)>,
@@ -19,7 +23,6 @@ struct Stage {
     done_at: Nanos,
     /// Outstanding requests of each tenant, and how many it keeps outstanding.
     depths: Vec<(u32, u32)>,
-    owners: Vec<TenantId>,
     next: u32,
     /// Completed requests, by tenant.
     served: Vec<u64>,
@@ -37,7 +40,7 @@ impl Stage {
             prices: Default::default(),
             stream_bytes_per_s: 100_000_000,
         };
-        let mut policy = Insulated::new(settings);
+        let mut policy = Scheduler::new(Box::new(Insulated::new(settings)), settings.depth);
         for (at, &percent) in shares.iter().enumerate() {
             policy.set_tenant(0, TenantId(at as u32), Share::from_ppb(percent * 10_000_000));
         }
@@ -47,7 +50,6 @@ impl Stage {
             device: VecDeque::new(),
             done_at: 0,
             depths: depths.iter().map(|&depth| (0, depth)).collect(),
-            owners: Vec::new(),
             next: 0,
             served: vec![0; shares.len()],
         }
@@ -59,20 +61,19 @@ impl Stage {
                 self.depths[at].0 += 1;
                 let entry = Entry { io: IoId(self.next), ..ENTRY };
                 self.next += 1;
-                self.owners.push(TenantId(at as u32));
                 self.policy.arrived(self.now, TenantId(at as u32), entry, false);
             }
         }
     }
 
     fn dispatch(&mut self) {
-        while let Some(io) = self.policy.next(self.now, self.device.len() as u32) {
-            let owner = self.owners[io.0 as usize].0 as usize;
+        while let Some((tenant, entry)) = self.policy.next(self.now) {
+            let owner = tenant.0 as usize;
             assert!(self.device.iter().all(|&(other, ..)| other == owner), "two tenants in the device");
             if self.device.is_empty() {
                 self.done_at = self.now + COST;
             }
-            self.device.push_back((owner, io, self.now));
+            self.device.push_back((owner, entry.io, self.now));
         }
     }
 
@@ -193,13 +194,12 @@ fn a_request_that_does_not_come_back_holds_up_the_others_for_a_while_only() {
     let stuck = stage.device.len();
     while stage.device.len() == stuck {
         stage.now = stage.policy.poll_timeout().unwrap_or(stage.now + 100 * MS);
-        let next = stage.policy.next(stage.now, stage.device.len() as u32);
-        if let Some(io) = next.filter(|io| stage.owners[io.0 as usize] == TenantId(1)) {
-            stage.device.push_back((1, io, stage.now));
+        if let Some((_, entry)) = stage.policy.next(stage.now).filter(|&(tenant, _)| tenant == TenantId(1)) {
+            stage.device.push_back((1, entry.io, stage.now));
         }
         assert!(stage.now < SECOND + 2 * STUCK_NS, "the other one still waits");
     }
-    assert_eq!(stage.policy.time(stage.now).map(|time| time.stuck), Some(1));
+    assert_eq!(stage.policy.time(stage.now).stuck, 1);
 }
 
 #[test]
@@ -209,11 +209,11 @@ fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
     stage.ask();
     // The other tenant has just become idle: in this round it is planned for, and in the next it is not, so that slices
     // become shorter.
-    let policy = &mut stage.policy;
-    policy.turn = 1;
-    let [first, second] = [0, 1].map(|at| policy.tenants[at].take().unwrap());
-    policy.tenants[0] = Some(Tenant { credit: -530 * MS as i64, is_greedy: false, ..first });
-    policy.tenants[1] = Some(Tenant { idle_rounds: IDLE_ROUNDS - 1, ..second });
+    let policy = &mut stage.policy.policy;
+    policy.turn = TenantId(1);
+    let first = &mut policy.tenants[TenantId(0)];
+    (first.credit, first.is_greedy) = (-530 * MS as i64, false);
+    policy.tenants[TenantId(1)].idle_rounds = IDLE_ROUNDS - 1;
     stage.run(stage.now + 100 * MS);
     assert!(stage.served[0] > 0, "it is alone");
 }
@@ -226,9 +226,9 @@ fn however_many_requests_do_not_come_back_others_are_served() {
     stage.ask();
     while stage.now < 100 * SECOND {
         while stage.now < 100 * SECOND
-            && let Some(io) = stage.policy.next(stage.now, stuck[0] + stuck[1])
+            && let Some((tenant, _)) = stage.policy.next(stage.now)
         {
-            match stage.owners[io.0 as usize].0 {
+            match tenant.0 {
                 0 => {
                     let since = stage.now;
                     stage.now += COST;
@@ -252,10 +252,11 @@ fn a_stream_has_two_requests_in_the_device() {
     let mut policy = Stage::new(&[50, 50], &[0, 0]).policy;
     let entry = |io| Entry { io: IoId(io), len: 1 << 20, follows: true, ..ENTRY };
     (0..4).for_each(|io| policy.arrived(0, TenantId(0), entry(io), false));
-    assert_eq!([0, 1, 2].map(|at| policy.next(0, at)), [Some(IoId(0)), Some(IoId(1)), None]);
+    let next = |policy: &mut Scheduler<Insulated>, now| policy.next(now).map(|(_, entry)| entry.io.0);
+    assert_eq!([(); 3].map(|()| next(&mut policy, 0)), [Some(0), Some(1), None]);
     assert!(policy.poll_timeout().is_some(), "if they do not come back");
     policy.done(COST, TenantId(0), &entry(0), 0);
-    assert_eq!([1, 2].map(|at| policy.next(COST, at)), [Some(IoId(2)), None], "the next when one is back");
+    assert_eq!([(); 2].map(|()| next(&mut policy, COST)), [Some(2), None], "the next when one is back");
 }
 
 #[test]
@@ -294,12 +295,12 @@ fn no_slice_is_due_to_a_tenant_that_owes_time() {
 #[test]
 fn a_queue_that_is_deeper_than_its_slices_saves_for_long_ones() {
     let mut stage = Stage::new(&[50, 50], &[27, 27]);
-    let settings = Settings { round_max_ns: 200 * MS, ..stage.policy.settings };
+    let settings = Settings { round_max_ns: 200 * MS, ..stage.policy.policy.settings };
     stage.policy.set(settings);
     stage.run(60 * SECOND);
     let percent = stage.served_percent(0);
     assert!(percent.abs_diff(50) <= 2, "{percent} % for a share of 50 %");
-    let slices: Vec<_> = stage.policy.slices();
+    let slices: Vec<_> = stage.policy.past_slices();
     let is_long = |slice: &&Slice| slice.ended - slice.begun > 216 * MS;
     let long = slices.iter().filter(is_long).count();
     assert!((2..=slices.len() / 8).contains(&long), "{long} of {} hold 27 requests", slices.len());

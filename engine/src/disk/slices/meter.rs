@@ -17,7 +17,8 @@
 //! picks near requests and leaves the far ones to the drain, so `useful` is slightly too small and slices are slightly
 //! too long.
 
-use crate::disk::policy::{BYTE_NS, Entry};
+use crate::disk::policy::BYTE_NS;
+use crate::disk::queue::Entry;
 use crate::units::Nanos;
 
 /// The memory of the sums: 8 s of the tenant's slices, and at least about a dozen slices. Seconds, so that many
@@ -67,7 +68,7 @@ const STEADY: f64 = 4.0;
 
 /// The observation of a slice, from its first request that is not internal.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     begun: Nanos,
     done_ns: Nanos,
     done: u32,
@@ -94,14 +95,14 @@ impl Watch {
     }
 
     /// A request is submitted to the device.
-    pub(super) fn issued(&mut self, now: Nanos, entry: &Entry) {
+    pub(crate) fn issued(&mut self, now: Nanos, entry: &Entry) {
         if !entry.internal && !self.has_demand {
             (self.begun, self.has_demand) = (now, true);
         }
     }
 
     /// A request that is not internal completed; `in_device` requests were in the device, this one included.
-    pub(super) fn done(&mut self, now: Nanos, cost_ns: Nanos, in_device: u32) {
+    pub(crate) fn done(&mut self, now: Nanos, cost_ns: Nanos, in_device: u32) {
         self.done += 1;
         self.done_ns += cost_ns;
         self.last = Some(Mark { at: now, done_ns: self.done_ns, done: self.done });
@@ -121,7 +122,7 @@ impl Watch {
 
     /// The drain begins: no more requests are issued, and `in_device` requests of cost `in_device_ns` are in the
     /// device.
-    pub(super) fn drain(&mut self, now: Nanos, in_device: u32, in_device_ns: Nanos) {
+    pub(crate) fn drain(&mut self, now: Nanos, in_device: u32, in_device_ns: Nanos) {
         self.drain = Some((Mark { at: now, done_ns: self.done_ns, done: self.done }, in_device_ns, in_device));
         self.past = self.last.filter(|_| in_device_ns == 0);
     }
@@ -140,7 +141,7 @@ impl Watch {
 
 /// The measurements of a tenant.
 #[derive(Default, Debug)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     /// Between the first batch and the end of the steady part.
     steady: Span,
     /// Between the first completion and the end of the steady part: used until there is enough of the steady part
@@ -173,18 +174,18 @@ fn follow(mean: &mut Option<f64>, value: f64) {
 
 impl Meter {
     /// A slice begins; requests of cost `backlog_ns` may go to the device at once.
-    pub(super) fn begin(&mut self, backlog_ns: Nanos) {
+    pub(crate) fn begin(&mut self, backlog_ns: Nanos) {
         follow(&mut self.backlog, backlog_ns as f64);
     }
 
     /// The observation of a slice that begins now.
-    pub(super) fn watch(&self, now: Nanos) -> Watch {
+    pub(crate) fn watch(&self, now: Nanos) -> Watch {
         Watch::new(now, self.depth.map_or(u32::MAX, |depth| depth.ceil() as u32 + 1))
     }
 
     /// A slice ended at `now`. Returns the standalone-equivalent time of its work. `used_up` if it ended although the
     /// tenant had more requests.
-    pub(super) fn slice(&mut self, now: Nanos, watch: &Watch, used_up: bool) -> Nanos {
+    pub(crate) fn slice(&mut self, now: Nanos, watch: &Watch, used_up: bool) -> Nanos {
         let total = now - watch.begun;
         if watch.done == 0 || !watch.has_demand {
             return 0;
@@ -236,12 +237,12 @@ impl Meter {
 
     /// Standalone-equivalent time of the slice's work so far. If too little is known of the tenant, it is the time that
     /// passed.
-    pub(super) fn useful_ns(&self, now: Nanos, watch: &Watch) -> Nanos {
+    pub(crate) fn useful_ns(&self, now: Nanos, watch: &Watch) -> Nanos {
         self.worth(now, watch).0
     }
 
     /// How long requests of this total cost, all in the device, take if no further request follows.
-    pub(super) fn drain_ns(&self, cost_ns: Nanos) -> Nanos {
+    pub(crate) fn drain_ns(&self, cost_ns: Nanos) -> Nanos {
         let rate = self.drain.rate().or(self.whole.rate()).unwrap_or(1.0);
         (cost_ns as f64 * rate) as Nanos
     }
@@ -253,33 +254,33 @@ impl Meter {
 
     /// Length of a long slice that the tenant needs once, for its whole backlog to be in the device at once and to stay
     /// there for a while; its usual slices do not show this. `None` if they do.
-    pub(super) fn look_ns(&self) -> Option<Nanos> {
+    pub(crate) fn look_ns(&self) -> Option<Nanos> {
         let look_ns = 3 * self.backlog_ns();
         (self.dark_ns > look_ns).then_some(look_ns)
     }
 
     /// Bytes that are transferred in `time_ns`, without positioning.
-    pub(super) fn bytes_in(&self, time_ns: Nanos) -> u64 {
+    pub(crate) fn bytes_in(&self, time_ns: Nanos) -> u64 {
         let rate = self.rate().or(self.whole.rate()).unwrap_or(1.0);
         (time_ns as f64 / rate) as u64 / BYTE_NS
     }
 
     /// Mean loss per slice.
-    pub(super) fn loss_ns(&self) -> Option<Nanos> {
+    pub(crate) fn loss_ns(&self) -> Option<Nanos> {
         let rate = self.rate().filter(|_| self.whole.slices > 0.0)?;
         Some(((self.whole.time - self.whole.cost * rate) / self.whole.slices).max(0.0) as Nanos)
     }
 
     /// Shortest slice in which the tenant's backlog takes at most half of the time. In a shorter one it would never
     /// have as many requests in the device as standalone.
-    pub(super) fn burst_ns(&self) -> Nanos {
+    pub(crate) fn burst_ns(&self) -> Nanos {
         2 * self.backlog_ns()
     }
 
     /// Shortest slice of which at most `lost_permille` thousandths are lost, and which has room for the backlog
     /// (`burst_ns`). Until the loss is measured, `switch_ns` stands for it; and the slice is twice as long as one that
     /// was too short to measure it.
-    pub(super) fn need_ns(&self, lost_permille: u32, switch_ns: Nanos) -> Nanos {
+    pub(crate) fn need_ns(&self, lost_permille: u32, switch_ns: Nanos) -> Nanos {
         let need = |loss: Nanos| loss * 1000 / u64::from(lost_permille.max(1));
         let by_loss = need(self.loss_ns().unwrap_or(switch_ns)).max(self.too_short_ns.map_or(0, |total| 2 * total));
         by_loss.max(self.burst_ns())

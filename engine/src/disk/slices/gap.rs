@@ -14,7 +14,7 @@ const GAP_NS: f64 = 1e6;
 
 /// The think time of a tenant, as estimated.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gap {
+pub(crate) struct Gap {
     /// Mean and mean deviation of the think times of at most `HOLD_MAX_NS`.
     mean: f64,
     deviation: f64,
@@ -25,10 +25,10 @@ pub(super) struct Gap {
 
 impl Gap {
     /// A tenant without measurements, which is assumed to answer at once.
-    pub(super) const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS, soon: 1.0 };
+    pub(crate) const UNKNOWN: Gap = Gap { mean: GAP_NS, deviation: GAP_NS, soon: 1.0 };
 
     /// The tenant had no request outstanding for `gap`.
-    pub(super) fn add(&mut self, gap: Nanos) {
+    pub(crate) fn add(&mut self, gap: Nanos) {
         let is_soon = gap <= HOLD_MAX_NS;
         self.soon += (f64::from(u8::from(is_soon)) - self.soon) / 8.0;
         if is_soon {
@@ -40,7 +40,7 @@ impl Gap {
     }
 
     /// The idle timeout. If most think times exceed `HOLD_MAX_NS`, the timeout does too, and the disk does not idle.
-    pub(super) fn patience(&self) -> Nanos {
+    pub(crate) fn patience(&self) -> Nanos {
         if self.soon < 0.5 {
             return HOLD_MAX_NS + 1;
         }

@@ -21,7 +21,7 @@ pub(crate) struct Entry {
     pub(crate) op: Op,
     /// Bytes.
     pub(crate) len: u64,
-    /// Its cost, as the policy estimates it from operation and size ([`super::Policy::cost_ns`]).
+    /// Its cost, as the policy estimates it from operation and size (`Policy::cost_ns`).
     pub(crate) cost_ns: Nanos,
     /// It begins where an earlier request of its tenant ended.
     pub(crate) follows: bool,
@@ -31,12 +31,12 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Whether it is a sequential read: it begins where an earlier request of its tenant ended.
-    pub(super) fn reads_on(&self) -> bool {
+    pub(crate) fn reads_on(&self) -> bool {
         self.follows && self.op == Op::Read
     }
 
     /// Read if data comes from the device. All operations that change the device count as writes, flushes too.
-    pub(super) fn direction(&self) -> Direction {
+    pub(crate) fn direction(&self) -> Direction {
         if self.op == Op::Read { Direction::Read } else { Direction::Write }
     }
 }
@@ -91,7 +91,7 @@ impl Line {
 
 /// The queued requests of a tenant.
 #[derive(Default, Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     urgent: Line,
     others: Line,
     /// Urgent requests that went ahead since one of the others went.
@@ -99,21 +99,21 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, entry: Entry, urgent: bool) {
+    pub(crate) fn push(&mut self, entry: Entry, urgent: bool) {
         if urgent { &mut self.urgent } else { &mut self.others }.push(entry);
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.urgent.len() + self.others.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The cost of the requests that may be submitted at once: at most `count` requests, ending before a sequential
     /// read when the ones before it have reached `following` bytes.
-    pub(super) fn cost_ns(&self, count: usize, mut following: u64) -> Nanos {
+    pub(crate) fn cost_ns(&self, count: usize, mut following: u64) -> Nanos {
         let at_once = self.urgent.iter().chain(self.others.iter()).take(count);
         at_once
             .take_while(|entry| {
@@ -129,22 +129,18 @@ impl Queue {
         self.urgent.first(only).is_some() && (self.ahead < URGENT_IN_A_ROW || self.others.first(only).is_none())
     }
 
-    /// The request that [`Queue::pop`] would take.
-    pub(super) fn peek(&self) -> Option<&Entry> {
+    /// The next request.
+    pub(crate) fn peek(&self) -> Option<&Entry> {
         self.peek_of(None)
     }
 
     /// The next request; with `only`, the next one in that direction.
-    pub(super) fn peek_of(&self, only: Option<Direction>) -> Option<&Entry> {
+    pub(crate) fn peek_of(&self, only: Option<Direction>) -> Option<&Entry> {
         if self.is_urgent_next(only) { self.urgent.front(only) } else { self.others.front(only) }
     }
 
-    pub(super) fn pop(&mut self) -> Option<Entry> {
-        self.pop_of(None)
-    }
-
     /// Takes the request that [`Queue::peek_of`] returns.
-    pub(super) fn pop_of(&mut self, only: Option<Direction>) -> Option<Entry> {
+    pub(crate) fn pop_of(&mut self, only: Option<Direction>) -> Option<Entry> {
         if self.is_urgent_next(only) {
             self.ahead = if self.others.len() == 0 { 0 } else { self.ahead + 1 };
             return self.urgent.pop(only);
@@ -155,7 +151,7 @@ impl Queue {
     }
 
     /// Promotes the requests that `wanted` selects: they become urgent.
-    pub(super) fn hurry(&mut self, wanted: &dyn Fn(IoId) -> bool) {
+    pub(crate) fn hurry(&mut self, wanted: &dyn Fn(IoId) -> bool) {
         let Queue { urgent, others, .. } = self;
         others.retain(|&entry| {
             let wanted = wanted(entry.io);
@@ -167,7 +163,7 @@ impl Queue {
     }
 
     /// Cancels the requests that `unwanted` selects, and adds them to `dropped`.
-    pub(super) fn withdraw(&mut self, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
+    pub(crate) fn withdraw(&mut self, unwanted: &dyn Fn(IoId) -> bool, dropped: &mut Vec<IoId>) {
         for line in [&mut self.urgent, &mut self.others] {
             line.retain(|entry| {
                 let unwanted = unwanted(entry.io);

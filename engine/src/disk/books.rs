@@ -1,0 +1,455 @@
+//! The books: what each tenant requested of the device, and how much of it each tenant had. They observe requests and
+//! slices under any policy, so every policy can be measured alike. They decide nothing.
+//!
+//! ```text
+//!   arrived ─► submitted ─► completed             requests, bytes, cost, time in the device
+//!   answered by the front ─► delivered            requests and bytes of clients
+//!
+//!   owned     with slices: the slices of the tenant, idle time inside them included
+//!             otherwise: the device's busy time, divided among tenants by the cost that each has in the device
+//!   others    the slices of other tenants: a clock that stops during the tenant's own
+//!   demand    time in which a request of the tenant's clients was outstanding
+//! ```
+//!
+//! Hung requests take no device time from the moment at which they are given up.
+//!
+//! Downside: standalone-equivalent time is not here. It needs a model of the device: that of slices (`slices/meter.rs`)
+//! or of costs (`policy/fair/`). Without a model, owned time counts as the tenants' in [`DiskTime`].
+
+use super::own::{LOOK_NS, OwnTime};
+use super::queue::Entry;
+use super::tenants::Tenants;
+use crate::disk::Op;
+use crate::ids::TenantId;
+use crate::units::Nanos;
+
+/// A client that sends its next request within this time had demand in between: 1 ms for the reply's way to the client
+/// and the request's way back.
+pub(crate) const TURNAROUND_NS: Nanos = 1_000_000;
+
+/// A number of requests, and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// Requests.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// What a tenant requested of the disk, and what it got, under any policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Device requests that were queued, cancelled ones included.
+    pub arrived: Count,
+    /// Device requests that were submitted to the device.
+    pub submitted: Count,
+    /// Device requests that completed.
+    pub completed: Count,
+    /// The cost of the completed requests, by the policy's estimate.
+    pub cost_ns: Nanos,
+    /// The sum of the times for which the completed requests were in the device.
+    pub device_ns: Nanos,
+    /// Requests of clients that were answered.
+    pub delivered: Count,
+    /// Disk time that the tenant had: its slices; without slices, its part of the device's busy time, by cost.
+    pub owned_ns: Nanos,
+}
+
+/// The accounting of a disk's time. The rest was idle. Without slices all busy time counts as the tenants'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskTime {
+    /// Standalone-equivalent time of the tenants' work.
+    pub tenant_ns: Nanos,
+    /// Lost in context switches: switch costs and drains.
+    pub switch_ns: Nanos,
+    /// Hung requests: the device did not complete them in time, so that other tenants were served while they were in
+    /// it.
+    pub stuck: u64,
+}
+
+/// The account of one tenant.
+#[derive(Default, Debug)]
+struct Account {
+    /// Without `owned_ns`, which is the sum of the two below.
+    usage: Usage,
+    /// Its slices.
+    slices_ns: Nanos,
+    /// Its part of the busy time without slices, and [`Books::per_cost`] when its cost in the device changed last.
+    divided_ns: f64,
+    settled: f64,
+    /// Cost of its requests in the device. Those that were submitted until `given_up_at` hang.
+    in_device_ns: Nanos,
+    given_up_at: Option<Nanos>,
+    demand: Demand,
+    own: OwnTime,
+}
+
+impl Account {
+    /// Counts its part of the busy time so far.
+    fn settle(&mut self, per_cost: f64) {
+        self.divided_ns += self.in_device_ns as f64 * (per_cost - self.settled);
+        self.settled = per_cost;
+    }
+}
+
+/// The books of a disk.
+#[derive(Default, Debug)]
+pub(crate) struct Books {
+    accounts: Tenants<Account>,
+    /// Whether tenants own the disk in slices.
+    has_slices: bool,
+    /// The owner of the present slice, and when it began.
+    slice: Option<(TenantId, Nanos)>,
+    /// All slices so far, of former tenants too.
+    slices_ns: Nanos,
+    time: DiskTime,
+    /// Requests in the device, and the cost of those that do not hang.
+    in_device: u32,
+    cost_ns: Nanos,
+    /// The sum of busy time without slices, divided by the cost in the device at the time.
+    per_cost: f64,
+    /// The last [`Books::account`].
+    changed_at: Option<Nanos>,
+    busy_ns: Nanos,
+    idle_ns: Nanos,
+}
+
+impl Books {
+    /// Opens the account of a tenant, unless it is open.
+    pub(super) fn open(&mut self, tenant: TenantId) {
+        if self.accounts.get(tenant).is_none() {
+            self.accounts.insert(tenant, Account { settled: self.per_cost, ..Account::default() });
+        }
+    }
+
+    /// Closes the account of a tenant.
+    pub(super) fn close(&mut self, now: Nanos, tenant: TenantId) {
+        self.account(now);
+        self.cost_ns -= self.accounts.remove(tenant).map_or(0, |account| account.in_device_ns);
+    }
+
+    /// Whether tenants own the disk in slices from now on.
+    pub(super) fn set_slices(&mut self, has_slices: bool) {
+        self.has_slices = has_slices;
+    }
+
+    /// Counts the time since the last call as busy or idle.
+    pub(crate) fn account(&mut self, now: Nanos) {
+        let past = now - self.changed_at.replace(now).unwrap_or(now);
+        if self.in_device == 0 {
+            self.idle_ns += past;
+            return;
+        }
+        self.busy_ns += past;
+        if !self.has_slices && self.cost_ns > 0 {
+            self.time.tenant_ns += past;
+            self.per_cost += past as f64 / self.cost_ns as f64;
+        }
+    }
+
+    /// A request of the tenant is queued.
+    pub(super) fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: &Entry) {
+        let others_ns = self.others_ns(now, tenant);
+        let account = &mut self.accounts[tenant];
+        account.usage.arrived.add(entry.len);
+        if !entry.internal {
+            account.demand.begin(now);
+        }
+        if entry.op == Op::Read {
+            account.own.begin(others_ns);
+        }
+    }
+
+    /// A queued request of the tenant is cancelled.
+    pub(super) fn cancelled(&mut self, now: Nanos, tenant: TenantId, entry: &Entry) {
+        let others_ns = self.others_ns(now, tenant);
+        let account = &mut self.accounts[tenant];
+        if !entry.internal {
+            account.demand.end(now);
+        }
+        if entry.op == Op::Read {
+            account.own.end(others_ns);
+        }
+    }
+
+    /// A queued request of the tenant goes to the device.
+    pub(super) fn submitted(&mut self, now: Nanos, tenant: TenantId, entry: &Entry) {
+        self.account(now);
+        self.in_device += 1;
+        self.cost_ns += entry.cost_ns;
+        let others_ns = self.others_ns(now, tenant);
+        let account = &mut self.accounts[tenant];
+        account.settle(self.per_cost);
+        account.in_device_ns += entry.cost_ns;
+        account.usage.submitted.add(entry.len);
+        if entry.op == Op::Read {
+            account.own.end(others_ns);
+        }
+    }
+
+    /// A request of the tenant completed that was submitted at `submitted`.
+    pub(super) fn completed(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
+        self.account(now);
+        self.in_device -= 1;
+        let Some(account) = self.accounts.get_mut(tenant) else { return };
+        account.settle(self.per_cost);
+        account.usage.completed.add(entry.len);
+        account.usage.cost_ns += entry.cost_ns;
+        account.usage.device_ns += now - submitted;
+        if account.given_up_at.is_none_or(|at| submitted > at) {
+            // A request that was submitted at the very moment at which others were given up counts as one of them.
+            let cost_ns = entry.cost_ns.min(account.in_device_ns);
+            account.in_device_ns -= cost_ns;
+            self.cost_ns -= cost_ns;
+        }
+        if !entry.internal {
+            account.demand.end(now);
+        }
+    }
+
+    /// The tenant's requests in the device hang; `count` of them did not before.
+    pub(super) fn gave_up(&mut self, now: Nanos, tenant: TenantId, count: u32) {
+        self.account(now);
+        let account = &mut self.accounts[tenant];
+        account.settle(self.per_cost);
+        self.cost_ns -= std::mem::take(&mut account.in_device_ns);
+        account.given_up_at = Some(now);
+        self.time.stuck += u64::from(count);
+    }
+
+    /// A client of the tenant was sent `bytes`, or its write of so many bytes was acknowledged.
+    pub(crate) fn delivered(&mut self, tenant: TenantId, bytes: u64) {
+        self.accounts[tenant].usage.delivered.add(bytes);
+    }
+
+    /// A slice begins.
+    pub(super) fn slice_begins(&mut self, now: Nanos, tenant: TenantId) {
+        self.slice = Some((tenant, now));
+    }
+
+    /// The slice ends; `useful_ns` is the standalone-equivalent time of its work.
+    pub(super) fn slice_ends(&mut self, now: Nanos, useful_ns: Nanos) {
+        let Some((tenant, begun)) = self.slice.take() else { return };
+        let owned_ns = now - begun;
+        self.accounts[tenant].slices_ns += owned_ns;
+        self.slices_ns += owned_ns;
+        self.time.tenant_ns += useful_ns;
+        self.time.switch_ns += owned_ns - useful_ns;
+    }
+
+    /// The owner of the present slice.
+    pub(super) fn owner(&self) -> Option<TenantId> {
+        self.slice.map(|(owner, _)| owner)
+    }
+
+    /// The time for which the tenant of the present slice has owned the disk, if it is `tenant`'s.
+    pub(super) fn slice_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.slice.filter(|&(owner, _)| owner == tenant).map_or(0, |(_, begun)| now - begun)
+    }
+
+    /// The accounting of the disk's time, as of the last [`Books::account`]. The work of the present slice has a
+    /// standalone-equivalent time of `useful_ns` so far.
+    pub(super) fn time(&self, now: Nanos, useful_ns: Nanos) -> DiskTime {
+        let owned_ns = self.slice.map_or(0, |(_, begun)| now - begun);
+        let DiskTime { tenant_ns, switch_ns, stuck } = self.time;
+        DiskTime { tenant_ns: tenant_ns + useful_ns, switch_ns: switch_ns + owned_ns - useful_ns, stuck }
+    }
+
+    /// Time for which tenants other than `tenant` have owned the disk, since an arbitrary moment.
+    pub(super) fn others_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        let own_ns = self.accounts.get(tenant).map_or(0, |account| account.slices_ns);
+        let others = self.slice.filter(|&(owner, _)| owner != tenant);
+        (self.slices_ns + others.map_or(0, |(_, begun)| now - begun)).saturating_sub(own_ns)
+    }
+
+    /// What the tenant requested and got.
+    pub(crate) fn usage(&mut self, now: Nanos, tenant: TenantId) -> Usage {
+        self.account(now);
+        let slice_ns = self.slice_ns(now, tenant);
+        let Some(account) = self.accounts.get_mut(tenant) else { return Usage::default() };
+        account.settle(self.per_cost);
+        Usage { owned_ns: account.slices_ns + slice_ns + account.divided_ns as Nanos, ..account.usage }
+    }
+
+    /// Bytes of clients' requests that were answered.
+    pub(super) fn delivered_bytes(&self, tenant: TenantId) -> u64 {
+        self.accounts[tenant].usage.delivered.bytes
+    }
+
+    /// The cost of the requests in the device, without hung ones.
+    #[cfg(test)]
+    pub(super) fn cost_ns(&self) -> Nanos {
+        self.cost_ns
+    }
+
+    /// Time with a request in the device, and without, as of the last [`Books::account`].
+    pub(crate) fn busy_and_idle_ns(&self) -> (Nanos, Nanos) {
+        (self.busy_ns, self.idle_ns)
+    }
+
+    /// A tenant has demand: a client's request, or a device request for one.
+    pub(crate) fn begin_demand(&mut self, now: Nanos, tenant: TenantId) {
+        self.accounts[tenant].demand.begin(now);
+    }
+
+    /// That request was answered or cancelled.
+    pub(crate) fn end_demand(&mut self, now: Nanos, tenant: TenantId) {
+        self.accounts[tenant].demand.end(now);
+    }
+
+    /// Time in which the tenant had demand, nanoseconds.
+    pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.accounts[tenant].demand.wanting_ns(now)
+    }
+
+    /// The virtual time of a tenant, by which its dirty data ages.
+    pub(crate) fn own_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
+        if self.accounts[tenant].own.is_time(now) {
+            let others_ns = self.others_ns(now, tenant);
+            self.accounts[tenant].own.look(now, others_ns);
+        }
+        self.accounts[tenant].own.now(now)
+    }
+
+    /// Wall-clock time until `own_ns` of a tenant's virtual time have passed, or until the caller has to ask again
+    /// because the rate may have changed.
+    pub(crate) fn own_time_lasts(&self, tenant: TenantId, own_ns: Nanos) -> Nanos {
+        let lasts = self.accounts[tenant].own.lasts(own_ns);
+        if lasts > own_ns { lasts.min(own_ns.max(LOOK_NS)) } else { lasts }
+    }
+}
+
+/// The time in which a tenant had a request outstanding.
+#[derive(Default, Debug)]
+struct Demand {
+    outstanding: u32,
+    since: Nanos,
+    until: Nanos,
+    past_ns: Nanos,
+}
+
+impl Demand {
+    fn begin(&mut self, now: Nanos) {
+        if self.outstanding == 0 {
+            self.past_ns += Some(now - self.until).filter(|&gap| gap <= TURNAROUND_NS).unwrap_or(0);
+            self.since = now;
+        }
+        self.outstanding += 1;
+    }
+
+    fn end(&mut self, now: Nanos) {
+        self.outstanding -= 1;
+        if self.outstanding == 0 {
+            self.past_ns += now - self.since;
+            self.until = now;
+        }
+    }
+
+    fn wanting_ns(&self, now: Nanos) -> Nanos {
+        self.past_ns + if self.outstanding > 0 { now - self.since } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::IoId;
+    use crate::units::SECOND;
+
+    const A: TenantId = TenantId(0);
+    const B: TenantId = TenantId(1);
+
+    fn entry(cost_ns: Nanos, internal: bool) -> Entry {
+        Entry { io: IoId(0), op: Op::Read, len: 4096, cost_ns, follows: false, internal }
+    }
+
+    fn books() -> Books {
+        let mut books = Books::default();
+        books.account(0);
+        [A, B].into_iter().for_each(|tenant| books.open(tenant));
+        books
+    }
+
+    fn submit(books: &mut Books, now: Nanos, tenant: TenantId, cost_ns: Nanos) {
+        books.arrived(now, tenant, &entry(cost_ns, false));
+        books.submitted(now, tenant, &entry(cost_ns, false));
+    }
+
+    #[test]
+    fn busy_time_is_divided_by_the_cost_that_each_has_in_the_device() {
+        let mut books = books();
+        submit(&mut books, 100, A, 3000);
+        submit(&mut books, 100, B, 1000);
+        books.completed(500, A, &entry(3000, false), 100);
+        books.completed(600, B, &entry(1000, false), 100);
+        let [a, b] = [A, B].map(|tenant| books.usage(1000, tenant));
+        assert_eq!((a.owned_ns, b.owned_ns), (300, 100 + 100));
+        assert_eq!((a.device_ns, b.device_ns), (400, 500));
+        let one = Count { requests: 1, bytes: 4096 };
+        assert_eq!((a.arrived, a.submitted, a.completed, a.cost_ns), (one, one, one, 3000));
+        assert_eq!((books.busy_and_idle_ns(), books.time(1000, 0).tenant_ns), ((500, 500), 500));
+    }
+
+    #[test]
+    fn what_hangs_owns_no_time_and_may_still_complete() {
+        let mut books = books();
+        submit(&mut books, 0, A, 1000);
+        books.gave_up(100, A, 1);
+        submit(&mut books, 200, B, 1000);
+        books.completed(300, A, &entry(1000, false), 0);
+        books.completed(400, B, &entry(1000, false), 200);
+        let owned = [A, B].map(|tenant| books.usage(400, tenant).owned_ns);
+        assert_eq!((owned, books.time(400, 0).stuck, books.cost_ns()), ([100, 200], 1, 0));
+    }
+
+    #[test]
+    fn with_slices_a_tenant_owns_its_slices() {
+        let mut books = books();
+        books.set_slices(true);
+        books.slice_begins(1000, A);
+        submit(&mut books, 1000, A, 1000);
+        books.arrived(1200, B, &entry(1000, false));
+        assert_eq!([A, B].map(|tenant| books.others_ns(1500, tenant)), [0, 500]);
+        books.completed(1700, A, &entry(1000, false), 1000);
+        assert_eq!(books.usage(1800, A).owned_ns, 800, "so far");
+        assert_eq!(books.time(1800, 600), DiskTime { tenant_ns: 600, switch_ns: 200, stuck: 0 });
+        books.slice_ends(2000, 700);
+        assert_eq!([A, B].map(|tenant| books.usage(9000, tenant).owned_ns), [1000, 0]);
+        assert_eq!([A, B].map(|tenant| books.others_ns(9000, tenant)), [0, 1000]);
+        assert_eq!(books.time(9000, 0), DiskTime { tenant_ns: 700, switch_ns: 300, stuck: 0 });
+    }
+
+    #[test]
+    fn demand_is_that_of_clients_with_short_gaps() {
+        let mut books = books();
+        submit(&mut books, 0, A, 1000);
+        books.completed(100, A, &entry(1000, false), 0);
+        books.begin_demand(100 + TURNAROUND_NS, A);
+        books.end_demand(200 + TURNAROUND_NS, A);
+        assert_eq!(books.wanting_ns(SECOND, A), 200 + TURNAROUND_NS);
+        books.arrived(SECOND, A, &entry(1000, true));
+        books.arrived(SECOND, A, &entry(1000, false));
+        books.cancelled(SECOND + 50, A, &entry(1000, false));
+        assert_eq!(books.wanting_ns(2 * SECOND, A), 250 + TURNAROUND_NS, "the server's own request is not demand");
+    }
+
+    #[test]
+    fn a_closed_account_is_forgotten_and_others_go_on() {
+        let mut books = books();
+        submit(&mut books, 0, A, 1000);
+        books.delivered(B, 512);
+        books.close(100, A);
+        books.completed(200, A, &entry(1000, false), 0);
+        books.open(A);
+        assert_eq!(books.usage(300, A), Usage::default());
+        assert_eq!(books.usage(300, B).delivered, Count { requests: 1, bytes: 512 });
+        assert_eq!((books.cost_ns(), books.busy_and_idle_ns()), (0, (200, 100)));
+    }
+}

@@ -1,0 +1,275 @@
+//! The scheduler of a disk: lanes hold the requests, books observe them, the policy decides which tenant is next, the
+//! slice runner carries slices out.
+
+use super::books::{Books, DiskTime};
+use super::lanes::Lanes;
+use super::policy::{Policy, Settings, Slice, TenantPlan, Turn, View};
+use super::queue::Entry;
+use super::slices::{Slices, Stage, Step};
+use super::tenants::Tenants;
+use crate::disk::Op;
+use crate::disk::profile::Direction;
+use crate::ids::{IoId, TenantId};
+use crate::units::{Nanos, Share};
+
+/// What a policy was told of a tenant, for the next policy.
+#[derive(Debug)]
+struct Terms {
+    share: Option<Share>,
+    /// The part of its slices that it must not lose, in thousandths; `None` for the default.
+    keep_permille: Option<u32>,
+}
+
+/// The scheduler. Tests know its policy.
+#[derive(Debug)]
+pub(crate) struct Scheduler<P: Policy + ?Sized = dyn Policy> {
+    terms: Tenants<Terms>,
+    pub(super) lanes: Lanes,
+    pub(crate) books: Books,
+    slices: Slices,
+    has_slices: bool,
+    /// When the policy wants to be asked again, if nothing could go.
+    ask_at: Option<Nanos>,
+    pub(super) policy: Box<P>,
+}
+
+impl Scheduler {
+    /// Changes to another policy. Returns the queued requests, which are to be queued again: their costs may differ.
+    /// Requests in the device stay there; [`Scheduler::done`] is not told of them, but [`Scheduler::left`].
+    pub(crate) fn replace(&mut self, now: Nanos, settings: Settings) -> Vec<IoId> {
+        let mut queued = Vec::with_capacity(self.lanes.waiting());
+        for (tenant, _) in self.terms.iter() {
+            self.lanes.withdraw(tenant, &|_| true, &mut queued);
+        }
+        self.books.slice_ends(now, self.slices.useful_ns(now));
+        self.policy = settings.build();
+        self.has_slices = self.policy.has_slices();
+        self.books.account(now);
+        self.books.set_slices(self.has_slices);
+        self.lanes = self.lanes.renewed(settings.depth, self.policy.detects_hung());
+        self.slices = Slices::default();
+        self.ask_at = None;
+        for (tenant, terms) in self.terms.iter() {
+            if self.has_slices {
+                self.slices.set_tenant(now, tenant);
+            }
+            self.policy.set_tenant(now, tenant, terms.share);
+            self.policy.set_keep(tenant, terms.keep_permille);
+        }
+        queued
+    }
+}
+
+impl<P: Policy + ?Sized> Scheduler<P> {
+    pub(crate) fn new(policy: Box<P>, depth: u32) -> Scheduler<P> {
+        let has_slices = policy.has_slices();
+        let mut books = Books::default();
+        books.set_slices(has_slices);
+        Scheduler {
+            terms: Tenants::default(),
+            lanes: Lanes::new(depth, policy.detects_hung()),
+            books,
+            slices: Slices::default(),
+            has_slices,
+            ask_at: None,
+            policy,
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { lanes: &self.lanes, books: &self.books, slices: self.slices.observed() }
+    }
+
+    /// Changes the settings; the policy stays the same.
+    pub(crate) fn set(&mut self, settings: Settings) {
+        self.lanes.set_depth(settings.depth);
+        self.policy.set(settings);
+    }
+
+    /// Adds a tenant, or changes its share.
+    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
+        let keep_permille = self.terms.get(tenant).and_then(|terms| terms.keep_permille);
+        self.terms.insert(tenant, Terms { share, keep_permille });
+        self.lanes.add(tenant);
+        self.books.open(tenant);
+        if self.has_slices {
+            self.slices.set_tenant(now, tenant);
+        }
+        self.policy.set_tenant(now, tenant, share);
+    }
+
+    /// Sets the part of its slices that a tenant must not lose.
+    pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
+        self.terms[tenant].keep_permille = keep_permille;
+        self.policy.set_keep(tenant, keep_permille);
+    }
+
+    /// Removes a tenant that has no volumes.
+    pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
+        if self.slices.owner() == Some(tenant) {
+            let (slices, stage) = self.stage();
+            slices.end(now, false, stage);
+        }
+        self.terms.remove(tenant);
+        self.policy.drop_tenant(tenant);
+        self.slices.drop_tenant(tenant);
+        self.lanes.remove(tenant);
+        self.books.close(now, tenant);
+    }
+
+    fn stage(&mut self) -> (&mut Slices, Stage<'_, P>) {
+        let Scheduler { lanes, books, policy, slices, .. } = self;
+        (slices, Stage { lanes, books, policy })
+    }
+
+    /// The cost of a request of the tenant; `follows` if it begins where an earlier one of its tenant ended.
+    pub(crate) fn cost_ns(&self, tenant: TenantId, op: Op, len: u64, follows: bool) -> Nanos {
+        self.policy.cost_ns(tenant, op, len, follows, self.view())
+    }
+
+    /// Largest read or write that the tenant may submit at present, in bytes.
+    pub(crate) fn request_bytes_max(&self, tenant: TenantId, op: Op) -> u64 {
+        self.policy.request_bytes_max(tenant, op, self.view())
+    }
+
+    /// A request arrived: it is queued, an urgent one ahead of its tenant's others.
+    pub(crate) fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
+        self.books.arrived(now, tenant, &entry);
+        self.queue(now, tenant, entry, urgent);
+    }
+
+    /// Queues a request.
+    pub(crate) fn queue(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
+        if self.has_slices {
+            self.slices.arrives(now, tenant, &self.lanes[tenant]);
+        }
+        self.lanes.push(tenant, entry, urgent);
+        let Scheduler { lanes, books, policy, slices, .. } = self;
+        policy.arrived(now, tenant, &entry, View { lanes, books, slices: slices.observed() });
+    }
+
+    /// Promotes the tenant's queued requests that `wanted` selects: they become urgent.
+    pub(crate) fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
+        self.lanes.hurry(tenant, wanted);
+    }
+
+    /// Cancels the tenant's queued requests that `unwanted` selects, and adds them to `dropped`.
+    pub(crate) fn withdraw(
+        &mut self,
+        now: Nanos,
+        tenant: TenantId,
+        unwanted: &dyn Fn(IoId) -> bool,
+        dropped: &mut Vec<IoId>,
+    ) {
+        let before = dropped.len();
+        self.lanes.withdraw(tenant, unwanted, dropped);
+        if dropped.len() == before {
+            return;
+        }
+        if self.has_slices {
+            self.slices.left(now, tenant, &self.lanes[tenant]);
+        }
+        let Scheduler { lanes, books, policy, slices, .. } = self;
+        policy.cancelled(now, tenant, View { lanes, books, slices: slices.observed() });
+    }
+
+    /// The next request that goes to the device, and its tenant.
+    pub(crate) fn next(&mut self, now: Nanos) -> Option<(TenantId, Entry)> {
+        loop {
+            if let Some(owner) = self.slices.owner() {
+                let (slices, stage) = self.stage();
+                match slices.step(now, stage) {
+                    Step::Issue => return Some(self.submit(now, owner, None)),
+                    Step::Wait => return None,
+                    Step::Again | Step::Ended => continue,
+                }
+            }
+            self.ask_at = None;
+            let Scheduler { lanes, books, policy, slices, .. } = self;
+            match policy.next(now, View { lanes, books, slices: slices.observed() }) {
+                Turn::Request(tenant, only) => return Some(self.submit(now, tenant, only)),
+                Turn::Slice(slot) => slices.begin(now, slot, lanes, books),
+                Turn::GiveUp => {
+                    self.give_up(now);
+                    // Hung requests are told from later ones by their time of submission.
+                    self.ask_at = Some(now + 1);
+                    return None;
+                }
+                Turn::Nothing(ask_at) => {
+                    self.ask_at = ask_at;
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, now: Nanos, tenant: TenantId, only: Option<Direction>) -> (TenantId, Entry) {
+        let entry = self.lanes.submit(tenant, only);
+        self.books.submitted(now, tenant, &entry);
+        (tenant, entry)
+    }
+
+    /// All requests in the device hang.
+    fn give_up(&mut self, now: Nanos) {
+        for (tenant, _) in self.terms.iter() {
+            let given_up = self.lanes.give_up(now, tenant);
+            if given_up > 0 {
+                self.books.gave_up(now, tenant, given_up);
+            }
+        }
+    }
+
+    /// A request completed that the present policy submitted to the device at `submitted`.
+    pub(crate) fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
+        self.books.completed(now, tenant, entry, submitted);
+        if self.lanes.done(tenant, entry, submitted) {
+            return;
+        }
+        if self.has_slices {
+            self.slices.done(now, tenant, entry, &self.lanes[tenant]);
+        }
+        let Scheduler { lanes, books, policy, slices, .. } = self;
+        policy.done(now, tenant, entry, View { lanes, books, slices: slices.observed() });
+    }
+
+    /// A request completed that an earlier policy submitted to the device at `submitted`.
+    pub(crate) fn left(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, submitted: Nanos) {
+        self.books.completed(now, tenant, entry, submitted);
+        self.lanes.left();
+    }
+
+    /// Queued requests.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lanes.waiting()
+    }
+
+    /// Requests in the device.
+    pub(crate) fn in_device(&self) -> u32 {
+        self.lanes.in_device()
+    }
+
+    /// When [`Scheduler::next`] may have another answer although no event occurred.
+    pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
+        if self.slices.owner().is_some() { self.slices.poll_timeout(&self.lanes) } else { self.ask_at }
+    }
+
+    /// The plan for a tenant; `None` if the policy promises nothing.
+    pub(crate) fn plan(&mut self, now: Nanos, tenant: TenantId) -> Option<TenantPlan> {
+        let Scheduler { lanes, books, policy, slices, .. } = self;
+        let mut plan = policy.plan(tenant, View { lanes, books, slices: slices.observed() })?;
+        if self.has_slices {
+            (plan.slices, plan.useful_ns) = slices.of(now, tenant);
+        }
+        Some(plan)
+    }
+
+    /// The accounting of the disk's time, as of the last [`Books::account`].
+    pub(crate) fn time(&self, now: Nanos) -> DiskTime {
+        self.books.time(now, self.slices.useful_ns(now))
+    }
+
+    /// The latest slices.
+    pub(crate) fn past_slices(&self) -> Vec<Slice> {
+        self.slices.past()
+    }
+}

@@ -1,0 +1,382 @@
+//! The slice runner: carries out the slices that a policy decides. During a slice only its owner's requests go to the
+//! device.
+//!
+//! ```text
+//!   |a's slice         |  b's slice  |      c's slice       |  a's ...
+//!   |switch| issue |drain|
+//!    the heads   queued and     no further request
+//!    return      new requests,  would complete in time:
+//!                while they     the requests in the
+//!                fit            device complete
+//! ```
+//!
+//! - How many requests fit follows from the tenant's service times (`meter.rs`).
+//! - A tenant without requests keeps its slice while its next request is likely to come soon: anticipatory idling
+//!   (`gap.rs`). Then the slice ends.
+//! - At most two sequential reads are in the device at once: a drive that reorders then keeps its place in the stream.
+//! - While no other tenant wants the disk, a slice continues without a drain: a tenant alone loses nothing.
+//! - A slice whose policy sets a number of bytes ends early when the owner's clients have received them and another
+//!   tenant wants the disk.
+//! - A hung request delays the other tenants for [`STUCK_NS`] at most. Then they are served while it is in the device.
+//!
+//! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; `docs/design/slices.md`. Downside: response times are
+//! rounds, not requests; devices that work on many requests in parallel are poorly utilised.
+
+mod gap;
+mod meter;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use super::books::Books;
+use super::lanes::{Lane, Lanes, STUCK_NS};
+use super::policy::{Ended, Policy, Slot, View};
+use super::queue::Entry;
+use super::tenants::Tenants;
+use crate::ids::TenantId;
+use crate::units::Nanos;
+use gap::Gap;
+pub use gap::HOLD_MAX_NS;
+use meter::{Meter, Watch};
+
+/// At most two sequential reads are in the device at once, or more if they are small, up to these bytes: the next one
+/// is there when one completes. Given a whole read-ahead window, command queueing may begin with the part that passes
+/// first under the head, and complete last the block that the client waits for.
+const FOLLOWERS_MAX: u32 = 2;
+pub(crate) const FOLLOWING_BYTES: u64 = 256 << 10;
+/// Number of past slices that are kept for display.
+pub const SLICES_KEPT: usize = 64;
+
+/// A past slice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slice {
+    /// Its owner.
+    pub tenant: TenantId,
+    /// When it began.
+    pub begun: Nanos,
+    /// When it ended.
+    pub ended: Nanos,
+    /// Standalone-equivalent time of its work.
+    pub useful_ns: Nanos,
+}
+
+/// What is known of a tenant from its slices.
+#[derive(Debug)]
+pub(crate) struct Habits {
+    pub(crate) meter: Meter,
+    gap: Gap,
+    /// The tenant has been idle since then.
+    idle_since: Nanos,
+    /// Sequential reads in the device, and their bytes.
+    followers: u32,
+    following: u64,
+    useful_ns: Nanos,
+    slices: u64,
+}
+
+impl Habits {
+    fn new(now: Nanos) -> Habits {
+        Habits {
+            meter: Meter::default(),
+            gap: Gap::UNKNOWN,
+            idle_since: now,
+            followers: 0,
+            following: 0,
+            useful_ns: 0,
+            slices: 0,
+        }
+    }
+
+    /// Whether the tenant is idle, and its next request is likely to come before its idle timeout.
+    pub(crate) fn is_expected(&self, now: Nanos, lane: &Lane) -> bool {
+        let patience = self.gap.patience();
+        lane.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
+    }
+}
+
+/// What is known of the tenants from their slices.
+pub(crate) type Observed = Tenants<Habits>;
+
+/// The slice in progress.
+#[derive(Debug)]
+struct Current {
+    owner: TenantId,
+    begun: Nanos,
+    /// When it should end.
+    ends: Nanos,
+    /// When the owner's clients have received so many bytes since the account was opened, it may end.
+    enough_bytes: Option<u64>,
+    /// When the drain began: nothing more is issued.
+    draining: Option<Nanos>,
+    /// The owner is idle, and the disk idles for it until then.
+    held_until: Option<Nanos>,
+    issued: u32,
+    /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
+    /// the owner may have there.
+    is_held_up: bool,
+    watch: Watch,
+}
+
+/// What a slice does next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The owner's next request goes to the device.
+    Issue,
+    /// Nothing goes to the device until an event occurs, or until [`Slices::poll_timeout`].
+    Wait,
+    /// The slice has changed: another step follows.
+    Again,
+    /// The slice has ended.
+    Ended,
+}
+
+/// The slice runner.
+#[derive(Default, Debug)]
+pub(super) struct Slices {
+    observed: Observed,
+    current: Option<Current>,
+    past: VecDeque<Slice>,
+}
+
+/// The rest of the disk, which a slice acts on.
+pub(super) struct Stage<'a, P: ?Sized> {
+    pub(super) lanes: &'a mut Lanes,
+    pub(super) books: &'a mut Books,
+    pub(super) policy: &'a mut P,
+}
+
+impl Slices {
+    pub(super) fn set_tenant(&mut self, now: Nanos, tenant: TenantId) {
+        if self.observed.get(tenant).is_none() {
+            self.observed.insert(tenant, Habits::new(now));
+        }
+    }
+
+    /// Removes a tenant, whose slice must have ended.
+    pub(super) fn drop_tenant(&mut self, tenant: TenantId) {
+        self.observed.remove(tenant);
+    }
+
+    pub(super) fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
+    /// The owner of the slice in progress.
+    pub(super) fn owner(&self) -> Option<TenantId> {
+        self.current.as_ref().map(|current| current.owner)
+    }
+
+    /// The latest slices.
+    pub(super) fn past(&self) -> Vec<Slice> {
+        self.past.iter().copied().collect()
+    }
+
+    /// The number of the tenant's slices, and the standalone-equivalent time of its work.
+    pub(super) fn of(&self, now: Nanos, tenant: TenantId) -> (u64, Nanos) {
+        let Some(habits) = self.observed.get(tenant) else { return (0, 0) };
+        let useful_ns = if self.owner() == Some(tenant) { self.useful_ns(now) } else { 0 };
+        (habits.slices, habits.useful_ns + useful_ns)
+    }
+
+    /// Standalone-equivalent time of the work in the present slice so far.
+    pub(super) fn useful_ns(&self, now: Nanos) -> Nanos {
+        self.current.as_ref().map_or(0, |current| self.observed[current.owner].meter.useful_ns(now, &current.watch))
+    }
+
+    /// A request of the tenant is about to be queued in its lane.
+    pub(super) fn arrives(&mut self, now: Nanos, tenant: TenantId, lane: &Lane) {
+        if lane.is_idle() {
+            let habits = &mut self.observed[tenant];
+            habits.gap.add(now - habits.idle_since);
+        }
+    }
+
+    /// Queued requests of the tenant were cancelled, or one in the device completed that does not hang.
+    pub(super) fn left(&mut self, now: Nanos, tenant: TenantId, lane: &Lane) {
+        if lane.is_idle() {
+            self.observed[tenant].idle_since = now;
+        }
+    }
+
+    /// A request completed that does not hang.
+    pub(super) fn done(&mut self, now: Nanos, tenant: TenantId, entry: &Entry, lane: &Lane) {
+        if entry.reads_on() {
+            // A request that was submitted at the very moment at which others were given up may have been counted as
+            // one of them.
+            let habits = &mut self.observed[tenant];
+            habits.followers = habits.followers.saturating_sub(1);
+            habits.following = habits.following.saturating_sub(entry.len);
+        }
+        if let Some(current) = self.current.as_mut().filter(|current| current.owner == tenant && !entry.internal) {
+            current.watch.done(now, entry.cost_ns, lane.in_service() + 1);
+        }
+        self.left(now, tenant, lane);
+    }
+
+    /// A slice begins.
+    pub(super) fn begin(&mut self, now: Nanos, slot: Slot, lanes: &Lanes, books: &mut Books) {
+        let owner = slot.tenant;
+        let lane = &lanes[owner];
+        let meter = &mut self.observed[owner].meter;
+        let at_once = lanes.places(lane).saturating_sub(lane.in_device());
+        if !lane.queue.is_empty() {
+            meter.begin(lane.queue.cost_ns(at_once as usize, FOLLOWING_BYTES));
+        }
+        books.slice_begins(now, owner);
+        self.current = Some(Current {
+            owner,
+            begun: now,
+            ends: now + slot.ns,
+            enough_bytes: slot.enough_bytes.map(|bytes| books.delivered_bytes(owner).saturating_add(bytes)),
+            draining: None,
+            held_until: None,
+            issued: 0,
+            is_held_up: false,
+            watch: meter.watch(now),
+        });
+    }
+
+    /// What the present slice does now.
+    pub(super) fn step<P: Policy + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
+        let Stage { lanes, books, .. } = &stage;
+        let current = self.current.as_mut().expect("a slice");
+        let owner = current.owner;
+        if let Some(since) = current.draining {
+            return self.drain(now, since, stage);
+        }
+        let lane = &lanes[owner];
+        let habits = &mut self.observed[owner];
+        let others = lane.queue.len() < lanes.waiting();
+        if lanes.is_full() && lane.in_service() == 0 {
+            return Step::Wait;
+        }
+        if others && current.enough_bytes.is_some_and(|bytes| books.delivered_bytes(owner) >= bytes) {
+            current.ends = current.ends.min(now);
+        }
+        let is_full = !lanes.has_place(lane);
+        current.is_held_up = is_full && others;
+        let Some(entry) = lane.queue.peek().filter(|_| !is_full) else { return self.pause(now, stage) };
+        current.held_until = None;
+        let left = current.ends.saturating_sub(now);
+        let fits = habits.meter.drain_ns(lane.in_device_ns() + entry.cost_ns) <= left;
+        if !fits && current.issued > 0 {
+            let cost_ns = entry.cost_ns;
+            return self.is_over(now, cost_ns, stage);
+        }
+        let are_many = habits.followers >= FOLLOWERS_MAX && habits.following >= FOLLOWING_BYTES;
+        current.is_held_up = entry.reads_on() && are_many;
+        if current.is_held_up {
+            return Step::Wait;
+        }
+        current.issued += 1;
+        current.watch.issued(now, entry);
+        if entry.reads_on() {
+            habits.followers += 1;
+            habits.following += entry.len;
+        }
+        Step::Issue
+    }
+
+    /// The owner's next request, of this cost, does not fit into the slice.
+    fn is_over<P: Policy + ?Sized>(&mut self, now: Nanos, cost_ns: Nanos, stage: Stage<'_, P>) -> Step {
+        let Stage { lanes, books, policy } = stage;
+        let current = self.current.as_mut().expect("a slice");
+        let owner = current.owner;
+        let lane = &lanes[owner];
+        // A client with one request outstanding has none queued at the moment at which a slice ends.
+        let is_expected = |(tenant, habits): (TenantId, &Habits)| {
+            tenant != owner && policy.is_active(tenant) && habits.is_expected(now, &lanes[tenant])
+        };
+        if lane.queue.len() < lanes.waiting() || self.observed.iter().any(is_expected) {
+            current.draining = Some(now);
+            current.watch.drain(now, lane.in_service(), lane.in_device_ns());
+            return Step::Again;
+        }
+        // No other tenant has work: the owner's next slice follows without a drain.
+        let drain_ns = self.observed[owner].meter.drain_ns(lane.in_device_ns() + cost_ns);
+        let next_ns = policy.continues(owner, View { lanes, books, slices: &self.observed });
+        (current.ends, current.enough_bytes) = (now + next_ns.max(drain_ns), None);
+        Step::Again
+    }
+
+    /// Nothing of the owner can be issued: nothing is queued, or the device takes no more.
+    fn pause<P: Policy + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
+        let Stage { lanes, policy, .. } = &stage;
+        let current = self.current.as_mut().expect("a slice");
+        let owner = current.owner;
+        let lane = &lanes[owner];
+        if lane.in_service() > 0 {
+            if now < current.ends || lane.queue.len() == lanes.waiting() {
+                return Step::Wait;
+            }
+            // The slice is over, and the owner's requests in the device may hang.
+            current.draining = Some(now);
+            current.watch.drain(now, lane.in_service(), lane.in_device_ns());
+            return Step::Again;
+        }
+        // The owner is idle: the disk idles for it until its idle timeout.
+        let habits = &self.observed[owner];
+        let until = (habits.idle_since + habits.gap.patience()).min(current.ends);
+        if policy.is_active(owner) && habits.is_expected(now, lane) && now < until {
+            current.held_until = Some(until);
+            return Step::Wait;
+        }
+        self.end(now, false, stage);
+        Step::Ended
+    }
+
+    /// The drain has lasted since `since`.
+    fn drain<P: Policy + ?Sized>(&mut self, now: Nanos, since: Nanos, stage: Stage<'_, P>) -> Step {
+        let owner = self.current.as_ref().expect("a slice").owner;
+        let lane = &stage.lanes[owner];
+        if lane.in_service() > 0 && !planted!(SliceNotDrained) {
+            let habits = &mut self.observed[owner];
+            let is_late = now >= since + habits.meter.drain_ns(lane.in_device_ns()) + STUCK_NS;
+            if !is_late || planted!(HungRequestHoldsSlice) {
+                return Step::Wait;
+            }
+            let given_up = stage.lanes.give_up(now, owner);
+            stage.books.gave_up(now, owner, given_up);
+            (habits.followers, habits.following) = (0, 0);
+        }
+        self.end(now, true, stage);
+        Step::Ended
+    }
+
+    /// Ends the slice; `used_up` if its owner had more requests.
+    pub(super) fn end<P: Policy + ?Sized>(&mut self, now: Nanos, used_up: bool, stage: Stage<'_, P>) {
+        let Stage { lanes, books, policy } = stage;
+        let current = self.current.take().expect("a slice");
+        let Current { owner, begun, ends, watch, .. } = current;
+        let habits = &mut self.observed[owner];
+        let useful_ns = habits.meter.slice(now, &watch, used_up);
+        habits.slices += 1;
+        if !used_up && planted!(IdleSliceNotBooked) {
+            books.slice_begins(now, owner);
+            books.slice_ends(now, 0);
+        } else {
+            habits.useful_ns += useful_ns;
+            books.slice_ends(now, useful_ns);
+        }
+        let ended = Ended { tenant: owner, left_ns: ends as i64 - now as i64, used_up };
+        policy.ended(ended, View { lanes, books, slices: &self.observed });
+        if self.past.len() == SLICES_KEPT {
+            self.past.pop_front();
+        }
+        self.past.push_back(Slice { tenant: owner, begun, ended: now, useful_ns });
+    }
+
+    /// When [`Slices::step`] may have another answer although no event occurred.
+    pub(super) fn poll_timeout(&self, lanes: &Lanes) -> Option<Nanos> {
+        let current = self.current.as_ref()?;
+        let lane = &lanes[current.owner];
+        let meter = &self.observed[current.owner].meter;
+        match current.draining {
+            Some(since) => Some(since + meter.drain_ns(lane.in_device_ns()) + STUCK_NS),
+            None if current.held_until.is_some() => current.held_until,
+            // The owner only has requests in the device, which may hang, and another tenant waits.
+            None => (current.is_held_up || lane.queue.is_empty() && lanes.waiting() > 0).then_some(current.ends),
+        }
+    }
+}
