@@ -196,6 +196,11 @@ impl Lanes {
         given_up
     }
 
+    /// The tenants that have a request queued which may go to the device now.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = (TenantId, &Lane)> {
+        self.lanes.iter().filter(|(_, lane)| !lane.queue.is_empty() && self.has_place(lane))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TenantId, &Lane)> {
         self.lanes.iter()
     }
