@@ -25,6 +25,7 @@ pub mod disk;
 mod errno;
 pub mod event;
 mod eviction;
+mod front;
 pub mod ids;
 pub mod latency;
 pub mod nbd;
@@ -32,6 +33,7 @@ pub mod nbd;
 pub mod planted;
 #[cfg(test)]
 mod rig;
+mod route;
 mod server;
 mod sizing;
 mod slab;
@@ -39,9 +41,8 @@ mod spec;
 mod stats;
 pub mod units;
 mod volume;
-mod work;
 
 pub use config::Config;
 pub use event::{Action, Event, Farewell, Outgoing, Receive, Session};
 pub use server::Server;
-pub use work::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};
+pub use volume::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};

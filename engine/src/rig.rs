@@ -257,7 +257,7 @@ impl Rig {
     pub(crate) fn step(&mut self, event: Event<'_>) {
         self.server.handle(self.now, event);
         let units = self.server.units_of_last_event();
-        assert!(units <= crate::work::EVENT_UNITS_MAX, "{units} units of work in one event");
+        assert!(units <= crate::volume::EVENT_UNITS_MAX, "{units} units of work in one event");
         self.units_max = self.units_max.max(units);
         while let Some((tenant, ns)) = self.server.take_spent() {
             *self.spent_ns.entry(tenant).or_default() += ns;

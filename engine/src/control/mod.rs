@@ -1,7 +1,6 @@
 //! Commands of the control plane to the engine of a disk, and its answers: typed messages without shared state.
 
 pub(crate) mod allot;
-mod apply;
 mod snapshot;
 
 pub use crate::sizing::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};

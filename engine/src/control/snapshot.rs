@@ -157,7 +157,7 @@ mod tests {
         for needs_slices in [true, false] {
             let mut rig = Rig::new();
             let kind = policy::Kind::Insulated;
-            let settings = policy::Settings { kind, needs_slices, ..*rig.server.device.settings() };
+            let settings = policy::Settings { kind, needs_slices, ..*rig.server.volumes.route.disk.settings() };
             rig.command(8, Command::SetPolicy(Box::new(settings)));
             let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), VOLUME_BYTES as u64);
             rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));

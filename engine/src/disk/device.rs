@@ -1,7 +1,6 @@
 //! Device requests from creation to completion: a table of them, the scheduler, and the accounting of their waits.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 
 use super::books::{Books, DiskTime, Usage};
 use super::durability::Failures;
@@ -9,7 +8,7 @@ use super::policy::{self, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::queue::Entry;
 use super::scheduler::Scheduler;
 use super::{Io, Op, Segment};
-use crate::event::Action;
+use crate::errno::Errno;
 use crate::ids::Ticket;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::slab::Slab;
@@ -57,6 +56,21 @@ pub(crate) struct Slot {
     generation: u32,
     /// Failures of the target when it was submitted to the device.
     pub(crate) failures: Failures,
+    /// It is a part of this transfer, which waits for all its parts (`route`).
+    pub(crate) parent: Option<IoId>,
+    /// It is a transfer with parts.
+    pub(crate) split: Option<Split>,
+}
+
+/// What became of the parts of a transfer so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    /// Parts that are not complete.
+    pub(crate) left: u32,
+    /// The first error.
+    pub(crate) result: Result<(), Errno>,
+    /// Failures of the target when the first part was submitted to the device.
+    pub(crate) failures: Option<Failures>,
 }
 
 impl Default for Slot {
@@ -74,6 +88,8 @@ impl Default for Slot {
             others_ns: 0,
             generation: 0,
             failures: 0,
+            parent: None,
+            split: None,
         }
     }
 }
@@ -177,6 +193,7 @@ impl Device {
         slot.parts.clear();
         slot.purpose = purpose;
         slot.tenant = tenant;
+        (slot.parent, slot.split) = (None, None);
         IoId(id)
     }
 
@@ -231,7 +248,8 @@ impl Device {
         let slots = &self.slots;
         let is_write = |io: IoId| {
             let slot = &slots[io.0];
-            let wanted = slot.io.volume == volume && slot.purpose == Purpose::WriteBack;
+            let of = slot.parent.map_or(slot, |parent| &slots[parent.0]).io.volume;
+            let wanted = of == volume && slot.purpose == Purpose::WriteBack;
             if wanted {
                 slot.urgent.set(true);
             }
@@ -240,7 +258,8 @@ impl Device {
         self.scheduler.hurry(tenant, &is_write);
     }
 
-    /// Cancels the tenant's queued requests that are `unwanted` and adds them to `dropped`. The caller forgets them.
+    /// Cancels the tenant's queued requests that are `unwanted`, except parts of a transfer, and adds them to
+    /// `dropped`. The caller forgets them.
     pub(crate) fn withdraw(
         &mut self,
         now: Nanos,
@@ -249,20 +268,20 @@ impl Device {
         dropped: &mut Vec<IoId>,
     ) {
         let (slots, before) = (&self.slots, dropped.len());
-        self.scheduler.withdraw(now, tenant, &|io| unwanted(&slots[io.0]), dropped);
+        self.scheduler.withdraw(now, tenant, &|io| slots[io.0].parent.is_none() && unwanted(&slots[io.0]), dropped);
         for &io in &dropped[before..] {
             self.scheduler.books.cancelled(now, tenant, &slots[io.0].entry);
         }
     }
 
     /// Submits the requests that the scheduler releases to the device; `failures` are those of the target so far.
-    pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, actions: &mut VecDeque<Action>) {
+    pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, submit: &mut impl FnMut(IoId)) {
         while let Some((tenant, Entry { io, .. })) = self.scheduler.next(now) {
             let slot = &mut self.slots[io.0];
             slot.submitted = now;
             (slot.generation, slot.failures) = (self.generation, failures);
             slot.others_ns = self.scheduler.books.others_ns(now, tenant) - slot.others_ns;
-            actions.push_back(Action::Submit(io));
+            submit(io);
         }
     }
 
@@ -420,10 +439,9 @@ mod tests {
 
     /// The requests that go to the device now.
     fn goes(device: &mut Device, now: Nanos) -> Vec<IoId> {
-        let mut actions = VecDeque::new();
-        device.dispatch(now, 0, &mut actions);
-        let submitted = |action| if let Action::Submit(io) = action { io } else { panic!("{action:?}") };
-        actions.into_iter().map(submitted).collect()
+        let mut submitted = Vec::new();
+        device.dispatch(now, 0, &mut |io| submitted.push(io));
+        submitted
     }
 
     #[test]

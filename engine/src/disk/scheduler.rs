@@ -6,10 +6,10 @@ use super::lanes::Lanes;
 use super::policy::{Policy, Settings, Slice, TenantPlan, Turn, View};
 use super::queue::Entry;
 use super::slices::{Slices, Stage, Step};
-use super::tenants::Tenants;
 use crate::disk::Op;
 use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
+use crate::slab::Table;
 use crate::units::{Nanos, Share};
 
 /// What a policy was told of a tenant, for the next policy.
@@ -23,7 +23,7 @@ struct Terms {
 /// The scheduler. Tests know its policy.
 #[derive(Debug)]
 pub(crate) struct Scheduler<P: Policy + ?Sized = dyn Policy> {
-    terms: Tenants<Terms>,
+    terms: Table<TenantId, Terms>,
     pub(super) lanes: Lanes,
     pub(crate) books: Books,
     slices: Slices,
@@ -66,7 +66,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         let mut books = Books::default();
         books.set_slices(has_slices);
         Scheduler {
-            terms: Tenants::default(),
+            terms: Table::default(),
             lanes: Lanes::new(depth, policy.detects_hung()),
             books,
             slices: Slices::default(),
@@ -284,7 +284,7 @@ mod tests {
 
     /// A token bucket for each tenant, of one request: its share, in percent, is its rate in requests a second.
     #[derive(Default, Debug)]
-    struct TokenBucket(Tenants<(Nanos, Nanos)>);
+    struct TokenBucket(Table<TenantId, (Nanos, Nanos)>);
 
     impl Policy for TokenBucket {
         fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, share: Option<Share>) {

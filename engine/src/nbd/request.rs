@@ -2,7 +2,25 @@
 
 use super::wire::{self, command, command_flag as flag};
 use crate::errno::Errno;
-use crate::volume::Kind;
+
+/// The command of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// READ.
+    Read,
+    /// WRITE: payload follows.
+    Write,
+    /// FLUSH.
+    Flush,
+    /// TRIM.
+    Trim,
+    /// CACHE.
+    Cache,
+    /// WRITE_ZEROES.
+    Zeroes,
+    /// BLOCK_STATUS.
+    Status,
+}
 
 /// A request header that is well-formed; whether it is valid for a volume is checked later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

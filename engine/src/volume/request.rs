@@ -10,26 +10,8 @@
 
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, VolumeId};
+use crate::nbd::Kind;
 use crate::units::{BLOCK, Nanos, PIECE};
-
-/// The command of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// READ.
-    Read,
-    /// WRITE: payload follows.
-    Write,
-    /// FLUSH.
-    Flush,
-    /// TRIM.
-    Trim,
-    /// CACHE.
-    Cache,
-    /// WRITE_ZEROES.
-    Zeroes,
-    /// BLOCK_STATUS.
-    Status,
-}
 
 /// A request that was received and is not answered yet.
 #[derive(Debug)]
@@ -154,6 +136,12 @@ impl Piece {
 
     pub(crate) fn frames_held(&self) -> u32 {
         (self.frames.len() + self.spares.len()) as u32
+    }
+
+    /// How many bytes of block `i` belong to the piece.
+    pub(crate) fn len_in(&self, i: usize) -> u64 {
+        let (start, end) = self.bytes_in(i);
+        end - start
     }
 
     /// The bytes of block `i` that belong to the piece, relative to the block.

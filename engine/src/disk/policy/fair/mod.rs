@@ -43,8 +43,8 @@ use crate::disk::Op;
 use crate::disk::lanes::{Lane, Lanes};
 use crate::disk::profile::Direction;
 use crate::disk::queue::Entry;
-use crate::disk::tenants::Tenants;
 use crate::ids::TenantId;
+use crate::slab::Table;
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
 use balance::Balance;
 use pace::Pace;
@@ -76,7 +76,7 @@ pub(crate) struct Fair {
     /// Derived from the prices.
     split_bytes: [u64; 2],
     knee_ppm: u64,
-    tenants: Tenants<Tenant>,
+    tenants: Table<TenantId, Tenant>,
     /// Virtual time.
     virtual_ns: Nanos,
     /// Load in flight.
@@ -105,7 +105,7 @@ impl Fair {
             split_bytes: [Op::Read, Op::Write { durable: false }].map(|op| settings.prices.split_bytes(op)),
             knee_ppm: settings.prices.knee_ppm(),
             settings,
-            tenants: Tenants::default(),
+            tenants: Table::default(),
             virtual_ns: 0,
             load_ppm: 0,
             scale: Scale::default(),
