@@ -110,8 +110,16 @@ impl<K: Id, T> Table<K, T> {
         self.items.iter().enumerate().filter_map(|(at, item)| Some((K::new(at as u32), item.as_ref()?)))
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut T)> {
+        self.items.iter_mut().enumerate().filter_map(|(at, item)| Some((K::new(at as u32), item.as_mut()?)))
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> + Clone {
         self.items.iter().flatten()
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut().flatten()
     }
 }
 

@@ -18,9 +18,9 @@
 
 use super::own::{LOOK_NS, OwnTime};
 use super::queue::Entry;
-use super::tenants::Tenants;
 use crate::disk::Op;
 use crate::ids::TenantId;
+use crate::slab::Table;
 use crate::units::Nanos;
 
 /// A client that sends its next request within this time had demand in between: 1 ms for the reply's way to the client
@@ -56,7 +56,7 @@ pub struct Usage {
     pub cost_ns: Nanos,
     /// The sum of the times for which the completed requests were in the device.
     pub device_ns: Nanos,
-    /// Requests of clients that were answered.
+    /// Requests of clients that succeeded.
     pub delivered: Count,
     /// Disk time that the tenant had: its slices; without slices, its part of the device's busy time, by cost.
     pub owned_ns: Nanos,
@@ -102,7 +102,7 @@ impl Account {
 /// The books of a disk.
 #[derive(Default, Debug)]
 pub(crate) struct Books {
-    accounts: Tenants<Account>,
+    accounts: Table<TenantId, Account>,
     /// Whether tenants own the disk in slices.
     has_slices: bool,
     /// The owner of the present slice, and when it began.

@@ -18,9 +18,9 @@
 use std::ops::Index;
 
 use super::queue::{Entry, Queue};
-use super::tenants::Tenants;
 use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
+use crate::slab::Table;
 use crate::units::{Nanos, SECOND};
 
 /// Time without progress after which requests in the device count as hung: longer than a drive's own retries, if it
@@ -70,7 +70,7 @@ impl Lane {
 /// The requests of all tenants.
 #[derive(Debug)]
 pub(crate) struct Lanes {
-    lanes: Tenants<Lane>,
+    lanes: Table<TenantId, Lane>,
     /// Maximum number of requests in the device.
     depth: u32,
     /// Whether the policy detects hung requests.
@@ -95,7 +95,7 @@ fn depth_of_one(depth: u32, of_others: u32) -> u32 {
 impl Lanes {
     pub(crate) fn new(depth: u32, detects_hung: bool) -> Lanes {
         Lanes {
-            lanes: Tenants::default(),
+            lanes: Table::default(),
             depth,
             detects_hung,
             tenants: 0,
@@ -194,6 +194,11 @@ impl Lanes {
             (self.hung, self.in_service) = (self.hung + given_up, self.in_service - given_up);
         }
         given_up
+    }
+
+    /// The tenants that have a request queued which may go to the device now.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = (TenantId, &Lane)> {
+        self.lanes.iter().filter(|(_, lane)| !lane.queue.is_empty() && self.has_place(lane))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TenantId, &Lane)> {

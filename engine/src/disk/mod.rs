@@ -18,7 +18,6 @@ pub mod profile;
 mod queue;
 mod scheduler;
 mod slices;
-mod tenants;
 
 pub(crate) use device::{Device, Purpose, Served, Slot, Split};
 pub use io::{Io, Op, Segment};

@@ -6,10 +6,10 @@ use super::lanes::Lanes;
 use super::policy::{Policy, Settings, Slice, TenantPlan, Turn, View};
 use super::queue::Entry;
 use super::slices::{Slices, Stage, Step};
-use super::tenants::Tenants;
 use crate::disk::Op;
 use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
+use crate::slab::Table;
 use crate::units::{Nanos, Share};
 
 /// What a policy was told of a tenant, for the next policy.
@@ -23,7 +23,7 @@ struct Terms {
 /// The scheduler. Tests know its policy.
 #[derive(Debug)]
 pub(crate) struct Scheduler<P: Policy + ?Sized = dyn Policy> {
-    terms: Tenants<Terms>,
+    terms: Table<TenantId, Terms>,
     pub(super) lanes: Lanes,
     pub(crate) books: Books,
     slices: Slices,
@@ -66,7 +66,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         let mut books = Books::default();
         books.set_slices(has_slices);
         Scheduler {
-            terms: Tenants::default(),
+            terms: Table::default(),
             lanes: Lanes::new(depth, policy.detects_hung()),
             books,
             slices: Slices::default(),
@@ -271,5 +271,96 @@ impl<P: Policy + ?Sized> Scheduler<P> {
     /// The latest slices.
     pub(crate) fn past_slices(&self) -> Vec<Slice> {
         self.slices.past()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{MILLISECOND, SECOND};
+
+    const A: TenantId = TenantId(0);
+    const B: TenantId = TenantId(1);
+
+    /// A token bucket for each tenant, of one request: its share, in percent, is its rate in requests a second.
+    #[derive(Default, Debug)]
+    struct TokenBucket(Table<TenantId, (Nanos, Nanos)>);
+
+    impl Policy for TokenBucket {
+        fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, share: Option<Share>) {
+            let percent = share.map_or(1, |share| share.ppb() / 10_000_000);
+            self.0.insert(tenant, (0, SECOND / percent));
+        }
+        fn drop_tenant(&mut self, tenant: TenantId) {
+            self.0.remove(tenant);
+        }
+        fn arrived(&mut self, _now: Nanos, _tenant: TenantId, _entry: &Entry, _view: View<'_>) {}
+        fn next(&mut self, now: Nanos, view: View<'_>) -> Turn {
+            let ready = view.lanes.ready().map(|(tenant, _)| (self.0[tenant].0, tenant)).min();
+            let Some((_, tenant)) = ready.filter(|&(full_at, _)| full_at <= now) else {
+                return Turn::Nothing(ready.map(|(full_at, _)| full_at));
+            };
+            let (full_at, interval) = &mut self.0[tenant];
+            *full_at = now + *interval;
+            Turn::Request(tenant, None)
+        }
+    }
+
+    fn entry(io: u32) -> Entry {
+        Entry { io: IoId(io), op: Op::Read, len: 4096, cost_ns: MILLISECOND, follows: false, internal: false }
+    }
+
+    fn scheduler(depth: u32) -> Scheduler<TokenBucket> {
+        let mut scheduler = Scheduler::new(Box::<TokenBucket>::default(), depth);
+        for (tenant, percent) in [(A, 40), (B, 10)] {
+            scheduler.set_tenant(0, tenant, Share::from_ppb(percent * 10_000_000));
+            (0..100).for_each(|io| scheduler.arrived(0, tenant, entry(100 * tenant.0 + io), false));
+        }
+        scheduler
+    }
+
+    /// A policy has no queues, bounds or accounting of its own.
+    #[test]
+    fn a_token_bucket_is_a_policy_of_a_few_lines() {
+        let mut scheduler = scheduler(8);
+        let mut now = 0;
+        while now < SECOND {
+            while let Some((tenant, entry)) = scheduler.next(now) {
+                scheduler.done(now + MILLISECOND, tenant, &entry, now);
+                now += MILLISECOND;
+            }
+            now = scheduler.poll_timeout().expect("a token to come");
+        }
+        let [a, b] = [A, B].map(|tenant| scheduler.books.usage(now, tenant));
+        assert!((37..=41).contains(&a.completed.requests) && (10..=11).contains(&b.completed.requests), "{a:?} {b:?}");
+        assert_eq!(a.owned_ns, a.completed.requests * MILLISECOND);
+        assert_eq!(scheduler.waiting() as u64, 200 - a.completed.requests - b.completed.requests);
+    }
+
+    #[test]
+    fn no_policy_fills_the_device_with_requests_of_one_tenant() {
+        let mut scheduler = scheduler(8);
+        scheduler.withdraw(0, B, &|_| true, &mut Vec::new());
+        // Nothing completes.
+        let went = |scheduler: &mut Scheduler<TokenBucket>, from: Nanos| {
+            let times = (from..from + 100).map(|second| second * SECOND);
+            times.filter_map(|now| scheduler.next(now)).map(|(tenant, _)| tenant).collect::<Vec<_>>()
+        };
+        assert_eq!(went(&mut scheduler, 0), [A; 6]);
+        assert_eq!(scheduler.poll_timeout(), None, "the token does not matter");
+        (0..9).for_each(|io| scheduler.arrived(100 * SECOND, B, entry(200 + io), false));
+        assert_eq!((went(&mut scheduler, 100), scheduler.in_device()), (vec![B; 2], 8));
+    }
+
+    #[test]
+    fn what_is_cancelled_does_not_go_and_what_is_promoted_goes_first() {
+        let mut scheduler = scheduler(8);
+        let mut dropped = Vec::new();
+        scheduler.withdraw(0, A, &|io| io.0 % 2 == 0, &mut dropped);
+        scheduler.hurry(A, &|io| io.0 == 51);
+        let next = |scheduler: &mut Scheduler<TokenBucket>, now| scheduler.next(now).map(|(_, entry)| entry.io.0);
+        assert_eq!((dropped.len(), scheduler.waiting()), (50, 150));
+        assert_eq!([(); 3].map(|()| next(&mut scheduler, 0)), [Some(51), Some(100), None]);
+        assert_eq!([SECOND; 3].map(|now| next(&mut scheduler, now)), [Some(1), Some(101), None]);
     }
 }

@@ -43,8 +43,10 @@ impl Front {
         stats.requests += 1;
         stats.bytes += bytes;
         stats.errors += u64::from(error.is_some());
-        let tenant = volumes.tenant_of(volume);
-        volumes.route.disk.books().delivered(tenant, if error.is_some() { 0 } else { bytes });
+        if error.is_none() {
+            let tenant = volumes.tenant_of(volume);
+            volumes.route.disk.books().delivered(tenant, bytes);
+        }
         if self.answered.len() == ANSWERED_MAX {
             self.handed_over(volumes, volumes.now, |_| None);
         }

@@ -404,8 +404,8 @@ impl Server {
     /// All counters and levels, as [`Command::Snapshot`] reports them.
     pub fn snapshot(&mut self) -> Snapshot {
         self.volumes.route.disk.books().account(self.volumes.now);
-        self.front.leave_at_once(&mut self.volumes);
         let (busy_ns, idle_ns) = self.volumes.route.disk.books().busy_and_idle_ns();
+        self.front.leave_at_once(&mut self.volumes);
         let pool = self.volumes.cache.pool();
         Snapshot {
             now: self.volumes.now,

@@ -7,7 +7,7 @@
 //!
 //! The insulation of a tenant is the standalone-equivalent time of its work, divided by its share of the time in which
 //! it had demand. The standalone-equivalent time is derived from the tenant's own slices or from the costs of its
-//! requests (engine, `insulated/meter.rs`, `fair/mod.rs`). Ten rounds average out which tenant's slice comes first.
+//! requests (engine, `slices/meter.rs`, `fair/mod.rs`). Ten rounds average out which tenant's slice comes first.
 //! Downside: work that the cache does between two slices is not counted, so the value is too low for a tenant that
 //! hardly needs the disk.
 

@@ -162,8 +162,8 @@ pub(crate) struct View<'a> {
 /// What goes to the device next. The scheduler does it in any case, so the policy counts on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
-    /// The next request of a tenant that has one queued and a place in the device ([`Lanes::has_place`]); of one
-    /// direction only if that is given.
+    /// The next request of one of the tenants that have one for the device now ([`Lanes::ready`]); of one direction
+    /// only if that is given.
     Request(TenantId, Option<Direction>),
     /// The tenant owns the disk for this time.
     Slice(Slot),
@@ -199,7 +199,9 @@ pub(crate) struct Ended {
 /// them, and the slice runner (`slices/`) carries slices out.
 ///
 /// A policy that orders single requests (token bucket, SFQ, EDF) keeps a tag for each tenant, or for each request in
-/// order of arrival, and answers with [`Turn::Request`]. A policy with slices answers with [`Turn::Slice`].
+/// order of arrival: then its tenant loses the latest tags when requests are cancelled. It answers with
+/// [`Turn::Request`], a policy with slices with [`Turn::Slice`]. `none.rs` and the tests of `scheduler.rs` are short
+/// examples.
 pub(crate) trait Policy: std::fmt::Debug {
     /// Whether tenants own the disk in slices. Measurements on slices are made only then.
     fn has_slices(&self) -> bool {

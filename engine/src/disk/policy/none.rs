@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use super::{Policy, Turn, View};
 use crate::disk::lanes::Lanes;
 use crate::disk::queue::Entry;
-use crate::disk::tenants::Tenants;
 use crate::ids::TenantId;
+use crate::slab::Table;
 use crate::units::{Nanos, Share};
 
 /// First come, first served.
@@ -29,7 +29,7 @@ pub(crate) struct None {
     turns: VecDeque<(u64, TenantId)>,
     arrived: u64,
     /// Places of each tenant's turns that were passed over. These are its oldest turns.
-    places: Tenants<VecDeque<u64>>,
+    places: Table<TenantId, VecDeque<u64>>,
     /// Tenants with turns that were passed over.
     passed_over: Vec<TenantId>,
 }

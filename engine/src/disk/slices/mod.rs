@@ -33,8 +33,8 @@ use super::books::Books;
 use super::lanes::{Lane, Lanes, STUCK_NS};
 use super::policy::{Ended, Policy, Slot, View};
 use super::queue::Entry;
-use super::tenants::Tenants;
 use crate::ids::TenantId;
+use crate::slab::Table;
 use crate::units::Nanos;
 use gap::Gap;
 pub use gap::HOLD_MAX_NS;
@@ -96,7 +96,7 @@ impl Habits {
 }
 
 /// What is known of the tenants from their slices.
-pub(crate) type Observed = Tenants<Habits>;
+pub(crate) type Observed = Table<TenantId, Habits>;
 
 /// The slice in progress.
 #[derive(Debug)]

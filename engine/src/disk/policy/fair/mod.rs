@@ -43,8 +43,8 @@ use crate::disk::Op;
 use crate::disk::lanes::{Lane, Lanes};
 use crate::disk::profile::Direction;
 use crate::disk::queue::Entry;
-use crate::disk::tenants::Tenants;
 use crate::ids::TenantId;
+use crate::slab::Table;
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
 use balance::Balance;
 use pace::Pace;
@@ -76,7 +76,7 @@ pub(crate) struct Fair {
     /// Derived from the prices.
     split_bytes: [u64; 2],
     knee_ppm: u64,
-    tenants: Tenants<Tenant>,
+    tenants: Table<TenantId, Tenant>,
     /// Virtual time.
     virtual_ns: Nanos,
     /// Load in flight.
@@ -105,7 +105,7 @@ impl Fair {
             split_bytes: [Op::Read, Op::Write { durable: false }].map(|op| settings.prices.split_bytes(op)),
             knee_ppm: settings.prices.knee_ppm(),
             settings,
-            tenants: Tenants::default(),
+            tenants: Table::default(),
             virtual_ns: 0,
             load_ppm: 0,
             scale: Scale::default(),
@@ -171,11 +171,9 @@ impl Fair {
 
     /// The first tenant in order that `waits` selects and that may have more requests in the device.
     fn first(&self, lanes: &Lanes, waits: impl Fn(&Tenant, &Lane) -> bool) -> Option<TenantId> {
-        let tenants = self.tenants.iter().filter(|&(id, tenant)| {
-            let lane = &lanes[id];
-            lanes.has_place(lane) && waits(tenant, lane)
-        });
-        tenants.min_by_key(|&(id, tenant)| (tenant.start, !tenant.is_polite(), id)).map(|(id, _)| id)
+        let ready = lanes.ready().map(|(id, lane)| (id, &self.tenants[id], lane));
+        let first = ready.filter(|(_, tenant, lane)| waits(tenant, lane));
+        first.min_by_key(|&(id, tenant, _)| (tenant.start, !tenant.is_polite(), id)).map(|(id, ..)| id)
     }
 
     /// The first backlogged tenant with a queued read, or write.
@@ -229,7 +227,7 @@ impl Fair {
 
     /// The next request of a latency-bound tenant goes, or nothing until `ask_at`.
     fn polite_or(&mut self, now: Nanos, lanes: &Lanes, ask_at: Option<Nanos>) -> Turn {
-        match self.first(lanes, |tenant, lane| tenant.is_polite() && !lane.queue.is_empty()) {
+        match self.first(lanes, |tenant, _| tenant.is_polite()) {
             Some(polite) => self.dispatch_next(now, polite, lanes),
             None => Turn::Nothing(ask_at),
         }
@@ -346,7 +344,7 @@ impl Policy for Fair {
             // moment.
             return Turn::Nothing(Some(now + 1));
         }
-        let Some(first) = self.first(lanes, |_, lane| !lane.queue.is_empty()) else { return Turn::Nothing(None) };
+        let Some(first) = self.first(lanes, |_, _| true) else { return Turn::Nothing(None) };
         if self.active > 1 && !self.tenants[first].is_polite() {
             return self.next_greedy(now, first, lanes);
         }

@@ -24,8 +24,8 @@ mod tests;
 use super::{Ended, Policy, REQUEST_BYTES_LEAST, Settings, Slot, TenantPlan, Turn, View};
 use crate::disk::Op;
 use crate::disk::queue::Entry;
-use crate::disk::tenants::Tenants;
 use crate::ids::TenantId;
+use crate::slab::Table;
 use crate::units::{Nanos, Share};
 use plan::Needs;
 
@@ -89,7 +89,7 @@ impl Tenant {
 #[derive(Debug)]
 pub(crate) struct Insulated {
     settings: Settings,
-    tenants: Tenants<Tenant>,
+    tenants: Table<TenantId, Tenant>,
     /// The tenant that was considered last in the round.
     turn: TenantId,
     /// The plan: the slice of each tenant, and the round.
@@ -108,7 +108,7 @@ impl Insulated {
     pub(crate) fn new(settings: Settings) -> Insulated {
         Insulated {
             settings,
-            tenants: Tenants::default(),
+            tenants: Table::default(),
             turn: TenantId(0),
             lengths: Vec::new(),
             round_ns: 0,
@@ -133,25 +133,23 @@ impl Insulated {
     fn make_plan(&mut self, view: View<'_>) {
         let (switch_ns, keep_permille) = (self.settings.switch_ns, self.keep_permille());
         let lost_permille = |tenant: &Tenant| 1000 - tenant.keep_permille.unwrap_or(keep_permille).min(999);
-        let need_ns = |at: usize, tenant: &Tenant| {
-            view.slices[TenantId(at as u32)].meter.need_ns(lost_permille(tenant), switch_ns)
-        };
-        let needs = |(at, tenant): (usize, &Option<Tenant>)| {
-            tenant.as_ref().map(|tenant| Needs {
+        let need_ns = |id: TenantId, tenant: &Tenant| view.slices[id].meter.need_ns(lost_permille(tenant), switch_ns);
+        let needs = |id: TenantId| {
+            self.tenants.get(id).map(|tenant| Needs {
                 share: tenant.share,
                 active: tenant.is_active(),
-                slice_ns: tenant.is_greedy.then(|| need_ns(at, tenant)),
+                slice_ns: tenant.is_greedy.then(|| need_ns(id, tenant)),
             })
         };
         self.needs.clear();
-        self.needs.extend(self.tenants.places().iter().enumerate().map(needs));
+        self.needs.extend((0..self.tenants.past()).map(|at| needs(TenantId(at))));
         self.round_ns = plan::slices(&self.needs, self.settings.round_max_ns, &mut self.lengths);
         self.is_planned = true;
     }
 
     /// Considers each tenant once, until one takes the disk.
     fn pass(&mut self, now: Nanos, view: View<'_>) -> Option<Slot> {
-        let count = self.tenants.places().len() as u32;
+        let count = self.tenants.past();
         let wants_disk = |tenant: TenantId| view.lanes.wants_device(&view.lanes[tenant]);
         for _ in 0..count {
             let goes_on = planted!(TurnNotPassed) && self.tenants.get(self.turn).is_some() && wants_disk(self.turn);
@@ -228,7 +226,7 @@ impl Policy for Insulated {
                     waiting_since: None,
                 };
                 self.tenants.insert(tenant, new);
-                self.lengths.resize(self.tenants.places().len(), 0);
+                self.lengths.resize(self.tenants.past() as usize, 0);
             }
         }
         self.is_planned = false;
