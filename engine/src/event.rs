@@ -15,10 +15,11 @@
 //! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
-use crate::control::{Command, Report, Sizing};
+use crate::control::{Command, Report};
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use crate::nbd::Errno;
 use crate::nbd::wire::REQUEST_BYTES;
+use crate::plan::{Evidence, Targets};
 use crate::units::Nanos;
 
 /// The result of the handshake.
@@ -102,6 +103,9 @@ pub enum Event<'a> {
         /// The tenant.
         tenant: TenantId,
     },
+    /// The planner's answer to [`Action::Evidence`]. Refused, and evidence is sent again, if the tenants, the memory or
+    /// the policy have changed meanwhile.
+    Targets(Box<Targets>),
     /// The time of `poll_timeout` has come. It is harmless if the event is early or late.
     Timer,
 }
@@ -143,13 +147,9 @@ pub enum Action {
     /// [`Server::is_retired`](crate::Server::is_retired). Sent only after a `SetBudget` that was answered with
     /// [`Report::Held`]; `Done` as the answer says the same.
     Retired,
-    /// The sizing decision for a tenant has changed.
-    Decided {
-        /// The tenant.
-        tenant: TenantId,
-        /// The decision with its numbers.
-        sizing: Box<Sizing>,
-    },
+    /// Give this to the disk's [`Planner`](crate::plan::Planner), and its answer back with [`Event::Targets`], now or
+    /// later. There is no further evidence until then.
+    Evidence(Box<Evidence>),
     /// A tenant has work that needs only CPU time, and more of it than one event may take. The driver sends
     /// [`Event::Work`] once, when its scheduling selects the tenant.
     Work(TenantId),

@@ -25,12 +25,12 @@ pub mod event;
 pub mod ids;
 pub mod latency;
 pub mod nbd;
+pub mod plan;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 #[cfg(test)]
 mod rig;
 mod server;
-mod sizing;
 mod slab;
 pub mod units;
 mod volume;

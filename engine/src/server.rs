@@ -11,14 +11,14 @@
 use std::collections::VecDeque;
 
 use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, Cache};
-use crate::curve::Curve;
+use crate::control::{Planning, Snapshots};
+use crate::curve::{Curve, Measured};
 use crate::disk::{Device, Io, Segment, policy};
 use crate::event::{Action, Event, Outgoing, Receive};
 use crate::ids::{BlockId, ConnId, IoId, TenantId, VolumeId};
 use crate::latency::Recorders;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::nbd::{ANSWERED_MAX, Answered, Connection, Header, Inbound, Kind, Parsed, parse};
-use crate::sizing;
 use crate::slab::Slab;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 use crate::volume::{Piece, Request, Ticket, Volume, Waiter};
@@ -158,8 +158,12 @@ pub struct Server {
     /// By tenant.
     pub(crate) curves: Vec<Option<Curve>>,
     /// By tenant.
+    pub(crate) measured: Vec<Option<Measured>>,
+    /// By tenant.
     pub(crate) latencies: Vec<Option<Box<Recorders>>>,
-    pub(crate) sizing: sizing::Book,
+    pub(crate) planning: Planning,
+    /// Commands for a snapshot.
+    pub(crate) snapshots: Snapshots,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) work: Work,
     pub(crate) actions: VecDeque<Action>,
@@ -207,8 +211,10 @@ impl Server {
             waiters: Slab::new(),
             waiting: Vec::new(),
             curves: Vec::new(),
+            measured: Vec::new(),
             latencies: Vec::new(),
-            sizing: sizing::Book::default(),
+            planning: Planning::default(),
+            snapshots: Snapshots::default(),
             agenda: VecDeque::new(),
             work: Work::default(),
             actions: VecDeque::new(),
@@ -248,11 +254,11 @@ impl Server {
             Event::IoDone { io, since, result } => self.io_done(io, since, result),
             Event::Control { token, command } => self.command(token, command),
             Event::Work { tenant } => self.work_on(tenant),
+            Event::Targets(targets) => self.take_targets(&targets),
             Event::Timer => self.timer_rang(),
         }
-        if is_news {
-            self.review_in_time();
-        }
+        self.gather(is_news);
+        self.answer_snapshots();
         self.settle();
     }
 
@@ -263,7 +269,8 @@ impl Server {
 
     /// The time at which to send `Event::Timer`.
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        [self.timer, self.device.poll_timeout()].into_iter().flatten().min()
+        let unfinished = (self.planning.is_gathering() || self.snapshots.are_wanted()).then_some(self.now);
+        [self.timer, self.device.poll_timeout(), unfinished].into_iter().flatten().min()
     }
 
     /// The next bytes to read from `conn`.

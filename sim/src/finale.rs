@@ -6,7 +6,7 @@ use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, Tenan
 use engine::ids::TenantId;
 use engine::nbd::wire::{command, command_flag};
 use engine::units::{BLOCK, Nanos, PIECE, SECOND};
-use engine::{Event, Session};
+use engine::{Action, Event, Session};
 
 use crate::Verdict;
 use crate::fault::Faults;
@@ -39,7 +39,7 @@ impl World {
         let stalled: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.withheld > 0).map(|(id, _)| *id).collect();
         stalled.into_iter().for_each(|id| self.send_rest(id));
         // A stalled reader delays no command, except those that need the memory of its unsent replies.
-        let can_wait = |ask: &Ask| matches!(ask, Ask::May | Ask::Budget(_));
+        let can_wait = |ask: &Ask| matches!(ask, Ask::Budget(_));
         self.until("peace", 100 * SECOND, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
         let deaf: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.manners.deaf).map(|(id, _)| *id).collect();
         for id in deaf {
@@ -198,9 +198,14 @@ impl World {
         self.step += 1;
         self.log(Line::Control(token, "Snapshot".into()));
         self.server.handle(self.now, event);
-        let Some(engine::Action::Report { report: Report::Snapshot(snapshot), .. }) = self.server.poll_action() else {
-            return Err("a snapshot was not answered at once".into());
-        };
+        let mut found = None;
+        while let Some(action) = self.server.poll_action() {
+            match action {
+                Action::Report { report: Report::Snapshot(snapshot), .. } => found = Some(snapshot),
+                other => self.act(other)?,
+            }
+        }
+        let Some(snapshot) = found else { return Err("a snapshot was not answered at once".into()) };
         if !snapshot.connections.is_empty() || !snapshot.tenants.iter().all(fine) {
             return Err(format!("{when}: {snapshot:?}"));
         }

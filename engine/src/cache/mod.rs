@@ -35,13 +35,9 @@ use list::List;
 use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
 /// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 slots of five bytes) and in the list of
-/// free blocks, the pool's bookkeeping, the tenants' curves, and the model of sizing.
-pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64
-    + 23
-    + 4
-    + POOL_BYTES_PER_FRAME
-    + crate::curve::BYTES_PER_FRAME
-    + crate::sizing::BYTES_PER_FRAME;
+/// free blocks, the pool's bookkeeping, and the tenants' curves and miniatures of dirty data.
+pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 =
+    size_of::<Block>() as u64 + 23 + 4 + POOL_BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
 
 /// Blocks of a region (4 MiB). A scan of a range skips regions without cached blocks.
 const REGION_BLOCKS: u64 = 1024;

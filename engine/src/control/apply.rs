@@ -1,13 +1,12 @@
 //! Executes commands of the control plane, and moves frames between partitions.
 
-use super::allot::Claim;
-use super::snapshot::ConnectionStats;
-use super::{Command, Refusal, Report, Snapshot, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot};
+use super::{Command, Refusal, Report, TenantSpec, VolumeSpec, WriteCache};
 use crate::disk::policy::{Settings, Weights};
 use crate::event::{Action, Farewell, Session};
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
 use crate::nbd::Inbound;
+use crate::plan::allot::{self, Claim, bytes_of};
 use crate::server::{Config, Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
 use crate::volume::{Closing, FlushFor, Restricting, Volume};
@@ -52,11 +51,13 @@ impl Server {
                 let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
                 self.device.set_policy(self.now, Settings { depth, ..*settings });
                 self.prefetch_bytes = self.config.prefetch_bytes_max.unwrap_or(self.device.prefetch_bytes());
-                self.review();
+                self.divide_anew();
                 Ok(Some(Report::Done))
             }
-            Command::Plan(request) => self.plan(request).map(|plan| Some(Report::Plan(Box::new(plan)))),
-            Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
+            Command::Snapshot => {
+                self.snapshots.want(token);
+                Ok(None)
+            }
             Command::Curve(volume, policy) => self.found(volume).map(|()| {
                 let view = self.curve_view(self.tenant_of(volume), policy);
                 view.map(|view| Report::Curve(Box::new(view)))
@@ -86,7 +87,7 @@ impl Server {
         let before = self.cache.has_tenant(tenant).then(|| self.cache.partition(tenant).spec.cache);
         self.cache.set_tenant(tenant, spec);
         self.device.set_tenant(self.now, tenant, spec.share);
-        self.size_tenant(tenant, spec.cache, before);
+        self.plan_tenant(tenant, spec.cache, before);
         let at = tenant.0 as usize;
         if self.waiting.len() <= at {
             self.waiting.resize_with(at + 1, Waiting::default);
@@ -94,7 +95,7 @@ impl Server {
         }
         self.latencies[at].get_or_insert_with(|| Recorders::new(self.now));
         self.fit_curves();
-        self.review();
+        self.divide_anew();
         Ok(Some(Report::Done))
     }
 
@@ -120,9 +121,9 @@ impl Server {
         self.cache.drop_tenant(tenant);
         self.device.drop_tenant(self.now, tenant);
         self.latencies[tenant.0 as usize] = None;
-        self.unsize_tenant(tenant);
+        self.unplan_tenant(tenant);
         self.fit_curves();
-        self.review();
+        self.divide_anew();
         Ok(Some(Report::Done))
     }
 
@@ -323,12 +324,12 @@ impl Server {
         let frames = Config::frames_of(bytes).min(self.cache.pool().max());
         let claims = self.cache.tenants().map(|(id, partition)| (id, Claim::new(partition.spec.cache, 0)));
         let least = allot::least_bytes(&claims.collect::<Vec<_>>());
-        if least > super::bytes_of(u64::from(frames)) {
+        if least > bytes_of(u64::from(frames)) {
             return Err(Refusal::BudgetTooSmall { budget: bytes, least });
         }
         self.config.budget_bytes = bytes;
         self.cache.set_frames(frames);
-        self.review();
+        self.divide_anew();
         self.move_at = Some(self.now);
         self.budget_token = Some((token, self.now + self.config.dirty_age_max_ns + SHRINK_PATIENCE));
         self.held = false;
@@ -419,89 +420,6 @@ impl Server {
     pub fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
         let weights = Weights::new(self.cache.tenants().map(|(_, partition)| partition.spec.share));
         self.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
-    }
-
-    /// All counters and levels, as [`Command::Snapshot`] reports them.
-    pub fn snapshot(&mut self) -> Snapshot {
-        self.device.account(self.now);
-        self.leave_at_once();
-        let pool = self.cache.pool();
-        Snapshot {
-            now: self.now,
-            budget_bytes: self.config.budget_bytes,
-            frames: u64::from(pool.limit()),
-            free_frames: u64::from(pool.available()),
-            held_frames: u64::from(pool.retiring()),
-            busy_ns: self.device.busy_ns,
-            idle_ns: self.device.idle_ns,
-            queued: self.device.waiting() as u64,
-            in_flight: u64::from(self.device.in_device()),
-            volumes: self.volumes.iter().flatten().map(|volume| self.volume_stats(volume)).collect(),
-            tenants: self.tenant_stats(),
-            connections: (self.connections.iter().flatten())
-                .map(|c| ConnectionStats { volume: c.volume, in_flight: c.in_flight })
-                .collect(),
-            time: self.device.time(self.now),
-            slices: self.device.slices(),
-        }
-    }
-
-    fn volume_stats(&self, volume: &Volume) -> VolumeStats {
-        let (counters, cached) = (&volume.counters, self.cache.volume(volume.id()));
-        VolumeStats {
-            volume: volume.id(),
-            tenant: volume.spec.tenant,
-            size: volume.spec.size,
-            read: counters.read,
-            write: counters.write,
-            flush: counters.flush,
-            other: counters.other,
-            hit_blocks: counters.hit_blocks,
-            prefetched_blocks: counters.prefetched_blocks,
-            miss_blocks: counters.miss_blocks,
-            thread_delay_ns: counters.thread_delay_ns,
-            cache_delay_ns: counters.cache_delay_ns,
-            queue_delay_ns: counters.queue_delay_ns,
-            slice_delay_ns: counters.slice_delay_ns,
-            disk_delay_ns: counters.disk_delay_ns,
-            device_read_bytes: counters.device_read_bytes,
-            device_write_bytes: counters.device_write_bytes,
-            device_errors: counters.device_errors,
-            deaf_disconnects: counters.deaf_disconnects,
-            stalled_disconnects: counters.stalled_disconnects,
-            prefetch_used_blocks: cached.prefetch_used,
-            prefetch_wasted_blocks: cached.prefetch_wasted,
-            dirty_blocks: u64::from(cached.unwritten),
-            hole_bytes: volume.holes.bytes(),
-            lost: volume.flushes.lost,
-            failing: cached.failing > 0 || volume.flushes.failing,
-            connections: volume.connections,
-        }
-    }
-
-    fn tenant_stats(&mut self) -> Vec<TenantStats> {
-        let Server { cache, device, curves, latencies, sizing, now, .. } = self;
-        let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| {
-            let plan = device.plan(*now, tenant);
-            TenantStats {
-                tenant,
-                target_frames: u64::from(partition.target),
-                used_frames: u64::from(partition.used),
-                dirty_frames: u64::from(partition.unwritten),
-                wanting_ns: device.wanting_ns(*now, tenant),
-                worth_ns: plan.map_or(0, |plan| sizing.worth_ns(tenant, plan.useful_ns)),
-                plan,
-                latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
-                sizing: sizing.of(tenant),
-                miss_ratios: {
-                    let curve = curves[tenant.0 as usize].as_ref();
-                    let (view, frames) =
-                        (curve.map(|curve| curve.view(partition.spec.eviction)), u64::from(partition.target));
-                    [frames / 2, frames, 2 * frames].map(|frames| view.as_ref()?.misses(frames))
-                },
-            }
-        };
-        cache.tenants().map(stats).collect()
     }
 }
 

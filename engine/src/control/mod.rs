@@ -1,12 +1,14 @@
 //! Commands of the control plane to the engine of a disk, and its answers: typed messages without shared state.
 
-pub(crate) mod allot;
 mod apply;
+mod planning;
+mod publish;
 mod snapshot;
 
-pub use crate::sizing::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
-pub use allot::{FRAME_BYTES, LEAST_BYTES};
-pub(crate) use allot::{bytes_of, frames_of};
+pub use crate::plan::allot::{FRAME_BYTES, LEAST_BYTES};
+pub use crate::plan::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
+pub(crate) use planning::Planning;
+pub(crate) use publish::Snapshots;
 pub use snapshot::{BUCKETS, ConnectionStats, Histogram, OpStats, Snapshot, TenantStats, VolumeStats};
 
 use crate::cache::EvictionPolicy;
@@ -156,9 +158,7 @@ pub enum Command {
     /// Set another policy, or other settings of the present one. Queued requests keep their order. The depth is limited
     /// to the initial one.
     SetPolicy(Box<policy::Settings>),
-    /// Report the decision for a planned tenant, or for other settings of an existing one.
-    Plan(PlanRequest),
-    /// Report all counters and levels.
+    /// Report all counters and levels: at once with few tenants and volumes, else within some events.
     Snapshot,
     /// Report the miss-ratio curve of a volume's tenant: for the given eviction policy, or for that of its partition.
     Curve(VolumeId, Option<EvictionPolicy>),
@@ -181,8 +181,6 @@ pub enum Report {
     Refused(Refusal),
     /// All counters and levels.
     Snapshot(Box<Snapshot>),
-    /// The decision.
-    Plan(Box<Plan>),
     /// The miss-ratio curve.
     Curve(Box<View>),
     /// All volumes were flushed; the flushes of these failed.

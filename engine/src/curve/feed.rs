@@ -1,22 +1,39 @@
-//! The curves of a disk's tenants: where their input comes from, and how much memory they may use.
+//! What is measured of a disk's tenants (curves, costs, dirty data): where it comes from, and how much memory it may
+//! use.
 
+use super::cost::Cost;
+use super::dirt::Dirt;
+use super::worth::Worth;
 use super::{Ack, Curve, Limits, View};
+use crate::disk::Op;
 use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::nbd::Kind;
 use crate::server::{Config, Server};
-use crate::units::{BLOCK, SectorMask, sectors_touched};
+use crate::units::{BLOCK, Nanos, SectorMask, sectors_touched};
 
 /// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
-pub(crate) const BYTES_PER_FRAME: u64 = 64;
-
+const CURVE_BYTES_PER_FRAME: u64 = 64;
 /// Most bytes of one curve.
-const BYTES_MAX: u64 = 1 << 20;
+const CURVE_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of the miniatures of dirty data per frame of a disk's memory, and at most per tenant.
+const DIRT_BYTES_PER_FRAME: u64 = 16;
+const DIRT_BYTES_MAX: u64 = 128 << 10;
+/// All of these bytes per frame of a disk's memory.
+pub(crate) const BYTES_PER_FRAME: u64 = CURVE_BYTES_PER_FRAME + DIRT_BYTES_PER_FRAME;
+
+/// What is measured of a tenant, besides its curve.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) cost: Cost,
+    pub(crate) dirt: Dirt,
+    pub(crate) worth: Worth,
+}
 
 /// The limits of each of `tenants` curves: equal parts. The number is rounded up to a power of two, so that curves
 /// seldom change size.
 fn limits(config: &Config, tenants: usize) -> Limits {
     let frames = config.frames_max() as u64;
-    let bytes = (frames * BYTES_PER_FRAME / tenants.next_power_of_two() as u64).min(BYTES_MAX);
+    let bytes = (frames * CURVE_BYTES_PER_FRAME / tenants.next_power_of_two() as u64).min(CURVE_BYTES_MAX);
     // Up to twice the memory, so that the curve shows whether more memory would help.
     Limits::within(bytes as usize, 2 * frames, config.dirty_age_max_ns)
 }
@@ -30,7 +47,7 @@ impl Server {
         self.curves.resize_with(past, || None);
         for (at, curve) in self.curves.iter_mut().enumerate() {
             let tenant = TenantId(at as u32);
-            if !tenants.contains(&tenant) {
+            if !self.cache.has_tenant(tenant) {
                 *curve = None;
             } else if curve.as_ref().is_none_or(|curve| *curve.limits() != limits) {
                 let mut fresh = Curve::new(limits, self.config.seed ^ at as u64);
@@ -39,7 +56,43 @@ impl Server {
                 *curve = Some(fresh);
             }
         }
-        self.fit_dirt(&tenants);
+        self.fit_measured(tenants.len(), past);
+    }
+
+    /// The same for the miniatures of dirty data.
+    fn fit_measured(&mut self, tenants: usize, past: usize) {
+        let all = self.config.frames_max() as u64 * DIRT_BYTES_PER_FRAME;
+        let bytes = (all / tenants.next_power_of_two() as u64).min(DIRT_BYTES_MAX);
+        let dirt = || Dirt::new(bytes, self.config.dirty_age_max_ns);
+        self.measured.resize_with(past, || None);
+        for (at, measured) in self.measured.iter_mut().enumerate() {
+            match measured {
+                _ if !self.cache.has_tenant(TenantId(at as u32)) => *measured = None,
+                Some(known) if known.dirt.has_bytes(bytes) => {}
+                Some(known) => known.dirt = dirt(),
+                None => *measured = Some(Measured { cost: Cost::default(), dirt: dirt(), worth: Worth::default() }),
+            }
+        }
+    }
+
+    pub(crate) fn measured(&mut self, tenant: TenantId) -> &mut Measured {
+        self.measured[tenant.0 as usize].as_mut().expect("a tenant's measurements")
+    }
+
+    /// Records the device time of a device request for blocks of a tenant.
+    pub(crate) fn note_cost(&mut self, tenant: TenantId, op: Op, time_ns: Nanos, blocks: usize) {
+        let dirty = self.cache.partition(tenant).unwritten;
+        let cost = &mut self.measured(tenant).cost;
+        match op {
+            Op::Read => cost.read(time_ns, blocks),
+            Op::Write { .. } | Op::Flush => cost.wrote(time_ns, blocks, dirty),
+            Op::Zero | Op::Punch => {}
+        }
+    }
+
+    /// All dirty data of a volume is being written for a flush.
+    pub(crate) fn flush_dirt(&mut self, tenant: TenantId, volume: VolumeId) {
+        self.measured(tenant).dirt.flush(volume);
     }
 
     pub(crate) fn curve(&mut self, tenant: TenantId) -> &mut Curve {
@@ -66,7 +119,9 @@ impl Server {
     /// A block of a write takes effect.
     pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
         let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
-        self.note_dirt(tenant, volume, number, durable);
+        let now = self.now;
+        let Measured { dirt, worth, .. } = self.measured(tenant);
+        dirt.write(own, worth.alone(now), volume, number, durable);
         self.curve(tenant).write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 
@@ -178,10 +233,10 @@ mod tests {
     #[test]
     fn curves_share_what_there_is_for_them() {
         let config = Config::new(1 << 30);
-        let all = config.frames_max() as u64 * BYTES_PER_FRAME;
+        let all = config.frames_max() as u64 * CURVE_BYTES_PER_FRAME;
         for tenants in [1, 3, 15, 16, 40, 100, 1000] {
             let bytes = limits(&config, tenants).bytes() as u64;
-            assert!(bytes <= BYTES_MAX && bytes * tenants as u64 <= all, "{tenants} tenants: {bytes} each");
+            assert!(bytes <= CURVE_BYTES_MAX && bytes * tenants as u64 <= all, "{tenants} tenants: {bytes} each");
         }
         let mut rig = Rig::new();
         rig.command(

@@ -1,8 +1,8 @@
 //! Division of a disk's frames. A requested size is granted exactly, a needed size at least. Spare frames are lent
 //! max-min fair: the smallest partitions grow first.
 
-use super::{CacheSpec, Refusal};
 use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, FRAMES_MIN};
+use crate::control::{CacheSpec, Refusal};
 use crate::ids::TenantId;
 use crate::units::BLOCK;
 
