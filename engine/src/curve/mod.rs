@@ -26,22 +26,20 @@
 mod bucket;
 mod cost;
 mod dirt;
-mod feed;
 mod miniature;
 mod recency;
 mod samples;
 mod view;
 mod worth;
 
-use crate::cache::EvictionPolicy;
+use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
 pub(crate) use cost::Cost;
-pub(crate) use dirt::{POOLS, Written};
-pub(crate) use feed::{BYTES_PER_FRAME, Measured};
+pub(crate) use dirt::{Dirt as DirtyData, POOLS, Written};
 pub(crate) use view::Counts;
 pub use view::{Point, View};
-pub(crate) use worth::Seen;
+pub(crate) use worth::{Seen, Worth};
 
 use bucket::Tally;
 use miniature::Miniature;
@@ -149,6 +147,13 @@ fn index_bytes(entries: usize) -> usize {
 fn sizes(blocks_max: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(MINIATURE_MIN), |size| size.checked_mul(2)).take_while(move |&size| size <= blocks_max)
 }
+
+/// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
+pub(crate) const CURVE_BYTES_PER_FRAME: u64 = 64;
+/// The same for the miniatures of dirty data.
+pub(crate) const DIRT_BYTES_PER_FRAME: u64 = 16;
+/// Both.
+pub(crate) const BYTES_PER_FRAME: u64 = CURVE_BYTES_PER_FRAME + DIRT_BYTES_PER_FRAME;
 
 /// A block of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@
 
 use super::bucket::{BUCKETS, Bucket, Tally, blocks, bucket};
 use super::miniature;
-use crate::cache::EvictionPolicy;
+use crate::eviction::Policy as EvictionPolicy;
 
 /// A cache size and its miss ratios, 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -1,11 +1,11 @@
 //! The messages between the data thread of a disk and its planner.
 
 use super::{Decision, Sizing};
-use crate::control::TenantSpec;
+use crate::config::Config;
 use crate::curve::{Cost, Counts, POOLS, Written};
 use crate::disk::policy::Settings;
 use crate::ids::TenantId;
-use crate::server::Config;
+use crate::spec::TenantSpec;
 use crate::units::Nanos;
 
 /// All that the planner needs to know of a disk at one time.

@@ -1,7 +1,7 @@
 //! The planner of a disk: how much cache each tenant needs to keep R, slices of which round, and whom to admit.
 //!
 //! ```text
-//!   data thread (`control/planning.rs`)                 planner, on another thread
+//!   data thread (`server/planning.rs`)                 planner, on another thread
 //!
 //!   counts of curves, costs, writes of    ─ Evidence ─►  trial: is the curve settled?
 //!   dirty data, losses, shares, promises                 curve ─► misses by size ─┐
@@ -23,8 +23,8 @@ mod planner;
 mod split;
 mod trial;
 
-use crate::control::CacheSpec;
 use crate::ids::TenantId;
+use crate::spec::CacheSpec;
 use crate::units::{Nanos, Share};
 
 pub use evidence::{Evidence, Targets};

@@ -8,11 +8,11 @@ use super::load::{self, Gain, Load};
 use super::split::{self, Fate, Question, Split, Verdict, split};
 use super::trial::Trial;
 use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
-use crate::control::{CacheSpec, Refusal};
-use crate::curve::Cost;
+use crate::config::Config;
+use crate::curve::{Cost, View, Written};
 use crate::disk::policy::{self, FOLLOWING_BYTES};
 use crate::ids::TenantId;
-use crate::server::Config;
+use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{BLOCK, SECOND, Share};
 
 /// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
@@ -41,7 +41,7 @@ impl Known {
     }
 
     /// Learns from a look at the tenant.
-    fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, crate::curve::View) {
+    fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
         self.cost = observed.cost;
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
@@ -68,7 +68,7 @@ impl Known {
 }
 
 /// The cost of writes relative to that with a partition of `target` frames.
-fn gain(cost: &Cost, written: [crate::curve::Written; 3], target: u64, stream_bytes_per_s: u64) -> Gain {
+fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64) -> Gain {
     let transfer_ns = BLOCK as f64 * SECOND as f64 / stream_bytes_per_s.max(1) as f64;
     let [now, roomy, alone] = written;
     let mean_ns = cost.any_write_ns().unwrap_or(0.0);
@@ -311,7 +311,7 @@ impl Planner {
 
     /// The planned tenant: its load is that of `model`, and nothing has been decided for it.
     fn guest(&self, request: PlanRequest, model: Option<&Facts>) -> Facts {
-        let spec = crate::control::TenantSpec {
+        let spec = TenantSpec {
             share: request.share,
             cache: request.cache,
             ..model.map(|model| model.spec).unwrap_or_default()

@@ -10,13 +10,17 @@
 //! change, the cache is divided provisionally: every tenant has what it requested or what it was promised, all cut in
 //! proportion if that is too much.
 
-use super::{CacheSpec, Refusal, TenantSpec};
+use super::Server;
+use crate::cache::Partition;
 use crate::curve::Seen;
+use crate::event::Action;
 use crate::ids::TenantId;
 use crate::plan::allot::{self, Claim, frames_of};
 use crate::plan::{Evidence, Facts, Look, Observed, Sizing, Targets};
-use crate::server::Server;
+use crate::slab::Table;
+use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::{Nanos, SECOND};
+use crate::volume::Volumes;
 
 /// Period of reviews: short compared with the seconds in which a curve changes, long compared with the cost of a
 /// review.
@@ -65,8 +69,7 @@ struct Gathering {
 /// The planning state of a disk.
 #[derive(Default, Debug)]
 pub(crate) struct Planning {
-    /// By tenant.
-    tenants: Vec<Option<Planned>>,
+    tenants: Table<TenantId, Planned>,
     /// Changes with the tenants, the memory and the policy.
     generation: u64,
     /// The generation of the latest evidence, and of the latest targets.
@@ -79,22 +82,14 @@ pub(crate) struct Planning {
 }
 
 impl Planning {
-    fn of(&self, tenant: TenantId) -> &Planned {
-        self.tenants[tenant.0 as usize].as_ref().expect("a tenant")
-    }
-
-    fn of_mut(&mut self, tenant: TenantId) -> &mut Planned {
-        self.tenants[tenant.0 as usize].as_mut().expect("a tenant")
-    }
-
     /// The decision for a tenant.
     pub(crate) fn sizing(&self, tenant: TenantId) -> Option<Sizing> {
-        self.of(tenant).sizing
+        self.tenants[tenant].sizing
     }
 
     /// A tenant's miss ratios with half its cache, with its cache, and with twice as much, at the last look.
     pub(crate) fn miss_ratios(&self, tenant: TenantId) -> [Option<f64>; 3] {
-        self.of(tenant).miss_ratios
+        self.tenants[tenant].miss_ratios
     }
 
     /// The present generation.
@@ -116,24 +111,19 @@ impl Planning {
 impl Server {
     /// Creates the planning state of a tenant, or changes its requested size.
     pub(crate) fn plan_tenant(&mut self, tenant: TenantId, cache: CacheSpec, before: Option<CacheSpec>) {
-        let at = tenant.0 as usize;
         let Planning { tenants, generation, .. } = &mut self.planning;
-        if tenants.len() <= at {
-            tenants.resize_with(at + 1, || None);
+        if !tenants.contains(tenant) {
+            let created = *generation + 1;
+            let fresh = Planned { created, kept: 0, hard: 0, sizing: None, miss_ratios: [None; 3], references: 0 };
+            tenants.insert(tenant, fresh);
         }
-        match &mut tenants[at] {
-            Some(_) if before == Some(cache) => {}
-            Some(known) => known.set_cache(cache),
-            none => {
-                let (kept, created) = (0, *generation + 1);
-                let fresh = Planned { created, kept, hard: 0, sizing: None, miss_ratios: [None; 3], references: 0 };
-                none.insert(fresh).set_cache(cache);
-            }
+        if before != Some(cache) {
+            tenants[tenant].set_cache(cache);
         }
     }
 
     pub(crate) fn unplan_tenant(&mut self, tenant: TenantId) {
-        self.planning.tenants[tenant.0 as usize] = None;
+        self.planning.tenants.remove(tenant);
         if let Some(gathering) = &mut self.planning.gathering {
             gathering.evidence.looks.retain(|look| look.tenant != tenant);
         }
@@ -141,38 +131,40 @@ impl Server {
 
     /// Whether a tenant can have the requested cache, given what the other tenants keep.
     pub(crate) fn check_cache(&self, tenant: TenantId, spec: TenantSpec) -> Result<(), Refusal> {
-        let others = self.cache.tenants().filter(|&(other, _)| other != tenant).map(|(other, partition)| {
+        let others = self.volumes.cache.tenants().filter(|&(other, _)| other != tenant).map(|(other, partition)| {
             // What was provisionally cut is not promised any more.
-            let hard = self.planning.of(other).hard.min(u64::from(partition.target));
+            let hard = self.planning.tenants[other].hard.min(u64::from(partition.target));
             Claim::new(partition.spec.cache, 0).least().max(hard)
         });
-        allot::admit(u64::from(self.cache.pool().limit()), others.sum(), spec.cache)
+        allot::admit(u64::from(self.volumes.cache.pool().limit()), others.sum(), spec.cache)
     }
 
     /// The tenants, the memory or the policy have changed: divides the cache provisionally.
     pub(crate) fn divide_anew(&mut self) {
         self.planning.generation += 1;
-        let insulates = self.device.settings().insulates();
-        let claim = |(tenant, partition): (TenantId, &crate::cache::Partition)| {
-            let kept = if insulates { self.planning.of(tenant).kept } else { 0 };
+        let insulates = self.volumes.route.disk.settings().insulates();
+        let claim = |(tenant, partition): (TenantId, &Partition)| {
+            let kept = if insulates { self.planning.tenants[tenant].kept } else { 0 };
             (tenant, Claim::new(partition.spec.cache, kept))
         };
-        let claims: Vec<_> = self.cache.tenants().map(claim).collect();
-        if let Some(targets) = allot::targets(u64::from(self.cache.pool().limit()), &claims) {
+        let claims: Vec<_> = self.volumes.cache.tenants().map(claim).collect();
+        if let Some(targets) = allot::targets(u64::from(self.volumes.cache.pool().limit()), &claims) {
             self.resize_partitions(&targets);
         }
     }
 
     fn resize_partitions(&mut self, targets: &[(TenantId, u32)]) {
-        if targets.iter().any(|&(tenant, frames)| self.cache.partition(tenant).target != frames) {
-            self.set_targets(targets);
+        let is_new = |&&(tenant, frames): &&(TenantId, u32)| self.volumes.cache.partition(tenant).target != frames;
+        let new: Vec<_> = targets.iter().filter(is_new).copied().collect();
+        if !new.is_empty() {
+            self.set_targets(&new);
         }
     }
 
     /// Collects evidence for some tenants, if it is due. `is_news`: there is something to review.
     pub(crate) fn gather(&mut self, is_news: bool) {
         let Planning { generation, sent, in_flight, review_at, .. } = self.planning;
-        let looks = is_news && self.now >= review_at;
+        let looks = is_news && self.volumes.now >= review_at;
         if !self.planning.is_gathering() {
             if in_flight || !looks && generation == sent {
                 return;
@@ -187,22 +179,22 @@ impl Server {
         }
         let mut evidence = gathering.evidence;
         self.planning.reviews += usize::from(gathering.turns.is_some());
-        evidence.now = self.now;
+        evidence.now = self.volumes.now;
         evidence.reviews = self.planning.reviews;
-        evidence.settings = *self.device.settings();
-        evidence.frames = u64::from(self.cache.pool().limit());
-        evidence.prefetch_bytes = self.prefetch_bytes;
+        evidence.settings = *self.volumes.route.disk.settings();
+        evidence.frames = u64::from(self.volumes.cache.pool().limit());
+        evidence.prefetch_bytes = self.volumes.prefetch_bytes;
         (self.planning.sent, self.planning.in_flight) = (evidence.generation, true);
-        self.actions.push_back(crate::event::Action::Evidence(evidence));
+        self.actions.push_back(Action::Evidence(evidence));
     }
 
     fn begin_gathering(&mut self, looks: bool) {
-        let tenants = self.cache.tenants().count();
-        let mut evidence = Box::new(Evidence::new(&self.config));
+        let tenants = self.volumes.cache.tenants().count();
+        let mut evidence = Box::new(Evidence::new(&self.volumes.config));
         evidence.generation = self.planning.generation;
         evidence.tenants.reserve_exact(tenants);
         if looks {
-            self.planning.review_at = self.now + REVIEW_NS.min(self.config.trial_ns_max);
+            self.planning.review_at = self.volumes.now + REVIEW_NS.min(self.volumes.config.trial_ns_max);
         }
         let turns = looks.then(|| tenants.div_ceil(LOOKS_MAX).max(1));
         self.planning.gathering = Some(Gathering { evidence, next: 0, before: 0, turns });
@@ -216,7 +208,7 @@ impl Server {
             evidence.tenants.clear();
             (evidence.generation, *next, *before) = (self.planning.generation, 0, 0);
         }
-        let ids = self.cache.tenants().map(|(id, _)| id).skip_while(|id| id.0 < *next);
+        let ids = self.volumes.cache.tenants().map(|(id, _)| id).skip_while(|id| id.0 < *next);
         let some: Vec<TenantId> = ids.take(TENANTS_PER_STEP + 1).collect();
         for &tenant in some.iter().take(TENANTS_PER_STEP) {
             let is_in_turn = turns.is_some_and(|turns| *before % turns == self.planning.reviews % turns);
@@ -230,11 +222,11 @@ impl Server {
     }
 
     fn facts(&mut self, tenant: TenantId) -> Facts {
-        let (plan, planned) = (self.device.plan(self.now, tenant), self.planning.of(tenant));
+        let (plan, planned) = (self.volumes.route.disk.plan(self.volumes.now, tenant), &self.planning.tenants[tenant]);
         Facts {
             tenant,
             created: planned.created,
-            spec: self.cache.partition(tenant).spec,
+            spec: self.volumes.cache.partition(tenant).spec,
             kept: planned.kept,
             decided: planned.sizing.map(|sizing| (sizing.decision, sizing.since)),
             loss_ns: plan.map(|plan| plan.loss_ns),
@@ -244,11 +236,12 @@ impl Server {
 
     /// Looks at what a tenant has done since the last look.
     fn look(&mut self, tenant: TenantId) -> Look {
-        let Server { planning, curves, measured, cache, device, now, .. } = self;
-        let (at, partition) = (tenant.0 as usize, cache.partition(tenant));
-        let planned = planning.of_mut(tenant);
+        let Server { planning, volumes, .. } = self;
+        let Volumes { curves, measured, cache, route, now, .. } = volumes;
+        let (partition, device) = (cache.partition(tenant), &mut route.disk);
+        let planned = &mut planning.tenants[tenant];
         let mut look = Look { tenant, streams: partition.streams, observed: None };
-        let (Some(curve), Some(measured)) = (&curves[at], &mut measured[at]) else { return look };
+        let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
         measured.dirt.set_room(target / 2, whole / 2);
         measured.dirt.pass(device.own_time(*now, tenant), measured.worth.alone(*now));
@@ -273,24 +266,25 @@ impl Server {
         }
         self.planning.planned = targets.generation;
         for gained in &targets.gains {
-            let Some(Some(measured)) = self.measured.get_mut(gained.tenant.0 as usize) else { continue };
-            let useful_ns = self.device.plan(self.now, gained.tenant).map_or(0, |plan| plan.useful_ns);
-            let wanting_ns = self.device.wanting_ns(self.now, gained.tenant);
-            let seen = Seen { now: self.now, useful_ns, wanting_ns, disk_ns: measured.cost.time_ns() };
+            let Some(measured) = self.volumes.measured.get_mut(gained.tenant) else { continue };
+            let useful_ns =
+                self.volumes.route.disk.plan(self.volumes.now, gained.tenant).map_or(0, |plan| plan.useful_ns);
+            let wanting_ns = self.volumes.route.disk.wanting_ns(self.volumes.now, gained.tenant);
+            let seen = Seen { now: self.volumes.now, useful_ns, wanting_ns, disk_ns: measured.cost.time_ns() };
             measured.worth.look(seen, gained.reads, gained.writes);
-            self.planning.of_mut(gained.tenant).miss_ratios = gained.miss_ratios;
+            self.planning.tenants[gained.tenant].miss_ratios = gained.miss_ratios;
         }
-        let there = |tenant: TenantId| self.cache.has_tenant(tenant);
+        let there = |tenant: TenantId| self.volumes.cache.has_tenant(tenant);
         let all: Vec<_> = targets.tenants.iter().filter(|target| there(target.tenant)).collect();
         let frames: Vec<_> = all.iter().map(|target| (target.tenant, target.frames)).collect();
         self.resize_partitions(&frames);
         for target in all {
-            let planned = self.planning.of_mut(target.tenant);
+            let planned = &mut self.planning.tenants[target.tenant];
             planned.sizing = target.promise.map(|promise| promise.sizing);
             planned.hard = target.promise.map_or(0, |promise| promise.hard);
             if let Some(promise) = target.promise {
                 planned.kept = promise.kept;
-                self.device.set_keep(target.tenant, Some(promise.keep_permille));
+                self.volumes.route.disk.set_keep(target.tenant, Some(promise.keep_permille));
             }
         }
     }

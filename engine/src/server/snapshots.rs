@@ -2,16 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::snapshot::ConnectionStats;
-use super::{Report, Snapshot, TenantStats, VolumeStats};
-use crate::ids::TenantId;
-use crate::server::Server;
-use crate::volume::Volume;
+use super::Server;
+use crate::control::{ConnectionStats, Report, Snapshot, TenantStats, VolumeStats};
+use crate::ids::{TenantId, VolumeId};
+use crate::volume::{Volume, Volumes};
 
 /// Tenants in one step: about 5 us for each, because of the percentiles of its latencies.
 const TENANTS_PER_STEP: usize = 16;
 /// Volumes in one step: about 0.5 us for each.
-const VOLUMES_PER_STEP: usize = 64;
+const VOLUMES_PER_STEP: u32 = 64;
 
 /// Commands for a snapshot, and the snapshot that is being collected for the first of them.
 #[derive(Default, Debug)]
@@ -19,7 +18,7 @@ pub(crate) struct Snapshots {
     tokens: VecDeque<u64>,
     partial: Box<Snapshot>,
     /// The next volume and the next tenant.
-    next: (usize, u32),
+    next: (u32, u32),
 }
 
 impl Snapshots {
@@ -34,7 +33,7 @@ impl Snapshots {
 }
 
 impl Server {
-    /// All counters and levels, as [`Command::Snapshot`](super::Command::Snapshot) reports them.
+    /// All counters and levels, as [`Command::Snapshot`](crate::control::Command::Snapshot) reports them.
     pub fn snapshot(&mut self) -> Snapshot {
         let (mut snapshot, mut next) = (Snapshot::default(), (0, 0));
         while !self.add_to_snapshot(&mut snapshot, &mut next) {}
@@ -59,19 +58,20 @@ impl Server {
     }
 
     /// Adds some volumes and tenants, and completes the snapshot after the last; whether it is complete.
-    fn add_to_snapshot(&mut self, snapshot: &mut Snapshot, next: &mut (usize, u32)) -> bool {
-        self.leave_at_once();
-        let past = (next.0 + VOLUMES_PER_STEP).min(self.volumes.len());
-        let volumes = self.volumes[next.0.min(past)..past].iter().flatten();
+    fn add_to_snapshot(&mut self, snapshot: &mut Snapshot, next: &mut (u32, u32)) -> bool {
+        self.front.leave_at_once(&mut self.volumes);
+        let all = self.volumes.table.past();
+        let past = (next.0 + VOLUMES_PER_STEP).min(all);
+        let volumes = (next.0..past).filter_map(|at| self.volumes.table.get(VolumeId(at)));
         snapshot.volumes.extend(volumes.map(|volume| self.volume_stats(volume)));
-        next.0 = past;
-        let ids = self.cache.tenants().map(|(id, _)| id).skip_while(|id| id.0 < next.1);
+        next.0 = next.0.max(past);
+        let ids = self.volumes.cache.tenants().map(|(id, _)| id).skip_while(|id| id.0 < next.1);
         let some: Vec<TenantId> = ids.take(TENANTS_PER_STEP + 1).collect();
         for &tenant in some.iter().take(TENANTS_PER_STEP) {
             snapshot.tenants.push(self.tenant_stats(tenant));
             next.1 = tenant.0 + 1;
         }
-        if past < self.volumes.len() || some.len() > TENANTS_PER_STEP {
+        if past < all || some.len() > TENANTS_PER_STEP {
             return false;
         }
         self.complete(snapshot);
@@ -79,33 +79,33 @@ impl Server {
     }
 
     fn complete(&mut self, snapshot: &mut Snapshot) {
-        self.device.account(self.now);
-        let pool = self.cache.pool();
+        self.volumes.route.disk.account(self.volumes.now);
+        let pool = self.volumes.cache.pool();
         let (volumes, tenants) = (std::mem::take(&mut snapshot.volumes), std::mem::take(&mut snapshot.tenants));
         *snapshot = Snapshot {
-            now: self.now,
+            now: self.volumes.now,
             generation: self.planning.generation(),
             is_planned: self.planning.is_planned(),
-            budget_bytes: self.config.budget_bytes,
+            budget_bytes: self.volumes.config.budget_bytes,
             frames: u64::from(pool.limit()),
             free_frames: u64::from(pool.available()),
             held_frames: u64::from(pool.retiring()),
-            busy_ns: self.device.busy_ns,
-            idle_ns: self.device.idle_ns,
-            queued: self.device.waiting() as u64,
-            in_flight: u64::from(self.device.in_device()),
+            busy_ns: self.volumes.route.disk.busy_ns,
+            idle_ns: self.volumes.route.disk.idle_ns,
+            queued: self.volumes.route.disk.waiting() as u64,
+            in_flight: u64::from(self.volumes.route.disk.in_device()),
             volumes,
             tenants,
-            connections: (self.connections.iter().flatten())
-                .map(|c| ConnectionStats { volume: c.volume, in_flight: c.in_flight })
+            connections: (self.volumes.clients.values())
+                .map(|client| ConnectionStats { volume: client.volume, in_flight: client.in_flight })
                 .collect(),
-            time: self.device.time(self.now),
-            slices: self.device.slices(),
+            time: self.volumes.route.disk.time(self.volumes.now),
+            slices: self.volumes.route.disk.slices(),
         };
     }
 
     fn volume_stats(&self, volume: &Volume) -> VolumeStats {
-        let (counters, cached) = (&volume.counters, self.cache.volume(volume.id()));
+        let (counters, cached) = (&volume.counters, self.volumes.cache.volume(volume.id()));
         VolumeStats {
             volume: volume.id(),
             tenant: volume.spec.tenant,
@@ -138,19 +138,19 @@ impl Server {
     }
 
     fn tenant_stats(&mut self, tenant: TenantId) -> TenantStats {
-        let Server { cache, device, measured, latencies, planning, now, .. } = self;
-        let (at, partition) = (tenant.0 as usize, cache.partition(tenant));
+        let Server { volumes, front, planning, .. } = self;
+        let Volumes { cache, route, measured, now, .. } = volumes;
+        let (partition, device) = (cache.partition(tenant), &mut route.disk);
         let plan = device.plan(*now, tenant);
-        let worth = measured[at].as_ref().zip(plan).map_or(0, |(measured, plan)| measured.worth.at(plan.useful_ns));
         TenantStats {
             tenant,
             target_frames: u64::from(partition.target),
             used_frames: u64::from(partition.used),
             dirty_frames: u64::from(partition.unwritten),
             wanting_ns: device.wanting_ns(*now, tenant),
-            worth_ns: worth,
+            worth_ns: plan.map_or(0, |plan| measured[tenant].worth.at(plan.useful_ns)),
             plan,
-            latency: latencies[at].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
+            latency: front.latencies[tenant].summary(*now),
             sizing: planning.sizing(tenant),
             miss_ratios: planning.miss_ratios(tenant),
         }
