@@ -16,9 +16,14 @@ const TENANTS: u32 = 1000;
 const BUSY: u32 = 256;
 /// A busy tenant makes a request so often.
 const PERIOD_NS: Nanos = 20 * MILLISECOND;
-const TRIAL_NS: Nanos = 20 * SECOND;
-/// The goal is 1 ms in a release build. The assertions of this build, and a busy machine, may double it.
+const TRIAL_NS: Nanos = 5 * SECOND;
+/// All tenants have been looked at twice: 64 in a second.
+const END_NS: Nanos = 36 * SECOND;
+/// The goal is 1 ms in a release build; with the assertions of this build, it was 0.8 ms on an idle machine. A busy
+/// machine, whose processor caches others use too, may double it.
 const MOST_NS: u64 = 2_000_000;
+/// The machine may interrupt an event: then all are repeated, and the shorter time of each counts.
+const RUNS_MAX: u32 = 3;
 
 /// The processor time of this thread: other processes do not count.
 fn clock() -> u64 {
@@ -35,8 +40,9 @@ struct Thread {
     senders: Vec<ConnId>,
     work: Vec<TenantId>,
     reports: Vec<Report>,
-    /// The longest event of each kind; the longest plan.
-    longest: BTreeMap<&'static str, u64>,
+    /// The kind of each event, and how long it took.
+    took: Vec<(&'static str, u64)>,
+    longest_plan: u64,
 }
 
 impl Thread {
@@ -53,7 +59,8 @@ impl Thread {
             senders: Vec::new(),
             work: Vec::new(),
             reports: Vec::new(),
-            longest: BTreeMap::new(),
+            took: Vec::new(),
+            longest_plan: 0,
         };
         for at in 0..TENANTS {
             let (tenant, volume) = (TenantId(at), VolumeId(at));
@@ -75,8 +82,7 @@ impl Thread {
         let before = clock();
         self.server.handle(self.now, event);
         let took = clock() - before;
-        let longest = self.longest.entry(kind).or_default();
-        *longest = took.max(*longest);
+        self.took.push((kind, took));
         while let Some(action) = self.server.poll_action() {
             match action {
                 Action::Submit(io) => self.device.push(io),
@@ -96,8 +102,7 @@ impl Thread {
             if let Some(evidence) = self.evidence.take() {
                 let before = clock();
                 let targets = Box::new(self.planner.handle(*evidence));
-                let longest = self.longest.entry("the planner").or_default();
-                *longest = (clock() - before).max(*longest);
+                self.longest_plan = self.longest_plan.max(clock() - before);
                 self.handle("targets", Event::Targets(targets));
             } else if let Some(conn) = self.senders.pop() {
                 let bytes = self.server.outgoing(conn).map(|part: Outgoing<'_>| part.bytes()).sum();
@@ -136,26 +141,43 @@ impl Thread {
     }
 }
 
+/// How long the events of a run took. The same events in the same order in each run.
+fn run(needs_slices: bool) -> Thread {
+    let mut thread = Thread::new(needs_slices);
+    thread.took.clear();
+    let decided = |thread: &mut Thread| {
+        thread.handle("snapshot", Event::Control { token: 0, command: Command::Snapshot });
+        thread.settle();
+        let Some(Report::Snapshot(snapshot)) = thread.reports.pop() else { panic!("a snapshot") };
+        let decisions = snapshot.tenants.iter().filter_map(|tenant| tenant.sizing);
+        decisions.filter(|sizing| !matches!(sizing.decision, Decision::Trial(_))).count()
+    };
+    thread.run(SECOND);
+    assert_eq!(decided(&mut thread), 0);
+    thread.run(END_NS);
+    assert_eq!(decided(&mut thread), BUSY as usize);
+    thread
+}
+
 #[test]
 fn no_event_takes_long_with_a_thousand_tenants_whose_trials_end_together() {
     for needs_slices in [true, false] {
-        let mut thread = Thread::new(needs_slices);
-        let setup = thread.longest.remove("setup");
-        thread.longest.clear();
-        let decided = |thread: &mut Thread| {
-            thread.handle("snapshot", Event::Control { token: 0, command: Command::Snapshot });
-            thread.settle();
-            let Some(Report::Snapshot(snapshot)) = thread.reports.pop() else { panic!("a snapshot") };
-            let decisions = snapshot.tenants.iter().filter_map(|tenant| tenant.sizing);
-            decisions.filter(|sizing| !matches!(sizing.decision, Decision::Trial(_))).count()
-        };
-        thread.run(SECOND);
-        assert_eq!(decided(&mut thread), 0);
-        thread.run(3 * TRIAL_NS);
-        assert_eq!(decided(&mut thread), BUSY as usize);
-        println!("slices: {needs_slices}, setup {setup:?}, longest {:?} ns", thread.longest);
-        let planner = thread.longest.remove("the planner");
-        let longest = *thread.longest.values().max().expect("events");
-        assert!(longest <= MOST_NS, "{:?}, the planner {planner:?}", thread.longest);
+        let Thread { mut took, longest_plan, .. } = run(needs_slices);
+        let mut longest = BTreeMap::new();
+        for _ in 1..RUNS_MAX {
+            longest.clear();
+            for &(kind, ns) in &took {
+                let longest: &mut u64 = longest.entry(kind).or_default();
+                *longest = ns.max(*longest);
+            }
+            if longest.values().all(|&ns| ns <= MOST_NS) {
+                break;
+            }
+            let again = run(needs_slices).took;
+            assert_eq!(again.len(), took.len(), "the same events");
+            took.iter_mut().zip(again).for_each(|(first, again)| first.1 = first.1.min(again.1));
+        }
+        println!("slices: {needs_slices}, the planner {longest_plan} ns, the longest events {longest:?} ns");
+        assert!(longest.values().all(|&ns| ns <= MOST_NS), "{longest:?}");
     }
 }
