@@ -308,8 +308,8 @@ impl Device {
         self.policy.hurry(tenant, &is_write);
     }
 
-    /// Cancels the tenant's queued requests that are `unwanted`, except parts of a transfer, and adds them to `dropped`.
-    /// The caller forgets them.
+    /// Cancels the tenant's queued requests that are `unwanted`, except parts of a transfer, and adds them to
+    /// `dropped`. The caller forgets them.
     pub(crate) fn withdraw(
         &mut self,
         now: Nanos,

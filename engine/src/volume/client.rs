@@ -1,8 +1,8 @@
 //! The clients of the volumes: their requests, and what these may occupy.
 //!
 //! The front parses and replies. It tells this layer when a request begins ([`Volumes::begin`]), when its payload is
-//! there ([`Volumes::filled`], [`Volumes::discarded`]), when frames of replies are sent ([`Volumes::released`]), and when
-//! a client is gone ([`Volumes::abandon`]). What it reads next from a client is [`Client::inbound`].
+//! there ([`Volumes::filled`], [`Volumes::discarded`]), when frames of replies are sent ([`Volumes::released`]), and
+//! when a client is gone ([`Volumes::abandon`]). What it reads next from a client is [`Client::inbound`].
 
 use std::collections::VecDeque;
 

@@ -8,9 +8,9 @@
 //!
 //! Work is counted in units of about [`UNIT_NS`]: a look at a block that is in no cache of the processor. Loops over
 //! blocks, pieces, places or connections count units and stop when the step is used up. The remaining work goes to the
-//! backlog of the tenant that caused it. The driver charges the units to that tenant ([`crate::Server::take_spent`]) and
-//! decides when its backlog continues. So a tenant that causes much work has less thread time for its requests; other
-//! tenants do not.
+//! backlog of the tenant that caused it. The driver charges the units to that tenant ([`crate::Server::take_spent`])
+//! and decides when its backlog continues. So a tenant that causes much work has less thread time for its requests;
+//! other tenants do not.
 //!
 //! Downside: a piece of 64 blocks and a device write of 256 blocks are never divided, so one of them may exceed a step.
 
