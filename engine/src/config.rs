@@ -4,8 +4,7 @@ use crate::disk::policy;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 /// Bookkeeping bytes per frame: the cache's, the tenants' curves, and the model of sizing.
-pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 =
-    crate::cache::BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME + crate::sizing::BYTES_PER_FRAME;
+pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = crate::cache::BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
 
 /// The configuration of the engine of one disk.
 #[derive(Clone, Debug)]

@@ -18,10 +18,11 @@
 pub use crate::front::{Farewell, Outgoing, Receive};
 pub use crate::nbd::Session;
 
-use crate::control::{Command, Report, Sizing};
+use crate::control::{Command, Report};
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use crate::nbd::wire::REQUEST_BYTES;
+use crate::plan::{Evidence, Targets};
 use crate::units::Nanos;
 
 /// An input of the engine.
@@ -94,6 +95,9 @@ pub enum Event<'a> {
         /// The tenant.
         tenant: TenantId,
     },
+    /// The planner's answer to [`Action::Evidence`]. Refused, and evidence is sent again, if the tenants, the memory or
+    /// the policy have changed meanwhile.
+    Targets(Box<Targets>),
     /// The time of `poll_timeout` has come. It is harmless if the event is early or late.
     Timer,
 }
@@ -135,13 +139,9 @@ pub enum Action {
     /// [`Server::is_retired`](crate::Server::is_retired). Sent only after a `SetBudget` that was answered with
     /// [`Report::Held`]; `Done` as the answer says the same.
     Retired,
-    /// The sizing decision for a tenant has changed.
-    Decided {
-        /// The tenant.
-        tenant: TenantId,
-        /// The decision with its numbers.
-        sizing: Box<Sizing>,
-    },
+    /// Give this to the disk's [`Planner`](crate::plan::Planner), and its answer back with [`Event::Targets`], now or
+    /// later. There is no further evidence until then.
+    Evidence(Box<Evidence>),
     /// A tenant has work that needs only CPU time, and more of it than one event may take. The driver sends
     /// [`Event::Work`] once, when its scheduling selects the tenant.
     Work(TenantId),

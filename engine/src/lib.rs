@@ -29,13 +29,13 @@ mod front;
 pub mod ids;
 pub mod latency;
 pub mod nbd;
+pub mod plan;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 #[cfg(test)]
 mod rig;
 mod route;
 mod server;
-mod sizing;
 mod slab;
 mod spec;
 mod stats;

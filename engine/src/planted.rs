@@ -107,6 +107,8 @@ bugs! {
     PartitionsTooLarge,
     /// Frames that an admitted tenant needs are lent to others.
     AdmittedShrunk,
+    /// Targets for tenants or a memory that have changed meanwhile are executed.
+    StaleTargetsApplied,
     /// One event does all work that it makes possible.
     StepsNotBounded,
     /// A retired frame returns to the free list.

@@ -12,6 +12,7 @@ use crate::event::{Action, Event, Farewell, Outgoing, Receive, Session};
 use crate::ids::{ConnId, IoId, TenantId, VolumeId};
 use crate::nbd::wire;
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
+use crate::plan::{Evidence, Planner};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
 
@@ -23,6 +24,8 @@ pub(crate) struct Rig {
     pub(crate) now: Nanos,
     frames: Vec<[u8; BLOCK as usize]>,
     pub(crate) medium: Vec<u8>,
+    pub(crate) planner: Planner,
+    evidence: Option<Box<Evidence>>,
     /// Requests in the device, in order of submission.
     pub(crate) device: Vec<IoId>,
     /// By cookie: the error (0: success), and the data that was read.
@@ -57,6 +60,8 @@ impl Rig {
         let config = Config { device_depth, ..Config::new(8 * LEAST_BYTES) };
         let frames = vec![[0; BLOCK as usize]; config.frames_max()];
         let mut rig = Rig {
+            planner: Planner::new(&config),
+            evidence: None,
             server: Server::new(config),
             now: 0,
             frames,
@@ -241,9 +246,13 @@ impl Rig {
         self.handle(Event::Timer);
     }
 
-    /// Handles an event and all work that it leaves.
+    /// Handles an event, the planner's answer to it, and all work that it leaves.
     pub(crate) fn handle(&mut self, event: Event<'_>) {
         self.step(event);
+        if let Some(evidence) = self.evidence.take() {
+            let targets = self.planner.handle(*evidence);
+            self.step(Event::Targets(Box::new(targets)));
+        }
         while !self.lazy && self.work_once() {}
     }
 
@@ -277,7 +286,8 @@ impl Rig {
                 Action::Send(conn) => senders.push(conn),
                 Action::Report { token, report } => self.reports.push((token, report)),
                 Action::Work(tenant) => self.work.push_back(tenant),
-                Action::Receive(_) | Action::Gone(_) | Action::Decided { .. } => {}
+                Action::Receive(_) | Action::Gone(_) => {}
+                Action::Evidence(evidence) => self.evidence = Some(evidence),
                 Action::Retired => self.retired += 1,
                 Action::Close(conn, why) => self.closed.push((conn, why)),
             }

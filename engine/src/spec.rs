@@ -1,8 +1,8 @@
-//! What the control plane says of volumes and tenants.
+//! What the control plane says of volumes and tenants, and why it is refused.
 
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{TenantId, VolumeId};
-use crate::units::Share;
+use crate::units::{Share, exact, rounded};
 
 /// When writes are acknowledged (`docs/design/flush.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -95,4 +95,62 @@ pub struct TenantSpec {
     pub cache: CacheSpec,
     /// The eviction policy of its partition.
     pub eviction: EvictionPolicy,
+}
+
+/// Why a command was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No such volume.
+    #[error("the disk has no such volume")]
+    UnknownVolume,
+    /// No such tenant.
+    #[error("the disk has no such tenant")]
+    UnknownTenant,
+    /// The number is in use.
+    #[error("the number is in use")]
+    Taken,
+    /// The tenant still has volumes.
+    #[error("the tenant still has volumes")]
+    InUse,
+    /// The shares of a disk sum to at most 1.
+    #[error(
+        "a share of {} % of the disk's time does not fit: {} % is left",
+        *asked_ppb as f64 / 1e7,
+        *left_ppb as f64 / 1e7
+    )]
+    ShareTooLarge {
+        /// Requested parts per billion.
+        asked_ppb: u64,
+        /// Remaining parts per billion.
+        left_ppb: u64,
+    },
+    /// The requested cache sizes do not fit.
+    #[error(
+        "a cache of {} does not fit: {} are not promised to others, and {} is the least a tenant needs",
+        exact(*asked),
+        rounded(*free),
+        rounded(*least)
+    )]
+    CacheTooLarge {
+        /// Requested bytes.
+        asked: u64,
+        /// Available bytes.
+        free: u64,
+        /// The smallest partition, bytes.
+        least: u64,
+    },
+    /// The memory is less than the smallest partitions of all tenants.
+    #[error("{} of memory are too few: the tenants need at least {}", rounded(*budget), rounded(*least))]
+    BudgetTooSmall {
+        /// The budget, bytes.
+        budget: u64,
+        /// The smallest possible budget, bytes.
+        least: u64,
+    },
+    /// The size is zero, above 2^60, not a multiple of 512, or smaller than the present size.
+    #[error("a size is a multiple of 512 bytes, at least 512, at most 2^60, and never shrinks")]
+    BadSize,
+    /// A flush failed.
+    #[error("data could not be written to the device")]
+    FlushFailed,
 }

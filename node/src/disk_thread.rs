@@ -17,18 +17,21 @@ mod driver;
 mod giving;
 mod mailbox;
 mod places;
+mod planning;
 mod rest;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 mod turns;
 
 use std::fs::File;
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use engine::control::{Command, Report, VolumeSpec};
 use engine::ids::{TenantId, VolumeId};
+use engine::plan::{Evidence, Planner};
 use engine::{Config, Server};
 
 use self::driver::Driver;
@@ -36,6 +39,8 @@ use self::mailbox::Sender;
 pub use self::mailbox::{Client, Room};
 use self::places::Places;
 pub use self::places::{Full, Limits, Place as Seat};
+pub use self::planning::Planning;
+pub use self::snapshots::Snapshots;
 use crate::access::Access;
 use crate::frames::Frames;
 use crate::reactor::{self, Kind, LayerCommand, LayerReport, Layers, Place, Reactor, Stack, Threads, Uring};
@@ -107,16 +112,23 @@ impl DiskThread {
     /// Starts the thread of a disk without volumes. Returns when it is running.
     pub fn start(options: Options) -> Result<DiskHandle, StartError> {
         let (name, places) = (options.name.clone(), Places::new(options.limits));
-        let (started, outcome) = mpsc::sync_channel(1);
+        let planner = Planner::new(&options.engine);
+        let (outcome, started) = mpsc::sync_channel(1);
+        let (evidence, received) = planning::channel();
         let builder = std::thread::Builder::new().name(format!("disk {name}"));
         let thread = builder
-            .spawn(move || run(options, &started))
+            .spawn(move || run(options, &Start { outcome, evidence }))
             .map_err(|source| StartError::Thread { name: name.clone(), source })?;
-        match outcome.recv() {
-            Ok(Ok(sender)) => Ok(DiskHandle { sender, places, thread: Some(thread) }),
-            Ok(Err(error)) => Err(error),
+        let sender = match started.recv() {
+            Ok(outcome) => outcome?,
             Err(_) => unreachable!("the thread says how its start went, or ends the process"),
-        }
+        };
+        let planning = Planning::start(&name, planner, received, sender.clone());
+        let planning = planning.map_err(|source| {
+            sender.stop();
+            StartError::Thread { name, source }
+        })?;
+        Ok(DiskHandle { snapshots: Snapshots::new(sender.clone()), sender, places, planning, thread: Some(thread) })
     }
 }
 
@@ -125,6 +137,8 @@ impl DiskThread {
 pub struct DiskHandle {
     sender: Sender,
     places: Places,
+    planning: Planning,
+    snapshots: Arc<Snapshots>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -149,6 +163,16 @@ impl DiskHandle {
     pub fn command(&self, command: Command) -> impl Future<Output = Result<Report, Stopped>> + use<> {
         assert!(!matches!(command, Command::OpenVolume(_)), "a volume is opened with its file");
         self.sender.ask(command, None)
+    }
+
+    /// The disk's planner.
+    pub fn planning(&self) -> Planning {
+        self.planning.clone()
+    }
+
+    /// The disk's snapshots.
+    pub fn snapshots(&self) -> Arc<Snapshots> {
+        self.snapshots.clone()
     }
 
     /// Disconnects the clients of a volume whose access is not permitted any more. For the answer see
@@ -211,11 +235,14 @@ impl Drop for EndWithMe {
     }
 }
 
-/// Where the thread reports whether its start succeeded.
-type Started = mpsc::SyncSender<Result<Sender, StartError>>;
+/// Where the thread reports whether its start succeeded, and where it sends evidence.
+struct Start {
+    outcome: mpsc::SyncSender<Result<Sender, StartError>>,
+    evidence: mpsc::SyncSender<Box<Evidence>>,
+}
 
 /// The body of the thread.
-fn run(options: Options, started: &Started) {
+fn run(options: Options, start: &Start) {
     let _guard = EndWithMe;
     // SAFETY: a setting of this thread, which takes a number. With it, timers of microseconds expire in time instead of
     // 50 µs later.
@@ -223,9 +250,9 @@ fn run(options: Options, started: &Started) {
     if options.stack.drive.is_some() {
         be_on_time(&options.name);
     }
-    if let Err(error) = choose_reactor(options, started) {
+    if let Err(error) = choose_reactor(options, start) {
         // The starter waits for this.
-        let _ = started.send(Err(error));
+        let _ = start.outcome.send(Err(error));
     }
 }
 
@@ -246,7 +273,7 @@ fn be_on_time(disk: &str) {
     }
 }
 
-fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError> {
+fn choose_reactor(options: Options, start: &Start) -> Result<(), StartError> {
     let name = options.name.clone();
     let frames =
         Frames::new(options.engine.frames_max()).map_err(|source| StartError::Frames { name: name.clone(), source })?;
@@ -256,7 +283,7 @@ fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError>
     if kind != Kind::Threads {
         match Uring::new(laid_out, frames.memory()) {
             Ok(uring) => {
-                serve(options, frames, uring, started);
+                serve(options, frames, uring, start);
                 return Ok(());
             }
             Err(error) if kind == Kind::Auto => {
@@ -266,16 +293,16 @@ fn choose_reactor(options: Options, started: &Started) -> Result<(), StartError>
         }
     }
     let threads = Threads::new(laid_out, frames.memory()).map_err(failed)?;
-    serve(options, frames, threads, started);
+    serve(options, frames, threads, start);
     Ok(())
 }
 
-fn serve<R: Reactor>(mut options: Options, frames: Frames, reactor: R, started: &Started) {
+fn serve<R: Reactor>(mut options: Options, frames: Frames, reactor: R, start: &Start) {
     let reactor = Layers::new(reactor, std::mem::take(&mut options.stack));
     let (sender, mailbox) = mailbox::new(reactor.waker());
     let server = Server::new(options.engine.clone());
-    if started.send(Ok(sender)).is_err() {
+    if start.outcome.send(Ok(sender)).is_err() {
         return; // The starter has given up.
     }
-    Driver::new(options, server, frames, reactor, mailbox).run();
+    Driver::new(options, server, frames, reactor, mailbox, start.evidence.clone()).run();
 }

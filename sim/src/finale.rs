@@ -7,7 +7,7 @@ use engine::disk::policy::PACE_DEBT_NS;
 use engine::ids::TenantId;
 use engine::nbd::wire::{command, command_flag};
 use engine::units::{BLOCK, Nanos, PIECE, SECOND};
-use engine::{Event, Session};
+use engine::{Action, Event, Session};
 
 use crate::Verdict;
 use crate::fault::Faults;
@@ -40,7 +40,7 @@ impl World {
         let stalled: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.withheld > 0).map(|(id, _)| *id).collect();
         stalled.into_iter().for_each(|id| self.send_rest(id));
         // A stalled reader delays no command, except those that need the memory of its unsent replies.
-        let can_wait = |ask: &Ask| matches!(ask, Ask::May | Ask::Budget(_));
+        let can_wait = |ask: &Ask| matches!(ask, Ask::Budget(_));
         let limit_ns = 100 * SECOND + self.zeroing_ns();
         self.until("peace", limit_ns, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
         let deaf: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.manners.deaf).map(|(id, _)| *id).collect();
@@ -208,9 +208,14 @@ impl World {
         self.step += 1;
         self.log(Line::Control(token, "Snapshot".into()));
         self.server.handle(self.now, event);
-        let Some(engine::Action::Report { report: Report::Snapshot(snapshot), .. }) = self.server.poll_action() else {
-            return Err("a snapshot was not answered at once".into());
-        };
+        let mut found = None;
+        while let Some(action) = self.server.poll_action() {
+            match action {
+                Action::Report { report: Report::Snapshot(snapshot), .. } => found = Some(snapshot),
+                other => self.act(other)?,
+            }
+        }
+        let Some(snapshot) = found else { return Err("a snapshot was not answered at once".into()) };
         if !snapshot.connections.is_empty() || !snapshot.tenants.iter().all(fine) {
             return Err(format!("{when}: {snapshot:?}"));
         }

@@ -5,7 +5,7 @@
 //!                                     ├─ opening, options, access             handshakes, and access control
 //!                                     ├─ disk: medium, fault                  durable content, faults
 //!                                     ├─ frames                               memory, and who may access it when
-//!                                     ├─ operator, restart, finale            commands, power cuts, crashes, the end
+//!                                     ├─ operator, planning, restart, finale    commands, power cuts, crashes, the end
 //!                                     ├─ history, register, judge, reply, cell     checks of content and answers
 //!                                     └─ trouble, promptness, stall            checks of errors and waiting
 //! ```
@@ -44,6 +44,7 @@ pub mod medium;
 mod opening;
 mod operator;
 mod options;
+mod planning;
 pub mod promptness;
 pub mod queue;
 mod register;

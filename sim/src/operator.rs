@@ -3,8 +3,7 @@
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{
-    CacheSpec, Command, Decision, FRAME_BYTES, PlanRequest, Refusal, Report, Snapshot, TenantSpec, VolumeSpec,
-    WriteCache,
+    CacheSpec, Command, Decision, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache,
 };
 use engine::curve::{Point, View};
 use engine::disk::policy::{Kind, Settings, Slice};
@@ -25,8 +24,6 @@ use crate::world::{LinkId, NEVER, World};
 pub enum Ask {
     /// It must not be refused.
     Must,
-    /// It may be refused.
-    May,
     /// A change of the write cache mode: the mode, the step of the command, and whether it must flush the volume.
     WriteCache(VolumeId, WriteCache, Step, bool),
     /// A change of access rights, and the step of the command.
@@ -161,10 +158,7 @@ impl World {
                 let policy = EvictionPolicy::ALL[(self.ops / 2 % 2) as usize];
                 self.ask(Command::Curve(volume, Some(policy)), Ask::Curve(policy))
             }
-            _ if self.ops.is_multiple_of(5) => {
-                let like = Some(self.volumes[at].setup.spec.tenant);
-                self.ask(Command::Plan(PlanRequest { like, ..PlanRequest::default() }), Ask::May)
-            }
+            _ if self.ops.is_multiple_of(5) => self.plan_like(self.volumes[at].setup.spec.tenant),
             _ => self.ask(Command::Snapshot, Ask::Snapshot),
         }
     }
@@ -255,9 +249,7 @@ impl World {
         self.log(Line::Report(token, text));
         let Some(ask) = self.asks.remove(&token) else { return Err(format!("a report for token {token}: {report:?}")) };
         match (ask, report) {
-            (Ask::May, Report::Plan(_)) | (Ask::Must | Ask::May, Report::Done) | (Ask::May, Report::Refused(_)) => {
-                Ok(())
-            }
+            (Ask::Must, Report::Done) => Ok(()),
             (Ask::Restrict(volume, _), Report::Done) => self.restricted(volume),
             (Ask::Restrict(volume, start), Report::Refused(Refusal::FlushFailed)) => self.not_restricted(volume, start),
             (Ask::Budget(asked), Report::Done) => self.budget_set(asked, 0),
@@ -488,8 +480,12 @@ fn check_curve(policy: EvictionPolicy, view: &View) -> Verdict {
     Err(format!("this is no curve: {view:?}"))
 }
 
-/// An admitted tenant has what it needs, and no more memory is promised than exists.
+/// An admitted tenant has what it needs, and no more memory is promised than exists, once the planner has seen the
+/// present tenants and memory.
 fn check_sizing(snapshot: &Snapshot) -> Option<&'static str> {
+    if !snapshot.is_planned {
+        return None;
+    }
     let sizings =
         || snapshot.tenants.iter().filter_map(|tenant| Some((tenant.target_frames * FRAME_BYTES, tenant.sizing?)));
     let admitted = || sizings().filter(|(_, sizing)| sizing.decision == Decision::Admitted);

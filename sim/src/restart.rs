@@ -73,6 +73,7 @@ impl World {
         self.batch.clear();
         self.held_most = None;
         self.server = Server::new(self.setup.config.clone());
+        self.planning.restart(&self.setup.config);
         self.policy = self.setup.config.policy();
         self.frames = Frames::new(self.setup.config.frames_max());
         for volume in &mut self.volumes {

@@ -106,6 +106,8 @@ pub struct Setup {
     /// The driver works in passes and is up to this many nanoseconds late: due events come together, and the engine's
     /// actions are carried out at the end. 0: each event separately, at its time.
     pub late_ns: Nanos,
+    /// The planner's answers take up to this many nanoseconds.
+    pub planner_late_ns: Nanos,
 }
 
 /// Kinds of worlds that are rare among random ones, each made for one kind of error.
@@ -158,6 +160,7 @@ impl Setup {
             pace: None,
             scattered: false,
             late_ns: rng.pick(&[0, 0, 100_000, 3 * MILLISECOND]),
+            planner_late_ns: Rng::new(seed ^ 0x1a7e).pick(&[0, 0, 5 * MILLISECOND, 500 * MILLISECOND, 3 * SECOND]),
         };
         if rng.one_in(4) {
             setup.volumes.iter_mut().for_each(|volume| volume.deaf = rng.between(0, 2));

@@ -27,6 +27,7 @@ pub enum Line {
     IoDone(IoId, Result<(), Errno>),
     Control(u64, String),
     Work(TenantId),
+    Targets,
     Timer,
     Copy(FrameId, FrameId, u16, u16),
     Zero(FrameId, u16, u16),
@@ -52,7 +53,7 @@ impl Line {
         matches!(
             self,
             Attach(..) | Header(..) | Garbage(_) | Payload(..) | Discarded(..) | Sent(..) | Closed(_) | IoDone(..)
-        ) || matches!(self, Control(..) | Work(_) | Timer)
+        ) || matches!(self, Control(..) | Work(_) | Targets | Timer)
     }
 }
 

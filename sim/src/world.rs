@@ -33,6 +33,7 @@ use crate::history::{History, OpId, Step};
 use crate::link::{Link, State};
 use crate::opening::Opening;
 use crate::operator::Ask;
+use crate::planning::Planning;
 use crate::promptness::Promptness;
 use crate::queue::Queue;
 use crate::request::Pending;
@@ -83,6 +84,8 @@ pub enum Wake {
     Complete(u64, IoId),
     /// The server process with this number serves a tenant on its thread.
     Work(u64, TenantId),
+    /// The targets for the server process with this number arrive.
+    Targets(u64),
 }
 
 /// The world's state of a volume.
@@ -163,6 +166,7 @@ pub struct World {
     pub(crate) step: Step,
     pub(crate) queue: Queue<Wake>,
     pub(crate) server: Server,
+    pub(crate) planning: Planning,
     pub(crate) frames: Frames,
     pub(crate) disk: Disk,
     pub(crate) links: BTreeMap<LinkId, Link>,
@@ -215,6 +219,7 @@ impl World {
             step: 0,
             queue: Queue::default(),
             server: Server::new(setup.config.clone()),
+            planning: Planning::new(&setup.config, Rng::new(setup.seed ^ 0x91a4)),
             frames: Frames::new(setup.config.frames_max()),
             disk,
             links: BTreeMap::new(),
@@ -387,7 +392,8 @@ impl World {
                 self.working.retain(|&other| other != (life, tenant));
                 return self.give(Event::Work { tenant }, Line::Work(tenant));
             }
-            Wake::Work(..) => {}
+            Wake::Targets(life) if life == self.disk.life() => return self.targets(),
+            Wake::Work(..) | Wake::Targets(_) => {}
         }
         Ok(())
     }
@@ -510,7 +516,7 @@ impl World {
         self.trace.push(self.now, self.step, line);
     }
 
-    fn act(&mut self, action: Action) -> Verdict {
+    pub(crate) fn act(&mut self, action: Action) -> Verdict {
         match action {
             Action::Copy { from, to, start, len } => {
                 self.log(Line::Copy(from, to, start, len));
@@ -538,8 +544,7 @@ impl World {
                 self.held_most = Some(0);
                 Ok(())
             }
-            // No one listens to decisions in the world.
-            Action::Decided { .. } => Ok(()),
+            Action::Evidence(evidence) => self.evidence(*evidence),
         }
     }
 

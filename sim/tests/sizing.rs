@@ -191,11 +191,7 @@ fn a_tenant_like_another_needs_no_trial_and_a_plan_changes_nothing() {
     let known = sizing(&mut bench, 0);
     assert_eq!(known.decision, Decision::Admitted, "{known:?}");
     let half = Share::from_ppb(Share::ONE.ppb() / 2);
-    let mut plan = |request: PlanRequest| match bench.ask(Command::Plan(request)).unwrap() {
-        Report::Plan(plan) => Ok(*plan),
-        Report::Refused(refusal) => Err(refusal),
-        other => panic!("{other:?}"),
-    };
+    let plan = |request: PlanRequest| bench.plan(request);
     let request = PlanRequest { share: half, ..PlanRequest::default() };
     let unknown = plan(request).unwrap();
     assert_eq!(unknown.sizing.unwrap().decision, Decision::Trial(Doubt::Unused));

@@ -1,20 +1,17 @@
 //! Commands of the control plane to the engine of a disk, and its answers: typed messages without shared state.
 
-pub(crate) mod allot;
 mod snapshot;
 
-pub use crate::sizing::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
-pub use crate::spec::{CacheSpec, TenantSpec, VolumeSpec, WriteCache};
+pub use crate::plan::allot::{FRAME_BYTES, LEAST_BYTES};
+pub use crate::plan::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
+pub use crate::spec::{CacheSpec, Refusal, TenantSpec, VolumeSpec, WriteCache};
 pub use crate::stats::{BUCKETS, Histogram, OpStats};
-pub use allot::{FRAME_BYTES, LEAST_BYTES};
-pub(crate) use allot::{bytes_of, frames_of};
 pub use snapshot::{ConnectionStats, Snapshot, TenantStats, VolumeStats};
 
 use crate::curve::View;
 use crate::disk::policy;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::{ConnId, TenantId, VolumeId};
-use crate::units::{exact, rounded};
 
 /// A command of the control plane. Every command is answered by one [`Report`] with the same token.
 #[derive(Clone, Debug)]
@@ -64,9 +61,7 @@ pub enum Command {
     /// Set another policy, or other settings of the present one. Queued requests keep their order. The depth is limited
     /// to the initial one.
     SetPolicy(Box<policy::Settings>),
-    /// Report the decision for a planned tenant, or for other settings of an existing one.
-    Plan(PlanRequest),
-    /// Report all counters and levels.
+    /// Report all counters and levels: at once with few tenants and volumes, else within some events.
     Snapshot,
     /// Report the miss-ratio curve of a volume's tenant: for the given eviction policy, or for that of its partition.
     Curve(VolumeId, Option<EvictionPolicy>),
@@ -89,8 +84,6 @@ pub enum Report {
     Refused(Refusal),
     /// All counters and levels.
     Snapshot(Box<Snapshot>),
-    /// The decision.
-    Plan(Box<Plan>),
     /// The miss-ratio curve.
     Curve(Box<View>),
     /// All volumes were flushed; the flushes of these failed.
@@ -98,62 +91,4 @@ pub enum Report {
         /// Volumes with acknowledged data that is not on the medium.
         failed: Vec<VolumeId>,
     },
-}
-
-/// Why a command was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
-    /// No such volume.
-    #[error("the disk has no such volume")]
-    UnknownVolume,
-    /// No such tenant.
-    #[error("the disk has no such tenant")]
-    UnknownTenant,
-    /// The number is in use.
-    #[error("the number is in use")]
-    Taken,
-    /// The tenant still has volumes.
-    #[error("the tenant still has volumes")]
-    InUse,
-    /// The shares of a disk sum to at most 1.
-    #[error(
-        "a share of {} % of the disk's time does not fit: {} % is left",
-        *asked_ppb as f64 / 1e7,
-        *left_ppb as f64 / 1e7
-    )]
-    ShareTooLarge {
-        /// Requested parts per billion.
-        asked_ppb: u64,
-        /// Remaining parts per billion.
-        left_ppb: u64,
-    },
-    /// The requested cache sizes do not fit.
-    #[error(
-        "a cache of {} does not fit: {} are not promised to others, and {} is the least a tenant needs",
-        exact(*asked),
-        rounded(*free),
-        rounded(*least)
-    )]
-    CacheTooLarge {
-        /// Requested bytes.
-        asked: u64,
-        /// Available bytes.
-        free: u64,
-        /// The smallest partition, bytes.
-        least: u64,
-    },
-    /// The memory is less than the smallest partitions of all tenants.
-    #[error("{} of memory are too few: the tenants need at least {}", rounded(*budget), rounded(*least))]
-    BudgetTooSmall {
-        /// The budget, bytes.
-        budget: u64,
-        /// The smallest possible budget, bytes.
-        least: u64,
-    },
-    /// The size is zero, above 2^60, not a multiple of 512, or smaller than the present size.
-    #[error("a size is a multiple of 512 bytes, at least 512, at most 2^60, and never shrinks")]
-    BadSize,
-    /// A flush failed.
-    #[error("data could not be written to the device")]
-    FlushFailed,
 }

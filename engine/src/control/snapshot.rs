@@ -94,7 +94,7 @@ pub struct TenantStats {
     /// Its sizing decision; `None` under a policy that does not distinguish tenants.
     pub sizing: Option<Sizing>,
     /// Miss ratio of block reads and writes with half its present cache, with its present cache and with twice as much,
-    /// according to its miss-ratio curve. `None` before its first request.
+    /// according to its miss-ratio curve when the planner last saw it. `None` before that.
     pub miss_ratios: [Option<f64>; 3],
 }
 
@@ -112,6 +112,11 @@ pub struct ConnectionStats {
 pub struct Snapshot {
     /// The time, on the driver's clock.
     pub now: Nanos,
+    /// Changes with the tenants, the memory and the policy.
+    pub generation: u64,
+    /// Whether the planner has divided the disk for this generation. Otherwise the cache is divided provisionally, and
+    /// tenants may have less than they were promised.
+    pub is_planned: bool,
     /// Memory budget, bytes, bookkeeping included.
     pub budget_bytes: u64,
     /// Frames of the cache.

@@ -88,6 +88,15 @@ impl Kind {
     }
 }
 
+/// What a miniature cache has counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    pub(super) size: u64,
+    pub(super) rate: f64,
+    pub(super) reads: Kind,
+    pub(super) writes: Kind,
+}
+
 /// A partition in miniature.
 #[derive(Debug)]
 pub(super) struct Miniature {
@@ -132,6 +141,10 @@ impl Miniature {
 
     pub(super) fn rate(&self) -> f64 {
         self.admitted as f64 / super::ALL as f64
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts { size: self.size, rate: self.rate(), reads: self.reads, writes: self.writes }
     }
 
     pub(super) fn admits(&self, hash: u32) -> bool {

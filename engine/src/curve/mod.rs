@@ -24,15 +24,24 @@
 //! `docs/design/curve.md` has the formulas.
 
 mod bucket;
+mod cost;
+mod dirt;
 mod miniature;
 mod recency;
 mod samples;
+mod view;
+mod worth;
 
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
+pub(crate) use cost::Cost;
+pub(crate) use dirt::{Dirt as DirtyData, POOLS, Written};
+pub(crate) use view::Counts;
+pub use view::{Point, View};
+pub(crate) use worth::{Seen, Worth};
 
-use bucket::{BUCKETS, Bucket, Tally, blocks, bucket};
+use bucket::Tally;
 use miniature::Miniature;
 use samples::{Dirt, Samples};
 
@@ -140,7 +149,11 @@ fn sizes(blocks_max: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
-pub(crate) const BYTES_PER_FRAME: u64 = 64;
+pub(crate) const CURVE_BYTES_PER_FRAME: u64 = 64;
+/// The same for the miniatures of dirty data.
+pub(crate) const DIRT_BYTES_PER_FRAME: u64 = 16;
+/// Both.
+pub(crate) const BYTES_PER_FRAME: u64 = CURVE_BYTES_PER_FRAME + DIRT_BYTES_PER_FRAME;
 
 /// A block of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,62 +169,6 @@ pub enum Ack {
     Cached,
     /// When it is on the medium.
     Durable,
-}
-
-/// A cache size and its miss ratios, 0 to 1.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Point {
-    /// Cache size, blocks.
-    pub blocks: u64,
-    /// Miss ratio of block reads. `None` without reads.
-    pub reads: Option<f64>,
-    /// Miss ratio of block writes. `None` without writes.
-    pub writes: Option<f64>,
-    /// Miss ratio of both.
-    pub all: Option<f64>,
-}
-
-/// The curve at one moment.
-#[derive(Clone, PartialEq, Debug)]
-pub struct View {
-    /// The policy that it describes.
-    pub policy: EvictionPolicy,
-    /// Smallest size first. Linear interpolation between points is a good approximation.
-    pub points: Vec<Point>,
-    /// Block reads that the curve represents; fewer than there were, because weights fade.
-    pub reads: f64,
-    /// Block writes that the curve represents.
-    pub writes: f64,
-    /// The sampling rate.
-    pub rate: f64,
-    /// The number of sampled blocks.
-    pub samples: u32,
-}
-
-impl View {
-    /// Miss ratio of reads and writes with `size` blocks of cache, interpolated linearly between points.
-    pub fn misses(&self, size: u64) -> Option<f64> {
-        self.between(size, |point| point.all)
-    }
-
-    /// Miss ratio of reads, likewise.
-    pub fn misses_of_reads(&self, size: u64) -> Option<f64> {
-        self.between(size, |point| point.reads)
-    }
-
-    /// Miss ratio of writes, likewise.
-    pub fn misses_of_writes(&self, size: u64) -> Option<f64> {
-        self.between(size, |point| point.writes)
-    }
-
-    fn between(&self, size: u64, of: impl Fn(&Point) -> Option<f64>) -> Option<f64> {
-        let past = self.points.partition_point(|point| point.blocks < size);
-        let last = self.points.last()?;
-        let Some(after) = self.points.get(past) else { return of(last) };
-        let Some(before) = past.checked_sub(1).map(|at| &self.points[at]) else { return of(after) };
-        let part = (size - before.blocks) as f64 / (after.blocks - before.blocks) as f64;
-        Some(of(before)? + (of(after)? - of(before)?) * part)
-    }
 }
 
 /// The curve of one tenant.
@@ -331,42 +288,21 @@ impl Curve {
 
     /// The curve at present, under LRU or under the policy of the miniature caches.
     pub fn view(&self, policy: EvictionPolicy) -> View {
-        let weights = (self.reads.weight(), self.writes.weight());
-        let points = match policy {
-            EvictionPolicy::Lru => self.points_of_lru(),
-            _ => self.points_of_caches(),
-        };
-        View {
+        self.counts(policy).view()
+    }
+
+    /// A copy of what has been counted, from which the view under `policy` follows.
+    pub(crate) fn counts(&self, policy: EvictionPolicy) -> Counts {
+        let caches = if policy == EvictionPolicy::Lru { &[][..] } else { &self.caches };
+        Counts {
             policy,
-            points: points
-                .map(|(blocks, reads, writes)| {
-                    let part = |misses: Option<f64>, weight: f64| misses.map_or(0.0, |misses| misses * weight);
-                    let all = weights.0 + weights.1;
-                    let both = part(reads, weights.0) + part(writes, weights.1);
-                    Point { blocks, reads, writes, all: (all > 0.0).then(|| both / all) }
-                })
-                .collect(),
-            reads: weights.0,
-            writes: weights.1,
+            reads: self.reads.clone(),
+            writes: self.writes.clone(),
+            caches: caches.iter().map(Miniature::counts).collect(),
+            blocks_max: self.limits.blocks_max,
             rate: self.samples.rate(),
             samples: self.samples.recorded(),
         }
-    }
-
-    fn points_of_lru(&self) -> Box<dyn Iterator<Item = (u64, Option<f64>, Option<f64>)> + '_> {
-        let (reads, writes) = (self.reads.misses(), self.writes.misses());
-        let past = usize::from(bucket(self.limits.blocks_max)).min(BUCKETS - 1) + 1;
-        Box::new((0..past).map(move |at| (blocks(at as Bucket), reads.map(|r| r[at]), writes.map(|w| w[at]))))
-    }
-
-    fn points_of_caches(&self) -> Box<dyn Iterator<Item = (u64, Option<f64>, Option<f64>)> + '_> {
-        let misses = |tally: &Tally, kind: &miniature::Kind, cache: &Miniature| {
-            let expected = tally.weight() * cache.rate();
-            (expected > 0.0).then(|| kind.misses(expected, tally.soon_absorbed(bucket(cache.size))))
-        };
-        Box::new(self.caches.iter().map(move |cache| {
-            (cache.size, misses(&self.reads, &cache.reads, cache), misses(&self.writes, &cache.writes, cache))
-        }))
     }
 
     #[inline]

@@ -124,7 +124,7 @@ proptest! {
             curve.read(0, VOLUME, block * block / 3000, WHOLE, false);
         }
         let lru = curve.view(EvictionPolicy::Lru);
-        let caches: Vec<_> = curve.points_of_caches().collect();
+        let caches: Vec<_> = curve.counts(EvictionPolicy::Sieve).points_of_caches().collect();
         prop_assert_eq!(caches.len(), 2);
         for (size, reads, _) in caches {
             let point = lru.points.iter().find(|point| point.blocks == size).unwrap();

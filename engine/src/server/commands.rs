@@ -2,16 +2,14 @@
 
 use super::Server;
 use crate::config::Config;
-use crate::control::allot::{self, Claim};
-use crate::control::{
-    Command, ConnectionStats, Refusal, Report, Snapshot, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache,
-};
+use crate::control::{Command, Refusal, Report, TenantSpec, VolumeSpec, WriteCache};
 use crate::disk::policy::{Settings, Weights};
 use crate::event::{Action, Farewell, Session};
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
+use crate::plan::allot::{self, Claim, bytes_of};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
-use crate::volume::{Client, Closing, FlushFor, Inbound, Restricting, Timer, Todo, Volume, Volumes, Waiting};
+use crate::volume::{Client, Closing, FlushFor, Inbound, Restricting, Timer, Todo, Volume, Waiting};
 
 /// Frames that all shrinking partitions together give back in one event: about 60 us.
 const SHED_FRAMES: u32 = 256;
@@ -53,11 +51,13 @@ impl Server {
                 self.volumes.route.disk.set_policy(self.volumes.now, Settings { depth, ..*settings });
                 self.volumes.prefetch_bytes =
                     self.volumes.config.prefetch_bytes_max.unwrap_or(self.volumes.route.disk.prefetch_bytes());
-                self.review();
+                self.divide_anew();
                 Ok(Some(Report::Done))
             }
-            Command::Plan(request) => self.plan(request).map(|plan| Some(Report::Plan(Box::new(plan)))),
-            Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
+            Command::Snapshot => {
+                self.snapshots.want(token);
+                Ok(None)
+            }
             Command::Curve(volume, policy) => self.found(volume).map(|()| {
                 let view = self.volumes.curve_view(self.volumes.tenant_of(volume), policy);
                 view.map(|view| Report::Curve(Box::new(view)))
@@ -88,13 +88,13 @@ impl Server {
         let before = self.volumes.cache.has_tenant(tenant).then(|| self.volumes.cache.partition(tenant).spec.cache);
         self.volumes.cache.set_tenant(tenant, spec);
         self.volumes.route.disk.set_tenant(self.volumes.now, tenant, spec.share);
-        self.volumes.size_tenant(tenant, spec.cache, before);
+        self.plan_tenant(tenant, spec.cache, before);
         if before.is_none() {
             self.volumes.waiting.insert(tenant, Waiting::default());
             self.front.latencies.insert(tenant, Recorders::new(self.volumes.now));
         }
         self.volumes.fit_curves();
-        self.review();
+        self.divide_anew();
         Ok(Some(Report::Done))
     }
 
@@ -121,9 +121,9 @@ impl Server {
         self.volumes.route.disk.drop_tenant(self.volumes.now, tenant);
         self.front.latencies.remove(tenant);
         self.volumes.waiting.remove(tenant);
-        self.volumes.unsize_tenant(tenant);
+        self.unplan_tenant(tenant);
         self.volumes.fit_curves();
-        self.review();
+        self.divide_anew();
         Ok(Some(Report::Done))
     }
 
@@ -303,12 +303,12 @@ impl Server {
         let frames = Config::frames_of(bytes).min(self.volumes.cache.pool().max());
         let claims = self.volumes.cache.tenants().map(|(id, partition)| (id, Claim::new(partition.spec.cache, 0)));
         let least = allot::least_bytes(&claims.collect::<Vec<_>>());
-        if least > crate::control::bytes_of(u64::from(frames)) {
+        if least > bytes_of(u64::from(frames)) {
             return Err(Refusal::BudgetTooSmall { budget: bytes, least });
         }
         self.volumes.config.budget_bytes = bytes;
         self.volumes.cache.set_frames(frames);
-        self.review();
+        self.divide_anew();
         self.volumes.timers.wake_at(Timer::Frames, self.volumes.now);
         self.budget_token = Some((token, self.volumes.now + self.volumes.config.dirty_age_max_ns + SHRINK_PATIENCE));
         self.held = false;
@@ -344,11 +344,11 @@ impl Server {
         let over: Vec<_> = self.volumes.cache.tenants().filter(|(_, p)| p.used > p.target).map(|(id, _)| id).collect();
         let mut more = false;
         let each = (SHED_FRAMES / over.len().max(1) as u32).max(1);
-        for tenant in over {
+        for &tenant in &over {
             more |= self.volumes.cache.shed(tenant, each);
             self.volumes.charge(tenant, CLOSE_UNITS * each);
-            self.volumes.poke_tenant(tenant);
         }
+        self.volumes.poke_tenants(&over);
         let retiring = self.volumes.cache.retire_frames();
         // Frames that are still held after the deadline will hardly become free within a millisecond.
         let step = if self.held { HELD_STEP } else { MILLISECOND };
@@ -399,94 +399,6 @@ impl Server {
     pub fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
         let weights = Weights::new(self.volumes.cache.tenants().map(|(_, partition)| partition.spec.share));
         self.volumes.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
-    }
-
-    /// All counters and levels, as [`Command::Snapshot`] reports them.
-    pub fn snapshot(&mut self) -> Snapshot {
-        self.volumes.route.disk.books().account(self.volumes.now);
-        let (busy_ns, idle_ns) = self.volumes.route.disk.books().busy_and_idle_ns();
-        self.front.leave_at_once(&mut self.volumes);
-        let pool = self.volumes.cache.pool();
-        Snapshot {
-            now: self.volumes.now,
-            budget_bytes: self.volumes.config.budget_bytes,
-            frames: u64::from(pool.limit()),
-            free_frames: u64::from(pool.available()),
-            held_frames: u64::from(pool.retiring()),
-            busy_ns,
-            idle_ns,
-            queued: self.volumes.route.disk.waiting() as u64,
-            in_flight: u64::from(self.volumes.route.disk.in_device()),
-            volumes: self.volumes.table.values().map(|volume| self.volume_stats(volume)).collect(),
-            tenants: self.tenant_stats(),
-            connections: (self.volumes.clients.values())
-                .map(|client| ConnectionStats { volume: client.volume, in_flight: client.in_flight })
-                .collect(),
-            time: self.volumes.route.disk.time(self.volumes.now),
-            slices: self.volumes.route.disk.slices(),
-        }
-    }
-
-    fn volume_stats(&self, volume: &Volume) -> VolumeStats {
-        let (counters, cached) = (&volume.counters, self.volumes.cache.volume(volume.id()));
-        VolumeStats {
-            volume: volume.id(),
-            tenant: volume.spec.tenant,
-            size: volume.spec.size,
-            read: counters.read,
-            write: counters.write,
-            flush: counters.flush,
-            other: counters.other,
-            hit_blocks: counters.hit_blocks,
-            prefetched_blocks: counters.prefetched_blocks,
-            miss_blocks: counters.miss_blocks,
-            thread_delay_ns: counters.thread_delay_ns,
-            cache_delay_ns: counters.cache_delay_ns,
-            queue_delay_ns: counters.queue_delay_ns,
-            slice_delay_ns: counters.slice_delay_ns,
-            disk_delay_ns: counters.disk_delay_ns,
-            device_read_bytes: counters.device_read_bytes,
-            device_write_bytes: counters.device_write_bytes,
-            device_errors: counters.device_errors,
-            deaf_disconnects: counters.deaf_disconnects,
-            stalled_disconnects: counters.stalled_disconnects,
-            prefetch_used_blocks: cached.prefetch_used,
-            prefetch_wasted_blocks: cached.prefetch_wasted,
-            dirty_blocks: u64::from(cached.unwritten),
-            hole_bytes: volume.holes.bytes(),
-            lost: volume.flushes.lost,
-            failing: cached.failing > 0 || volume.flushes.failing,
-            connections: volume.connections,
-        }
-    }
-
-    fn tenant_stats(&mut self) -> Vec<TenantStats> {
-        let Server { volumes, front, .. } = self;
-        let Volumes { cache, route, curves, sizing, now, .. } = volumes;
-        let device = &mut route.disk;
-        let latencies = &mut front.latencies;
-        let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| {
-            let plan = device.plan(*now, tenant);
-            TenantStats {
-                tenant,
-                target_frames: u64::from(partition.target),
-                used_frames: u64::from(partition.used),
-                dirty_frames: u64::from(partition.unwritten),
-                wanting_ns: device.wanting_ns(*now, tenant),
-                worth_ns: plan.map_or(0, |plan| sizing.worth_ns(tenant, plan.useful_ns)),
-                plan,
-                usage: device.usage(*now, tenant),
-                latency: latencies[tenant].summary(*now),
-                sizing: sizing.of(tenant),
-                miss_ratios: {
-                    let curve = curves.get(tenant);
-                    let (view, frames) =
-                        (curve.map(|curve| curve.view(partition.spec.eviction)), u64::from(partition.target));
-                    [frames / 2, frames, 2 * frames].map(|frames| view.as_ref()?.misses(frames))
-                },
-            }
-        };
-        cache.tenants().map(stats).collect()
     }
 }
 

@@ -11,6 +11,8 @@
 //! Each event is applied; then [`Server::settle`] restores the invariants: every request that can continue does.
 
 mod commands;
+mod planning;
+mod snapshots;
 
 use std::collections::VecDeque;
 
@@ -23,12 +25,17 @@ use crate::nbd::wire::REQUEST_BYTES;
 use crate::nbd::{Header, Kind, Parsed, parse};
 use crate::units::{BLOCK, Nanos};
 use crate::volume::{Effect, Inbound, Timer, UNIT_NS, Volumes};
+use planning::Planning;
+use snapshots::Snapshots;
 
 /// The server of one disk.
 #[derive(Debug)]
 pub struct Server {
     pub(crate) front: Front,
     pub(crate) volumes: Volumes,
+    planning: Planning,
+    /// Commands for a snapshot.
+    snapshots: Snapshots,
     pub(crate) actions: VecDeque<Action>,
     /// The token of `Drain` once it was requested, answered or not.
     pub(crate) draining: Option<u64>,
@@ -45,6 +52,8 @@ impl Server {
         Server {
             front: Front::new(),
             volumes: Volumes::new(config),
+            planning: Planning::default(),
+            snapshots: Snapshots::default(),
             actions: VecDeque::new(),
             draining: None,
             drained: false,
@@ -76,11 +85,11 @@ impl Server {
             Event::IoDone { io, since, result } => volumes.io_done(io, since, result),
             Event::Control { token, command } => self.command(token, command),
             Event::Work { tenant } => volumes.work_on(tenant),
+            Event::Targets(targets) => self.take_targets(&targets),
             Event::Timer => self.timer_rang(),
         }
-        if is_news {
-            self.review_in_time();
-        }
+        self.gather(is_news);
+        self.answer_snapshots();
         self.settle();
     }
 
@@ -91,7 +100,8 @@ impl Server {
 
     /// The time at which to send `Event::Timer`.
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        [self.volumes.timers.next(), self.volumes.route.disk.poll_timeout()].into_iter().flatten().min()
+        let unfinished = (self.planning.is_gathering() || self.snapshots.are_wanted()).then_some(self.volumes.now);
+        [self.volumes.timers.next(), self.volumes.route.disk.poll_timeout(), unfinished].into_iter().flatten().min()
     }
 
     /// The next bytes to read from `conn`.

@@ -1,19 +1,30 @@
-//! The curves of a disk's tenants: where their input comes from, and how much memory they may use.
+//! What is measured of a disk's tenants (curves, costs, dirty data): where it comes from, and how much memory it may
+//! use.
 
 use crate::config::Config;
-use crate::curve::{Ack, BYTES_PER_FRAME, Curve, Limits, View};
+use crate::curve::{Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRT_BYTES_PER_FRAME, DirtyData, Limits, View, Worth};
+use crate::disk::Op;
 use crate::ids::{FrameId, TenantId, VolumeId};
-use crate::units::{BLOCK, SectorMask, sectors_touched};
+use crate::units::{BLOCK, Nanos, SectorMask, sectors_touched};
 use crate::volume::{Kind, Volumes};
 
-/// Most bytes of one curve.
-const BYTES_MAX: u64 = 1 << 20;
+/// Most bytes of one curve, and of a tenant's miniatures of dirty data.
+const CURVE_BYTES_MAX: u64 = 1 << 20;
+const DIRT_BYTES_MAX: u64 = 128 << 10;
+
+/// What is measured of a tenant, besides its curve.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) cost: Cost,
+    pub(crate) dirt: DirtyData,
+    pub(crate) worth: Worth,
+}
 
 /// The limits of each of `tenants` curves: equal parts. The number is rounded up to a power of two, so that curves
 /// seldom change size.
 fn limits(config: &Config, tenants: usize) -> Limits {
     let frames = config.frames_max() as u64;
-    let bytes = (frames * BYTES_PER_FRAME / tenants.next_power_of_two() as u64).min(BYTES_MAX);
+    let bytes = (frames * CURVE_BYTES_PER_FRAME / tenants.next_power_of_two() as u64).min(CURVE_BYTES_MAX);
     // Up to twice the memory, so that the curve shows whether more memory would help.
     Limits::within(bytes as usize, 2 * frames, config.dirty_age_max_ns)
 }
@@ -24,8 +35,9 @@ impl Volumes {
         let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
         let limits = limits(&self.config, tenants.len());
         for tenant in (0..self.curves.past()).map(TenantId) {
-            if !tenants.contains(&tenant) {
+            if !self.cache.has_tenant(tenant) {
                 self.curves.remove(tenant);
+                self.measured.remove(tenant);
             }
         }
         for &tenant in &tenants {
@@ -37,6 +49,39 @@ impl Volumes {
             }
         }
         self.fit_dirt(&tenants);
+    }
+
+    /// The same for the miniatures of dirty data.
+    fn fit_dirt(&mut self, tenants: &[TenantId]) {
+        let all = self.config.frames_max() as u64 * DIRT_BYTES_PER_FRAME;
+        let bytes = (all / tenants.len().next_power_of_two() as u64).min(DIRT_BYTES_MAX);
+        for &tenant in tenants {
+            let dirt = || DirtyData::new(bytes, self.config.dirty_age_max_ns);
+            match self.measured.get_mut(tenant) {
+                Some(known) if known.dirt.has_bytes(bytes) => {}
+                Some(known) => known.dirt = dirt(),
+                None => {
+                    let fresh = Measured { cost: Cost::default(), dirt: dirt(), worth: Worth::default() };
+                    self.measured.insert(tenant, fresh);
+                }
+            }
+        }
+    }
+
+    /// Records the device time of a device request for blocks of a tenant.
+    pub(crate) fn note_cost(&mut self, tenant: TenantId, op: Op, time_ns: Nanos, blocks: usize) {
+        let dirty = self.cache.partition(tenant).unwritten;
+        let cost = &mut self.measured[tenant].cost;
+        match op {
+            Op::Read => cost.read(time_ns, blocks),
+            Op::Write { .. } | Op::Flush => cost.wrote(time_ns, blocks, dirty),
+            Op::Zero | Op::Punch => {}
+        }
+    }
+
+    /// All dirty data of a volume is being written for a flush.
+    pub(crate) fn flush_dirt(&mut self, tenant: TenantId, volume: VolumeId) {
+        self.measured[tenant].dirt.flush(volume);
     }
 
     pub(crate) fn curve(&mut self, tenant: TenantId) -> &mut Curve {
@@ -63,7 +108,9 @@ impl Volumes {
     /// A block of a write takes effect.
     pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
         let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
-        self.note_dirt(tenant, volume, number, durable);
+        let now = self.now;
+        let Measured { dirt, worth, .. } = &mut self.measured[tenant];
+        dirt.write(own, worth.alone(now), volume, number, durable);
         self.curve(tenant).write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 
@@ -175,10 +222,10 @@ mod tests {
     #[test]
     fn curves_share_what_there_is_for_them() {
         let config = Config::new(1 << 30);
-        let all = config.frames_max() as u64 * BYTES_PER_FRAME;
+        let all = config.frames_max() as u64 * CURVE_BYTES_PER_FRAME;
         for tenants in [1, 3, 15, 16, 40, 100, 1000] {
             let bytes = limits(&config, tenants).bytes() as u64;
-            assert!(bytes <= BYTES_MAX && bytes * tenants as u64 <= all, "{tenants} tenants: {bytes} each");
+            assert!(bytes <= CURVE_BYTES_MAX && bytes * tenants as u64 <= all, "{tenants} tenants: {bytes} each");
         }
         let mut rig = Rig::new();
         rig.command(

@@ -31,6 +31,7 @@ pub(crate) use crate::nbd::Kind;
 #[cfg(test)]
 pub(crate) use client::REQUESTS_PER_TENANT;
 pub(crate) use client::{ANSWER_UNITS, Client, Inbound, writes};
+pub(crate) use curves::Measured;
 pub(crate) use effect::{Answer, Data, Effect, Effects};
 pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
@@ -52,7 +53,6 @@ use crate::disk::{Device, Io};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, Ticket, VolumeId};
 use crate::route::Route;
-use crate::sizing;
 use crate::slab::{Slab, Table};
 use crate::spec::{VolumeSpec, WriteCache};
 use crate::stats::OpStats;
@@ -248,7 +248,7 @@ pub(crate) struct Volumes {
     pub(crate) waiters: Slab<Waiter>,
     pub(crate) waiting: Table<TenantId, Waiting>,
     pub(crate) curves: Table<TenantId, Curve>,
-    pub(crate) sizing: sizing::Book,
+    pub(crate) measured: Table<TenantId, Measured>,
     pub(crate) agenda: VecDeque<Todo>,
     pub(crate) work: Work,
     pub(crate) effects: Effects,
@@ -283,7 +283,7 @@ impl Volumes {
             waiters: Slab::new(),
             waiting: Table::default(),
             curves: Table::default(),
-            sizing: sizing::Book::default(),
+            measured: Table::default(),
             agenda: VecDeque::new(),
             work: Work::default(),
             effects: Effects::default(),

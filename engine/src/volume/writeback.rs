@@ -38,8 +38,13 @@ const RETRY_NS: u64 = SECOND;
 impl Volumes {
     /// Puts all volumes of a tenant on the agenda.
     pub(crate) fn poke_tenant(&mut self, tenant: TenantId) {
+        self.poke_tenants(&[tenant]);
+    }
+
+    /// Puts all volumes of these tenants, in ascending order, on the agenda.
+    pub(crate) fn poke_tenants(&mut self, tenants: &[TenantId]) {
         for volume in (0..self.table.past()).map(VolumeId) {
-            if self.table.contains(volume) && self.tenant_of(volume) == tenant {
+            if self.table.contains(volume) && tenants.binary_search(&self.tenant_of(volume)).is_ok() {
                 self.poke(volume);
             }
         }

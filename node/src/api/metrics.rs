@@ -603,7 +603,7 @@ mod tests {
         layers.late.iter_mut().for_each(|late| late.clock.record(60_000));
         let observed = Observed {
             disk: name("default"),
-            snapshot,
+            snapshot: snapshot.into(),
             volumes,
             tenants: vec![(TenantId(2), name("team"))],
             insulation: vec![(name("team"), 0.925)],

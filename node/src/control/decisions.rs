@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
 use std::time::SystemTime;
 
-use engine::control::{CacheSpec, Command, Decision, LEAST_BYTES, Plan, PlanRequest, Report, Sizing, Snapshot};
+use engine::control::{CacheSpec, Decision, LEAST_BYTES, Plan, PlanRequest, Sizing, Snapshot};
 use engine::ids::TenantId;
 use engine::units::Nanos;
 use tracing::{info, warn};
@@ -202,12 +202,11 @@ impl Control {
     }
 
     async fn ask_plan(&self, disk: &Name, name: &Name, asked: PlanRequest) -> Result<Plan, Error> {
-        let answer = self.state().disk(disk)?.thread.command(Command::Plan(asked));
-        match answer.await {
-            Ok(Report::Plan(plan)) => Ok(*plan),
-            Ok(Report::Refused(refusal)) => Err(Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }),
-            _ => Err(Error::Internal("the disk has no plan".into())),
-        }
+        let planning = self.state().disk(disk)?.thread.planning();
+        // So the plan is not older than the changes that were answered before it.
+        let snapshot = self.snapshot(disk).await.ok_or_else(|| Error::Internal("the disk has no plan".into()))?;
+        let plan = planning.plan(asked, snapshot.generation).await;
+        plan.map_err(|refusal| Error::Refused { kind: Kind::Volume, name: name.clone(), refusal })
     }
 }
 

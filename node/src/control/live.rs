@@ -369,9 +369,9 @@ impl Control {
         let Ok(running) = state.disk(disk) else { return view };
         let chosen = self.chosen(disk, &running.store);
         view.condition = Condition::Online;
-        view.policy = Some(policy_view(running, &chosen, snapshot.as_ref()));
-        view.tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
-        let now = snapshot.as_ref().map(|snapshot| Sample::new(running, snapshot));
+        view.policy = Some(policy_view(running, &chosen, snapshot.as_deref()));
+        view.tenants = self.tenant_views(disk, running, &chosen, snapshot.as_deref());
+        let now = snapshot.as_deref().map(|snapshot| Sample::new(running, snapshot));
         view.busy_ratio = now.and_then(|now| self.series().get(disk)?.busy_ratio(&now));
         view.slices = snapshot.map(|snapshot| owned_views(running, &snapshot)).unwrap_or_default();
         view

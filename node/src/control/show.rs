@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::control::{Command, Report, Snapshot, VolumeStats};
+use engine::control::{Snapshot, VolumeStats};
 use engine::disk::profile::{Key, Profile, Value};
 use engine::units::{BLOCK, Share};
 
@@ -34,7 +34,7 @@ pub struct Observed {
     /// The disk.
     pub disk: Name,
     /// Its counters.
-    pub snapshot: Snapshot,
+    pub snapshot: Arc<Snapshot>,
     /// Volumes and their tenants.
     pub volumes: Vec<(engine::ids::VolumeId, Name, Name)>,
     /// Tenants.
@@ -50,14 +50,11 @@ pub struct Observed {
 }
 
 impl Control {
-    /// The counters of a disk. `None` if it is offline or does not answer.
-    pub(super) async fn snapshot(&self, disk: &Name) -> Option<Snapshot> {
+    /// The counters of a disk, not older than this call. `None` if it is offline or does not answer.
+    pub(super) async fn snapshot(&self, disk: &Name) -> Option<Arc<Snapshot>> {
         // The thread's handle is not kept across the wait, so that the thread can end meanwhile.
-        let answer = self.state().disk(disk).ok()?.thread.command(Command::Snapshot);
-        match tokio::time::timeout(SNAPSHOT_TIMEOUT, answer).await {
-            Ok(Ok(Report::Snapshot(snapshot))) => Some(*snapshot),
-            _ => None,
-        }
+        let snapshots = self.state().disk(disk).ok()?.thread.snapshots();
+        tokio::time::timeout(SNAPSHOT_TIMEOUT, snapshots.take()).await.ok()?.ok()
     }
 
     /// Runs an operation on the file system of a disk, in bounded time. `None` if it does not answer, or if too many
@@ -168,8 +165,8 @@ impl Control {
             Err(_) => return Vec::new(),
         };
         let chosen = self.chosen(disk, &running.store);
-        let tenants = self.tenant_views(disk, running, &chosen, snapshot.as_ref());
-        let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_ref(), &tenants, &listening);
+        let tenants = self.tenant_views(disk, running, &chosen, snapshot.as_deref());
+        let view = |(name, volume)| volume_view(disk, running, name, volume, snapshot.as_deref(), &tenants, &listening);
         let mut views: Vec<VolumeView> = running.volumes.iter().map(view).collect();
         for (view, name) in views.iter_mut().zip(running.volumes.keys()) {
             match &replaced {
@@ -198,11 +195,11 @@ impl Control {
         let mut view = {
             let state = self.state();
             let disk = state.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
-            let mut view = disk_view(&state, name, disk, snapshot.as_ref());
+            let mut view = disk_view(&state, name, disk, snapshot.as_deref());
             if let Ok(running) = &disk.state {
                 let chosen = self.chosen(name, &running.store);
-                view.policy = Some(policy_view(running, &chosen, snapshot.as_ref()));
-                view.tenants = self.tenant_views(name, running, &chosen, snapshot.as_ref());
+                view.policy = Some(policy_view(running, &chosen, snapshot.as_deref()));
+                view.tenants = self.tenant_views(name, running, &chosen, snapshot.as_deref());
             }
             view
         };

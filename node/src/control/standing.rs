@@ -59,7 +59,7 @@ impl Control {
                 Err(_) => (self.offline_standing(&state, name), None),
                 Ok(running) => {
                     let chosen = self.chosen(name, &running.store);
-                    let insulation = policy_view(running, &chosen, snapshot.as_ref()).insulation;
+                    let insulation = policy_view(running, &chosen, snapshot.as_deref()).insulation;
                     let shares = Shares::of(running);
                     let (volumes, refusals) = running
                         .volumes

@@ -15,6 +15,7 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use engine::control::Report;
@@ -22,6 +23,7 @@ use engine::disk::Segment;
 use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::nbd::{Header, Kind, Parsed, parse};
+use engine::plan::Evidence;
 use engine::units::{Nanos, SECOND};
 use engine::{Action, Event, Farewell, Outgoing, Receive, Server};
 
@@ -53,6 +55,8 @@ pub struct Driver<R> {
     reactor: Layers<R>,
     frames: Frames,
     mailbox: Mailbox,
+    /// To the planner.
+    evidence: SyncSender<Box<Evidence>>,
     /// Whether there may be mail.
     mail: bool,
     now: Nanos,
@@ -82,7 +86,14 @@ pub struct Driver<R> {
 
 impl<R: Reactor> Driver<R> {
     /// A driver without volumes.
-    pub fn new(options: Options, server: Server, frames: Frames, reactor: Layers<R>, mailbox: Mailbox) -> Driver<R> {
+    pub fn new(
+        options: Options,
+        server: Server,
+        frames: Frames,
+        reactor: Layers<R>,
+        mailbox: Mailbox,
+        evidence: SyncSender<Box<Evidence>>,
+    ) -> Driver<R> {
         let (connections_max, now) = (options.limits.disk as usize, reactor.now());
         Driver {
             options,
@@ -90,6 +101,7 @@ impl<R: Reactor> Driver<R> {
             reactor,
             frames,
             mailbox,
+            evidence,
             mail: true,
             now,
             seen: 0,
@@ -194,9 +206,8 @@ impl<R: Reactor> Driver<R> {
                 let answer = self.giving.take().and_then(|giving| giving.answer);
                 self.giving = Some(Giving::new(&self.server, &self.frames, answer));
             }
-            Action::Decided { tenant, sizing } => {
-                tracing::debug!(disk = self.options.name, tenant = tenant.0, decision = ?sizing.decision, "decided");
-            }
+            // There is room: the engine sends one at a time.
+            Action::Evidence(evidence) => drop(self.evidence.try_send(evidence)),
             Action::Report { token, report } => match self.pending.get(&token).map(|pending| pending.then) {
                 Some(Then::GiveBack) if !matches!(report, Report::Refused(_)) => {
                     self.giving = Some(Giving::new(&self.server, &self.frames, Some((token, report))));

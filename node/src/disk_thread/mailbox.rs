@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use engine::Session;
 use engine::control::{Command, Report};
 use engine::ids::VolumeId;
+use engine::plan::Targets;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Stopped;
@@ -67,6 +68,8 @@ pub enum Mail {
     },
     /// A new client.
     Attach(Client),
+    /// The planner's answer to the engine's evidence.
+    Targets(Box<Targets>),
 }
 
 /// The receiving end, in the disk thread.
@@ -154,6 +157,13 @@ impl Sender {
             sender.waker.wake();
             answer.await.map_err(|_| Stopped)
         }
+    }
+
+    /// Sends the planner's answer when there is room. Not for asynchronous callers.
+    pub fn send_targets(&self, targets: Box<Targets>) -> Result<(), Stopped> {
+        self.mails.blocking_send(Mail::Targets(targets)).map_err(|_| Stopped)?;
+        self.waker.wake();
+        Ok(())
     }
 
     /// Waits until there is room for a client.

@@ -20,10 +20,11 @@ mod replies;
 
 use std::collections::VecDeque;
 
-use engine::control::{Command, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache};
+use engine::control::{Command, Plan, PlanRequest, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache};
 use engine::disk::Op as DiskOp;
 use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::nbd::wire::{self, command};
+use engine::plan::{Evidence, Planner};
 use engine::units::{BLOCK, Nanos};
 use engine::{Action, Config, Event, Receive, Server, Session};
 
@@ -101,9 +102,12 @@ enum Wake {
     Answer(usize, u64, bool),
 }
 
-/// A server, its drive and its clients.
+/// A server, its planner, its drive and its clients.
 pub struct Bench {
     server: Server,
+    /// Takes no time, so that results do not depend on the machine that it would run on.
+    planner: Planner,
+    evidence: Option<Box<Evidence>>,
     drive: Box<dyn Drive>,
     costs: Costs,
     clients: Vec<Client>,
@@ -132,6 +136,8 @@ impl Bench {
         volumes: Vec<Volume>,
     ) -> Result<Bench, String> {
         let mut bench = Bench {
+            planner: Planner::new(&config),
+            evidence: None,
             server: Server::new(config),
             drive,
             costs,
@@ -190,15 +196,9 @@ impl Bench {
     }
 
     fn command(&mut self, command: Command) -> Result<(), String> {
-        self.server.handle(0, Event::Control { token: 0, command });
-        loop {
-            match self.server.poll_action() {
-                Some(Action::Report { report: Report::Refused(why), .. }) => return Err(why.to_string()),
-                Some(Action::Report { .. }) => return Ok(()),
-                Some(Action::Work(tenant)) => self.server.handle(0, Event::Work { tenant }),
-                Some(_) => {}
-                None => return Err("a command was not answered at once".into()),
-            }
+        match self.ask(command)? {
+            Report::Refused(why) => Err(why.to_string()),
+            _ => Ok(()),
         }
     }
 
@@ -243,17 +243,31 @@ impl Bench {
     /// Executes a command that is answered at once, and returns its answer.
     pub fn ask(&mut self, command: Command) -> Result<Report, String> {
         self.server.handle(self.now, Event::Control { token: 0, command });
-        let mut found = None;
-        let mut others = VecDeque::new();
-        while let Some(action) = self.server.poll_action() {
-            match action {
-                Action::Report { report, .. } => found = Some(report),
-                other => others.push_back(other),
+        loop {
+            let mut found = None;
+            let mut others = VecDeque::new();
+            while let Some(action) = self.server.poll_action() {
+                match action {
+                    Action::Report { report, .. } => found = Some(report),
+                    other => others.push_back(other),
+                }
             }
+            others.into_iter().for_each(|action| self.do_one(action));
+            self.act();
+            if let Some(report) = found {
+                return Ok(report);
+            }
+            // The snapshot of many tenants takes several events.
+            if self.server.poll_timeout().is_none_or(|at| at > self.now) {
+                return Err("a command was not answered at once".into());
+            }
+            self.server.handle(self.now, Event::Timer);
         }
-        others.into_iter().for_each(|action| self.do_one(action));
-        self.act();
-        found.ok_or_else(|| "a command was not answered at once".into())
+    }
+
+    /// The decision for a planned tenant.
+    pub fn plan(&self, request: PlanRequest) -> Result<Plan, Refusal> {
+        self.planner.plan(request)
     }
 
     fn next_at(&self) -> Option<Nanos> {
@@ -366,8 +380,13 @@ impl Bench {
 
     /// Carries out the engine's actions.
     fn act(&mut self) {
-        while let Some(action) = self.server.poll_action() {
-            self.do_one(action);
+        loop {
+            while let Some(action) = self.server.poll_action() {
+                self.do_one(action);
+            }
+            let Some(evidence) = self.evidence.take() else { return };
+            let targets = Box::new(self.planner.handle(*evidence));
+            self.server.handle(self.now, Event::Targets(targets));
         }
     }
 
@@ -390,11 +409,8 @@ impl Bench {
             Action::Send(conn) => self.send(conn),
             Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
             // Frames have no bytes here, and connections stay open until the end.
-            Action::Copy { .. }
-            | Action::Zero { .. }
-            | Action::Retired
-            | Action::Decided { .. }
-            | Action::Report { .. } => {}
+            Action::Copy { .. } | Action::Zero { .. } | Action::Retired | Action::Report { .. } => {}
+            Action::Evidence(evidence) => self.evidence = Some(evidence),
             Action::Close(conn, _) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
         }
     }

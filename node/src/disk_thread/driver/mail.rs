@@ -61,6 +61,7 @@ impl<R: Reactor> Driver<R> {
                     attached += 1;
                     self.attach(client);
                 }
+                Some(Mail::Targets(targets)) => self.handle(Event::Targets(targets)),
                 Some(Mail::Restrict { volume, access, read_only, reply }) => {
                     let expelled = self.expelled(volume, &access);
                     self.command(Command::Restrict { volume, read_only, expelled }, None, reply);

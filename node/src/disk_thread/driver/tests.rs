@@ -153,7 +153,8 @@ impl Rig {
         let frames = Frames::new(options.engine.frames_max()).unwrap();
         let (sender, mailbox) = mailbox::new(Waker::new().unwrap());
         let reactor = Layers::new(Script::new(), Stack::default());
-        let mut driver = Driver::new(options, server, frames, reactor, mailbox);
+        let mut driver =
+            Driver::new(options, server, frames, reactor, mailbox, crate::disk_thread::planning::channel().0);
         for number in 0..2 {
             let (tenant, volume) = (TenantId(number), VolumeId(number));
             let file = File::open("/dev/null").unwrap();

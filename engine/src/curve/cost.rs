@@ -42,7 +42,7 @@ impl Span {
 }
 
 /// Disk time of one tenant's blocks.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Cost {
     reads: Span,
     writes: [Span; OCTAVES],
@@ -67,22 +67,22 @@ impl Cost {
     }
 
     /// Total disk time of reads and of writes, nanoseconds.
-    pub(super) fn time_ns(&self) -> [f64; 2] {
+    pub(crate) fn time_ns(&self) -> [f64; 2] {
         self.time_ns
     }
 
     /// Disk time of a written block with any number of dirty blocks, nanoseconds. `None` before the first write.
-    pub(super) fn any_write_ns(&self) -> Option<f64> {
+    pub(crate) fn any_write_ns(&self) -> Option<f64> {
         self.all_writes.mean(1.0)
     }
 
     /// Disk time of a read block, nanoseconds.
-    pub(super) fn read_ns(&self) -> f64 {
+    pub(crate) fn read_ns(&self) -> f64 {
         self.reads.mean(1.0).or_else(|| self.written_ns(0)).unwrap_or(UNKNOWN_NS)
     }
 
     /// Disk time of a written block with `dirty` dirty blocks, nanoseconds.
-    pub(super) fn write_ns(&self, dirty: u64) -> f64 {
+    pub(crate) fn write_ns(&self, dirty: u64) -> f64 {
         self.written_ns(dirty).or(self.reads.mean(1.0)).unwrap_or(UNKNOWN_NS)
     }
 

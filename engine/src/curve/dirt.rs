@@ -25,10 +25,10 @@ use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos};
 
 /// The pools.
-pub(super) const NOW: usize = 0;
-pub(super) const ROOMY: usize = 1;
-pub(super) const ALONE: usize = 2;
-const POOLS: usize = 3;
+const NOW: usize = 0;
+const ROOMY: usize = 1;
+const ALONE: usize = 2;
+pub(crate) const POOLS: usize = 3;
 
 /// Blocks of a region, one bit each.
 const REGION_BLOCKS: u64 = 256;
@@ -88,9 +88,9 @@ impl Blocks {
 
 /// Device writes of a pool.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub(super) struct Written {
-    pub(super) requests: f64,
-    pub(super) blocks: f64,
+pub(crate) struct Written {
+    pub(crate) requests: f64,
+    pub(crate) blocks: f64,
 }
 
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Dirt {
     }
 
     /// Sets the dirty blocks that the tenant's partition, and the whole cache, may have.
-    pub(super) fn set_room(&mut self, partition: u64, whole: u64) {
+    pub(crate) fn set_room(&mut self, partition: u64, whole: u64) {
         self.pools.iter_mut().zip([partition, whole, whole]).for_each(|(pool, blocks)| pool.blocks_max = blocks);
     }
 
@@ -186,7 +186,7 @@ impl Dirt {
     }
 
     /// Advances the clocks.
-    pub(super) fn pass(&mut self, now: Nanos, alone: Nanos) {
+    pub(crate) fn pass(&mut self, now: Nanos, alone: Nanos) {
         clocks(now, alone).into_iter().enumerate().for_each(|(pool, clock)| self.settle(pool, clock));
     }
 
@@ -206,16 +206,20 @@ impl Dirt {
     }
 
     /// Reduces the weight of all writes so far.
-    pub(super) fn fade(&mut self, factor: f64) {
+    pub(crate) fn fade(&mut self, factor: f64) {
         for pool in &mut self.pools {
             pool.written.fade(factor);
             pool.entered *= factor;
         }
     }
 
-    /// The device writes for recent requests. A pool that is not full yet is assumed to continue with its present run
-    /// length.
-    pub(super) fn written(&self, pool: usize) -> Written {
+    /// The device writes for recent requests, by pool. A pool that is not full yet is assumed to continue with its
+    /// present run length.
+    pub(crate) fn written(&self) -> [Written; POOLS] {
+        [NOW, ROOMY, ALONE].map(|pool| self.written_by(pool))
+    }
+
+    fn written_by(&self, pool: usize) -> Written {
         let runs = |pool: usize| {
             let Written { requests, blocks } = self.pools[pool].written;
             (blocks > 0.0).then_some(requests / blocks)
@@ -327,7 +331,7 @@ impl Dirt {
 impl Written {
     /// The cost of these writes relative to `now`, for which a block takes `mean_ns` on average: `transfer_ns` of it is
     /// transfer, the rest is the cost of positioning for each run. 1 if nothing was written.
-    pub(super) fn by(self, now: Written, mean_ns: f64, transfer_ns: f64) -> f64 {
+    pub(crate) fn by(self, now: Written, mean_ns: f64, transfer_ns: f64) -> f64 {
         if now.blocks <= 0.0 || mean_ns <= 0.0 {
             return 1.0;
         }
@@ -381,7 +385,7 @@ mod tests {
     }
 
     fn all(dirt: &Dirt) -> [(f64, f64); POOLS] {
-        [NOW, ROOMY, ALONE].map(|pool| (dirt.written(pool).requests, dirt.written(pool).blocks))
+        dirt.written().map(|written| (written.requests, written.blocks))
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Division of a disk's frames. A requested size is granted exactly, a needed size at least. Spare frames are lent
 //! max-min fair: the smallest partitions grow first.
 
-use super::{CacheSpec, Refusal};
 use crate::cache::FRAMES_MIN;
 use crate::config::BOOKKEEPING_BYTES_PER_FRAME;
 use crate::ids::TenantId;
+use crate::spec::{CacheSpec, Refusal};
 use crate::units::BLOCK;
 
 /// Memory of a frame, bytes, bookkeeping included.

@@ -15,7 +15,7 @@ use crate::units::Nanos;
 
 /// The standalone-equivalent time of one tenant.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Worth {
+pub(crate) struct Worth {
     worth_ns: f64,
     /// Standalone-equivalent time per nanosecond of useful time.
     ratio: Option<f64>,
@@ -29,18 +29,18 @@ pub(super) struct Worth {
 
 /// Counters of a tenant at one time.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Seen {
-    pub(super) now: Nanos,
-    pub(super) useful_ns: Nanos,
-    pub(super) wanting_ns: Nanos,
+pub(crate) struct Seen {
+    pub(crate) now: Nanos,
+    pub(crate) useful_ns: Nanos,
+    pub(crate) wanting_ns: Nanos,
     /// Disk time of reads, of writes.
-    pub(super) disk_ns: [f64; 2],
+    pub(crate) disk_ns: [f64; 2],
 }
 
 impl Worth {
     /// Accounts for the time since the last look. Standalone, reads would have taken the fraction `reads` of their disk
     /// time, and writes the fraction `writes`.
-    pub(super) fn look(&mut self, seen: Seen, reads: f64, writes: f64) {
+    pub(crate) fn look(&mut self, seen: Seen, reads: f64, writes: f64) {
         let before = std::mem::replace(&mut self.seen, seen);
         let [read_ns, write_ns] = [0, 1].map(|at| (seen.disk_ns[at] - before.disk_ns[at]).max(0.0));
         if read_ns + write_ns > 0.0 {
@@ -56,17 +56,17 @@ impl Worth {
     }
 
     /// Useful time at the last look.
-    pub(super) fn useful_ns(&self) -> Nanos {
+    pub(crate) fn useful_ns(&self) -> Nanos {
         self.seen.useful_ns
     }
 
     /// Standalone-equivalent time at present, when useful time is `useful_ns`.
-    pub(super) fn at(&self, useful_ns: Nanos) -> Nanos {
+    pub(crate) fn at(&self, useful_ns: Nanos) -> Nanos {
         (self.worth_ns + gained(self.seen.useful_ns, useful_ns) * self.ratio.unwrap_or(1.0)).max(0.0) as Nanos
     }
 
     /// The standalone clock: only differences are meaningful.
-    pub(super) fn alone(&self, now: Nanos) -> Nanos {
+    pub(crate) fn alone(&self, now: Nanos) -> Nanos {
         (self.alone_ns + self.speed * (now - self.seen.now) as f64) as Nanos
     }
 }

@@ -7,15 +7,14 @@
 //!
 //! m are miss ratios from the tenant's curve. At most half a partition is dirty, and the cost of a written block falls
 //! with the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
-//! `dirt.rs` ([`Gain`]).
+//! `curve/dirt.rs` ([`Gain`]).
 //!
 //! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. Downside:
 //! hits and misses are assumed to follow each other, as with a queue depth of 1. At higher depths hits cost even less;
 //! compared with milliseconds of disk time this does not matter.
 
-use super::cost::Cost;
 use crate::cache::FRAMES_MIN;
-use crate::curve::{Point, View};
+use crate::curve::{Cost, Point, View};
 
 /// Time of an absorbed block: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU and
 /// 14 us of latency at depth 1, less at higher depths. Accurate enough, as it is about a hundredth of a seek.

@@ -1,33 +1,35 @@
-//! Sizing: how much cache a tenant needs to keep R, and slices of which round.
+//! The planner of a disk: how much cache each tenant needs to keep R, slices of which round, and whom to admit.
 //!
 //! ```text
-//!   curve ─────► misses by size ─┐
-//!   device ────► time of a miss ─┴► load: R_cache by size ─┐
-//!   policy ────► loss, weight ───► R_time by round ────────┴► split: shortest round, R_time x R_cache >= R for all,
-//!                                                             within the memory
-//!   trial: is the curve settled?                                │
-//!                                                               ▼
-//!   review, once a second: decisions, partitions, and the efficiency target of each tenant's slices
+//!   data thread (`server/planning.rs`)                 planner, on another thread
+//!
+//!   counts of curves, costs, writes of    ─ Evidence ─►  trial: is the curve settled?
+//!   dirty data, losses, shares, promises                 curve ─► misses by size ─┐
+//!   (some tenants an event)                              device ► time of a miss ─┴► load: R_cache by size ─┐
+//!                                                        policy ► loss, weight ───► R_time by round ────────┴► split:
+//!   partitions, slice targets, decisions  ◄─ Targets ──  the shortest round with R_time x R_cache >= R for all
 //! ```
 //!
-//! `load`, `split`, `trial` and `cost` only compute; `review.rs` connects them with the server. `docs/design/sizing.md`
-//! has the reasons.
+//! Evidence carries a generation, which changes with the tenants, the memory and the policy. Targets carry that of
+//! their evidence; the data thread refuses them if it has changed. So the planner may take as long as it likes, and the
+//! partitions never exceed the cache.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), section 3.4, for the cache; `docs/design/sizing.md` for the joint choice.
 
-mod cost;
-mod dirt;
+pub(crate) mod allot;
+mod evidence;
 mod load;
-mod review;
+mod planner;
 mod split;
 mod trial;
-mod worth;
 
-use crate::control::CacheSpec;
 use crate::ids::TenantId;
+use crate::spec::CacheSpec;
 use crate::units::{Nanos, Share};
 
-pub(crate) use review::{BYTES_PER_FRAME, Book};
+pub use evidence::{Evidence, Targets};
+pub(crate) use evidence::{Facts, Look, Observed};
+pub use planner::Planner;
 
 /// The decision for a tenant, with its numbers. Bytes of memory include bookkeeping, as in [`CacheSpec`].
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -111,7 +113,7 @@ pub enum Bound {
     },
 }
 
-/// A hypothetical tenant, for `Command::Plan`.
+/// A hypothetical tenant, for [`Planner::plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PlanRequest {
     /// The tenant, if it exists: its load is known.

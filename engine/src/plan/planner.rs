@@ -1,0 +1,333 @@
+//! The planner: from evidence to targets.
+
+use std::collections::BTreeMap;
+
+use super::allot::{self, Claim, bytes_of, frames_of};
+use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
+use super::load::{self, Gain, Load};
+use super::split::{self, Fate, Question, Split, Verdict, split};
+use super::trial::Trial;
+use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
+use crate::config::Config;
+use crate::curve::{Cost, View, Written};
+use crate::disk::policy::{self, FOLLOWING_BYTES};
+use crate::ids::TenantId;
+use crate::spec::{CacheSpec, Refusal, TenantSpec};
+use crate::units::{BLOCK, SECOND, Share};
+
+/// Read-ahead windows that a partition holds for each stream: two windows in the quarter of the partition that streams
+/// may use (`volume/prefetch.rs`).
+const WINDOWS: u64 = 8;
+/// Blocks with which a writer's runs have full length: two of the largest device requests being written, as much
+/// arriving, and half the partition dirty.
+const WRITER_FRAMES: u64 = 8 << 20 >> 12;
+
+/// What is known of a tenant.
+#[derive(Debug)]
+struct Known {
+    created: u64,
+    cost: Cost,
+    trial: Trial,
+    /// Known when its trial is over.
+    load: Option<Load>,
+    writes: bool,
+    /// Recent number of concurrent streams.
+    streams: u32,
+}
+
+impl Known {
+    fn new(created: u64) -> Known {
+        Known { created, cost: Cost::default(), trial: Trial::default(), load: None, writes: false, streams: 0 }
+    }
+
+    /// Learns from a look at the tenant.
+    fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
+        let (view, whole) = (observed.counts.view(), evidence.frames);
+        self.cost = observed.cost;
+        let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
+        self.trial.look(evidence.now, observed.references, || view.clone());
+        if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
+            self.writes = view.writes > 0.0;
+            // If the curve has been restarted, the earlier load is better than none.
+            self.load = Load::new(&view, &self.cost, gain, whole).or(self.load.take());
+        }
+        (gain, view)
+    }
+
+    /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
+    /// runs.
+    fn transfer(&self, prefetch_bytes_max: u64) -> (f64, u64) {
+        let dirty = WRITER_FRAMES / 2;
+        // In its slice a stream is as fast with `FOLLOWING_BYTES` in the device as with longer windows.
+        let reads = u64::from(self.streams) * WINDOWS * prefetch_bytes_max.min(FOLLOWING_BYTES) / BLOCK;
+        let writes = if self.writes { WRITER_FRAMES } else { 0 };
+        let rate = |is_there: bool, block_ns: f64| if is_there { 1.0 / block_ns } else { 0.0 };
+        let frames_ns = rate(reads > 0, self.cost.read_ns()).max(rate(self.writes, self.cost.write_ns(dirty)));
+        (frames_ns, reads + writes)
+    }
+}
+
+/// The cost of writes relative to that with a partition of `target` frames.
+fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64) -> Gain {
+    let transfer_ns = BLOCK as f64 * SECOND as f64 / stream_bytes_per_s.max(1) as f64;
+    let [now, roomy, alone] = written;
+    let mean_ns = cost.any_write_ns().unwrap_or(0.0);
+    let [roomy, alone] = [roomy, alone].map(|other| other.by(now, mean_ns, transfer_ns));
+    Gain { target, roomy, alone: alone.min(roomy) }
+}
+
+/// The claim of a tenant with this cache size and `kept` promised frames.
+fn claim(cache: CacheSpec, kept: u64, is_known: bool, again: bool) -> split::Claim {
+    match cache {
+        CacheSpec::Asked(bytes) => split::Claim::Asked(frames_of(bytes)),
+        _ if kept > 0 => split::Claim::Kept(kept),
+        _ if !is_known => split::Claim::Watched,
+        _ => split::Claim::Wanted { again },
+    }
+}
+
+/// All tenants, the guest last, and the result for them.
+struct Survey {
+    tenants: Vec<Facts>,
+    weights: Vec<f64>,
+    question: Option<Question>,
+    /// `None` under a policy that does not insulate.
+    split: Option<Split>,
+}
+
+impl Survey {
+    /// Frames that the tenants other than the last one do not give up.
+    fn others_hold(&self) -> u64 {
+        let fates = self.split.as_ref().map(|split| &split.fates);
+        let hard = |at: usize| match fates {
+            Some(fates) => fates[at].hard,
+            None => Claim::new(self.tenants[at].spec.cache, 0).least(),
+        };
+        (0..self.tenants.len().saturating_sub(1)).map(hard).sum()
+    }
+
+    /// The claims of all tenants.
+    fn claims(&self) -> Vec<(TenantId, Claim)> {
+        let shrunk = planted!(AdmittedShrunk);
+        let kept = |at: usize| self.split.as_ref().filter(|_| !shrunk).map_or(0, |split| split.fates[at].kept);
+        let all = self.tenants.iter().enumerate();
+        all.map(|(at, facts)| (facts.tenant, Claim::new(facts.spec.cache, kept(at)))).collect()
+    }
+}
+
+/// The planner of one disk: a deterministic machine, whose time is that of the evidence. It knows what tenants do; what
+/// they are promised comes with the evidence.
+#[derive(Debug)]
+pub struct Planner {
+    known: BTreeMap<TenantId, Known>,
+    /// The latest evidence, without looks.
+    latest: Evidence,
+}
+
+impl Planner {
+    /// The planner of a disk with this configuration.
+    pub fn new(config: &Config) -> Planner {
+        Planner { known: BTreeMap::new(), latest: Evidence::new(config) }
+    }
+
+    /// The generation of the latest evidence.
+    pub fn generation(&self) -> u64 {
+        self.latest.generation
+    }
+
+    /// Determines the tenants' needs, and divides the disk accordingly.
+    pub fn handle(&mut self, evidence: Evidence) -> Targets {
+        self.latest = evidence;
+        let created: BTreeMap<TenantId, u64> =
+            self.latest.tenants.iter().map(|facts| (facts.tenant, facts.created)).collect();
+        self.known.retain(|tenant, known| created.get(tenant) == Some(&known.created));
+        for (&tenant, &created) in &created {
+            self.known.entry(tenant).or_insert_with(|| Known::new(created));
+        }
+        let looks = std::mem::take(&mut self.latest.looks);
+        let gains = looks.into_iter().filter_map(|look| self.look(look)).collect();
+        Targets { generation: self.latest.generation, tenants: self.targets(), gains }
+    }
+
+    /// Examines the curve and the streams of a tenant.
+    fn look(&mut self, look: Look) -> Option<Gained> {
+        let known = self.known.get_mut(&look.tenant)?;
+        known.streams = look.streams.max(known.streams.saturating_sub(1));
+        let observed = *look.observed?;
+        let (target, whole) = (observed.target, self.latest.frames);
+        let (gain, view) = known.learn(observed, &self.latest);
+        Some(Gained {
+            tenant: look.tenant,
+            reads: load::reads_gain(&view, target, whole),
+            writes: gain.alone,
+            miss_ratios: [target / 2, target, 2 * target].map(|frames| view.misses(frames)),
+        })
+    }
+
+    /// Divides the disk anew.
+    fn targets(&self) -> Vec<Target> {
+        let survey = self.survey(None);
+        let divided = allot::targets(self.latest.frames, &survey.claims()).unwrap_or_default();
+        let target = |(at, (tenant, frames)): (usize, (TenantId, u32))| {
+            let promise = survey.question.zip(survey.split.as_ref());
+            let promise = promise.map(|(question, split)| self.promise(&survey, at, question, split, frames.into()));
+            Target { tenant, frames, promise }
+        };
+        divided.into_iter().enumerate().map(target).collect()
+    }
+
+    fn promise(&self, survey: &Survey, at: usize, question: Question, split: &Split, frames: u64) -> Promise {
+        let (facts, fate) = (&survey.tenants[at], split.fates[at]);
+        let known = self.known.get(&facts.tenant);
+        // Lent cache counts as long as it is lent.
+        let cache = known.and_then(|known| known.load.as_ref()).map_or(1.0, |load| load.keeps(frames));
+        let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
+        Promise {
+            kept: if matches!(facts.spec.cache, CacheSpec::Asked(_)) { 0 } else { fate.kept },
+            hard: fate.hard,
+            keep_permille: (keep * 1000.0 + 1e-6) as u32,
+            sizing: self.sizing(known, facts, split.round_ns, fate, survey.weights[at], frames),
+        }
+    }
+
+    /// All tenants, and the guest, which is like the tenant `like`, in place of the tenant that it replaces.
+    fn survey(&self, guest: Option<(Facts, Option<TenantId>)>) -> Survey {
+        let Evidence { settings, frames, reviews, prefetch_bytes, .. } = self.latest;
+        let is_other = |facts: &&Facts| guest.is_none_or(|(guest, _)| guest.tenant != facts.tenant);
+        let mut tenants: Vec<Facts> = self.latest.tenants.iter().filter(is_other).copied().collect();
+        let others = tenants.len();
+        tenants.extend(guest.map(|(facts, _)| facts));
+        let shares: Vec<_> = tenants.iter().map(|facts| facts.spec.share).collect();
+        let weights = policy::weights(&shares);
+        let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
+        let insulates = settings.insulates() && !tenants.is_empty();
+        let answer = insulates.then(|| {
+            let tenant = |at: usize| {
+                let facts = &tenants[at];
+                let model = guest.filter(|_| at == others).and_then(|(_, like)| like).unwrap_or(facts.tenant);
+                let known = self.known.get(&model);
+                let load = known.and_then(|known| known.load.as_ref());
+                let again = matches!(facts.decided, Some((Decision::BestEffort(_), _)));
+                split::Tenant {
+                    claim: claim(facts.spec.cache, facts.kept, load.is_some(), again),
+                    weight: weights[at],
+                    loss_ns: facts.loss_ns.unwrap_or(switch_ns) as f64,
+                    slice_least_ns: facts.burst_ns as f64,
+                    load,
+                    transfer: known.map_or((0.0, 0), |known| known.transfer(prefetch_bytes)),
+                }
+            };
+            let all: Vec<_> = (0..tenants.len()).map(tenant).collect();
+            let question = Question {
+                keep: f64::from(settings.insulation_permille) / 1000.0,
+                memory: frames,
+                round_max_ns: settings.round_max_ns as f64,
+                turn: reviews % tenants.len(),
+            };
+            (question, split(&question, &all))
+        });
+        let (question, split) = answer.unzip();
+        Survey { tenants, weights, question, split }
+    }
+
+    /// The decision for a tenant and its numbers, for this round, weight and partition.
+    fn sizing(
+        &self,
+        known: Option<&Known>,
+        facts: &Facts,
+        round_ns: f64,
+        fate: Fate,
+        weight: f64,
+        target: u64,
+    ) -> Sizing {
+        let Fate { verdict, need, kept, time, .. } = fate;
+        let Evidence { settings, now, trial_ns_max, .. } = self.latest;
+        let decision = match verdict {
+            Verdict::Met => Decision::Admitted,
+            Verdict::Open if matches!(facts.spec.cache, CacheSpec::Asked(_)) => Decision::Admitted,
+            Verdict::Open => Decision::Trial(match known.and_then(|known| known.trial.begun()) {
+                Some(begun) => Doubt::Unsettled { until: begun + trial_ns_max },
+                None => Doubt::Unused,
+            }),
+            Verdict::Memory(needs, free) => {
+                Decision::BestEffort(Bound::Memory { needs_bytes: bytes_of(needs), free_bytes: bytes_of(free) })
+            }
+            Verdict::Asked(needs) => Decision::BestEffort(Bound::Asked { needs_bytes: bytes_of(needs) }),
+            Verdict::Round(needs_ns) => Decision::BestEffort(Bound::Round { needs_ns }),
+            Verdict::Age(most) => Decision::BestEffort(Bound::Age { most_permille: permille(most) }),
+        };
+        let is_same = |before: &Decision| std::mem::discriminant(before) == std::mem::discriminant(&decision);
+        let since = facts.decided.filter(|(before, _)| is_same(before)).map_or(now, |(_, since)| since);
+        let keeps = known.and_then(|known| known.load.as_ref()).map(|load| load.keeps(target));
+        let round_ns = if settings.needs_slices { round_ns } else { 0.0 };
+        Sizing {
+            decision,
+            since,
+            insulation_permille: settings.insulation_permille,
+            need_bytes: need.map(bytes_of),
+            kept_bytes: bytes_of(kept),
+            lent_bytes: bytes_of(target.saturating_sub(kept)),
+            time_permille: permille(time),
+            cache_permille: keeps.map(permille),
+            best_permille: keeps.map(|keeps| permille(keeps * time)),
+            round_ns: round_ns as u64,
+            wait_ns: (round_ns * (1.0 - weight)) as u64,
+        }
+    }
+
+    /// The decision for a planned tenant, as of the latest evidence.
+    pub fn plan(&self, request: PlanRequest) -> Result<Plan, Refusal> {
+        let PlanRequest { tenant, share, cache, like } = request;
+        let find = |tenant: TenantId| {
+            let found = self.latest.tenants.iter().find(|facts| facts.tenant == tenant);
+            found.ok_or(Refusal::UnknownTenant)
+        };
+        let replaced = tenant.map(find).transpose()?;
+        let model = like.map(find).transpose()?.or(replaced);
+        let others = self.latest.tenants.iter().filter(|facts| Some(facts.tenant) != tenant);
+        let promised: u64 = others.filter_map(|facts| facts.spec.share).map(Share::ppb).sum();
+        let left_ppb = Share::ONE.ppb().saturating_sub(promised);
+        if let Some(asked) = share.filter(|share| share.ppb() > left_ppb) {
+            return Err(Refusal::ShareTooLarge { asked_ppb: asked.ppb(), left_ppb });
+        }
+        let guest = self.guest(request, model);
+        let survey = self.survey(Some((guest, model.map(|model| model.tenant))));
+        let (frames, others) = (self.latest.frames, survey.others_hold());
+        allot::admit(frames, others, cache)?;
+        let at = survey.tenants.len() - 1;
+        let target = allot::targets(frames, &survey.claims()).map_or(0, |targets| u64::from(targets[at].1));
+        let sizing = survey.split.as_ref().map(|split| {
+            let known = model.and_then(|model| self.known.get(&model.tenant));
+            self.sizing(known, &guest, split.round_ns, split.fates[at], survey.weights[at], target)
+        });
+        let round_ns = sizing.map_or(0, |sizing| sizing.round_ns);
+        Ok(Plan {
+            slice_ns: round_ns - sizing.map_or(0, |sizing| sizing.wait_ns),
+            sizing,
+            free_bytes: bytes_of(frames.saturating_sub(others)),
+            share_left_ppb: left_ppb,
+        })
+    }
+
+    /// The planned tenant: its load is that of `model`, and nothing has been decided for it.
+    fn guest(&self, request: PlanRequest, model: Option<&Facts>) -> Facts {
+        let spec = TenantSpec {
+            share: request.share,
+            cache: request.cache,
+            ..model.map(|model| model.spec).unwrap_or_default()
+        };
+        Facts {
+            tenant: request.tenant.unwrap_or(TenantId(u32::MAX)),
+            created: 0,
+            spec,
+            kept: if let CacheSpec::Decided(bytes) = request.cache { frames_of(bytes) } else { 0 },
+            decided: None,
+            loss_ns: model.and_then(|model| model.loss_ns),
+            burst_ns: model.map_or(0, |model| model.burst_ns),
+        }
+    }
+}
+
+fn permille(part: f64) -> u32 {
+    (part * 1000.0).round() as u32
+}

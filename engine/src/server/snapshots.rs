@@ -1,0 +1,160 @@
+//! Snapshots: collected in steps, so that no event takes long, and answered in the order of the commands.
+
+use std::collections::VecDeque;
+
+use super::Server;
+use crate::control::{ConnectionStats, Report, Snapshot, TenantStats, VolumeStats};
+use crate::ids::{TenantId, VolumeId};
+use crate::volume::{Volume, Volumes};
+
+/// Tenants in one step: about 5 us for each, because of the percentiles of its latencies.
+const TENANTS_PER_STEP: usize = 16;
+/// Volumes in one step: about 0.5 us for each.
+const VOLUMES_PER_STEP: u32 = 64;
+
+/// Commands for a snapshot, and the snapshot that is being collected for the first of them.
+#[derive(Default, Debug)]
+pub(crate) struct Snapshots {
+    tokens: VecDeque<u64>,
+    partial: Box<Snapshot>,
+    /// The next volume and the next tenant.
+    next: (u32, u32),
+}
+
+impl Snapshots {
+    pub(crate) fn want(&mut self, token: u64) {
+        self.tokens.push_back(token);
+    }
+
+    /// Whether commands wait.
+    pub(crate) fn are_wanted(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+}
+
+impl Server {
+    /// All counters and levels, as [`Command::Snapshot`](crate::control::Command::Snapshot) reports them.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let (mut snapshot, mut next) = (Snapshot::default(), (0, 0));
+        while !self.add_to_snapshot(&mut snapshot, &mut next) {}
+        snapshot
+    }
+
+    /// A step of the snapshot that is wanted.
+    pub(crate) fn answer_snapshots(&mut self) {
+        if !self.snapshots.are_wanted() {
+            return;
+        }
+        let mut snapshot = std::mem::take(&mut self.snapshots.partial);
+        let mut next = self.snapshots.next;
+        if !self.add_to_snapshot(&mut snapshot, &mut next) {
+            (self.snapshots.partial, self.snapshots.next) = (snapshot, next);
+            return;
+        }
+        self.snapshots.next = (0, 0);
+        if let Some(token) = self.snapshots.tokens.pop_front() {
+            self.report(token, Report::Snapshot(snapshot));
+        }
+    }
+
+    /// Adds some volumes and tenants, and completes the snapshot after the last; whether it is complete.
+    fn add_to_snapshot(&mut self, snapshot: &mut Snapshot, next: &mut (u32, u32)) -> bool {
+        self.front.leave_at_once(&mut self.volumes);
+        let all = self.volumes.table.past();
+        let past = (next.0 + VOLUMES_PER_STEP).min(all);
+        let volumes = (next.0..past).filter_map(|at| self.volumes.table.get(VolumeId(at)));
+        snapshot.volumes.extend(volumes.map(|volume| self.volume_stats(volume)));
+        next.0 = next.0.max(past);
+        let ids = self.volumes.cache.tenants().map(|(id, _)| id).skip_while(|id| id.0 < next.1);
+        let some: Vec<TenantId> = ids.take(TENANTS_PER_STEP + 1).collect();
+        for &tenant in some.iter().take(TENANTS_PER_STEP) {
+            snapshot.tenants.push(self.tenant_stats(tenant));
+            next.1 = tenant.0 + 1;
+        }
+        if past < all || some.len() > TENANTS_PER_STEP {
+            return false;
+        }
+        self.complete(snapshot);
+        true
+    }
+
+    fn complete(&mut self, snapshot: &mut Snapshot) {
+        self.volumes.route.disk.books().account(self.volumes.now);
+        let (busy_ns, idle_ns) = self.volumes.route.disk.books().busy_and_idle_ns();
+        let pool = self.volumes.cache.pool();
+        let (volumes, tenants) = (std::mem::take(&mut snapshot.volumes), std::mem::take(&mut snapshot.tenants));
+        *snapshot = Snapshot {
+            now: self.volumes.now,
+            generation: self.planning.generation(),
+            is_planned: self.planning.is_planned(),
+            budget_bytes: self.volumes.config.budget_bytes,
+            frames: u64::from(pool.limit()),
+            free_frames: u64::from(pool.available()),
+            held_frames: u64::from(pool.retiring()),
+            busy_ns,
+            idle_ns,
+            queued: self.volumes.route.disk.waiting() as u64,
+            in_flight: u64::from(self.volumes.route.disk.in_device()),
+            volumes,
+            tenants,
+            connections: (self.volumes.clients.values())
+                .map(|client| ConnectionStats { volume: client.volume, in_flight: client.in_flight })
+                .collect(),
+            time: self.volumes.route.disk.time(self.volumes.now),
+            slices: self.volumes.route.disk.slices(),
+        };
+    }
+
+    fn volume_stats(&self, volume: &Volume) -> VolumeStats {
+        let (counters, cached) = (&volume.counters, self.volumes.cache.volume(volume.id()));
+        VolumeStats {
+            volume: volume.id(),
+            tenant: volume.spec.tenant,
+            size: volume.spec.size,
+            read: counters.read,
+            write: counters.write,
+            flush: counters.flush,
+            other: counters.other,
+            hit_blocks: counters.hit_blocks,
+            prefetched_blocks: counters.prefetched_blocks,
+            miss_blocks: counters.miss_blocks,
+            thread_delay_ns: counters.thread_delay_ns,
+            cache_delay_ns: counters.cache_delay_ns,
+            queue_delay_ns: counters.queue_delay_ns,
+            slice_delay_ns: counters.slice_delay_ns,
+            disk_delay_ns: counters.disk_delay_ns,
+            device_read_bytes: counters.device_read_bytes,
+            device_write_bytes: counters.device_write_bytes,
+            device_errors: counters.device_errors,
+            deaf_disconnects: counters.deaf_disconnects,
+            stalled_disconnects: counters.stalled_disconnects,
+            prefetch_used_blocks: cached.prefetch_used,
+            prefetch_wasted_blocks: cached.prefetch_wasted,
+            dirty_blocks: u64::from(cached.unwritten),
+            hole_bytes: volume.holes.bytes(),
+            lost: volume.flushes.lost,
+            failing: cached.failing > 0 || volume.flushes.failing,
+            connections: volume.connections,
+        }
+    }
+
+    fn tenant_stats(&mut self, tenant: TenantId) -> TenantStats {
+        let Server { volumes, front, planning, .. } = self;
+        let Volumes { cache, route, measured, now, .. } = volumes;
+        let (partition, device) = (cache.partition(tenant), &mut route.disk);
+        let plan = device.plan(*now, tenant);
+        TenantStats {
+            tenant,
+            target_frames: u64::from(partition.target),
+            used_frames: u64::from(partition.used),
+            dirty_frames: u64::from(partition.unwritten),
+            usage: device.usage(*now, tenant),
+            wanting_ns: device.wanting_ns(*now, tenant),
+            worth_ns: plan.map_or(0, |plan| measured[tenant].worth.at(plan.useful_ns)),
+            plan,
+            latency: front.latencies[tenant].summary(*now),
+            sizing: planning.sizing(tenant),
+            miss_ratios: planning.miss_ratios(tenant),
+        }
+    }
+}
