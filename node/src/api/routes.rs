@@ -21,7 +21,7 @@ use crate::control::view::{
     ProbeView, Problem, SetDisk, SetVolume, StartProbe, Status, VolumeView,
 };
 use crate::control::{Control, Error};
-use crate::quantity::Name;
+use crate::quantity::{Name, QuantityError};
 use crate::store::spec::{Allocation, Eviction};
 
 #[derive(utoipa::OpenApi)]
@@ -133,7 +133,7 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Ask
 }
 
 fn name(text: &str) -> Result<Name, Failure> {
-    text.parse().map_err(|error: String| Failure::new(StatusCode::BAD_REQUEST, error, None))
+    text.parse().map_err(|error: QuantityError| Failure::new(StatusCode::BAD_REQUEST, error.to_string(), None))
 }
 
 /// Completes a change even if its client disconnects, or gets an answer earlier because a disk hangs.
@@ -143,7 +143,7 @@ where
 {
     let done = tokio::time::timeout(CHANGE_TIMEOUT, tokio::spawn(work)).await;
     let done = done.map_err(|_| Error::Unanswered("the change", CHANGE_TIMEOUT.as_secs()))?;
-    Ok(Json(done.map_err(|error| Error::Internal(error.to_string()))??))
+    Ok(Json(done.map_err(Error::Task)??))
 }
 
 /// As `to_the_end`, for changes that write zeros first: without a time limit.
@@ -151,7 +151,7 @@ async fn to_the_end_of_zeros<F>(work: F) -> Answer<Done>
 where
     F: Future<Output = Result<Done, Error>> + Send + 'static,
 {
-    let done = tokio::spawn(work).await.map_err(|error| Error::Internal(error.to_string()))?;
+    let done = tokio::spawn(work).await.map_err(Error::Task)?;
     Ok(Json(done?))
 }
 
@@ -371,8 +371,7 @@ async fn cancel_probe(State(control): Server, Named(disk): Named) -> Answer<Done
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn show_metrics(State(control): Server, headers: HeaderMap) -> Result<Response, Failure> {
     let (observed, standing) = futures::future::join(control.observe(), control.standing()).await;
-    let text =
-        metrics::encode(observed, standing).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
+    let text = metrics::encode(observed, standing).map_err(Error::Metrics)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let (kind, text) = match metrics::plain_is_wanted(accept) {
         true => ("text/plain; version=0.0.4; charset=utf-8", metrics::plain(&text)),

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::view::{CreateVolume, EventView, PlanView, SizingView, Verdict};
 use super::volumes::which_disk;
-use super::{Control, Error, Kind, with_files};
+use super::{Control, Error, Invalid, Kind, with_files};
 use crate::quantity::{Name, ShareText, Size};
 use crate::store::profile::date;
 use crate::store::spec::{Allotment, check_size};
@@ -148,7 +148,7 @@ impl Control {
     pub async fn plan_volume(&self, request: CreateVolume) -> Result<PlanView, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         if let Some(size) = request.size {
-            check_size(size.0).map_err(Error::Invalid)?;
+            check_size(size.0).map_err(Invalid::from)?;
         }
         if !matches!(self.state().find(&request.name), Err(Error::Unknown(..))) {
             return Err(Error::Exists(Kind::Volume, request.name));
@@ -186,10 +186,10 @@ impl Control {
             let state = self.state();
             let running = state.disk(disk)?;
             if request.cache.is_some() {
-                return Err(Error::Invalid("--cache and --like exclude each other: give one of them".into()));
+                return Err(Invalid::CacheAndLike.into());
             }
             if let Some(tenant) = request.tenant.as_ref().filter(|tenant| running.has_tenant(tenant)) {
-                return Err(Error::Invalid(format!("tenant '{tenant}' exists and has its cache: leave out --like")));
+                return Err(Invalid::LikeOfTenant(tenant.clone()).into());
             }
             let share = request.share.as_ref().map(|share| share.share);
             running.check_share(disk, request.tenant.as_ref().unwrap_or(&request.name), share)?;
@@ -206,7 +206,7 @@ impl Control {
         match answer.await {
             Ok(Report::Plan(plan)) => Ok(*plan),
             Ok(Report::Refused(refusal)) => Err(Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }),
-            _ => Err(Error::Internal("the disk has no plan".into())),
+            _ => Err(Error::NoPlan),
         }
     }
 }
@@ -216,9 +216,7 @@ impl super::Running {
     fn tenant_like(&self, disk: &Name, like: &Name) -> Result<TenantId, Error> {
         let spec = self.volumes.get(like).and_then(|volume| volume.spec.as_ref());
         let id = spec.and_then(|spec| self.tenants.get(&spec.tenant(like))).map(|tenant| tenant.id);
-        id.ok_or_else(|| {
-            Error::Invalid(format!("disk '{disk}' serves no volume '{like}': --like needs a volume of the same disk"))
-        })
+        id.ok_or_else(|| Invalid::LikeNoVolume { disk: disk.clone(), like: like.clone() }.into())
     }
 }
 

@@ -39,7 +39,7 @@ use engine::units::Share;
 use uuid::Uuid;
 
 pub use disks::SIM;
-pub use error::{Error, Kind};
+pub use error::{DiskReason, Error, Invalid, Kind, VolumeReason};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
@@ -55,7 +55,7 @@ use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::{Name, Size};
 use crate::store::spec::Allotment;
-use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
+use crate::store::{DataError, DataId, Files, Lock, Progress, Spec, Store};
 
 /// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
 /// kernel. One that still exists after this time is not about to end.
@@ -115,7 +115,7 @@ struct Disk {
     path: PathBuf,
     uuid: Uuid,
     /// Running, or the reason why it is offline.
-    state: Result<Running, String>,
+    state: Result<Running, DiskReason>,
 }
 
 /// A disk with its thread running.
@@ -160,8 +160,8 @@ enum VolumeState {
     },
     Creating(Arc<Progress>),
     /// Its data is busy; opening is tried again until it succeeds (`waiting.rs`).
-    Waiting(String),
-    Offline(String),
+    Waiting(Arc<DataError>),
+    Offline(VolumeReason),
 }
 
 /// A volume that a client can open, and its disk's thread.
@@ -429,7 +429,7 @@ async fn stop(thread: Arc<DiskHandle>) {
 
 /// Runs file operations on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Error::Internal(error.to_string()))
+    Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 /// The engine's refusal, if any. If the thread was stopped, the volume is unknown.
@@ -444,12 +444,12 @@ fn refusal(report: Result<Report, Stopped>) -> Result<(), Refusal> {
 impl State {
     fn disk(&self, name: &Name) -> Result<&Running, Error> {
         let disk = self.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
-        disk.state.as_ref().map_err(|reason| Error::Offline(Kind::Disk, name.clone(), reason.clone()))
+        disk.state.as_ref().map_err(|reason| Error::DiskOffline(name.clone(), reason.clone()))
     }
 
     fn disk_mut(&mut self, name: &Name) -> Result<&mut Running, Error> {
         let disk = self.disks.get_mut(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
-        disk.state.as_mut().map_err(|reason| Error::Offline(Kind::Disk, name.clone(), reason.clone()))
+        disk.state.as_mut().map_err(|reason| Error::DiskOffline(name.clone(), reason.clone()))
     }
 
     /// The disk that has a volume. If several have one of this name, the disk that serves it.
@@ -465,12 +465,12 @@ impl State {
         let offline = self.remembered.iter().find_map(|(name, volumes)| {
             let disk = self.disks.get(name).filter(|_| volumes.contains_key(volume))?;
             Some(match &disk.state {
-                Err(reason) => of_offline_disk(name, reason),
-                Ok(_) => BEING_OPENED.into(),
+                Err(reason) => VolumeReason::Disk(name.clone(), reason.clone()),
+                Ok(_) => VolumeReason::Opening,
             })
         });
         match offline {
-            Some(reason) => Error::Offline(Kind::Volume, volume.clone(), reason),
+            Some(reason) => Error::VolumeOffline(volume.clone(), reason),
             None => Error::Unknown(Kind::Volume, volume.clone()),
         }
     }
@@ -577,9 +577,10 @@ impl Volume {
     }
 
     /// Why the volume is not served, if it is not.
-    fn reason(&self) -> Option<&String> {
+    fn reason(&self) -> Option<String> {
         match &self.state {
-            VolumeState::Waiting(reason) | VolumeState::Offline(reason) => Some(reason),
+            VolumeState::Waiting(reason) => Some(reason.to_string()),
+            VolumeState::Offline(reason) => Some(reason.to_string()),
             VolumeState::Serving { .. } | VolumeState::Creating(_) => None,
         }
     }
@@ -605,14 +606,6 @@ impl Allotment {
             eviction: self.eviction.into(),
         }
     }
-}
-
-/// Why a volume of a starting disk is not served yet.
-const BEING_OPENED: &str = "it is being opened";
-
-/// Why a volume of an offline disk is offline.
-fn of_offline_disk(disk: &Name, reason: &str) -> String {
-    format!("its disk '{disk}' is offline: {reason}")
 }
 
 /// Runs operations on the files of a volume on a thread that may block.

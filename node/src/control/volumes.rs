@@ -9,7 +9,10 @@ use tracing::{info, warn};
 use super::decisions::cache_note;
 use super::raw::{self, Chosen};
 use super::view::{CreateVolume, GrowVolume, SetVolume};
-use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, blocking, refusal, with_files};
+use super::{
+    Control, DiskReason, Done, Error, Invalid, Kind, State, Tenant, Volume, VolumeReason, VolumeState, blocking,
+    refusal, with_files,
+};
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
@@ -23,8 +26,8 @@ impl Control {
         let scanned = blocking(move || store.scan()).await;
         let found = match scanned {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => return self.unreadable(disk, &error),
-            Err(error) => return self.unreadable(disk, &error),
+            Ok(Err(error)) => return self.unreadable(disk, DiskReason::Volumes(error.into())),
+            Err(error) => return self.unreadable(disk, error.into()),
         };
         let usable = self.enter_volumes(disk, found);
         self.open_entered(disk, usable).await;
@@ -41,11 +44,12 @@ impl Control {
             if self.state().volume_mut(disk, &name).is_some_and(|volume| volume.id().is_some()) {
                 continue;
             }
+            let spec = spec.map_err(|error| VolumeReason::Load(error.into()));
             let state = self.admit(disk, &name, spec.as_ref());
             if state.is_none() {
                 usable.push(name.clone());
             }
-            let state = state.unwrap_or_else(|| offline("it is being opened"));
+            let state = state.unwrap_or_else(|| VolumeState::Offline(VolumeReason::Opening));
             let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false, refusals: 0 };
             if let Ok(running) = self.state().disk_mut(disk) {
                 running.volumes.insert(name, volume);
@@ -64,8 +68,7 @@ impl Control {
 
     /// Makes a disk with unreadable volumes offline, since it must not look like an empty one. If it serves volumes, it
     /// stays online.
-    fn unreadable(&self, disk: &Name, error: &dyn std::fmt::Display) {
-        let reason = volumes_unreadable(error);
+    fn unreadable(&self, disk: &Name, reason: DiskReason) {
         warn!(%disk, "{reason}");
         let mut state = self.state();
         let serves = |running: &super::Running| running.volumes.values().any(|volume| volume.id().is_some());
@@ -78,12 +81,9 @@ impl Control {
     pub(super) async fn try_open(&self, disk: &Name, name: &Name) {
         let state = match self.open_volume(disk, name, None).await {
             Ok(()) => return,
-            Err(OpenError::Busy(reason)) => VolumeState::Waiting(reason),
-            Err(OpenError::Failed(error)) => {
-                let reason = match error {
-                    Error::Offline(_, _, reason) => reason,
-                    error => error.to_string(),
-                };
+            Err(NotOpen::Busy(reason)) => VolumeState::Waiting(reason),
+            Err(NotOpen::Failed(error)) => {
+                let reason = VolumeReason::from(error);
                 warn!(%disk, volume = %name, "offline: {reason}");
                 VolumeState::Offline(reason)
             }
@@ -94,12 +94,12 @@ impl Control {
     }
 
     /// Why a volume that was found cannot be opened, if so.
-    pub(super) fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &String>) -> Option<VolumeState> {
+    pub(super) fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &VolumeReason>) -> Option<VolumeState> {
         let state = self.state();
         let elsewhere = state.find(name).ok().filter(|(other, _)| other != disk);
         let reason = match (spec, elsewhere) {
             (Err(reason), _) => reason.clone(),
-            (Ok(_), Some((other, _))) => format!("disk '{other}' has a volume of the same name"),
+            (Ok(_), Some((other, _))) => VolumeReason::SameName(other),
             (Ok(_), None) => return None,
         };
         warn!(%disk, volume = %name, "offline: {reason}");
@@ -107,13 +107,13 @@ impl Control {
     }
 
     /// Opens a volume in the disk's thread; `data` is its data if that is open already.
-    pub(super) async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), OpenError> {
+    pub(super) async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), NotOpen> {
         let (thread, store, spec, start, tenant, id) = {
             let mut state = self.state();
             let running = state.disk_mut(disk)?;
             let spec = running.volumes.get(name).and_then(|volume| volume.spec.clone());
             let spec = spec.ok_or_else(|| Error::Unknown(Kind::Volume, name.clone()))?;
-            let start = running.place_of(&spec).map_err(|why| Error::Offline(Kind::Volume, name.clone(), why))?;
+            let start = running.place_of(&spec).map_err(|why| Error::VolumeOffline(name.clone(), why))?;
             let (tenant, id) = (spec.tenant(name), running.free_volume());
             (running.thread.clone(), running.store.clone(), spec, start, tenant, id)
         };
@@ -121,15 +121,14 @@ impl Control {
         let tenant = self.state().disk_mut(disk)?.tenant_id(&tenant);
         let (opener, wanted) = (store.clone(), spec.clone());
         let note = LossNote::new(&self.config.data, &store, name, &spec);
-        let opened = with_files(&store, name, move |files| {
-            let unknown = |error| DataError::Unusable(format!("cannot determine whether its data was lost: {error}"));
-            let lost = note.exists().map_err(unknown)?;
+        let opened = with_files(&store, name, move |files| -> Result<_, DataError> {
+            let lost = note.exists().map_err(DataError::Loss)?;
             let data = data.map_or_else(|| Data::open(&opener, files, &wanted), Ok)?;
             Ok((data, lost))
         });
         let (data, lost) = opened.await?.map_err(|error| match error {
-            DataError::Busy(why) => OpenError::Busy(why),
-            DataError::Unusable(why) => Error::Offline(Kind::Volume, name.clone(), why).into(),
+            error if error.is_busy() => NotOpen::Busy(error.into()),
+            error => Error::VolumeOffline(name.clone(), VolumeReason::Data(error.into())).into(),
         })?;
         let Data { file, id: data, abilities, holes } = data;
         let block = abilities.device_block;
@@ -224,8 +223,8 @@ impl Control {
             let removed = spec.clone();
             with_files(&store, &name, move |files| remove(files, &removed)).await??;
             let error = match error {
-                OpenError::Busy(why) => Error::Waiting(name.clone(), why),
-                OpenError::Failed(error) => error,
+                NotOpen::Busy(why) => Error::Waiting(name.clone(), why),
+                NotOpen::Failed(error) => error,
             };
             return self.give_up(&disk, &name, error).await;
         }
@@ -269,12 +268,10 @@ impl Control {
         decided: Option<Size>,
     ) -> Result<(Spec, Arc<Store>, Arc<Progress>), Error> {
         let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
-        let size = size.ok_or_else(|| {
-            Error::Invalid("the size is missing: name one; only a volume on a device has a default".into())
-        })?;
-        check_size(size).map_err(Error::Invalid)?;
+        let size = size.ok_or(Invalid::NoSize)?;
+        check_size(size).map_err(Invalid::from)?;
         if request.force && chosen.is_none() {
-            return Err(Error::Invalid("--force needs --device: leave it out".into()));
+            return Err(Invalid::ForceWithoutDevice.into());
         }
         let mut state = self.state();
         // A volume of an offline disk keeps its name.
@@ -316,8 +313,8 @@ impl Control {
             _ if volume.progress().is_some() => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Creating(_), _) => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Waiting(reason), _) => Err(Error::Waiting(name.clone(), reason.clone())),
-            (VolumeState::Offline(reason), _) => Err(Error::Offline(Kind::Volume, name.clone(), reason.clone())),
-            (VolumeState::Serving { .. }, None) => Err(Error::Internal("a served volume without specification".into())),
+            (VolumeState::Offline(reason), _) => Err(Error::VolumeOffline(name.clone(), reason.clone())),
+            (VolumeState::Serving { .. }, None) => Err(Error::NoSpec),
             (VolumeState::Serving { id, data, .. }, Some(spec)) => {
                 let running = state.disk(&disk)?;
                 let (store, thread) = (running.store.clone(), running.thread.clone());
@@ -333,9 +330,7 @@ impl Control {
             return Err(Error::NotAccepted);
         }
         if request.changes_nothing() {
-            let error =
-                format!("no change of volume '{name}' is requested: name at least one, such as share, cache or allow");
-            return Err(Error::Invalid(error));
+            return Err(Invalid::NoChangeOfVolume(name.clone()).into());
         }
         let volume = self.changeable(name)?;
         let tenant = volume.spec.tenant(name);
@@ -411,15 +406,11 @@ impl Control {
         let volume = self.changeable(name)?;
         let device = volume.device_now().await?;
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
-        let size = size.ok_or_else(|| {
-            Error::Invalid(format!(
-                "the new size of volume '{name}' is missing: name one; its data is a file, only a device has a default"
-            ))
-        })?;
-        check_size(size).map_err(Error::Invalid)?;
+        let size = size.ok_or_else(|| Invalid::NoNewSize(name.clone()))?;
+        check_size(size).map_err(Invalid::from)?;
         if size < volume.spec.size {
-            let now = Size(volume.spec.size);
-            return Err(Error::Invalid(format!("volume '{name}' has {now}, and volumes never shrink: {}", Size(size))));
+            let (volume, now, asked) = (name.clone(), Size(volume.spec.size), Size(size));
+            return Err(Invalid::Shrinks { volume, now, asked }.into());
         }
         if let Some(device) = &device {
             raw::check_size(device, size)?;
@@ -477,7 +468,7 @@ impl Control {
             refusal(thread.command(Command::CloseVolume { volume, discard }).await)
                 .map_err(|refusal| refused(name, refusal))?;
             if let Some(volume) = self.state().volume_mut(&disk, name) {
-                volume.state = offline("it was being deleted");
+                volume.state = VolumeState::Offline(VolumeReason::Deleting);
             }
         }
         let removed = spec.clone();
@@ -604,16 +595,16 @@ impl Control {
 }
 
 /// Why a volume is not served.
-pub(super) enum OpenError {
+pub(super) enum NotOpen {
     /// Its data is busy, and will be free without intervention.
-    Busy(String),
+    Busy(Arc<DataError>),
     /// Any other reason.
     Failed(Error),
 }
 
-impl From<Error> for OpenError {
-    fn from(error: Error) -> OpenError {
-        OpenError::Failed(error)
+impl From<Error> for NotOpen {
+    fn from(error: Error) -> NotOpen {
+        NotOpen::Failed(error)
     }
 }
 
@@ -632,15 +623,6 @@ impl Changeable {
         let (Some(device), DataId::Device(number)) = (self.spec.device.clone(), self.data) else { return Ok(None) };
         Ok(Some(blocking(move || device.grown(&Kernel::default(), number)).await??))
     }
-}
-
-/// Why a disk is offline whose directory of volumes cannot be read.
-pub(super) fn volumes_unreadable(error: &dyn std::fmt::Display) -> String {
-    format!("its volumes cannot be read: {error}")
-}
-
-fn offline(reason: &str) -> VolumeState {
-    VolumeState::Offline(reason.into())
 }
 
 fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {

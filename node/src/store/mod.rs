@@ -33,13 +33,13 @@ use uuid::Uuid;
 
 pub use data::{Data, DataError, DataId};
 pub use file::{Abilities, Journal};
-pub use identity::Identity;
-pub use lock::Lock;
+pub use identity::{Identity, IdentityError};
+pub use lock::{Lock, LockError};
 pub use loss::LossNote;
 pub use raw::{Kernel, Raw, RawError};
 pub use scheduling::{Chosen, PolicyName, Scheduling};
-pub use simulated::{Model, Simulated};
-pub use spec::Spec;
+pub use simulated::{Model, Simulated, SimulatedError};
+pub use spec::{Spec, SpecError};
 pub use steps::{Files, Progress};
 
 use crate::fault::FaultText;
@@ -82,6 +82,45 @@ pub enum StoreError {
     Step { doing: String, path: PathBuf, source: io::Error },
 }
 
+/// Why a disk cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("{} holds the disk {found}, not {expected}: is the right file system mounted?", directory.display())]
+    Other { directory: PathBuf, found: Uuid, expected: Uuid },
+    #[error(transparent)]
+    Simulated(#[from] SimulatedError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("{} cannot be used: {source}", directory.display())]
+    Unusable { directory: PathBuf, source: io::Error },
+}
+
+/// Why `disk.toml` of an open disk cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("{} now holds another disk, {found}", directory.display())]
+    Replaced { directory: PathBuf, found: Uuid },
+    #[error("disk.toml in {} cannot be written: {source}", directory.display())]
+    Write { directory: PathBuf, source: io::Error },
+}
+
+/// Why a volume that was found cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{} cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} cannot be parsed: {source}", path.display())]
+    Parse { path: PathBuf, source: SpecError },
+    #[error("its data {} cannot be read: {source}", path.display())]
+    NoData { path: PathBuf, source: io::Error },
+    #[error("its data {} has {found} bytes, and its specification says {expected}: data is missing", path.display())]
+    TooShort { path: PathBuf, found: u64, expected: u64 },
+}
+
 /// An open, locked disk.
 #[derive(Debug)]
 pub struct Store {
@@ -113,30 +152,26 @@ pub struct Known {
 #[derive(Debug, Default)]
 pub struct Found {
     /// Volumes; for one that cannot be used, the reason.
-    pub volumes: BTreeMap<Name, Result<Spec, String>>,
+    pub volumes: BTreeMap<Name, Result<Spec, LoadError>>,
     /// Data files without a specification.
     pub unclaimed: Vec<PathBuf>,
 }
 
 impl Store {
     /// Opens a known disk, whose UUID must be the expected one. The error is the reason why the disk is offline.
-    pub fn open(directory: &Path, expected: Option<Uuid>) -> Result<Store, String> {
+    pub fn open(directory: &Path, expected: Option<Uuid>) -> Result<Store, OpenError> {
         Store::open_within(directory, expected, Duration::ZERO)
     }
 
     /// As [`Store::open`], but waits for at most `patience` while another server has the disk locked.
-    pub fn open_within(directory: &Path, expected: Option<Uuid>, patience: Duration) -> Result<Store, String> {
+    pub fn open_within(directory: &Path, expected: Option<Uuid>, patience: Duration) -> Result<Store, OpenError> {
         let identity = Identity::read(directory)?;
         if let Some(expected) = expected.filter(|expected| *expected != identity.uuid) {
-            return Err(format!(
-                "{} holds the disk {}, not {expected}: is the right file system mounted?",
-                directory.display(),
-                identity.uuid
-            ));
+            return Err(OpenError::Other { directory: directory.to_owned(), found: identity.uuid, expected });
         }
         let model = identity.simulated.as_ref().map(Simulated::open).transpose()?.map(|(_, model)| model);
         let lock = Lock::take(directory, patience)?;
-        let cannot = |error: io::Error| format!("{} cannot be used: {error}", directory.display());
+        let cannot = |source| OpenError::Unusable { directory: directory.to_owned(), source };
         let volumes = identity::volumes(directory);
         let device = fs::metadata(&volumes).map_err(cannot)?.dev();
         let abilities = Abilities::probe(&volumes).map_err(cannot)?;
@@ -189,10 +224,10 @@ impl Store {
     }
 
     /// Fails if the directory does not hold this disk any more.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ChangeError> {
         match Identity::read(&self.directory)? {
             found if found.uuid == self.identity.uuid => Ok(()),
-            found => Err(format!("{} now holds another disk, {}", self.directory.display(), found.uuid)),
+            found => Err(ChangeError::Replaced { directory: self.directory.clone(), found: found.uuid }),
         }
     }
 
@@ -202,7 +237,7 @@ impl Store {
     }
 
     /// Changes profile and settings here and in `disk.toml`, or neither.
-    pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), String> {
+    pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), ChangeError> {
         // `known` is not locked while the file is written, since the file system may hang.
         let writing = self.writing.lock().expect("nobody panics while holding it");
         let mut next = self.known();
@@ -216,7 +251,7 @@ impl Store {
     }
 
     /// Removes faults from `disk.toml`, so that the disk starts without them.
-    pub fn forget_faults(&self, faults: &[FaultText]) -> Result<(), String> {
+    pub fn forget_faults(&self, faults: &[FaultText]) -> Result<(), ChangeError> {
         let writing = self.writing.lock().expect("nobody panics while holding it");
         self.rewrite(&writing, |identity| {
             for fault in faults {
@@ -228,11 +263,11 @@ impl Store {
 
     /// Reads `disk.toml`, changes it and replaces it. All changes of an open disk are made here, one at a time
     /// (`writing`): concurrent changes would overwrite one another.
-    fn rewrite(&self, _writing: &MutexGuard<'_, ()>, change: impl FnOnce(&mut Identity)) -> Result<(), String> {
+    fn rewrite(&self, _writing: &MutexGuard<'_, ()>, change: impl FnOnce(&mut Identity)) -> Result<(), ChangeError> {
         self.check()?;
         let mut identity = Identity::read(&self.directory)?;
         change(&mut identity);
-        let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
+        let cannot = |source| ChangeError::Write { directory: self.directory.clone(), source };
         identity.write(&self.directory).map_err(cannot)
     }
 
@@ -254,7 +289,7 @@ impl Store {
     }
 
     /// Reads the specification of one volume again, and compares it with the data file.
-    pub fn load(&self, name: &Name) -> Result<Spec, String> {
+    pub fn load(&self, name: &Name) -> Result<Spec, LoadError> {
         load(&Files { directory: &self.volumes(), name })
     }
 
@@ -271,25 +306,21 @@ impl Store {
 }
 
 /// Reads a volume's specification and compares it with the data file. A raw device is checked when it is opened.
-fn load(files: &Files<'_>) -> Result<Spec, String> {
+fn load(files: &Files<'_>) -> Result<Spec, LoadError> {
     let path = files.spec();
-    let text = fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    let spec = Spec::parse(&text).map_err(|why| format!("{} cannot be parsed: {why}", path.display()))?;
+    let text = fs::read_to_string(&path).map_err(|source| LoadError::Read { path: path.clone(), source })?;
+    let spec = Spec::parse(&text).map_err(|source| LoadError::Parse { path, source })?;
     if spec.device.is_some() {
         return Ok(spec);
     }
     let data = files.data();
-    let length =
-        fs::metadata(&data).map_err(|error| format!("its data {} cannot be read: {error}", data.display()))?.len();
-    if length < spec.file_bytes() {
-        return Err(format!(
-            "its data {} has {} bytes, and its specification says {}: data is missing",
-            data.display(),
-            length,
-            spec.file_bytes()
-        ));
+    match fs::metadata(&data) {
+        Ok(found) if found.len() < spec.file_bytes() => {
+            Err(LoadError::TooShort { path: data, found: found.len(), expected: spec.file_bytes() })
+        }
+        Ok(_) => Ok(spec),
+        Err(source) => Err(LoadError::NoData { path: data, source }),
     }
-    Ok(spec)
 }
 
 #[cfg(test)]

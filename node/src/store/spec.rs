@@ -9,6 +9,24 @@ use super::raw::Raw;
 use crate::access::Access;
 use crate::quantity::{Description, Name, ShareText, Size};
 
+/// Why a text is not a specification.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    #[error("{}", .0.message())]
+    Syntax(Box<toml::de::Error>),
+    #[error("its format is {0}, this server knows {FORMAT}")]
+    Format(u32),
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    #[error("its size is {}, and that of its device {}", Size(*size), Size(*device))]
+    Device { size: u64, device: u64 },
+}
+
+/// A size, bytes, that a volume cannot have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a volume's size is a multiple of 512 bytes, from 512 bytes to 1EiB, not {}", Size(*.0))]
+pub struct SizeError(pub u64);
+
 /// How the file of a volume is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -160,14 +178,14 @@ impl Spec {
     }
 
     /// Parses and checks a specification.
-    pub fn parse(text: &str) -> Result<Spec, String> {
-        let spec: Spec = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    pub fn parse(text: &str) -> Result<Spec, SpecError> {
+        let spec: Spec = toml::from_str(text).map_err(|error| SpecError::Syntax(Box::new(error)))?;
         if spec.format != FORMAT {
-            return Err(format!("its format is {}, this server knows {FORMAT}", spec.format));
+            return Err(SpecError::Format(spec.format));
         }
         check_size(spec.size)?;
         if let Some(device) = spec.device.as_ref().filter(|device| device.size < spec.file_bytes()) {
-            return Err(format!("its size is {}, and that of its device {}", Size(spec.size), Size(device.size)));
+            return Err(SpecError::Device { size: spec.size, device: device.size });
         }
         Ok(spec)
     }
@@ -189,9 +207,7 @@ impl Spec {
 }
 
 /// Checks that a volume can have this size, bytes.
-pub fn check_size(size: u64) -> Result<(), String> {
-    if size == 0 || !size.is_multiple_of(SECTOR) || size > VOLUME_BYTES_MAX {
-        return Err(format!("a volume's size is a multiple of 512 bytes, from 512 bytes to 1EiB, not {}", Size(size)));
-    }
-    Ok(())
+pub fn check_size(size: u64) -> Result<(), SizeError> {
+    let is_possible = size != 0 && size.is_multiple_of(SECTOR) && size <= VOLUME_BYTES_MAX;
+    if is_possible { Ok(()) } else { Err(SizeError(size)) }
 }

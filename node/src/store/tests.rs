@@ -66,7 +66,7 @@ fn a_creation_cut_off_does_not_block_the_name() {
             disk(dir.path()).scan().unwrap();
         }
         files.create(&spec, &Progress::default()).unwrap();
-        assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name], Ok(spec), "after {n} steps");
+        assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name].as_ref().unwrap(), &spec, "after {n} steps");
     }
     let dir = tempfile::tempdir().unwrap();
     let (volumes, name) = (disk(dir.path()).volumes(), name());
@@ -123,7 +123,11 @@ fn a_deletion_cut_off_keeps_all_of_the_data_or_frees_the_name() {
         open.write_all_at(b"precious", 0).unwrap();
         files.perform(&[UNPUBLISH, DISCARD].concat()[..n], &spec, &Progress::default()).unwrap();
         if restarts && n < 3 {
-            assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name], Ok(spec.clone()), "after {n} steps");
+            assert_eq!(
+                disk(dir.path()).scan().unwrap().volumes[&name].as_ref().unwrap(),
+                &spec.clone(),
+                "after {n} steps"
+            );
             assert!(fs::read(files.data()).unwrap().starts_with(b"precious"), "after {n} steps");
             continue;
         }
@@ -222,9 +226,9 @@ fn a_raw_volume_takes_no_file() {
     files.create(&old, &Progress::default()).unwrap();
     assert_eq!(files.data_of(Some(&old)), Path::new("/dev/disk/by-id/wwn-0x5000"));
     files.grow(&old, &new, &Progress::default()).unwrap();
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(new.clone()));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &new.clone());
     fs::write(files.spec(), raw(8 << 20).to_toml()).unwrap();
-    assert!(store.scan().unwrap().volumes[&name].clone().unwrap_err().contains("that of its device 4MiB"));
+    assert!(store.scan().unwrap().volumes[&name].as_ref().unwrap_err().to_string().contains("that of its device 4MiB"));
     files.unpublish(&new).unwrap();
     files.discard(&new).unwrap();
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
@@ -241,7 +245,7 @@ fn a_volume_with_a_place_takes_no_space() {
     files.create(&spec, &Progress::default()).unwrap();
     let metadata = fs::metadata(files.data()).unwrap();
     assert_eq!((metadata.len(), metadata.blocks()), (1 << 40, 0));
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(spec));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &spec);
 }
 
 /// A failed creation leaves nothing behind: the data is larger than the file system supports.
@@ -265,7 +269,7 @@ fn a_failed_growth_leaves_the_volume_as_it_was() {
     let old = Spec::new(1 << 20, None, Allocation::Whole);
     files.create(&old, &Progress::default()).unwrap();
     files.grow(&old, &Spec { size: 1 << 60, ..old.clone() }, &Progress::default()).unwrap_err();
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(old));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &old);
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
 }
 
@@ -345,7 +349,7 @@ fn a_growth_that_is_cancelled_leaves_the_volume_as_it_was() {
     progress.cancelled.store(true, std::sync::atomic::Ordering::Relaxed);
     let error = files.grow(&old, &Spec { size: 3 << 20, ..old.clone() }, &progress).unwrap_err();
     assert!(matches!(error, StoreError::Cancelled), "{error}");
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(old));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &old);
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
 }
 
@@ -385,7 +389,7 @@ fn volumes_with_missing_data_say_so() {
     let (volumes, name) = (store.volumes(), name());
     let files = Files { directory: &volumes, name: &name };
     files.create(&Spec::new(8192, None, Allocation::Whole), &Progress::default()).unwrap();
-    let reason = || store.scan().unwrap().volumes[&name].clone().unwrap_err();
+    let reason = || store.scan().unwrap().volumes[&name].as_ref().unwrap_err().to_string();
     File::options().write(true).open(files.data()).unwrap().set_len(4096).unwrap();
     assert!(reason().contains("4096 bytes"));
     fs::remove_file(files.data()).unwrap();
@@ -398,8 +402,9 @@ fn volumes_with_missing_data_say_so() {
 fn a_disk_that_is_another_or_in_use_is_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
-    assert!(Store::open(dir.path(), None).unwrap_err().contains("in use by another server"));
+    let refused = |path: &Path, uuid| Store::open(path, uuid).unwrap_err().to_string();
+    assert!(refused(dir.path(), None).contains("in use by another server"));
     drop(store);
-    assert!(Store::open(dir.path(), Some(Uuid::new_v4())).unwrap_err().contains("right file system"));
-    assert!(Store::open(&dir.path().join("absent"), None).unwrap_err().contains("mounted"));
+    assert!(refused(dir.path(), Some(Uuid::new_v4())).contains("right file system"));
+    assert!(refused(&dir.path().join("absent"), None).contains("mounted"));
 }

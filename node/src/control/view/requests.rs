@@ -102,7 +102,7 @@ impl<T: Serialize> Serialize for Setting<T> {
 }
 
 /// Also accepts a number, where a plain value would accept one.
-impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for Setting<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a text or a whole number")]
@@ -160,7 +160,7 @@ impl<T: std::fmt::Display> Serialize for OrDefault<T> {
     }
 }
 
-impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for OrDefault<T> {
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for OrDefault<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
