@@ -79,7 +79,7 @@ fn disk(directory: &Path) -> String {
     let mut made = Identity::initialise(directory, Some(simulated), faults, Scheduling::default()).unwrap();
     made.profile.insert("rotation_period".into(), toml::Value::Float(0.008));
     made.profile.insert("switch_cost".into(), toml::Value::String("12ms".into()));
-    made.write(directory).unwrap();
+    made.put(&crate::store::LocalFiles::new(directory)).unwrap();
     fs::read_to_string(directory.join("disk.toml")).unwrap()
 }
 

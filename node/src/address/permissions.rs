@@ -16,8 +16,8 @@ pub enum PermissionsError {
     #[error("group= has no value: name a group, or give its number")]
     NoGroup,
     #[error(
-        "mode={0} is not the mode of a socket: write an octal number from 0600 to 0777 with which the server's own user \
-         can open it, such as 0660 or 0666"
+        "mode={0} is not the mode of a socket: write an octal number from 0600 to 0777 with which the server's own \
+         user can open it, such as 0660 or 0666"
     )]
     Mode(String),
     #[error("there is no group '{0}': create it, name another one (`getent group` lists them), or give a number")]

@@ -614,8 +614,8 @@ async fn with_files<T: Send + 'static>(
     name: &Name,
     work: impl FnOnce(&Files<'_>) -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let (directory, name) = (store.volumes(), name.clone());
-    blocking(move || work(&Files { directory: &directory, name: &name })).await
+    let (store, name) = (store.clone(), name.clone());
+    blocking(move || work(&store.files(&name))).await
 }
 
 /// Resolves a path as users give it: relative to the server's directory.

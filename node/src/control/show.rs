@@ -23,7 +23,7 @@ use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
 use crate::store::spec::{Allocation, Allotment, Eviction, WriteCache};
-use crate::store::{DataId, Files, Journal, Kernel, Spec, Store, file};
+use crate::store::{DataId, Journal, Kernel, Spec, Store, file};
 
 /// The time limit for a snapshot. A disk that takes longer is shown without values from its engine.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -80,10 +80,9 @@ impl Control {
         let served: Vec<(Name, PathBuf, DataId)> = {
             let state = self.state();
             let running = state.disk(disk).ok()?;
-            let directory = running.store.volumes();
             let served = running.volumes.iter().filter_map(|(name, volume)| match volume.state {
                 VolumeState::Serving { data, .. } => {
-                    let path = Files { directory: &directory, name }.data_of(volume.spec.as_ref());
+                    let path = running.store.files(name).data_of(volume.spec.as_ref());
                     Some((name.clone(), path, data))
                 }
                 _ => None,
@@ -290,8 +289,7 @@ fn volume_view(
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
     let of_tenant = tenants.iter().find(|view| view.name == tenant.as_str());
-    let directory = running.store.volumes();
-    let path = Files { directory: &directory, name }.data_of(spec);
+    let path = running.store.files(name).data_of(spec);
     let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
     let size_bytes = spec.map_or(0, |spec| spec.size);
     VolumeView {

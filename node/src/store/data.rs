@@ -148,6 +148,7 @@ mod tests {
     use io_uring::{IoUring, opcode, types};
 
     use super::*;
+    use crate::quantity::Name;
     use crate::store::spec::Allocation;
     use crate::store::{Identity, Progress, Scheduling};
 
@@ -155,16 +156,16 @@ mod tests {
         Identity::initialise(directory, None, Vec::new(), Scheduling::default()).unwrap();
         let store = Store::open(directory, None).unwrap();
         let spec = Spec::new(1 << 20, None, Allocation::Whole);
-        files(&store.volumes(), |files| files.create(&spec, &Progress::default())).unwrap();
+        store.files(&name()).create(&spec, &Progress::default()).unwrap();
         (store, spec)
     }
 
-    fn files<T>(directory: &Path, work: impl FnOnce(&Files<'_>) -> T) -> T {
-        work(&Files { directory, name: &"db".parse().unwrap() })
+    fn name() -> Name {
+        "db".parse().unwrap()
     }
 
     fn open(store: &Store, spec: &Spec) -> Result<Data, DataError> {
-        files(&store.volumes(), |files| Data::open(store, files, spec))
+        Data::open(store, &store.files(&name()), spec)
     }
 
     #[test]

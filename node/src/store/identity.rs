@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::catalogue::{Catalogue, Key, LocalFiles};
 use super::scheduling::Scheduling;
 use super::simulated::Simulated;
 use crate::fault::FaultText;
@@ -87,17 +88,22 @@ impl Identity {
             profile: toml::Table::new(),
         };
         fs::create_dir_all(volumes(directory)).map_err(fail)?;
-        identity.write(directory).map_err(fail)?;
+        identity.put(&LocalFiles::new(directory)).map_err(fail)?;
         sync_parent(directory).map_err(fail)?;
         Ok(identity)
     }
 
-    /// Reads the identity of a disk. A missing one is never created: an unmounted file system is not an empty disk.
+    /// Reads the identity of the disk in a directory.
     pub fn read(directory: &Path) -> Result<Identity, IdentityError> {
-        let path = path(directory);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(IdentityError::Missing(path)),
+        Identity::get(&LocalFiles::new(directory))
+    }
+
+    /// Reads the identity of a disk. A missing one is never created: an unmounted file system is not an empty disk.
+    pub fn get(catalogue: &dyn Catalogue) -> Result<Identity, IdentityError> {
+        let path = catalogue.place(Key::Disk);
+        let text = match catalogue.get(Key::Disk) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Err(IdentityError::Missing(path)),
             Err(source) => return Err(IdentityError::Read { path, source }),
         };
         match toml::from_str::<Identity>(&text) {
@@ -109,19 +115,14 @@ impl Identity {
 
     /// Whether a directory has an identity.
     pub fn exists(directory: &Path) -> Result<bool, IdentityError> {
-        let path = path(directory);
+        let path = LocalFiles::new(directory).place(Key::Disk);
         path.try_exists().map_err(|source| IdentityError::Access { path, source })
     }
 
-    /// Replaces the identity of a disk atomically.
-    pub fn write(&self, directory: &Path) -> io::Result<()> {
-        let text = toml::to_string(self).expect("a disk's identity can be written as TOML");
-        replace(&path(directory), text.as_bytes())
+    /// Replaces the identity of a disk.
+    pub fn put(&self, catalogue: &dyn Catalogue) -> io::Result<()> {
+        catalogue.put(Key::Disk, &toml::to_string(self).expect("a disk's identity can be written as TOML"))
     }
-}
-
-fn path(directory: &Path) -> PathBuf {
-    directory.join("disk.toml")
 }
 
 /// The directory of a disk's volumes.

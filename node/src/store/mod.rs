@@ -8,6 +8,7 @@
 //!              NAME.lost    exists while the volume has a loss that no operator has accepted
 //! ```
 
+pub mod catalogue;
 mod data;
 pub mod file;
 pub mod identity;
@@ -28,9 +29,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use engine::disk::profile::{Key, Profile};
+use engine::disk::profile::{self as measured, Profile};
+use rustix::io::Errno;
 use uuid::Uuid;
 
+pub use catalogue::{Catalogue, Key, LocalFiles};
 pub use data::{Data, DataError, DataId};
 pub use file::{Abilities, Journal};
 pub use identity::{Identity, IdentityError};
@@ -133,6 +136,8 @@ pub struct Store {
     pub device: u64,
     /// The simulated drive, if the disk is simulated.
     pub model: Option<Model>,
+    /// Keeps the specifications of the disk, its volumes and its tenants.
+    catalogue: Box<dyn Catalogue>,
     known: Mutex<Known>,
     /// Serialises changes of `disk.toml`.
     writing: Mutex<()>,
@@ -188,6 +193,7 @@ impl Store {
             abilities,
             device,
             model,
+            catalogue: Box::new(LocalFiles::new(directory)),
             known,
             writing: Mutex::default(),
             _lock: lock,
@@ -204,9 +210,14 @@ impl Store {
         identity::volumes(&self.directory)
     }
 
+    /// The files of a volume.
+    pub fn files<'a>(&'a self, name: &'a Name) -> Files<'a> {
+        Files { directory: self.volumes(), name, catalogue: &*self.catalogue }
+    }
+
     /// Whether the device has heads: as described if it is simulated, else as measured.
     pub fn is_rotational(&self) -> bool {
-        let measured = || self.known().profile.number(Key::RotationPeriod).is_some();
+        let measured = || self.known().profile.number(measured::Key::RotationPeriod).is_some();
         self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
@@ -225,7 +236,7 @@ impl Store {
 
     /// Fails if the directory does not hold this disk any more.
     pub fn check(&self) -> Result<(), ChangeError> {
-        match Identity::read(&self.directory)? {
+        match Identity::get(&*self.catalogue)? {
             found if found.uuid == self.identity.uuid => Ok(()),
             found => Err(ChangeError::Replaced { directory: self.directory.clone(), found: found.uuid }),
         }
@@ -265,10 +276,10 @@ impl Store {
     /// (`writing`): concurrent changes would overwrite one another.
     fn rewrite(&self, _writing: &MutexGuard<'_, ()>, change: impl FnOnce(&mut Identity)) -> Result<(), ChangeError> {
         self.check()?;
-        let mut identity = Identity::read(&self.directory)?;
+        let mut identity = Identity::get(&*self.catalogue)?;
         change(&mut identity);
         let cannot = |source| ChangeError::Write { directory: self.directory.clone(), source };
-        identity.write(&self.directory).map_err(cannot)
+        identity.put(&*self.catalogue).map_err(cannot)
     }
 
     /// Reads all volumes and data files. First completes or undoes creations, changes and deletions that were
@@ -276,31 +287,29 @@ impl Store {
     pub fn scan(&self) -> io::Result<Found> {
         let directory = self.volumes();
         let mut volumes = BTreeMap::new();
-        for file in self.files()? {
+        for file in self.file_names()? {
             steps::recover(&directory, &file)?;
         }
-        for file in self.files()? {
-            if let Some(name) = file.strip_suffix(".toml").and_then(|name| name.parse::<Name>().ok()) {
-                let spec = load(&Files { directory: &directory, name: &name });
-                volumes.insert(name, spec);
-            }
+        for name in self.catalogue.volumes()? {
+            let spec = self.load(&name);
+            volumes.insert(name, spec);
         }
         Ok(Found { volumes, unclaimed: self.unclaimed()? })
     }
 
     /// Reads the specification of one volume again, and compares it with the data file.
     pub fn load(&self, name: &Name) -> Result<Spec, LoadError> {
-        load(&Files { directory: &self.volumes(), name })
+        load(&self.files(name))
     }
 
     /// Data files without a specification.
     pub fn unclaimed(&self) -> io::Result<Vec<PathBuf>> {
-        let files = self.files()?;
+        let files = self.file_names()?;
         let claimed = |data: &str| data.strip_suffix(".img").is_none_or(|name| files.contains(&format!("{name}.toml")));
         Ok(files.iter().filter(|file| !claimed(file)).map(|file| self.volumes().join(file)).collect())
     }
 
-    fn files(&self) -> io::Result<BTreeSet<String>> {
+    fn file_names(&self) -> io::Result<BTreeSet<String>> {
         fs::read_dir(self.volumes())?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 }
@@ -308,7 +317,11 @@ impl Store {
 /// Reads a volume's specification and compares it with the data file. A raw device is checked when it is opened.
 fn load(files: &Files<'_>) -> Result<Spec, LoadError> {
     let path = files.spec();
-    let text = fs::read_to_string(&path).map_err(|source| LoadError::Read { path: path.clone(), source })?;
+    let text = match files.catalogue.get(Key::Volume(files.name)) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Err(LoadError::Read { path, source: Errno::NOENT.into() }),
+        Err(source) => return Err(LoadError::Read { path, source }),
+    };
     let spec = Spec::parse(&text).map_err(|source| LoadError::Parse { path, source })?;
     if spec.device.is_some() {
         return Ok(spec);
