@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 use super::metrics;
 use crate::control::view::{
     AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, Health, LiveView, PlanView,
-    ProbeView, Problem, SetDisk, SetVolume, StartProbe, Status, VolumeView,
+    ProbeView, Problem, SetDisk, SetTenant, SetVolume, StartProbe, Status, TenantDetail, VolumeView,
 };
 use crate::control::{Control, Error};
 use crate::quantity::{Name, QuantityError};
@@ -43,6 +43,8 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(grow_volume))
         .routes(routes!(clear_volume))
         .routes(routes!(show_curve))
+        .routes(routes!(list_tenants))
+        .routes(routes!(show_tenant, set_tenant))
         .routes(routes!(list_disks, add_disk))
         .routes(routes!(show_disk, set_disk, remove_disk))
         .routes(routes!(list_faults, add_fault, clear_faults))
@@ -265,6 +267,29 @@ async fn show_curve(
     Asked(ShowCurve { policy }): Asked<ShowCurve>,
 ) -> Answer<CurveView> {
     Ok(Json(control.show_curve(&name(&volume)?, policy).await?))
+}
+
+/// All tenants, with what each has of every disk.
+#[utoipa::path(get, path = "/v1/tenants",
+    responses((status = 200, body = Vec<TenantDetail>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn list_tenants(State(control): Server) -> Json<Vec<TenantDetail>> {
+    Json(control.list_tenants().await)
+}
+
+/// One tenant.
+#[utoipa::path(get, path = "/v1/tenants/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = TenantDetail), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn show_tenant(State(control): Server, Named(tenant): Named) -> Answer<TenantDetail> {
+    Ok(Json(control.show_tenant(&name(&tenant)?).await?))
+}
+
+/// Set what is requested for a tenant on one disk, for all its volumes there.
+#[utoipa::path(put, path = "/v1/tenants/{name}", params(("name" = String, Path)), request_body = SetTenant,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn set_tenant(State(control): Server, Named(tenant): Named, Body(request): Body<SetTenant>) -> Answer<Done> {
+    let name = name(&tenant)?;
+    to_the_end(async move { control.set_tenant(&name, request).await }).await
 }
 
 /// All disks.

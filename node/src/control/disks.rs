@@ -144,6 +144,7 @@ impl Control {
             store: Arc::new(store),
             thread: Arc::new(thread),
             volumes: Default::default(),
+            specs: Default::default(),
             tenants: Default::default(),
             questions: Arc::new(tokio::sync::Semaphore::new(QUESTIONS_MAX)),
         })
@@ -202,7 +203,7 @@ impl Control {
                 Size(held_bytes).rounded()
             );
         }
-        Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None, tenant: None })
     }
 
     /// Frees memory of the other disks, starts the disk's thread, and writes the registry; or does none of it. Returns
@@ -371,7 +372,7 @@ impl Control {
         }
         info!(disk = %name, "removed");
         let message = format!("disk '{name}' is detached; its data is unchanged, `aerogel disk add` attaches it again");
-        Ok(Done { message, disk: None, volume: None })
+        Ok(Done { message, disk: None, volume: None, tenant: None })
     }
 
     async fn forget(&self, name: &Name) -> Result<(), Error> {

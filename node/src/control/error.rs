@@ -15,7 +15,7 @@ use tokio::task::JoinError;
 pub use self::invalid::Invalid;
 pub use self::offline::{DiskReason, VolumeReason};
 use crate::quantity::{Name, Size, percent};
-use crate::store::{ChangeError, DataError, IdentityError, OpenError, RawError, StoreError};
+use crate::store::{ChangeError, DataError, IdentityError, LoadError, OpenError, RawError, StoreError};
 
 /// The kind of a named thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub enum Kind {
     Disk,
     /// A volume.
     Volume,
+    /// A tenant.
+    Tenant,
 }
 
 impl std::fmt::Display for Kind {
@@ -31,6 +33,7 @@ impl std::fmt::Display for Kind {
         f.write_str(match self {
             Kind::Disk => "disk",
             Kind::Volume => "volume",
+            Kind::Tenant => "tenant",
         })
     }
 }
@@ -47,6 +50,17 @@ pub enum Error {
     /// The request names no disk, and there are several.
     #[error("there are {0} disks: name one")]
     WhichDisk(usize),
+    /// The request names no disk, and the tenant has volumes on several.
+    #[error("tenant '{0}' has volumes on {1} disks: name one")]
+    WhichDiskOfTenant(Name, usize),
+    /// The tenant has no volume on the disk.
+    #[error("tenant '{tenant}' has no volume on disk '{disk}'")]
+    NotOnDisk {
+        /// The tenant.
+        tenant: Name,
+        /// The disk.
+        disk: Name,
+    },
     /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -96,6 +110,9 @@ pub enum Error {
     /// The disk cannot be started.
     #[error("{0}")]
     Start(DiskReason),
+    /// A specification cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// `disk.toml` cannot be changed.
     #[error(transparent)]
     Change(#[from] ChangeError),
@@ -213,8 +230,8 @@ impl Error {
     /// The corresponding HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Error::Unknown(..) | Error::NoFault(..) => 404,
-            Error::WhichDisk(_) | Error::Invalid(_) | Error::NotAccepted => 400,
+            Error::Unknown(..) | Error::NoFault(..) | Error::NotOnDisk { .. } => 404,
+            Error::WhichDisk(_) | Error::WhichDiskOfTenant(..) | Error::Invalid(_) | Error::NotAccepted => 400,
             Error::Raw(error) => raw_status(error),
             Error::Store(error) => store_status(error),
             Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
@@ -233,6 +250,7 @@ impl Error {
             | Error::Identity(_)
             | Error::Open(_)
             | Error::Start(_)
+            | Error::Load(_)
             | Error::Change(_)
             | Error::FaultsRemain(_)
             | Error::NoDevice { .. }
@@ -251,6 +269,12 @@ impl Error {
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {kind}s"),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
+            Error::WhichDiskOfTenant(name, _) => {
+                format!("name one with --disk; `aerogel tenant show {name}` shows them")
+            }
+            Error::NotOnDisk { tenant, .. } => {
+                format!("`aerogel tenant show {tenant}` shows its disks, `aerogel volume create` adds a volume")
+            }
             Error::DiskOffline(name, _) => {
                 format!(
                     "it is opened automatically once the cause is removed; `aerogel disk add {name} PATH` with its \
@@ -268,7 +292,7 @@ impl Error {
             Error::NotProbing(name) => format!("`aerogel disk probe {name}` starts a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),
             Error::ShareTooLarge { .. } => {
-                "request less, or reduce another tenant's share: `aerogel volume set NAME --share SHARE`".into()
+                "request less, or reduce another tenant's share: `aerogel tenant set NAME --share SHARE`".into()
             }
             Error::SameDevice { .. } => {
                 "name one on another device, or accept it with --force (a disk of raw volumes only has little in its \
@@ -294,6 +318,7 @@ impl Error {
             | Error::Identity(_)
             | Error::Open(_)
             | Error::Start(_)
+            | Error::Load(_)
             | Error::Change(_)
             | Error::FaultsRemain(_)
             | Error::NoDevice { .. }
@@ -331,6 +356,7 @@ fn store_status(error: &StoreError) -> u16 {
         StoreError::NoSpace { .. } => 507,
         StoreError::Cancelled => 503,
         StoreError::Step { .. } | StoreError::NotUndone { .. } | StoreError::NotRemoved { .. } => 500,
+        StoreError::Change(_) => 409,
         StoreError::NoAllocation { .. }
         | StoreError::Unclaimed(_)
         | StoreError::NotShown { .. }
@@ -364,6 +390,7 @@ fn store_hint(error: &StoreError) -> Option<&'static str> {
             Some("an interrupted creation or deletion may have left it: move it away or remove it by hand")
         }
         StoreError::Cancelled
+        | StoreError::Change(_)
         | StoreError::NotUndone { .. }
         | StoreError::NotShown { .. }
         | StoreError::Step { .. } => None,

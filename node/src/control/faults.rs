@@ -45,7 +45,7 @@ impl Control {
         let id = report.view.faults.last().map_or(0, |fault| fault.id);
         warn!(%disk, id, "fault added: {fault}");
         let message = format!("disk '{disk}' has fault {id} now, until `aerogel disk fault clear {disk}`: {fault}");
-        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None, tenant: None })
     }
 
     /// The faults of a disk.
@@ -75,7 +75,7 @@ impl Control {
             1 => format!("1 fault of disk '{disk}' is cleared"),
             _ => format!("{count} faults of disk '{disk}' are cleared"),
         };
-        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None, tenant: None })
     }
 }
 

@@ -21,6 +21,7 @@ mod reopen;
 mod scheduling;
 mod show;
 mod standing;
+mod tenants;
 mod turn;
 pub mod view;
 mod volumes;
@@ -32,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::control::{CacheSpec, Command, Refusal, Report, TenantSpec};
+use engine::control::{Command, Refusal, Report};
 use engine::ids::{TenantId, VolumeId};
 use engine::nbd::{Export, Exports};
 use engine::units::Share;
@@ -54,8 +55,7 @@ use crate::config::Config;
 use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::{Name, Size};
-use crate::store::spec::Allotment;
-use crate::store::{DataError, DataId, Files, Lock, Progress, Spec, Store};
+use crate::store::{DataError, DataId, Files, Lock, Progress, Spec, Store, TenantSpec};
 
 /// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
 /// kernel. One that still exists after this time is not about to end.
@@ -124,6 +124,9 @@ struct Running {
     store: Arc<Store>,
     thread: Arc<DiskHandle>,
     volumes: BTreeMap<Name, Volume>,
+    /// The specifications of its tenants, as in the catalogue. A tenant without requests may have none.
+    specs: BTreeMap<Name, TenantSpec>,
+    /// The tenants that its engine knows.
     tenants: BTreeMap<Name, Tenant>,
     /// Limits concurrent calls to its file system: each occupies a thread until it returns.
     questions: Arc<tokio::sync::Semaphore>,
@@ -407,7 +410,7 @@ impl Control {
             if !wanted || !is_known {
                 running.tenants.remove(tenant);
             }
-            (running.thread.clone(), id, wanted.then(|| running.allotment(tenant).spec()))
+            (running.thread.clone(), id, wanted.then(|| running.allotment(tenant).for_engine()))
         };
         match spec {
             Some(spec) => refusal(thread.command(Command::SetTenant(id, spec)).await)?,
@@ -491,9 +494,9 @@ impl Running {
         specs.filter(move |(name, spec)| spec.tenant(name) == *tenant)
     }
 
-    /// The allotment of a tenant: the latest one that was requested.
-    fn allotment(&self, tenant: &Name) -> Allotment {
-        self.members(tenant).map(|(_, spec)| &spec.allotment).max_by_key(|a| a.sequence).cloned().unwrap_or_default()
+    /// What is requested for and decided on a tenant.
+    fn allotment(&self, tenant: &Name) -> TenantSpec {
+        self.specs.get(tenant).cloned().unwrap_or_default()
     }
 
     /// The cache that was requested for the tenant's volumes other than `except`. `None` if it has no others.
@@ -501,22 +504,15 @@ impl Running {
         self.members(tenant).any(|(name, _)| name != except).then(|| self.allotment(tenant).cache)
     }
 
-    /// A number above those of all allotments so far.
-    fn next_sequence(&self) -> u64 {
-        let specs = self.volumes.values().filter_map(|volume| volume.spec.as_ref());
-        specs.map(|spec| spec.allotment.sequence).max().unwrap_or(0) + 1
+    /// All tenants with volumes.
+    fn tenant_names(&self) -> BTreeSet<Name> {
+        let volumes = self.volumes.iter().filter_map(|(name, volume)| Some(volume.spec.as_ref()?.tenant(name)));
+        volumes.collect()
     }
 
     /// The allotments of all tenants.
-    fn allotments(&self) -> BTreeMap<Name, Allotment> {
-        let mut latest = BTreeMap::<Name, Allotment>::new();
-        for (name, spec) in self.volumes.iter().filter_map(|(name, volume)| Some((name, volume.spec.as_ref()?))) {
-            let known = latest.entry(spec.tenant(name)).or_default();
-            if spec.allotment.sequence >= known.sequence {
-                known.clone_from(&spec.allotment);
-            }
-        }
-        latest
+    fn allotments(&self) -> BTreeMap<Name, TenantSpec> {
+        self.tenant_names().into_iter().map(|name| (name.clone(), self.allotment(&name))).collect()
     }
 
     /// The sum of the shares of all tenants except this one, parts per billion.
@@ -594,15 +590,12 @@ impl Volume {
     }
 }
 
-impl Allotment {
-    fn spec(&self) -> TenantSpec {
-        TenantSpec {
+impl TenantSpec {
+    /// What the disk's engine is told.
+    fn for_engine(&self) -> engine::control::TenantSpec {
+        engine::control::TenantSpec {
             share: self.share.as_ref().map(|share| share.share),
-            cache: match (self.cache, self.decided) {
-                (Some(asked), _) => CacheSpec::Asked(asked.0),
-                (None, Some(decided)) => CacheSpec::Decided(decided.0),
-                (None, None) => CacheSpec::Trial,
-            },
+            cache: self.cache_spec(),
             eviction: self.eviction.into(),
         }
     }

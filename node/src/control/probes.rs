@@ -78,7 +78,7 @@ impl Control {
             }
         });
         let message = format!("disk '{disk}' is being probed: `aerogel disk show {disk}` has the profile afterwards");
-        Ok(Done { message, disk: None, volume: None })
+        Ok(Done { message, disk: None, volume: None, tenant: None })
     }
 
     /// Prepares a probe of a disk, unless one is running.
@@ -223,7 +223,12 @@ impl Control {
             return Err(Error::NotProbing(disk.clone()));
         };
         latest.job.cancel();
-        Ok(Done { message: format!("the probe of disk '{disk}' is being cancelled"), disk: None, volume: None })
+        Ok(Done {
+            message: format!("the probe of disk '{disk}' is being cancelled"),
+            disk: None,
+            volume: None,
+            tenant: None,
+        })
     }
 
     /// Cancels the probes of this disk, or of all, without an error: the disk is being removed.

@@ -16,7 +16,7 @@ use super::registry::Remembered;
 use super::volumes::NotOpen;
 use super::{Control, DiskReason, Volume, VolumeReason, VolumeState, blocking};
 use crate::quantity::Name;
-use crate::store::{Identity, OpenError, Spec, Store};
+use crate::store::{Identity, OpenError, Spec, Store, TenantSpec};
 
 /// The interval of attempts: short enough for a person who waits, and long enough to cost nothing.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -133,9 +133,13 @@ impl Control {
 
     async fn reopen_volume(&self, disk: &Name, name: &Name, store: Arc<Store>) {
         let (looked, wanted) = (store, name.clone());
-        let reason = match blocking(move || looked.load(&wanted)).await {
+        let look = move || {
+            let spec = looked.load(&wanted)?;
+            Ok((looked.tenant(&spec.tenant(&wanted))?, spec))
+        };
+        let reason = match blocking(look).await {
             Err(_) => return,
-            Ok(Ok(spec)) => self.open_again(disk, name, spec).await,
+            Ok(Ok((tenant, spec))) => self.open_again(disk, name, spec, tenant).await,
             Ok(Err(error)) => Some(VolumeReason::Load(error.into())),
         };
         if let Some(reason) = reason
@@ -149,12 +153,26 @@ impl Control {
     }
 
     /// Opens a volume that seems to be back. Returns the reason if this fails.
-    async fn open_again(&self, disk: &Name, name: &Name, spec: Spec) -> Option<VolumeReason> {
+    async fn open_again(
+        &self,
+        disk: &Name,
+        name: &Name,
+        spec: Spec,
+        tenant: Option<TenantSpec>,
+    ) -> Option<VolumeReason> {
         let _turn = self.change(disk).await.ok()?;
         if self.served_elsewhere(disk, name) {
             return None;
         }
-        self.state().volume_mut(disk, name).filter(|volume| volume.is_offline())?.spec = Some(spec);
+        {
+            let mut state = self.state();
+            let running = state.disk_mut(disk).ok()?;
+            let volume = running.volumes.get_mut(name).filter(|volume| volume.is_offline())?;
+            // A tenant whose other volumes are served has its specification already.
+            let found = tenant.or_else(|| spec.allotment.clone().map(TenantSpec::from));
+            found.map(|found| running.specs.entry(spec.tenant(name)).or_insert(found));
+            volume.spec = Some(spec);
+        }
         match self.open_volume(disk, name, None).await {
             Ok(()) => info!(%disk, volume = %name, "online again"),
             Err(NotOpen::Busy(reason)) => {

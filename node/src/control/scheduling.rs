@@ -71,6 +71,6 @@ impl Control {
         self.apply_policy(name).await;
         info!(disk = %name, set = set.join(", "), "set by hand");
         let message = format!("disk '{name}' has {}", set.join(", "));
-        Ok(Done { message, disk: self.show_disk(name).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(name).await.ok(), volume: None, tenant: None })
     }
 }

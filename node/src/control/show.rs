@@ -22,8 +22,8 @@ use crate::address::{Address, NbdAddress, TlsMode};
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
-use crate::store::spec::{Allocation, Allotment, Eviction, WriteCache};
-use crate::store::{DataId, Journal, Kernel, Spec, Store, file};
+use crate::store::spec::{Allocation, Eviction, WriteCache};
+use crate::store::{DataId, Journal, Kernel, Spec, Store, TenantSpec, file};
 
 /// The time limit for a snapshot. A disk that takes longer is shown without values from its engine.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -364,7 +364,7 @@ fn remembered_views(
 }
 
 /// The request that would create this volume, with its tenant's present allotment.
-fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &Allotment) -> CreateVolume {
+fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> CreateVolume {
     CreateVolume {
         name: name.clone(),
         size: Some(Size(spec.size)),
@@ -440,7 +440,7 @@ fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
 
 /// The requested shares of a disk's tenants, and the even division of the rest among tenants without one.
 pub(super) struct Shares {
-    allotments: BTreeMap<Name, Allotment>,
+    allotments: BTreeMap<Name, TenantSpec>,
     even_ppb: u64,
 }
 
@@ -469,10 +469,10 @@ impl Shares {
     }
 }
 
-fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {
+pub(super) fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {
     let id = running.tenants.get(tenant).map(|tenant| tenant.id);
     let stats = snapshot.and_then(|snapshot| snapshot.tenants.iter().find(|stats| Some(stats.tenant) == id));
-    let Allotment { cache, eviction, .. } = running.allotment(tenant);
+    let TenantSpec { cache, eviction, .. } = running.allotment(tenant);
     CacheView {
         requested_bytes: cache.map(|cache| cache.0),
         eviction,

@@ -12,8 +12,12 @@ use super::scheduling::Scheduling;
 use super::simulated::Simulated;
 use crate::fault::FaultText;
 
-/// The version of the directory's format that this program writes and reads.
-const FORMAT: u32 = 1;
+/// The version of the directory's format that this program writes. Since format 2, tenants have specifications of their
+/// own: releases that know format 1 only refuse the disk, instead of serving it without what is requested for its
+/// tenants.
+pub const FORMAT: u32 = 2;
+/// The oldest format that this program reads.
+const FORMAT_OLDEST: u32 = 1;
 
 /// Why a directory is not a disk, or cannot become one.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +111,7 @@ impl Identity {
             Err(source) => return Err(IdentityError::Read { path, source }),
         };
         match toml::from_str::<Identity>(&text) {
-            Ok(identity) if identity.format == FORMAT => Ok(identity),
+            Ok(identity) if (FORMAT_OLDEST..=FORMAT).contains(&identity.format) => Ok(identity),
             Ok(Identity { format, .. }) => Err(IdentityError::Format { path, format }),
             Err(error) => Err(IdentityError::Syntax { path, source: Box::new(error) }),
         }
@@ -190,9 +194,9 @@ mod tests {
     fn newer_formats_and_nonsense_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let write = |text: &str| fs::write(dir.path().join("disk.toml"), text).unwrap();
-        write(&format!("format = 2\nuuid = \"{}\"", Uuid::new_v4()));
+        write(&format!("format = 3\nuuid = \"{}\"", Uuid::new_v4()));
         let refused = || Identity::read(dir.path()).unwrap_err().to_string();
-        assert!(refused().contains("format is 2"));
+        assert!(refused().contains("format is 3"));
         write("hello");
         assert!(refused().contains("cannot be parsed"));
     }

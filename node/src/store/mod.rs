@@ -6,6 +6,7 @@
 //!      volumes/NAME.img     the data; a raw volume has its device instead
 //!              NAME.toml    the specification; data without one is reported and not touched
 //!              NAME.lost    exists while the volume has a loss that no operator has accepted
+//!      tenants/NAME.toml    a tenant's specification
 //! ```
 
 pub mod catalogue;
@@ -20,6 +21,7 @@ pub mod scheduling;
 pub mod simulated;
 pub mod spec;
 pub mod steps;
+pub mod tenant;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,8 +33,10 @@ use std::time::Duration;
 
 use engine::disk::profile::{self as measured, Profile};
 use rustix::io::Errno;
+use tracing::warn;
 use uuid::Uuid;
 
+use self::tenant::TenantError;
 pub use catalogue::{Catalogue, Key, LocalFiles};
 pub use data::{Data, DataError, DataId};
 pub use file::{Abilities, Journal};
@@ -44,6 +48,7 @@ pub use scheduling::{Chosen, PolicyName, Scheduling};
 pub use simulated::{Model, Simulated, SimulatedError};
 pub use spec::{Spec, SpecError};
 pub use steps::{Files, Progress};
+pub use tenant::TenantSpec;
 
 use crate::fault::FaultText;
 use crate::quantity::{Name, Size};
@@ -81,6 +86,8 @@ pub enum StoreError {
     NotShown { error: Box<StoreError>, path: PathBuf, undo: io::Error },
     #[error("the specification {} was changed or removed while its volume is served", .0.display())]
     Edited(PathBuf),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
     #[error("{doing} failed at {}: {source}", path.display())]
     Step { doing: String, path: PathBuf, source: io::Error },
 }
@@ -118,6 +125,8 @@ pub enum LoadError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} cannot be parsed: {source}", path.display())]
     Parse { path: PathBuf, source: SpecError },
+    #[error("{} cannot be parsed: {source}", path.display())]
+    ParseTenant { path: PathBuf, source: TenantError },
     #[error("its data {} cannot be read: {source}", path.display())]
     NoData { path: PathBuf, source: io::Error },
     #[error("its data {} has {found} bytes, and its specification says {expected}: data is missing", path.display())]
@@ -139,8 +148,8 @@ pub struct Store {
     /// Keeps the specifications of the disk, its volumes and its tenants.
     catalogue: Box<dyn Catalogue>,
     known: Mutex<Known>,
-    /// Serialises changes of `disk.toml`.
-    writing: Mutex<()>,
+    /// Serialises changes of `disk.toml`; whether it has the present format.
+    writing: Mutex<bool>,
     _lock: Lock,
 }
 
@@ -158,6 +167,8 @@ pub struct Known {
 pub struct Found {
     /// Volumes; for one that cannot be used, the reason.
     pub volumes: BTreeMap<Name, Result<Spec, LoadError>>,
+    /// The specifications of their tenants.
+    pub tenants: BTreeMap<Name, TenantSpec>,
     /// Data files without a specification.
     pub unclaimed: Vec<PathBuf>,
 }
@@ -184,8 +195,9 @@ impl Store {
         let (profile, unreadable) = profile::read(&identity.profile);
         if !unreadable.is_empty() {
             let (disk, values) = (directory.display(), unreadable.join(", "));
-            tracing::warn!(%disk, values, "its profile has values that this server does not know");
+            warn!(%disk, values, "its profile has values that this server does not know");
         }
+        let is_upgraded = identity.format == identity::FORMAT;
         let known = Mutex::new(Known { profile, scheduling: identity.scheduling });
         Ok(Store {
             directory: directory.to_owned(),
@@ -195,7 +207,7 @@ impl Store {
             model,
             catalogue: Box::new(LocalFiles::new(directory)),
             known,
-            writing: Mutex::default(),
+            writing: Mutex::new(is_upgraded),
             _lock: lock,
         })
     }
@@ -274,10 +286,11 @@ impl Store {
 
     /// Reads `disk.toml`, changes it and replaces it. All changes of an open disk are made here, one at a time
     /// (`writing`): concurrent changes would overwrite one another.
-    fn rewrite(&self, _writing: &MutexGuard<'_, ()>, change: impl FnOnce(&mut Identity)) -> Result<(), ChangeError> {
+    fn rewrite(&self, _writing: &MutexGuard<'_, bool>, change: impl FnOnce(&mut Identity)) -> Result<(), ChangeError> {
         self.check()?;
         let mut identity = Identity::get(&*self.catalogue)?;
         change(&mut identity);
+        identity.format = identity::FORMAT;
         let cannot = |source| ChangeError::Write { directory: self.directory.clone(), source };
         identity.put(&*self.catalogue).map_err(cannot)
     }
@@ -286,26 +299,31 @@ impl Store {
     /// interrupted.
     pub fn scan(&self) -> io::Result<Found> {
         let directory = self.volumes();
-        let mut volumes = BTreeMap::new();
         for file in self.file_names()? {
             steps::recover(&directory, &file)?;
         }
-        for name in self.catalogue.volumes()? {
-            let spec = self.load(&name);
-            volumes.insert(name, spec);
+        if let Err(error) = self.upgrade() {
+            warn!(disk = %self.directory.display(), "it keeps the format of an earlier release for now: {error}");
         }
-        Ok(Found { volumes, unclaimed: self.unclaimed()? })
+        let load = |name: Name| (self.load(&name), name);
+        let volumes = self.catalogue.volumes()?.into_iter().map(load).map(|(spec, name)| (name, spec)).collect();
+        let tenants = self.tenants_of(&volumes)?;
+        Ok(Found { volumes, tenants, unclaimed: self.unclaimed()? })
     }
 
-    /// Reads the specification of one volume again, and compares it with the data file.
+    /// Reads the specification of one volume, and compares it with the data file. A volume whose tenant's specification
+    /// is unreadable cannot be used, since its share is not known.
     pub fn load(&self, name: &Name) -> Result<Spec, LoadError> {
-        load(&self.files(name))
+        let spec = load(&self.files(name))?;
+        self.tenant(&spec.tenant(name))?;
+        Ok(spec)
     }
 
     /// Data files without a specification.
     pub fn unclaimed(&self) -> io::Result<Vec<PathBuf>> {
-        let files = self.file_names()?;
-        let claimed = |data: &str| data.strip_suffix(".img").is_none_or(|name| files.contains(&format!("{name}.toml")));
+        let (files, volumes) = (self.file_names()?, self.catalogue.volumes()?);
+        let is_volume = |name: &str| name.parse().is_ok_and(|name: Name| volumes.contains(&name));
+        let claimed = |data: &str| data.strip_suffix(".img").is_none_or(is_volume);
         Ok(files.iter().filter(|file| !claimed(file)).map(|file| self.volumes().join(file)).collect())
     }
 

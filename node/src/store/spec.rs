@@ -75,7 +75,7 @@ pub enum Eviction {
 }
 
 impl Eviction {
-    fn is_default(&self) -> bool {
+    pub(super) fn is_default(&self) -> bool {
         *self == Eviction::default()
     }
 }
@@ -98,23 +98,19 @@ impl From<engine::cache::EvictionPolicy> for Eviction {
     }
 }
 
-/// The requested allotment of a tenant.
+/// What releases without specifications of tenants stored for a volume's tenant.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Allotment {
-    /// The fraction of the disk's time.
+pub struct EarlierAllotment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareText>,
-    /// The requested size of the partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<Size>,
-    /// The size of the partition that the tenant was admitted with, if none was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Size>,
-    /// The eviction policy of the partition.
     #[serde(default, skip_serializing_if = "Eviction::is_default")]
     pub eviction: Eviction,
-    /// A tenant's allotment is the one with the highest sequence number among its volumes, which is the latest.
+    /// The allotment with the highest number among a tenant's volumes is the latest, which applies.
     pub sequence: u64,
 }
 
@@ -150,8 +146,10 @@ pub struct Spec {
     /// The description that NBD clients get.
     #[serde(default, skip_serializing_if = "Description::is_empty")]
     pub description: Description,
-    /// The tenant's requested allotment when this volume was created or last changed.
-    pub allotment: Allotment,
+    /// The allotment of its tenant, in specifications of earlier releases. It applies as long as the tenant has no
+    /// specification of its own, and is kept otherwise, so that no file has to be rewritten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allotment: Option<EarlierAllotment>,
 }
 
 /// The version of specifications that this program writes and reads.
@@ -173,7 +171,7 @@ impl Spec {
             allow: Access::default(),
             read_only: false,
             description: Description::default(),
-            allotment: Allotment::default(),
+            allotment: None,
         }
     }
 

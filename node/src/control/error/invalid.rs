@@ -28,6 +28,8 @@ pub enum Invalid {
     Shrinks { volume: Name, now: Size, asked: Size },
     #[error("no change of volume '{0}' is requested: name at least one, such as share, cache or allow")]
     NoChangeOfVolume(Name),
+    #[error("no change of tenant '{0}' is requested: name at least one of share, cache and eviction")]
+    NoChangeOfTenant(Name),
     #[error("--cache and --like exclude each other: give one of them")]
     CacheAndLike,
     #[error("tenant '{0}' exists and has its cache: leave out --like")]
