@@ -4,13 +4,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::config::Config;
 use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use crate::disk::{Io, Op};
+use crate::errno::Errno;
 use crate::event::{Action, Event, Farewell, Outgoing, Receive, Session};
 use crate::ids::{ConnId, IoId, TenantId, VolumeId};
+use crate::nbd::wire;
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
-use crate::nbd::{Errno, wire};
-use crate::server::{Config, Server};
+use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
 
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
@@ -255,7 +257,7 @@ impl Rig {
     pub(crate) fn step(&mut self, event: Event<'_>) {
         self.server.handle(self.now, event);
         let units = self.server.units_of_last_event();
-        assert!(units <= crate::work::EVENT_UNITS_MAX, "{units} units of work in one event");
+        assert!(units <= crate::volume::EVENT_UNITS_MAX, "{units} units of work in one event");
         self.units_max = self.units_max.max(units);
         while let Some((tenant, ns)) = self.server.take_spent() {
             *self.spent_ns.entry(tenant).or_default() += ns;
