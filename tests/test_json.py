@@ -45,6 +45,7 @@ class Json(ServerCase):
 
     def test_every_command(self):
         volumes, volume = "/v1/volumes", "/v1/volumes/{name}"
+        tenants, tenant = "/v1/tenants", "/v1/tenants/{name}"
         disks, disk, faults = "/v1/disks", "/v1/disks/{name}", "/v1/disks/{name}/faults"
         add = ("disk", "add", "hdd", "sim:barracuda-7200.9", "--size", "1GiB", "--insulation", "0.8",
                "--max-round", "1s", "--policy", "none", "--fault", "error read 1% after=30m")  # fmt: skip
@@ -64,6 +65,9 @@ class Json(ServerCase):
             ("patch", volume, "volume set v --share 1/8 --cache none --write-cache none"),
             ("post", volume + "/grow", "volume grow v 32MiB"),
             ("post", volume + "/clear", "volume clear v --yes"),
+            ("get", tenants, "tenant list"),
+            ("get", tenant, "tenant show v"),
+            ("put", tenant, "tenant set v --share 1/8 --cache 8MiB --eviction lru"),
             ("get", disks, "disk list"),
             ("get", disk, "disk show hdd"),
             ("patch", disk, "disk set hdd --policy default --profile switch_cost_p50_ns=5000000"),
@@ -88,6 +92,10 @@ class Json(ServerCase):
             body = {name: value for name, value in spec.items() if name in names}
             self.takes("patch", path, body)
             self.ask("PATCH", path.format(name=spec["name"]), body)
+        tenant = self.server.json("tenant", "show", "v")
+        self.takes("put", "/v1/tenants/{name}", tenant["disks"][0]["spec"])
+        self.ask("PUT", "/v1/tenants/v", tenant["disks"][0]["spec"])
+        self.assertEqual(self.server.json("tenant", "show", "v")["disks"][0]["spec"], tenant["disks"][0]["spec"])
         body = {"write_cache": shown["write_cache"], "allow": shown["allow"], "read_only": shown["read_only"]}
         self.takes("patch", "/v1/volumes/{name}", body)
         self.ask("PATCH", "/v1/volumes/v", body)

@@ -26,6 +26,44 @@ const RULE_BYTES_MAX: usize = 1024;
 /// Suffix of a rule for reading only. No subject ends with it, since each part of a subject has a '='.
 const READ_ONLY: &str = ",ro";
 
+/// Why a list of rules is not valid.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error("an access list has at least one rule: write 'any' or 'nobody'")]
+    Empty,
+    #[error("'nobody' and other rules exclude each other: write either")]
+    NobodyAndOthers,
+    #[error("an access list has at most {RULES_MAX} rules, not {0}: use fewer certificates")]
+    TooMany(usize),
+    #[error(
+        "'{}' is not an access rule: {why}; write any, nobody, user:UID, cert:SUBJECT or name:NAME, with ,ro behind it \
+         for reading only",
+        rule.chars().take(80).collect::<String>().escape_debug()
+    )]
+    Rule { rule: String, why: RuleError },
+}
+
+/// Why a text is not a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RuleError {
+    #[error("it is too long")]
+    TooLong,
+    #[error("it has control characters")]
+    Control,
+    #[error("'any' admits every client, 'nobody' none")]
+    None,
+    #[error("a user is named by its number, as `id -u NAME` prints it")]
+    User,
+    #[error(
+        "a subject is a list such as CN=db1,O=Example, as `openssl x509 -noout -subject -nameopt RFC2253` prints it"
+    )]
+    Subject,
+    #[error("a name has letters and no spaces")]
+    Name,
+    #[error("there is no such kind")]
+    Kind,
+}
+
 /// The access that a client has to a volume.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Grant {
@@ -64,15 +102,13 @@ impl Default for Access {
 
 impl Access {
     /// Checks a list of rules.
-    pub fn new(rules: Vec<Rule>) -> Result<Access, String> {
+    pub fn new(rules: Vec<Rule>) -> Result<Access, AccessError> {
         let nobody = rules.iter().any(|rule| rule.who == Who::Nobody);
         match rules.len() {
-            0 => Err("an access list has at least one rule: write 'any' or 'nobody'".into()),
-            1..=RULES_MAX if nobody && rules.len() > 1 => {
-                Err("'nobody' and other rules exclude each other: write either".into())
-            }
+            0 => Err(AccessError::Empty),
+            1..=RULES_MAX if nobody && rules.len() > 1 => Err(AccessError::NobodyAndOthers),
             1..=RULES_MAX => Ok(Access(rules)),
-            many => Err(format!("an access list has at most {RULES_MAX} rules, not {many}: use fewer certificates")),
+            many => Err(AccessError::TooMany(many)),
         }
     }
 
@@ -94,9 +130,9 @@ impl Access {
 }
 
 impl TryFrom<Vec<String>> for Access {
-    type Error = String;
+    type Error = AccessError;
 
-    fn try_from(texts: Vec<String>) -> Result<Access, String> {
+    fn try_from(texts: Vec<String>) -> Result<Access, AccessError> {
         Access::new(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
     }
 }
@@ -124,22 +160,15 @@ impl Who {
 }
 
 impl FromStr for Rule {
-    type Err = String;
+    type Err = AccessError;
 
-    fn from_str(text: &str) -> Result<Rule, String> {
-        let wrong = |why: &str| {
-            let shown: String = text.chars().take(80).collect();
-            Err(format!(
-                "'{}' is not an access rule: {why}; write any, nobody, user:UID, cert:SUBJECT or name:NAME, with ,ro \
-                 behind it for reading only",
-                shown.escape_debug()
-            ))
-        };
+    fn from_str(text: &str) -> Result<Rule, AccessError> {
+        let wrong = |why| Err(AccessError::Rule { rule: text.into(), why });
         if text.len() > RULE_BYTES_MAX {
-            return wrong("it is too long");
+            return wrong(RuleError::TooLong);
         }
         if text.chars().any(char::is_control) {
-            return wrong("it has control characters");
+            return wrong(RuleError::Control);
         }
         let unescaped = |rest: &str| !rest.ends_with('\\');
         let (rule, read_only) = match text.strip_suffix(READ_ONLY) {
@@ -149,25 +178,20 @@ impl FromStr for Rule {
         let who = match rule.split_once(':') {
             None if rule == "any" => Who::Any,
             None if rule == "nobody" && !read_only => Who::Nobody,
-            None if rule == "none" => return wrong("'any' admits every client, 'nobody' none"),
+            None if rule == "none" => return wrong(RuleError::None),
             Some(("user", id)) => match id.parse::<u32>() {
                 Ok(id) if id != u32::MAX && id.to_string() == rule[5..] => Who::User(id),
-                _ => return wrong("a user is named by its number, as `id -u NAME` prints it"),
+                _ => return wrong(RuleError::User),
             },
             Some(("cert", subject)) => match parse_subject(subject) {
                 Some(subject) => Who::Certificate(subject),
-                None => {
-                    return wrong(
-                        "a subject is a list such as CN=db1,O=Example, as `openssl x509 -noout -subject -nameopt \
-                         RFC2253` prints it",
-                    );
-                }
+                None => return wrong(RuleError::Subject),
             },
             Some(("name", name)) if name.is_empty() || name.contains(char::is_whitespace) => {
-                return wrong("a name has letters and no spaces");
+                return wrong(RuleError::Name);
             }
             Some(("name", name)) => Who::Name(name.into()),
-            _ => return wrong("there is no such kind"),
+            _ => return wrong(RuleError::Kind),
         };
         Ok(Rule { who, read_only })
     }
@@ -259,7 +283,7 @@ fn parts(subject: &str) -> Vec<&str> {
 mod tests {
     use super::*;
 
-    fn access(rules: &[&str]) -> Result<Access, String> {
+    fn access(rules: &[&str]) -> Result<Access, AccessError> {
         Access::try_from(rules.iter().map(|rule| (*rule).to_owned()).collect::<Vec<_>>())
     }
 
@@ -319,7 +343,7 @@ mod tests {
             "subject= /O=Ex",
             "subject=subject=CN=a",
         ] {
-            let said = format!("cert:{wrong}").parse::<Rule>().unwrap_err();
+            let said = format!("cert:{wrong}").parse::<Rule>().unwrap_err().to_string();
             assert!(said.contains("RFC2253"), "{said}");
         }
     }
@@ -349,7 +373,7 @@ mod tests {
             "any\n",
             &long,
         ] {
-            let said = wrong.parse::<Rule>().unwrap_err();
+            let said = wrong.parse::<Rule>().unwrap_err().to_string();
             assert!(said.contains("user:UID") && said.len() < 400, "{said}");
         }
         assert!(access(&[]).is_err() && access(&["nobody", "any"]).is_err() && access(&["any"; 65]).is_err());

@@ -18,7 +18,7 @@ use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener};
 
-use self::permissions::Permissions;
+use self::permissions::{Permissions, PermissionsError};
 use crate::quantity::Time;
 
 /// The interval of keepalive probes, after a peer was silent for [`Tcp::keepalive`]. The connection ends after
@@ -26,6 +26,23 @@ use crate::quantity::Time;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes of a Unix socket's path at most, without the final zero.
 const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// Why a text is not a listening address.
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    #[error("'{0}' is not an address; write unix:PATH or tcp:HOST:PORT")]
+    Form(String),
+    #[error("'{text}' has the option {option}, which only addresses for NBD have")]
+    OptionOfNbd { text: String, option: String },
+    #[error("'{0}' has an option of Unix sockets: mode= and group= say who may open a file")]
+    OptionOfUnix(String),
+    #[error("'{0}' has an option twice: write each once")]
+    Twice(String),
+    #[error("'{mode}' in '{text}' is not off, on or require")]
+    TlsMode { text: String, mode: String },
+    #[error("in '{text}', {why}")]
+    Permissions { text: String, why: PermissionsError },
+}
 
 /// A listening address.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,14 +54,14 @@ pub enum Address {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Address, String> {
-        let wrong = || format!("'{text}' is not an address; write unix:PATH or tcp:HOST:PORT");
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let wrong = || AddressError::Form(text.into());
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             let option = path.rsplit_once(',').and_then(|(_, option)| option.split_once('='));
             if let Some((key @ ("tls" | "mode" | "group"), _)) = option {
-                return Err(format!("'{text}' has the option {key}, which only addresses for NBD have"));
+                return Err(AddressError::OptionOfNbd { text: text.into(), option: key.into() });
             }
             return Ok(Address::Unix(path.into()));
         }
@@ -124,20 +141,18 @@ impl From<Address> for NbdAddress {
 }
 
 impl NbdAddress {
-    fn new(address: Address, tls: TlsMode, permissions: Permissions) -> Result<NbdAddress, String> {
+    fn new(address: Address, tls: TlsMode, permissions: Permissions) -> Result<NbdAddress, AddressError> {
         if let (Address::Tcp(..), false) = (&address, permissions.is_default()) {
-            return Err(format!(
-                "'{address}{permissions}' has an option of Unix sockets: mode= and group= say who may open a file"
-            ));
+            return Err(AddressError::OptionOfUnix(format!("{address}{permissions}")));
         }
         Ok(NbdAddress { address, tls, permissions })
     }
 }
 
 impl FromStr for NbdAddress {
-    type Err = String;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<NbdAddress, String> {
+    fn from_str(text: &str) -> Result<NbdAddress, AddressError> {
         let (mut address, mut tls, mut mode, mut group) = (text, None, None, None);
         while let Some((before, option)) = address.rsplit_once(',') {
             let (slot, value) = match option.split_once('=') {
@@ -148,16 +163,17 @@ impl FromStr for NbdAddress {
                 _ => break,
             };
             if slot.replace(value).is_some() {
-                return Err(format!("'{text}' has an option twice: write each once"));
+                return Err(AddressError::Twice(text.into()));
             }
             address = before;
         }
         let known = |mode: &str| TlsMode::ALL.into_iter().find(|(name, _)| *name == mode).map(|(_, mode)| mode);
         let tls = match tls {
-            Some(mode) => known(mode).ok_or_else(|| format!("'{mode}' in '{text}' is not off, on or require"))?,
+            Some(mode) => known(mode).ok_or_else(|| AddressError::TlsMode { text: text.into(), mode: mode.into() })?,
             None => TlsMode::Off,
         };
-        let permissions = Permissions::new(mode, group).map_err(|why| format!("in '{text}', {why}"))?;
+        let wrong = |why| AddressError::Permissions { text: text.into(), why };
+        let permissions = Permissions::new(mode, group).map_err(wrong)?;
         NbdAddress::new(address.parse()?, tls, permissions)
     }
 }
@@ -206,7 +222,8 @@ impl<'de> Deserialize<'de> for NbdAddress {
             NbdAddressForm::Text(text) => text.parse().map_err(serde::de::Error::custom),
             NbdAddressForm::Table(NbdAddressTable { address, tls, mode, group }) => {
                 let permissions = Permissions::new(mode.as_deref(), group.as_deref());
-                permissions.and_then(|it| NbdAddress::new(address, tls, it)).map_err(serde::de::Error::custom)
+                let permissions = permissions.map_err(serde::de::Error::custom)?;
+                NbdAddress::new(address, tls, permissions).map_err(serde::de::Error::custom)
             }
         }
     }
@@ -444,7 +461,7 @@ mod tests {
             assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), text);
         }
         assert_eq!("tcp:a:1,tls=off".parse::<NbdAddress>().unwrap().to_string(), "tcp:a:1");
-        assert!("tcp:a:1,tls=yes".parse::<NbdAddress>().unwrap_err().contains("'yes'"));
+        assert!("tcp:a:1,tls=yes".parse::<NbdAddress>().unwrap_err().to_string().contains("'yes'"));
         let parse =
             |text: &str| toml::from_str::<toml::Table>(text).unwrap()["nbd"].clone().try_into::<Vec<NbdAddress>>();
         let two = parse(r#"nbd = ["unix:a", { address = "tcp:h:1", tls = "require" }]"#).unwrap();
@@ -469,7 +486,7 @@ mod tests {
             ("tcp:127.0.0.1:1,mode=0666", "Unix"),
             ("tcp:127.0.0.1:1,group=kvm", "Unix"),
         ] {
-            let said = wrong.parse::<NbdAddress>().unwrap_err();
+            let said = wrong.parse::<NbdAddress>().unwrap_err().to_string();
             assert!(said.contains(why), "{wrong}: {said}");
         }
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{Address, NbdAddress, Tcp};
 use crate::disk_thread;
-use crate::quantity::{Size, Time};
+use crate::quantity::{QuantityError, Size, Time};
 use crate::reactor;
 
 /// The default path of the server's directory.
@@ -254,14 +254,23 @@ pub enum Memory {
     Part(f64),
 }
 
-impl FromStr for Memory {
-    type Err = String;
+/// Why a text is not an amount of memory.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MemoryError {
+    #[error("'{0}' is not an amount of memory; write it as 4GiB, or as 1% to 90% of the memory")]
+    Part(String),
+    #[error(transparent)]
+    Size(#[from] QuantityError),
+}
 
-    fn from_str(text: &str) -> Result<Memory, String> {
-        let Some(percent) = text.strip_suffix('%') else { return text.parse().map(Memory::Bytes) };
+impl FromStr for Memory {
+    type Err = MemoryError;
+
+    fn from_str(text: &str) -> Result<Memory, MemoryError> {
+        let Some(percent) = text.strip_suffix('%') else { return Ok(Memory::Bytes(text.parse()?)) };
         match percent.parse::<f64>() {
             Ok(value) if value > 0.0 && value <= 90.0 => Ok(Memory::Part(value / 100.0)),
-            _ => Err(format!("'{text}' is not an amount of memory; write it as 4GiB, or as 1% to 90% of the memory")),
+            _ => Err(MemoryError::Part(text.into())),
         }
     }
 }

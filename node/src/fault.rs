@@ -18,7 +18,7 @@ use engine::units::Nanos;
 use serde::{Deserialize, Serialize};
 use sim::fault::layer::{Fault, Kind, Ops};
 
-use crate::quantity::{Name, ShareText, Size, Time};
+use crate::quantity::{Name, QuantityError, ShareText, Size, Time};
 
 /// Rates are in parts per million.
 const MILLION: u64 = 1_000_000;
@@ -26,6 +26,58 @@ const MILLION: u64 = 1_000_000;
 const TEXT_MAX: usize = 500;
 /// The end of a range without one: the largest size of a volume, bytes.
 const END: u64 = engine::units::VOLUME_BYTES_MAX;
+
+/// Why a text is not a fault.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{}' is not a fault: {why}", text.escape_debug())]
+pub struct FaultError {
+    /// The text, cut off if it is long.
+    text: String,
+    why: FaultReason,
+}
+
+/// The part of a fault that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FaultReason {
+    #[error("it has more than {TEXT_MAX} characters")]
+    TooLong,
+    #[error("it has no '{0}'; the keys are range=, volume=, by=, errno=, count=, after=, for= and seed=")]
+    UnknownKey(String),
+    #[error("'{0}' is given twice")]
+    Twice(String),
+    #[error("the delay is missing: add by=5ms or by=5ms..20ms")]
+    NoDelay,
+    #[error("by= is for a delay")]
+    DelayOfOther,
+    #[error("'{_0}' is not one of {}", Kind::NAMES.join(", "))]
+    UnknownKind(String),
+    #[error("errno= is for an error")]
+    ErrnoOfOther,
+    #[error("'gone' applies to every request: only after= and for= may be added")]
+    LimitedGone,
+    #[error("only writes can be torn")]
+    TornOther,
+    #[error("a flush has no range: leave out one of them")]
+    RangeOfFlush,
+    #[error("'{0}' is not an operation: name read, write, zero or flush, joined by '+'")]
+    UnknownOp(String),
+    #[error("'{0}' is not a probability: write 1%, 0.01 or 1/100, from 1/1000000 to 1")]
+    Rate(String),
+    #[error("'{0}' is not a range: write it as 1GiB..2GiB")]
+    Range(String),
+    #[error("the range '{0}' is empty")]
+    EmptyRange(String),
+    #[error("'{0}' is too long")]
+    TimeTooLong(String),
+    #[error("'{0}' ends before it begins")]
+    Backwards(String),
+    #[error("errno={0} is not known: EIO or ENOSPC")]
+    UnknownErrno(String),
+    #[error("'{text}' is not a whole number of at least {least}")]
+    Number { text: String, least: u64 },
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
+}
 
 /// A fault as text, and in parsed form.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -56,22 +108,22 @@ impl From<FaultText> for String {
 }
 
 impl TryFrom<String> for FaultText {
-    type Error = String;
+    type Error = FaultError;
 
-    fn try_from(text: String) -> Result<FaultText, String> {
+    fn try_from(text: String) -> Result<FaultText, FaultError> {
         text.parse()
     }
 }
 
 impl FromStr for FaultText {
-    type Err = String;
+    type Err = FaultError;
 
-    fn from_str(text: &str) -> Result<FaultText, String> {
+    fn from_str(text: &str) -> Result<FaultText, FaultError> {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let shown = text.chars().take(TEXT_MAX).collect::<String>();
-        let wrong = |why: String| format!("'{}' is not a fault: {why}", shown.escape_debug());
+        let wrong = |why| FaultError { text: shown.clone(), why };
         if text.len() > TEXT_MAX {
-            return Err(wrong(format!("it has more than {TEXT_MAX} characters")));
+            return Err(wrong(FaultReason::TooLong));
         }
         let fault = Words::read(&text).and_then(Words::meaning).map_err(wrong)?;
         Ok(FaultText { text, fault })
@@ -95,53 +147,53 @@ struct Words {
 }
 
 impl Words {
-    fn read(text: &str) -> Result<Words, String> {
+    fn read(text: &str) -> Result<Words, FaultReason> {
         let mut rest = text.split(' ');
         let mut words = Words { kind: rest.next().unwrap_or_default().to_owned(), ..Words::default() };
         for word in rest {
             let fresh = match word.split_once('=') {
                 Some(("range", value)) => words.range.replace(range(value)?).is_none(),
-                Some(("volume", value)) => words.volume.replace(value.parse()?).is_none(),
+                Some(("volume", value)) => words.volume.replace(value.parse::<Name>()?).is_none(),
                 Some(("by", value)) => words.by.replace(times(value)?).is_none(),
                 Some(("errno", value)) => words.errno.replace(errno(value)?).is_none(),
                 Some(("count", value)) => words.count.replace(number(value, 1)?).is_none(),
                 Some(("after", value)) => words.after.replace(time(value)?).is_none(),
                 Some(("for", value)) => words.length.replace(time(value)?).is_none(),
                 Some(("seed", value)) => words.seed.replace(number(value, 0)?).is_none(),
-                Some((key, _)) => return Err(format!("it has no '{key}'; {KEYS}")),
+                Some((key, _)) => return Err(FaultReason::UnknownKey(key.into())),
                 None if word.starts_with(|c: char| c.is_ascii_digit()) => words.rate_ppm.replace(rate(word)?).is_none(),
                 None => words.ops.replace(ops(word)?).is_none(),
             };
             if !fresh {
-                return Err(format!("'{word}' is given twice"));
+                return Err(FaultReason::Twice(word.into()));
             }
         }
         Ok(words)
     }
 
-    fn meaning(self) -> Result<Fault, String> {
+    fn meaning(self) -> Result<Fault, FaultReason> {
         let kind = match (self.kind.as_str(), self.by) {
             ("error", None) => Kind::Error(self.errno.unwrap_or(Errno::Io)),
             ("delay", Some((least_ns, most_ns))) => Kind::Delay { least_ns, most_ns },
-            ("delay", None) => return Err("the delay is missing: add by=5ms or by=5ms..20ms".into()),
+            ("delay", None) => return Err(FaultReason::NoDelay),
             ("stuck", None) => Kind::Stuck,
             ("torn", None) => Kind::Torn,
             ("gone", None) => Kind::Gone,
-            ("error" | "stuck" | "torn" | "gone", Some(_)) => return Err("by= is for a delay".into()),
-            (other, _) => return Err(format!("'{other}' is not one of {}", Kind::NAMES.join(", "))),
+            ("error" | "stuck" | "torn" | "gone", Some(_)) => return Err(FaultReason::DelayOfOther),
+            (other, _) => return Err(FaultReason::UnknownKind(other.into())),
         };
         if self.errno.is_some() && !matches!(kind, Kind::Error(_)) {
-            return Err("errno= is for an error".into());
+            return Err(FaultReason::ErrnoOfOther);
         }
         let is_limited = self.ops.is_some() || self.rate_ppm.is_some() || self.range.is_some() || self.count.is_some();
         if kind == Kind::Gone && (is_limited || self.volume.is_some() || self.seed.is_some()) {
-            return Err("'gone' applies to every request: only after= and for= may be added".into());
+            return Err(FaultReason::LimitedGone);
         }
         if kind == Kind::Torn && self.ops.is_some_and(|ops| ops != Ops { write: true, ..Ops::default() }) {
-            return Err("only writes can be torn".into());
+            return Err(FaultReason::TornOther);
         }
         if self.range.is_some() && self.ops.is_some_and(|ops| ops.flush) {
-            return Err("a flush has no range: leave out one of them".into());
+            return Err(FaultReason::RangeOfFlush);
         }
         Ok(Fault {
             kind,
@@ -157,9 +209,7 @@ impl Words {
     }
 }
 
-const KEYS: &str = "the keys are range=, volume=, by=, errno=, count=, after=, for= and seed=";
-
-fn ops(word: &str) -> Result<Ops, String> {
+fn ops(word: &str) -> Result<Ops, FaultReason> {
     let mut ops = Ops::default();
     for name in word.split('+') {
         match name {
@@ -167,14 +217,14 @@ fn ops(word: &str) -> Result<Ops, String> {
             "write" => ops.write = true,
             "zero" => ops.zero = true,
             "flush" => ops.flush = true,
-            _ => return Err(format!("'{name}' is not an operation: name read, write, zero or flush, joined by '+'")),
+            _ => return Err(FaultReason::UnknownOp(name.into())),
         }
     }
     Ok(ops)
 }
 
-fn rate(word: &str) -> Result<u64, String> {
-    let wrong = || format!("'{word}' is not a probability: write 1%, 0.01 or 1/100, from 1/1000000 to 1");
+fn rate(word: &str) -> Result<u64, FaultReason> {
+    let wrong = || FaultReason::Rate(word.into());
     let share: ShareText = word.parse().map_err(|_| wrong())?;
     match share.share.ppb() / 1000 {
         0 => Err(wrong()),
@@ -182,35 +232,35 @@ fn rate(word: &str) -> Result<u64, String> {
     }
 }
 
-fn range(text: &str) -> Result<Range<u64>, String> {
-    let (from, to) = text.split_once("..").ok_or_else(|| format!("'{text}' is not a range: write it as 1GiB..2GiB"))?;
+fn range(text: &str) -> Result<Range<u64>, FaultReason> {
+    let (from, to) = text.split_once("..").ok_or_else(|| FaultReason::Range(text.into()))?;
     let end = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse::<Size>().map(|size| size.0) };
     let range = end(from, 0)?..end(to, END)?;
-    if range.is_empty() { Err(format!("the range '{text}' is empty")) } else { Ok(range) }
+    if range.is_empty() { Err(FaultReason::EmptyRange(text.into())) } else { Ok(range) }
 }
 
-fn time(text: &str) -> Result<Nanos, String> {
-    let time: Time = text.parse()?;
-    u64::try_from(time.0.as_nanos()).map_err(|_| format!("'{text}' is too long"))
+fn time(text: &str) -> Result<Nanos, FaultReason> {
+    let time = text.parse::<Time>()?;
+    u64::try_from(time.0.as_nanos()).map_err(|_| FaultReason::TimeTooLong(text.into()))
 }
 
-fn times(text: &str) -> Result<(Nanos, Nanos), String> {
+fn times(text: &str) -> Result<(Nanos, Nanos), FaultReason> {
     let (least, most) = text.split_once("..").unwrap_or((text, text));
     let (least, most) = (time(least)?, time(most)?);
-    if least > most { Err(format!("'{text}' ends before it begins")) } else { Ok((least, most)) }
+    if least > most { Err(FaultReason::Backwards(text.into())) } else { Ok((least, most)) }
 }
 
-fn errno(text: &str) -> Result<Errno, String> {
+fn errno(text: &str) -> Result<Errno, FaultReason> {
     match text {
         "EIO" => Ok(Errno::Io),
         "ENOSPC" => Ok(Errno::NoSpace),
-        _ => Err(format!("errno={text} is not known: EIO or ENOSPC")),
+        _ => Err(FaultReason::UnknownErrno(text.into())),
     }
 }
 
-fn number(text: &str, least: u64) -> Result<u64, String> {
+fn number(text: &str, least: u64) -> Result<u64, FaultReason> {
     let number = text.parse().ok().filter(|&number: &u64| number >= least);
-    number.ok_or_else(|| format!("'{text}' is not a whole number of at least {least}"))
+    number.ok_or_else(|| FaultReason::Number { text: text.into(), least })
 }
 
 #[cfg(test)]
@@ -260,7 +310,7 @@ mod tests {
             ("stuck volume=/", "not a name"),
             (&"x".repeat(600), "more than 500"),
         ] {
-            let error = text.parse::<FaultText>().unwrap_err();
+            let error = text.parse::<FaultText>().unwrap_err().to_string();
             assert!(error.contains(part) && error.contains("is not a fault"), "{text:?}: {error}");
         }
     }

@@ -19,8 +19,8 @@ use uuid::Uuid;
 use crate::config::Config;
 use crate::control::{Control, Registry, RegistryEntry};
 use crate::quantity::Size;
-use crate::store::spec::Allocation;
-use crate::store::{Identity, Scheduling, Simulated, Spec, Store, identity};
+use crate::store::spec::{Allocation, EarlierAllotment};
+use crate::store::{Identity, Scheduling, Simulated, Spec, Store, TenantSpec, identity};
 
 /// Replacements for parts of a document: delimiters, numbers at the limits of types, other types, other structure.
 const TOKENS: [&str; 24] = [
@@ -67,8 +67,8 @@ fn changed(document: &str, changes: &[(u16, usize, usize)]) -> String {
 
 fn spec() -> String {
     let mut spec = Spec::new(1 << 20, Some("team".parse().unwrap()), Allocation::Sparse);
-    spec.allotment.cache = Some(Size(4 << 20));
-    spec.allotment.share = Some("1/4".parse().unwrap());
+    let share = Some("1/4".parse().unwrap());
+    spec.allotment = Some(EarlierAllotment { share, cache: Some(Size(4 << 20)), ..EarlierAllotment::default() });
     spec.to_toml()
 }
 
@@ -79,7 +79,7 @@ fn disk(directory: &Path) -> String {
     let mut made = Identity::initialise(directory, Some(simulated), faults, Scheduling::default()).unwrap();
     made.profile.insert("rotation_period".into(), toml::Value::Float(0.008));
     made.profile.insert("switch_cost".into(), toml::Value::String("12ms".into()));
-    made.write(directory).unwrap();
+    made.put(&crate::store::LocalFiles::new(directory)).unwrap();
     fs::read_to_string(directory.join("disk.toml")).unwrap()
 }
 
@@ -89,8 +89,17 @@ proptest! {
     #[test]
     fn a_specification_that_is_accepted_means_the_same_again(changes in changes()) {
         if let Ok(spec) = Spec::parse(&changed(&spec(), &changes)) {
-            prop_assert_eq!(Spec::parse(&spec.to_toml()), Ok(spec.clone()));
+            prop_assert_eq!(&Spec::parse(&spec.to_toml()).unwrap(), &spec);
             prop_assert!(spec.file_bytes() >= spec.size);
+        }
+    }
+
+    #[test]
+    fn a_specification_of_a_tenant_that_is_accepted_means_the_same_again(changes in changes()) {
+        let (share, cache) = (Some("1/4".parse().unwrap()), Some(Size(4 << 20)));
+        let text = TenantSpec { share, cache, ..TenantSpec::default() }.to_toml();
+        if let Ok(spec) = TenantSpec::parse(&changed(&text, &changes)) {
+            prop_assert_eq!(&TenantSpec::parse(&spec.to_toml()).unwrap(), &spec);
         }
     }
 

@@ -10,14 +10,48 @@ use std::time::Duration;
 use engine::units::{self, Share};
 use serde::{Deserialize, Serialize};
 
+/// Why a text is not a value of its type.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum QuantityError {
+    #[error("'{0}' is not a size; write for example 64MiB")]
+    Size(String),
+    #[error("'{0}' is not a size; write bytes, or KiB, MiB, GiB, TiB, PiB, EiB after a number, as in 64MiB")]
+    Suffix(String),
+    #[error("'{text}' is ambiguous: write {number}{letter}iB for powers of 1024, or the plain number of bytes")]
+    AmbiguousSuffix { text: String, number: String, letter: char },
+    #[error("'{0}' is too large")]
+    SizeTooLarge(String),
+    #[error("'{0}' is not a whole number of bytes")]
+    PartOfByte(String),
+    #[error("'{0}' is not a share; write it as 1/4, 0.25 or 25%")]
+    Share(String),
+    #[error("the share '{0}' is out of bounds: it is above 0 and at most 1 (the whole disk)")]
+    ShareOutOfBounds(String),
+    #[error("'{0}' is not a duration; write it as 500ms, 30s or 5m")]
+    Time(String),
+    #[error("'{0}' is not an insulation; write it as 0.9 or 90%")]
+    Insulation(String),
+    #[error("the insulation '{0}' is out of bounds: it is above 0 and below 1, with at most three decimal places")]
+    InsulationOutOfBounds(String),
+    #[error(
+        "'{}' is not a name: a name is 1 to 63 letters, digits, '.', '_' or '-', the first of them a letter or digit",
+        .0.escape_debug()
+    )]
+    Name(String),
+    #[error("the description has {0} bytes: write at most {DESCRIPTION_BYTES_MAX}")]
+    DescriptionTooLong(usize),
+    #[error("the description has control characters: write one line of text")]
+    DescriptionControl,
+}
+
 /// A number of bytes, as in `64MiB`, `1.5GiB` or `4096`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 
 impl FromStr for Size {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Size, String> {
+    fn from_str(text: &str) -> Result<Size, QuantityError> {
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, suffix) = (&text[..split], text[split..].trim_start());
         let shift = match units::UNITS.iter().find(|(unit, _)| *unit == suffix) {
@@ -25,23 +59,23 @@ impl FromStr for Size {
             None if ["", "B"].contains(&suffix) => 0,
             None => return Err(unknown_suffix(text, number, suffix)),
         };
-        let (value, scale) =
-            decimal(number).ok_or_else(|| format!("'{text}' is not a size; write for example 64MiB"))?;
-        let bytes = value.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))?;
+        let too_large = || QuantityError::SizeTooLarge(text.into());
+        let (value, scale) = decimal(number).ok_or_else(|| QuantityError::Size(text.into()))?;
+        let bytes = value.checked_mul(1 << shift).ok_or_else(too_large)?;
         if bytes % scale != 0 {
-            return Err(format!("'{text}' is not a whole number of bytes"));
+            return Err(QuantityError::PartOfByte(text.into()));
         }
-        u64::try_from(bytes / scale).map(Size).map_err(|_| format!("'{text}' is too large"))
+        u64::try_from(bytes / scale).map(Size).map_err(|_| too_large())
     }
 }
 
-fn unknown_suffix(text: &str, number: &str, suffix: &str) -> String {
+fn unknown_suffix(text: &str, number: &str, suffix: &str) -> QuantityError {
     let letter = suffix.chars().next().map_or(' ', |c| c.to_ascii_uppercase());
     let is_short = suffix.len() <= 3 && suffix.chars().skip(1).all(|c| "iIbB".contains(c));
     if is_short && "KMGTPE".contains(letter) {
-        format!("'{text}' is ambiguous: write {number}{letter}iB for powers of 1024, or the plain number of bytes")
+        QuantityError::AmbiguousSuffix { text: text.into(), number: number.into(), letter }
     } else {
-        format!("'{text}' is not a size; write bytes, or KiB, MiB, GiB, TiB, PiB, EiB after a number, as in 64MiB")
+        QuantityError::Suffix(text.into())
     }
 }
 
@@ -78,10 +112,10 @@ pub struct ShareText {
 }
 
 impl FromStr for ShareText {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<ShareText, String> {
-        let wrong = || format!("'{text}' is not a share; write it as 1/4, 0.25 or 25%");
+    fn from_str(text: &str) -> Result<ShareText, QuantityError> {
+        let wrong = || QuantityError::Share(text.into());
         let (over, under) = if let Some(percent) = text.strip_suffix('%') {
             let (value, scale) = decimal(percent).ok_or_else(wrong)?;
             (value, scale * 100)
@@ -91,7 +125,7 @@ impl FromStr for ShareText {
         } else {
             decimal(text).ok_or_else(wrong)?
         };
-        let bounds = || format!("the share '{text}' is out of bounds: it is above 0 and at most 1 (the whole disk)");
+        let bounds = || QuantityError::ShareOutOfBounds(text.into());
         if under == 0 || over > under {
             return Err(bounds());
         }
@@ -129,10 +163,10 @@ pub fn duration(seconds: f64) -> String {
 pub struct Time(pub Duration);
 
 impl FromStr for Time {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Time, String> {
-        let wrong = || format!("'{text}' is not a duration; write it as 500ms, 30s or 5m");
+    fn from_str(text: &str) -> Result<Time, QuantityError> {
+        let wrong = || QuantityError::Time(text.into());
         let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
         let ms = match &text[split..] {
             "ms" => 1,
@@ -160,18 +194,15 @@ impl fmt::Display for Time {
 pub struct Insulation(pub u32);
 
 impl FromStr for Insulation {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Insulation, String> {
-        let wrong = || format!("'{text}' is not an insulation; write it as 0.9 or 90%");
+    fn from_str(text: &str) -> Result<Insulation, QuantityError> {
+        let wrong = || QuantityError::Insulation(text.into());
         let (number, parts) = text.strip_suffix('%').map_or((text, 1000), |percent| (percent, 10));
         let (value, scale) = decimal(number).ok_or_else(wrong)?;
         let permille = value * parts / scale;
         if value * parts % scale != 0 || !(1..1000).contains(&permille) {
-            return Err(format!(
-                "the insulation '{text}' is out of bounds: it is above 0 and below 1, with at most three \
-                 decimal places"
-            ));
+            return Err(QuantityError::InsulationOutOfBounds(text.into()));
         }
         Ok(Insulation(permille as u32))
     }
@@ -196,14 +227,13 @@ impl Name {
 }
 
 impl FromStr for Name {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Name, String> {
+    fn from_str(text: &str) -> Result<Name, QuantityError> {
         let inner = |c: u8| c.is_ascii_alphanumeric() || b"._-".contains(&c);
         let starts = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
         if !starts || text.len() > 63 || !text.bytes().all(inner) {
-            let rule = "1 to 63 letters, digits, '.', '_' or '-', the first of them a letter or digit";
-            return Err(format!("'{}' is not a name: a name is {rule}", text.escape_debug()));
+            return Err(QuantityError::Name(text.into()));
         }
         Ok(Name(text.to_owned()))
     }
@@ -223,15 +253,15 @@ pub struct Description(String);
 const DESCRIPTION_BYTES_MAX: usize = 255;
 
 impl FromStr for Description {
-    type Err = String;
+    type Err = QuantityError;
 
-    fn from_str(text: &str) -> Result<Description, String> {
+    fn from_str(text: &str) -> Result<Description, QuantityError> {
         let bytes = text.len();
         if bytes > DESCRIPTION_BYTES_MAX {
-            return Err(format!("the description has {bytes} bytes: write at most {DESCRIPTION_BYTES_MAX}"));
+            return Err(QuantityError::DescriptionTooLong(bytes));
         }
         if text.chars().any(char::is_control) {
-            return Err("the description has control characters: write one line of text".into());
+            return Err(QuantityError::DescriptionControl);
         }
         Ok(Description(text.to_owned()))
     }
@@ -302,8 +332,8 @@ mod tests {
         assert_eq!(size("1.5GiB"), Ok(3 << 29));
         assert_eq!(size("4096"), Ok(4096));
         assert_eq!(size("512B"), Ok(512));
-        assert!(size("64MB").unwrap_err().contains("64MiB"));
-        assert!(size("64m").unwrap_err().contains("64MiB"));
+        assert!(size("64MB").unwrap_err().to_string().contains("64MiB"));
+        assert!(size("64m").unwrap_err().to_string().contains("64MiB"));
         for wrong in ["", "MiB", "-1", "1.", ".5GiB", "0.3B", "16EiB", "1 zebra", "1ßB", "99999999999999999999999"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }

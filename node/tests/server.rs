@@ -8,6 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_aerogel");
+/// The data directory of an earlier release, without its volumes' data.
+const EARLIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/data-format-1");
 /// Far more than a start takes on a loaded machine: a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -18,9 +20,13 @@ struct Server {
 
 impl Server {
     fn command(data: &Path) -> Command {
+        Server::command_with(data, "64MiB")
+    }
+
+    fn command_with(data: &Path, cache: &str) -> Command {
         let mut command = Command::new(PROGRAM);
         let nbd = format!("unix:{}", data.join("nbd.sock").display());
-        command.args(["serve", "--quiet", "--cache", "64MiB", "--http", "tcp:127.0.0.1:0", "--nbd", &nbd]);
+        command.args(["serve", "--quiet", "--cache", cache, "--http", "tcp:127.0.0.1:0", "--nbd", &nbd]);
         command.arg("--data").arg(data).stderr(Stdio::piped());
         command
     }
@@ -119,9 +125,161 @@ fn what_was_made_survives_a_restart() {
     server.end();
 }
 
+/// A data directory of the release before tenants had specifications, opened by this one. It has a tenant on two disks,
+/// with several volumes on each; the latest allotment that a volume has stored applies. `volumes.json` is what that
+/// release showed. The raw volume's device is absent; its tenant's share is promised nevertheless.
+#[test]
+fn a_directory_of_the_release_without_tenants_keeps_their_shares_and_caches() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, from) = (dir.path().join("data"), Path::new(EARLIER));
+    copy(from, &data);
+    let expected: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(from.join("volumes.json")).unwrap()).unwrap();
+    for volume in expected.as_array().unwrap().iter().filter(|volume| volume["name"] != "raw") {
+        let disk = data.join("disks").join(volume["disk"].as_str().unwrap()).join("volumes");
+        let file = fs::File::create(disk.join(format!("{}.img", volume["name"].as_str().unwrap()))).unwrap();
+        file.set_len(volume["size_bytes"].as_u64().unwrap()).unwrap();
+    }
+    let check = |server: &Server| {
+        let shown = server.json(&["volume", "list"]);
+        for (shown, expected) in shown.as_array().unwrap().iter().zip(expected.as_array().unwrap()) {
+            for (key, value) in expected.as_object().unwrap() {
+                let found = match key.as_str() {
+                    // Known only while it is served.
+                    "decision" | "guaranteed_bytes" if expected["name"] == "raw" => continue,
+                    "decision" | "guaranteed_bytes" => shown["sizing"].get(key).unwrap_or(&serde_json::Value::Null),
+                    "cache" => {
+                        assert_eq!(shown["cache"]["eviction"], value["eviction"], "{shown}");
+                        assert_eq!(shown["cache"]["requested_bytes"], value["requested_bytes"], "{shown}");
+                        continue;
+                    }
+                    key => &shown[key],
+                };
+                assert_eq!(found, value, "{key} of {}", expected["name"]);
+            }
+        }
+        assert_eq!(shown.as_array().unwrap().len(), expected.as_array().unwrap().len());
+        let tenants = server.json(&["tenant", "list"]);
+        let names: Vec<_> = tenants.as_array().unwrap().iter().map(|tenant| tenant["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["cleared", "own", "plain", "raw", "shop", "third"]);
+        let shop = server.json(&["tenant", "show", "shop"]);
+        assert_eq!(shop["disks"][0]["volumes"], serde_json::json!(["db", "log"]));
+        assert_eq!(shop["disks"][0]["share"]["requested"], "1/8");
+        assert_eq!(shop["disks"][1]["share"]["requested"], "1/2");
+        assert_eq!(shop["disks"][1]["cache"]["requested_bytes"], 4 << 20);
+    };
+    let start = || {
+        let mut command = Server::command_with(&data, "256MiB");
+        command.arg("--no-probe");
+        Server::start_command(&data, command).0
+    };
+    let server = start();
+    check(&server);
+    server.end();
+    // Earlier releases refuse the disk, instead of serving it without what its tenants were promised since.
+    let identity = fs::read_to_string(data.join("disks/default/disk.toml")).unwrap();
+    assert!(identity.contains("format = 2\n"), "{identity}");
+    let server = start();
+    check(&server);
+    // The volume that the latest allotment was stored with goes; the tenant keeps it, after a restart, too.
+    server.must(&["volume", "delete", "log", "--yes"]);
+    server.end();
+    let server = start();
+    assert_eq!(server.json(&["volume", "show", "db"])["share"]["requested"], "1/8");
+    // What is set now counts, not what the volume's specification still says.
+    server.must(&["tenant", "set", "shop", "--disk", "default", "--share", "none", "--cache", "none"]);
+    server.end();
+    let server = start();
+    let shop = server.json(&["tenant", "show", "shop"]);
+    assert_eq!(shop["disks"][0]["share"]["requested"], serde_json::Value::Null);
+    assert_eq!(shop["disks"][1]["share"]["requested"], "1/2");
+    server.end();
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+/// A tenant's specification belongs to the tenant: it is set without naming a volume, is that of every volume, and goes
+/// with the last one.
+#[test]
+fn a_tenant_is_set_and_goes_with_its_last_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let server = Server::start(&data);
+    assert!(server.fails(&["tenant", "set", "team", "--share", "1/2"]).contains("there is no tenant 'team'"));
+    for name in ["a", "b"] {
+        server.must(&["volume", "create", name, "1MiB", "--tenant", "team"]);
+    }
+    server.must(&["volume", "create", "own", "1MiB", "--share", "1/4"]);
+    assert!(server.fails(&["tenant", "set", "team", "--share", "80%"]).contains("75% remains"));
+    let said = server.must(&["tenant", "set", "team", "--share", "1/2", "--cache", "8MiB"]);
+    assert!(said.contains("tenant 'team' is changed on disk 'default'; the cache of tenant 'team' was"), "{said}");
+    server.must(&["volume", "set", "own", "--share", "1/8"]);
+    let share = |server: &Server, volume: &str| server.json(&["volume", "show", volume])["share"]["requested"].clone();
+    assert_eq!((share(&server, "a"), share(&server, "b")), ("1/2".into(), "1/2".into()));
+    server.end();
+    let server = Server::start(&data);
+    assert_eq!((share(&server, "a"), share(&server, "own")), ("1/2".into(), "1/8".into()));
+    assert_eq!(server.json(&["tenant", "show", "team"])["disks"][0]["cache"]["requested_bytes"], 8 << 20);
+    // A failed creation takes back what it requested.
+    server.fails(&["volume", "create", "c", "1EiB", "--tenant", "team", "--share", "5/8"]);
+    server.fails(&["volume", "create", "d", "1EiB", "--share", "1/8"]);
+    assert_eq!(share(&server, "a"), "1/2");
+    let files = || fs::read_dir(data.join("disks/default/tenants")).unwrap().count();
+    assert_eq!(files(), 2);
+    for name in ["a", "b", "own"] {
+        server.must(&["volume", "delete", name, "--yes"]);
+    }
+    assert_eq!((files(), server.must(&["tenant", "list"]).contains("no tenants")), (0, true));
+    server.end();
+}
+
+/// A tenant's specification that cannot be read is not an absent one: its volumes are offline until it is repaired.
+#[test]
+fn a_tenant_that_cannot_be_read_is_not_served_without_its_share() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let server = Server::start(&data);
+    server.must(&["volume", "create", "a", "1MiB", "--share", "1/2"]);
+    server.must(&["volume", "create", "b", "1MiB"]);
+    server.end();
+    let path = data.join("disks/default/tenants/a.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("format = 1", "format = 2")).unwrap();
+    // A crash has left the specification of a tenant whose volume was not created.
+    let orphan = path.with_file_name("orphan.toml");
+    fs::write(&orphan, &text).unwrap();
+    let server = Server::start(&data);
+    let shown = server.json(&["volume", "show", "a"]);
+    assert_eq!(shown["condition"], "offline");
+    assert!(shown["reason"].as_str().unwrap().contains("its format is 2, this server knows 1"), "{shown}");
+    assert_eq!(server.json(&["volume", "show", "b"])["condition"], "online");
+    assert!(server.fails(&["volume", "create", "c", "1MiB", "--tenant", "a"]).contains("its format is 2"));
+    fs::write(&path, text).unwrap();
+    let start = std::time::Instant::now();
+    while server.json(&["volume", "show", "a"])["condition"] != "online" {
+        assert!(start.elapsed() < PATIENCE, "it stays offline");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(server.json(&["volume", "show", "a"])["share"]["requested"], "1/2");
+    assert!(orphan.exists(), "removed while a volume's tenant was not known");
+    server.end();
+    let server = Server::start(&data);
+    assert!(!orphan.exists());
+    server.end();
+}
+
 /// The allotment of a tenant survives the volume with which it was requested.
 #[test]
-fn an_allotment_is_handed_over() {
+fn an_allotment_stays_with_its_tenant() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&dir.path().join("data"));
     server.must(&["volume", "create", "a", "1MiB", "--tenant", "team", "--share", "1/8"]);

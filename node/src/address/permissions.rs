@@ -10,6 +10,22 @@ const MODE_OWN: u32 = 0o600;
 /// Bytes of an entry of the group database at most; groups with many members have long entries.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
+/// Why the options of a Unix socket cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PermissionsError {
+    #[error("group= has no value: name a group, or give its number")]
+    NoGroup,
+    #[error(
+        "mode={0} is not the mode of a socket: write an octal number from 0600 to 0777 with which the server's own \
+         user can open it, such as 0660 or 0666"
+    )]
+    Mode(String),
+    #[error("there is no group '{0}': create it, name another one (`getent group` lists them), or give a number")]
+    UnknownGroup(String),
+    #[error("the group '{group}' cannot be looked up ({source}): give its number")]
+    NoLookup { group: String, source: io::Error },
+}
+
 /// The mode and the group of a Unix socket.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Permissions {
@@ -19,10 +35,10 @@ pub struct Permissions {
 
 impl Permissions {
     /// Parses the values of the options.
-    pub fn new(mode: Option<&str>, group: Option<&str>) -> Result<Permissions, String> {
+    pub fn new(mode: Option<&str>, group: Option<&str>) -> Result<Permissions, PermissionsError> {
         let mode = mode.map(parse_mode).transpose()?;
         if group == Some("") {
-            return Err("group= has no value: name a group, or give its number".into());
+            return Err(PermissionsError::NoGroup);
         }
         Ok(Permissions { mode, group: group.map(str::to_owned) })
     }
@@ -38,7 +54,7 @@ impl Permissions {
     }
 
     /// The number of the group, looked up by its name; `None` for the server's own group.
-    pub fn group(&self) -> Result<Option<u32>, String> {
+    pub fn group(&self) -> Result<Option<u32>, PermissionsError> {
         self.group.as_deref().map(find_group).transpose()
     }
 }
@@ -56,28 +72,23 @@ impl std::fmt::Display for Permissions {
     }
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
+fn parse_mode(text: &str) -> Result<u32, PermissionsError> {
     let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
     match u32::from_str_radix(text, 8) {
         Ok(mode) if is_octal && mode <= 0o777 && mode & MODE_OWN == MODE_OWN => Ok(mode),
-        _ => Err(format!(
-            "mode={text} is not the mode of a socket: write an octal number from 0600 to 0777 with which the server's \
-             own user can open it, such as 0660 or 0666"
-        )),
+        _ => Err(PermissionsError::Mode(text.into())),
     }
 }
 
 /// The number of a group that is given by name or else by number.
-fn find_group(text: &str) -> Result<u32, String> {
+fn find_group(text: &str) -> Result<u32, PermissionsError> {
     let found = CString::new(text).ok().map(|name| by_name(&name)).transpose();
     match (found, text.parse::<u32>()) {
         (Ok(Some(Some(group))), _) => Ok(group),
         // The largest number means "no change" to chown.
         (_, Ok(number)) if number != u32::MAX => Ok(number),
-        (Err(error), _) => Err(format!("the group '{text}' cannot be looked up ({error}): give its number")),
-        _ => Err(format!(
-            "there is no group '{text}': create it, name another one (`getent group` lists them), or give a number"
-        )),
+        (Err(source), _) => Err(PermissionsError::NoLookup { group: text.into(), source }),
+        _ => Err(PermissionsError::UnknownGroup(text.into())),
     }
 }
 
@@ -111,7 +122,7 @@ mod tests {
             assert_eq!(Permissions::new(Some(text), None).unwrap().mode(), mode);
         }
         for wrong in ["", "6", "0668", "1666", "01666", "0466", "0066", "rw", "+666", "0x666"] {
-            let said = Permissions::new(Some(wrong), None).unwrap_err();
+            let said = Permissions::new(Some(wrong), None).unwrap_err().to_string();
             assert!(said.contains(&format!("mode={wrong} ")) && said.contains("0660"), "{said}");
         }
         assert_eq!(Permissions::default().mode(), 0o660);
@@ -120,13 +131,13 @@ mod tests {
     #[test]
     fn groups_are_found_by_name_or_number() {
         let group = |text: &str| Permissions::new(None, Some(text)).unwrap().group();
-        assert_eq!(group("root"), Ok(Some(0)));
-        assert_eq!(group("54321"), Ok(Some(54321)));
+        assert_eq!(group("root").unwrap(), Some(0));
+        assert_eq!(group("54321").unwrap(), Some(54321));
         for wrong in ["no-such-group", "4294967295", "-1", "a\0b"] {
-            let said = group(wrong).unwrap_err();
+            let said = group(wrong).unwrap_err().to_string();
             assert!(said.contains(wrong) && said.contains("getent"), "{said}");
         }
-        assert_eq!(Permissions::default().group(), Ok(None));
+        assert_eq!(Permissions::default().group().unwrap(), None);
         assert!(Permissions::new(None, Some("")).is_err());
     }
 }

@@ -18,10 +18,10 @@ use utoipa_axum::routes;
 use super::metrics;
 use crate::control::view::{
     AddDisk, AddFault, CreateVolume, CurveView, DiskView, Done, FaultView, GrowVolume, Health, LiveView, PlanView,
-    ProbeView, Problem, SetDisk, SetVolume, StartProbe, Status, VolumeView,
+    ProbeView, Problem, SetDisk, SetTenant, SetVolume, StartProbe, Status, TenantDetail, VolumeView,
 };
 use crate::control::{Control, Error};
-use crate::quantity::Name;
+use crate::quantity::{Name, QuantityError};
 use crate::store::spec::{Allocation, Eviction};
 
 #[derive(utoipa::OpenApi)]
@@ -43,6 +43,8 @@ pub fn routes() -> (axum::Router<Arc<Control>>, OpenApi) {
         .routes(routes!(grow_volume))
         .routes(routes!(clear_volume))
         .routes(routes!(show_curve))
+        .routes(routes!(list_tenants))
+        .routes(routes!(show_tenant, set_tenant))
         .routes(routes!(list_disks, add_disk))
         .routes(routes!(show_disk, set_disk, remove_disk))
         .routes(routes!(list_faults, add_fault, clear_faults))
@@ -133,7 +135,7 @@ impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Ask
 }
 
 fn name(text: &str) -> Result<Name, Failure> {
-    text.parse().map_err(|error: String| Failure::new(StatusCode::BAD_REQUEST, error, None))
+    text.parse().map_err(|error: QuantityError| Failure::new(StatusCode::BAD_REQUEST, error.to_string(), None))
 }
 
 /// Completes a change even if its client disconnects, or gets an answer earlier because a disk hangs.
@@ -143,7 +145,7 @@ where
 {
     let done = tokio::time::timeout(CHANGE_TIMEOUT, tokio::spawn(work)).await;
     let done = done.map_err(|_| Error::Unanswered("the change", CHANGE_TIMEOUT.as_secs()))?;
-    Ok(Json(done.map_err(|error| Error::Internal(error.to_string()))??))
+    Ok(Json(done.map_err(Error::Task)??))
 }
 
 /// As `to_the_end`, for changes that write zeros first: without a time limit.
@@ -151,7 +153,7 @@ async fn to_the_end_of_zeros<F>(work: F) -> Answer<Done>
 where
     F: Future<Output = Result<Done, Error>> + Send + 'static,
 {
-    let done = tokio::spawn(work).await.map_err(|error| Error::Internal(error.to_string()))?;
+    let done = tokio::spawn(work).await.map_err(Error::Task)?;
     Ok(Json(done?))
 }
 
@@ -267,6 +269,29 @@ async fn show_curve(
     Ok(Json(control.show_curve(&name(&volume)?, policy).await?))
 }
 
+/// All tenants, with what each has of every disk.
+#[utoipa::path(get, path = "/v1/tenants",
+    responses((status = 200, body = Vec<TenantDetail>),
+        (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn list_tenants(State(control): Server) -> Json<Vec<TenantDetail>> {
+    Json(control.list_tenants().await)
+}
+
+/// One tenant.
+#[utoipa::path(get, path = "/v1/tenants/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = TenantDetail), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn show_tenant(State(control): Server, Named(tenant): Named) -> Answer<TenantDetail> {
+    Ok(Json(control.show_tenant(&name(&tenant)?).await?))
+}
+
+/// Set what is requested for a tenant on one disk, for all its volumes there.
+#[utoipa::path(put, path = "/v1/tenants/{name}", params(("name" = String, Path)), request_body = SetTenant,
+    responses((status = 200, body = Done), (status = "4XX", body = Problem), (status = "5XX", body = Problem)))]
+async fn set_tenant(State(control): Server, Named(tenant): Named, Body(request): Body<SetTenant>) -> Answer<Done> {
+    let name = name(&tenant)?;
+    to_the_end(async move { control.set_tenant(&name, request).await }).await
+}
+
 /// All disks.
 #[utoipa::path(get, path = "/v1/disks",
     responses((status = 200, body = Vec<DiskView>),
@@ -371,8 +396,7 @@ async fn cancel_probe(State(control): Server, Named(disk): Named) -> Answer<Done
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn show_metrics(State(control): Server, headers: HeaderMap) -> Result<Response, Failure> {
     let (observed, standing) = futures::future::join(control.observe(), control.standing()).await;
-    let text =
-        metrics::encode(observed, standing).map_err(|error| Failure::from(Error::Internal(error.to_string())))?;
+    let text = metrics::encode(observed, standing).map_err(Error::Metrics)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let (kind, text) = match metrics::plain_is_wanted(accept) {
         true => ("text/plain; version=0.0.4; charset=utf-8", metrics::plain(&text)),

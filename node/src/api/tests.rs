@@ -100,6 +100,16 @@ async fn answers_are_what_the_document_says() {
         ("GET", "/v1/volumes", None, 200),
         ("GET", "/v1/volumes/db", None, 200),
         ("GET", "/v1/volumes/absent", None, 404),
+        ("GET", "/v1/tenants", None, 200),
+        ("GET", "/v1/tenants/team", None, 200),
+        ("GET", "/v1/tenants/absent", None, 404),
+        ("PUT", "/v1/tenants/team", Some(json!({"share": "1/8", "cache": "8MiB", "eviction": "sieve"})), 200),
+        ("PUT", "/v1/tenants/team", Some(json!({"disk": "default", "cache": "none"})), 200),
+        ("PUT", "/v1/tenants/team", Some(json!({"disk": "absent", "cache": "none"})), 404),
+        ("PUT", "/v1/tenants/team", Some(json!({})), 400),
+        ("PUT", "/v1/tenants/team", Some(json!({"share": "2"})), 422),
+        ("PUT", "/v1/tenants/team", Some(json!({"cache": "1EiB"})), 409),
+        ("PUT", "/v1/tenants/absent", Some(json!({"share": "1/8"})), 404),
         ("PATCH", "/v1/volumes/db", Some(json!({"share": "none", "write_cache": "none", "eviction": "sieve"})), 200),
         ("PATCH", "/v1/volumes/db", Some(json!({"eviction": "random"})), 422),
         ("PATCH", "/v1/volumes/db", Some(json!({"write_cache": "unsafe"})), 400),
@@ -165,7 +175,7 @@ async fn answers_are_what_the_document_says() {
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();
         let described =
-            ["db", "default", "second", "absent", "%2e%2e", "x"].iter().fold(plain, |path, name| {
+            ["db", "team", "default", "second", "absent", "%2e%2e", "x"].iter().fold(plain, |path, name| {
                 match path.find(&format!("/{name}")) {
                     Some(at) if at > 3 => path.replacen(&format!("/{name}"), "/{name}", 1),
                     _ => path,

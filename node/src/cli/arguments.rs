@@ -27,6 +27,7 @@ pub struct Cli {
 pub enum Command {
     Serve(Box<Serve>),
     Volume(VolumeArgs),
+    Tenant(TenantArgs),
     Disk(DiskArgs),
     Status(StatusArgs),
     Top(TopArgs),
@@ -238,6 +239,44 @@ impl Switch {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Prealloc {
     Full,
+}
+
+/// List, show and change tenants: the share of a disk's time and the cache that a tenant's volumes use together
+#[derive(Debug, Args)]
+pub struct TenantArgs {
+    #[command(subcommand)]
+    pub verb: TenantVerb,
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TenantVerb {
+    /// List all tenants, and what they have of each disk
+    List,
+    /// Show a tenant
+    Show {
+        /// Its name: that of its volume, unless the volume names a tenant
+        name: Name,
+    },
+    /// Change the share and the cache of a tenant on one disk, for all its volumes there
+    #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+    Set {
+        /// Its name: that of its volume, unless the volume names a tenant
+        name: Name,
+        /// The disk; may be omitted if the tenant has volumes on one disk only
+        #[arg(long)]
+        disk: Option<Name>,
+        /// The part of the disk's time promised to it: 1/4, 0.25 or 25%; or 'none'
+        #[arg(long, group = "what")]
+        share: Option<Setting<ShareText>>,
+        /// Its cache, such as 64MiB, or 'none': the cache that it needs for R, found in a trial
+        #[arg(long, value_name = "SIZE", group = "what")]
+        cache: Option<Setting<Size>>,
+        /// Eviction policy of its cache
+        #[arg(long, value_name = "POLICY", group = "what")]
+        eviction: Option<Eviction>,
+    },
 }
 
 /// Add, list, show, probe, set and remove disks, and inject faults into them

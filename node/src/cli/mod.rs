@@ -18,9 +18,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub use self::arguments::Cli;
-use self::arguments::{Command, CompletionArgs, DiskArgs, ManArgs, Reach, StatusArgs, TopArgs, VolumeArgs};
+use self::arguments::{Command, CompletionArgs, DiskArgs, ManArgs, Reach, StatusArgs, TenantArgs, TopArgs, VolumeArgs};
 use self::client::{ClientError, ask};
-use self::request::{Request, disk_request, volume_request};
+use self::request::{Request, disk_request, tenant_request, volume_request};
 use crate::control::view::{DiskView, LiveView, Problem, Status, VolumeView};
 use crate::quantity::Name;
 
@@ -48,6 +48,7 @@ impl Cli {
                 };
             }
             Command::Volume(VolumeArgs { verb, reach }) => (reach, volume_request(verb)),
+            Command::Tenant(TenantArgs { verb, reach }) => (reach, tenant_request(verb)),
             Command::Disk(DiskArgs { verb, reach }) => (reach, disk_request(verb)),
             Command::Status(StatusArgs { reach }) => {
                 (reach, Request::get("/v1/status", |answer| Ok(print::status(&read::<Status>(answer)?))))

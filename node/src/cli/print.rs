@@ -1,9 +1,9 @@
 //! Text output: tables and lists.
 
 use crate::control::view::{
-    ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView, LiveView,
-    PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status, TenantView, ValueSource,
-    ValueView, VolumeView,
+    AllotmentView, ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView,
+    LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status, TenantDetail,
+    TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -202,6 +202,50 @@ fn latency(all: &LatencyView) -> String {
     let lines = |of: &ByOpView, when: &str| line("reads", of.read, when) + &line("writes", of.write, when);
     let recent = format!("in the last {}", duration(all.window_seconds));
     lines(&all.recent, &recent) + &lines(&all.total, "in all")
+}
+
+/// A table of tenants, with a line for each disk.
+pub fn tenant_list(tenants: &[TenantDetail]) -> String {
+    if tenants.is_empty() {
+        return "no tenants: a volume has one, create it with `aerogel volume create NAME SIZE`\n".into();
+    }
+    let headings = ["TENANT", "DISK", " VOLUMES", " SHARE", " CACHE", "EVICTION", "DECISION", "STATE"];
+    let row = |(tenant, on): (&TenantDetail, &AllotmentView)| {
+        vec![
+            tenant.name.clone(),
+            on.disk.clone(),
+            on.volumes.len().to_string(),
+            ratio(on.share.effective),
+            bytes(on.cache.effective_bytes),
+            eviction(on.cache.eviction),
+            on.sizing.as_ref().map_or("-".into(), |sizing| sizing.decision.name().into()),
+            condition(on.condition),
+        ]
+    };
+    let all = tenants.iter().flat_map(|tenant| tenant.disks.iter().map(move |on| (tenant, on)));
+    table(&headings, all.map(row).collect())
+}
+
+/// All properties of a tenant, disk by disk.
+pub fn tenant(tenant: &TenantDetail) -> String {
+    let on = |on: &AllotmentView| {
+        list(&[
+            ("tenant", tenant.name.clone()),
+            ("disk", on.disk.clone()),
+            ("state", condition(on.condition)),
+            ("volumes", on.volumes.join("\n")),
+            ("share", both(on.share.requested.as_ref(), ratio(on.share.effective))),
+            ("cache", both(on.cache.requested_bytes.map(bytes).as_ref(), bytes(on.cache.effective_bytes))),
+            ("cache used", bytes(on.cache.used_bytes)),
+            ("decision", on.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
+            ("cache for R", on.sizing.as_ref().map_or_else(String::new, cache_for_r)),
+            ("eviction", eviction(on.cache.eviction)),
+            ("slice", on.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
+            ("keeps", on.insulation.as_ref().map_or_else(String::new, kept)),
+            ("latency", on.latency.as_ref().map_or_else(String::new, latency)),
+        ])
+    };
+    tenant.disks.iter().map(on).collect::<Vec<_>>().join("\n")
 }
 
 /// A table of disks.

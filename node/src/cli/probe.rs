@@ -58,7 +58,8 @@ pub async fn follow(
             Ok(json!(Done {
                 message: format!("the probe of disk '{disk}' is complete; {message}"),
                 disk: Some(shown),
-                volume: None
+                volume: None,
+                tenant: None,
             }))
         }
         ProbeState::Failed => refused(&format!("failed: {message}")),

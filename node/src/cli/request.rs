@@ -6,13 +6,14 @@ use clap::CommandFactory;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::arguments::{Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, Switch, VolumeVerb};
+use super::arguments::{Cli, CreateArgs, DiskVerb, FaultVerb, Prealloc, SetAccess, Switch, TenantVerb, VolumeVerb};
 use super::client::ClientError;
 use super::{curve, print, read, top};
 use crate::access::{Access, Rule};
 use crate::control::SIM;
 use crate::control::view::{
-    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk, SetVolume, StartProbe, VolumeView,
+    AddDisk, CreateVolume, DiskView, Done, FaultView, GrowVolume, PlanView, SetDisk, SetTenant, SetVolume, StartProbe,
+    TenantDetail, VolumeView,
 };
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::Name;
@@ -143,6 +144,20 @@ fn create_request(arguments: CreateArgs) -> Request {
         return Request { print, ..Request::new(Method::POST, "/v1/plan", Some(json!(body))) };
     }
     Request { progress, ..Request::new(Method::POST, "/v1/volumes", Some(json!(body))) }
+}
+
+pub fn tenant_request(verb: TenantVerb) -> Request {
+    let at = |name: &Name| format!("/v1/tenants/{name}");
+    match verb {
+        TenantVerb::List => {
+            Request::get("/v1/tenants", |answer| Ok(print::tenant_list(&read::<Vec<TenantDetail>>(answer)?)))
+        }
+        TenantVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::tenant(&read(answer)?))),
+        TenantVerb::Set { name, disk, share, cache, eviction } => {
+            let body = SetTenant { disk, share, cache, eviction };
+            Request::new(Method::PUT, at(&name), Some(json!(body)))
+        }
+    }
 }
 
 pub fn disk_request(verb: DiskVerb) -> Request {

@@ -14,11 +14,11 @@ use tracing::{info, warn};
 
 use super::view::{CreateVolume, EventView, PlanView, SizingView, Verdict};
 use super::volumes::which_disk;
-use super::{Control, Error, Kind, with_files};
+use super::{Control, Error, Invalid, Kind, blocking};
 use crate::quantity::{Name, ShareText, Size};
+use crate::store::TenantSpec;
 use crate::store::profile::date;
-use crate::store::spec::{Allotment, check_size};
-use crate::store::{Spec, Store};
+use crate::store::spec::check_size;
 
 /// Events that are kept for the API. All of them are in the log, too.
 const EVENTS_MAX: usize = 64;
@@ -106,18 +106,31 @@ impl Control {
         self.decisions().add(event);
     }
 
-    /// Stores the partition size that was decided for a tenant in the specification of one of its volumes, if it has
-    /// changed. Runs in a task of its own, since the file system of this disk may hang.
+    /// Stores the partition size that was decided for a tenant in its specification, if it has changed. Runs in a task
+    /// of its own, since the file system of this disk may hang.
     fn keep(self: &Arc<Control>, disk: &Name, tenant: &Name, decided: Option<Size>) {
         // If the disk is being changed, this is repeated with the next snapshot.
         let Some(turn) = self.turns.take(disk) else { return };
-        let Some((store, holder, from, to)) = self.holder(disk, tenant, decided) else { return };
-        let (control, disk, tenant, new) = (self.clone(), disk.clone(), tenant.clone(), to.clone());
+        let (store, to) = {
+            let state = self.state();
+            let Ok(running) = state.disk(disk) else { return };
+            let now = running.allotment(tenant);
+            if now.cache.is_some() || !differs(now.decided, decided) || !running.has_tenant(tenant) {
+                return;
+            }
+            (running.store.clone(), TenantSpec { decided, ..now })
+        };
+        let (control, disk, tenant) = (self.clone(), disk.clone(), tenant.clone());
         tokio::spawn(async move {
             let _turn = turn;
-            let kept = with_files(&store, &holder, move |files| files.change(&from, &to)).await;
+            let (name, new) = (tenant.clone(), to.clone());
+            let kept = blocking(move || store.put_tenant(&name, &new)).await;
             match kept.and_then(|kept| kept.map_err(Error::from)) {
-                Ok(()) => control.set_spec(&disk, &holder, &new),
+                Ok(()) => {
+                    if let Ok(running) = control.state().disk_mut(&disk) {
+                        running.specs.insert(tenant, to);
+                    }
+                }
                 Err(error) => {
                     warn!(%disk, %tenant, "its decided cache size cannot be stored and is lost at a restart: {error}")
                 }
@@ -125,30 +138,11 @@ impl Control {
         });
     }
 
-    /// The volume whose specification holds the decision for its tenant, with its current and its new specification.
-    /// `None` if there is nothing to store.
-    fn holder(&self, disk: &Name, tenant: &Name, decided: Option<Size>) -> Option<(Arc<Store>, Name, Spec, Spec)> {
-        let state = self.state();
-        let running = state.disk(disk).ok()?;
-        let now = running.allotment(tenant);
-        if now.cache.is_some() || !differs(now.decided, decided) {
-            return None;
-        }
-        let (name, spec) = running.members(tenant).filter(|(_, spec)| spec.allotment == now).last()?;
-        let volume = running.volumes.get(name)?;
-        if volume.id().is_none() || volume.progress().is_some() {
-            return None;
-        }
-        let sequence = if now.sequence == 0 { running.next_sequence() } else { now.sequence };
-        let to = Spec { allotment: Allotment { decided, sequence, ..now }, ..spec.clone() };
-        Some((running.store.clone(), name.clone(), spec.clone(), to))
-    }
-
     /// The decision that a volume would get if it were created now. Changes nothing.
     pub async fn plan_volume(&self, request: CreateVolume) -> Result<PlanView, Error> {
         let disk = which_disk(&self.state(), request.disk.as_ref())?;
         if let Some(size) = request.size {
-            check_size(size.0).map_err(Error::Invalid)?;
+            check_size(size.0).map_err(Invalid::from)?;
         }
         if !matches!(self.state().find(&request.name), Err(Error::Unknown(..))) {
             return Err(Error::Exists(Kind::Volume, request.name));
@@ -158,17 +152,13 @@ impl Control {
             let state = self.state();
             let running = state.disk(&disk)?;
             let now = running.allotment(&tenant);
-            let share = request.share.clone().or(now.share);
+            let share = request.share.clone().or_else(|| now.share.clone());
             running.check_share(&disk, &tenant, share.as_ref().map(|share| share.share))?;
             let others =
                 running.allotments().iter().filter(|(name, of)| **name != tenant && of.share.is_none()).count();
             let left = engine::units::Share::ONE.ppb().saturating_sub(running.committed_ppb(Some(&tenant)));
             let ppb = share.as_ref().map_or(left / (others as u64 + 1), |share: &ShareText| share.share.ppb());
-            let cache = match (request.cache.or(now.cache), now.decided) {
-                (Some(cache), _) => CacheSpec::Asked(cache.0),
-                (None, Some(decided)) => CacheSpec::Decided(decided.0),
-                (None, None) => CacheSpec::Trial,
-            };
+            let cache = TenantSpec { cache: request.cache.or(now.cache), ..now }.cache_spec();
             let like = request.like.as_ref().map(|like| running.tenant_like(&disk, like)).transpose()?;
             let known = running.tenants.get(&tenant).map(|tenant| tenant.id);
             let asked = PlanRequest { tenant: known, share: share.map(|share| share.share), cache, like };
@@ -186,10 +176,10 @@ impl Control {
             let state = self.state();
             let running = state.disk(disk)?;
             if request.cache.is_some() {
-                return Err(Error::Invalid("--cache and --like exclude each other: give one of them".into()));
+                return Err(Invalid::CacheAndLike.into());
             }
             if let Some(tenant) = request.tenant.as_ref().filter(|tenant| running.has_tenant(tenant)) {
-                return Err(Error::Invalid(format!("tenant '{tenant}' exists and has its cache: leave out --like")));
+                return Err(Invalid::LikeOfTenant(tenant.clone()).into());
             }
             let share = request.share.as_ref().map(|share| share.share);
             running.check_share(disk, request.tenant.as_ref().unwrap_or(&request.name), share)?;
@@ -204,7 +194,7 @@ impl Control {
     async fn ask_plan(&self, disk: &Name, name: &Name, asked: PlanRequest) -> Result<Plan, Error> {
         let planning = self.state().disk(disk)?.thread.planning();
         // So the plan is not older than the changes that were answered before it.
-        let snapshot = self.snapshot(disk).await.ok_or_else(|| Error::Internal("the disk has no plan".into()))?;
+        let snapshot = self.snapshot(disk).await.ok_or_else(|| Error::NoPlan)?;
         let plan = planning.plan(asked, snapshot.generation).await;
         plan.map_err(|refusal| Error::Refused { kind: Kind::Volume, name: name.clone(), refusal })
     }
@@ -215,9 +205,7 @@ impl super::Running {
     fn tenant_like(&self, disk: &Name, like: &Name) -> Result<TenantId, Error> {
         let spec = self.volumes.get(like).and_then(|volume| volume.spec.as_ref());
         let id = spec.and_then(|spec| self.tenants.get(&spec.tenant(like))).map(|tenant| tenant.id);
-        id.ok_or_else(|| {
-            Error::Invalid(format!("disk '{disk}' serves no volume '{like}': --like needs a volume of the same disk"))
-        })
+        id.ok_or_else(|| Invalid::LikeNoVolume { disk: disk.clone(), like: like.clone() }.into())
     }
 }
 

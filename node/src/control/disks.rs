@@ -11,8 +11,10 @@ use tracing::{info, warn};
 
 use super::registry::{Entry, Registry};
 use super::view::AddDisk;
-use super::volumes::volumes_unreadable;
-use super::{Control, Disk, Done, Error, Kind, Running, VolumeState, blocking, refusal, resolve, stop};
+use super::{
+    Control, Disk, DiskReason, Done, Error, Invalid, Kind, Running, VolumeReason, VolumeState, blocking, refusal,
+    resolve, stop,
+};
 use crate::disk_thread::{DiskHandle, DiskThread, Options};
 use crate::quantity::{Name, Size};
 use crate::reactor::Stack;
@@ -28,8 +30,6 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a start waits for a disk that another server has locked: a killed server releases its locks one after the
 /// other, that of its directory first.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-/// Why a disk that takes longer is offline.
-const HANGS: &str = "its file system does not answer; the disk is opened when it does";
 /// A new disk needs at least this fraction (one in so many) of its part of the memory at once, or it is not added.
 const LEAST_PART: u64 = 4;
 /// How long a disk's thread may take to free memory, in addition to the maximum age of dirty data: 5 s more than it
@@ -53,16 +53,16 @@ impl Control {
                 // After the timeout, `reopen` opens the disk again, but not before this attempt has ended.
                 let _tried = tried;
                 let store = Store::open_within(&looked, Some(uuid), LOCK_PATIENCE)?;
-                let found = store.scan().map_err(|error| volumes_unreadable(&error))?;
+                let found = store.scan().map_err(|error| DiskReason::Volumes(error.into()))?;
                 Ok((store, found))
             });
             async move {
                 let opened = tokio::time::timeout(OPENING_TIMEOUT, opened).await;
-                let failed = |error: Error| Err(error.to_string());
-                (name, path, uuid, opened.map_or(Err(HANGS.into()), |opened| opened.unwrap_or_else(failed)))
+                let failed = |error: Error| Err(error.into());
+                (name, path, uuid, opened.map_or(Err(DiskReason::Hangs), |opened| opened.unwrap_or_else(failed)))
             }
         });
-        let opened: Vec<(_, _, _, Result<_, String>)> = futures::future::join_all(opening).await;
+        let opened: Vec<(_, _, _, Result<_, DiskReason>)> = futures::future::join_all(opening).await;
         let online = opened.iter().filter(|(.., store)| store.is_ok()).count() as u64;
         let mut volumes = Vec::new();
         for (name, path, uuid, opened) in opened {
@@ -104,7 +104,7 @@ impl Control {
         Ok(())
     }
 
-    fn start(&self, name: &Name, store: Store, budget_bytes: u64) -> Result<Running, String> {
+    fn start(&self, name: &Name, store: Store, budget_bytes: u64) -> Result<Running, DiskReason> {
         let limits = &self.config.limits;
         let Chosen { name: policy, reason, settings } = self.chosen(name, &store);
         info!(disk = %name, policy = policy.as_str(), "{reason}");
@@ -124,7 +124,8 @@ impl Control {
             seed: store.identity.uuid.as_u64_pair().0,
             ..engine::Config::new(budget_bytes)
         };
-        let drive = store.identity.simulated.as_ref().map(|simulated| simulated.open()).transpose()?;
+        let drive = store.identity.simulated.as_ref().map(Simulated::open).transpose();
+        let drive = drive.map_err(|error| DiskReason::Drive(error.into()))?;
         let stack = Stack { drive: drive.map(|(drive, _)| drive), faults: store.identity.faults.clone() };
         for fault in &stack.faults {
             warn!(disk = %name, "fault injected: {fault}");
@@ -138,12 +139,12 @@ impl Control {
         if !store.abilities.direct {
             warn!(disk = %name, "the file system has no direct I/O: the kernel caches the data, too");
         }
-        let thread = DiskThread::start(options)
-            .map_err(|error| format!("its thread cannot be started: {:#}", anyhow::Error::from(error)))?;
+        let thread = DiskThread::start(options).map_err(|error| DiskReason::Thread(error.into()))?;
         Ok(Running {
             store: Arc::new(store),
             thread: Arc::new(thread),
             volumes: Default::default(),
+            specs: Default::default(),
             tenants: Default::default(),
             questions: Arc::new(tokio::sync::Semaphore::new(QUESTIONS_MAX)),
         })
@@ -161,7 +162,7 @@ impl Control {
                 None => None,
             }
         };
-        request.scheduling().check().map_err(Error::Invalid)?;
+        request.scheduling().check().map_err(Invalid::from)?;
         let path = self.path_of(&request)?;
         let (path, exists) = blocking(move || usable(path)).await??;
         let made = expected.is_none() && !exists;
@@ -178,9 +179,9 @@ impl Control {
         if made {
             let (path, faults, scheduling) = (path.clone(), request.faults.clone(), request.scheduling());
             let initialised = blocking(move || Identity::initialise(&path, simulated, faults, scheduling));
-            initialised.await?.map_err(Error::Unusable)?;
+            initialised.await??;
         }
-        let store = open_store(&path, expected).await.map_err(Error::Unusable)?;
+        let store = open_store(&path, expected).await?;
         let shortage = store.shortage();
         let held_bytes = self.bring_up(&name, &path, store).await?;
         let (volumes, unusable) = self.volume_counts(&name);
@@ -202,7 +203,7 @@ impl Control {
                 Size(held_bytes).rounded()
             );
         }
-        Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(&name).await.ok(), volume: None, tenant: None })
     }
 
     /// Frees memory of the other disks, starts the disk's thread, and writes the registry; or does none of it. Returns
@@ -238,9 +239,9 @@ impl Control {
         name: &Name,
         path: &Path,
         uuid: uuid::Uuid,
-        started: Result<Running, String>,
+        started: Result<Running, DiskReason>,
     ) -> Result<(), Error> {
-        let running = started.map_err(Error::Unusable)?;
+        let running = started.map_err(Error::Start)?;
         let data = std::path::absolute(&self.config.data).unwrap_or_default();
         let (key, path_kept) = (name.clone(), path.strip_prefix(data).unwrap_or(path).to_owned());
         let enter = move |registry: &mut Registry| {
@@ -317,13 +318,11 @@ impl Control {
             (true, None, None) => self.config.data.join("disks").join(request.name.as_str()),
             (false, None, _) => PathBuf::from(&request.path),
             (false, Some(_), _) => {
-                return Err(Error::Invalid(
-                    "--directory is for simulated disks only: the directory of any other disk is PATH".into(),
-                ));
+                return Err(Invalid::DirectoryOfReal.into());
             }
         };
-        std::path::absolute(&directory)
-            .map_err(|error| Error::Invalid(format!("'{}' is not a path: {error}", request.path)))
+        let not_a_path = |source| Invalid::Path { path: request.path.clone(), source }.into();
+        std::path::absolute(&directory).map_err(not_a_path)
     }
 
     /// Refuses a directory on the device of another disk.
@@ -351,7 +350,7 @@ impl Control {
             let state = self.state();
             match state.disk(name) {
                 Ok(running) => Some(running.thread.clone()),
-                Err(Error::Offline(..)) => None,
+                Err(Error::DiskOffline(..)) => None,
                 Err(error) => return Err(error),
             }
         };
@@ -373,7 +372,7 @@ impl Control {
         }
         info!(disk = %name, "removed");
         let message = format!("disk '{name}' is detached; its data is unchanged, `aerogel disk add` attaches it again");
-        Ok(Done { message, disk: None, volume: None })
+        Ok(Done { message, disk: None, volume: None, tenant: None })
     }
 
     async fn forget(&self, name: &Name) -> Result<(), Error> {
@@ -393,9 +392,7 @@ impl Control {
             _ if force => Ok(()),
             Some(0) => Ok(()),
             Some(connections) => Err(Error::InUse(Kind::Disk, name.clone(), connections as u32)),
-            None => Err(Error::Unusable(format!(
-                "whether clients use disk '{name}' is not known, since its thread does not answer: --force detaches it"
-            ))),
+            None => Err(Error::UseUnknown(name.clone())),
         }
     }
 
@@ -414,7 +411,7 @@ impl Control {
                 return Err(Error::Refused { kind: Kind::Volume, name, refusal });
             }
             if let Some(volume) = self.state().volume_mut(disk, &name) {
-                volume.state = VolumeState::Offline("it was closed".into());
+                volume.state = VolumeState::Offline(VolumeReason::Closed);
             }
         }
         Ok(())
@@ -424,13 +421,9 @@ impl Control {
 /// Checks that a path is or can become a disk's directory. Returns whether it is one already.
 fn usable(path: PathBuf) -> Result<(PathBuf, bool), Error> {
     match std::fs::metadata(&path) {
-        Ok(found) if !found.is_dir() => Err(Error::Invalid(format!(
-            "{} is not a directory: a disk has one, and `aerogel volume create NAME --device PATH` puts a volume on a \
-             raw device",
-            path.display()
-        ))),
+        Ok(found) if !found.is_dir() => Err(Invalid::NotADirectory(path).into()),
         _ => {
-            let exists = Identity::exists(&path).map_err(Error::Unusable)?;
+            let exists = Identity::exists(&path)?;
             Ok((path, exists))
         }
     }
@@ -442,12 +435,8 @@ fn device_of(path: &Path) -> Result<Option<u64>, Error> {
         match std::fs::metadata(ancestor) {
             Ok(found) => return Ok(Some(found.dev())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(Error::Unusable(format!(
-                    "the device of {} cannot be determined: {} cannot be read: {error}",
-                    path.display(),
-                    ancestor.display()
-                )));
+            Err(source) => {
+                return Err(Error::NoDevice { path: path.to_owned(), ancestor: ancestor.to_owned(), source });
             }
         }
     }
@@ -459,16 +448,17 @@ async fn pretence(request: &AddDisk) -> Result<Option<Simulated>, Error> {
     match (request.path.strip_prefix(SIM), request.size) {
         (Some(source), size) => {
             let source = source.to_owned();
-            blocking(move || Simulated::find(&source, size)).await?.map(Some).map_err(Error::Invalid)
+            let found = blocking(move || Simulated::find(&source, size)).await?;
+            Ok(Some(found.map_err(Invalid::from)?))
         }
         (None, None) => Ok(None),
-        (None, Some(_)) => Err(Error::Invalid("--size is for simulated disks only: leave it out".into())),
+        (None, Some(_)) => Err(Invalid::SizeOfReal.into()),
     }
 }
 
 /// The simulated drive of an existing disk, if it has one. Refuses options that only new disks can have.
 fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Option<Simulated>, Error> {
-    let is = |fix: &str| Err(Error::Invalid(format!("{} contains a disk already: {fix}", path.display())));
+    let is = |remedy| Err(Invalid::ExistingDisk { path: path.to_owned(), remedy }.into());
     if request.size.is_some() || !request.faults.is_empty() {
         return is("leave out --size and --fault; `aerogel disk fault add` adds faults to it");
     }
@@ -478,10 +468,10 @@ fn found_pretence(request: &AddDisk, path: &Path, is_known: bool) -> Result<Opti
     if request.path.starts_with(SIM) && !is_known {
         return is("give this directory as PATH to attach it, or another one with --directory");
     }
-    Ok(Identity::read(path).map_err(Error::Unusable)?.simulated)
+    Ok(Identity::read(path)?.simulated)
 }
 
-pub(super) async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, String> {
+pub(super) async fn open_store(path: &Path, expected: Option<uuid::Uuid>) -> Result<Store, Error> {
     let path = path.to_owned();
-    blocking(move || Store::open(&path, expected)).await.unwrap_or_else(|error| Err(error.to_string()))
+    Ok(blocking(move || Store::open(&path, expected)).await??)
 }

@@ -1,11 +1,21 @@
 //! Why a change was refused: one variant per reason that a caller can act on. The message names the thing, the hint the
 //! remedy.
 
+mod invalid;
+mod offline;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use engine::control::Refusal;
 use engine::units::Share;
+use tokio::task::JoinError;
 
+pub use self::invalid::Invalid;
+pub use self::offline::{DiskReason, VolumeReason};
 use crate::quantity::{Name, Size, percent};
-use crate::store::{RawError, StoreError};
+use crate::store::{ChangeError, DataError, IdentityError, LoadError, OpenError, RawError, StoreError};
 
 /// The kind of a named thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +24,8 @@ pub enum Kind {
     Disk,
     /// A volume.
     Volume,
+    /// A tenant.
+    Tenant,
 }
 
 impl std::fmt::Display for Kind {
@@ -21,6 +33,7 @@ impl std::fmt::Display for Kind {
         f.write_str(match self {
             Kind::Disk => "disk",
             Kind::Volume => "volume",
+            Kind::Tenant => "tenant",
         })
     }
 }
@@ -37,15 +50,29 @@ pub enum Error {
     /// The request names no disk, and there are several.
     #[error("there are {0} disks: name one")]
     WhichDisk(usize),
+    /// The request names no disk, and the tenant has volumes on several.
+    #[error("tenant '{0}' has volumes on {1} disks: name one")]
+    WhichDiskOfTenant(Name, usize),
+    /// The tenant has no volume on the disk.
+    #[error("tenant '{tenant}' has no volume on disk '{disk}'")]
+    NotOnDisk {
+        /// The tenant.
+        tenant: Name,
+        /// The disk.
+        disk: Name,
+    },
     /// The request is invalid.
-    #[error("{0}")]
-    Invalid(String),
-    /// The thing cannot be used at present.
-    #[error("{0} '{1}' is offline: {2}")]
-    Offline(Kind, Name, String),
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The disk cannot be used at present.
+    #[error("disk '{0}' is offline: {1}")]
+    DiskOffline(Name, DiskReason),
+    /// The volume cannot be used at present.
+    #[error("volume '{0}' is offline: {1}")]
+    VolumeOffline(Name, VolumeReason),
     /// The volume's data is busy; it is served as soon as the data is free.
     #[error("volume '{0}' is not served yet: {1}")]
-    Waiting(Name, String),
+    Waiting(Name, Arc<DataError>),
     /// Another operation on it is in progress.
     #[error("{0} '{1}' is still being created or changed")]
     Busy(Kind, Name),
@@ -74,9 +101,44 @@ pub enum Error {
         /// The remaining share, parts per billion.
         left_ppb: u64,
     },
-    /// The directory cannot become a disk.
+    /// The directory is not a disk, or cannot become one.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The disk cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The disk cannot be started.
     #[error("{0}")]
-    Unusable(String),
+    Start(DiskReason),
+    /// A specification cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// `disk.toml` cannot be changed.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The faults are cleared until the disk is opened again.
+    #[error("the faults are cleared, but remain in disk.toml and return when the disk is opened again: {0}")]
+    FaultsRemain(ChangeError),
+    /// It is not known which device a directory is on.
+    #[error(
+        "the device of {} cannot be determined: {} cannot be read: {source}",
+        path.display(),
+        ancestor.display()
+    )]
+    NoDevice {
+        /// The directory.
+        path: PathBuf,
+        /// The directory above it that cannot be read.
+        ancestor: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// All volumes of the disk are raw, and none is served.
+    #[error("disk '{0}' cannot be probed: none of its raw devices is available")]
+    NothingToProbe(Name),
+    /// The disk's thread does not say whether there are connections.
+    #[error("whether clients use disk '{0}' is not known, since its thread does not answer: --force detaches it")]
+    UseUnknown(Name),
     /// The raw device cannot be a volume's data.
     #[error(transparent)]
     Raw(#[from] RawError),
@@ -146,32 +208,58 @@ pub enum Error {
     Store(#[from] StoreError),
     /// The server's own directory cannot be written.
     #[error("cannot write the registry of disks: {0}")]
-    Registry(std::io::Error),
+    Registry(io::Error),
     /// Changes are refused while the server shuts down.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// A bug.
+    /// A task panicked.
     #[error("internal error: {0}")]
-    Internal(String),
+    Task(#[from] JoinError),
+    /// A volume is served without a specification.
+    #[error("internal error: a served volume without specification")]
+    NoSpec,
+    /// The disk's engine did not answer a question for a plan.
+    #[error("internal error: the disk has no plan")]
+    NoPlan,
+    /// The metrics cannot be written.
+    #[error("internal error: {0}")]
+    Metrics(#[from] std::fmt::Error),
 }
 
 impl Error {
     /// The corresponding HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Error::Unknown(..) | Error::NoFault(..) => 404,
-            Error::WhichDisk(_) | Error::Invalid(_) | Error::NotAccepted => 400,
-            Error::Raw(RawError::Missing { .. } | RawError::NotADevice(_) | RawError::Blocks { .. }) => 400,
-            Error::Raw(RawError::TooSmall { .. }) => 507,
-            Error::Raw(RawError::Open { .. }) => 500,
-            Error::Store(StoreError::TooLarge { .. }) => 400,
-            Error::Store(StoreError::NoSpace { .. }) | Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
-            Error::ShuttingDown | Error::Changing(_) | Error::Store(StoreError::Cancelled) => 503,
+            Error::Unknown(..) | Error::NoFault(..) | Error::NotOnDisk { .. } => 404,
+            Error::WhichDisk(_) | Error::WhichDiskOfTenant(..) | Error::Invalid(_) | Error::NotAccepted => 400,
+            Error::Raw(error) => raw_status(error),
+            Error::Store(error) => store_status(error),
+            Error::NoPlace { .. } | Error::NoRoomBehind { .. } => 507,
+            Error::ShuttingDown | Error::Changing(_) => 503,
             Error::Unanswered(..) => 504,
-            Error::Store(StoreError::Step { .. } | StoreError::NotUndone { .. } | StoreError::NotRemoved { .. })
-            | Error::Registry(_)
-            | Error::Internal(_) => 500,
-            _ => 409,
+            Error::Registry(_) | Error::Task(_) | Error::NoSpec | Error::NoPlan | Error::Metrics(_) => 500,
+            Error::Exists(..)
+            | Error::DiskOffline(..)
+            | Error::VolumeOffline(..)
+            | Error::Waiting(..)
+            | Error::Busy(..)
+            | Error::Probing(_)
+            | Error::NotProbing(_)
+            | Error::InUse(..)
+            | Error::ShareTooLarge { .. }
+            | Error::Identity(_)
+            | Error::Open(_)
+            | Error::Start(_)
+            | Error::Load(_)
+            | Error::Change(_)
+            | Error::FaultsRemain(_)
+            | Error::NoDevice { .. }
+            | Error::NothingToProbe(_)
+            | Error::UseUnknown(_)
+            | Error::SameDevice { .. }
+            | Error::TooManyFaults(..)
+            | Error::MemoryHeld(_)
+            | Error::Refused { .. } => 409,
         }
     }
 
@@ -181,14 +269,20 @@ impl Error {
             Error::Unknown(kind, _) => format!("`aerogel {kind} list` shows all {kind}s"),
             Error::Exists(kind, name) => format!("choose another name, or see `aerogel {kind} show {name}`"),
             Error::WhichDisk(_) => "name one with --disk; `aerogel disk list` shows them".into(),
-            Error::Offline(Kind::Disk, name, _) => {
+            Error::WhichDiskOfTenant(name, _) => {
+                format!("name one with --disk; `aerogel tenant show {name}` shows them")
+            }
+            Error::NotOnDisk { tenant, .. } => {
+                format!("`aerogel tenant show {tenant}` shows its disks, `aerogel volume create` adds a volume")
+            }
+            Error::DiskOffline(name, _) => {
                 format!(
                     "it is opened automatically once the cause is removed; `aerogel disk add {name} PATH` with its \
                      path tries at once"
                 )
             }
             Error::Waiting(..) => "`aerogel volume show` says when it is served".into(),
-            Error::Offline(Kind::Volume, ..) => "it is opened automatically once the cause is removed".into(),
+            Error::VolumeOffline(..) => "it is opened automatically once the cause is removed".into(),
             Error::Busy(kind, name) => format!("wait for it: `aerogel {kind} show {name}`"),
             Error::Changing(name) => {
                 format!("wait for it; `aerogel disk show {name}` shows whether its device answers")
@@ -198,7 +292,7 @@ impl Error {
             Error::NotProbing(name) => format!("`aerogel disk probe {name}` starts a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),
             Error::ShareTooLarge { .. } => {
-                "request less, or reduce another tenant's share: `aerogel volume set NAME --share SHARE`".into()
+                "request less, or reduce another tenant's share: `aerogel tenant set NAME --share SHARE`".into()
             }
             Error::SameDevice { .. } => {
                 "name one on another device, or accept it with --force (a disk of raw volumes only has little in its \
@@ -217,28 +311,88 @@ impl Error {
                     .into()
             }
             Error::NotAccepted => "add --i-accept-data-loss to confirm".into(),
-            Error::Refused { refusal: Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. }, .. } => {
-                "request less cache, or start the server with more (cache = \"…\" in its configuration)".into()
-            }
-            Error::Refused { refusal: Refusal::FlushFailed, name, .. } => format!(
-                "see the server's log for the device's error; `aerogel volume clear {name}` discards blocks that \
-                 cannot be written: their data is lost"
-            ),
-            Error::Store(StoreError::NoSpace { .. }) => {
-                "free some space, request less, or use --sparse to allocate as it is written".into()
-            }
-            Error::Store(StoreError::TooLarge { .. }) => "request less, or use a disk with another file system".into(),
-            Error::Store(StoreError::NoAllocation { .. }) => "use --sparse, or a disk with another file system".into(),
-            Error::Store(StoreError::Edited(_)) => {
-                "restore the specification, or restart the server to use the changed one".into()
-            }
-            Error::Store(StoreError::NotRemoved { .. }) => {
-                "`aerogel volume delete` removes it, after a restart of the server".into()
-            }
-            Error::Store(StoreError::Unclaimed(_)) => {
-                "an interrupted creation or deletion may have left it: move it away or remove it by hand".into()
-            }
-            _ => return None,
+            Error::Refused { refusal, name, .. } => return refusal_hint(refusal, name),
+            Error::Store(error) => return store_hint(error).map(str::to_owned),
+            // The message has the remedy, or there is none.
+            Error::Invalid(_)
+            | Error::Identity(_)
+            | Error::Open(_)
+            | Error::Start(_)
+            | Error::Load(_)
+            | Error::Change(_)
+            | Error::FaultsRemain(_)
+            | Error::NoDevice { .. }
+            | Error::NothingToProbe(_)
+            | Error::UseUnknown(_)
+            | Error::Registry(_)
+            | Error::ShuttingDown
+            | Error::Task(_)
+            | Error::NoSpec
+            | Error::NoPlan
+            | Error::Metrics(_) => return None,
         })
+    }
+}
+
+fn raw_status(error: &RawError) -> u16 {
+    match error {
+        RawError::Missing { .. } | RawError::NotADevice(_) | RawError::Blocks { .. } => 400,
+        RawError::TooSmall { .. } => 507,
+        RawError::Open { .. } => 500,
+        RawError::ReadOnly { .. }
+        | RawError::InUse { .. }
+        | RawError::Busy { .. }
+        | RawError::Taken { .. }
+        | RawError::Holds { .. }
+        | RawError::Unknown { .. }
+        | RawError::NotTold { .. }
+        | RawError::Another { .. } => 409,
+    }
+}
+
+fn store_status(error: &StoreError) -> u16 {
+    match error {
+        StoreError::TooLarge { .. } => 400,
+        StoreError::NoSpace { .. } => 507,
+        StoreError::Cancelled => 503,
+        StoreError::Step { .. } | StoreError::NotUndone { .. } | StoreError::NotRemoved { .. } => 500,
+        StoreError::Change(_) => 409,
+        StoreError::NoAllocation { .. }
+        | StoreError::Unclaimed(_)
+        | StoreError::NotShown { .. }
+        | StoreError::Edited(_) => 409,
+    }
+}
+
+fn refusal_hint(refusal: &Refusal, name: &Name) -> Option<String> {
+    match refusal {
+        Refusal::CacheTooLarge { .. } | Refusal::BudgetTooSmall { .. } => {
+            Some("request less cache, or start the server with more (cache = \"…\" in its configuration)".into())
+        }
+        Refusal::FlushFailed => Some(format!(
+            "see the server's log for the device's error; `aerogel volume clear {name}` discards blocks that cannot \
+             be written: their data is lost"
+        )),
+        _ => None,
+    }
+}
+
+fn store_hint(error: &StoreError) -> Option<&'static str> {
+    match error {
+        StoreError::NoSpace { .. } => {
+            Some("free some space, request less, or use --sparse to allocate as it is written")
+        }
+        StoreError::TooLarge { .. } => Some("request less, or use a disk with another file system"),
+        StoreError::NoAllocation { .. } => Some("use --sparse, or a disk with another file system"),
+        StoreError::Edited(_) => Some("restore the specification, or restart the server to use the changed one"),
+        StoreError::NotRemoved { .. } => Some("`aerogel volume delete` removes it, after a restart of the server"),
+        StoreError::Unclaimed(_) => {
+            Some("an interrupted creation or deletion may have left it: move it away or remove it by hand")
+        }
+        StoreError::Cancelled
+        | StoreError::Change(_)
+        | StoreError::NotUndone { .. }
+        | StoreError::NotShown { .. }
+        | StoreError::Step { .. } => None,
     }
 }

@@ -6,7 +6,7 @@ use tracing::warn;
 
 use super::show::SNAPSHOT_TIMEOUT;
 use super::view::{AddFault, FaultPhase, FaultView};
-use super::{Control, Done, Error, Kind, blocking};
+use super::{Control, DiskReason, Done, Error, Invalid, blocking};
 use crate::disk_thread::Stopped;
 use crate::fault::FaultText;
 use crate::quantity::Name;
@@ -22,20 +22,20 @@ impl Control {
 
     async fn change_layers(&self, disk: &Name, command: LayerCommand) -> Result<LayerReport, Error> {
         let thread = self.state().disk(disk)?.thread.clone();
-        let stopped = |Stopped| Error::Offline(Kind::Disk, disk.clone(), "it was stopped".into());
+        let stopped = |Stopped| Error::DiskOffline(disk.clone(), DiskReason::Stopped);
         thread.layers(command).await.map_err(stopped)
     }
 
     /// Adds a fault to a disk's device, until it is cleared or the server ends.
     pub async fn add_fault(&self, disk: &Name, request: AddFault) -> Result<Done, Error> {
-        let fault: FaultText = request.fault.parse().map_err(Error::Invalid)?;
+        let fault: FaultText = request.fault.parse().map_err(Invalid::Fault)?;
         {
             let state = self.state();
             let running = state.disk(disk)?;
             if let Some(volume) = fault.volume()
                 && !running.volumes.keys().any(|name| name.as_str() == volume)
             {
-                return Err(Error::Invalid(format!("disk '{disk}' has no volume '{volume}'")));
+                return Err(Invalid::FaultOfVolume { disk: disk.clone(), volume: volume.into() }.into());
             }
         }
         let report = self.change_layers(disk, LayerCommand::Add(fault.clone())).await?;
@@ -45,7 +45,7 @@ impl Control {
         let id = report.view.faults.last().map_or(0, |fault| fault.id);
         warn!(%disk, id, "fault added: {fault}");
         let message = format!("disk '{disk}' has fault {id} now, until `aerogel disk fault clear {disk}`: {fault}");
-        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None, tenant: None })
     }
 
     /// The faults of a disk.
@@ -68,18 +68,14 @@ impl Control {
         if !lasting.is_empty() {
             let store = self.state().disk(disk)?.store.clone();
             let lasting: Vec<_> = lasting.into_iter().map(|(text, _)| text).collect();
-            blocking(move || store.forget_faults(&lasting)).await?.map_err(|error| {
-                Error::Unusable(format!(
-                    "the faults are cleared, but remain in disk.toml and return when the disk is opened again: {error}"
-                ))
-            })?;
+            blocking(move || store.forget_faults(&lasting)).await?.map_err(Error::FaultsRemain)?;
         }
         let message = match count {
             0 => format!("disk '{disk}' has no faults"),
             1 => format!("1 fault of disk '{disk}' is cleared"),
             _ => format!("{count} faults of disk '{disk}' are cleared"),
         };
-        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(disk).await.ok(), volume: None, tenant: None })
     }
 }
 

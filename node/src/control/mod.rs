@@ -21,6 +21,7 @@ mod reopen;
 mod scheduling;
 mod show;
 mod standing;
+mod tenants;
 mod turn;
 pub mod view;
 mod volumes;
@@ -32,14 +33,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::control::{CacheSpec, Command, Refusal, Report, TenantSpec};
+use engine::control::{Command, Refusal, Report};
 use engine::ids::{TenantId, VolumeId};
 use engine::nbd::{Export, Exports};
 use engine::units::Share;
 use uuid::Uuid;
 
 pub use disks::SIM;
-pub use error::{Error, Kind};
+pub use error::{DiskReason, Error, Invalid, Kind, VolumeReason};
 #[cfg(test)]
 pub use registry::Entry as RegistryEntry;
 pub use registry::Registry;
@@ -54,8 +55,7 @@ use crate::config::Config;
 use crate::disk_thread::{Client, DiskHandle, Room, Stopped};
 use crate::peer::Peer;
 use crate::quantity::{Name, Size};
-use crate::store::spec::Allotment;
-use crate::store::{DataId, Files, Lock, Progress, Spec, Store};
+use crate::store::{DataError, DataId, Files, Lock, Progress, Spec, Store, TenantSpec};
 
 /// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
 /// kernel. One that still exists after this time is not about to end.
@@ -115,7 +115,7 @@ struct Disk {
     path: PathBuf,
     uuid: Uuid,
     /// Running, or the reason why it is offline.
-    state: Result<Running, String>,
+    state: Result<Running, DiskReason>,
 }
 
 /// A disk with its thread running.
@@ -124,6 +124,9 @@ struct Running {
     store: Arc<Store>,
     thread: Arc<DiskHandle>,
     volumes: BTreeMap<Name, Volume>,
+    /// The specifications of its tenants, as in the catalogue. A tenant without requests may have none.
+    specs: BTreeMap<Name, TenantSpec>,
+    /// The tenants that its engine knows.
     tenants: BTreeMap<Name, Tenant>,
     /// Limits concurrent calls to its file system: each occupies a thread until it returns.
     questions: Arc<tokio::sync::Semaphore>,
@@ -160,8 +163,8 @@ enum VolumeState {
     },
     Creating(Arc<Progress>),
     /// Its data is busy; opening is tried again until it succeeds (`waiting.rs`).
-    Waiting(String),
-    Offline(String),
+    Waiting(Arc<DataError>),
+    Offline(VolumeReason),
 }
 
 /// A volume that a client can open, and its disk's thread.
@@ -407,7 +410,7 @@ impl Control {
             if !wanted || !is_known {
                 running.tenants.remove(tenant);
             }
-            (running.thread.clone(), id, wanted.then(|| running.allotment(tenant).spec()))
+            (running.thread.clone(), id, wanted.then(|| running.allotment(tenant).for_engine()))
         };
         match spec {
             Some(spec) => refusal(thread.command(Command::SetTenant(id, spec)).await)?,
@@ -429,7 +432,7 @@ async fn stop(thread: Arc<DiskHandle>) {
 
 /// Runs file operations on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Error::Internal(error.to_string()))
+    Ok(tokio::task::spawn_blocking(work).await?)
 }
 
 /// The engine's refusal, if any. If the thread was stopped, the volume is unknown.
@@ -444,12 +447,12 @@ fn refusal(report: Result<Report, Stopped>) -> Result<(), Refusal> {
 impl State {
     fn disk(&self, name: &Name) -> Result<&Running, Error> {
         let disk = self.disks.get(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
-        disk.state.as_ref().map_err(|reason| Error::Offline(Kind::Disk, name.clone(), reason.clone()))
+        disk.state.as_ref().map_err(|reason| Error::DiskOffline(name.clone(), reason.clone()))
     }
 
     fn disk_mut(&mut self, name: &Name) -> Result<&mut Running, Error> {
         let disk = self.disks.get_mut(name).ok_or_else(|| Error::Unknown(Kind::Disk, name.clone()))?;
-        disk.state.as_mut().map_err(|reason| Error::Offline(Kind::Disk, name.clone(), reason.clone()))
+        disk.state.as_mut().map_err(|reason| Error::DiskOffline(name.clone(), reason.clone()))
     }
 
     /// The disk that has a volume. If several have one of this name, the disk that serves it.
@@ -465,12 +468,12 @@ impl State {
         let offline = self.remembered.iter().find_map(|(name, volumes)| {
             let disk = self.disks.get(name).filter(|_| volumes.contains_key(volume))?;
             Some(match &disk.state {
-                Err(reason) => of_offline_disk(name, reason),
-                Ok(_) => BEING_OPENED.into(),
+                Err(reason) => VolumeReason::Disk(name.clone(), reason.clone()),
+                Ok(_) => VolumeReason::Opening,
             })
         });
         match offline {
-            Some(reason) => Error::Offline(Kind::Volume, volume.clone(), reason),
+            Some(reason) => Error::VolumeOffline(volume.clone(), reason),
             None => Error::Unknown(Kind::Volume, volume.clone()),
         }
     }
@@ -491,9 +494,9 @@ impl Running {
         specs.filter(move |(name, spec)| spec.tenant(name) == *tenant)
     }
 
-    /// The allotment of a tenant: the latest one that was requested.
-    fn allotment(&self, tenant: &Name) -> Allotment {
-        self.members(tenant).map(|(_, spec)| &spec.allotment).max_by_key(|a| a.sequence).cloned().unwrap_or_default()
+    /// What is requested for and decided on a tenant.
+    fn allotment(&self, tenant: &Name) -> TenantSpec {
+        self.specs.get(tenant).cloned().unwrap_or_default()
     }
 
     /// The cache that was requested for the tenant's volumes other than `except`. `None` if it has no others.
@@ -501,22 +504,15 @@ impl Running {
         self.members(tenant).any(|(name, _)| name != except).then(|| self.allotment(tenant).cache)
     }
 
-    /// A number above those of all allotments so far.
-    fn next_sequence(&self) -> u64 {
-        let specs = self.volumes.values().filter_map(|volume| volume.spec.as_ref());
-        specs.map(|spec| spec.allotment.sequence).max().unwrap_or(0) + 1
+    /// All tenants with volumes.
+    fn tenant_names(&self) -> BTreeSet<Name> {
+        let volumes = self.volumes.iter().filter_map(|(name, volume)| Some(volume.spec.as_ref()?.tenant(name)));
+        volumes.collect()
     }
 
     /// The allotments of all tenants.
-    fn allotments(&self) -> BTreeMap<Name, Allotment> {
-        let mut latest = BTreeMap::<Name, Allotment>::new();
-        for (name, spec) in self.volumes.iter().filter_map(|(name, volume)| Some((name, volume.spec.as_ref()?))) {
-            let known = latest.entry(spec.tenant(name)).or_default();
-            if spec.allotment.sequence >= known.sequence {
-                known.clone_from(&spec.allotment);
-            }
-        }
-        latest
+    fn allotments(&self) -> BTreeMap<Name, TenantSpec> {
+        self.tenant_names().into_iter().map(|name| (name.clone(), self.allotment(&name))).collect()
     }
 
     /// The sum of the shares of all tenants except this one, parts per billion.
@@ -577,9 +573,10 @@ impl Volume {
     }
 
     /// Why the volume is not served, if it is not.
-    fn reason(&self) -> Option<&String> {
+    fn reason(&self) -> Option<String> {
         match &self.state {
-            VolumeState::Waiting(reason) | VolumeState::Offline(reason) => Some(reason),
+            VolumeState::Waiting(reason) => Some(reason.to_string()),
+            VolumeState::Offline(reason) => Some(reason.to_string()),
             VolumeState::Serving { .. } | VolumeState::Creating(_) => None,
         }
     }
@@ -593,26 +590,15 @@ impl Volume {
     }
 }
 
-impl Allotment {
-    fn spec(&self) -> TenantSpec {
-        TenantSpec {
+impl TenantSpec {
+    /// What the disk's engine is told.
+    fn for_engine(&self) -> engine::control::TenantSpec {
+        engine::control::TenantSpec {
             share: self.share.as_ref().map(|share| share.share),
-            cache: match (self.cache, self.decided) {
-                (Some(asked), _) => CacheSpec::Asked(asked.0),
-                (None, Some(decided)) => CacheSpec::Decided(decided.0),
-                (None, None) => CacheSpec::Trial,
-            },
+            cache: self.cache_spec(),
             eviction: self.eviction.into(),
         }
     }
-}
-
-/// Why a volume of a starting disk is not served yet.
-const BEING_OPENED: &str = "it is being opened";
-
-/// Why a volume of an offline disk is offline.
-fn of_offline_disk(disk: &Name, reason: &str) -> String {
-    format!("its disk '{disk}' is offline: {reason}")
 }
 
 /// Runs operations on the files of a volume on a thread that may block.
@@ -621,8 +607,8 @@ async fn with_files<T: Send + 'static>(
     name: &Name,
     work: impl FnOnce(&Files<'_>) -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let (directory, name) = (store.volumes(), name.clone());
-    blocking(move || work(&Files { directory: &directory, name: &name })).await
+    let (store, name) = (store.clone(), name.clone());
+    blocking(move || work(&store.files(&name))).await
 }
 
 /// Resolves a path as users give it: relative to the server's directory.

@@ -1,7 +1,7 @@
 //! Places of volumes on simulated drives.
 
 use super::view::SimulatedView;
-use super::{Error, Running};
+use super::{Error, Invalid, Running, VolumeReason};
 use crate::quantity::Name;
 use crate::store::simulated::{self, find_place, room_behind};
 use crate::store::spec::Allocation;
@@ -22,9 +22,7 @@ impl Running {
     pub(super) fn take_place(&self, disk: &Name, spec: &mut Spec) -> Result<(), Error> {
         let Some(simulated) = self.simulated() else { return Ok(()) };
         if spec.allocation == Allocation::Full {
-            return Err(Error::Invalid(format!(
-                "disk '{disk}' is simulated and keeps its data in sparse files: leave out --prealloc"
-            )));
+            return Err(Invalid::PreallocateSimulated(disk.clone()).into());
         }
         let (taken, asked) = (self.taken(), spec.file_bytes());
         let free = simulated::free(simulated.size, &taken);
@@ -44,13 +42,13 @@ impl Running {
     }
 
     /// The first byte of a volume on the drive, or why its place is invalid.
-    pub(super) fn place_of(&self, spec: &Spec) -> Result<u64, String> {
+    pub(super) fn place_of(&self, spec: &Spec) -> Result<u64, VolumeReason> {
         let Some(simulated) = self.simulated() else { return Ok(0) };
-        let place = spec.place.ok_or("its specification gives it no place on the simulated drive")?;
+        let place = spec.place.ok_or(VolumeReason::NoPlace)?;
         if simulated::holds(simulated.size, place, spec.file_bytes()) {
             return Ok(place);
         }
-        Err("its specification gives it a place beyond the end of the simulated drive".into())
+        Err(VolumeReason::BeyondDrive)
     }
 
     /// The simulated drive, for the API.

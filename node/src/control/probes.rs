@@ -8,7 +8,7 @@ use engine::disk::profile::{Finding, Key, Override, Profile, Unit, doubt};
 use tracing::{info, warn};
 
 use super::view::{DataKind, ProbeState, ProbeView, StartProbe};
-use super::{Control, Done, Error, Kind, blocking};
+use super::{Control, Done, Error, Invalid, Kind, blocking};
 use crate::disk_thread::Stopped;
 use crate::probe::drive::{self, ProbeDrive};
 use crate::probe::{self, Found, Job, ProbeError};
@@ -65,11 +65,7 @@ impl Control {
     pub async fn start_probe(self: Arc<Control>, disk: &Name, request: StartProbe) -> Result<Done, Error> {
         let seconds = request.seconds.unwrap_or(probe::SECONDS_MOST);
         if !(probe::SECONDS_LEAST..=probe::SECONDS_MOST).contains(&seconds) {
-            return Err(Error::Invalid(format!(
-                "a probe takes {} to {} seconds, not {seconds}",
-                probe::SECONDS_LEAST,
-                probe::SECONDS_MOST
-            )));
+            return Err(Invalid::ProbeSeconds(seconds).into());
         }
         self.yield_probe(disk).await;
         let begun = self.begin_probe(disk, seconds, false).await?;
@@ -82,7 +78,7 @@ impl Control {
             }
         });
         let message = format!("disk '{disk}' is being probed: `aerogel disk show {disk}` has the profile afterwards");
-        Ok(Done { message, disk: None, volume: None })
+        Ok(Done { message, disk: None, volume: None, tenant: None })
     }
 
     /// Prepares a probe of a disk, unless one is running.
@@ -93,9 +89,7 @@ impl Control {
             let running = state.disk(disk)?;
             let devices = running.raw_devices();
             if devices.is_empty() && running.data_kind() == DataKind::Raw {
-                return Err(Error::Unusable(format!(
-                    "disk '{disk}' cannot be probed: none of its raw devices is available"
-                )));
+                return Err(Error::NothingToProbe(disk.clone()));
             }
             (running.store.clone(), devices)
         };
@@ -229,7 +223,12 @@ impl Control {
             return Err(Error::NotProbing(disk.clone()));
         };
         latest.job.cancel();
-        Ok(Done { message: format!("the probe of disk '{disk}' is being cancelled"), disk: None, volume: None })
+        Ok(Done {
+            message: format!("the probe of disk '{disk}' is being cancelled"),
+            disk: None,
+            volume: None,
+            tenant: None,
+        })
     }
 
     /// Cancels the probes of this disk, or of all, without an error: the disk is being removed.
@@ -264,14 +263,11 @@ fn now_s() -> u64 {
 
 /// Parses a value: a number in the unit of its name, `none`, or `measured` to remove the override.
 pub(super) fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Override>), Error> {
-    let known: Key = key.parse().map_err(|error| {
-        Error::Invalid(format!("{error}; `aerogel disk show {disk}` names those that it has, docs/manual/disk.md all"))
-    })?;
+    let known: Key = key.parse().map_err(|source| Invalid::ProfileKey { disk: disk.clone(), source })?;
     if known.is_about_probe() {
-        return Err(Error::Invalid(format!("{key} describes the probe itself and cannot be set")));
+        return Err(Invalid::KeyOfProbe(key.into()).into());
     }
-    let wrong =
-        |what: &str| Error::Invalid(format!("'{to}' is not a value of {key}: give {what}, 'none' or 'measured'"));
+    let wrong = |expected| Invalid::ProfileValue { key: key.into(), value: to.into(), expected };
     let value = match to {
         "measured" => return Ok((known, None)),
         "none" => None,
@@ -283,7 +279,7 @@ pub(super) fn parse(disk: &Name, key: &str, to: &str) -> Result<(Key, Option<Ove
                 _ => (1e18, "a number from 0 to 1e18"),
             };
             if !(0.0..=most).contains(&number) || known.unit() == Unit::YesNo && number.fract() != 0.0 {
-                return Err(wrong(what));
+                return Err(wrong(what).into());
             }
             Some(number)
         }

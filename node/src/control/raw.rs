@@ -7,7 +7,7 @@ use std::time::Instant;
 use tracing::warn;
 
 use super::view::{CreateVolume, DataKind};
-use super::{Control, Disk, Error, Running, State, VolumeState, blocking};
+use super::{Control, Disk, Error, Invalid, Running, State, VolumeState, blocking};
 use crate::quantity::Name;
 use crate::store::raw::{self, Claim, PATIENCE};
 use crate::store::spec::Allocation;
@@ -30,13 +30,13 @@ impl Control {
     pub(super) async fn choose_device(&self, request: &CreateVolume, disk: &Name) -> Result<Option<Chosen>, Error> {
         let Some(path) = request.device.clone() else { return Ok(None) };
         if !Path::new(&path).is_absolute() {
-            return Err(Error::Invalid(format!("'{path}' is not an absolute path")));
+            return Err(Invalid::RelativeDevice(path).into());
         }
         if request.allocation == Allocation::Full {
-            return Err(Error::Invalid("a raw device cannot be preallocated: leave out --prealloc".into()));
+            return Err(Invalid::PreallocateDevice.into());
         }
         if self.state().disk(disk)?.store.model.is_some() {
-            return Err(Error::Invalid(format!("disk '{disk}' is simulated: a raw volume needs a real disk")));
+            return Err(Invalid::DeviceOnSimulated(disk.clone()).into());
         }
         let number = raw::number(Path::new(&path))?;
         let device = blocking(move || Raw::find(Path::new(&path), &Kernel::default())).await??;
@@ -93,7 +93,7 @@ impl Control {
 /// one.
 pub(super) fn check_size(device: &Raw, size: u64) -> Result<(), Error> {
     if !size.is_multiple_of(engine::units::BLOCK) {
-        return Err(Error::Invalid("the size of a volume on a device is a multiple of 4KiB".into()));
+        return Err(Invalid::SizeOnDevice.into());
     }
     if size == 0 || size > device.size {
         let needed = size.max(engine::units::BLOCK);

@@ -13,10 +13,10 @@ use tracing::{info, warn};
 
 use super::disks::open_store;
 use super::registry::Remembered;
-use super::volumes::OpenError;
-use super::{Control, Error, Volume, VolumeState, blocking};
+use super::volumes::NotOpen;
+use super::{Control, DiskReason, Volume, VolumeReason, VolumeState, blocking};
 use crate::quantity::Name;
-use crate::store::{Identity, Spec, Store};
+use crate::store::{Identity, OpenError, Spec, Store, TenantSpec};
 
 /// The interval of attempts: short enough for a person who waits, and long enough to cost nothing.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -101,13 +101,13 @@ impl Control {
         let reason = match blocking(move || Identity::read(&looked)).await {
             Err(_) => return,
             // Opening it gives the full reason.
-            Ok(Ok(identity)) if identity.uuid != uuid => open_store(&path, Some(uuid)).await.err(),
+            Ok(Ok(identity)) if identity.uuid != uuid => open_store(&path, Some(uuid)).await.err().map(Into::into),
             Ok(Ok(_)) => self.bring_back(name, &path, uuid).await,
-            Ok(Err(reason)) => Some(reason),
+            Ok(Err(error)) => Some(OpenError::from(error).into()),
         };
         if let (Some(disk), Some(reason)) = (self.state().disks.get_mut(name), reason)
             && let Err(known) = &mut disk.state
-            && *known != reason
+            && known.to_string() != reason.to_string()
         {
             warn!(disk = %name, "still offline: {reason}");
             *known = reason;
@@ -115,33 +115,37 @@ impl Control {
     }
 
     /// Opens a disk that seems to be back. Returns the reason if this fails.
-    async fn bring_back(&self, name: &Name, path: &Path, uuid: uuid::Uuid) -> Option<String> {
+    async fn bring_back(&self, name: &Name, path: &Path, uuid: uuid::Uuid) -> Option<DiskReason> {
         let _turn = self.change(name).await.ok()?;
         if !self.state().disks.get(name).is_some_and(|disk| disk.state.is_err() && disk.uuid == uuid) {
             return None;
         }
         let store = match open_store(path, Some(uuid)).await {
             Ok(store) => store,
-            Err(reason) => return Some(reason),
+            Err(error) => return Some(error.into()),
         };
         match self.bring_up(name, path, store).await {
             Ok(_) => info!(disk = %name, path = %path.display(), "online again"),
-            Err(error) => return Some(error.to_string()),
+            Err(error) => return Some(error.into()),
         }
         None
     }
 
     async fn reopen_volume(&self, disk: &Name, name: &Name, store: Arc<Store>) {
         let (looked, wanted) = (store, name.clone());
-        let reason = match blocking(move || looked.load(&wanted)).await {
+        let look = move || {
+            let spec = looked.load(&wanted)?;
+            Ok((looked.tenant(&spec.tenant(&wanted))?, spec))
+        };
+        let reason = match blocking(look).await {
             Err(_) => return,
-            Ok(Ok(spec)) => self.open_again(disk, name, spec).await,
-            Ok(Err(reason)) => Some(reason),
+            Ok(Ok((tenant, spec))) => self.open_again(disk, name, spec, tenant).await,
+            Ok(Err(error)) => Some(VolumeReason::Load(error.into())),
         };
         if let Some(reason) = reason
             && let Some(volume) = self.state().volume_mut(disk, name)
             && let VolumeState::Offline(known) = &mut volume.state
-            && *known != reason
+            && known.to_string() != reason.to_string()
         {
             warn!(%disk, volume = %name, "still offline: {reason}");
             *known = reason;
@@ -149,20 +153,33 @@ impl Control {
     }
 
     /// Opens a volume that seems to be back. Returns the reason if this fails.
-    async fn open_again(&self, disk: &Name, name: &Name, spec: Spec) -> Option<String> {
+    async fn open_again(
+        &self,
+        disk: &Name,
+        name: &Name,
+        spec: Spec,
+        tenant: Option<TenantSpec>,
+    ) -> Option<VolumeReason> {
         let _turn = self.change(disk).await.ok()?;
         if self.served_elsewhere(disk, name) {
             return None;
         }
-        self.state().volume_mut(disk, name).filter(|volume| volume.is_offline())?.spec = Some(spec);
+        {
+            let mut state = self.state();
+            let running = state.disk_mut(disk).ok()?;
+            let volume = running.volumes.get_mut(name).filter(|volume| volume.is_offline())?;
+            // A tenant whose other volumes are served has its specification already.
+            let found = tenant.or_else(|| spec.allotment.clone().map(TenantSpec::from));
+            found.map(|found| running.specs.entry(spec.tenant(name)).or_insert(found));
+            volume.spec = Some(spec);
+        }
         match self.open_volume(disk, name, None).await {
             Ok(()) => info!(%disk, volume = %name, "online again"),
-            Err(OpenError::Busy(reason)) => {
+            Err(NotOpen::Busy(reason)) => {
                 self.state().volume_mut(disk, name)?.state = VolumeState::Waiting(reason);
                 self.waiting.notify_one();
             }
-            Err(OpenError::Failed(Error::Offline(_, _, reason))) => return Some(reason),
-            Err(OpenError::Failed(error)) => return Some(error.to_string()),
+            Err(NotOpen::Failed(error)) => return Some(error.into()),
         }
         self.remember_volumes(disk).await;
         None

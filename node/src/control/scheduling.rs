@@ -6,7 +6,7 @@ use tracing::info;
 
 use super::probes::parse;
 use super::view::SetDisk;
-use super::{Control, Done, Error, blocking};
+use super::{Control, Done, Error, Invalid, blocking};
 use crate::quantity::Name;
 use crate::store::{Chosen, PolicyName, Store};
 
@@ -40,8 +40,7 @@ impl Control {
     /// Changes the scheduling of a disk or values of its profile; all of them or none.
     pub async fn set_disk(&self, name: &Name, request: SetDisk) -> Result<Done, Error> {
         if request == SetDisk::default() {
-            let remedy = "give at least one of policy, insulation, max_round and profile";
-            return Err(Error::Invalid(format!("nothing to change on disk '{name}': {remedy}")));
+            return Err(Invalid::NoChangeOfDisk(name.clone()).into());
         }
         let _turn = self.change(name).await?;
         let overrides = request.profile.iter().map(|(key, to)| parse(name, key, to));
@@ -61,17 +60,17 @@ impl Control {
             set.push(format!("max_round = {max_round}"));
             scheduling.max_round = max_round.value();
         }
-        scheduling.check().map_err(Error::Invalid)?;
+        scheduling.check().map_err(Invalid::from)?;
         let kept = blocking(move || {
             store.change(|known| {
                 known.scheduling = scheduling;
                 overrides.into_iter().for_each(|(key, to)| known.profile.set_override(key, to));
             })
         });
-        kept.await?.map_err(Error::Unusable)?;
+        kept.await??;
         self.apply_policy(name).await;
         info!(disk = %name, set = set.join(", "), "set by hand");
         let message = format!("disk '{name}' has {}", set.join(", "));
-        Ok(Done { message, disk: self.show_disk(name).await.ok(), volume: None })
+        Ok(Done { message, disk: self.show_disk(name).await.ok(), volume: None, tenant: None })
     }
 }

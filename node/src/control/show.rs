@@ -17,13 +17,13 @@ use super::view::{
     AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView,
     Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
-use super::{BEING_OPENED, Control, Disk, Error, Kind, Running, State, Volume, VolumeState, blocking, of_offline_disk};
+use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeReason, VolumeState, blocking};
 use crate::address::{Address, NbdAddress, TlsMode};
 use crate::quantity::{Name, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
-use crate::store::spec::{Allocation, Allotment, Eviction, WriteCache};
-use crate::store::{DataId, Files, Journal, Kernel, Spec, Store, file};
+use crate::store::spec::{Allocation, Eviction, WriteCache};
+use crate::store::{DataId, Journal, Kernel, Spec, Store, TenantSpec, file};
 
 /// The time limit for a snapshot. A disk that takes longer is shown without values from its engine.
 pub(super) const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -77,10 +77,9 @@ impl Control {
         let served: Vec<(Name, PathBuf, DataId)> = {
             let state = self.state();
             let running = state.disk(disk).ok()?;
-            let directory = running.store.volumes();
             let served = running.volumes.iter().filter_map(|(name, volume)| match volume.state {
                 VolumeState::Serving { data, .. } => {
-                    let path = Files { directory: &directory, name }.data_of(volume.spec.as_ref());
+                    let path = running.store.files(name).data_of(volume.spec.as_ref());
                     Some((name.clone(), path, data))
                 }
                 _ => None,
@@ -139,7 +138,7 @@ impl Control {
         let found = self.state().find(name).map(|(disk, _)| disk);
         let all = match found {
             Ok(disk) => self.list_volumes_of(&disk).await,
-            Err(Error::Offline(..)) => self.list_volumes().await,
+            Err(Error::VolumeOffline(..)) => self.list_volumes().await,
             Err(error) => return Err(error),
         };
         let unknown = || Error::Unknown(Kind::Volume, name.clone());
@@ -159,8 +158,9 @@ impl Control {
         let state = self.state();
         let running = match state.disk(disk) {
             Ok(running) => running,
-            Err(Error::Offline(_, _, reason)) => {
-                return remembered_views(&state, disk, |_| true, &of_offline_disk(disk, &reason));
+            Err(Error::DiskOffline(disk, reason)) => {
+                let reason = VolumeReason::Disk(disk.clone(), reason);
+                return remembered_views(&state, &disk, |_| true, &reason);
             }
             Err(_) => return Vec::new(),
         };
@@ -176,7 +176,7 @@ impl Control {
         }
         // A disk that starts opens its volumes one after the other.
         let absent = |name: &Name| !running.volumes.contains_key(name);
-        views.extend(remembered_views(&state, disk, absent, BEING_OPENED));
+        views.extend(remembered_views(&state, disk, absent, &VolumeReason::Opening));
         views
     }
 
@@ -278,23 +278,22 @@ fn volume_view(
     listening: &[NbdAddress],
 ) -> VolumeView {
     let stats = volume.id().and_then(|id| snapshot?.volumes.iter().find(|stats| stats.volume == id));
-    let (condition, reason) = match &volume.state {
-        VolumeState::Serving { .. } => (Condition::Online, None),
-        VolumeState::Creating(_) => (Condition::Creating, None),
-        VolumeState::Waiting(reason) | VolumeState::Offline(reason) => (Condition::Offline, Some(reason.clone())),
+    let condition = match &volume.state {
+        VolumeState::Serving { .. } => Condition::Online,
+        VolumeState::Creating(_) => Condition::Creating,
+        VolumeState::Waiting(_) | VolumeState::Offline(_) => Condition::Offline,
     };
     let spec = volume.spec.as_ref();
     let tenant = spec.map_or_else(|| name.clone(), |spec| spec.tenant(name));
     let of_tenant = tenants.iter().find(|view| view.name == tenant.as_str());
-    let directory = running.store.volumes();
-    let path = Files { directory: &directory, name }.data_of(spec);
+    let path = running.store.files(name).data_of(spec);
     let prepared_bytes = volume.progress().map_or(0, |progress| progress.bytes.load(Ordering::Relaxed));
     let size_bytes = spec.map_or(0, |spec| spec.size);
     VolumeView {
         name: name.to_string(),
         disk: disk.to_string(),
         condition,
-        reason,
+        reason: volume.reason(),
         spec: spec.map(|spec| request_of(disk, name, spec, &running.allotment(&tenant))),
         warnings: volume_warnings(running, name, volume, stats),
         size_bytes,
@@ -322,13 +321,18 @@ fn volume_view(
 }
 
 /// Volumes of a disk that are not open, as they were when it was online.
-fn remembered_views(state: &State, disk: &Name, which: impl Fn(&Name) -> bool, reason: &str) -> Vec<VolumeView> {
+fn remembered_views(
+    state: &State,
+    disk: &Name,
+    which: impl Fn(&Name) -> bool,
+    reason: &VolumeReason,
+) -> Vec<VolumeView> {
     let view = |(name, known): (&Name, &Remembered)| VolumeView {
         name: name.to_string(),
         disk: disk.to_string(),
         tenant: known.tenant.as_ref().unwrap_or(name).to_string(),
         condition: Condition::Offline,
-        reason: Some(reason.to_owned()),
+        reason: Some(reason.to_string()),
         spec: None,
         warnings: Vec::new(),
         size_bytes: known.size,
@@ -357,7 +361,7 @@ fn remembered_views(state: &State, disk: &Name, which: impl Fn(&Name) -> bool, r
 }
 
 /// The request that would create this volume, with its tenant's present allotment.
-fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &Allotment) -> CreateVolume {
+fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> CreateVolume {
     CreateVolume {
         name: name.clone(),
         size: Some(Size(spec.size)),
@@ -433,7 +437,7 @@ fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
 
 /// The requested shares of a disk's tenants, and the even division of the rest among tenants without one.
 pub(super) struct Shares {
-    allotments: BTreeMap<Name, Allotment>,
+    allotments: BTreeMap<Name, TenantSpec>,
     even_ppb: u64,
 }
 
@@ -462,10 +466,10 @@ impl Shares {
     }
 }
 
-fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {
+pub(super) fn cache_view(running: &Running, tenant: &Name, snapshot: Option<&Snapshot>) -> CacheView {
     let id = running.tenants.get(tenant).map(|tenant| tenant.id);
     let stats = snapshot.and_then(|snapshot| snapshot.tenants.iter().find(|stats| Some(stats.tenant) == id));
-    let Allotment { cache, eviction, .. } = running.allotment(tenant);
+    let TenantSpec { cache, eviction, .. } = running.allotment(tenant);
     CacheView {
         requested_bytes: cache.map(|cache| cache.0),
         eviction,
@@ -534,7 +538,7 @@ fn disk_view(state: &State, name: &Name, disk: &Disk, snapshot: Option<&Snapshot
         path: absolute(&disk.path),
         uuid: disk.uuid,
         condition: if running.is_some() { Condition::Online } else { Condition::Offline },
-        reason: disk.state.as_ref().err().cloned(),
+        reason: disk.state.as_ref().err().map(ToString::to_string),
         spec: running.map(|running| disk_request_of(name, disk, running)),
         warnings,
         data: running.map_or(DataKind::Files, Running::data_kind),
@@ -608,7 +612,8 @@ fn add(view: &mut DiskView, looked: Looked) {
 
 fn look(store: &Arc<Store>, devices: &BTreeSet<u64>) -> Looked {
     let kernel = Kernel::default();
-    let mut warnings: Vec<String> = store.check().err().into_iter().chain(store.shortage()).collect();
+    let mut warnings: Vec<String> =
+        store.check().err().map(|error| error.to_string()).into_iter().chain(store.shortage()).collect();
     let schedulers: BTreeSet<String> = devices
         .iter()
         .filter_map(|device| Some(active_scheduler(&kernel.queue(*device, "scheduler")?).to_owned()))

@@ -76,6 +76,8 @@ pub struct Done {
     pub volume: Option<VolumeView>,
     /// The disk after the change.
     pub disk: Option<DiskView>,
+    /// The tenant after the change.
+    pub tenant: Option<TenantDetail>,
 }
 
 /// The answer to a request that failed. Nothing was changed, unless the error says so.

@@ -8,12 +8,16 @@ use tracing::{info, warn};
 
 use super::decisions::cache_note;
 use super::raw::{self, Chosen};
-use super::view::{CreateVolume, GrowVolume, SetVolume};
-use super::{Control, Done, Error, Kind, State, Tenant, Volume, VolumeState, blocking, refusal, with_files};
+use super::tenants::TenantChange;
+use super::view::{CreateVolume, GrowVolume, SetTenant, SetVolume};
+use super::{
+    Control, DiskReason, Done, Error, Invalid, Kind, State, Tenant, Volume, VolumeReason, VolumeState, blocking,
+    refusal, with_files,
+};
 use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
-use crate::store::spec::{Allocation, Allotment, WriteCache, check_size};
+use crate::store::spec::{Allocation, WriteCache, check_size};
 use crate::store::{Data, DataError, DataId, Files, Found, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store};
 
 impl Control {
@@ -23,8 +27,8 @@ impl Control {
         let scanned = blocking(move || store.scan()).await;
         let found = match scanned {
             Ok(Ok(found)) => found,
-            Ok(Err(error)) => return self.unreadable(disk, &error),
-            Err(error) => return self.unreadable(disk, &error),
+            Ok(Err(error)) => return self.unreadable(disk, DiskReason::Volumes(error.into())),
+            Err(error) => return self.unreadable(disk, error.into()),
         };
         let usable = self.enter_volumes(disk, found);
         self.open_entered(disk, usable).await;
@@ -36,16 +40,20 @@ impl Control {
         for path in found.unclaimed {
             warn!(%disk, path = %path.display(), "data without specification: not touched");
         }
+        if let Ok(running) = self.state().disk_mut(disk) {
+            running.specs.extend(found.tenants);
+        }
         for (name, spec) in found.volumes {
             // A volume that could not be closed is still served.
             if self.state().volume_mut(disk, &name).is_some_and(|volume| volume.id().is_some()) {
                 continue;
             }
+            let spec = spec.map_err(|error| VolumeReason::Load(error.into()));
             let state = self.admit(disk, &name, spec.as_ref());
             if state.is_none() {
                 usable.push(name.clone());
             }
-            let state = state.unwrap_or_else(|| offline("it is being opened"));
+            let state = state.unwrap_or_else(|| VolumeState::Offline(VolumeReason::Opening));
             let volume = Volume { spec: spec.ok(), state, growing: None, loss_noted: false, refusals: 0 };
             if let Ok(running) = self.state().disk_mut(disk) {
                 running.volumes.insert(name, volume);
@@ -64,8 +72,7 @@ impl Control {
 
     /// Makes a disk with unreadable volumes offline, since it must not look like an empty one. If it serves volumes, it
     /// stays online.
-    fn unreadable(&self, disk: &Name, error: &dyn std::fmt::Display) {
-        let reason = volumes_unreadable(error);
+    fn unreadable(&self, disk: &Name, reason: DiskReason) {
         warn!(%disk, "{reason}");
         let mut state = self.state();
         let serves = |running: &super::Running| running.volumes.values().any(|volume| volume.id().is_some());
@@ -78,12 +85,9 @@ impl Control {
     pub(super) async fn try_open(&self, disk: &Name, name: &Name) {
         let state = match self.open_volume(disk, name, None).await {
             Ok(()) => return,
-            Err(OpenError::Busy(reason)) => VolumeState::Waiting(reason),
-            Err(OpenError::Failed(error)) => {
-                let reason = match error {
-                    Error::Offline(_, _, reason) => reason,
-                    error => error.to_string(),
-                };
+            Err(NotOpen::Busy(reason)) => VolumeState::Waiting(reason),
+            Err(NotOpen::Failed(error)) => {
+                let reason = VolumeReason::from(error);
                 warn!(%disk, volume = %name, "offline: {reason}");
                 VolumeState::Offline(reason)
             }
@@ -94,12 +98,12 @@ impl Control {
     }
 
     /// Why a volume that was found cannot be opened, if so.
-    pub(super) fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &String>) -> Option<VolumeState> {
+    pub(super) fn admit(&self, disk: &Name, name: &Name, spec: Result<&Spec, &VolumeReason>) -> Option<VolumeState> {
         let state = self.state();
         let elsewhere = state.find(name).ok().filter(|(other, _)| other != disk);
         let reason = match (spec, elsewhere) {
             (Err(reason), _) => reason.clone(),
-            (Ok(_), Some((other, _))) => format!("disk '{other}' has a volume of the same name"),
+            (Ok(_), Some((other, _))) => VolumeReason::SameName(other),
             (Ok(_), None) => return None,
         };
         warn!(%disk, volume = %name, "offline: {reason}");
@@ -107,13 +111,13 @@ impl Control {
     }
 
     /// Opens a volume in the disk's thread; `data` is its data if that is open already.
-    pub(super) async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), OpenError> {
+    pub(super) async fn open_volume(&self, disk: &Name, name: &Name, data: Option<Data>) -> Result<(), NotOpen> {
         let (thread, store, spec, start, tenant, id) = {
             let mut state = self.state();
             let running = state.disk_mut(disk)?;
             let spec = running.volumes.get(name).and_then(|volume| volume.spec.clone());
             let spec = spec.ok_or_else(|| Error::Unknown(Kind::Volume, name.clone()))?;
-            let start = running.place_of(&spec).map_err(|why| Error::Offline(Kind::Volume, name.clone(), why))?;
+            let start = running.place_of(&spec).map_err(|why| Error::VolumeOffline(name.clone(), why))?;
             let (tenant, id) = (spec.tenant(name), running.free_volume());
             (running.thread.clone(), running.store.clone(), spec, start, tenant, id)
         };
@@ -121,15 +125,14 @@ impl Control {
         let tenant = self.state().disk_mut(disk)?.tenant_id(&tenant);
         let (opener, wanted) = (store.clone(), spec.clone());
         let note = LossNote::new(&self.config.data, &store, name, &spec);
-        let opened = with_files(&store, name, move |files| {
-            let unknown = |error| DataError::Unusable(format!("cannot determine whether its data was lost: {error}"));
-            let lost = note.exists().map_err(unknown)?;
+        let opened = with_files(&store, name, move |files| -> Result<_, DataError> {
+            let lost = note.exists().map_err(DataError::Loss)?;
             let data = data.map_or_else(|| Data::open(&opener, files, &wanted), Ok)?;
             Ok((data, lost))
         });
         let (data, lost) = opened.await?.map_err(|error| match error {
-            DataError::Busy(why) => OpenError::Busy(why),
-            DataError::Unusable(why) => Error::Offline(Kind::Volume, name.clone(), why).into(),
+            error if error.is_busy() => NotOpen::Busy(error.into()),
+            error => Error::VolumeOffline(name.clone(), VolumeReason::Data(error.into())).into(),
         })?;
         let Data { file, id: data, abilities, holes } = data;
         let block = abilities.device_block;
@@ -179,7 +182,7 @@ impl Control {
         let (id, mut spec) = {
             let mut state = self.state();
             let running = state.disk_mut(disk)?;
-            (running.free_tenant(), running.allotment(tenant).spec())
+            (running.free_tenant(), running.allotment(tenant).for_engine())
         };
         spec.cache = CacheSpec::Trial;
         let second = refusal(thread.command(Command::SetTenant(id, spec)).await);
@@ -198,14 +201,18 @@ impl Control {
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
         let tenant = request.tenant.as_ref().unwrap_or(&request.name);
+        self.check_tenant(&disk, tenant).await?;
         let before = self.state().disk(&disk)?.shared_cache(tenant, &request.name);
         let asks_cache = request.cache.is_some();
-        let (spec, store, progress) = self.plan(&request, &disk, chosen.as_ref(), decided)?;
+        let (spec, store, progress, change) = self.plan(&request, &disk, chosen.as_ref(), decided)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
-            self.forget_volume(&disk, &name).await;
-            return Err(refused(&name, refusal));
+            return self.give_up(&disk, &name, change, refused(&name, refusal)).await;
+        }
+        // Before the volume: after a crash in between, the specification of a new tenant has no volume and is removed.
+        if let Err(error) = self.store_tenant(&store, change.as_ref()).await {
+            return self.give_up(&disk, &name, change, error).await;
         }
         // Writing zeros takes long, so the lock is released meanwhile; the name and the share are reserved already.
         let turn = Some(turn).filter(|_| spec.allocation != Allocation::Full);
@@ -217,17 +224,17 @@ impl Control {
         };
         let opened = match created {
             Ok(Ok(())) => self.open_volume(&disk, &name, chosen.map(|chosen| chosen.claim.into())).await,
-            Ok(Err(error)) => return self.give_up(&disk, &name, error.into()).await,
-            Err(error) => return self.give_up(&disk, &name, error).await,
+            Ok(Err(error)) => return self.give_up(&disk, &name, change, error.into()).await,
+            Err(error) => return self.give_up(&disk, &name, change, error).await,
         };
         if let Err(error) = opened {
             let removed = spec.clone();
             with_files(&store, &name, move |files| remove(files, &removed)).await??;
             let error = match error {
-                OpenError::Busy(why) => Error::Waiting(name.clone(), why),
-                OpenError::Failed(error) => error,
+                NotOpen::Busy(why) => Error::Waiting(name.clone(), why),
+                NotOpen::Failed(error) => error,
             };
-            return self.give_up(&disk, &name, error).await;
+            return self.give_up(&disk, &name, change, error).await;
         }
         self.remember_volumes(&disk).await;
         info!(%disk, volume = %name, size = %Size(spec.size), "created");
@@ -236,12 +243,19 @@ impl Control {
             message += &format!("; its data is {}, with its present content", device.path.display());
         }
         if asks_cache {
-            message += &cache_note(&tenant, before, spec.allotment.cache);
+            message += &cache_note(&tenant, before, request.cache);
         }
-        self.done_with_slice(&name, &disk, &spec, message).await
+        self.done_with_slice(&name, &disk, &spec, change.is_some(), message).await
     }
 
-    async fn give_up(&self, disk: &Name, name: &Name, error: Error) -> Result<Done, Error> {
+    async fn give_up(
+        &self,
+        disk: &Name,
+        name: &Name,
+        change: Option<TenantChange>,
+        error: Error,
+    ) -> Result<Done, Error> {
+        self.undo_tenant(disk, change).await;
         self.forget_volume(disk, name).await;
         Err(error)
     }
@@ -253,11 +267,11 @@ impl Control {
             let Ok(running) = state.disk_mut(disk) else { return };
             running.volumes.remove(name).and_then(|volume| volume.spec).map(|spec| spec.tenant(name))
         };
-        if let Some(tenant) = tenant
-            && let Err(refusal) = self.sync_tenant(disk, &tenant).await
-        {
+        let Some(tenant) = tenant else { return };
+        if let Err(refusal) = self.sync_tenant(disk, &tenant).await {
             warn!(%disk, %tenant, "{refusal}");
         }
+        self.forget_tenant(disk, &tenant).await;
     }
 
     /// Checks a request, and reserves the name and the share.
@@ -267,14 +281,12 @@ impl Control {
         disk: &Name,
         chosen: Option<&Chosen>,
         decided: Option<Size>,
-    ) -> Result<(Spec, Arc<Store>, Arc<Progress>), Error> {
+    ) -> Result<(Spec, Arc<Store>, Arc<Progress>, Option<TenantChange>), Error> {
         let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
-        let size = size.ok_or_else(|| {
-            Error::Invalid("the size is missing: name one; only a volume on a device has a default".into())
-        })?;
-        check_size(size).map_err(Error::Invalid)?;
+        let size = size.ok_or(Invalid::NoSize)?;
+        check_size(size).map_err(Invalid::from)?;
         if request.force && chosen.is_none() {
-            return Err(Error::Invalid("--force needs --device: leave it out".into()));
+            return Err(Invalid::ForceWithoutDevice.into());
         }
         let mut state = self.state();
         // A volume of an offline disk keeps its name.
@@ -288,24 +300,22 @@ impl Control {
         spec.read_only = request.read_only;
         spec.description = request.description.clone();
         let tenant = spec.tenant(&request.name);
-        let asks = request.share.is_some() || request.cache.is_some() || request.eviction.is_some();
-        if asks || decided.is_some() {
-            let now = running.allotment(&tenant);
-            spec.allotment = Allotment {
-                share: request.share.clone().or(now.share),
-                cache: request.cache.or(now.cache),
-                decided: decided.or(now.decided),
-                eviction: request.eviction.unwrap_or(now.eviction),
-                sequence: running.next_sequence(),
-            };
-            running.check_share(disk, &tenant, spec.allotment.spec().share)?;
-        }
         running.take_place(disk, &mut spec)?;
+        let asks = request.share.is_some() || request.cache.is_some() || request.eviction.is_some();
+        let change = match asks || decided.is_some() {
+            true => Some(running.begin_change(disk, &tenant, |spec| {
+                spec.share = request.share.clone().or(spec.share.take());
+                spec.cache = request.cache.or(spec.cache);
+                spec.decided = decided.or(spec.decided);
+                spec.eviction = request.eviction.unwrap_or(spec.eviction);
+            })?),
+            false => None,
+        };
         let progress = Arc::new(Progress::default());
         let state = VolumeState::Creating(progress.clone());
         let volume = Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false, refusals: 0 };
         running.volumes.insert(request.name.clone(), volume);
-        Ok((spec, running.store.clone(), progress))
+        Ok((spec, running.store.clone(), progress, change))
     }
 
     /// A volume in a state that can be changed.
@@ -316,8 +326,8 @@ impl Control {
             _ if volume.progress().is_some() => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Creating(_), _) => Err(Error::Busy(Kind::Volume, name.clone())),
             (VolumeState::Waiting(reason), _) => Err(Error::Waiting(name.clone(), reason.clone())),
-            (VolumeState::Offline(reason), _) => Err(Error::Offline(Kind::Volume, name.clone(), reason.clone())),
-            (VolumeState::Serving { .. }, None) => Err(Error::Internal("a served volume without specification".into())),
+            (VolumeState::Offline(reason), _) => Err(Error::VolumeOffline(name.clone(), reason.clone())),
+            (VolumeState::Serving { .. }, None) => Err(Error::NoSpec),
             (VolumeState::Serving { id, data, .. }, Some(spec)) => {
                 let running = state.disk(&disk)?;
                 let (store, thread) = (running.store.clone(), running.thread.clone());
@@ -333,45 +343,45 @@ impl Control {
             return Err(Error::NotAccepted);
         }
         if request.changes_nothing() {
-            let error =
-                format!("no change of volume '{name}' is requested: name at least one, such as share, cache or allow");
-            return Err(Error::Invalid(error));
+            return Err(Invalid::NoChangeOfVolume(name.clone()).into());
         }
         let volume = self.changeable(name)?;
         let tenant = volume.spec.tenant(name);
         let before = self.state().disk(&volume.disk)?.shared_cache(&tenant, name);
+        let of_tenant = SetTenant::of(&request);
         let mut spec = volume.spec.clone();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
         spec.allow = request.allow.unwrap_or(spec.allow);
         spec.read_only = request.read_only.unwrap_or(spec.read_only);
         spec.description = request.description.unwrap_or(spec.description);
-        if request.share.is_some() || request.cache.is_some() || request.eviction.is_some() {
-            let state = self.state();
-            let running = state.disk(&volume.disk)?;
-            let now = running.allotment(&tenant);
-            spec.allotment = Allotment {
-                share: request.share.map_or(now.share, |share| share.value()),
-                cache: request.cache.clone().map_or(now.cache, |cache| cache.value()),
-                // A tenant whose cache is set or unset by the operator is measured again.
-                decided: now.decided.filter(|_| request.cache.is_none()),
-                eviction: request.eviction.unwrap_or(now.eviction),
-                sequence: running.next_sequence(),
-            };
-            running.check_share(&volume.disk, &tenant, spec.allotment.spec().share)?;
-        }
-        if let Err(error) = self.apply(name, &volume, &spec).await {
+        let change = match of_tenant.changes_nothing() {
+            true => None,
+            false => {
+                let mut state = self.state();
+                Some(state.disk_mut(&volume.disk)?.begin_change(&volume.disk, &tenant, |spec| of_tenant.apply(spec))?)
+            }
+        };
+        if let Err(error) = self.apply(name, &volume, &spec, change.as_ref()).await {
+            self.undo_tenant(&volume.disk, change).await;
             self.restore(name, &volume).await;
             return Err(error);
         }
         info!(disk = %volume.disk, volume = %name, "changed");
-        let note = request.cache.map(|_| cache_note(&tenant, before, spec.allotment.cache)).unwrap_or_default();
-        self.done_with_slice(name, &volume.disk, &spec, format!("volume '{name}' is changed{note}")).await
+        let note = of_tenant.cache.map(|cache| cache_note(&tenant, before, cache.value())).unwrap_or_default();
+        let message = format!("volume '{name}' is changed{note}");
+        self.done_with_slice(name, &volume.disk, &spec, change.is_some(), message).await
     }
 
     /// Applies a change to the state, then to the engine, then to the file.
-    async fn apply(&self, name: &Name, volume: &Changeable, spec: &Spec) -> Result<(), Error> {
+    async fn apply(
+        &self,
+        name: &Name,
+        volume: &Changeable,
+        spec: &Spec,
+        change: Option<&TenantChange>,
+    ) -> Result<(), Error> {
         self.set_spec(&volume.disk, name, spec);
-        if spec.allotment != volume.spec.allotment {
+        if change.is_some() {
             let synced = self.sync_tenant(&volume.disk, &spec.tenant(name)).await;
             synced.map_err(|refusal| refused(name, refusal))?;
         }
@@ -383,16 +393,19 @@ impl Control {
             let restricted = volume.thread.restrict(volume.id, spec.allow.clone(), spec.read_only).await;
             refusal(restricted).map_err(|refusal| refused(name, refusal))?;
         }
+        self.store_tenant(&volume.store, change).await?;
+        if *spec == volume.spec {
+            return Ok(());
+        }
         let (from, to) = (volume.spec.clone(), spec.clone());
         Ok(with_files(&volume.store, name, move |files| files.change(&from, &to)).await??)
     }
 
     async fn restore(&self, name: &Name, volume: &Changeable) {
         self.set_spec(&volume.disk, name, &volume.spec);
-        let synced = self.sync_tenant(&volume.disk, &volume.spec.tenant(name)).await;
         let mode = Command::SetWriteCache(volume.id, volume.spec.write_cache.into());
         let restricted = volume.thread.restrict(volume.id, volume.spec.allow.clone(), volume.spec.read_only).await;
-        if let Err(refusal) = synced.and(refusal(volume.thread.command(mode).await)).and(refusal(restricted)) {
+        if let Err(refusal) = refusal(volume.thread.command(mode).await).and(refusal(restricted)) {
             warn!(volume = %name, "{refusal}");
         }
     }
@@ -411,15 +424,11 @@ impl Control {
         let volume = self.changeable(name)?;
         let device = volume.device_now().await?;
         let size = request.size.map(|size| size.0).or(device.as_ref().map(Raw::usable_bytes));
-        let size = size.ok_or_else(|| {
-            Error::Invalid(format!(
-                "the new size of volume '{name}' is missing: name one; its data is a file, only a device has a default"
-            ))
-        })?;
-        check_size(size).map_err(Error::Invalid)?;
+        let size = size.ok_or_else(|| Invalid::NoNewSize(name.clone()))?;
+        check_size(size).map_err(Invalid::from)?;
         if size < volume.spec.size {
-            let now = Size(volume.spec.size);
-            return Err(Error::Invalid(format!("volume '{name}' has {now}, and volumes never shrink: {}", Size(size))));
+            let (volume, now, asked) = (name.clone(), Size(volume.spec.size), Size(size));
+            return Err(Invalid::Shrinks { volume, now, asked }.into());
         }
         if let Some(device) = &device {
             raw::check_size(device, size)?;
@@ -470,14 +479,14 @@ impl Control {
             let spec = volume.spec.clone().unwrap_or_else(|| Spec::new(0, None, Allocation::Whole));
             (disk.clone(), volume.id(), spec, running.store.clone(), running.thread.clone())
         };
-        self.hand_over_allotment(&disk, name).await?;
+        self.keep_earlier_allotment(&disk, name, &spec, &store).await?;
         // A raw device keeps everything that was acknowledged, since it may become a volume again.
         let discard = spec.device.is_none();
         if let Some(volume) = id.filter(|_| !discard) {
             refusal(thread.command(Command::CloseVolume { volume, discard }).await)
                 .map_err(|refusal| refused(name, refusal))?;
             if let Some(volume) = self.state().volume_mut(&disk, name) {
-                volume.state = offline("it was being deleted");
+                volume.state = VolumeState::Offline(VolumeReason::Deleting);
             }
         }
         let removed = spec.clone();
@@ -505,7 +514,7 @@ impl Control {
             Err(error) => format!("{message}, but its data could not be removed: {error}"),
         };
         info!(%disk, volume = %name, "deleted");
-        Ok(Done { message, disk: None, volume: None })
+        Ok(Done { message, disk: None, volume: None, tenant: None })
     }
 
     /// The connections of a volume; 0 if its disk does not answer.
@@ -514,30 +523,6 @@ impl Control {
         let snapshot = self.snapshot(&disk).await;
         let volumes = snapshot.iter().flat_map(|snapshot| &snapshot.volumes);
         Ok(volumes.filter(|stats| Some(stats.volume) == id).map(|stats| stats.connections).sum())
-    }
-
-    /// If the tenant's allotment is in a specification that is to be removed, another of its volumes takes it over.
-    async fn hand_over_allotment(&self, disk: &Name, name: &Name) -> Result<(), Error> {
-        let (store, heir, from, to) = {
-            let state = self.state();
-            let running = state.disk(disk)?;
-            let Some(spec) = running.volumes.get(name).and_then(|volume| volume.spec.as_ref()) else { return Ok(()) };
-            let tenant = spec.tenant(name);
-            let now = running.allotment(&tenant);
-            let mut others = running.members(&tenant).filter(|(other, _)| *other != name);
-            let Some((heir, from)) = others.next().filter(|_| spec.allotment == now && now.sequence > 0) else {
-                return Ok(());
-            };
-            if running.volumes.get(heir).is_some_and(|volume| volume.progress().is_some()) {
-                return Err(Error::Busy(Kind::Volume, heir.clone()));
-            }
-            let allotment = Allotment { sequence: running.next_sequence(), ..now };
-            (running.store.clone(), heir.clone(), from.clone(), Spec { allotment, ..from.clone() })
-        };
-        let new = to.clone();
-        with_files(&store, &heir, move |files| files.change(&from, &to)).await??;
-        self.set_spec(disk, &heir, &new);
-        Ok(())
     }
 
     /// Accepts the loss of a volume, so that flushes succeed again.
@@ -573,13 +558,16 @@ impl Control {
     }
 
     async fn done(&self, name: &Name, message: String) -> Result<Done, Error> {
-        Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None })
+        Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None, tenant: None })
     }
 
     /// A note for a share that has no effect because the disk's policy does not insulate, with the reason.
-    fn unheeded(&self, disk: &Name, spec: &Spec) -> String {
+    pub(super) fn unheeded(&self, disk: &Name, tenant: &Name) -> String {
         let state = self.state();
-        let (Some(_), Ok(running)) = (&spec.allotment.share, state.disk(disk)) else { return String::new() };
+        let Ok(running) = state.disk(disk) else { return String::new() };
+        if running.allotment(tenant).share.is_none() {
+            return String::new();
+        }
         let chosen = self.chosen(disk, &running.store);
         match chosen.name {
             PolicyName::None => {
@@ -590,8 +578,19 @@ impl Control {
     }
 
     /// As `done`, with notes on a shared allotment, the tenant's slice, and the decision on it.
-    async fn done_with_slice(&self, name: &Name, disk: &Name, spec: &Spec, message: String) -> Result<Done, Error> {
-        let mut done = self.done(name, message + &shared(spec) + &self.unheeded(disk, spec)).await?;
+    async fn done_with_slice(
+        &self,
+        name: &Name,
+        disk: &Name,
+        spec: &Spec,
+        is_of_tenant: bool,
+        message: String,
+    ) -> Result<Done, Error> {
+        let notes = match is_of_tenant {
+            true => shared(spec) + &self.unheeded(disk, &spec.tenant(name)),
+            false => String::new(),
+        };
+        let mut done = self.done(name, message + &notes).await?;
         let Some(volume) = &done.volume else { return Ok(done) };
         if let Some(slice) = &volume.slice {
             done.message += &format!("; {}", slice.in_words());
@@ -604,16 +603,16 @@ impl Control {
 }
 
 /// Why a volume is not served.
-pub(super) enum OpenError {
+pub(super) enum NotOpen {
     /// Its data is busy, and will be free without intervention.
-    Busy(String),
+    Busy(Arc<DataError>),
     /// Any other reason.
     Failed(Error),
 }
 
-impl From<Error> for OpenError {
-    fn from(error: Error) -> OpenError {
-        OpenError::Failed(error)
+impl From<Error> for NotOpen {
+    fn from(error: Error) -> NotOpen {
+        NotOpen::Failed(error)
     }
 }
 
@@ -634,15 +633,6 @@ impl Changeable {
     }
 }
 
-/// Why a disk is offline whose directory of volumes cannot be read.
-pub(super) fn volumes_unreadable(error: &dyn std::fmt::Display) -> String {
-    format!("its volumes cannot be read: {error}")
-}
-
-fn offline(reason: &str) -> VolumeState {
-    VolumeState::Offline(reason.into())
-}
-
 fn refused(name: &Name, refusal: engine::control::Refusal) -> Error {
     Error::Refused { kind: Kind::Volume, name: name.clone(), refusal }
 }
@@ -655,10 +645,10 @@ fn remove(files: &Files<'_>, spec: &Spec) -> Result<(), crate::store::StoreError
 /// A note if a volume shares its tenant's allotment with others.
 fn shared(spec: &Spec) -> String {
     match &spec.tenant {
-        Some(tenant) if spec.allotment.sequence > 0 => {
+        Some(tenant) => {
             format!("; tenant '{tenant}' has one allotment for all its volumes; the last setting applies")
         }
-        _ => String::new(),
+        None => String::new(),
     }
 }
 

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::{Control, VolumeState};
 use crate::quantity::Name;
+use crate::store::DataError;
 
 /// How long a start, or `disk add`, waits for busy volumes before it continues without them. On a working device, the
 /// kernel completes a killed server's requests and closes its files within milliseconds, and clients that reconnect at
@@ -78,7 +79,7 @@ impl Control {
     }
 
     /// Busy volumes: disk, name, reason.
-    fn waiting(&self, only: Option<&Name>) -> Vec<(Name, Name, String)> {
+    fn waiting(&self, only: Option<&Name>) -> Vec<(Name, Name, Arc<DataError>)> {
         let mut waiting = Vec::new();
         let state = self.state();
         let running = state.disks.iter().filter_map(|(name, disk)| Some((name, disk.state.as_ref().ok()?)));

@@ -65,12 +65,31 @@ pub struct Data {
 }
 
 /// Why a volume's data cannot be opened now.
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// A predecessor's requests or another program still use it; worth another attempt.
-    Busy(String),
-    /// Any other reason.
-    Unusable(String),
+    #[error(
+        "waits for outstanding I/O of the previous server, which still has {} locked; it is served after that",
+        .0.display()
+    )]
+    Locked(PathBuf),
+    #[error("waits for outstanding I/O of the previous server, or for another program: {0}; it is served after that")]
+    Claimed(RawError),
+    #[error("its data cannot be opened: {0}")]
+    Open(io::Error),
+    #[error("{_0}: {}", .0.hint())]
+    Device(RawError),
+    #[error("cannot determine whether its data was lost: {0}")]
+    Loss(io::Error),
+}
+
+impl DataError {
+    /// Whether a predecessor's requests or another program still use the data; worth another attempt.
+    pub fn is_busy(&self) -> bool {
+        match self {
+            DataError::Locked(_) | DataError::Claimed(_) => true,
+            DataError::Open(_) | DataError::Device(_) | DataError::Loss(_) => false,
+        }
+    }
 }
 
 impl Data {
@@ -91,11 +110,8 @@ impl Data {
             Ok(Data { file, id, abilities: store.abilities, holes })
         };
         open().map_err(|error: io::Error| match Errno::from_io_error(&error) {
-            Some(Errno::WOULDBLOCK) => DataError::Busy(format!(
-                "waits for outstanding I/O of the previous server, which still has {} locked; it is served after that",
-                path.display()
-            )),
-            _ => DataError::Unusable(format!("its data cannot be opened: {error}")),
+            Some(Errno::WOULDBLOCK) => DataError::Locked(path.clone()),
+            _ => DataError::Open(error),
         })
     }
 }
@@ -103,11 +119,8 @@ impl Data {
 impl From<RawError> for DataError {
     fn from(error: RawError) -> DataError {
         match error {
-            RawError::Busy { .. } => DataError::Busy(format!(
-                "waits for outstanding I/O of the previous server, or for another program: {error}; it is served \
-                 after that"
-            )),
-            _ => DataError::Unusable(format!("{error}: {}", error.hint())),
+            RawError::Busy { .. } => DataError::Claimed(error),
+            _ => DataError::Device(error),
         }
     }
 }
@@ -135,6 +148,7 @@ mod tests {
     use io_uring::{IoUring, opcode, types};
 
     use super::*;
+    use crate::quantity::Name;
     use crate::store::spec::Allocation;
     use crate::store::{Identity, Progress, Scheduling};
 
@@ -142,16 +156,16 @@ mod tests {
         Identity::initialise(directory, None, Vec::new(), Scheduling::default()).unwrap();
         let store = Store::open(directory, None).unwrap();
         let spec = Spec::new(1 << 20, None, Allocation::Whole);
-        files(&store.volumes(), |files| files.create(&spec, &Progress::default())).unwrap();
+        store.files(&name()).create(&spec, &Progress::default()).unwrap();
         (store, spec)
     }
 
-    fn files<T>(directory: &Path, work: impl FnOnce(&Files<'_>) -> T) -> T {
-        work(&Files { directory, name: &"db".parse().unwrap() })
+    fn name() -> Name {
+        "db".parse().unwrap()
     }
 
     fn open(store: &Store, spec: &Spec) -> Result<Data, DataError> {
-        files(&store.volumes(), |files| Data::open(store, files, spec))
+        Data::open(store, &store.files(&name()), spec)
     }
 
     #[test]
@@ -159,11 +173,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (store, spec) = volume(dir.path());
         let data = open(&store, &spec).unwrap();
-        let Err(DataError::Busy(reason)) = open(&store, &spec) else { panic!("opened twice") };
+        let reason = open(&store, &spec).unwrap_err();
+        assert!(reason.is_busy(), "opened twice");
+        let reason = reason.to_string();
         assert!(reason.contains("waits for outstanding I/O of the previous server"), "{reason}");
         // A volume that was deleted and created again has another data file.
         fs::remove_file(store.volumes().join("db.img")).unwrap();
-        assert!(matches!(open(&store, &spec), Err(DataError::Unusable(_))));
+        assert!(matches!(open(&store, &spec), Err(DataError::Open(_))));
         fs::write(store.volumes().join("db.img"), [0; 4096]).unwrap();
         drop((open(&store, &spec).unwrap(), data));
         open(&store, &spec).unwrap();
@@ -179,7 +195,7 @@ mod tests {
         let data = open(&store, &spec).unwrap();
         ring.submitter().register_files(&[data.file.as_raw_fd()]).unwrap();
         drop(data);
-        assert!(matches!(open(&store, &spec), Err(DataError::Busy(_))), "a registered file");
+        assert!(matches!(open(&store, &spec), Err(DataError::Locked(_))), "a registered file");
         ring.submitter().unregister_files().unwrap();
         let until = |what: &str, holds: &dyn Fn() -> bool| {
             let start = Instant::now();

@@ -7,12 +7,39 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::catalogue::{Catalogue, Key, LocalFiles};
 use super::scheduling::Scheduling;
 use super::simulated::Simulated;
 use crate::fault::FaultText;
 
-/// The version of the directory's format that this program writes and reads.
-const FORMAT: u32 = 1;
+/// The version of the directory's format that this program writes. Since format 2, tenants have specifications of their
+/// own: releases that know format 1 only refuse the disk, instead of serving it without what is requested for its
+/// tenants.
+pub const FORMAT: u32 = 2;
+/// The oldest format that this program reads.
+const FORMAT_OLDEST: u32 = 1;
+
+/// Why a directory is not a disk, or cannot become one.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("cannot make a disk of {}: {source}", directory.display())]
+    Make { directory: PathBuf, source: io::Error },
+    #[error(
+        "{} has no disk.toml and is not empty: name an empty directory, or the directory of a disk",
+        .0.display()
+    )]
+    NotEmpty(PathBuf),
+    #[error("{} is missing: is the disk's file system mounted, or was it moved?", .0.display())]
+    Missing(PathBuf),
+    #[error("{} cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} cannot be accessed: {source}", path.display())]
+    Access { path: PathBuf, source: io::Error },
+    #[error("{} cannot be parsed: {}", path.display(), source.message())]
+    Syntax { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{} cannot be parsed: its format is {format}, this server knows {FORMAT}", path.display())]
+    Format { path: PathBuf, format: u32 },
+}
 
 /// The content of `disk.toml`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,8 +70,8 @@ impl Identity {
         simulated: Option<Simulated>,
         faults: Vec<FaultText>,
         scheduling: Scheduling,
-    ) -> Result<Identity, String> {
-        let fail = |error: io::Error| format!("cannot make a disk of {}: {error}", directory.display());
+    ) -> Result<Identity, IdentityError> {
+        let fail = |source| IdentityError::Make { directory: directory.to_owned(), source };
         match fs::create_dir(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
             _ => {}
@@ -53,10 +80,7 @@ impl Identity {
             let name = entry.map_err(fail)?.file_name();
             // Files of an interrupted first attempt are ours; `lost+found` belongs to the file system.
             if !["lost+found", "lock", "volumes", ".disk.toml.tmp"].iter().any(|known| name == *known) {
-                return Err(format!(
-                    "{} has no disk.toml and is not empty: name an empty directory, or the directory of a disk",
-                    directory.display()
-                ));
+                return Err(IdentityError::NotEmpty(directory.to_owned()));
             }
         }
         let identity = Identity {
@@ -68,43 +92,41 @@ impl Identity {
             profile: toml::Table::new(),
         };
         fs::create_dir_all(volumes(directory)).map_err(fail)?;
-        identity.write(directory).map_err(fail)?;
+        identity.put(&LocalFiles::new(directory)).map_err(fail)?;
         sync_parent(directory).map_err(fail)?;
         Ok(identity)
     }
 
+    /// Reads the identity of the disk in a directory.
+    pub fn read(directory: &Path) -> Result<Identity, IdentityError> {
+        Identity::get(&LocalFiles::new(directory))
+    }
+
     /// Reads the identity of a disk. A missing one is never created: an unmounted file system is not an empty disk.
-    pub fn read(directory: &Path) -> Result<Identity, String> {
-        let path = path(directory);
-        let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!("{} is missing: is the disk's file system mounted, or was it moved?", path.display())
-            }
-            _ => format!("{} cannot be read: {error}", path.display()),
-        })?;
-        let wrong = |why: &dyn std::fmt::Display| format!("{} cannot be parsed: {why}", path.display());
-        let identity: Identity = toml::from_str(&text).map_err(|error| wrong(&error.message()))?;
-        if identity.format != FORMAT {
-            return Err(wrong(&format!("its format is {}, this server knows {FORMAT}", identity.format)));
+    pub fn get(catalogue: &dyn Catalogue) -> Result<Identity, IdentityError> {
+        let path = catalogue.place(Key::Disk);
+        let text = match catalogue.get(Key::Disk) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Err(IdentityError::Missing(path)),
+            Err(source) => return Err(IdentityError::Read { path, source }),
+        };
+        match toml::from_str::<Identity>(&text) {
+            Ok(identity) if (FORMAT_OLDEST..=FORMAT).contains(&identity.format) => Ok(identity),
+            Ok(Identity { format, .. }) => Err(IdentityError::Format { path, format }),
+            Err(error) => Err(IdentityError::Syntax { path, source: Box::new(error) }),
         }
-        Ok(identity)
     }
 
     /// Whether a directory has an identity.
-    pub fn exists(directory: &Path) -> Result<bool, String> {
-        let path = path(directory);
-        path.try_exists().map_err(|error| format!("{} cannot be accessed: {error}", path.display()))
+    pub fn exists(directory: &Path) -> Result<bool, IdentityError> {
+        let path = LocalFiles::new(directory).place(Key::Disk);
+        path.try_exists().map_err(|source| IdentityError::Access { path, source })
     }
 
-    /// Replaces the identity of a disk atomically.
-    pub fn write(&self, directory: &Path) -> io::Result<()> {
-        let text = toml::to_string(self).expect("a disk's identity can be written as TOML");
-        replace(&path(directory), text.as_bytes())
+    /// Replaces the identity of a disk.
+    pub fn put(&self, catalogue: &dyn Catalogue) -> io::Result<()> {
+        catalogue.put(Key::Disk, &toml::to_string(self).expect("a disk's identity can be written as TOML"))
     }
-}
-
-fn path(directory: &Path) -> PathBuf {
-    directory.join("disk.toml")
 }
 
 /// The directory of a disk's volumes.
@@ -137,16 +159,16 @@ mod tests {
     fn a_disk_is_made_once_and_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let disk = dir.path().join("disk");
-        assert!(Identity::read(&disk).unwrap_err().contains("mounted"));
-        assert_eq!(Identity::exists(&disk), Ok(false));
+        let refused = |result: Result<(), IdentityError>| result.unwrap_err().to_string();
+        assert!(refused(Identity::read(&disk).map(drop)).contains("mounted"));
+        assert!(!Identity::exists(&disk).unwrap());
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(Identity::exists(&file.join("disk")).unwrap_err().contains("cannot be accessed"), "not absent");
+        assert!(refused(Identity::exists(&file.join("disk")).map(drop)).contains("cannot be accessed"), "not absent");
         let made = Identity::initialise(&disk, None, Vec::new(), Scheduling::default()).unwrap();
         assert_eq!(Identity::read(&disk).unwrap().uuid, made.uuid);
-        assert!(
-            Identity::initialise(&disk, None, Vec::new(), Scheduling::default()).unwrap_err().contains("not empty")
-        );
+        let again = Identity::initialise(&disk, None, Vec::new(), Scheduling::default());
+        assert!(matches!(again, Err(IdentityError::NotEmpty(_))));
     }
 
     #[test]
@@ -164,20 +186,18 @@ mod tests {
     fn somebody_elses_directory_is_not_taken() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("thesis.tex"), "").unwrap();
-        assert!(
-            Identity::initialise(dir.path(), None, Vec::new(), Scheduling::default())
-                .unwrap_err()
-                .contains("not empty")
-        );
+        let made = Identity::initialise(dir.path(), None, Vec::new(), Scheduling::default());
+        assert!(matches!(made, Err(IdentityError::NotEmpty(_))));
     }
 
     #[test]
     fn newer_formats_and_nonsense_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let write = |text: &str| fs::write(dir.path().join("disk.toml"), text).unwrap();
-        write(&format!("format = 2\nuuid = \"{}\"", Uuid::new_v4()));
-        assert!(Identity::read(dir.path()).unwrap_err().contains("format is 2"));
+        write(&format!("format = 3\nuuid = \"{}\"", Uuid::new_v4()));
+        let refused = || Identity::read(dir.path()).unwrap_err().to_string();
+        assert!(refused().contains("format is 3"));
         write("hello");
-        assert!(Identity::read(dir.path()).unwrap_err().contains("cannot be parsed"));
+        assert!(refused().contains("cannot be parsed"));
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -14,6 +14,15 @@ const LOCK_BYTES: u64 = 128;
 /// The interval of attempts while another process has the lock.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// Why a directory cannot be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("cannot lock {}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{} is in use by another server: {holder}", directory.display())]
+    InUse { directory: PathBuf, holder: String },
+}
+
 /// A lock, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock {
@@ -23,34 +32,33 @@ pub struct Lock {
 impl Lock {
     /// Takes the lock of a directory, or returns an error that names the holder. A killed server holds its locks until
     /// its last request has ended, so this blocks for at most `patience`.
-    pub fn take(directory: &Path, patience: Duration) -> Result<Lock, String> {
+    pub fn take(directory: &Path, patience: Duration) -> Result<Lock, LockError> {
         let path = directory.join("lock");
-        let cannot = |error: &dyn std::fmt::Display| format!("cannot lock {}: {error}", path.display());
+        let cannot = |source| LockError::Io { path: path.clone(), source };
         let mut options = File::options();
-        let mut file =
-            options.read(true).write(true).create(true).truncate(false).open(&path).map_err(|e| cannot(&e))?;
+        let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(cannot)?;
         let (start, mut is_told) = (Instant::now(), false);
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK) => {}
-                Err(error) => return Err(cannot(&error)),
+                Err(error) => return Err(cannot(error.into())),
             }
             let mut holder = String::new();
             let _ = file.rewind().and_then(|()| file.read_to_string(&mut holder));
-            let (directory, holder) = (directory.display(), holder.trim());
+            let holder = holder.trim().to_owned();
             if start.elapsed() >= patience {
-                return Err(format!("{directory} is in use by another server: {holder}"));
+                return Err(LockError::InUse { directory: directory.to_owned(), holder });
             }
             if !std::mem::replace(&mut is_told, true) {
-                let seconds = patience.as_secs();
+                let (seconds, directory) = (patience.as_secs(), directory.display());
                 tracing::info!("waiting up to {seconds} s for {holder} to end: it still has {directory} locked");
             }
             std::thread::sleep(RETRY);
         }
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let holder = format!("process {} on host {host}\n", std::process::id());
-        sign(&file, &holder).map_err(|error| cannot(&error))?;
+        sign(&file, &holder).map_err(cannot)?;
         Ok(Lock { _file: file })
     }
 }
@@ -71,7 +79,7 @@ mod tests {
     fn the_second_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let first = Lock::take(dir.path(), Duration::ZERO).unwrap();
-        let refused = Lock::take(dir.path(), Duration::ZERO).unwrap_err();
+        let refused = Lock::take(dir.path(), Duration::ZERO).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {} on host", std::process::id())), "{refused}");
         drop(first);
         // The earlier content is gone, even if it was longer.
@@ -98,7 +106,7 @@ mod tests {
         // A process that another test starts holds the lock, too, until it executes its program.
         let _third = Lock::take(dir.path(), Duration::from_secs(60)).unwrap();
         let before = Instant::now();
-        let refused = Lock::take(dir.path(), 3 * RETRY).unwrap_err();
+        let refused = Lock::take(dir.path(), 3 * RETRY).unwrap_err().to_string();
         assert!(refused.contains("in use by another server: process") && before.elapsed() >= 3 * RETRY, "{refused}");
     }
 }

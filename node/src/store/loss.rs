@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::identity::sync_parent;
 use super::steps::removed;
-use super::{Files, Spec, Store, StoreError};
+use super::{Spec, Store, StoreError};
 use crate::quantity::Name;
 
 /// The two paths of a volume's loss record, whether or not it exists.
@@ -27,8 +27,7 @@ pub struct LossNote {
 impl LossNote {
     /// The record of a volume on a disk; `data` is the server's directory.
     pub fn new(data: &Path, store: &Store, name: &Name, spec: &Spec) -> LossNote {
-        let volumes = store.volumes();
-        let beside = Files { directory: &volumes, name }.lost();
+        let beside = store.files(name).lost();
         LossNote { beside, own: data.join("lost").join(format!("{}.{}", store.identity.uuid, spec.uuid)) }
     }
 

@@ -6,8 +6,10 @@
 //!      volumes/NAME.img     the data; a raw volume has its device instead
 //!              NAME.toml    the specification; data without one is reported and not touched
 //!              NAME.lost    exists while the volume has a loss that no operator has accepted
+//!      tenants/NAME.toml    a tenant's specification
 //! ```
 
+pub mod catalogue;
 mod data;
 pub mod file;
 pub mod identity;
@@ -19,6 +21,7 @@ pub mod scheduling;
 pub mod simulated;
 pub mod spec;
 pub mod steps;
+pub mod tenant;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,19 +31,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use engine::disk::profile::{Key, Profile};
+use engine::disk::profile::{self as measured, Profile};
+use rustix::io::Errno;
+use tracing::warn;
 use uuid::Uuid;
 
+use self::tenant::TenantError;
+pub use catalogue::{Catalogue, Key, LocalFiles};
 pub use data::{Data, DataError, DataId};
 pub use file::{Abilities, Journal};
-pub use identity::Identity;
-pub use lock::Lock;
+pub use identity::{Identity, IdentityError};
+pub use lock::{Lock, LockError};
 pub use loss::LossNote;
 pub use raw::{Kernel, Raw, RawError};
 pub use scheduling::{Chosen, PolicyName, Scheduling};
-pub use simulated::{Model, Simulated};
-pub use spec::Spec;
+pub use simulated::{Model, Simulated, SimulatedError};
+pub use spec::{Spec, SpecError};
 pub use steps::{Files, Progress};
+pub use tenant::TenantSpec;
 
 use crate::fault::FaultText;
 use crate::quantity::{Name, Size};
@@ -78,8 +86,51 @@ pub enum StoreError {
     NotShown { error: Box<StoreError>, path: PathBuf, undo: io::Error },
     #[error("the specification {} was changed or removed while its volume is served", .0.display())]
     Edited(PathBuf),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
     #[error("{doing} failed at {}: {source}", path.display())]
     Step { doing: String, path: PathBuf, source: io::Error },
+}
+
+/// Why a disk cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("{} holds the disk {found}, not {expected}: is the right file system mounted?", directory.display())]
+    Other { directory: PathBuf, found: Uuid, expected: Uuid },
+    #[error(transparent)]
+    Simulated(#[from] SimulatedError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("{} cannot be used: {source}", directory.display())]
+    Unusable { directory: PathBuf, source: io::Error },
+}
+
+/// Why `disk.toml` of an open disk cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("{} now holds another disk, {found}", directory.display())]
+    Replaced { directory: PathBuf, found: Uuid },
+    #[error("disk.toml in {} cannot be written: {source}", directory.display())]
+    Write { directory: PathBuf, source: io::Error },
+}
+
+/// Why a volume that was found cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{} cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} cannot be parsed: {source}", path.display())]
+    Parse { path: PathBuf, source: SpecError },
+    #[error("{} cannot be parsed: {source}", path.display())]
+    ParseTenant { path: PathBuf, source: TenantError },
+    #[error("its data {} cannot be read: {source}", path.display())]
+    NoData { path: PathBuf, source: io::Error },
+    #[error("its data {} has {found} bytes, and its specification says {expected}: data is missing", path.display())]
+    TooShort { path: PathBuf, found: u64, expected: u64 },
 }
 
 /// An open, locked disk.
@@ -94,9 +145,11 @@ pub struct Store {
     pub device: u64,
     /// The simulated drive, if the disk is simulated.
     pub model: Option<Model>,
+    /// Keeps the specifications of the disk, its volumes and its tenants.
+    catalogue: Box<dyn Catalogue>,
     known: Mutex<Known>,
-    /// Serialises changes of `disk.toml`.
-    writing: Mutex<()>,
+    /// Serialises changes of `disk.toml`; whether it has the present format.
+    writing: Mutex<bool>,
     _lock: Lock,
 }
 
@@ -113,30 +166,28 @@ pub struct Known {
 #[derive(Debug, Default)]
 pub struct Found {
     /// Volumes; for one that cannot be used, the reason.
-    pub volumes: BTreeMap<Name, Result<Spec, String>>,
+    pub volumes: BTreeMap<Name, Result<Spec, LoadError>>,
+    /// The specifications of their tenants.
+    pub tenants: BTreeMap<Name, TenantSpec>,
     /// Data files without a specification.
     pub unclaimed: Vec<PathBuf>,
 }
 
 impl Store {
     /// Opens a known disk, whose UUID must be the expected one. The error is the reason why the disk is offline.
-    pub fn open(directory: &Path, expected: Option<Uuid>) -> Result<Store, String> {
+    pub fn open(directory: &Path, expected: Option<Uuid>) -> Result<Store, OpenError> {
         Store::open_within(directory, expected, Duration::ZERO)
     }
 
     /// As [`Store::open`], but waits for at most `patience` while another server has the disk locked.
-    pub fn open_within(directory: &Path, expected: Option<Uuid>, patience: Duration) -> Result<Store, String> {
+    pub fn open_within(directory: &Path, expected: Option<Uuid>, patience: Duration) -> Result<Store, OpenError> {
         let identity = Identity::read(directory)?;
         if let Some(expected) = expected.filter(|expected| *expected != identity.uuid) {
-            return Err(format!(
-                "{} holds the disk {}, not {expected}: is the right file system mounted?",
-                directory.display(),
-                identity.uuid
-            ));
+            return Err(OpenError::Other { directory: directory.to_owned(), found: identity.uuid, expected });
         }
         let model = identity.simulated.as_ref().map(Simulated::open).transpose()?.map(|(_, model)| model);
         let lock = Lock::take(directory, patience)?;
-        let cannot = |error: io::Error| format!("{} cannot be used: {error}", directory.display());
+        let cannot = |source| OpenError::Unusable { directory: directory.to_owned(), source };
         let volumes = identity::volumes(directory);
         let device = fs::metadata(&volumes).map_err(cannot)?.dev();
         let abilities = Abilities::probe(&volumes).map_err(cannot)?;
@@ -144,8 +195,9 @@ impl Store {
         let (profile, unreadable) = profile::read(&identity.profile);
         if !unreadable.is_empty() {
             let (disk, values) = (directory.display(), unreadable.join(", "));
-            tracing::warn!(%disk, values, "its profile has values that this server does not know");
+            warn!(%disk, values, "its profile has values that this server does not know");
         }
+        let is_upgraded = identity.format == identity::FORMAT;
         let known = Mutex::new(Known { profile, scheduling: identity.scheduling });
         Ok(Store {
             directory: directory.to_owned(),
@@ -153,8 +205,9 @@ impl Store {
             abilities,
             device,
             model,
+            catalogue: Box::new(LocalFiles::new(directory)),
             known,
-            writing: Mutex::default(),
+            writing: Mutex::new(is_upgraded),
             _lock: lock,
         })
     }
@@ -169,9 +222,14 @@ impl Store {
         identity::volumes(&self.directory)
     }
 
+    /// The files of a volume.
+    pub fn files<'a>(&'a self, name: &'a Name) -> Files<'a> {
+        Files { directory: self.volumes(), name, catalogue: &*self.catalogue }
+    }
+
     /// Whether the device has heads: as described if it is simulated, else as measured.
     pub fn is_rotational(&self) -> bool {
-        let measured = || self.known().profile.number(Key::RotationPeriod).is_some();
+        let measured = || self.known().profile.number(measured::Key::RotationPeriod).is_some();
         self.model.as_ref().map_or_else(measured, |model| model.has_heads)
     }
 
@@ -189,10 +247,10 @@ impl Store {
     }
 
     /// Fails if the directory does not hold this disk any more.
-    pub fn check(&self) -> Result<(), String> {
-        match Identity::read(&self.directory)? {
+    pub fn check(&self) -> Result<(), ChangeError> {
+        match Identity::get(&*self.catalogue)? {
             found if found.uuid == self.identity.uuid => Ok(()),
-            found => Err(format!("{} now holds another disk, {}", self.directory.display(), found.uuid)),
+            found => Err(ChangeError::Replaced { directory: self.directory.clone(), found: found.uuid }),
         }
     }
 
@@ -202,7 +260,7 @@ impl Store {
     }
 
     /// Changes profile and settings here and in `disk.toml`, or neither.
-    pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), String> {
+    pub fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), ChangeError> {
         // `known` is not locked while the file is written, since the file system may hang.
         let writing = self.writing.lock().expect("nobody panics while holding it");
         let mut next = self.known();
@@ -216,7 +274,7 @@ impl Store {
     }
 
     /// Removes faults from `disk.toml`, so that the disk starts without them.
-    pub fn forget_faults(&self, faults: &[FaultText]) -> Result<(), String> {
+    pub fn forget_faults(&self, faults: &[FaultText]) -> Result<(), ChangeError> {
         let writing = self.writing.lock().expect("nobody panics while holding it");
         self.rewrite(&writing, |identity| {
             for fault in faults {
@@ -228,68 +286,72 @@ impl Store {
 
     /// Reads `disk.toml`, changes it and replaces it. All changes of an open disk are made here, one at a time
     /// (`writing`): concurrent changes would overwrite one another.
-    fn rewrite(&self, _writing: &MutexGuard<'_, ()>, change: impl FnOnce(&mut Identity)) -> Result<(), String> {
+    fn rewrite(&self, _writing: &MutexGuard<'_, bool>, change: impl FnOnce(&mut Identity)) -> Result<(), ChangeError> {
         self.check()?;
-        let mut identity = Identity::read(&self.directory)?;
+        let mut identity = Identity::get(&*self.catalogue)?;
         change(&mut identity);
-        let cannot = |error| format!("disk.toml in {} cannot be written: {error}", self.directory.display());
-        identity.write(&self.directory).map_err(cannot)
+        identity.format = identity::FORMAT;
+        let cannot = |source| ChangeError::Write { directory: self.directory.clone(), source };
+        identity.put(&*self.catalogue).map_err(cannot)
     }
 
     /// Reads all volumes and data files. First completes or undoes creations, changes and deletions that were
     /// interrupted.
     pub fn scan(&self) -> io::Result<Found> {
         let directory = self.volumes();
-        let mut volumes = BTreeMap::new();
-        for file in self.files()? {
+        for file in self.file_names()? {
             steps::recover(&directory, &file)?;
         }
-        for file in self.files()? {
-            if let Some(name) = file.strip_suffix(".toml").and_then(|name| name.parse::<Name>().ok()) {
-                let spec = load(&Files { directory: &directory, name: &name });
-                volumes.insert(name, spec);
-            }
+        if let Err(error) = self.upgrade() {
+            warn!(disk = %self.directory.display(), "it keeps the format of an earlier release for now: {error}");
         }
-        Ok(Found { volumes, unclaimed: self.unclaimed()? })
+        let load = |name: Name| (self.load(&name), name);
+        let volumes = self.catalogue.volumes()?.into_iter().map(load).map(|(spec, name)| (name, spec)).collect();
+        let tenants = self.tenants_of(&volumes)?;
+        Ok(Found { volumes, tenants, unclaimed: self.unclaimed()? })
     }
 
-    /// Reads the specification of one volume again, and compares it with the data file.
-    pub fn load(&self, name: &Name) -> Result<Spec, String> {
-        load(&Files { directory: &self.volumes(), name })
+    /// Reads the specification of one volume, and compares it with the data file. A volume whose tenant's specification
+    /// is unreadable cannot be used, since its share is not known.
+    pub fn load(&self, name: &Name) -> Result<Spec, LoadError> {
+        let spec = load(&self.files(name))?;
+        self.tenant(&spec.tenant(name))?;
+        Ok(spec)
     }
 
     /// Data files without a specification.
     pub fn unclaimed(&self) -> io::Result<Vec<PathBuf>> {
-        let files = self.files()?;
-        let claimed = |data: &str| data.strip_suffix(".img").is_none_or(|name| files.contains(&format!("{name}.toml")));
+        let (files, volumes) = (self.file_names()?, self.catalogue.volumes()?);
+        let is_volume = |name: &str| name.parse().is_ok_and(|name: Name| volumes.contains(&name));
+        let claimed = |data: &str| data.strip_suffix(".img").is_none_or(is_volume);
         Ok(files.iter().filter(|file| !claimed(file)).map(|file| self.volumes().join(file)).collect())
     }
 
-    fn files(&self) -> io::Result<BTreeSet<String>> {
+    fn file_names(&self) -> io::Result<BTreeSet<String>> {
         fs::read_dir(self.volumes())?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 }
 
 /// Reads a volume's specification and compares it with the data file. A raw device is checked when it is opened.
-fn load(files: &Files<'_>) -> Result<Spec, String> {
+fn load(files: &Files<'_>) -> Result<Spec, LoadError> {
     let path = files.spec();
-    let text = fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-    let spec = Spec::parse(&text).map_err(|why| format!("{} cannot be parsed: {why}", path.display()))?;
+    let text = match files.catalogue.get(Key::Volume(files.name)) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Err(LoadError::Read { path, source: Errno::NOENT.into() }),
+        Err(source) => return Err(LoadError::Read { path, source }),
+    };
+    let spec = Spec::parse(&text).map_err(|source| LoadError::Parse { path, source })?;
     if spec.device.is_some() {
         return Ok(spec);
     }
     let data = files.data();
-    let length =
-        fs::metadata(&data).map_err(|error| format!("its data {} cannot be read: {error}", data.display()))?.len();
-    if length < spec.file_bytes() {
-        return Err(format!(
-            "its data {} has {} bytes, and its specification says {}: data is missing",
-            data.display(),
-            length,
-            spec.file_bytes()
-        ));
+    match fs::metadata(&data) {
+        Ok(found) if found.len() < spec.file_bytes() => {
+            Err(LoadError::TooShort { path: data, found: found.len(), expected: spec.file_bytes() })
+        }
+        Ok(_) => Ok(spec),
+        Err(source) => Err(LoadError::NoData { path: data, source }),
     }
-    Ok(spec)
 }
 
 #[cfg(test)]

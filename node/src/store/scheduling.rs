@@ -43,15 +43,28 @@ impl std::fmt::Display for PolicyName {
 }
 
 impl std::str::FromStr for PolicyName {
-    type Err = String;
+    type Err = UnknownPolicy;
 
-    fn from_str(text: &str) -> Result<PolicyName, String> {
+    fn from_str(text: &str) -> Result<PolicyName, UnknownPolicy> {
         let known = [PolicyName::Insulated, PolicyName::None];
         let found = known.into_iter().find(|name| name.as_str() == text);
-        found
-            .ok_or_else(|| format!("there is no policy '{}': the policies are insulated and none", text.escape_debug()))
+        found.ok_or_else(|| UnknownPolicy(text.into()))
     }
 }
+
+/// A name of no policy.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no policy '{}': the policies are insulated and none", .0.escape_debug())]
+pub struct UnknownPolicy(String);
+
+/// A maximum round that is out of bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the maximum round has to be from {} to {}, not {_0}",
+    Time(*ROUND_MAX.start()),
+    Time(*ROUND_MAX.end())
+)]
+pub struct RoundError(Time);
 
 /// The operator's settings. What is not set follows from the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -96,12 +109,9 @@ impl Scheduling {
     }
 
     /// Returns an error if a setting is out of range.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), RoundError> {
         match self.max_round.filter(|round| !ROUND_MAX.contains(&round.0)) {
-            Some(round) => {
-                let (least, most) = (Time(*ROUND_MAX.start()), Time(*ROUND_MAX.end()));
-                Err(format!("the maximum round has to be from {least} to {most}, not {round}"))
-            }
+            Some(round) => Err(RoundError(round)),
             None => Ok(()),
         }
     }
@@ -228,7 +238,7 @@ mod tests {
         assert_eq!((settings.round_max_ns, settings.stream_bytes_per_s), (500_000_000, 200_000_000));
         for round in ["1ms", "5m"] {
             let scheduling: Scheduling = toml::from_str(&format!("max_round = '{round}'")).unwrap();
-            assert!(scheduling.check().unwrap_err().contains(round));
+            assert!(scheduling.check().unwrap_err().to_string().contains(round));
         }
     }
 }

@@ -4,18 +4,45 @@
 //! allocated first fit, recorded in its specification. The place determines how long requests take. The description is
 //! stored with the disk even if it is a preset, so that later versions of the preset do not change the disk.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use engine::units::{BLOCK, SECTOR};
 use serde::{Deserialize, Serialize};
 use sim::disk::drive::Drive;
-use sim::disk::drive::describe::Description;
+use sim::disk::drive::describe::{DescribeError, Description};
 use sim::disk::drive::presets;
 
 use crate::quantity::Size;
 
 /// Bytes of a description at most; the existing ones have some thousand.
 const DESCRIPTION_MAX: u64 = 1 << 20;
+
+/// Why a drive cannot be simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatedError {
+    #[error(
+        "there is no preset '{}': the presets are {}; or name the file of a description, as in sim:./drive.toml",
+        .0.escape_debug(),
+        known_presets()
+    )]
+    UnknownPreset(String),
+    #[error("the description {path} cannot be read: {source}")]
+    Unreadable { path: String, source: io::Error },
+    #[error("{0} is too long for a description of a drive")]
+    TooLong(String),
+    #[error("the description of sim:{name} is invalid: {source}")]
+    Invalid { name: String, source: DescribeError },
+    #[error("the description of sim:{name} is invalid: it has {}, and this disk {}", Size(*drive), Size(*disk))]
+    TooSmall { name: String, drive: u64, disk: u64 },
+    #[error(
+        "sim:{name} has {}, less than the requested {}: leave out --size to use all of it",
+        Size(*drive),
+        Size(*asked)
+    )]
+    TooLarge { name: String, drive: u64, asked: u64 },
+    #[error("the size of a disk is a multiple of 4KiB, not {}", Size(*.0))]
+    Size(u64),
+}
 
 /// The simulated drive in `disk.toml`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -40,7 +67,7 @@ pub struct Model {
 
 impl Simulated {
     /// The drive that `source` names, a preset or a file. Without a size, the whole drive is used.
-    pub fn find(source: &str, size: Option<Size>) -> Result<Simulated, String> {
+    pub fn find(source: &str, size: Option<Size>) -> Result<Simulated, SimulatedError> {
         let description = match presets::text(source) {
             Some(text) => text.to_owned(),
             None => read(source)?,
@@ -50,45 +77,40 @@ impl Simulated {
         let bytes = drive.bytes() / BLOCK * BLOCK;
         simulated.size = size.map_or(bytes, |size| size.0);
         if simulated.size > bytes {
-            return Err(format!(
-                "sim:{source} has {}, less than the requested {}: leave out --size to use all of it",
-                Size(bytes),
-                Size(simulated.size)
-            ));
+            return Err(SimulatedError::TooLarge { name: simulated.name, drive: bytes, asked: simulated.size });
         }
         if simulated.size == 0 || !simulated.size.is_multiple_of(BLOCK) {
-            return Err(format!("the size of a disk is a multiple of 4KiB, not {}", Size(simulated.size)));
+            return Err(SimulatedError::Size(simulated.size));
         }
         Ok(simulated)
     }
 
     /// The drive, idle and spinning, and its model.
-    pub fn open(&self) -> Result<(Box<dyn Drive>, Model), String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("the description of sim:{} is invalid: {error}", self.name);
-        let description = Description::parse(&self.description).map_err(|error| wrong(&error))?;
-        let drive = description.build().map_err(|error| wrong(&error))?;
+    pub fn open(&self) -> Result<(Box<dyn Drive>, Model), SimulatedError> {
+        let wrong = |source| SimulatedError::Invalid { name: self.name.clone(), source };
+        let description = Description::parse(&self.description).map_err(wrong)?;
+        let drive = description.build().map_err(wrong)?;
         if drive.bytes() < self.size {
-            return Err(wrong(&format!("it has {}, and this disk {}", Size(drive.bytes()), Size(self.size))));
+            return Err(SimulatedError::TooSmall { name: self.name.clone(), drive: drive.bytes(), disk: self.size });
         }
-        let has_heads = description.hdd().map_err(|error| wrong(&error))?.is_some();
+        let has_heads = description.hdd().map_err(wrong)?.is_some();
         Ok((drive, Model { name: description.model, has_heads }))
     }
 }
 
-fn read(source: &str) -> Result<String, String> {
-    let known: Vec<&str> = presets::PRESETS.iter().map(|(name, _)| *name).collect();
+fn known_presets() -> String {
+    presets::PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+fn read(source: &str) -> Result<String, SimulatedError> {
     if !source.contains('/') {
-        return Err(format!(
-            "there is no preset '{}': the presets are {}; or name the file of a description, as in sim:./drive.toml",
-            source.escape_debug(),
-            known.join(", ")
-        ));
+        return Err(SimulatedError::UnknownPreset(source.into()));
     }
     let mut text = String::new();
     let file = std::fs::File::open(source).and_then(|file| file.take(DESCRIPTION_MAX + 1).read_to_string(&mut text));
     match file {
-        Err(error) => Err(format!("the description {source} cannot be read: {error}")),
-        Ok(len) if len as u64 > DESCRIPTION_MAX => Err(format!("{source} is too long for a description of a drive")),
+        Err(error) => Err(SimulatedError::Unreadable { path: source.into(), source: error }),
+        Ok(len) if len as u64 > DESCRIPTION_MAX => Err(SimulatedError::TooLong(source.into())),
         Ok(_) => Ok(text),
     }
 }
@@ -161,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_is_no_drive_is_named() {
-        let fails = |source: &str, size| Simulated::find(source, size).unwrap_err();
+        let fails = |source: &str, size| Simulated::find(source, size).unwrap_err().to_string();
         assert!(fails("baracuda", None).contains("barracuda-7200.9, nearline"), "{}", fails("baracuda", None));
         assert!(fails("./absent.toml", None).contains("cannot be read"));
         assert!(fails("nearline", Some(Size(1 << 60))).contains("the requested 1EiB"));

@@ -9,6 +9,24 @@ use super::raw::Raw;
 use crate::access::Access;
 use crate::quantity::{Description, Name, ShareText, Size};
 
+/// Why a text is not a specification.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    #[error("{}", .0.message())]
+    Syntax(Box<toml::de::Error>),
+    #[error("its format is {0}, this server knows {FORMAT}")]
+    Format(u32),
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    #[error("its size is {}, and that of its device {}", Size(*size), Size(*device))]
+    Device { size: u64, device: u64 },
+}
+
+/// A size, bytes, that a volume cannot have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a volume's size is a multiple of 512 bytes, from 512 bytes to 1EiB, not {}", Size(*.0))]
+pub struct SizeError(pub u64);
+
 /// How the file of a volume is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -57,7 +75,7 @@ pub enum Eviction {
 }
 
 impl Eviction {
-    fn is_default(&self) -> bool {
+    pub(super) fn is_default(&self) -> bool {
         *self == Eviction::default()
     }
 }
@@ -80,23 +98,19 @@ impl From<engine::cache::EvictionPolicy> for Eviction {
     }
 }
 
-/// The requested allotment of a tenant.
+/// What releases without specifications of tenants stored for a volume's tenant.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Allotment {
-    /// The fraction of the disk's time.
+pub struct EarlierAllotment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareText>,
-    /// The requested size of the partition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<Size>,
-    /// The size of the partition that the tenant was admitted with, if none was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Size>,
-    /// The eviction policy of the partition.
     #[serde(default, skip_serializing_if = "Eviction::is_default")]
     pub eviction: Eviction,
-    /// A tenant's allotment is the one with the highest sequence number among its volumes, which is the latest.
+    /// The allotment with the highest number among a tenant's volumes is the latest, which applies.
     pub sequence: u64,
 }
 
@@ -132,8 +146,10 @@ pub struct Spec {
     /// The description that NBD clients get.
     #[serde(default, skip_serializing_if = "Description::is_empty")]
     pub description: Description,
-    /// The tenant's requested allotment when this volume was created or last changed.
-    pub allotment: Allotment,
+    /// The allotment of its tenant, in specifications of earlier releases. It applies as long as the tenant has no
+    /// specification of its own, and is kept otherwise, so that no file has to be rewritten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allotment: Option<EarlierAllotment>,
 }
 
 /// The version of specifications that this program writes and reads.
@@ -155,19 +171,19 @@ impl Spec {
             allow: Access::default(),
             read_only: false,
             description: Description::default(),
-            allotment: Allotment::default(),
+            allotment: None,
         }
     }
 
     /// Parses and checks a specification.
-    pub fn parse(text: &str) -> Result<Spec, String> {
-        let spec: Spec = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    pub fn parse(text: &str) -> Result<Spec, SpecError> {
+        let spec: Spec = toml::from_str(text).map_err(|error| SpecError::Syntax(Box::new(error)))?;
         if spec.format != FORMAT {
-            return Err(format!("its format is {}, this server knows {FORMAT}", spec.format));
+            return Err(SpecError::Format(spec.format));
         }
         check_size(spec.size)?;
         if let Some(device) = spec.device.as_ref().filter(|device| device.size < spec.file_bytes()) {
-            return Err(format!("its size is {}, and that of its device {}", Size(spec.size), Size(device.size)));
+            return Err(SpecError::Device { size: spec.size, device: device.size });
         }
         Ok(spec)
     }
@@ -189,9 +205,7 @@ impl Spec {
 }
 
 /// Checks that a volume can have this size, bytes.
-pub fn check_size(size: u64) -> Result<(), String> {
-    if size == 0 || !size.is_multiple_of(SECTOR) || size > VOLUME_BYTES_MAX {
-        return Err(format!("a volume's size is a multiple of 512 bytes, from 512 bytes to 1EiB, not {}", Size(size)));
-    }
-    Ok(())
+pub fn check_size(size: u64) -> Result<(), SizeError> {
+    let is_possible = size != 0 && size.is_multiple_of(SECTOR) && size <= VOLUME_BYTES_MAX;
+    if is_possible { Ok(()) } else { Err(SizeError(size)) }
 }

@@ -1,13 +1,13 @@
 //! Creating, growing, changing and deleting a volume, as sequences of steps. A crash between any two steps leaves the
-//! old volume or the new one. The rename of the specification is the commit point, and a data file without a
-//! specification belongs to no volume.
+//! old volume or the new one. The catalogue (`catalogue.rs`) replaces the specification atomically, which is the commit
+//! point, and a data file without a specification belongs to no volume.
 //!
 //! ```text
-//! create   CreateData  AllocateNew  SyncNew  WriteSpec  SyncSpec  PublishSpec  SyncNames  PublishData  SyncNames
-//! grow                 Allocate  SyncData   WriteSpec  SyncSpec  PublishSpec  SyncNames
-//! change                                    WriteSpec  SyncSpec  PublishSpec  SyncNames
-//! delete   HideData  SyncNames  RemoveSpec  SyncNames  |  RemoveData  SyncNames
-//!                                                 the engine closes the file at the bar
+//! create   CreateData  AllocateNew  SyncNew  PutSpec  PublishData  SyncNames
+//! grow                 Allocate  SyncData    PutSpec
+//! change                                     PutSpec
+//! delete   HideData  SyncNames  RemoveSpec  |  RemoveData  SyncNames
+//!                                           the engine closes the file at the bar
 //! ```
 //!
 //! New data has a hidden temporary name until its specification is durable. Data to be deleted gets this name before
@@ -18,13 +18,14 @@
 //! A raw device is neither created nor removed: the steps on data do nothing to it.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
+use super::catalogue::{Catalogue, Key};
 use super::identity::sync_parent;
 use super::spec::{Allocation, Spec};
 use super::{StoreError, file};
@@ -38,9 +39,7 @@ pub enum Step {
     SyncNew,
     Allocate,
     SyncData,
-    WriteSpec,
-    SyncSpec,
-    PublishSpec,
+    PutSpec,
     SyncNames,
     PublishData,
     HideData,
@@ -49,11 +48,10 @@ pub enum Step {
 }
 use Step::*;
 
-pub const CREATE: &[Step] =
-    &[CreateData, AllocateNew, SyncNew, WriteSpec, SyncSpec, PublishSpec, SyncNames, PublishData, SyncNames];
-pub const GROW: &[Step] = &[Allocate, SyncData, WriteSpec, SyncSpec, PublishSpec, SyncNames];
-pub const CHANGE: &[Step] = &[WriteSpec, SyncSpec, PublishSpec, SyncNames];
-pub const UNPUBLISH: &[Step] = &[HideData, SyncNames, RemoveSpec, SyncNames];
+pub const CREATE: &[Step] = &[CreateData, AllocateNew, SyncNew, PutSpec, PublishData, SyncNames];
+pub const GROW: &[Step] = &[Allocate, SyncData, PutSpec];
+pub const CHANGE: &[Step] = &[PutSpec];
+pub const UNPUBLISH: &[Step] = &[HideData, SyncNames, RemoveSpec];
 pub const DISCARD: &[Step] = &[RemoveData, SyncNames];
 
 /// The suffix of the temporary name of data that does not belong to a volume yet, or not any more.
@@ -72,9 +70,11 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Files<'a> {
     /// The directory of volumes.
-    pub directory: &'a Path,
+    pub directory: PathBuf,
     /// The volume.
     pub name: &'a Name,
+    /// The catalogue of its disk, which has its specification.
+    pub catalogue: &'a dyn Catalogue,
 }
 
 impl Files<'_> {
@@ -83,7 +83,11 @@ impl Files<'_> {
     }
 
     pub fn spec(&self) -> PathBuf {
-        self.directory.join(format!("{}.toml", self.name))
+        self.catalogue.place(self.key())
+    }
+
+    fn key(&self) -> Key<'_> {
+        Key::Volume(self.name)
     }
 
     /// The data of a volume that is being created or deleted.
@@ -91,14 +95,10 @@ impl Files<'_> {
         self.directory.join(format!(".{}{NEW_DATA}", self.name))
     }
 
-    fn temporary(&self) -> PathBuf {
-        self.directory.join(format!(".{}.toml.tmp", self.name))
-    }
-
     /// Performs the steps in order, up to the first that fails.
     pub fn perform(&self, steps: &[Step], spec: &Spec, progress: &Progress) -> Result<(), (Step, StoreError)> {
         // Read before anything is allocated, for the error message.
-        let free = file::free_bytes(self.directory);
+        let free = file::free_bytes(&self.directory);
         steps.iter().try_for_each(|&step| {
             self.step(step, spec, progress).map_err(|error| (step, self.explain(step, spec, free, error)))
         })
@@ -124,13 +124,11 @@ impl Files<'_> {
             PublishData => publish_data(&self.new_data(), &self.data()),
             Allocate => self.allocate(spec, progress),
             SyncData => File::open(self.data())?.sync_all(),
-            WriteSpec => File::create(self.temporary())?.write_all(spec.to_toml().as_bytes()),
-            SyncSpec => File::open(self.temporary())?.sync_all(),
-            PublishSpec => fs::rename(self.temporary(), self.spec()),
-            SyncNames => sync_parent(&self.spec()),
+            PutSpec => self.catalogue.put(self.key(), &spec.to_toml()),
+            SyncNames => sync_parent(&self.data()),
             // A volume whose data is missing can be deleted, and so can one whose deletion was interrupted.
             HideData => removed(fs::rename(self.data(), self.new_data())),
-            RemoveSpec => removed(fs::remove_file(self.spec())),
+            RemoveSpec => self.catalogue.remove(self.key()),
             RemoveData => {
                 removed(fs::remove_file(self.new_data())).and_then(|()| removed(fs::remove_file(self.lost())))
             }
@@ -169,11 +167,7 @@ impl Files<'_> {
     /// error, never the absence of one.
     fn published(&self) -> io::Result<Option<Spec>> {
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, format!("its specification is invalid: {why}"));
-        match fs::read_to_string(self.spec()) {
-            Ok(text) => Spec::parse(&text).map(Some).map_err(wrong),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.catalogue.get(self.key())?.map(|text| Spec::parse(&text).map_err(wrong)).transpose()
     }
 
     /// Fails unless the specification on the disk is the expected one. Otherwise values that follow from it, such as
@@ -189,14 +183,14 @@ impl Files<'_> {
     }
 
     fn explain(&self, step: Step, spec: &Spec, free: u64, error: io::Error) -> StoreError {
-        let directory = self.directory.to_owned();
+        let directory = self.directory.clone();
         match (step, error.kind()) {
             (CreateData | PublishData, io::ErrorKind::AlreadyExists) => StoreError::Unclaimed(self.data()),
             (AllocateNew | Allocate, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
                 StoreError::NoSpace { asked: spec.size, free, directory }
             }
             (AllocateNew | Allocate, io::ErrorKind::FileTooLarge) => {
-                StoreError::TooLarge { asked: spec.size, limit: file::largest_file(self.directory), directory }
+                StoreError::TooLarge { asked: spec.size, limit: file::largest_file(&self.directory), directory }
             }
             (AllocateNew | Allocate, io::ErrorKind::Unsupported) => StoreError::NoAllocation { directory },
             (AllocateNew | Allocate, io::ErrorKind::Interrupted) => StoreError::Cancelled,
@@ -218,9 +212,7 @@ impl Files<'_> {
     /// Removes the specification first: data without one belongs to no volume, whereas a specification without data is
     /// a volume that cannot be used.
     fn undo_create(&self, spec: &Spec) -> io::Result<()> {
-        removed(fs::remove_file(self.temporary()))?;
-        removed(fs::remove_file(self.spec()))?;
-        sync_parent(&self.spec())?;
+        self.catalogue.remove(self.key())?;
         match fs::remove_file(self.new_data()) {
             // If the temporary name is gone, the data has been renamed to its own name; only then is that file this
             // volume's.
@@ -262,26 +254,26 @@ impl Files<'_> {
 
     /// Makes sure that the published specification is this one.
     fn restore(&self, spec: &Spec) -> io::Result<()> {
-        let _ = fs::remove_file(self.temporary());
-        if fs::read_to_string(self.spec())? == spec.to_toml() {
+        let text = spec.to_toml();
+        if self.catalogue.get(self.key())?.as_ref() == Some(&text) {
             return Ok(());
         }
-        super::identity::replace(&self.spec(), spec.to_toml().as_bytes())
+        self.catalogue.put(self.key(), &text)
     }
 
     /// Deletes the volume, or leaves it unchanged. Its data is removed later, when it is not in use
     /// ([`Files::discard`]).
     pub fn unpublish(&self, spec: &Spec) -> Result<(), StoreError> {
         self.perform(UNPUBLISH, spec, &Progress::default()).map_err(|(_, error)| {
-            match self.spec().try_exists() {
-                Ok(true) => match publish_data(&self.new_data(), &self.data()) {
+            match self.catalogue.get(self.key()) {
+                Ok(Some(_)) | Err(_) => match publish_data(&self.new_data(), &self.data()) {
                     Err(undo) if undo.kind() != io::ErrorKind::NotFound => {
                         StoreError::NotShown { error: Box::new(error), path: self.new_data(), undo }
                     }
                     _ => error,
                 },
                 // It is deleted, but perhaps not durably.
-                _ => error,
+                Ok(None) => error,
             }
         })
     }

@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::steps::{CHANGE, CREATE, DISCARD, GROW, UNPUBLISH};
+use super::catalogue::{FileStep, PUT, REMOVE};
+use super::steps::{CHANGE, CREATE, DISCARD, GROW, Step, UNPUBLISH};
 use super::*;
 use crate::store::spec::{Allocation, WriteCache};
 
@@ -20,16 +21,43 @@ fn name() -> Name {
     "db".parse().unwrap()
 }
 
+/// The steps of the catalogue in a step of a volume.
+fn inner(step: Step) -> &'static [FileStep] {
+    match step {
+        Step::PutSpec => PUT,
+        Step::RemoveSpec => REMOVE,
+        _ => &[],
+    }
+}
+
+/// The number of points at which these steps can be cut off, the start excluded.
+fn points(steps: &[&[Step]]) -> usize {
+    steps.concat().iter().map(|step| inner(*step).len().max(1)).sum()
+}
+
+/// Performs the first `n` steps, and counts each step of the catalogue as one.
+fn cut_short(files: &Files<'_>, catalogue: &LocalFiles, steps: &[&[Step]], mut n: usize, spec: &Spec) {
+    for step in steps.concat() {
+        let inner = inner(step);
+        match inner.len().max(1) {
+            all if all <= n => files.perform(&[step], spec, &Progress::default()).unwrap(),
+            _ => return catalogue.perform(&inner[..n], Key::Volume(files.name), &spec.to_toml()).unwrap(),
+        }
+        n -= inner.len().max(1);
+    }
+}
+
 /// Performs the first `n` steps on a disk that has the volume `before`. Returns what is found after a restart.
-fn cut_off(before: Option<&Spec>, steps: &[&[steps::Step]], n: usize, spec: &Spec) -> (Option<Spec>, usize) {
+fn cut_off(before: Option<&Spec>, steps: &[&[Step]], n: usize, spec: &Spec) -> (Option<Spec>, usize) {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     if let Some(before) = before {
         files.create(before, &Progress::default()).unwrap();
     }
-    files.perform(&steps.concat()[..n], spec, &Progress::default()).unwrap();
+    cut_short(&files, &catalogue, steps, n, spec);
     drop(store);
 
     let found = disk(dir.path()).scan().unwrap();
@@ -43,7 +71,7 @@ fn cut_off(before: Option<&Spec>, steps: &[&[steps::Step]], n: usize, spec: &Spe
 fn a_creation_cut_off_leaves_no_volume() {
     for allocation in [Allocation::Whole, Allocation::Full, Allocation::Sparse] {
         let spec = Spec::new(1 << 20, None, allocation);
-        for n in 0..=CREATE.len() {
+        for n in 0..=points(&[CREATE]) {
             let (found, unclaimed) = cut_off(None, &[CREATE], n, &spec);
             let published = n >= 6;
             assert_eq!(found, published.then(|| spec.clone()), "after {n} steps");
@@ -58,21 +86,23 @@ fn a_creation_cut_off_does_not_block_the_name() {
     for n in 0..6 {
         let dir = tempfile::tempdir().unwrap();
         let (volumes, name) = (disk(dir.path()).volumes(), name());
-        let files = Files { directory: &volumes, name: &name };
+        let catalogue = LocalFiles::new(dir.path());
+        let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
         let spec = Spec::new(1 << 20, None, Allocation::Whole);
-        files.perform(&CREATE[..n], &spec, &Progress::default()).unwrap();
+        cut_short(&files, &catalogue, &[CREATE], n, &spec);
         // Both with a restart in between and without one.
         if n % 2 == 0 {
             disk(dir.path()).scan().unwrap();
         }
         files.create(&spec, &Progress::default()).unwrap();
-        assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name], Ok(spec), "after {n} steps");
+        assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name].as_ref().unwrap(), &spec, "after {n} steps");
     }
     let dir = tempfile::tempdir().unwrap();
     let (volumes, name) = (disk(dir.path()).volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let spec = Spec::new(1 << 20, None, Allocation::Whole);
-    files.perform(&CREATE[..5], &spec, &Progress::default()).unwrap();
+    cut_short(&files, &catalogue, &[CREATE], 5, &spec);
     fs::write(files.data(), "precious").unwrap();
     assert!(disk(dir.path()).scan().unwrap().volumes.is_empty());
     assert!(matches!(files.create(&spec, &Progress::default()), Err(StoreError::Unclaimed(_))));
@@ -83,7 +113,7 @@ fn a_creation_cut_off_does_not_block_the_name() {
 fn a_growth_cut_off_leaves_the_old_size_or_the_new_one() {
     let old = Spec::new(1 << 20, None, Allocation::Whole);
     let new = Spec { size: 3 << 20, ..old.clone() };
-    for n in 0..=GROW.len() {
+    for n in 0..=points(&[GROW]) {
         let (found, unclaimed) = cut_off(Some(&old), &[GROW], n, &new);
         assert_eq!(found.as_ref(), Some(if n >= 5 { &new } else { &old }), "after {n} steps");
         assert_eq!(unclaimed, 0);
@@ -94,7 +124,7 @@ fn a_growth_cut_off_leaves_the_old_size_or_the_new_one() {
 fn a_change_cut_off_leaves_the_old_specification_or_the_new_one() {
     let old = Spec::new(1 << 20, None, Allocation::Sparse);
     let new = Spec { write_cache: WriteCache::None, ..old.clone() };
-    for n in 0..=CHANGE.len() {
+    for n in 0..=points(&[CHANGE]) {
         let (found, _) = cut_off(Some(&old), &[CHANGE], n, &new);
         assert_eq!(found.as_ref(), Some(if n >= 3 { &new } else { &old }), "after {n} steps");
     }
@@ -103,7 +133,7 @@ fn a_change_cut_off_leaves_the_old_specification_or_the_new_one() {
 #[test]
 fn a_deletion_cut_off_leaves_the_volume_or_nothing() {
     let spec = Spec::new(1 << 20, None, Allocation::Whole);
-    for n in 0..=UNPUBLISH.len() + DISCARD.len() {
+    for n in 0..=points(&[UNPUBLISH, DISCARD]) {
         let (found, unclaimed) = cut_off(Some(&spec), &[UNPUBLISH, DISCARD], n, &spec);
         assert_eq!(found, (n < 3).then(|| spec.clone()), "after {n} steps");
         assert_eq!(unclaimed, 0, "after {n} steps: its name is blocked");
@@ -113,17 +143,22 @@ fn a_deletion_cut_off_leaves_the_volume_or_nothing() {
 /// The volume has its data, or the name is free: with a restart in between, and after a failed deletion.
 #[test]
 fn a_deletion_cut_off_keeps_all_of_the_data_or_frees_the_name() {
-    for (n, restarts) in (0..=UNPUBLISH.len() + DISCARD.len()).flat_map(|n| [(n, false), (n, true)]) {
+    for (n, restarts) in (0..=points(&[UNPUBLISH, DISCARD])).flat_map(|n| [(n, false), (n, true)]) {
         let dir = tempfile::tempdir().unwrap();
         let (volumes, name) = (disk(dir.path()).volumes(), name());
-        let files = Files { directory: &volumes, name: &name };
+        let catalogue = LocalFiles::new(dir.path());
+        let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
         let spec = Spec::new(1 << 20, None, Allocation::Whole);
         files.create(&spec, &Progress::default()).unwrap();
         let open = File::options().write(true).open(files.data()).unwrap();
         open.write_all_at(b"precious", 0).unwrap();
-        files.perform(&[UNPUBLISH, DISCARD].concat()[..n], &spec, &Progress::default()).unwrap();
+        cut_short(&files, &catalogue, &[UNPUBLISH, DISCARD], n, &spec);
         if restarts && n < 3 {
-            assert_eq!(disk(dir.path()).scan().unwrap().volumes[&name], Ok(spec.clone()), "after {n} steps");
+            assert_eq!(
+                disk(dir.path()).scan().unwrap().volumes[&name].as_ref().unwrap(),
+                &spec.clone(),
+                "after {n} steps"
+            );
             assert!(fs::read(files.data()).unwrap().starts_with(b"precious"), "after {n} steps");
             continue;
         }
@@ -145,7 +180,8 @@ fn a_deletion_that_fails_leaves_the_volume() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let spec = Spec::new(4096, None, Allocation::Whole);
     files.create(&spec, &Progress::default()).unwrap();
     fs::remove_file(files.spec()).unwrap();
@@ -192,14 +228,14 @@ fn raw(size: u64) -> Spec {
 fn a_change_of_a_raw_volume_cut_off_leaves_the_old_volume_or_the_new_one() {
     let (old, new) = (raw(1 << 20), raw(3 << 20));
     let new = Spec { uuid: old.uuid, ..new };
-    for n in 0..=CREATE.len() {
+    for n in 0..=points(&[CREATE]) {
         assert_eq!(cut_off(None, &[CREATE], n, &old), ((n >= 6).then(|| old.clone()), 0), "after {n} steps");
     }
-    for n in 0..=GROW.len() {
+    for n in 0..=points(&[GROW]) {
         let expected = if n >= 5 { &new } else { &old };
         assert_eq!(cut_off(Some(&old), &[GROW], n, &new), (Some(expected.clone()), 0), "after {n} steps");
     }
-    for n in 0..=UNPUBLISH.len() + DISCARD.len() {
+    for n in 0..=points(&[UNPUBLISH, DISCARD]) {
         let expected = (n < 3).then(|| old.clone());
         assert_eq!(cut_off(Some(&old), &[UNPUBLISH, DISCARD], n, &old), (expected, 0), "after {n} steps");
     }
@@ -211,7 +247,8 @@ fn a_raw_volume_takes_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     fs::write(files.data(), "precious").unwrap();
     let error = files.create(&raw(1 << 20), &Progress::default()).unwrap_err();
     assert!(matches!(error, StoreError::Unclaimed(_)), "{error}");
@@ -222,9 +259,9 @@ fn a_raw_volume_takes_no_file() {
     files.create(&old, &Progress::default()).unwrap();
     assert_eq!(files.data_of(Some(&old)), Path::new("/dev/disk/by-id/wwn-0x5000"));
     files.grow(&old, &new, &Progress::default()).unwrap();
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(new.clone()));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &new.clone());
     fs::write(files.spec(), raw(8 << 20).to_toml()).unwrap();
-    assert!(store.scan().unwrap().volumes[&name].clone().unwrap_err().contains("that of its device 4MiB"));
+    assert!(store.scan().unwrap().volumes[&name].as_ref().unwrap_err().to_string().contains("that of its device 4MiB"));
     files.unpublish(&new).unwrap();
     files.discard(&new).unwrap();
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
@@ -236,12 +273,13 @@ fn a_volume_with_a_place_takes_no_space() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let spec = Spec { place: Some(4096), ..Spec::new(1 << 40, None, Allocation::Whole) };
     files.create(&spec, &Progress::default()).unwrap();
     let metadata = fs::metadata(files.data()).unwrap();
     assert_eq!((metadata.len(), metadata.blocks()), (1 << 40, 0));
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(spec));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &spec);
 }
 
 /// A failed creation leaves nothing behind: the data is larger than the file system supports.
@@ -250,7 +288,8 @@ fn a_failed_creation_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let error = files.create(&Spec::new(1 << 60, None, Allocation::Whole), &Progress::default()).unwrap_err();
     assert!(matches!(error, StoreError::NoSpace { .. } | StoreError::TooLarge { .. }), "{error}");
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 0);
@@ -261,11 +300,12 @@ fn a_failed_growth_leaves_the_volume_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let old = Spec::new(1 << 20, None, Allocation::Whole);
     files.create(&old, &Progress::default()).unwrap();
     files.grow(&old, &Spec { size: 1 << 60, ..old.clone() }, &Progress::default()).unwrap_err();
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(old));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &old);
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
 }
 
@@ -275,7 +315,8 @@ fn a_repeated_growth_finishes_what_was_cut_off() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let old = Spec::new(1 << 20, None, Allocation::Full);
     let new = Spec { size: 3 << 20, ..old.clone() };
     files.create(&old, &Progress::default()).unwrap();
@@ -298,7 +339,8 @@ fn a_growth_from_another_specification_than_the_one_on_the_disk_changes_nothing(
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let old = Spec::new(1 << 20, None, Allocation::Whole);
     let new = Spec { size: 2 << 20, ..old.clone() };
     files.create(&old, &Progress::default()).unwrap();
@@ -338,14 +380,15 @@ fn a_growth_that_is_cancelled_leaves_the_volume_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let old = Spec::new(1 << 20, None, Allocation::Full);
     files.create(&old, &Progress::default()).unwrap();
     let progress = Progress::default();
     progress.cancelled.store(true, std::sync::atomic::Ordering::Relaxed);
     let error = files.grow(&old, &Spec { size: 3 << 20, ..old.clone() }, &progress).unwrap_err();
     assert!(matches!(error, StoreError::Cancelled), "{error}");
-    assert_eq!(store.scan().unwrap().volumes[&name], Ok(old));
+    assert_eq!(store.scan().unwrap().volumes[&name].as_ref().unwrap(), &old);
     assert_eq!(fs::metadata(files.data()).unwrap().len(), 1 << 20);
 }
 
@@ -354,7 +397,8 @@ fn a_deleted_volume_takes_the_note_of_its_loss_along() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let spec = Spec::new(4096, None, Allocation::Whole);
     files.create(&spec, &Progress::default()).unwrap();
     fs::write(files.lost(), "").unwrap();
@@ -372,7 +416,8 @@ fn data_without_specification_is_reported_and_left_alone() {
     fs::write(volumes.join("db.img"), "precious").unwrap();
     assert_eq!(store.scan().unwrap().unclaimed, [volumes.join("db.img")]);
     let name = name();
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     let error = files.create(&Spec::new(4096, None, Allocation::Whole), &Progress::default()).unwrap_err();
     assert!(matches!(error, StoreError::Unclaimed(_)));
     assert_eq!(fs::read(volumes.join("db.img")).unwrap(), b"precious");
@@ -383,9 +428,10 @@ fn volumes_with_missing_data_say_so() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
     let (volumes, name) = (store.volumes(), name());
-    let files = Files { directory: &volumes, name: &name };
+    let catalogue = LocalFiles::new(dir.path());
+    let files = Files { directory: volumes.clone(), name: &name, catalogue: &catalogue };
     files.create(&Spec::new(8192, None, Allocation::Whole), &Progress::default()).unwrap();
-    let reason = || store.scan().unwrap().volumes[&name].clone().unwrap_err();
+    let reason = || store.scan().unwrap().volumes[&name].as_ref().unwrap_err().to_string();
     File::options().write(true).open(files.data()).unwrap().set_len(4096).unwrap();
     assert!(reason().contains("4096 bytes"));
     fs::remove_file(files.data()).unwrap();
@@ -398,8 +444,9 @@ fn volumes_with_missing_data_say_so() {
 fn a_disk_that_is_another_or_in_use_is_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     let store = disk(dir.path());
-    assert!(Store::open(dir.path(), None).unwrap_err().contains("in use by another server"));
+    let refused = |path: &Path, uuid| Store::open(path, uuid).unwrap_err().to_string();
+    assert!(refused(dir.path(), None).contains("in use by another server"));
     drop(store);
-    assert!(Store::open(dir.path(), Some(Uuid::new_v4())).unwrap_err().contains("right file system"));
-    assert!(Store::open(&dir.path().join("absent"), None).unwrap_err().contains("mounted"));
+    assert!(refused(dir.path(), Some(Uuid::new_v4())).contains("right file system"));
+    assert!(refused(&dir.path().join("absent"), None).contains("mounted"));
 }

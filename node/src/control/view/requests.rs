@@ -9,7 +9,7 @@ use crate::access::Access;
 use crate::fault::FaultText;
 use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
 use crate::store::spec::{Allocation, Eviction, WriteCache};
-use crate::store::{PolicyName, Scheduling};
+use crate::store::{PolicyName, Scheduling, TenantSpec};
 
 /// A volume to create.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -75,6 +75,11 @@ pub enum Setting<T> {
 }
 
 impl<T> Setting<T> {
+    /// Sets the value, or removes it.
+    pub fn from_value(value: Option<T>) -> Setting<T> {
+        value.map_or(Setting::None, Setting::To)
+    }
+
     /// Converts it to an option.
     pub fn value(self) -> Option<T> {
         match self {
@@ -102,7 +107,7 @@ impl<T: Serialize> Serialize for Setting<T> {
 }
 
 /// Also accepts a number, where a plain value would accept one.
-impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Setting<T> {
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for Setting<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a text or a whole number")]
@@ -160,7 +165,7 @@ impl<T: std::fmt::Display> Serialize for OrDefault<T> {
     }
 }
 
-impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for OrDefault<T> {
+impl<'de, T: std::str::FromStr<Err: std::fmt::Display>> Deserialize<'de> for OrDefault<T> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
@@ -197,10 +202,51 @@ pub struct SetVolume {
 impl SetVolume {
     /// Whether the request contains no change.
     pub fn changes_nothing(&self) -> bool {
-        let SetVolume { share, cache, eviction, write_cache, accept_data_loss: _, allow, read_only, description } =
-            self;
-        let of_tenant = share.is_none() && cache.is_none() && eviction.is_none();
-        of_tenant && write_cache.is_none() && allow.is_none() && read_only.is_none() && description.is_none()
+        let SetVolume { write_cache, allow, read_only, description, .. } = self;
+        let of_volume = write_cache.is_some() || allow.is_some() || read_only.is_some() || description.is_some();
+        !of_volume && SetTenant::of(self).changes_nothing()
+    }
+}
+
+/// The changes of a tenant on one disk; what is omitted stays unchanged.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SetTenant {
+    /// The disk; may be omitted if the tenant has volumes on one disk only.
+    #[schema(value_type = Option<String>)]
+    pub disk: Option<Name>,
+    /// The share of the disk's time, or "none".
+    #[schema(value_type = Option<String>)]
+    pub share: Option<Setting<ShareText>>,
+    /// The cache as a string such as "64MiB", or "none".
+    #[schema(value_type = Option<String>)]
+    pub cache: Option<Setting<Size>>,
+    /// The eviction policy of the cache.
+    pub eviction: Option<Eviction>,
+}
+
+impl SetTenant {
+    /// The changes of its tenant in a request for a volume.
+    pub fn of(volume: &SetVolume) -> SetTenant {
+        let SetVolume { share, cache, eviction, .. } = volume.clone();
+        SetTenant { disk: None, share, cache, eviction }
+    }
+
+    /// Whether the request contains no change.
+    pub fn changes_nothing(&self) -> bool {
+        self.share.is_none() && self.cache.is_none() && self.eviction.is_none()
+    }
+
+    /// Applies the changes. A tenant whose cache is set or unset by the operator is measured again.
+    pub fn apply(&self, spec: &mut TenantSpec) {
+        if let Some(share) = self.share.clone() {
+            spec.share = share.value();
+        }
+        if let Some(cache) = self.cache.clone() {
+            spec.cache = cache.value();
+            spec.decided = None;
+        }
+        spec.eviction = self.eviction.unwrap_or(spec.eviction);
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Condition, ShareView, SizingView};
+use super::{CacheView, Condition, SetTenant, ShareView, SizingView};
 use crate::quantity::duration;
 use crate::store::PolicyName;
 
@@ -173,6 +173,40 @@ pub struct TenantView {
     pub insulation: Option<RatioView>,
     /// Its rates; absent until there are two samples.
     pub rates: Option<RatesView>,
+    /// Latency of its requests; absent while the disk does not answer.
+    pub latency: Option<LatencyView>,
+    /// What it needs for R, and the decision on it; absent if the disk's policy does not insulate.
+    pub sizing: Option<SizingView>,
+}
+
+/// A tenant, on all disks where it has volumes.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TenantDetail {
+    /// Its name.
+    pub name: String,
+    /// What it has of each disk.
+    pub disks: Vec<AllotmentView>,
+}
+
+/// What a tenant has of a disk.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AllotmentView {
+    /// The disk.
+    pub disk: String,
+    /// Whether the disk can be used.
+    pub condition: Condition,
+    /// The request that would set the same; absent if the disk is offline.
+    pub spec: Option<SetTenant>,
+    /// Its volumes on this disk.
+    pub volumes: Vec<String>,
+    /// Its share.
+    pub share: ShareView,
+    /// Its cache.
+    pub cache: CacheView,
+    /// Its slice; absent if the disk's policy has no slices.
+    pub slice: Option<SliceView>,
+    /// Its insulation; absent without demand, or under a policy that does not insulate.
+    pub insulation: Option<RatioView>,
     /// Latency of its requests; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
     /// What it needs for R, and the decision on it; absent if the disk's policy does not insulate.

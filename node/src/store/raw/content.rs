@@ -2,8 +2,9 @@
 //! device instead of a cache.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// Where blkid may be, in addition to the directories in a service's PATH.
 const PLACES: &str = "/usr/sbin:/sbin";
@@ -12,20 +13,34 @@ const NOTHING: i32 = 2;
 /// Exit status: several conflicting signatures.
 const SEVERAL: i32 = 8;
 
+/// Why it is not known whether a device holds data.
+#[derive(Debug, thiserror::Error)]
+pub enum SignatureError {
+    #[error("its beginning cannot be read: {0}")]
+    Unreadable(io::Error),
+    #[error("blkid cannot be run: {0}")]
+    NotRun(io::Error),
+    #[error("blkid ended with {status}: {said}")]
+    Failed { status: ExitStatus, said: String },
+}
+
 /// The signature on a device (a file system, partition table, volume group, …), or the reason why it cannot be
 /// determined.
-pub fn signature(device: &Path) -> Result<Option<String>, String> {
+pub fn signature(device: &Path) -> Result<Option<String>, SignatureError> {
     let mut path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     path.push(":");
     path.push(PLACES);
     let mut command = Command::new("blkid");
     command.args(["-p", "-o", "export"]).arg(device).env("PATH", path).env("LC_ALL", "C");
-    let done = command.output().map_err(|error| format!("blkid cannot be run: {error}"))?;
+    let done = command.output().map_err(SignatureError::NotRun)?;
     match done.status.code() {
         Some(0) => Ok(told(&String::from_utf8_lossy(&done.stdout))),
         Some(NOTHING) if done.stderr.is_empty() => Ok(None),
         Some(SEVERAL) => Ok(Some("several conflicting signatures".into())),
-        _ => Err(format!("blkid ended with {}: {}", done.status, String::from_utf8_lossy(&done.stderr).trim())),
+        _ => {
+            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            Err(SignatureError::Failed { status: done.status, said })
+        }
     }
 }
 
@@ -60,7 +75,7 @@ mod tests {
         let file = dir.path().join("image");
         let mut image = vec![0u8; 1 << 20];
         std::fs::write(&file, &image).unwrap();
-        assert_eq!(signature(&file), Ok(None));
+        assert_eq!(signature(&file).unwrap(), None);
         // A swap area has its signature at the end of the first page.
         image[1024] = 1;
         image[4086..4096].copy_from_slice(b"SWAPSPACE2");

@@ -26,6 +26,7 @@ use engine::units::{BLOCK, SECTOR};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use self::content::SignatureError;
 pub use self::kernel::Kernel;
 use self::kernel::Limits;
 use super::Abilities;
@@ -84,8 +85,8 @@ pub enum RawError {
     Taken { path: PathBuf, volume: String },
     #[error("{} holds {what}, which the volume's clients would overwrite", path.display())]
     Holds { path: PathBuf, what: String },
-    #[error("cannot determine whether {} is empty: {why}", path.display())]
-    Unknown { path: PathBuf, why: String },
+    #[error("cannot determine whether {} is empty: {source}", path.display())]
+    Unknown { path: PathBuf, source: SignatureError },
     #[error("the kernel's attributes of {} cannot be read: {source}", path.display())]
     NotTold { path: PathBuf, source: io::Error },
     #[error("{} has {}, and {} are needed", path.display(), Size(*size), Size(*needed))]
@@ -233,14 +234,13 @@ impl Raw {
     pub fn refuse_content(&self, claim: &Claim) -> Result<(), RawError> {
         // To blkid, a device that cannot be read looks empty.
         let mut first = Aligned::new(BLOCK as usize);
-        claim.file.read_exact_at(first.bytes_mut(), 0).map_err(|error| RawError::Unknown {
-            path: self.path.clone(),
-            why: format!("its beginning cannot be read: {error}"),
-        })?;
+        let unknown = |source| RawError::Unknown { path: self.path.clone(), source };
+        let read = claim.file.read_exact_at(first.bytes_mut(), 0);
+        read.map_err(|error| unknown(SignatureError::Unreadable(error)))?;
         match content::signature(&self.path) {
             Ok(None) => Ok(()),
             Ok(Some(what)) => Err(RawError::Holds { path: self.path.clone(), what }),
-            Err(why) => Err(RawError::Unknown { path: self.path.clone(), why }),
+            Err(error) => Err(unknown(error)),
         }
     }
 }

@@ -1,0 +1,87 @@
+//! Why a request is invalid: it fails in the same way whatever the server's state is, or names something that the thing
+//! does not have.
+
+use std::path::PathBuf;
+
+use engine::disk::profile::UnknownKey;
+
+use crate::fault::FaultError;
+use crate::probe::{SECONDS_LEAST, SECONDS_MOST};
+use crate::quantity::{Name, Size};
+use crate::store::SimulatedError;
+use crate::store::scheduling::RoundError;
+use crate::store::spec::SizeError;
+
+/// What is wrong with a request. The message has the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    // Volumes.
+    #[error("the size is missing: name one; only a volume on a device has a default")]
+    NoSize,
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    #[error("the size of a volume on a device is a multiple of 4KiB")]
+    SizeOnDevice,
+    #[error("the new size of volume '{0}' is missing: name one; its data is a file, only a device has a default")]
+    NoNewSize(Name),
+    #[error("volume '{volume}' has {now}, and volumes never shrink: {asked}")]
+    Shrinks { volume: Name, now: Size, asked: Size },
+    #[error("no change of volume '{0}' is requested: name at least one, such as share, cache or allow")]
+    NoChangeOfVolume(Name),
+    #[error("no change of tenant '{0}' is requested: name at least one of share, cache and eviction")]
+    NoChangeOfTenant(Name),
+    #[error("--cache and --like exclude each other: give one of them")]
+    CacheAndLike,
+    #[error("tenant '{0}' exists and has its cache: leave out --like")]
+    LikeOfTenant(Name),
+    #[error("disk '{disk}' serves no volume '{like}': --like needs a volume of the same disk")]
+    LikeNoVolume { disk: Name, like: Name },
+    #[error("disk '{0}' is simulated and keeps its data in sparse files: leave out --prealloc")]
+    PreallocateSimulated(Name),
+
+    // Raw devices.
+    #[error("--force needs --device: leave it out")]
+    ForceWithoutDevice,
+    #[error("'{0}' is not an absolute path")]
+    RelativeDevice(String),
+    #[error("a raw device cannot be preallocated: leave out --prealloc")]
+    PreallocateDevice,
+    #[error("disk '{0}' is simulated: a raw volume needs a real disk")]
+    DeviceOnSimulated(Name),
+
+    // Disks.
+    #[error("'{path}' is not a path: {source}")]
+    Path { path: String, source: std::io::Error },
+    #[error(
+        "{} is not a directory: a disk has one, and `aerogel volume create NAME --device PATH` puts a volume on a raw \
+         device",
+        .0.display()
+    )]
+    NotADirectory(PathBuf),
+    #[error("{} contains a disk already: {remedy}", path.display())]
+    ExistingDisk { path: PathBuf, remedy: &'static str },
+    #[error(transparent)]
+    Simulated(#[from] SimulatedError),
+    #[error("--directory is for simulated disks only: the directory of any other disk is PATH")]
+    DirectoryOfReal,
+    #[error("--size is for simulated disks only: leave it out")]
+    SizeOfReal,
+    #[error("nothing to change on disk '{0}': give at least one of policy, insulation, max_round and profile")]
+    NoChangeOfDisk(Name),
+    #[error(transparent)]
+    Round(#[from] RoundError),
+    #[error("a probe takes {SECONDS_LEAST} to {SECONDS_MOST} seconds, not {0}")]
+    ProbeSeconds(u64),
+    #[error("{source}; `aerogel disk show {disk}` names those that it has, docs/manual/disk.md all")]
+    ProfileKey { disk: Name, source: UnknownKey },
+    #[error("{0} describes the probe itself and cannot be set")]
+    KeyOfProbe(String),
+    #[error("'{value}' is not a value of {key}: give {expected}, 'none' or 'measured'")]
+    ProfileValue { key: String, value: String, expected: &'static str },
+
+    // Faults.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    #[error("disk '{disk}' has no volume '{volume}'")]
+    FaultOfVolume { disk: Name, volume: String },
+}

@@ -1,0 +1,279 @@
+//! Tenants: shown over all disks, and changed on one.
+//!
+//! A tenant has a specification on each disk where it has volumes (`store/tenant.rs`). A change is applied to the
+//! state, then to the disk's engine, then to the catalogue, and is undone completely if one of them refuses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::control::Snapshot;
+use tracing::{info, warn};
+
+use super::decisions::cache_note;
+use super::show::{Shares, cache_view};
+use super::view::{AllotmentView, CacheView, Condition, SetTenant, Setting, ShareView, TenantDetail};
+use super::{Control, Disk, Done, Error, Invalid, Kind, Running, State, blocking};
+use crate::quantity::Name;
+use crate::store::spec::Eviction;
+use crate::store::{Spec, Store, StoreError, TenantSpec};
+
+/// A change of a tenant's specification on a disk that is in the state already.
+#[derive(Debug)]
+pub(super) struct TenantChange {
+    tenant: Name,
+    before: Option<TenantSpec>,
+    after: TenantSpec,
+}
+
+impl Running {
+    /// Changes a tenant's specification in the state, unless its share does not fit.
+    pub(super) fn begin_change(
+        &mut self,
+        disk: &Name,
+        tenant: &Name,
+        change: impl FnOnce(&mut TenantSpec),
+    ) -> Result<TenantChange, Error> {
+        let mut after = self.allotment(tenant);
+        change(&mut after);
+        self.check_share(disk, tenant, after.share.as_ref().map(|share| share.share))?;
+        let before = self.specs.insert(tenant.clone(), after.clone());
+        Ok(TenantChange { tenant: tenant.clone(), before, after })
+    }
+}
+
+impl Control {
+    /// Stores a change in the catalogue.
+    pub(super) async fn store_tenant(&self, store: &Arc<Store>, change: Option<&TenantChange>) -> Result<(), Error> {
+        let Some(TenantChange { tenant, after, .. }) = change else { return Ok(()) };
+        let (store, tenant, after) = (store.clone(), tenant.clone(), after.clone());
+        Ok(blocking(move || store.put_tenant(&tenant, &after)).await??)
+    }
+
+    /// Undoes a change in the state, in the engine and in the catalogue, unless there was another one meanwhile.
+    pub(super) async fn undo_tenant(&self, disk: &Name, change: Option<TenantChange>) {
+        let Some(TenantChange { tenant, before, after }) = change else { return };
+        let store = {
+            let mut state = self.state();
+            let Ok(running) = state.disk_mut(disk) else { return };
+            // A decision on the tenant is no other change.
+            let is_latest = |now: &TenantSpec| TenantSpec { decided: after.decided, ..now.clone() } == after;
+            if !running.specs.get(&tenant).is_some_and(is_latest) {
+                return;
+            }
+            match &before {
+                Some(before) => running.specs.insert(tenant.clone(), before.clone()),
+                None => running.specs.remove(&tenant),
+            };
+            running.store.clone()
+        };
+        if let Err(refusal) = self.sync_tenant(disk, &tenant).await {
+            warn!(%disk, %tenant, "{refusal}");
+        }
+        let name = tenant.clone();
+        let undone = blocking(move || match before {
+            Some(before) => store.put_tenant(&name, &before),
+            None => store.remove_tenant(&name),
+        });
+        warn_unless_stored(disk, &tenant, undone.await);
+    }
+
+    /// Removes the specification of a tenant that has no volumes on the disk, unless the tenant of a volume is not known.
+    pub(super) async fn forget_tenant(&self, disk: &Name, tenant: &Name) {
+        let store = {
+            let mut state = self.state();
+            let Ok(running) = state.disk_mut(disk) else { return };
+            let is_unknown = running.volumes.values().any(|volume| volume.spec.is_none());
+            if running.has_tenant(tenant) || is_unknown {
+                return;
+            }
+            running.specs.remove(tenant);
+            running.store.clone()
+        };
+        let name = tenant.clone();
+        warn_unless_stored(disk, tenant, blocking(move || store.remove_tenant(&name)).await);
+    }
+
+    /// Refuses a tenant whose specification cannot be read: a new one would replace it.
+    pub(super) async fn check_tenant(&self, disk: &Name, tenant: &Name) -> Result<(), Error> {
+        let (store, tenant) = (self.state().disk(disk)?.store.clone(), tenant.clone());
+        blocking(move || store.tenant(&tenant)).await??;
+        Ok(())
+    }
+
+    /// Makes sure that an allotment of an earlier release, which is stored with a volume that is being deleted, is
+    /// stored with its tenant. It is not yet if the disk was full at the start.
+    pub(super) async fn keep_earlier_allotment(
+        &self,
+        disk: &Name,
+        name: &Name,
+        spec: &Spec,
+        store: &Arc<Store>,
+    ) -> Result<(), Error> {
+        let tenant = spec.tenant(name);
+        let now = {
+            let state = self.state();
+            let running = state.disk(disk)?;
+            let has_others = running.members(&tenant).any(|(other, _)| other != name);
+            if spec.allotment.is_none() || !has_others {
+                return Ok(());
+            }
+            running.allotment(&tenant)
+        };
+        let store = store.clone();
+        Ok(blocking(move || store.put_tenant(&tenant, &now)).await??)
+    }
+
+    /// Changes what is requested for a tenant on one disk.
+    pub async fn set_tenant(&self, name: &Name, request: SetTenant) -> Result<Done, Error> {
+        if request.changes_nothing() {
+            return Err(Invalid::NoChangeOfTenant(name.clone()).into());
+        }
+        let disk = self.state().disk_of_tenant(name, request.disk.as_ref())?;
+        let _turn = self.change(&disk).await?;
+        let (store, before, change) = {
+            let mut state = self.state();
+            let running = state.disk_mut(&disk)?;
+            if !running.has_tenant(name) {
+                return Err(Error::NotOnDisk { tenant: name.clone(), disk });
+            }
+            let before = running.allotment(name).cache;
+            let change = running.begin_change(&disk, name, |spec| request.apply(spec))?;
+            (running.store.clone(), before, change)
+        };
+        let synced = self.sync_tenant(&disk, name).await;
+        let synced = synced.map_err(|refusal| Error::Refused { kind: Kind::Tenant, name: name.clone(), refusal });
+        let stored = match synced {
+            Ok(()) => self.store_tenant(&store, Some(&change)).await,
+            refused => refused,
+        };
+        if let Err(error) = stored {
+            self.undo_tenant(&disk, Some(change)).await;
+            return Err(error);
+        }
+        info!(%disk, tenant = %name, "changed");
+        let note = request.cache.map(|cache| cache_note(name, Some(before), cache.value())).unwrap_or_default();
+        let message = format!("tenant '{name}' is changed on disk '{disk}'{note}{}", self.unheeded(&disk, name));
+        Ok(Done { message, volume: None, disk: None, tenant: self.show_tenant(name).await.ok() })
+    }
+
+    /// One tenant.
+    pub async fn show_tenant(&self, name: &Name) -> Result<TenantDetail, Error> {
+        let found = self.list_tenants().await.into_iter().find(|tenant| tenant.name == name.as_str());
+        found.ok_or_else(|| Error::Unknown(Kind::Tenant, name.clone()))
+    }
+
+    /// All tenants.
+    pub async fn list_tenants(&self) -> Vec<TenantDetail> {
+        let disks: Vec<Name> = self.state().disks.keys().cloned().collect();
+        let views = disks.iter().map(|disk| self.tenants_on(disk));
+        let mut tenants = BTreeMap::<Name, Vec<AllotmentView>>::new();
+        for (name, view) in futures::future::join_all(views).await.into_iter().flatten() {
+            tenants.entry(name).or_default().push(view);
+        }
+        tenants.into_iter().map(|(name, disks)| TenantDetail { name: name.to_string(), disks }).collect()
+    }
+
+    async fn tenants_on(&self, disk: &Name) -> Vec<(Name, AllotmentView)> {
+        let snapshot = self.snapshot(disk).await;
+        let state = self.state();
+        match state.disk(disk) {
+            Ok(running) => self.allotment_views(disk, running, snapshot.as_ref()),
+            Err(_) => offline_views(&state, disk),
+        }
+    }
+
+    fn allotment_views(
+        &self,
+        disk: &Name,
+        running: &Running,
+        snapshot: Option<&Snapshot>,
+    ) -> Vec<(Name, AllotmentView)> {
+        let (chosen, shares) = (self.chosen(disk, &running.store), Shares::of(running));
+        let live = self.tenant_views(disk, running, &chosen, snapshot);
+        let view = |name: Name| {
+            let live = live.iter().find(|view| view.name == name.as_str());
+            let allotment = AllotmentView {
+                disk: disk.to_string(),
+                condition: Condition::Online,
+                spec: Some(request_of(disk, running.allotment(&name))),
+                volumes: running.members(&name).map(|(volume, _)| volume.to_string()).collect(),
+                share: shares.view(&name),
+                cache: cache_view(running, &name, snapshot),
+                slice: live.and_then(|view| view.slice.clone()),
+                insulation: live.and_then(|view| view.insulation.clone()),
+                latency: live.and_then(|view| view.latency),
+                sizing: live.and_then(|view| view.sizing.clone()),
+            };
+            (name, allotment)
+        };
+        running.tenant_names().into_iter().map(view).collect()
+    }
+}
+
+impl State {
+    /// The disk that was named, or the only one on which the tenant has volumes.
+    fn disk_of_tenant(&self, tenant: &Name, named: Option<&Name>) -> Result<Name, Error> {
+        let has_tenant = |disk: &Disk| disk.state.as_ref().is_ok_and(|running| running.has_tenant(tenant));
+        let disks: Vec<&Name> = self.disks.iter().filter(|(_, disk)| has_tenant(disk)).map(|(name, _)| name).collect();
+        let is_offline = |disk: &&Name| tenants_of_offline(self, disk).contains_key(tenant);
+        match (named, disks.first()) {
+            (Some(name), _) => self.disk(name).map(|_| name.clone()),
+            (None, Some(_)) if disks.len() > 1 => Err(Error::WhichDiskOfTenant(tenant.clone(), disks.len())),
+            (None, Some(only)) => Ok((*only).clone()),
+            // The error of its offline disk, if it has one.
+            (None, None) => match self.disks.keys().find(is_offline) {
+                Some(disk) => self.disk(disk).map(|_| disk.clone()),
+                None => Err(Error::Unknown(Kind::Tenant, tenant.clone())),
+            },
+        }
+    }
+}
+
+/// The tenants of an offline disk, with their volumes, as they were when it was online.
+fn tenants_of_offline(state: &State, disk: &Name) -> BTreeMap<Name, Vec<String>> {
+    let mut tenants = BTreeMap::<Name, Vec<String>>::new();
+    for (volume, known) in state.remembered.get(disk).into_iter().flatten() {
+        tenants.entry(known.tenant.clone().unwrap_or_else(|| volume.clone())).or_default().push(volume.to_string());
+    }
+    tenants
+}
+
+fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
+    let view = |(name, volumes)| {
+        let allotment = AllotmentView {
+            disk: disk.to_string(),
+            condition: Condition::Offline,
+            spec: None,
+            volumes,
+            share: ShareView { requested: None, effective: 0.0 },
+            cache: CacheView {
+                requested_bytes: None,
+                effective_bytes: 0,
+                used_bytes: 0,
+                eviction: Eviction::default(),
+            },
+            slice: None,
+            insulation: None,
+            latency: None,
+            sizing: None,
+        };
+        (name, allotment)
+    };
+    tenants_of_offline(state, disk).into_iter().map(view).collect()
+}
+
+/// The request that would set this specification.
+fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
+    SetTenant {
+        disk: Some(disk.clone()),
+        share: Some(Setting::from_value(spec.share)),
+        cache: Some(Setting::from_value(spec.cache)),
+        eviction: Some(spec.eviction),
+    }
+}
+
+fn warn_unless_stored(disk: &Name, tenant: &Name, stored: Result<Result<(), StoreError>, Error>) {
+    if let Err(error) = stored.and_then(|stored| stored.map_err(Error::from)) {
+        warn!(%disk, %tenant, "{error}");
+    }
+}

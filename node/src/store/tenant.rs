@@ -1,0 +1,178 @@
+//! A tenant's specification on one disk: what is requested for it, and what was decided.
+//!
+//! It is stored on the disk, in the catalogue, so that a disk that moves to another server keeps the promises of its
+//! time. A tenant on several disks has a specification on each. A tenant without a specification has no requests.
+//!
+//! Downside: a tenant exists on a disk as long as it has a volume there; its specification goes with its last volume.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use engine::control::CacheSpec;
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use super::spec::{EarlierAllotment, Eviction};
+use super::{ChangeError, Key, LoadError, Spec, Store, StoreError};
+use crate::quantity::{Name, ShareText, Size};
+
+/// The version of specifications that this program writes and reads.
+const FORMAT: u32 = 1;
+
+/// Why a text is not a tenant's specification.
+#[derive(Debug, thiserror::Error)]
+pub enum TenantError {
+    #[error("{}", .0.message())]
+    Syntax(Box<toml::de::Error>),
+    #[error("its format is {0}, this server knows {FORMAT}")]
+    Format(u32),
+}
+
+/// The content of `tenants/NAME.toml`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TenantSpec {
+    /// The version of the format.
+    pub format: u32,
+    /// The requested fraction of the disk's time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareText>,
+    /// The requested cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Size>,
+    /// The partition size that was decided after a trial, if none was requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided: Option<Size>,
+    /// The eviction policy of the partition.
+    #[serde(default, skip_serializing_if = "Eviction::is_default")]
+    pub eviction: Eviction,
+}
+
+impl Default for TenantSpec {
+    fn default() -> TenantSpec {
+        TenantSpec { format: FORMAT, share: None, cache: None, decided: None, eviction: Eviction::default() }
+    }
+}
+
+impl TenantSpec {
+    /// Parses a specification.
+    pub fn parse(text: &str) -> Result<TenantSpec, TenantError> {
+        let spec: TenantSpec = toml::from_str(text).map_err(|error| TenantError::Syntax(Box::new(error)))?;
+        if spec.format == FORMAT { Ok(spec) } else { Err(TenantError::Format(spec.format)) }
+    }
+
+    /// The content of the file.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a specification can be written as TOML")
+    }
+
+    /// The cache, for the disk's engine.
+    pub fn cache_spec(&self) -> CacheSpec {
+        match (self.cache, self.decided) {
+            (Some(asked), _) => CacheSpec::Asked(asked.0),
+            (None, Some(decided)) => CacheSpec::Decided(decided.0),
+            (None, None) => CacheSpec::Trial,
+        }
+    }
+}
+
+impl From<EarlierAllotment> for TenantSpec {
+    fn from(earlier: EarlierAllotment) -> TenantSpec {
+        let EarlierAllotment { share, cache, decided, eviction, sequence: _ } = earlier;
+        TenantSpec { share, cache, decided, eviction, ..TenantSpec::default() }
+    }
+}
+
+impl Store {
+    /// The specification of a tenant, if it has one.
+    pub fn tenant(&self, name: &Name) -> Result<Option<TenantSpec>, LoadError> {
+        let path = || self.catalogue.place(Key::Tenant(name));
+        let text = self.catalogue.get(Key::Tenant(name)).map_err(|source| LoadError::Read { path: path(), source })?;
+        let wrong = |source| LoadError::ParseTenant { path: path(), source };
+        text.map(|text| TenantSpec::parse(&text).map_err(wrong)).transpose()
+    }
+
+    /// Creates or replaces the specification of a tenant. From then on, earlier releases refuse the disk: they would
+    /// serve it without this specification.
+    pub fn put_tenant(&self, name: &Name, spec: &TenantSpec) -> Result<(), StoreError> {
+        self.upgrade()?;
+        let put = self.catalogue.put(Key::Tenant(name), &spec.to_toml());
+        put.map_err(|source| self.tenant_step(name, "writing the tenant's specification", source))
+    }
+
+    /// Removes the specification of a tenant, if it has one.
+    pub fn remove_tenant(&self, name: &Name) -> Result<(), StoreError> {
+        let removed = self.catalogue.remove(Key::Tenant(name));
+        removed.map_err(|source| self.tenant_step(name, "removing the tenant's specification", source))
+    }
+
+    fn tenant_step(&self, name: &Name, doing: &str, source: io::Error) -> StoreError {
+        StoreError::Step { doing: doing.into(), path: self.catalogue.place(Key::Tenant(name)), source }
+    }
+
+    /// The specifications of the tenants of these volumes. Those that earlier releases stored with the volumes are
+    /// moved to the tenants. If this fails, it is repeated at the next start: the volumes keep them. Specifications
+    /// without volumes, which a crash has left, are removed, unless a volume's tenant is not known.
+    pub(super) fn tenants_of(
+        &self,
+        volumes: &BTreeMap<Name, Result<Spec, LoadError>>,
+    ) -> io::Result<BTreeMap<Name, TenantSpec>> {
+        let known = || volumes.iter().filter_map(|(name, spec)| Some((name, spec.as_ref().ok()?)));
+        let names: BTreeSet<Name> = known().map(|(name, spec)| spec.tenant(name)).collect();
+        if known().count() == volumes.len() {
+            for orphan in self.catalogue.tenants()?.difference(&names) {
+                self.catalogue.remove(Key::Tenant(orphan))?;
+            }
+        }
+        let mut specs = BTreeMap::new();
+        for name in names {
+            // A volume whose tenant's specification is unreadable is not in the list of known volumes.
+            if let Ok(Some(spec)) = self.tenant(&name) {
+                specs.insert(name, spec);
+                continue;
+            }
+            let members = known().filter(|(volume, spec)| spec.tenant(volume) == name);
+            let earlier = members.filter_map(|(_, spec)| spec.allotment.as_ref()).max_by_key(|a| a.sequence);
+            let spec = earlier.cloned().map_or_else(TenantSpec::default, TenantSpec::from);
+            if spec == TenantSpec::default() {
+                continue;
+            }
+            if let Err(error) = self.put_tenant(&name, &spec) {
+                warn!(tenant = %name, "its specification of an earlier release stays with its volumes: {error}");
+            }
+            specs.insert(name, spec);
+        }
+        Ok(specs)
+    }
+
+    /// Makes earlier releases refuse the disk.
+    pub(super) fn upgrade(&self) -> Result<(), ChangeError> {
+        let mut is_upgraded = self.writing.lock().expect("nobody panics while holding it");
+        if !*is_upgraded {
+            self.rewrite(&is_upgraded, |_| {})?;
+            *is_upgraded = true;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_other_formats_are_refused() {
+        let spec = TenantSpec {
+            share: Some("1/4".parse().unwrap()),
+            cache: Some(Size(8 << 20)),
+            eviction: Eviction::Sieve,
+            ..TenantSpec::default()
+        };
+        assert_eq!(TenantSpec::parse(&spec.to_toml()).unwrap(), spec);
+        assert_eq!(TenantSpec::parse("format = 1").unwrap(), TenantSpec::default());
+        assert!(matches!(TenantSpec::parse("format = 2"), Err(TenantError::Format(2))));
+        for wrong in ["", "format = 1\nshare = '2'", "format = 1\nguarantee = '1MiB'"] {
+            assert!(matches!(TenantSpec::parse(wrong), Err(TenantError::Syntax(_))), "{wrong}");
+        }
+    }
+}
