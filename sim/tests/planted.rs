@@ -29,9 +29,9 @@ fn focus(bug: Bug) -> Option<Focus> {
 fn first_seed(bug: Bug) -> u64 {
     match bug {
         Bug::OpenedAsFlushed => 448,
-        Bug::OrderWaitsOnce => 238,
+        Bug::OrderWaitsOnce => 665,
         Bug::FlushWaitsForLaterWrites => 306,
-        Bug::PrefetchOvertakesRange => 149,
+        Bug::PrefetchOvertakesRange => 199,
         Bug::UnsentTakeAllFrames => 917,
         Bug::UnsentNotBounded => 44,
         Bug::AdmittedShrunk => 70,
