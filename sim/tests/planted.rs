@@ -28,10 +28,10 @@ fn focus(bug: Bug) -> Option<Focus> {
 /// new first seed.
 fn first_seed(bug: Bug) -> u64 {
     match bug {
-        Bug::OpenedAsFlushed => 630,
-        Bug::OrderWaitsOnce => 771,
-        Bug::FlushWaitsForLaterWrites => 18,
-        Bug::PrefetchOvertakesRange => 349,
+        Bug::OpenedAsFlushed => 448,
+        Bug::OrderWaitsOnce => 665,
+        Bug::FlushWaitsForLaterWrites => 306,
+        Bug::PrefetchOvertakesRange => 199,
         Bug::UnsentTakeAllFrames => 917,
         Bug::UnsentNotBounded => 44,
         Bug::AdmittedShrunk => 70,
