@@ -19,8 +19,10 @@ macro_rules! planted {
 
 pub mod cache;
 pub mod control;
+pub mod cpu;
 pub mod curve;
 pub mod disk;
+pub mod driver;
 pub mod event;
 pub mod ids;
 pub mod latency;

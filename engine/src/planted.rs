@@ -107,6 +107,12 @@ bugs! {
     PartitionsTooLarge,
     /// Frames that an admitted tenant needs are lent to others.
     AdmittedShrunk,
+    /// The CPU scheduler forgets by how much a tenant exceeded its quantum.
+    DeficitForgotten,
+    /// The CPU scheduler gives a quantum to each connection of a tenant.
+    QuantumPerConnection,
+    /// The work of a tenant's backlog is not charged to its quanta.
+    BacklogNotCharged,
     /// One event does all work that it makes possible.
     StepsNotBounded,
     /// A retired frame returns to the free list.

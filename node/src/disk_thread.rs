@@ -17,10 +17,8 @@ mod driver;
 mod giving;
 mod mailbox;
 mod places;
-mod rest;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::fs::File;
 use std::io;

@@ -93,13 +93,9 @@ impl<R: Reactor> Driver<R> {
             }
             _ => {}
         }
-        let shares_change = matches!(command, Command::SetTenant(..) | Command::DropTenant(_));
         self.token += 1;
         self.pending.insert(self.token, Pending { reply, then });
-        self.handle(Event::Control { token: self.token, command });
-        if shares_change {
-            self.turns.set_weights(self.server.weights());
-        }
+        self.apply(Event::Control { token: self.token, command });
     }
 
     pub(super) fn answer(&mut self, token: u64, report: Report) {
@@ -164,12 +160,13 @@ impl<R: Reactor> Driver<R> {
         let tenant = owner.unwrap_or(TenantId(0));
         let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
         self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
-        self.handle(Event::Attach { conn, volume, session });
-        // A connection to a volume that was closed must not be charged to another tenant.
+        // A connection to a volume that was closed is not served, and not charged to another tenant.
         if let Some(owner) = owner {
-            self.turns.charge_to(owner, ATTACH_NS);
+            self.cpu.attach(conn, owner);
+            self.cpu.charge_to(owner, ATTACH_NS);
         }
-        self.queue(conn);
+        self.apply(Event::Attach { conn, volume, session });
+        self.cpu.ready(conn);
     }
 }
 
