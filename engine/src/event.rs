@@ -17,22 +17,14 @@
 //! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
+pub use crate::front::{Farewell, Outgoing, Receive};
+pub use crate::nbd::Session;
+
 use crate::control::{Command, Report, Sizing};
+use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
-use crate::nbd::Errno;
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::units::Nanos;
-
-/// The result of the handshake.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Session {
-    /// Structured replies.
-    pub structured: bool,
-    /// `base:allocation` was selected.
-    pub base_allocation: bool,
-    /// Requests that change data are answered with EPERM.
-    pub read_only: bool,
-}
 
 /// An input of the engine.
 #[derive(Debug)]
@@ -162,64 +154,4 @@ pub enum Action {
         /// The answer.
         report: Report,
     },
-}
-
-/// Why a connection is closed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Farewell {
-    /// The client asked for it, or its volume is being closed or does not exist.
-    Over,
-    /// Protocol error: the client sent bytes that are no request.
-    Garbage,
-    /// A read failed after the first part of its simple reply was sent; the reply cannot carry an error any more.
-    Torn,
-    /// The client's access to the volume, or its write access, was revoked.
-    Revoked,
-    /// Stalled reader: the client did not receive its replies while other clients waited for the frames that they
-    /// occupy.
-    Deaf,
-    /// Stalled writer: the client did not send the payload of a write while other clients waited for the frames that
-    /// are reserved for it.
-    Stalled,
-}
-
-/// The next bytes to read from a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Receive {
-    /// A request header of 28 bytes.
-    Header,
-    /// This many bytes, into the segments of [`Server::payload`](crate::Server::payload).
-    Payload(u64),
-    /// This many bytes, which are discarded.
-    Discard(u64),
-    /// Nothing for now: the driver does not read from this socket until [`Action::Receive`].
-    Pause,
-    /// Nothing any more.
-    Closed,
-}
-
-/// A part of the outgoing bytes of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outgoing<'a> {
-    /// Bytes of a reply header. The engine owns them until they are sent.
-    Bytes(&'a [u8]),
-    /// Bytes of a frame.
-    Frame {
-        /// The frame.
-        frame: FrameId,
-        /// First byte.
-        start: u16,
-        /// Bytes.
-        len: u16,
-    },
-}
-
-impl Outgoing<'_> {
-    /// The number of bytes.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Outgoing::Bytes(bytes) => bytes.len() as u64,
-            Outgoing::Frame { len, .. } => u64::from(*len),
-        }
-    }
 }

@@ -27,3 +27,6 @@ impl FrameId {
 
 /// A cached block, by its place in the cache's table. Valid while the block is cached.
 pub(crate) type BlockId = u32;
+
+/// A place in the order of overlapping requests of a volume. Later ones are larger.
+pub(crate) type Ticket = u64;

@@ -18,12 +18,16 @@ macro_rules! planted {
 }
 
 pub mod cache;
+mod config;
 pub mod control;
 pub mod cpu;
 pub mod curve;
 pub mod disk;
 pub mod driver;
+mod errno;
 pub mod event;
+mod eviction;
+mod front;
 pub mod ids;
 pub mod latency;
 pub mod nbd;
@@ -31,13 +35,16 @@ pub mod nbd;
 pub mod planted;
 #[cfg(test)]
 mod rig;
+mod route;
 mod server;
 mod sizing;
 mod slab;
+mod spec;
+mod stats;
 pub mod units;
 mod volume;
-mod work;
 
+pub use config::Config;
 pub use event::{Action, Event, Farewell, Outgoing, Receive, Session};
-pub use server::{Config, Server};
-pub use work::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};
+pub use server::Server;
+pub use volume::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};

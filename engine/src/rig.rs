@@ -5,15 +5,17 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
+use crate::config::Config;
 use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use crate::cpu::{Job, Scheduler};
 use crate::disk::{Io, Op};
 use crate::driver::{Arrived, Driver};
+use crate::errno::Errno;
 use crate::event::{Action, Event, Farewell, Outgoing, Receive, Session};
 use crate::ids::{ConnId, IoId, TenantId, VolumeId};
+use crate::nbd::wire;
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
-use crate::nbd::{Errno, wire};
-use crate::server::{Config, Server};
+use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
 
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
@@ -335,7 +337,7 @@ impl Driver for Rig {
 
     fn after(&mut self) -> Result<(), Infallible> {
         let units = self.server.units_of_last_event();
-        assert!(units <= crate::work::EVENT_UNITS_MAX, "{units} units of work in one event");
+        assert!(units <= crate::volume::EVENT_UNITS_MAX, "{units} units of work in one event");
         self.units_max = self.units_max.max(units);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Numbered places that are reused: hold requests, pieces and device requests without an allocation for each.
+//! Numbered places: reused ones, and tables by identifier.
 
 use std::ops::{Index, IndexMut};
 
@@ -40,4 +40,101 @@ impl<T> IndexMut<u32> for Slab<T> {
     fn index_mut(&mut self, id: u32) -> &mut T {
         &mut self.items[id as usize]
     }
+}
+
+/// An identifier that is a small number.
+pub(crate) trait Id: Copy + std::fmt::Debug {
+    fn new(number: u32) -> Self;
+    fn number(self) -> u32;
+}
+
+macro_rules! ids {
+    ($($id:ident),*) => {$(
+        impl Id for crate::ids::$id {
+            fn new(number: u32) -> Self {
+                crate::ids::$id(number)
+            }
+            fn number(self) -> u32 {
+                self.0
+            }
+        }
+    )*};
+}
+ids!(ConnId, VolumeId, TenantId);
+
+/// What is there of each identifier. Indexing asserts that it is there.
+#[derive(Debug)]
+pub(crate) struct Table<K, T> {
+    items: Vec<Option<T>>,
+    key: std::marker::PhantomData<K>,
+}
+
+impl<K, T> Default for Table<K, T> {
+    fn default() -> Self {
+        Table { items: Vec::new(), key: std::marker::PhantomData }
+    }
+}
+
+impl<K: Id, T> Table<K, T> {
+    pub(crate) fn get(&self, id: K) -> Option<&T> {
+        self.items.get(id.number() as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: K) -> Option<&mut T> {
+        self.items.get_mut(id.number() as usize)?.as_mut()
+    }
+
+    pub(crate) fn contains(&self, id: K) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// Adds an item, or replaces the one that was there.
+    pub(crate) fn insert(&mut self, id: K, item: T) {
+        let at = id.number() as usize;
+        if self.items.len() <= at {
+            self.items.resize_with(at + 1, || None);
+        }
+        self.items[at] = Some(item);
+    }
+
+    pub(crate) fn remove(&mut self, id: K) -> Option<T> {
+        self.items.get_mut(id.number() as usize)?.take()
+    }
+
+    /// A number above all identifiers.
+    pub(crate) fn past(&self) -> u32 {
+        self.items.len() as u32
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> + Clone {
+        self.items.iter().enumerate().filter_map(|(at, item)| Some((K::new(at as u32), item.as_ref()?)))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> + Clone {
+        self.items.iter().flatten()
+    }
+}
+
+impl<K: Id, T> Index<K> for Table<K, T> {
+    type Output = T;
+    fn index(&self, id: K) -> &T {
+        match &self.items[id.number() as usize] {
+            Some(item) => item,
+            None => missing(id),
+        }
+    }
+}
+
+impl<K: Id, T> IndexMut<K> for Table<K, T> {
+    fn index_mut(&mut self, id: K) -> &mut T {
+        match &mut self.items[id.number() as usize] {
+            Some(item) => item,
+            None => missing(id),
+        }
+    }
+}
+
+#[cold]
+fn missing<K: std::fmt::Debug>(id: K) -> ! {
+    panic!("there is no {id:?}")
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use engine::control::{CacheSpec, Command, LEAST_BYTES, Report, TenantSpec, TenantStats};
+use engine::disk::policy::PACE_DEBT_NS;
 use engine::ids::TenantId;
 use engine::nbd::wire::{command, command_flag};
 use engine::units::{BLOCK, Nanos, PIECE, SECOND};
@@ -28,7 +29,7 @@ impl World {
         self.busy = false;
         self.openings.clear();
         self.release_hung();
-        self.until("draining", 100 * SECOND, |world| !world.draining || world.drained)?;
+        self.until("draining", 100 * SECOND + self.zeroing_ns(), |world| !world.draining || world.drained)?;
         if self.drained {
             self.power_cut()?;
         }
@@ -40,7 +41,8 @@ impl World {
         stalled.into_iter().for_each(|id| self.send_rest(id));
         // A stalled reader delays no command, except those that need the memory of its unsent replies.
         let can_wait = |ask: &Ask| matches!(ask, Ask::May | Ask::Budget(_));
-        self.until("peace", 100 * SECOND, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
+        let limit_ns = 100 * SECOND + self.zeroing_ns();
+        self.until("peace", limit_ns, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
         let deaf: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.manners.deaf).map(|(id, _)| *id).collect();
         for id in deaf {
             self.hear(id);
@@ -54,6 +56,14 @@ impl World {
         }
         self.give_back()?;
         self.last_power_cut()
+    }
+
+    /// The time that ranges being zeroed may take on a device with a throttle: at least 1 MiB at a time (the engine's
+    /// `ZEROS_BYTES`), and each of these parts is delayed by at most the longest pause of pacing.
+    fn zeroing_ns(&self) -> Nanos {
+        let requests = self.links.values().flat_map(|link| link.pending.values().map(|pending| pending.request));
+        let zeroes = requests.filter(|request| request.command == command::WRITE_ZEROES);
+        zeroes.map(|request| u64::from(request.len).div_ceil(1 << 20) * PACE_DEBT_NS).sum()
     }
 
     /// Requests submitted before `since`, while the device had faults, may still be delayed, and may fail. Waits until

@@ -1,8 +1,8 @@
 //! A block: 4 KiB of a volume that is cached, at least in part, or being read.
 
-use super::eviction::{ORDER, Placed};
-use super::list::{Linked, Links, NONE};
 use crate::disk::durability::Generation;
+use crate::eviction::list::{Linked, Links, NONE};
+use crate::eviction::{ORDER, Placed};
 use crate::ids::{FrameId, VolumeId};
 use crate::units::SectorMask;
 

@@ -6,42 +6,34 @@
 //! of a block is overwritten.
 
 mod block;
-pub(crate) mod eviction;
 mod ledger;
-pub(crate) mod list;
 mod partition;
 mod pool;
 mod writeback;
 
+pub use crate::eviction::Policy as EvictionPolicy;
+pub(crate) use crate::eviction::list::NONE;
 pub(crate) use block::{Block, Queue};
-pub use eviction::Policy as EvictionPolicy;
 pub(crate) use ledger::Ledger;
-pub(crate) use list::NONE;
 pub(crate) use partition::{FRAMES_MIN, Partition};
 pub(crate) use writeback::{Reach, Wanted};
 
-use std::collections::VecDeque;
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use crate::disk::durability::Durability;
-use crate::event::Action;
+use crate::eviction::list::List;
 use crate::ids::{BlockId, FrameId, TenantId, VolumeId};
+use crate::slab::Table;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SECTORS_PER_BLOCK, SectorMask, sectors_touched};
 use block::{ALL, DIRTY};
-use list::List;
 use pool::{Left, POOL_BYTES_PER_FRAME, Pool};
 
 /// Bookkeeping bytes per frame: a block, its entry in the index (at most 4.6 slots of five bytes) and in the list of
-/// free blocks, the pool's bookkeeping, the tenants' curves, and the model of sizing.
-pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = size_of::<Block>() as u64
-    + 23
-    + 4
-    + POOL_BYTES_PER_FRAME
-    + crate::curve::BYTES_PER_FRAME
-    + crate::sizing::BYTES_PER_FRAME;
+/// free blocks, and the pool's bookkeeping.
+pub(crate) const BYTES_PER_FRAME: u64 = size_of::<Block>() as u64 + 23 + 4 + POOL_BYTES_PER_FRAME;
 
 /// Blocks of a region (4 MiB). A scan of a range skips regions without cached blocks.
 const REGION_BLOCKS: u64 = 1024;
@@ -94,6 +86,14 @@ impl CachedVolume {
     }
 }
 
+/// Takes what is to be done with the bytes of frames, in order; the driver does it before the next event.
+pub(crate) trait ByteWork {
+    /// Copy the bytes `start..end` of a frame to the same place of another one.
+    fn copy(&mut self, from: FrameId, to: FrameId, start: u64, end: u64);
+    /// Zero the bytes `start..end`.
+    fn zero(&mut self, frame: FrameId, start: u64, end: u64);
+}
+
 /// Where the rest of a block comes from when a write covers only a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rest {
@@ -111,10 +111,8 @@ pub(crate) struct Cache {
     free_blocks: Vec<BlockId>,
     index: HashTable<BlockId>,
     hasher: FixedState,
-    /// By `TenantId`.
-    partitions: Vec<Option<Partition>>,
-    /// By `VolumeId`.
-    volumes: Vec<Option<CachedVolume>>,
+    partitions: Table<TenantId, Partition>,
+    volumes: Table<VolumeId, CachedVolume>,
     /// Which writes of these volumes a failed device flush could still lose.
     pub(crate) durability: Durability,
     /// The block that the search for retiring frames looked at last.
@@ -131,8 +129,8 @@ impl Cache {
             // Twice the number of entries: when tombstones fill the table, it is rehashed in place and never grows.
             index: HashTable::with_capacity(2 * frames_max as usize),
             hasher: FixedState::with_seed(seed),
-            partitions: Vec::new(),
-            volumes: Vec::new(),
+            partitions: Table::default(),
+            volumes: Table::default(),
             durability: Durability::default(),
             retire_at: 0,
         }
@@ -151,19 +149,15 @@ impl Cache {
     }
 
     pub(crate) fn volume(&self, volume: VolumeId) -> &CachedVolume {
-        self.volumes[volume.0 as usize].as_ref().expect("an open volume")
+        &self.volumes[volume]
     }
 
     pub(crate) fn volume_mut(&mut self, volume: VolumeId) -> &mut CachedVolume {
-        self.volumes[volume.0 as usize].as_mut().expect("an open volume")
+        &mut self.volumes[volume]
     }
 
     pub(crate) fn open_volume(&mut self, volume: VolumeId, tenant: TenantId, whole_blocks: bool) {
-        let at = volume.0 as usize;
-        if self.volumes.len() <= at {
-            self.volumes.resize_with(at + 1, || None);
-        }
-        self.volumes[at] = Some(CachedVolume::new(tenant, whole_blocks));
+        self.volumes.insert(volume, CachedVolume::new(tenant, whole_blocks));
         self.durability.opened(volume);
     }
 
@@ -180,7 +174,7 @@ impl Cache {
     /// Forgets a volume that has no cached blocks.
     pub(crate) fn close_volume(&mut self, volume: VolumeId) {
         assert_eq!(self.cached_blocks(volume), 0, "a volume is closed while it has blocks");
-        self.volumes[volume.0 as usize] = None;
+        self.volumes.remove(volume);
     }
 
     /// If the region of block `number` has no cached block: the first block behind the region.
@@ -230,7 +224,7 @@ impl Cache {
             let block = &blocks[id as usize];
             hasher.hash_one((block.volume.0, block.number))
         });
-        let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let volume = &mut self.volumes[volume];
         volume.all.push_back(&mut self.blocks, id);
         volume.regions[region(number)] += 1;
         id
@@ -250,7 +244,7 @@ impl Cache {
         }
         let hash = self.hash(volume, number);
         self.index.find_entry(hash, |&other| other == id).expect("an entered block").remove();
-        let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let volume = &mut self.volumes[volume];
         volume.all.remove(&mut self.blocks, id);
         volume.regions[region(number)] -= 1;
         self.release(frame);
@@ -293,7 +287,7 @@ impl Cache {
     }
 
     /// A device read has ended. If it succeeded, the sectors that were not valid take the content that was read.
-    pub(crate) fn end_fill(&mut self, id: BlockId, good: bool, actions: &mut VecDeque<Action>) {
+    pub(crate) fn end_fill(&mut self, id: BlockId, good: bool, bytes: &mut impl ByteWork) {
         let fill = std::mem::replace(&mut self.block_mut(id).fill, FrameId::ZERO);
         if !good {
             self.release(fill);
@@ -301,7 +295,7 @@ impl Cache {
         }
         let Block { frame, valid, .. } = *self.block(id);
         if !planted!(FillOverwritesDirty) {
-            copy_sectors(valid, frame, fill, 0, 0, actions);
+            copy_sectors(valid, frame, fill, 0, 0, bytes);
         }
         self.replace_frame(id, fill);
         self.block_mut(id).valid = SectorMask::MAX;
@@ -321,20 +315,20 @@ impl Cache {
         frame: FrameId,
         (start, end): (u64, u64),
         rest: Rest,
-        actions: &mut VecDeque<Action>,
+        bytes: &mut impl ByteWork,
     ) {
         let touched = sectors_touched(start, end);
         self.note_wasted(id);
         let Block { frame: old, valid, volume, .. } = *self.block(id);
         if planted!(FrameChangedWhileWritten) && old != FrameId::ZERO {
-            actions.push_back(Action::Copy { from: frame, to: old, start: start as u16, len: (end - start) as u16 });
+            bytes.copy(frame, old, start, end);
             self.release(frame);
         } else {
             match rest {
-                Rest::Cached => copy_sectors(valid, old, frame, start, end, actions),
+                Rest::Cached => copy_sectors(valid, old, frame, start, end, bytes),
                 Rest::Zeros => {
                     debug_assert_eq!(valid, 0, "what is cached is not in a hole");
-                    zero_around(frame, start, end, actions);
+                    zero_around(frame, start, end, bytes);
                 }
             }
             self.replace_frame(id, frame);
@@ -353,10 +347,10 @@ impl Cache {
 
     fn mark_dirty(&mut self, now: Nanos, id: BlockId, sectors: SectorMask) {
         let block = &mut self.blocks[id as usize];
-        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        let volume = &mut self.volumes[block.volume];
         if !block.unwritten() {
             volume.unwritten += 1;
-            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").unwritten += 1;
+            self.partitions[volume.tenant].unwritten += 1;
         }
         if block.dirty == 0 {
             block.dirty_epoch = volume.ledger.dirtied();
@@ -397,11 +391,11 @@ fn copy_sectors(
     to: FrameId,
     except_start: u64,
     except_end: u64,
-    actions: &mut VecDeque<Action>,
+    bytes: &mut impl ByteWork,
 ) {
     let mut copy = |start: u64, end: u64| {
         if start < end {
-            actions.push_back(Action::Copy { from, to, start: start as u16, len: (end - start) as u16 });
+            bytes.copy(from, to, start, end);
         }
     };
     for (start, end) in runs(mask) {
@@ -416,10 +410,10 @@ fn copy_sectors(
 }
 
 /// Zeros a frame except for the bytes `start..end`.
-pub(crate) fn zero_around(frame: FrameId, start: u64, end: u64, actions: &mut VecDeque<Action>) {
+pub(crate) fn zero_around(frame: FrameId, start: u64, end: u64, bytes: &mut impl ByteWork) {
     for (from, to) in [(0, start), (end, BLOCK)] {
         if from < to {
-            actions.push_back(Action::Zero { frame, start: from as u16, len: (to - from) as u16 });
+            bytes.zero(frame, from, to);
         }
     }
 }
@@ -452,17 +446,23 @@ mod tests {
         assert_eq!(runs(0b1011_0001).collect::<Vec<_>>(), [(0, 1), (4, 6), (7, 8)]);
     }
 
+    #[derive(Default)]
+    struct Copies(Vec<(u64, u64)>);
+
+    impl ByteWork for Copies {
+        fn copy(&mut self, _from: FrameId, _to: FrameId, start: u64, end: u64) {
+            self.0.push((start, end - start));
+        }
+
+        fn zero(&mut self, frame: FrameId, _start: u64, _end: u64) {
+            panic!("{frame:?} is zeroed");
+        }
+    }
+
     #[test]
     fn a_copy_spares_what_was_written() {
-        let mut actions = VecDeque::new();
-        copy_sectors(0b11, FrameId(1), FrameId(2), 100, 600, &mut actions);
-        let copies: Vec<_> = actions
-            .iter()
-            .map(|action| match action {
-                Action::Copy { start, len, .. } => (*start, *len),
-                other => panic!("{other:?}"),
-            })
-            .collect();
-        assert_eq!(copies, [(0, 100), (600, 424)]);
+        let mut copies = Copies::default();
+        copy_sectors(0b11, FrameId(1), FrameId(2), 100, 600, &mut copies);
+        assert_eq!(copies.0, [(0, 100), (600, 424)]);
     }
 }

@@ -4,9 +4,9 @@
 
 use super::Cache;
 use super::block::Block;
-use super::eviction::{Eviction, Verdict, evict};
-use crate::control::TenantSpec;
+use crate::eviction::{Eviction, Verdict, evict};
 use crate::ids::{BlockId, FrameId, TenantId};
+use crate::spec::TenantSpec;
 use crate::units::PIECE_BLOCKS;
 
 /// Frames of the smallest partition: two pieces, each with a frame for the fill of its first and of its last block. In
@@ -138,43 +138,39 @@ impl Partition {
 
 impl Cache {
     pub(crate) fn partition(&self, tenant: TenantId) -> &Partition {
-        self.partitions[tenant.0 as usize].as_ref().expect("a tenant")
+        &self.partitions[tenant]
     }
 
     pub(crate) fn partition_mut(&mut self, tenant: TenantId) -> &mut Partition {
-        self.partitions[tenant.0 as usize].as_mut().expect("a tenant")
+        &mut self.partitions[tenant]
     }
 
     /// All tenants.
     pub(crate) fn tenants(&self) -> impl Iterator<Item = (TenantId, &Partition)> {
-        self.partitions.iter().enumerate().filter_map(|(i, p)| Some((TenantId(i as u32), p.as_ref()?)))
+        self.partitions.iter()
     }
 
     pub(crate) fn has_tenant(&self, tenant: TenantId) -> bool {
-        matches!(self.partitions.get(tenant.0 as usize), Some(Some(_)))
+        self.partitions.contains(tenant)
     }
 
     /// Creates a tenant, or changes its specification.
     pub(crate) fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) {
-        let at = tenant.0 as usize;
-        if self.partitions.len() <= at {
-            self.partitions.resize_with(at + 1, || None);
-        }
-        match &mut self.partitions[at] {
+        match self.partitions.get_mut(tenant) {
             Some(partition) => {
                 if partition.spec.eviction != spec.eviction {
                     partition.order = spec.eviction.order(std::mem::take(partition.order.list()));
                 }
                 partition.spec = spec;
             }
-            empty => *empty = Some(Partition::new(spec)),
+            None => self.partitions.insert(tenant, Partition::new(spec)),
         }
     }
 
     /// Forgets a tenant that uses no frames.
     pub(crate) fn drop_tenant(&mut self, tenant: TenantId) {
         debug_assert_eq!(self.partition(tenant).used, 0);
-        self.partitions[tenant.0 as usize] = None;
+        self.partitions.remove(tenant);
     }
 
     /// Changes the number of frames of the disk. The targets of the partitions must already fit.
@@ -208,7 +204,7 @@ impl Cache {
 
     fn order_of(&mut self, id: BlockId) -> (&mut dyn Eviction<Block>, &mut [Block]) {
         let tenant = self.volume(self.block(id).volume).tenant;
-        let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
+        let partition = &mut self.partitions[tenant];
         (&mut *partition.order, &mut self.blocks)
     }
 
@@ -230,7 +226,7 @@ impl Cache {
 
     /// Evicts the first block of the order that can be evicted. False if there is none.
     pub(crate) fn evict(&mut self, tenant: TenantId) -> bool {
-        let partition = self.partitions[tenant.0 as usize].as_mut().expect("a tenant");
+        let partition = &mut self.partitions[tenant];
         let pool = &self.pool;
         let found = evict(&mut *partition.order, &mut self.blocks, |block| {
             if block.unwritten() && !planted!(DirtyBlockLostOnEviction) {

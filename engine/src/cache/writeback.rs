@@ -9,8 +9,8 @@
 use super::block::Block;
 use super::{Cache, age_ms, runs};
 use crate::disk::durability::DISTRUST_MAX;
+use crate::errno::Errno;
 use crate::ids::{BlockId, VolumeId};
-use crate::nbd::Errno;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECTOR, SectorMask};
 
 /// Blocks of the longest write, unless the policy allows fewer: 1 MiB, whose transfer time hides the cost of the
@@ -49,7 +49,7 @@ impl Cache {
 
     /// Moves the oldest dirty block of `volume` behind all others.
     pub(crate) fn postpone(&mut self, volume: VolumeId) {
-        let volume = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let volume = &mut self.volumes[volume];
         if let Some(id) = volume.dirty.front() {
             volume.dirty.remove(&mut self.blocks, id);
             volume.dirty.push_back(&mut self.blocks, id);
@@ -178,7 +178,7 @@ impl Cache {
 
     fn mark_writing(&mut self, id: BlockId, sectors: SectorMask) {
         let block = &mut self.blocks[id as usize];
-        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        let volume = &mut self.volumes[block.volume];
         if block.in_dirty {
             volume.dirty.remove(&mut self.blocks, id);
         }
@@ -188,9 +188,9 @@ impl Cache {
             // A durable rewrite of clean sectors counts as dirty data while it is in flight.
             block.dirty_epoch = volume.ledger.dirtied();
             volume.unwritten += 1;
-            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").unwritten += 1;
+            self.partitions[volume.tenant].unwritten += 1;
         }
-        self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").writing += 1;
+        self.partitions[volume.tenant].writing += 1;
         volume.ledger.issued(block.dirty_epoch);
         block.writing_epoch = block.dirty_epoch;
         block.writing = sectors;
@@ -208,7 +208,7 @@ impl Cache {
         durable: bool,
     ) -> Option<bool> {
         let block = &mut self.blocks[id as usize];
-        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        let volume = &mut self.volumes[block.volume];
         block.writing &= !sectors;
         if !self.durability.is_unsettled(block.volume, block.written_in) {
             block.unsynced = 0;
@@ -225,7 +225,7 @@ impl Cache {
             return None;
         }
         volume.ledger.written(block.writing_epoch);
-        let partition = self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant");
+        let partition = &mut self.partitions[volume.tenant];
         partition.writing -= 1;
         partition.stirred = true;
         let mut failed = std::mem::take(&mut block.failed);
@@ -240,7 +240,7 @@ impl Cache {
         }
         if (failed != 0) != block.failing && !(planted!(MendedBlockStillFailing) && block.failing) {
             block.failing = failed != 0;
-            let partition = self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant");
+            let partition = &mut self.partitions[volume.tenant];
             let count = |failing: u32| if block.failing { failing + 1 } else { failing - 1 };
             (volume.failing, partition.failing) = (count(volume.failing), count(partition.failing));
         }
@@ -282,7 +282,7 @@ impl Cache {
         self.no_longer_failing(id);
         let block = &mut self.blocks[id as usize];
         debug_assert_eq!(block.writing, 0);
-        let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+        let volume = &mut self.volumes[block.volume];
         if block.dirty == 0 {
             return;
         }
@@ -341,7 +341,7 @@ impl Cache {
 
     /// Puts a block behind those that are still to be looked at. The order of this list has no other meaning.
     pub(crate) fn look_last(&mut self, volume: VolumeId, id: BlockId) {
-        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let state = &mut self.volumes[volume];
         state.all.remove(&mut self.blocks, id);
         state.all.push_back(&mut self.blocks, id);
     }
@@ -374,9 +374,9 @@ impl Cache {
     fn no_longer_failing(&mut self, id: BlockId) {
         let block = &mut self.blocks[id as usize];
         if std::mem::take(&mut block.failing) {
-            let volume = self.volumes[block.volume.0 as usize].as_mut().expect("an open volume");
+            let volume = &mut self.volumes[block.volume];
             volume.failing -= 1;
-            self.partitions[volume.tenant.0 as usize].as_mut().expect("a tenant").failing -= 1;
+            self.partitions[volume.tenant].failing -= 1;
         }
     }
 

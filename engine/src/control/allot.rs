@@ -2,7 +2,8 @@
 //! max-min fair: the smallest partitions grow first.
 
 use super::{CacheSpec, Refusal};
-use crate::cache::{BOOKKEEPING_BYTES_PER_FRAME, FRAMES_MIN};
+use crate::cache::FRAMES_MIN;
+use crate::config::BOOKKEEPING_BYTES_PER_FRAME;
 use crate::ids::TenantId;
 use crate::units::BLOCK;
 

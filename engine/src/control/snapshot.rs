@@ -4,60 +4,8 @@ use crate::control::Sizing;
 use crate::disk::policy::{DiskTime, Slice, TenantPlan};
 use crate::ids::{TenantId, VolumeId};
 use crate::latency::Latencies;
+use crate::stats::OpStats;
 use crate::units::Nanos;
-
-/// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all longer latencies.
-pub const BUCKETS: usize = 26;
-
-/// Latencies by powers of two of a microsecond, which can be summed over volumes and servers. More accurate percentiles
-/// are in [`TenantStats::latency`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Histogram {
-    /// Counts by bucket.
-    pub buckets: [u64; BUCKETS],
-    /// Sum of all latencies, nanoseconds.
-    pub sum_ns: u64,
-}
-
-impl Default for Histogram {
-    fn default() -> Self {
-        Histogram { buckets: [0; BUCKETS], sum_ns: 0 }
-    }
-}
-
-impl Histogram {
-    /// Records a latency.
-    pub fn record(&mut self, latency_ns: Nanos) {
-        let us = latency_ns / 1000;
-        let bucket = (64 - us.leading_zeros()) as usize;
-        self.buckets[bucket.min(BUCKETS - 1)] += 1;
-        self.sum_ns += latency_ns;
-    }
-
-    /// The number of latencies.
-    pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
-    }
-
-    /// Upper bound of bucket `i`, nanoseconds; `None` for the last bucket.
-    pub fn bound_ns(i: usize) -> Option<Nanos> {
-        (i + 1 < BUCKETS).then(|| 1000 << i)
-    }
-}
-
-/// One kind of request of one volume.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OpStats {
-    /// Requests answered, errors included.
-    pub requests: u64,
-    /// Bytes requested by them.
-    pub bytes: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// From the arrival of the header to the hand-over of the reply to the socket. The most recent replies may be
-    /// missing.
-    pub latency: Histogram,
-}
 
 /// A volume.
 #[derive(Clone, Debug)]
@@ -207,7 +155,7 @@ mod tests {
         for needs_slices in [true, false] {
             let mut rig = Rig::new();
             let kind = policy::Kind::Insulated;
-            let settings = policy::Settings { kind, needs_slices, ..*rig.server.device.settings() };
+            let settings = policy::Settings { kind, needs_slices, ..*rig.server.volumes.route.disk.settings() };
             rig.command(8, Command::SetPolicy(Box::new(settings)));
             let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), VOLUME_BYTES as u64);
             rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));

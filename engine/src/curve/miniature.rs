@@ -16,9 +16,9 @@ use hashbrown::HashTable;
 
 use super::samples::Dirt;
 use super::{Block, spread};
-use crate::cache::EvictionPolicy;
-use crate::cache::eviction::{Eviction, ORDER, Placed, Verdict, evict};
-use crate::cache::list::{Linked, Links, List};
+use crate::eviction::Policy as EvictionPolicy;
+use crate::eviction::list::{Linked, Links, List};
+use crate::eviction::{Eviction, ORDER, Placed, Verdict, evict};
 use crate::units::SectorMask;
 
 /// The links of the list of dirty items, oldest first.

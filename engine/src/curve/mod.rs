@@ -24,15 +24,13 @@
 //! `docs/design/curve.md` has the formulas.
 
 mod bucket;
-mod feed;
 mod miniature;
 mod recency;
 mod samples;
 
-use crate::cache::EvictionPolicy;
+use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
-pub(crate) use feed::BYTES_PER_FRAME;
 
 use bucket::{BUCKETS, Bucket, Tally, blocks, bucket};
 use miniature::Miniature;
@@ -140,6 +138,9 @@ fn index_bytes(entries: usize) -> usize {
 fn sizes(blocks_max: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(MINIATURE_MIN), |size| size.checked_mul(2)).take_while(move |&size| size <= blocks_max)
 }
+
+/// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
+pub(crate) const BYTES_PER_FRAME: u64 = 64;
 
 /// A block of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

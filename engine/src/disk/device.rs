@@ -1,17 +1,16 @@
 //! Device requests from creation to completion: a table, the policy that orders them, and the accounting of their time.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 
 use super::durability::Failures;
 use super::own::{LOOK_NS, OwnTime};
 use super::policy::{self, DiskTime, Entry, Policy, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::{Io, Op, Segment};
-use crate::event::Action;
+use crate::errno::Errno;
+use crate::ids::Ticket;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::slab::Slab;
 use crate::units::{BLOCK, Nanos, SECOND, SectorMask, Share};
-use crate::volume::Ticket;
 
 /// What a device request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +55,21 @@ pub(crate) struct Slot {
     generation: u32,
     /// Failures of the target when it was submitted to the device.
     pub(crate) failures: Failures,
+    /// It is a part of this transfer, which waits for all its parts (`route`).
+    pub(crate) parent: Option<IoId>,
+    /// It is a transfer with parts.
+    pub(crate) split: Option<Split>,
+}
+
+/// What became of the parts of a transfer so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    /// Parts that are not complete.
+    pub(crate) left: u32,
+    /// The first error.
+    pub(crate) result: Result<(), Errno>,
+    /// Failures of the target when the first part was submitted to the device.
+    pub(crate) failures: Option<Failures>,
 }
 
 impl Default for Slot {
@@ -74,6 +88,8 @@ impl Default for Slot {
             others_ns: 0,
             generation: 0,
             failures: 0,
+            parent: None,
+            split: None,
         }
     }
 }
@@ -220,6 +236,7 @@ impl Device {
         slot.parts.clear();
         slot.purpose = purpose;
         slot.tenant = tenant;
+        (slot.parent, slot.split) = (None, None);
         IoId(id)
     }
 
@@ -281,7 +298,8 @@ impl Device {
         let slots = &self.slots;
         let is_write = |io: IoId| {
             let slot = &slots[io.0];
-            let wanted = slot.io.volume == volume && slot.purpose == Purpose::WriteBack;
+            let of = slot.parent.map_or(slot, |parent| &slots[parent.0]).io.volume;
+            let wanted = of == volume && slot.purpose == Purpose::WriteBack;
             if wanted {
                 slot.urgent.set(true);
             }
@@ -290,7 +308,8 @@ impl Device {
         self.policy.hurry(tenant, &is_write);
     }
 
-    /// Cancels the tenant's queued requests that are `unwanted` and adds them to `dropped`. The caller forgets them.
+    /// Cancels the tenant's queued requests that are `unwanted`, except parts of a transfer, and adds them to `dropped`.
+    /// The caller forgets them.
     pub(crate) fn withdraw(
         &mut self,
         now: Nanos,
@@ -299,7 +318,7 @@ impl Device {
         dropped: &mut Vec<IoId>,
     ) {
         let (slots, before) = (&self.slots, dropped.len());
-        self.policy.withdraw(now, tenant, &|io| unwanted(&slots[io.0]), dropped);
+        self.policy.withdraw(now, tenant, &|io| slots[io.0].parent.is_none() && unwanted(&slots[io.0]), dropped);
         let others_ns = self.policy.others_ns(now, tenant);
         let of_tenant = &mut self.tenants[tenant.0 as usize];
         for &io in &dropped[before..] {
@@ -313,7 +332,7 @@ impl Device {
     }
 
     /// Submits the requests that the policy releases to the device; `failures` are those of the target so far.
-    pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, actions: &mut VecDeque<Action>) {
+    pub(crate) fn dispatch(&mut self, now: Nanos, failures: Failures, submit: &mut impl FnMut(IoId)) {
         while let Some(io) = self.policy.next(now, self.in_device) {
             self.account(now);
             self.in_device += 1;
@@ -325,7 +344,7 @@ impl Device {
             if slot.io.op == Op::Read {
                 self.tenants[slot.tenant.0 as usize].own.end(others_ns);
             }
-            actions.push_back(Action::Submit(io));
+            submit(io);
         }
     }
 
@@ -549,10 +568,9 @@ mod tests {
 
     /// The requests that go to the device now.
     fn goes(device: &mut Device, now: Nanos) -> Vec<IoId> {
-        let mut actions = VecDeque::new();
-        device.dispatch(now, 0, &mut actions);
-        let submitted = |action| if let Action::Submit(io) = action { io } else { panic!("{action:?}") };
-        actions.into_iter().map(submitted).collect()
+        let mut submitted = Vec::new();
+        device.dispatch(now, 0, &mut |io| submitted.push(io));
+        submitted
     }
 
     #[test]

@@ -25,8 +25,8 @@
 //! its unflushed blocks.
 
 use super::Op;
+use crate::errno::Errno;
 use crate::ids::VolumeId;
-use crate::nbd::Errno;
 
 /// How often in a row the success of a request may be distrusted before the request counts as failed. A volume whose
 /// requests always coincide with failures of other volumes thus gets errors after some attempts, rather than no answer.

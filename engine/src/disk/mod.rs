@@ -8,5 +8,5 @@ mod own;
 pub mod policy;
 pub mod profile;
 
-pub(crate) use device::{Device, Purpose};
+pub(crate) use device::{Device, Purpose, Served, Slot, Split};
 pub use io::{Io, Op, Segment};

@@ -22,7 +22,6 @@ pub use exports::{Export, Exports};
 
 use self::options::{parse_info, parse_queries};
 use super::wire::{self, info, option, reply};
-use crate::event::Session;
 
 /// Bytes of an option header: magic, option, length.
 const OPTION_HEADER_BYTES: usize = 16;
@@ -38,6 +37,17 @@ const OUTGOING_BYTES_PAUSE: usize = 16 << 10;
 const OUTGOING_BYTES_MAX: usize = 4 << 20;
 /// Options before transmission: a client that sends more is in a loop.
 const OPTIONS_MAX: u32 = 1024;
+
+/// The result of the handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Session {
+    /// Structured replies.
+    pub structured: bool,
+    /// `base:allocation` was selected.
+    pub base_allocation: bool,
+    /// Requests that change data are answered with EPERM.
+    pub read_only: bool,
+}
 
 /// The TLS setting of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,17 +1,9 @@
-//! The NBD protocol without sockets: the handshake, request headers, connections, replies.
+//! The NBD protocol without sockets: numbers on the wire, the handshake, request headers.
 
-mod answered;
-mod connection;
 mod handshake;
 mod request;
-mod session;
 pub mod wire;
 
-pub(crate) use answered::{ANSWERED_MAX, Answered};
-pub(crate) use connection::{Connection, Inbound};
-pub use handshake::{Ending, Export, Exports, Handshake, Outcome, Tls};
+pub use crate::errno::Errno;
+pub use handshake::{Ending, Export, Exports, Handshake, Outcome, Session, Tls};
 pub use request::{Header, Kind, Parsed, parse};
-#[cfg(test)]
-pub(crate) use session::REQUESTS_PER_TENANT;
-pub(crate) use session::{ANSWER_UNITS, PATIENCE_NS};
-pub use wire::Errno;

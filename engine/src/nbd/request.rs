@@ -1,6 +1,7 @@
 //! Request headers: raw bytes are parsed once, here.
 
-use super::wire::{self, Errno, command, command_flag as flag};
+use super::wire::{self, command, command_flag as flag};
+use crate::errno::Errno;
 
 /// The command of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

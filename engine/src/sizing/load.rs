@@ -129,7 +129,7 @@ pub(super) fn reads_gain(view: &View, target: u64, whole: u64) -> f64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::cache::EvictionPolicy;
+    use crate::eviction::Policy as EvictionPolicy;
 
     /// Reads only, with these miss ratios by size.
     pub(in super::super) fn reads(misses: &[(u64, f64)]) -> View {

@@ -15,6 +15,7 @@ use crate::event::Action;
 use crate::ids::{TenantId, VolumeId};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
+use crate::volume::Volumes;
 
 /// Period of reviews: short compared with the seconds in which a curve changes, long compared with the cost of a
 /// review.
@@ -175,7 +176,7 @@ impl Survey {
     }
 }
 
-impl Server {
+impl Volumes {
     fn of_tenant(&mut self, tenant: TenantId) -> &mut OfTenant {
         self.sizing.tenants[tenant.0 as usize].as_mut().expect("a tenant")
     }
@@ -232,27 +233,30 @@ impl Server {
     pub(crate) fn flush_dirt(&mut self, tenant: TenantId, volume: VolumeId) {
         self.of_tenant(tenant).dirt.flush(volume);
     }
+}
 
+impl Server {
     /// Reviews if it is time.
     pub(crate) fn review_in_time(&mut self) {
-        if self.now >= self.sizing.review_at {
+        if self.volumes.now >= self.volumes.sizing.review_at {
             self.look();
-            self.sizing.reviews += 1;
+            self.volumes.sizing.reviews += 1;
             self.review();
         }
     }
 
     /// Examines the curves and streams of the tenants.
     fn look(&mut self) {
-        self.sizing.review_at = self.now + REVIEW_NS.min(self.config.trial_ns_max);
-        let Server { sizing, curves, cache, config, device, now, .. } = self;
+        self.volumes.sizing.review_at = self.volumes.now + REVIEW_NS.min(self.volumes.config.trial_ns_max);
+        let Volumes { sizing, curves, cache, config, route, now, .. } = &mut self.volumes;
+        let device = &mut route.disk;
         let whole = u64::from(cache.pool().limit());
         let transfer_ns = BLOCK as f64 * SECOND as f64 / device.settings().stream_bytes_per_s.max(1) as f64;
         let turns = cache.tenants().count().div_ceil(LOOKS_MAX).max(1);
         let in_turn = cache.tenants().skip(sizing.reviews % turns).step_by(turns);
         for (tenant, partition) in in_turn {
             let at = tenant.0 as usize;
-            let (Some(of), Some(curve)) = (&mut sizing.tenants[at], &curves[at]) else { continue };
+            let (Some(of), Some(curve)) = (&mut sizing.tenants[at], curves.get(tenant)) else { continue };
             of.streams = partition.streams.max(of.streams.saturating_sub(1));
             let target = u64::from(partition.target);
             of.dirt.set_room(target / 2, whole / 2);
@@ -281,25 +285,25 @@ impl Server {
     /// Divides the disk anew, after the tenants, the memory or the needs have changed.
     pub(crate) fn review(&mut self) {
         let survey = self.survey(None);
-        let limit = u64::from(self.cache.pool().limit());
+        let limit = u64::from(self.volumes.cache.pool().limit());
         let Some(targets) = allot::targets(limit, &survey.claims()) else { return };
-        if targets.iter().any(|&(tenant, target)| self.cache.partition(tenant).target != target) {
+        if targets.iter().any(|&(tenant, target)| self.volumes.cache.partition(tenant).target != target) {
             self.set_targets(&targets);
         }
         for (at, &(tenant, target)) in targets.iter().enumerate() {
             let (Some(question), Some(split)) = (survey.question, &survey.split) else {
-                self.of_tenant(tenant).shown = None;
+                self.volumes.of_tenant(tenant).shown = None;
                 continue;
             };
             let (fate, claim) = (split.fates[at], (survey.caches[at], survey.weights[at]));
-            let known = self.sizing.tenants[tenant.0 as usize].as_ref();
+            let known = self.volumes.sizing.tenants[tenant.0 as usize].as_ref();
             let sizing = self.sizing(known, split.round_ns, fate, claim, u64::from(target));
             let load = known.and_then(|known| known.load.as_ref());
             // Lent cache counts as long as it is lent.
             let cache = load.map_or(1.0, |load| load.keeps(u64::from(target)));
             let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
-            self.device.set_keep(tenant, Some((keep * 1000.0 + 1e-6) as u32));
-            let of = self.of_tenant(tenant);
+            self.volumes.route.disk.set_keep(tenant, Some((keep * 1000.0 + 1e-6) as u32));
+            let of = self.volumes.of_tenant(tenant);
             of.kept = if matches!(survey.caches[at], CacheSpec::Asked(_)) { 0 } else { fate.kept };
             let is_news = std::mem::discriminant(&of.decision) != std::mem::discriminant(&sizing.decision);
             (of.decision, of.since, of.shown) = (sizing.decision, sizing.since, Some(sizing));
@@ -311,9 +315,10 @@ impl Server {
 
     /// All tenants, and the guest in place of the tenant that it replaces.
     fn survey(&mut self, guest: Option<Guest>) -> Survey {
-        let settings = *self.device.settings();
+        let settings = *self.volumes.route.disk.settings();
         let is_other = |tenant: TenantId| guest.is_none_or(|guest| guest.tenant != Some(tenant));
-        let others: Vec<_> = self.cache.tenants().filter(|&(id, _)| is_other(id)).map(|(id, p)| (id, p.spec)).collect();
+        let others: Vec<_> =
+            self.volumes.cache.tenants().filter(|&(id, _)| is_other(id)).map(|(id, p)| (id, p.spec)).collect();
         let mut tenants: Vec<_> = others.iter().map(|&(tenant, _)| Some(tenant)).collect();
         let mut caches: Vec<_> = others.iter().map(|(_, spec)| spec.cache).collect();
         let mut shares: Vec<_> = others.iter().map(|(_, spec)| spec.share).collect();
@@ -325,12 +330,13 @@ impl Server {
         let weights = crate::disk::policy::weights(&shares);
         let known = |at: usize| if at < others.len() { tenants[at] } else { guest.and_then(|g| g.like.or(g.tenant)) };
         let switch_ns = if settings.needs_slices { settings.switch_ns } else { 0 };
-        let plans: Vec<_> =
-            (0..tenants.len()).map(|at| known(at).map(|tenant| self.device.plan(self.now, tenant))).collect();
+        let plans: Vec<_> = (0..tenants.len())
+            .map(|at| known(at).map(|tenant| self.volumes.route.disk.plan(self.volumes.now, tenant)))
+            .collect();
         let insulates = settings.insulates() && !tenants.is_empty();
         let answer = insulates.then(|| {
             let tenant = |at: usize| {
-                let of = known(at).and_then(|tenant| self.sizing.tenants.get(tenant.0 as usize)?.as_ref());
+                let of = known(at).and_then(|tenant| self.volumes.sizing.tenants.get(tenant.0 as usize)?.as_ref());
                 let load = of.and_then(|of| of.load.as_ref());
                 let guest_claim = || match caches[at] {
                     CacheSpec::Asked(bytes) => split::Claim::Asked(frames_of(bytes)),
@@ -344,15 +350,15 @@ impl Server {
                     loss_ns: plans[at].flatten().map_or(switch_ns, |plan| plan.loss_ns) as f64,
                     slice_least_ns: plans[at].flatten().map_or(0, |plan| plan.burst_ns) as f64,
                     load,
-                    transfer: of.map_or((0.0, 0), |of| of.transfer(self.prefetch_bytes)),
+                    transfer: of.map_or((0.0, 0), |of| of.transfer(self.volumes.prefetch_bytes)),
                 }
             };
             let all: Vec<_> = (0..tenants.len()).map(tenant).collect();
             let question = Question {
                 keep: f64::from(settings.insulation_permille) / 1000.0,
-                memory: u64::from(self.cache.pool().limit()),
+                memory: u64::from(self.volumes.cache.pool().limit()),
                 round_max_ns: settings.round_max_ns as f64,
-                turn: self.sizing.reviews % tenants.len(),
+                turn: self.volumes.sizing.reviews % tenants.len(),
             };
             (question, split(&question, &all))
         });
@@ -370,12 +376,12 @@ impl Server {
         target: u64,
     ) -> Sizing {
         let Fate { verdict, need, kept, time, .. } = fate;
-        let settings = self.device.settings();
+        let settings = self.volumes.route.disk.settings();
         let decision = match verdict {
             Verdict::Met => Decision::Admitted,
             Verdict::Open if matches!(cache, CacheSpec::Asked(_)) => Decision::Admitted,
             Verdict::Open => Decision::Trial(match of.and_then(|of| of.trial.begun()) {
-                Some(begun) => Doubt::Unsettled { until: begun + self.config.trial_ns_max },
+                Some(begun) => Doubt::Unsettled { until: begun + self.volumes.config.trial_ns_max },
                 None => Doubt::Unused,
             }),
             Verdict::Memory(needs, free) => {
@@ -392,7 +398,7 @@ impl Server {
         let round_ns = if settings.needs_slices { round_ns } else { 0.0 };
         Sizing {
             decision,
-            since: same.map_or(self.now, |(_, since)| since),
+            since: same.map_or(self.volumes.now, |(_, since)| since),
             insulation_permille: settings.insulation_permille,
             need_bytes: need.map(bytes_of),
             kept_bytes: bytes_of(kept),
@@ -407,35 +413,35 @@ impl Server {
 
     /// Whether a tenant can have the requested cache, given what the other tenants keep.
     pub(crate) fn check_cache(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<(), Refusal> {
-        let known = self.cache.has_tenant(tenant).then_some(tenant);
+        let known = self.volumes.cache.has_tenant(tenant).then_some(tenant);
         let guest = Guest { tenant: known, share: spec.share, cache: spec.cache, like: None };
         let others = self.survey(Some(guest)).others_hold();
-        allot::admit(u64::from(self.cache.pool().limit()), others, spec.cache)
+        allot::admit(u64::from(self.volumes.cache.pool().limit()), others, spec.cache)
     }
 
     /// The decision for a planned tenant.
     pub(crate) fn plan(&mut self, request: PlanRequest) -> Result<Plan, Refusal> {
         let PlanRequest { tenant, share, cache, like } = request;
-        let unknown = |tenant: TenantId| !self.cache.has_tenant(tenant);
+        let unknown = |tenant: TenantId| !self.volumes.cache.has_tenant(tenant);
         if tenant.is_some_and(unknown) || like.is_some_and(unknown) {
             return Err(Refusal::UnknownTenant);
         }
-        let others = self.cache.tenants().filter(|&(id, _)| Some(id) != tenant);
+        let others = self.volumes.cache.tenants().filter(|&(id, _)| Some(id) != tenant);
         let promised: u64 = others.filter_map(|(_, partition)| partition.spec.share).map(Share::ppb).sum();
         let left_ppb = Share::ONE.ppb().saturating_sub(promised);
         if let Some(asked) = share.filter(|share| share.ppb() > left_ppb) {
             return Err(Refusal::ShareTooLarge { asked_ppb: asked.ppb(), left_ppb });
         }
         let survey = self.survey(Some(Guest { tenant, share, cache, like }));
-        let (limit, others) = (u64::from(self.cache.pool().limit()), survey.others_hold());
+        let (limit, others) = (u64::from(self.volumes.cache.pool().limit()), survey.others_hold());
         allot::admit(limit, others, cache)?;
         let at = survey.tenants.len() - 1;
         let targets = allot::targets(limit, &survey.claims());
         let target = targets.map_or(0, |targets| u64::from(targets[at].1));
         let sizing = survey.split.as_ref().map(|split| {
-            let known = like.or(tenant).and_then(|tenant| self.sizing.tenants[tenant.0 as usize].as_ref());
+            let known = like.or(tenant).and_then(|tenant| self.volumes.sizing.tenants[tenant.0 as usize].as_ref());
             let claim = (survey.caches[at], survey.weights[at]);
-            Sizing { since: self.now, ..self.sizing(known, split.round_ns, split.fates[at], claim, target) }
+            Sizing { since: self.volumes.now, ..self.sizing(known, split.round_ns, split.fates[at], claim, target) }
         });
         let round_ns = sizing.map_or(0, |sizing| sizing.round_ns);
         Ok(Plan {

@@ -10,12 +10,12 @@
 
 use std::collections::VecDeque;
 
-use crate::control::{Report, WriteCache};
 use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose};
+use crate::errno::Errno;
 use crate::ids::VolumeId;
-use crate::nbd::{ANSWER_UNITS, Errno};
-use crate::server::Server;
+use crate::spec::WriteCache;
+use crate::volume::{ANSWER_UNITS, Effect, Volumes};
 
 /// Units of work of a look at a block that may be given up: 0.4 us if it is given up.
 const CLEAR_UNITS: u32 = 4;
@@ -87,7 +87,7 @@ impl Flushes {
     }
 }
 
-impl Server {
+impl Volumes {
     pub(crate) fn flush_arrived(&mut self, volume: VolumeId, who: FlushFor) {
         if who == FlushFor::Control {
             let flushes = &mut self.volume_mut(volume).flushes;
@@ -134,7 +134,7 @@ impl Server {
     /// Begins a device flush for all flushes whose blocks are written, unless one is in progress.
     pub(crate) fn flush_on(&mut self, volume: VolumeId) {
         let ledger = &self.cache.volume(volume).ledger;
-        let flushes = &mut self.volumes[volume.0 as usize].as_mut().expect("an open volume").flushes;
+        let flushes = &mut self.table[volume].flushes;
         if flushes.in_device {
             return;
         }
@@ -159,7 +159,7 @@ impl Server {
         let tenant = self.tenant_of(volume);
         let syncing = &self.volume(volume).flushes.syncing;
         let internal = !syncing.iter().any(|waiting| matches!(waiting.who, FlushFor::Request(_)));
-        let io = self.device.prepare(Op::Flush, volume, tenant, Purpose::Sync { internal });
+        let io = self.route.prepare(Op::Flush, volume, tenant, Purpose::Sync { internal });
         self.submit(io, true);
     }
 
@@ -194,10 +194,9 @@ impl Server {
             return;
         }
         self.cache.durability.failed();
-        for at in 0..self.volumes.len() {
-            let volume = VolumeId(at as u32);
+        for volume in (0..self.table.past()).map(VolumeId) {
             let concerned = volume == failed || !planted!(FailedFlushConcernsOneVolume);
-            if self.find_volume(volume).is_none() || !self.cache.durability.is_exposed(volume) || !concerned {
+            if !self.table.contains(volume) || !self.cache.durability.is_exposed(volume) || !concerned {
                 continue;
             }
             let own = self.own_time(volume);
@@ -212,7 +211,7 @@ impl Server {
     /// rewriting too.
     pub(crate) fn cover_redirtied(&mut self, volume: VolumeId) {
         let epoch = self.cache.volume_mut(volume).ledger.close();
-        let flushes = &mut self.volumes[volume.0 as usize].as_mut().expect("an open volume").flushes;
+        let flushes = &mut self.table[volume].flushes;
         for waiting in &mut flushes.waiting {
             waiting.epoch = epoch;
         }
@@ -254,7 +253,7 @@ impl Server {
     /// Looks for blocks to be given up, in steps. Answers `clear` when none of them is in the device any more: what
     /// clients read does not change after that.
     pub(crate) fn clear_on(&mut self, volume: VolumeId) {
-        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let state = &mut self.table[volume];
         if state.clear_looks > 0 {
             let most = state.clear_looks.min(self.work.left() / CLEAR_UNITS).max(1);
             let (flushes, why) = (&mut state.flushes, state.write_error);
@@ -266,7 +265,7 @@ impl Server {
         }
         if self.volume(volume).clear_looks == 0 && self.cache.volume(volume).given_up == 0 {
             while let Some(token) = self.volume_mut(volume).clearing.pop() {
-                self.report(token, Report::Done);
+                self.effects.push(Effect::Cleared(token));
             }
         }
     }

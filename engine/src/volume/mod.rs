@@ -1,5 +1,18 @@
-//! A volume: its size, holes and flushes, and how its requests become pieces that the cache and the disk process.
+//! The volumes of a disk: order, pieces, flush, holes, read-ahead, and their cache.
+//!
+//! ```text
+//!   front ──► begin, filled, discarded, sent, abandon        effects: Data, Answer, Recheck, Gone ──► front
+//!                        │                                            ▲
+//!               read, write, range, flush ──► cache ──► route ──► disk │
+//!                        └──────────── agenda, work in steps ─────────┘
+//! ```
+//!
+//! [`Volumes`] is the machine of this layer. It calls the layers below, and writes what it wants of those above as
+//! [`Effect`]s, in order.
 
+mod client;
+mod curves;
+mod effect;
 mod flush;
 mod holes;
 mod order;
@@ -9,23 +22,52 @@ mod range;
 mod read;
 mod request;
 mod stream;
+mod timer;
+mod work;
 mod write;
 mod writeback;
 
+pub(crate) use crate::nbd::Kind;
+#[cfg(test)]
+pub(crate) use client::REQUESTS_PER_TENANT;
+pub(crate) use client::{ANSWER_UNITS, Client, Inbound, writes};
+pub(crate) use effect::{Answer, Data, Effect, Effects};
 pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
-pub(crate) use order::{Order, Ticket, Who};
+pub(crate) use order::{Order, Who};
 pub(crate) use pace::Pace;
 pub(crate) use range::RangeOp;
 pub(crate) use request::{Piece, Request, Waiter};
 pub(crate) use stream::{Halted, Streams};
+pub(crate) use timer::{Timer, Timers};
+pub use work::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};
+pub(crate) use work::{Todo, Work};
 
 use std::collections::VecDeque;
 
-use crate::control::{OpStats, VolumeSpec, WriteCache};
-use crate::ids::VolumeId;
-use crate::nbd::{Errno, Kind};
-use crate::units::Nanos;
+use crate::cache::Cache;
+use crate::config::Config;
+use crate::curve::Curve;
+use crate::disk::{Device, Io};
+use crate::errno::Errno;
+use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, Ticket, VolumeId};
+use crate::route::Route;
+use crate::sizing;
+use crate::slab::{Slab, Table};
+use crate::spec::{VolumeSpec, WriteCache};
+use crate::stats::OpStats;
+use crate::units::{Nanos, SECOND};
+
+/// Pieces of one tenant that wait for frames. Reads and writes are separate, so that neither delays the other.
+#[derive(Default, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) reads: VecDeque<u32>,
+    /// Volumes with pieces that wait to be written ([`Volume::writes`]), each once, round-robin: a volume whose clients
+    /// send no payload does not delay the tenant's other volumes.
+    pub(crate) writes: VecDeque<VolumeId>,
+    /// CACHE requests beyond the number that a tenant may have in progress.
+    pub(crate) caches: VecDeque<u32>,
+}
 
 /// A volume that is being closed.
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +121,10 @@ pub(crate) struct Restricting {
     /// All clients that could write have disconnected, and their writes are being flushed.
     pub(crate) flushing: bool,
 }
+
+/// Time in which a client may receive nothing while others wait for the frames of its replies. Longer than a network
+/// needs to recover, shorter than the 30 s after which clients time out a request.
+pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
 
 /// A volume that is served.
 #[derive(Debug)]
@@ -167,6 +213,11 @@ impl Volume {
         }
     }
 
+    /// A command that changes it waits for it.
+    fn is_being_changed(&self) -> bool {
+        self.closing.is_some() || self.changing.is_some() || self.restricting.is_some()
+    }
+
     pub(crate) fn id(&self) -> VolumeId {
         self.spec.volume
     }
@@ -178,5 +229,103 @@ impl Volume {
             WriteCache::None => true,
             WriteCache::Unsafe => false,
         }
+    }
+}
+
+/// The volumes of a disk, their clients and their cache.
+#[derive(Debug)]
+pub(crate) struct Volumes {
+    pub(crate) config: Config,
+    pub(crate) now: Nanos,
+    /// Largest read-ahead window of a stream at present, bytes; 0 for none.
+    pub(crate) prefetch_bytes: u64,
+    pub(crate) table: Table<VolumeId, Volume>,
+    pub(crate) clients: Table<ConnId, Client>,
+    pub(crate) cache: Cache,
+    pub(crate) route: Route,
+    pub(crate) requests: Slab<Request>,
+    pub(crate) pieces: Slab<Piece>,
+    pub(crate) waiters: Slab<Waiter>,
+    pub(crate) waiting: Table<TenantId, Waiting>,
+    pub(crate) curves: Table<TenantId, Curve>,
+    pub(crate) sizing: sizing::Book,
+    pub(crate) agenda: VecDeque<Todo>,
+    pub(crate) work: Work,
+    pub(crate) effects: Effects,
+    pub(crate) timers: Timers,
+    pub(crate) last_request_at: Nanos,
+    /// New requests are refused: background work ends.
+    pub(crate) draining: bool,
+    /// Scratch memory of write-back.
+    parts: Vec<(u32, u8)>,
+    frames_taken: Vec<FrameId>,
+    /// Scratch memory for dropped prefetches.
+    dropped: Vec<IoId>,
+    /// Scratch memory for completed writes: the block, whether it was written, and whether it was given up.
+    ended: Vec<(BlockId, bool, bool)>,
+    /// Scratch memory for completed range operations.
+    freed: Vec<Ticket>,
+}
+
+impl Volumes {
+    pub(crate) fn new(config: Config) -> Volumes {
+        let frames = Config::frames_of(config.budget_bytes);
+        let frames_max = Config::frames_of(config.budget_bytes_max);
+        Volumes {
+            now: 0,
+            prefetch_bytes: config.prefetch_bytes_max.unwrap_or(config.policy().prefetch_bytes()),
+            table: Table::default(),
+            clients: Table::default(),
+            cache: Cache::new(frames, frames_max, config.seed),
+            route: Route::new(Device::new(config.policy())),
+            requests: Slab::new(),
+            pieces: Slab::new(),
+            waiters: Slab::new(),
+            waiting: Table::default(),
+            curves: Table::default(),
+            sizing: sizing::Book::default(),
+            agenda: VecDeque::new(),
+            work: Work::default(),
+            effects: Effects::default(),
+            timers: Timers::default(),
+            last_request_at: 0,
+            draining: false,
+            parts: Vec::new(),
+            frames_taken: Vec::new(),
+            dropped: Vec::new(),
+            ended: Vec::new(),
+            freed: Vec::new(),
+            config,
+        }
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> &Volume {
+        &self.table[volume]
+    }
+
+    pub(crate) fn volume_mut(&mut self, volume: VolumeId) -> &mut Volume {
+        &mut self.table[volume]
+    }
+
+    pub(crate) fn tenant_of(&self, volume: VolumeId) -> TenantId {
+        self.cache.volume(volume).tenant
+    }
+
+    /// A device request that was submitted and is not complete.
+    pub(crate) fn io(&self, io: IoId) -> &Io {
+        &self.route.slot(io).io
+    }
+
+    /// Puts a volume on the agenda.
+    pub(crate) fn poke(&mut self, volume: VolumeId) {
+        if !std::mem::replace(&mut self.table[volume].poked, true) {
+            self.agenda.push_back(Todo::Volume(volume));
+        }
+    }
+
+    /// Submits the device requests whose turn it is.
+    pub(crate) fn dispatch(&mut self) {
+        let Volumes { route, cache, effects, now, .. } = self;
+        route.dispatch(*now, cache.durability.failures(), &mut |io| effects.push(Effect::Submit(io)));
     }
 }

@@ -16,8 +16,7 @@
 
 use std::collections::BTreeMap;
 
-/// A place in the order. Later ones are larger.
-pub(crate) type Ticket = u64;
+use crate::ids::Ticket;
 
 /// The owner of a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

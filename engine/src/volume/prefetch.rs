@@ -21,9 +21,8 @@
 
 use crate::disk::{Op, Purpose, Segment};
 use crate::ids::{BlockId, ConnId, VolumeId};
-use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
-use crate::volume::{Halted, Request};
+use crate::volume::{Halted, Request, Timer, Volumes};
 
 /// Blocks of one device request: 1 MiB, whose transfer time hides the cost of the request even on a fast disk.
 const REQUEST_BLOCKS: u64 = 256;
@@ -43,7 +42,7 @@ fn window(read: (u64, u64), ahead: u64, marker: u64, most: u64, room: u64, volum
     (from < past && past - reader <= room).then_some((from, past))
 }
 
-impl Server {
+impl Volumes {
     /// A client reads: returns the index of the stream that the read belongs to.
     pub(crate) fn note_read(&mut self, conn: ConnId, volume: VolumeId, start: u64, end: u64) -> Option<usize> {
         if self.prefetch_bytes == 0 || start >= end {
@@ -69,19 +68,19 @@ impl Server {
         let Request { conn, volume, start, end, stream, .. } = self.requests[request];
         let Some(place) = stream else { return };
         let most = self.prefetch_bytes;
-        if end - start >= most && self.conn(conn).in_flight > 1 {
+        if end - start >= most && self.client(conn).in_flight > 1 {
             // A client with several outstanding reads of this length keeps the device busy by itself, and its requests
             // stay whole.
             return;
         }
         let now = self.now;
         let tenant = self.tenant_of(volume);
-        let waiting = &self.waiting[tenant.0 as usize];
+        let waiting = &self.waiting[tenant];
         let waits = !waiting.reads.is_empty() || !waiting.writes.is_empty();
-        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let state = &mut self.table[volume];
         // Blocks that a range operation is about to change are not read before it. Such operations are rare and short.
         let unordered = !state.order.is_empty() && !planted!(PrefetchOvertakesRange);
-        if waits || unordered || state.closing.is_some() || self.draining.is_some() {
+        if waits || unordered || state.closing.is_some() || self.draining {
             return;
         }
         let partition = self.cache.partition_mut(tenant);
@@ -113,7 +112,7 @@ impl Server {
 
     /// Reads the missing blocks of `first..past` as far as frames are available; returns the end of what was read.
     fn prefetch(&mut self, volume: VolumeId, serial: u32, first: u64, past: u64) -> u64 {
-        let blocks_max = REQUEST_BLOCKS.min(self.device.request_blocks_max(self.tenant_of(volume), Op::Read));
+        let blocks_max = REQUEST_BLOCKS.min(self.route.disk.request_blocks_max(self.tenant_of(volume), Op::Read));
         let mut run = first;
         for number in first..=past {
             let missing = number < past && self.is_missing(volume, number);
@@ -144,13 +143,13 @@ impl Server {
         let taken = partition.admits_prefetch(count) && self.cache.take_frames(tenant, count, &mut frames);
         if taken {
             self.cache.partition_mut(tenant).prefetching += count;
-            let io = self.device.prepare(Op::Read, volume, tenant, Purpose::Prefetch(serial));
-            self.device.slot_mut(io).io.offset = first * BLOCK;
+            let io = self.route.prepare(Op::Read, volume, tenant, Purpose::Prefetch(serial));
+            self.route.slot_mut(io).io.offset = first * BLOCK;
             for (number, &frame) in (first..past).zip(&frames) {
                 let id = self.cache.insert(volume, number);
                 self.cache.begin_prefetch(id, frame);
-                self.device.add_segment(io, Segment::whole(frame));
-                self.device.slot_mut(io).parts.push((id, 0));
+                self.route.add_segment(io, Segment::whole(frame));
+                self.route.slot_mut(io).parts.push((id, 0));
             }
             self.submit(io, false);
             self.curve_read_ahead(volume, first, past);
@@ -175,8 +174,8 @@ impl Server {
             }
             // A client waits for this block. It is read alone, because the error may concern only its neighbours.
             let io = self.prepare_fill(volume, number);
-            self.device.add_segment(io, Segment::whole(frame));
-            self.device.slot_mut(io).parts.push(*part);
+            self.route.add_segment(io, Segment::whole(frame));
+            self.route.slot_mut(io).parts.push(*part);
             self.submit(io, false);
         }
     }
@@ -188,7 +187,7 @@ impl Server {
             self.stream_ended(volume, halted);
         }
         if let Some(at) = self.volume(volume).streams.check_at() {
-            self.wake_at(at);
+            self.timers.wake_at(Timer::Volumes, at);
         }
     }
 
@@ -222,7 +221,7 @@ impl Server {
         let mut dropped = std::mem::take(&mut self.dropped);
         let cache = &self.cache;
         let nobody_waits = |&(id, _): &(BlockId, u8)| cache.block(id).fill_queue.is_empty();
-        self.device.withdraw(
+        self.route.disk.withdraw(
             self.now,
             tenant,
             |slot| match slot.purpose {
@@ -233,11 +232,11 @@ impl Server {
         );
         let any = !dropped.is_empty();
         for io in dropped.drain(..) {
-            let slot = self.device.slot_mut(io);
+            let slot = self.route.slot_mut(io);
             let (volume, parts) = (slot.io.volume, std::mem::take(&mut slot.parts));
             self.prefetch_done(volume, &parts, false);
-            self.device.slot_mut(io).parts = parts;
-            self.device.forget(io);
+            self.route.slot_mut(io).parts = parts;
+            self.route.forget(io);
             self.volume_mut(volume).device_requests -= 1;
             self.poke(volume);
         }
@@ -250,9 +249,9 @@ impl Server {
 mod tests {
     use super::*;
     use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
+    use crate::errno::Errno;
     use crate::event::Event;
     use crate::ids::TenantId;
-    use crate::nbd::Errno;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;
@@ -275,13 +274,13 @@ mod tests {
 
         /// The number of streams with read-ahead, and the frames of read-ahead in flight.
         fn ahead(&self) -> (u32, u32) {
-            let partition = self.server.cache.partition(TenantId(0));
+            let partition = self.server.volumes.cache.partition(TenantId(0));
             (partition.streams, partition.prefetching)
         }
 
         /// Blocks read ahead: used, wasted.
         fn judged(&self) -> (u64, u64) {
-            let volume = self.server.cache.volume(VOLUME);
+            let volume = self.server.volumes.cache.volume(VOLUME);
             (volume.prefetch_used, volume.prefetch_wasted)
         }
 
@@ -316,12 +315,12 @@ mod tests {
         assert!(sizes[6..].iter().all(|&blocks| blocks * BLOCK == MOST), "{sizes:?}");
         assert!(ahead.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0), "no gap, nothing twice: {ahead:?}");
         assert_eq!(waits.len(), 3 + ahead.len() - 1, "once for each window");
-        let stats = &rig.server.volume(VOLUME).counters;
+        let stats = &rig.server.volumes.volume(VOLUME).counters;
         assert_eq!((stats.miss_blocks, stats.prefetched_blocks, stats.hit_blocks), (3, blocks - 3, 0));
         rig.complete_all();
         // After its first use, a block that was read ahead is a hit.
         rig.read(0, 5 * BLOCK, BLOCK);
-        assert_eq!((rig.server.volume(VOLUME).counters.hit_blocks, rig.judged()), (1, (blocks - 3, 0)));
+        assert_eq!((rig.server.volumes.volume(VOLUME).counters.hit_blocks, rig.judged()), (1, (blocks - 3, 0)));
     }
 
     #[test]
@@ -351,7 +350,7 @@ mod tests {
         assert!(rig.places().iter().all(|&(offset, _)| offset < 4 * PIECE));
         rig.complete_all();
         assert_eq!((rig.answer(9), rig.ahead()), (Some(0), (1, 0)));
-        assert!(rig.server.cache.lookup(VOLUME, 6 * PIECE / BLOCK).is_some());
+        assert!(rig.server.volumes.cache.lookup(VOLUME, 6 * PIECE / BLOCK).is_some());
     }
 
     #[test]
@@ -371,7 +370,7 @@ mod tests {
             rig.read(at, at * 769 % 2048 * BLOCK, BLOCK);
             rig.complete_all();
         }
-        assert_eq!((rig.ahead(), rig.server.volume(VOLUME).counters.prefetched_blocks), ((0, 0), 0));
+        assert_eq!((rig.ahead(), rig.server.volumes.volume(VOLUME).counters.prefetched_blocks), ((0, 0), 0));
     }
 
     #[test]
@@ -396,7 +395,7 @@ mod tests {
     fn all_streams_together_get_a_quarter_of_the_partition() {
         let mut rig = Rig::new();
         rig.command(1, Command::SetPrefetch(Some(64 * MIB)));
-        let quarter = rig.server.cache.partition(TenantId(0)).target / 4;
+        let quarter = rig.server.volumes.cache.partition(TenantId(0)).target / 4;
         let len = 64 * KIB;
         let most = (3 * len / BLOCK) as u32;
         let mut before = 0;
@@ -416,7 +415,7 @@ mod tests {
             for of in 0..8 {
                 rig.read(10 * of + 3, of * MIB + 3 * len + round * 2 * BLOCK, 2 * BLOCK);
                 rig.complete_all();
-                let partition = rig.server.cache.partition(TenantId(0));
+                let partition = rig.server.volumes.cache.partition(TenantId(0));
                 assert!(partition.unread <= u64::from(quarter) * BLOCK, "{} bytes ahead", partition.unread);
             }
         }
@@ -432,7 +431,7 @@ mod tests {
         assert!(rig.ahead().1 > 100);
         // As much dirty data as is allowed. The partition has room for it and for the three pieces being read, but for
         // no more.
-        let pieces = u64::from(rig.server.cache.partition(TenantId(0)).target / 4 * 3 / 64);
+        let pieces = u64::from(rig.server.volumes.cache.partition(TenantId(0)).target / 4 * 3 / 64);
         for at in 0..pieces {
             rig.write(10 + at, 0, 4 * MIB + at * PIECE, PIECE, 7);
             assert_eq!(rig.answer(10 + at), Some(0), "no writer waits for what is read ahead");
@@ -456,7 +455,7 @@ mod tests {
             ),
         );
         rig.deaf.push(late);
-        let stalled = |rig: &mut Rig| !rig.server.conn(late).stalled.is_empty();
+        let stalled = |rig: &mut Rig| !rig.server.volumes.client(late).stalled.is_empty();
         let mut end = 0;
         while !stalled(&mut rig) {
             rig.ask_as(late, 1000 + end, command::READ, 0, end, len);
@@ -490,15 +489,15 @@ mod tests {
     fn a_stream_that_ends_costs_nothing_any_more() {
         let mut rig = queued();
         rig.handle(Event::Closed { conn: ConnId(0) });
-        assert_eq!((rig.ahead(), rig.server.device.waiting()), ((0, 0), 2), "its client is gone");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "its client is gone");
 
         let mut rig = queued();
         rig.command(1, Command::CloseVolume { volume: VOLUME, discard: true });
-        assert_eq!((rig.ahead(), rig.server.device.waiting()), ((0, 0), 2), "its volume closes");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "its volume closes");
 
         let mut rig = queued();
         rig.command(1, Command::SetPrefetch(Some(0)));
-        assert_eq!((rig.ahead(), rig.server.device.waiting()), ((0, 0), 2), "it is switched off");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "it is switched off");
         (3..9).for_each(|at| rig.read(at, at * BLOCK, BLOCK));
         assert_eq!(rig.ahead(), (0, 0));
 
@@ -506,7 +505,7 @@ mod tests {
         rig.wait(stream::IDLE_NS - 1);
         assert_eq!(rig.ahead(), (1, 3));
         rig.wait(1);
-        assert_eq!((rig.ahead(), rig.server.device.waiting()), ((0, 0), 2), "nobody has read it for long");
+        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "nobody has read it for long");
         rig.complete_all();
         rig.read(3, 3 * BLOCK, BLOCK);
         assert_eq!(rig.ahead(), (1, 4), "it is read again");
@@ -546,7 +545,7 @@ mod tests {
         rig.read(4, 4 * BLOCK, BLOCK);
         rig.complete_all();
         assert_eq!(rig.judged(), (1, 1));
-        let read_ahead = rig.server.volume(VOLUME).counters.device_read_bytes / BLOCK - 3;
+        let read_ahead = rig.server.volumes.volume(VOLUME).counters.device_read_bytes / BLOCK - 3;
         // Other blocks are read and evicted.
         for at in 0..2048 {
             rig.read(at, (2047 - at) * BLOCK, BLOCK);

@@ -13,15 +13,15 @@
 //! Dirty blocks are written before they are dropped, unless they are trimmed. Zeros that the device does not make are
 //! written past the cache: pieces that wait for them hold frames, and zeros that needed frames too could wait forever.
 
-use super::order::{Ticket, Who};
+use super::order::Who;
 use super::writeback::WRITEBACKS_MAX;
 use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose, Segment};
+use crate::errno::Errno;
+use crate::ids::Ticket;
 use crate::ids::{BlockId, FrameId, VolumeId};
-use crate::nbd::{Errno, Kind};
-use crate::server::Server;
 use crate::units::{BLOCK, MILLISECOND};
-use crate::work::Todo;
+use crate::volume::{Effect, Kind, Timer, Todo, Volumes};
 
 /// Shortest WRITE_ZEROES that is left to the device on preallocated volumes (design, section 8).
 const ZERO_RANGE_MIN: u64 = 1 << 20;
@@ -75,7 +75,7 @@ pub(crate) struct RangeOp {
     looks: u64,
 }
 
-impl Server {
+impl Volumes {
     pub(crate) fn trim_arrived(&mut self, request: u32) {
         let state = &mut self.requests[request];
         let (volume, start, end) = (state.volume, state.start, state.end);
@@ -177,7 +177,7 @@ impl Server {
         let (ranges, places) = (state.ranges.len(), state.order.len());
         if !state.crowded && (ranges >= RANGES_MAX || places >= PLACES_MAX) {
             state.crowded = true;
-            self.note_pauses(volume);
+            self.effects.push(Effect::RecheckVolume(volume));
         } else if state.crowded && ranges <= RANGES_MAX / 2 && places <= PLACES_MAX / 2 {
             // Not at each operation that ends, because this looks at all connections of the tenant.
             state.crowded = false;
@@ -235,20 +235,20 @@ impl Server {
         range.in_device = true;
         let (ticket, start, end) = (range.ticket, range.zeroed, range.end);
         let tenant = self.tenant_of(volume);
-        let io = self.device.prepare(op, volume, tenant, Purpose::Range(ticket));
-        self.device.slot_mut(io).io.offset = start;
+        let io = self.route.prepare(op, volume, tenant, Purpose::Range(ticket));
+        self.route.slot_mut(io).io.offset = start;
         if let Op::Write { .. } = op {
             for _ in 0..(end - start).min(ZEROS_BYTES) / BLOCK {
-                self.device.add_segment(io, Segment::whole(FrameId::ZERO));
+                self.route.add_segment(io, Segment::whole(FrameId::ZERO));
             }
         } else {
             // A device may write the zeros, as slowly as other data: under contention a range is zeroed in parts.
             // Punching a hole moves no data.
             let most = match op {
-                Op::Zero => (self.device.request_blocks_max(tenant, op) * BLOCK).max(ZEROS_BYTES),
+                Op::Zero => (self.route.disk.request_blocks_max(tenant, op) * BLOCK).max(ZEROS_BYTES),
                 _ => u64::MAX,
             };
-            self.device.slot_mut(io).io.len = (end - start).min(most);
+            self.route.slot_mut(io).io.len = (end - start).min(most);
         }
         self.submit(io, false);
     }
@@ -334,7 +334,7 @@ impl Server {
             return;
         }
         if block.failing && self.now < retry_at {
-            self.wake_at(retry_at);
+            self.timers.wake_at(Timer::Volumes, retry_at);
         } else if self.volume(block.volume).writebacks < WRITEBACKS_MAX {
             self.write_out(id, false);
         }
@@ -395,7 +395,7 @@ impl Server {
                 self.requests[request].zeroes_range = false;
                 self.part_done(request);
             }
-            None => self.wake_at(self.now),
+            None => self.timers.wake_at(Timer::Initialise, self.now),
         }
     }
 
@@ -407,7 +407,7 @@ impl Server {
             state.holes.dig(range.start, range.end);
             state.initialising |= state.spec.initialise && !state.holes.is_empty();
             if state.initialising {
-                self.wake_at(self.now + self.config.idle_ns);
+                self.initialise_soon();
             }
         } else {
             state.holes.fill(range.start, range.end);
@@ -416,7 +416,7 @@ impl Server {
 
     /// The device did not do its part. True if zeros are written instead; the range keeps its place meanwhile.
     fn range_failed(&mut self, volume: VolumeId, at: usize, error: Errno) -> bool {
-        let state = self.volumes[volume.0 as usize].as_mut().expect("an open volume");
+        let state = &mut self.table[volume];
         let range = &mut state.ranges[at];
         match range.op {
             Some(Op::Punch) if error == Errno::NotSupported => state.spec.can_punch = false,
@@ -480,10 +480,23 @@ impl Server {
         }
     }
 
-    /// Fills some never-written space with zeros if no client has sent a request for a while.
-    pub(crate) fn initialise(&mut self, volume: VolumeId) {
+    /// Looks for never-written space when the disk has been idle.
+    pub(crate) fn initialise_soon(&mut self) {
+        self.timers.wake_at(Timer::Initialise, self.now + self.config.idle_ns);
+    }
+
+    /// Fills some never-written space of each volume with zeros if no client has sent a request for a while.
+    pub(crate) fn initialise_all(&mut self) {
+        for volume in (0..self.table.past()).map(VolumeId) {
+            if self.table.contains(volume) {
+                self.initialise(volume);
+            }
+        }
+    }
+
+    fn initialise(&mut self, volume: VolumeId) {
         let state = self.volume(volume);
-        if !state.initialising || state.closing.is_some() || self.draining.is_some() {
+        if !state.initialising || state.closing.is_some() || self.draining {
             return;
         }
         let Some(hole) = state.holes.first(ZEROS_BYTES) else {
@@ -491,16 +504,16 @@ impl Server {
             return;
         };
         let quiet_at = self.last_request_at + self.config.idle_ns;
-        if self.now < quiet_at || !self.device.is_idle() || !self.agenda_has_no_ranges() {
+        if self.now < quiet_at || !self.route.disk.is_idle() || !self.agenda_has_no_ranges() {
             // The disk is in use. Try again after the idle time, not at each request.
-            return self.wake_at(quiet_at.max(self.now + 20 * MILLISECOND));
+            return self.timers.wake_at(Timer::Initialise, quiet_at.max(self.now + 20 * MILLISECOND));
         }
         let hole = (hole.start, hole.end);
         self.range_arrived(volume, hole, hole, Some(Op::Write { durable: false }), None, false);
     }
 
     fn agenda_has_no_ranges(&self) -> bool {
-        self.volumes.iter().flatten().all(|volume| volume.ranges.is_empty())
+        self.table.values().all(|volume| volume.ranges.is_empty())
     }
 }
 
@@ -541,7 +554,7 @@ mod tests {
     #[test]
     fn zeros_that_the_device_makes_go_in_parts_beside_others() {
         let mut rig = Rig::new();
-        let settings = Settings { kind: policy::Kind::Insulated, ..*rig.server.device.settings() };
+        let settings = Settings { kind: policy::Kind::Insulated, ..*rig.server.volumes.route.disk.settings() };
         let other = VolumeSpec::plain(VolumeId(1), TenantId(1), MIB);
         rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
         rig.command(11, Command::OpenVolume(other));
@@ -653,9 +666,9 @@ mod tests {
         rig.ask(1, command::WRITE_ZEROES, 0, 0, MIB);
         assert_eq!(rig.device.len(), WRITEBACKS_MAX as usize, "all that is in the way is written at once");
         while rig.ops().contains(&Op::Write { durable: false }) {
-            let before = rig.server.volume(crate::rig::VOLUME).ranges[0].looks;
+            let before = rig.server.volumes.volume(crate::rig::VOLUME).ranges[0].looks;
             rig.complete(0, Ok(()));
-            let ranges = &rig.server.volume(crate::rig::VOLUME).ranges;
+            let ranges = &rig.server.volumes.volume(crate::rig::VOLUME).ranges;
             // The block that was in the way and the two up to the next one, and the same for the blocks that are
             // written ahead.
             assert!(ranges[0].looks <= before + 6, "{} looks for one completion", ranges[0].looks - before);

@@ -2,12 +2,10 @@
 
 use crate::cache::NONE;
 use crate::disk::{Op, Purpose, Segment};
+use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, VolumeId};
-use crate::nbd::{Errno, Kind, PATIENCE_NS};
-use crate::server::Server;
 use crate::units::{BLOCK, PIECE, sectors_touched};
-use crate::volume::{Request, Who};
-use crate::work::Todo;
+use crate::volume::{Data, Effect, Kind, PATIENCE_NS, Request, Timer, Todo, Volumes, Who};
 
 /// Pieces of one read in progress at once: enough to keep the disk streaming under a single large read.
 const WINDOW: u32 = 4;
@@ -22,17 +20,17 @@ const CACHE_UNITS: u32 = 2;
 /// Placeholder for a block that the device has still to deliver.
 const MISSING: FrameId = FrameId(u32::MAX);
 
-impl Server {
+impl Volumes {
     pub(crate) fn read_arrived(&mut self, request: u32) {
         let Request { conn, volume, start, end, .. } = self.requests[request];
         let stream = self.note_read(conn, volume, start, end);
         let state = &mut self.requests[request];
         state.stream = stream;
-        if state.end - state.start > PIECE && !self.conn(conn).session.structured {
+        if state.end - state.start > PIECE && !self.client(conn).session.structured {
             // Other replies must not be mixed into the data of a simple reply, so the read waits until no other request
             // of the connection is in progress.
-            self.conn(conn).exclusive = Some(request);
-            if self.conn(conn).in_flight > 1 {
+            self.client(conn).exclusive = Some(request);
+            if self.client(conn).in_flight > 1 {
                 return;
             }
         }
@@ -43,10 +41,10 @@ impl Server {
     /// then on its connection's list of stalled reads, or on the agenda because the step is spent.
     pub(crate) fn read_on(&mut self, request: u32) -> bool {
         let conn = self.requests[request].conn;
-        let window = if self.conn(conn).session.structured { WINDOW } else { 1 };
+        let window = if self.client(conn).session.structured { WINDOW } else { 1 };
         loop {
             let state = &mut self.requests[request];
-            let connection = self.connections[conn.0 as usize].as_mut().expect("a connection");
+            let connection = &mut self.clients[conn];
             if !connection.open {
                 state.next = state.end;
             }
@@ -70,7 +68,7 @@ impl Server {
             let tenant = self.tenant_of(volume);
             if kind == Kind::Read {
                 let frames = self.pieces[piece].blocks() as u32;
-                self.conn(conn).reading += frames;
+                self.client(conn).reading += frames;
                 self.cache.partition_mut(tenant).owed += frames;
                 self.volume_mut(volume).owed += frames;
             }
@@ -87,12 +85,12 @@ impl Server {
     /// Up to which byte the next piece of a read may be begun. `None` if the read must wait until replies are sent.
     fn reply_fits(&self, request: u32, start: u64, end: u64) -> Option<u64> {
         let state = &self.requests[request];
-        let connection = self.connections[state.conn.0 as usize].as_ref().expect("a connection");
+        let connection = &self.clients[state.conn];
         if state.kind == Kind::Read && !connection.stalled.is_empty() {
             // Stalled reads keep their order. Otherwise the small reads of a client could starve its large one.
             return None;
         }
-        let room = u64::from(self.reply_room(connection));
+        let room = u64::from(self.reply_room(state.conn));
         if state.kind != Kind::Read || end.div_ceil(BLOCK) - start / BLOCK <= room {
             return Some(end);
         }
@@ -111,14 +109,14 @@ impl Server {
     /// The read waits on its connection's list until replies are sent.
     fn stall(&mut self, request: u32) {
         let (conn, now) = (self.requests[request].conn, self.now);
-        let connection = self.conn(conn);
+        let connection = self.client(conn);
         if connection.stalled.is_empty() {
             connection.stalled_since = now;
         }
         connection.stalled.push_back(request);
         let tenant = self.tenant_of(self.requests[request].volume);
         self.cache.partition_mut(tenant).throttled = true;
-        self.wake_at(now + PATIENCE_NS);
+        self.timers.wake_at(Timer::Patience, now + PATIENCE_NS);
     }
 
     /// A piece of a read waits for frames.
@@ -127,11 +125,11 @@ impl Server {
         self.pieces[piece].waiting_since = self.now;
         self.waiting_of(tenant).reads.push_back(piece);
         self.poke_tenant(tenant);
-        self.wake_at(self.now + PATIENCE_NS);
+        self.timers.wake_at(Timer::Patience, self.now + PATIENCE_NS);
     }
 
-    pub(crate) fn waiting_of(&mut self, tenant: TenantId) -> &mut crate::server::Waiting {
-        &mut self.waiting[tenant.0 as usize]
+    pub(crate) fn waiting_of(&mut self, tenant: TenantId) -> &mut crate::volume::Waiting {
+        &mut self.waiting[tenant]
     }
 
     pub(crate) fn open_piece(&mut self, request: u32, start: u64, end: u64) -> u32 {
@@ -158,7 +156,7 @@ impl Server {
     pub(crate) fn read_in_order(&mut self, piece: u32) -> bool {
         let request = self.pieces[piece].request;
         let volume = self.requests[request].volume;
-        if !self.conn(self.requests[request].conn).open {
+        if !self.client(self.requests[request].conn).open {
             self.pieces[piece].error = Some(Errno::Io);
             self.read_piece_done(piece);
             return true;
@@ -247,7 +245,7 @@ impl Server {
     /// waits for all of them.
     fn fill_missing(&mut self, piece: u32, volume: VolumeId, frames: &mut Vec<FrameId>) {
         let mut reading: Option<IoId> = None;
-        let blocks_max = self.device.request_blocks_max(self.tenant_of(volume), Op::Read);
+        let blocks_max = self.route.disk.request_blocks_max(self.tenant_of(volume), Op::Read);
         let mut frames = frames.drain(..);
         for i in 0..self.pieces[piece].blocks() {
             let number = self.pieces[piece].first_block() + i as u64;
@@ -260,7 +258,7 @@ impl Server {
                 self.submit_if(reading.take());
             } else {
                 let frame = frames.next().expect("a frame for each missing block");
-                if reading.is_some_and(|io| self.device.slot(io).parts.len() as u64 >= blocks_max) {
+                if reading.is_some_and(|io| self.route.slot(io).parts.len() as u64 >= blocks_max) {
                     self.submit_if(reading.take());
                 }
                 let io = reading.unwrap_or_else(|| self.prepare_fill(volume, number));
@@ -282,22 +280,22 @@ impl Server {
 
     /// Submits a prepared request; `urgent` puts it at the front of its tenant's queue.
     pub(crate) fn submit(&mut self, io: IoId, urgent: bool) {
-        let volume = self.device.slot(io).io.volume;
+        let volume = self.route.slot(io).io.volume;
         self.volume_mut(volume).device_requests += 1;
-        self.device.submit(self.now, io, urgent);
+        self.route.submit(self.now, io, urgent);
     }
 
     pub(crate) fn prepare_fill(&mut self, volume: VolumeId, number: u64) -> IoId {
         let tenant = self.tenant_of(volume);
-        let io = self.device.prepare(Op::Read, volume, tenant, Purpose::Fill);
-        self.device.slot_mut(io).io.offset = number * BLOCK;
+        let io = self.route.prepare(Op::Read, volume, tenant, Purpose::Fill);
+        self.route.slot_mut(io).io.offset = number * BLOCK;
         io
     }
 
     pub(crate) fn add_to_fill(&mut self, io: IoId, id: BlockId, frame: FrameId) {
         self.cache.begin_fill(id, frame);
-        self.device.add_segment(io, Segment::whole(frame));
-        self.device.slot_mut(io).parts.push((id, 0));
+        self.route.add_segment(io, Segment::whole(frame));
+        self.route.slot_mut(io).parts.push((id, 0));
     }
 
     /// Block `at` of the piece waits for a fill, behind the pieces that already wait for it.
@@ -320,7 +318,7 @@ impl Server {
     /// A device read has ended, well or not: the pieces that wait for its blocks go on, in order of arrival.
     pub(crate) fn fill_done(&mut self, parts: &[(BlockId, u8)], good: bool) {
         for &(id, _) in parts {
-            self.cache.end_fill(id, good, &mut self.actions);
+            self.cache.end_fill(id, good, &mut self.effects);
             let queue = std::mem::take(&mut self.cache.block_mut(id).fill_queue);
             let mut next = queue.head;
             while next != NONE {
@@ -362,21 +360,24 @@ impl Server {
 
     fn read_piece_done(&mut self, piece: u32) {
         let request = self.pieces[piece].request;
-        let error = self.pieces[piece].error;
+        let (error, blocks) = (self.pieces[piece].error, self.pieces[piece].blocks() as u32);
         let state = &mut self.requests[request];
         state.error = state.error.or(error);
-        let conn = state.conn;
-        if state.kind == Kind::Read && error.is_none() && state.error.is_none() && self.conn(conn).open {
+        let Request { conn, volume, kind, .. } = *state;
+        let sends = kind == Kind::Read && state.error.is_none() && self.clients[conn].open;
+        if sends {
             self.send_piece(piece);
-            self.note_pause(conn);
+        } else {
+            self.release_frames(piece);
+            self.pieces.give(piece);
         }
-        self.release_frames(piece);
-        if self.requests[request].kind == Kind::Read {
-            let frames = self.pieces[piece].blocks() as u32;
-            self.conn(conn).reading -= frames;
-            self.owed_less(self.requests[request].volume, frames);
+        if kind == Kind::Read {
+            self.clients[conn].reading -= blocks;
+            self.owed_less(volume, blocks);
         }
-        self.pieces.give(piece);
+        if sends {
+            self.effects.push(Effect::Recheck(conn));
+        }
         self.part_done(request);
     }
 
@@ -389,56 +390,23 @@ impl Server {
         }
     }
 
-    /// Queues the data of a piece for sending; the connection takes over its references.
+    /// Hands the data of a piece to the front, which takes over its references and frees the piece.
     fn send_piece(&mut self, piece: u32) {
-        let request = self.pieces[piece].request;
-        let mut frames = std::mem::take(&mut self.pieces[piece].frames);
-        let (bounds, state) = (&self.pieces[piece], &mut self.requests[request]);
-        let (conn, cookie) = (state.conn, state.cookie);
+        let bounds = &self.pieces[piece];
+        let state = &mut self.requests[bounds.request];
         state.ended = state.active == 1 && state.next >= state.end;
-        let (ended, unsplit, begun) = (state.ended, state.unsplit, std::mem::replace(&mut state.begun, true));
-        let connection = self.connections[conn.0 as usize].as_mut().expect("a connection");
-        let held = connection.held;
-        if connection.is_drained() {
-            connection.took_at = self.now;
-            self.actions.push_back(crate::event::Action::Send(conn));
-        }
-        let segment = |i: usize| {
-            let (start, end) = bounds.bytes_in(i);
-            Segment::new(frames[i], start, end)
-        };
-        if connection.session.structured {
-            let mut at = bounds.start;
-            let mut first = 0;
-            while first < frames.len() {
-                let is_hole = |i: usize| frames[i] == FrameId::ZERO && !unsplit;
-                let past = (first..frames.len()).find(|&i| is_hole(i) != is_hole(first)).unwrap_or(frames.len());
-                let bytes = (first..past).map(|i| u64::from(segment(i).len)).sum();
-                let done = ended && past == frames.len();
-                if is_hole(first) {
-                    connection.push_hole(cookie, done, at, bytes);
-                } else {
-                    connection.push_data_head(cookie, done, at, bytes);
-                    (first..past).for_each(|i| connection.push_frame(segment(i)));
-                }
-                at += bytes;
-                first = past;
-            }
-        } else {
-            if !begun {
-                connection.push_simple(cookie, None);
-            }
-            (0..frames.len()).for_each(|i| connection.push_frame(segment(i)));
-        }
-        let (added, volume) = (connection.held - held, connection.volume);
-        let tenant = self.cache.volume(volume).tenant;
-        self.cache.partition_mut(tenant).owed += added;
-        self.volume_mut(volume).owed += added;
-        if planted!(FrameFreedWhileSent) {
-            frames.iter().for_each(|&frame| self.cache.release(frame));
-        }
-        frames.clear();
-        self.pieces[piece].frames = frames;
+        let Request { conn, volume, cookie, ended: last, unsplit, .. } = *state;
+        let first = !std::mem::replace(&mut state.begun, true);
+        let client = &mut self.clients[conn];
+        let is_hole = |i: usize| client.session.structured && !unsplit && bounds.frames[i] == FrameId::ZERO;
+        let bytes: u64 = (0..bounds.blocks()).filter(|&i| !is_hole(i)).map(|i| bounds.len_in(i)).sum();
+        let frames = bounds.frames.iter().filter(|&&frame| frame != FrameId::ZERO).count() as u32;
+        client.unsent += bytes;
+        client.held += frames;
+        let tenant = self.tenant_of(volume);
+        self.cache.partition_mut(tenant).owed += frames;
+        self.table[volume].owed += frames;
+        self.effects.push(Effect::Data(Data { conn, cookie, piece, first, last, unsplit }));
     }
 
     /// Frames of tenants became free, or blocks clean: the pieces that wait for frames are tried again in their
@@ -448,9 +416,9 @@ impl Server {
         if crate::planted::is(crate::planted::Bug::WaitersWokenOncePerMoment) && crate::planted::seen(self.now) {
             return;
         }
-        for tenant in 0..self.waiting.len() {
-            let waits = !self.waiting[tenant].reads.is_empty() || !self.waiting[tenant].writes.is_empty();
-            let tenant = TenantId(tenant as u32);
+        for tenant in (0..self.waiting.past()).map(TenantId) {
+            let Some(waiting) = self.waiting.get(tenant) else { continue };
+            let waits = !waiting.reads.is_empty() || !waiting.writes.is_empty();
             if waits && self.cache.partition(tenant).stirred {
                 self.put_off(Todo::Frames(tenant));
             }

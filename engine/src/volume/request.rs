@@ -8,8 +8,9 @@
 //! device zeroes, or was cut to the frames or the reply room that are available. Its frames are reserved, all or none,
 //! before its payload is received or its fills begin: no piece holds frames while it waits for others.
 
+use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, VolumeId};
-use crate::nbd::{Errno, Kind};
+use crate::nbd::Kind;
 use crate::units::{BLOCK, Nanos, PIECE};
 
 /// A request that was received and is not answered yet.
@@ -135,6 +136,12 @@ impl Piece {
 
     pub(crate) fn frames_held(&self) -> u32 {
         (self.frames.len() + self.spares.len()) as u32
+    }
+
+    /// How many bytes of block `i` belong to the piece.
+    pub(crate) fn len_in(&self, i: usize) -> u64 {
+        let (start, end) = self.bytes_in(i);
+        end - start
     }
 
     /// The bytes of block `i` that belong to the piece, relative to the block.

@@ -4,13 +4,11 @@
 //! A WRITE_ZEROES that is too short for the device (below 1 MiB, or 64 KiB where a hole is punched), and the ends of a
 //! longer one, are the same without payload.
 
-use crate::cache::{NONE, Rest};
-use crate::event::Action;
+use crate::cache::{ByteWork, NONE, Rest};
+use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, TenantId, VolumeId};
-use crate::nbd::{Errno, Inbound, Kind, PATIENCE_NS};
-use crate::server::Server;
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
-use crate::volume::{Request, Who};
+use crate::volume::{Effect, Inbound, Kind, PATIENCE_NS, Request, Timer, Volumes, Who};
 
 /// Units of work of a block that is written from a payload.
 const WRITE_UNITS: u32 = 2;
@@ -30,7 +28,7 @@ enum Reserved {
     NotForVolume,
 }
 
-impl Server {
+impl Volumes {
     /// The next piece of a write: its frames are reserved, then its payload is received.
     pub(crate) fn next_payload(&mut self, request: u32) {
         let state = &mut self.requests[request];
@@ -39,7 +37,7 @@ impl Server {
             Some((start, end)) => {
                 state.active += 1;
                 let piece = self.open_piece(request, start, end);
-                self.conn(conn).inbound = Inbound::Reserving { piece };
+                self.client(conn).inbound = Inbound::Reserving { piece };
                 self.reserve_or_wait(volume, piece);
             }
             None => {
@@ -48,9 +46,9 @@ impl Server {
                 state.next = state.end;
                 if left > 0 {
                     state.active += 1;
-                    self.conn(conn).inbound = Inbound::Discard { request, left };
+                    self.client(conn).inbound = Inbound::Discard { request, left };
                 } else {
-                    self.conn(conn).inbound = Inbound::Header;
+                    self.client(conn).inbound = Inbound::Header;
                     if self.requests[request].is_done() {
                         self.finish(request);
                     }
@@ -72,7 +70,7 @@ impl Server {
             self.cache.partition_mut(tenant).stirred = true;
         }
         self.poke_tenant(tenant);
-        self.wake_at(self.now + PATIENCE_NS);
+        self.timers.wake_at(Timer::Patience, self.now + PATIENCE_NS);
     }
 
     /// Tries pieces of a tenant's writes that wait for frames again, one volume after the other. True if one has its
@@ -115,13 +113,13 @@ impl Server {
         let Some((blocks, spares)) = self.blocks_that_fit(piece) else { return Reserved::NotForVolume };
         let admitted = self.cache.partition(tenant).admits_payload(blocks + spares);
         let mut frames = std::mem::take(&mut self.pieces[piece].frames);
-        let mut take = |server: &mut Server| server.cache.take_frames(tenant, blocks + spares, &mut frames);
+        let mut take = |volumes: &mut Volumes| volumes.cache.take_frames(tenant, blocks + spares, &mut frames);
         let taken = admitted && (take(self) || self.yield_prefetch(volume) && take(self));
         self.pieces[piece].frames = frames;
         if !taken {
             let partition = self.cache.partition(tenant);
             let stuck = partition.failing > 0 && partition.failing == partition.unwritten && partition.writing == 0;
-            if !stuck && self.conn(conn).open {
+            if !stuck && self.client(conn).open {
                 return Reserved::No;
             }
             // All dirty blocks have failed, so none becomes clean soon: the write fails instead of hanging. Or its
@@ -146,13 +144,13 @@ impl Server {
             self.cache.partition_mut(tenant).receiving += blocks + spares;
             self.volume_mut(volume).receiving += blocks + spares;
             self.pieces[piece].receiving_since = self.now;
-            self.conn(conn).inbound = Inbound::Payload { piece, received: 0 };
-            self.note_pause(conn);
+            self.client(conn).inbound = Inbound::Payload { piece, received: 0 };
+            self.effects.push(Effect::Recheck(conn));
         } else {
             for i in 0..blocks as usize {
                 let (start, end) = self.pieces[piece].bytes_in(i);
                 let frame = self.pieces[piece].frames[i];
-                self.actions.push_back(Action::Zero { frame, start: start as u16, len: (end - start) as u16 });
+                self.effects.zero(frame, start, end);
             }
             self.charge(tenant, ZERO_UNITS * blocks);
             self.write_piece(piece);
@@ -206,18 +204,19 @@ impl Server {
         let left = state.end - start;
         state.next = state.end;
         // The discarding takes over the piece's count in `active`.
-        self.conn(conn).inbound = Inbound::Discard { request, left };
-        self.note_pause(conn);
+        self.client(conn).inbound = Inbound::Discard { request, left };
+        self.effects.push(Effect::Recheck(conn));
     }
 
-    pub(crate) fn payload_arrived(&mut self, conn: ConnId, bytes: u64) {
-        let Inbound::Payload { piece, received } = self.conn(conn).inbound else { panic!("no payload was wanted") };
+    /// `bytes` of payload arrived in the frames of the current piece.
+    pub(crate) fn filled(&mut self, conn: ConnId, bytes: u64) {
+        let Inbound::Payload { piece, received } = self.client(conn).inbound else { panic!("no payload was wanted") };
         let state = &self.pieces[piece];
         let received = received + bytes;
         let wanted = state.end - state.start;
         assert!(received <= wanted, "more payload than was wanted");
         if received < wanted {
-            self.conn(conn).inbound = Inbound::Payload { piece, received };
+            self.client(conn).inbound = Inbound::Payload { piece, received };
             return;
         }
         let request = state.request;
@@ -228,11 +227,11 @@ impl Server {
         let partition = self.cache.partition_mut(tenant);
         partition.receiving -= frames;
         partition.stirred = true;
-        self.conn(conn).inbound = Inbound::Header;
+        self.client(conn).inbound = Inbound::Header;
         self.requests[request].active += 1;
         self.write_piece(piece);
         self.next_payload_of(request);
-        self.note_pause(conn);
+        self.effects.push(Effect::Recheck(conn));
     }
 
     /// Continues with the next payload, then releases the count in `active` that kept the request from finishing
@@ -340,7 +339,7 @@ impl Server {
                 let frame = std::mem::replace(&mut self.pieces[piece].frames[at], FrameId::ZERO);
                 self.volume_mut(volume).holes.fill(base + start, base + end);
                 let own = self.own_time(volume);
-                self.cache.write(own, id, frame, (start, end), rest, &mut self.actions);
+                self.cache.write(own, id, frame, (start, end), rest, &mut self.effects);
                 let durable = self.requests[request].durable;
                 self.curve_write(volume, number, touched, durable);
                 if durable {
@@ -493,7 +492,7 @@ mod tests {
                 rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
                 ask(&mut rig, conn, command::WRITE);
             }
-            let half = u64::from(rig.server.cache.partition(TenantId(0)).target) / 2 * BLOCK;
+            let half = u64::from(rig.server.volumes.cache.partition(TenantId(0)).target) / 2 * BLOCK;
             let stalled: u64 = (50..60).map(|conn| wanted(&rig, ConnId(conn))).sum();
             assert!(stalled > 0 && stalled <= half / 2, "{stalled} bytes");
             // A client of the next volume stalls too. The third volume still has room.
@@ -518,7 +517,7 @@ mod tests {
         for (number, len) in [(0, 2 * PIECE), (10, 2 * PIECE), (20, 2 * PIECE), (30, 2 * BLOCK)] {
             rig.ask_as(ConnId(number), number.into(), command::WRITE, 0, 0, len);
         }
-        let partition = rig.server.cache.partition(TenantId(0));
+        let partition = rig.server.volumes.cache.partition(TenantId(0));
         assert_eq!(partition.payload_max(0, 4), Some(3));
         rig.write_as(ConnId(40), 40, 0, 100, BLOCK, 9);
         while rig.answer(40).is_none() {

@@ -12,11 +12,10 @@
 use crate::cache::{Reach, Wanted};
 use crate::disk::durability::is_failed_flush;
 use crate::disk::{Op, Purpose, Segment};
+use crate::errno::Errno;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
-use crate::nbd::Errno;
-use crate::server::Server;
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
-use crate::work::Todo;
+use crate::volume::{Effect, Timer, Volumes};
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough to leave room for reads in its
 /// queue.
@@ -36,12 +35,11 @@ const PARTS_INCLUDED: usize = 8;
 /// Time from a failed write-back to its retry in the background.
 const RETRY_NS: u64 = SECOND;
 
-impl Server {
+impl Volumes {
     /// Puts all volumes of a tenant on the agenda.
     pub(crate) fn poke_tenant(&mut self, tenant: TenantId) {
-        for at in 0..self.volumes.len() {
-            let volume = VolumeId(at as u32);
-            if self.find_volume(volume).is_some() && self.tenant_of(volume) == tenant {
+        for volume in (0..self.table.past()).map(VolumeId) {
+            if self.table.contains(volume) && self.tenant_of(volume) == tenant {
                 self.poke(volume);
             }
         }
@@ -49,16 +47,16 @@ impl Server {
 
     /// Continues the work of a volume: write-back, flushes, range operations, `clear`, streams, closing.
     pub(crate) fn tend(&mut self, volume: VolumeId) {
-        if self.find_volume(volume).is_none() {
-            return;
-        }
-        self.volume_mut(volume).poked = false;
+        let Some(state) = self.table.get_mut(volume) else { return };
+        state.poked = false;
         self.write_back(volume);
         self.flush_on(volume);
         self.ranges_on(volume);
         self.clear_on(volume);
         self.streams_on(volume);
-        self.close_on(volume);
+        if self.table[volume].is_being_changed() {
+            self.effects.push(Effect::Changed(volume));
+        }
     }
 
     fn write_back(&mut self, volume: VolumeId) {
@@ -91,18 +89,18 @@ impl Server {
             let paced = self.volume(volume).pace.due_in(spread_ns);
             let left = paced.max(self.rest_ns().saturating_sub(age_ns));
             let left = left.min(self.config.dirty_age_max_ns.saturating_sub(age_ns));
-            let left = self.device.own_time_lasts(self.tenant_of(volume), left);
+            let left = self.route.disk.own_time_lasts(self.tenant_of(volume), left);
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
             // With all write-backs in flight, a completion continues here; otherwise the timer does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
-                self.wake_at((self.now + left.max(MILLISECOND)).max(retry));
+                self.timers.wake_at(Timer::Volumes, (self.now + left.max(MILLISECOND)).max(retry));
             }
         }
     }
 
     /// The time on the clock by which a volume's dirty data ages: `disk/own.rs`.
     pub(crate) fn own_time(&mut self, volume: VolumeId) -> Nanos {
-        self.device.own_time(self.now, self.tenant_of(volume))
+        self.route.disk.own_time(self.now, self.tenant_of(volume))
     }
 
     /// No block is written for its age alone before it is this old.
@@ -129,7 +127,7 @@ impl Server {
             return true;
         }
         let cached = self.cache.volume(volume);
-        let waiting = &self.waiting[cached.tenant.0 as usize];
+        let waiting = &self.waiting[cached.tenant];
         let partition = self.cache.partition(cached.tenant);
         let age_ns = u64::from(self.cache.oldest_dirt_ms(own, volume).unwrap_or(0)) * MILLISECOND;
         partition.too_dirty()
@@ -146,7 +144,7 @@ impl Server {
     pub(crate) fn hurry_writes(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
-            self.device.hurry_writes(self.tenant_of(volume), volume);
+            self.route.disk.hurry_writes(self.tenant_of(volume), volume);
         }
     }
 
@@ -158,26 +156,26 @@ impl Server {
         let mut parts = std::mem::take(&mut self.parts);
         let own = self.own_time(volume);
         let age_ms = u64::from(self.cache.age_ms(own, id));
-        let (device, now, mut begun, mut all) = (&mut self.device, self.now, 0, Wanted::default());
-        let blocks_max = device.request_blocks_max(tenant, Op::Write { durable });
+        let (route, now, mut begun, mut all) = (&mut self.route, self.now, 0, Wanted::default());
+        let blocks_max = route.disk.request_blocks_max(tenant, Op::Write { durable });
         // Blocks that are being written cannot be evicted, so not too much of the partition is written at once.
         let partition = self.cache.partition(tenant);
-        let gap_max = if partition.writing < partition.target / 8 { device.gap_blocks_max() } else { 0 };
+        let gap_max = if partition.writing < partition.target / 8 { route.disk.gap_blocks_max() } else { 0 };
         let reach = Reach { blocks_max, gap_max };
         let mut blocks = 0;
         self.cache.begin_write(own, id, durable, reach, &mut parts, |cache, parts, wanted| {
             blocks += parts.len() as u32;
-            let io = device.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
-            device.slot_mut(io).io.offset = cache.bytes_of(parts).0;
+            let io = route.prepare(Op::Write { durable }, volume, tenant, Purpose::WriteBack);
+            route.slot_mut(io).io.offset = cache.bytes_of(parts).0;
             for &(id, sectors) in parts {
                 let frame = cache.block(id).frame;
                 cache.retain(frame);
                 let (first, past) = (sectors.trailing_zeros(), 8 - sectors.leading_zeros());
-                device.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
-                device.slot_mut(io).parts.push((id, sectors));
+                route.add_segment(io, Segment::new(frame, u64::from(first) * SECTOR, u64::from(past) * SECTOR));
+                route.slot_mut(io).parts.push((id, sectors));
             }
-            device.slot_mut(io).wanted = wanted.blocks;
-            device.submit(now, io, urgent);
+            route.slot_mut(io).wanted = wanted.blocks;
+            route.submit(now, io, urgent);
             begun += 1;
             all.blocks += wanted.blocks;
             all.ages_ms += wanted.ages_ms;
@@ -198,8 +196,8 @@ impl Server {
     /// A device request is complete.
     pub(crate) fn io_done(&mut self, io: IoId, since: Nanos, result: Result<(), Errno>) {
         let result = if planted!(ErrorAcknowledged) { Ok(()) } else { result };
-        let served = self.device.done(self.now, since, io);
-        let slot = self.device.slot_mut(io);
+        let Some((io, served, result)) = self.route.done(self.now, since, io, result) else { return };
+        let slot = self.route.slot_mut(io);
         let (volume, purpose, op, bytes) = (slot.io.volume, slot.purpose, slot.io.op, slot.io.len);
         let (tenant, wanted) = (slot.tenant, slot.wanted as usize);
         let trusted = self.cache.durability.trusts(slot.failures);
@@ -237,13 +235,13 @@ impl Server {
             Purpose::Sync { .. } => self.sync_done(volume, result),
             Purpose::Range(ticket) => self.range_done(volume, ticket, bytes, result, trusted),
         }
-        self.device.slot_mut(io).parts = parts;
-        self.device.forget(io);
+        self.route.slot_mut(io).parts = parts;
+        self.route.forget(io);
         self.poke(volume);
     }
 
     fn written(&mut self, io: IoId, parts: &[(BlockId, u8)], result: Result<(), Errno>, trusted: bool) {
-        let slot = self.device.slot(io);
+        let slot = self.route.slot(io);
         let volume = slot.io.volume;
         let durable = slot.io.op == Op::Write { durable: true };
         let distrusted = result.is_ok() && !trusted && !planted!(InFlightWriteTrusted);
@@ -252,7 +250,7 @@ impl Server {
         }
         self.volume_mut(volume).writebacks -= 1;
         let retry_at = self.now + RETRY_NS;
-        let own = self.own_time(self.device.slot(io).io.volume);
+        let own = self.own_time(self.route.slot(io).io.volume);
         for &(id, sectors) in parts {
             let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
             let result = if distrusted {
@@ -287,28 +285,11 @@ impl Server {
         self.ended = ended;
     }
 
-    /// The timer has expired: puts all volumes on the agenda, and disconnects stalled clients.
-    pub(crate) fn timer_rang(&mut self) {
-        if self.timer.is_some_and(|timer| self.now < timer) {
-            return;
-        }
-        self.timer = None;
-        if let Some(at) = self.move_at {
-            self.wake_at(at);
-        }
-        for at in 0..self.waiting.len() {
-            let tenant = TenantId(at as u32);
-            if self.cache.has_tenant(tenant) {
-                self.part_with_deaf(tenant);
-                self.part_with_stalled(tenant);
-            }
-        }
-        for at in 0..self.volumes.len() {
-            let volume = VolumeId(at as u32);
-            if self.find_volume(volume).is_some() {
-                self.volume_mut(volume).poked = true;
-                self.agenda.push_back(Todo::Volume(volume));
-                self.initialise(volume);
+    /// Puts all volumes on the agenda.
+    pub(crate) fn poke_all(&mut self) {
+        for volume in (0..self.table.past()).map(VolumeId) {
+            if self.table.contains(volume) {
+                self.poke(volume);
             }
         }
     }
@@ -317,7 +298,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use crate::disk::Op;
-    use crate::nbd::Errno;
+    use crate::errno::Errno;
     use crate::nbd::wire::command;
     use crate::rig::Rig;
     use crate::units::{BLOCK, SECOND};
@@ -397,7 +378,7 @@ mod tests {
             let before = rig.device.len();
             rig.wait(SECOND / 100);
             most = most.max(rig.device.len() - before);
-            oldest = oldest.max(rig.server.cache.oldest_dirt_ms(rig.now, crate::rig::VOLUME).unwrap_or(0));
+            oldest = oldest.max(rig.server.volumes.cache.oldest_dirt_ms(rig.now, crate::rig::VOLUME).unwrap_or(0));
             rig.finish_reads();
         }
         assert!((64..=65).contains(&most) && (4000..5000).contains(&oldest), "{most} {oldest}");

@@ -1,5 +1,5 @@
 use super::*;
-use crate::control::{Command, TenantSpec, VolumeSpec};
+use crate::control::{Command, Report, TenantSpec, VolumeSpec};
 use crate::disk::policy;
 use crate::event::{Event, Session};
 use crate::ids::{ConnId, TenantId};
@@ -27,7 +27,7 @@ fn retrying() -> Rig {
 }
 
 fn is_failing(rig: &Rig) -> bool {
-    rig.server.cache.volume(VOLUME).failing > 0
+    rig.server.volumes.cache.volume(VOLUME).failing > 0
 }
 
 const OTHER: ConnId = ConnId(2);
@@ -48,15 +48,15 @@ fn with_neighbour() -> Rig {
 /// The neighbour has written a block to the device that no flush covers yet.
 fn neighbour_wrote(rig: &mut Rig) {
     rig.write_as(OTHER, 1, 0, 100 * BLOCK, BLOCK, 7);
-    let id = rig.server.cache.lookup(VolumeId(1), 100).unwrap();
-    rig.server.write_out(id, false);
+    let id = rig.server.volumes.cache.lookup(VolumeId(1), 100).unwrap();
+    rig.server.volumes.write_out(id, false);
     rig.wait(0);
     assert_eq!(rig.ops(), [WRITE]);
     rig.complete(0, Ok(()));
 }
 
 fn neighbours_dirt(rig: &Rig) -> u32 {
-    rig.server.cache.dirty_blocks(VolumeId(1))
+    rig.server.volumes.cache.dirty_blocks(VolumeId(1))
 }
 
 /// The device requests of the neighbour's next flush, which succeeds.
@@ -112,8 +112,8 @@ fn what_a_durable_write_has_brought_to_the_medium_is_not_written_again() {
 fn what_was_evicted_before_another_volumes_flush_failed_is_lost() {
     let mut rig = with_neighbour();
     neighbour_wrote(&mut rig);
-    let id = rig.server.cache.lookup(VolumeId(1), 100).unwrap();
-    rig.server.cache.drop_block(id);
+    let id = rig.server.volumes.cache.lookup(VolumeId(1), 100).unwrap();
+    rig.server.volumes.cache.drop_block(id);
     rig.ask(2, command::FLUSH, 0, 0, 0);
     rig.complete(0, BAD);
     rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
@@ -219,7 +219,7 @@ fn a_flush_in_the_device_when_anothers_fails_is_repeated_after_a_rewrite() {
 fn a_flush_in_the_queue_when_anothers_fails_is_repeated_after_a_rewrite() {
     let mut rig = with_neighbour();
     neighbour_wrote(&mut rig);
-    let settings = policy::Settings { depth: 1, ..*rig.server.device.settings() };
+    let settings = policy::Settings { depth: 1, ..*rig.server.volumes.route.disk.settings() };
     rig.command(12, Command::SetPolicy(Box::new(settings)));
     rig.ask(2, command::FLUSH, 0, 0, 0);
     rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
@@ -268,11 +268,11 @@ fn clear_keeps_what_is_known_of_other_blocks() {
     let mut rig = retrying();
     // Another block is on the device, evicted, and not covered by any flush.
     rig.write(3, 0, 100 * BLOCK, BLOCK, 8);
-    let id = rig.server.cache.lookup(VOLUME, 100).unwrap();
-    rig.server.write_out(id, false);
+    let id = rig.server.volumes.cache.lookup(VOLUME, 100).unwrap();
+    rig.server.volumes.write_out(id, false);
     rig.wait(0);
     rig.complete(1, Ok(()));
-    rig.server.cache.drop_block(id);
+    rig.server.volumes.cache.drop_block(id);
     rig.command(9, Command::ClearVolume(VOLUME));
     rig.complete(0, BAD);
     rig.ask(4, command::FLUSH, 0, 0, 0);
@@ -291,9 +291,9 @@ fn clear_looks_at_a_large_cache_in_steps_that_its_tenant_pays_for() {
         rig.complete_all();
     }
     // The failed block is looked at last.
-    let id = rig.server.cache.lookup(VOLUME, 0).unwrap();
-    rig.server.cache.look_last(VOLUME, id);
-    let (cached, mut looks) = (rig.server.cache.cached_blocks(VOLUME), 0);
+    let id = rig.server.volumes.cache.lookup(VOLUME, 0).unwrap();
+    rig.server.volumes.cache.look_last(VOLUME, id);
+    let (cached, mut looks) = (rig.server.volumes.cache.cached_blocks(VOLUME), 0);
     assert!(is_failing(&rig) && cached > 1000, "{cached}");
     (rig.lazy, rig.units_max) = (true, 0);
     rig.spent_ns.clear();
@@ -302,8 +302,8 @@ fn clear_looks_at_a_large_cache_in_steps_that_its_tenant_pays_for() {
         assert!(is_failing(&rig) && rig.work_once(), "after {looks} steps");
         looks += 1;
     }
-    assert!(!is_failing(&rig) && looks >= cached * u64::from(CLEAR_UNITS) / u64::from(crate::work::STEP_UNITS) - 1);
-    assert!(rig.units_max <= crate::work::STEP_UNITS + 8, "{}", rig.units_max);
+    assert!(!is_failing(&rig) && looks >= cached * u64::from(CLEAR_UNITS) / u64::from(crate::volume::STEP_UNITS) - 1);
+    assert!(rig.units_max <= crate::volume::STEP_UNITS + 8, "{}", rig.units_max);
     assert!(rig.spent_ns[&TenantId(0)] >= cached * 100 * u64::from(CLEAR_UNITS), "{:?}", rig.spent_ns);
     assert_eq!(rig.content(0), 1, "what the device has");
 }
@@ -414,8 +414,8 @@ fn a_flush_goes_ahead_of_its_owners_reads() {
     for read in 0..4 {
         rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
     }
-    let id = rig.server.cache.lookup(VOLUME, 0).unwrap();
-    rig.server.write_out(id, false);
+    let id = rig.server.volumes.cache.lookup(VOLUME, 0).unwrap();
+    rig.server.volumes.write_out(id, false);
     rig.ask(1, command::FLUSH, 0, 0, 0);
     let mut order = Vec::new();
     while !rig.device.is_empty() {
@@ -435,8 +435,8 @@ fn a_durable_write_does_not_wait_behind_reads_for_an_ordinary_one() {
     for read in 0..3 {
         rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
     }
-    let id = rig.server.cache.lookup(VOLUME, 0).unwrap();
-    rig.server.write_out(id, false);
+    let id = rig.server.volumes.cache.lookup(VOLUME, 0).unwrap();
+    rig.server.volumes.write_out(id, false);
     rig.write(2, flag::FUA, 0, BLOCK, 8);
     let mut ops = Vec::new();
     while rig.answer(2).is_none() {

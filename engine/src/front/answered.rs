@@ -9,14 +9,15 @@
 //! ```
 //!
 //! A driver reads its clock once for many events, so for the engine no time passes between them. If the driver reports
-//! when replies have been passed to the sockets ([`Server::handed_over`]), the time until then is a delay of the
+//! when replies have been passed to the sockets ([`Front::handed_over`]), the time until then is a delay of the
 //! thread. Otherwise replies count as passed at once. A reply that is sent in parts counts when its last byte is
 //! passed; the end of each reply in the byte stream of its connection is recorded for this.
 
-use super::Kind;
+use super::Front;
 use crate::ids::{ConnId, VolumeId};
-use crate::server::Server;
+use crate::nbd::Kind;
 use crate::units::Nanos;
+use crate::volume::{Answer, Volumes};
 
 /// Replies that may wait to be recorded: many more than one pass of a driver makes. Further ones are recorded at once.
 pub(crate) const ANSWERED_MAX: usize = 1024;
@@ -34,36 +35,34 @@ pub(crate) struct Answered {
     end: u64,
 }
 
-impl Server {
+impl Front {
     /// Counts an answered request. Its latency is recorded later, in `handed_over`.
-    pub(super) fn count(&mut self, request: u32) {
-        let state = &self.requests[request];
-        let (volume, kind, arrived, bytes) = (state.volume, state.kind, state.arrived, state.end - state.start);
-        let (conn, failed) = (state.conn, state.error.is_some());
-        let stats = self.volume_mut(volume).counters.of(kind);
+    pub(super) fn count(&mut self, volumes: &mut Volumes, answer: &Answer) {
+        let &Answer { conn, volume, kind, bytes, arrived, error, .. } = answer;
+        let stats = volumes.volume_mut(volume).counters.of(kind);
         stats.requests += 1;
         stats.bytes += bytes;
-        stats.errors += u64::from(failed);
+        stats.errors += u64::from(error.is_some());
         if self.answered.len() == ANSWERED_MAX {
-            self.handed_over(self.now, |_| None);
+            self.handed_over(volumes, volumes.now, |_| None);
         }
-        let connection = self.conn(conn);
+        let connection = &self.connections[conn];
         let end = connection.taken + connection.unsent;
-        self.answered.push(Answered { volume, kind, arrived, at: self.now, conn, end });
+        self.answered.push(Answered { volume, kind, arrived, at: volumes.now, conn, end });
     }
 
     /// The replies made so far were passed to the sockets at `at`, as far as the sockets accept bytes. If the driver
     /// calls this at all, it does so before the next event. `given(conn)` is the number of outgoing bytes that were
     /// passed if the driver stopped there by itself: the remaining bytes wait for the thread, and so do the replies
     /// that end in them.
-    pub fn handed_over(&mut self, at: Nanos, given: impl Fn(ConnId) -> Option<u64>) {
+    pub(crate) fn handed_over(&mut self, volumes: &mut Volumes, at: Nanos, given: impl Fn(ConnId) -> Option<u64>) {
         let mut answered = std::mem::take(&mut self.answered);
         answered.retain(|answer| {
-            let connection = self.connections.get(answer.conn.0 as usize).and_then(|connection| connection.as_ref());
+            let connection = self.connections.get(answer.conn);
             let kept =
                 connection.zip(given(answer.conn)).is_some_and(|(state, bytes)| answer.end > state.taken + bytes);
             if !kept {
-                self.left(answer, at);
+                self.left(volumes, answer, at);
             }
             kept
         });
@@ -72,25 +71,26 @@ impl Server {
     }
 
     /// Replies that the driver did not report count as passed at the time of the answer.
-    pub(crate) fn leave_at_once(&mut self) {
+    pub(crate) fn leave_at_once(&mut self, volumes: &mut Volumes) {
         if self.answered.len() > self.kept {
             let mut answered = std::mem::take(&mut self.answered);
-            answered.drain(self.kept..).for_each(|answer| self.left(&answer, answer.at));
+            answered.drain(self.kept..).for_each(|answer| self.left(volumes, &answer, answer.at));
             self.answered = answered;
         }
     }
 
     /// Records the latency of a request.
-    fn left(&mut self, answer: &Answered, at: Nanos) {
-        let Some(Some(state)) = self.volumes.get_mut(answer.volume.0 as usize) else { return };
+    fn left(&mut self, volumes: &mut Volumes, answer: &Answered, at: Nanos) {
+        let now = volumes.now;
+        let Some(state) = volumes.table.get_mut(answer.volume) else { return };
         let late_ns = at.saturating_sub(answer.at);
         let latency_ns = answer.at + late_ns - answer.arrived;
         state.counters.thread_delay_ns += late_ns;
         state.counters.of(answer.kind).latency.record(latency_ns);
-        let recorders = self.latencies[state.spec.tenant.0 as usize].as_mut().expect("the tenant of a volume");
+        let recorders = &mut self.latencies[state.spec.tenant];
         match answer.kind {
-            Kind::Read => recorders.read(self.now, latency_ns),
-            Kind::Write => recorders.write(self.now, latency_ns),
+            Kind::Read => recorders.read(now, latency_ns),
+            Kind::Write => recorders.write(now, latency_ns),
             Kind::Flush | Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => {}
         }
     }
@@ -113,16 +113,16 @@ mod tests {
         rig.server.handle(rig.now, Event::Timer);
         rig.ask_since(60 * US, 1, command::READ, 0, BLOCK);
         rig.server.handed_over(110 * US, |_| None);
-        assert_eq!(rig.server.volume(VOLUME).counters.thread_delay_ns, 40 * US, "nothing was answered");
+        assert_eq!(rig.server.volumes.volume(VOLUME).counters.thread_delay_ns, 40 * US, "nothing was answered");
         rig.now = 400 * US;
         rig.complete_since(250 * US);
         rig.server.handed_over(430 * US, |_| None);
-        let counters = rig.server.volume(VOLUME).counters;
+        let counters = rig.server.volumes.volume(VOLUME).counters;
         assert_eq!(rig.answer(1), Some(0));
         assert_eq!(counters.thread_delay_ns, (40 + 150 + 30) * US);
         assert_eq!((counters.disk_delay_ns, counters.queue_delay_ns), (150 * US, 0));
         assert_eq!(counters.read.latency.sum_ns, (430 - 60) * US);
-        let recorders = rig.server.latencies[0].as_mut().unwrap();
+        let recorders = &mut rig.server.front.latencies[TenantId(0)];
         assert_eq!(recorders.summary(rig.now).total.read.max_ns, 370 * US);
     }
 
@@ -137,7 +137,7 @@ mod tests {
         rig.now = 300 * US;
         rig.finish_reads();
         let counted = |rig: &Rig| {
-            let counters = rig.server.volume(VOLUME).counters;
+            let counters = rig.server.volumes.volume(VOLUME).counters;
             (counters.read.latency.count(), counters.thread_delay_ns / US)
         };
         let given = |bytes| move |conn| (conn == ConnId(1)).then_some(bytes);
@@ -155,7 +155,7 @@ mod tests {
         rig.now = 331 * US;
         rig.server.handed_over(340 * US, |_| None);
         assert_eq!(counted(&rig), (3, 80), "what the socket does not take does not wait for the thread");
-        let longest = rig.server.latencies[0].as_mut().unwrap().summary(rig.now).total.read.max_ns;
+        let longest = rig.server.front.latencies[TenantId(0)].summary(rig.now).total.read.max_ns;
         assert_eq!(longest, 240 * US);
     }
 
@@ -167,7 +167,7 @@ mod tests {
         rig.now = 300 * US;
         rig.finish_reads();
         rig.wait(5000 * US);
-        let counters = rig.server.volume(VOLUME).counters;
+        let counters = rig.server.volumes.volume(VOLUME).counters;
         assert_eq!((counters.thread_delay_ns, counters.read.latency.sum_ns), (0, 200 * US));
         let stats = rig.server.snapshot().tenants[0];
         assert_eq!((stats.tenant, stats.latency.recent.read.count), (TenantId(0), 1));

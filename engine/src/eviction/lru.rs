@@ -3,8 +3,8 @@
 //! The miss ratio never rises with the cache size, and one pass over a stream of requests gives it for all sizes
 //! ([`crate::curve`]). Downside: a scan larger than the partition evicts the whole working set.
 
+use super::list::List;
 use super::{Eviction, ORDER, Placed};
-use crate::cache::list::List;
 
 #[derive(Debug)]
 pub(super) struct Lru {

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::wire::{self, Errno, chunk};
 use crate::disk::Segment;
-use crate::event::{Outgoing, Session};
-use crate::ids::{FrameId, VolumeId};
+use crate::errno::Errno;
+use crate::ids::FrameId;
+use crate::nbd::wire::{self, chunk};
 use crate::units::Nanos;
 
 /// Bytes of the longest header that is sent as one part: a chunk header with an offset has 28, an error chunk 26.
@@ -31,46 +31,39 @@ impl Out {
     }
 }
 
-/// The next bytes to read from a connection.
+/// A part of the outgoing bytes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Inbound {
-    Header,
-    /// A piece of a write waits for frames, or behind other pieces that do.
-    Reserving {
-        piece: u32,
+pub enum Outgoing<'a> {
+    /// Bytes of a reply header. The engine owns them until they are sent.
+    Bytes(&'a [u8]),
+    /// Bytes of a frame.
+    Frame {
+        /// The frame.
+        frame: FrameId,
+        /// First byte.
+        start: u16,
+        /// Bytes.
+        len: u16,
     },
-    /// The payload of a piece.
-    Payload {
-        piece: u32,
-        received: u64,
-    },
-    /// The payload of a request that failed.
-    Discard {
-        request: u32,
-        left: u64,
-    },
-    /// Nothing any more.
-    Stopped,
+}
+
+impl Outgoing<'_> {
+    /// The number of bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Outgoing::Bytes(bytes) => bytes.len() as u64,
+            Outgoing::Frame { len, .. } => u64::from(*len),
+        }
+    }
 }
 
 /// A connection.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Connection {
-    pub(crate) volume: VolumeId,
-    pub(crate) session: Session,
-    pub(crate) inbound: Inbound,
-    /// The client is connected.
-    pub(crate) open: bool,
     /// To be closed when all requests are answered.
     pub(crate) leaving: bool,
-    /// `Action::Close` was sent.
+    /// Its closing was asked for.
     pub(crate) closing: bool,
-    /// Outstanding requests.
-    pub(crate) in_flight: u32,
-    /// The reply to this request is being sent in pieces, and no other reply may come in between (simple replies).
-    pub(crate) exclusive: Option<u32>,
-    /// Reads that continue when enough of the outgoing bytes is sent.
-    pub(crate) stalled: VecDeque<u32>,
     /// Nothing is read from the connection at present. Stored, not computed on demand: the driver is told when the
     /// pause ends, whatever the cause.
     pub(crate) paused: bool,
@@ -81,45 +74,12 @@ pub(crate) struct Connection {
     pub(crate) taken: u64,
     /// Bytes that are queued to be sent.
     pub(crate) unsent: u64,
-    /// Frames that are queued to be sent.
-    pub(crate) held: u32,
-    /// Frames of reads in progress: they will be queued soon.
-    pub(crate) reading: u32,
     /// When the client last received bytes, or when bytes were first queued for it.
     pub(crate) took_at: Nanos,
-    /// When the first of `stalled` began to wait.
-    pub(crate) stalled_since: Nanos,
-    /// Outstanding requests that change data or make it durable.
-    pub(crate) changing: u32,
     last_cookie: u64,
 }
 
 impl Connection {
-    pub(crate) fn new(volume: VolumeId, session: Session) -> Connection {
-        Connection {
-            volume,
-            session,
-            inbound: Inbound::Header,
-            open: true,
-            leaving: false,
-            closing: false,
-            in_flight: 0,
-            exclusive: None,
-            stalled: VecDeque::new(),
-            paused: false,
-            out: VecDeque::new(),
-            sent: 0,
-            taken: 0,
-            unsent: 0,
-            held: 0,
-            reading: 0,
-            took_at: 0,
-            stalled_since: 0,
-            changing: 0,
-            last_cookie: 0,
-        }
-    }
-
     fn push(&mut self, parts: &[&[u8]]) {
         let mut bytes = [0; HEADER_BYTES_MAX];
         let mut len = 0;
@@ -134,7 +94,6 @@ impl Connection {
     /// Queues bytes of a frame; takes ownership of the caller's reference.
     pub(crate) fn push_frame(&mut self, segment: Segment) {
         self.unsent += u64::from(segment.len);
-        self.held += u32::from(segment.frame != FrameId::ZERO);
         self.out.push_back(Out::Frame(segment));
     }
 
@@ -219,15 +178,9 @@ impl Connection {
             self.sent -= front.len();
             self.out.pop_front();
             if let Out::Frame(segment) = front {
-                self.held -= u32::from(segment.frame != FrameId::ZERO);
                 free(segment.frame);
             }
         }
-    }
-
-    /// Frames that its replies occupy.
-    pub(crate) fn owed(&self) -> u32 {
-        self.held + self.reading
     }
 
     /// Queued parts: headers and frames.
@@ -247,7 +200,7 @@ mod tests {
 
     #[test]
     fn partial_sends_free_frames_when_their_last_byte_is_gone() {
-        let mut connection = Connection::new(VolumeId(0), Session::default());
+        let mut connection = Connection::default();
         connection.push_simple(7, None);
         connection.push_frame(Segment::new(FrameId(5), 0, 100));
         let mut freed = Vec::new();

@@ -16,8 +16,8 @@
 //! Downside: the miss ratio may rise with the cache size. Blocks of a past working set keep their marks for a whole
 //! round of the hand. Two uses that belong together, such as a block read in halves, count as two.
 
+use super::list::List;
 use super::{Eviction, ORDER, Placed};
-use crate::cache::list::List;
 
 /// Marks that one eviction clears at most: about 10 us, at a CPU cache miss each. If so many blocks in a row are
 /// marked, nearly all are, and it makes little difference which of them is evicted.

@@ -8,7 +8,7 @@
 //!
 //! Work is counted in units of about [`UNIT_NS`]: a look at a block that is in no cache of the processor. Loops over
 //! blocks, pieces, places or connections count units and stop when the step is used up. The remaining work goes to the
-//! backlog of the tenant that caused it. The driver charges the units to that tenant ([`Server::take_spent`]) and
+//! backlog of the tenant that caused it. The driver charges the units to that tenant ([`crate::Server::take_spent`]) and
 //! decides when its backlog continues. So a tenant that causes much work has less thread time for its requests; other
 //! tenants do not.
 //!
@@ -16,11 +16,10 @@
 
 use std::collections::VecDeque;
 
-use crate::event::Action;
+use crate::ids::Ticket;
 use crate::ids::{TenantId, VolumeId};
-use crate::server::Server;
 use crate::units::Nanos;
-use crate::volume::Ticket;
+use crate::volume::{Effect, Volumes};
 
 /// Approximate time of a unit of work: a look-up of a block in an index that is larger than the processor's caches. An
 /// estimate.
@@ -94,13 +93,24 @@ impl Work {
         self.used >= STEP_UNITS && !planted!(StepsNotBounded)
     }
 
+    /// The next tenant with units that the driver has not taken yet, and these units.
+    pub(crate) fn take_spent(&mut self) -> Option<(TenantId, u32)> {
+        let tenant = self.spenders.pop()?;
+        Some((tenant, std::mem::take(&mut self.of(tenant).spent)))
+    }
+
+    /// Units of this step.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
     /// Remaining units of the step.
     pub(crate) fn left(&self) -> u32 {
         STEP_UNITS.saturating_sub(self.used)
     }
 }
 
-impl Server {
+impl Volumes {
     /// Counts units and charges them to a tenant.
     pub(crate) fn charge(&mut self, tenant: TenantId, units: u32) {
         if units == 0 {
@@ -115,19 +125,6 @@ impl Server {
         }
     }
 
-    /// The next tenant that caused work beyond the headers and bytes of its requests, and about how long that work
-    /// took. The driver calls this after each event.
-    pub fn take_spent(&mut self) -> Option<(TenantId, Nanos)> {
-        let tenant = self.work.spenders.pop()?;
-        let units = std::mem::take(&mut self.work.of(tenant).spent);
-        Some((tenant, Nanos::from(units) * UNIT_NS))
-    }
-
-    /// Units of the last event, at most [`EVENT_UNITS_MAX`].
-    pub fn units_of_last_event(&self) -> u32 {
-        self.work.used
-    }
-
     /// The tenant that a piece of work belongs to; `None` if its tenant or volume no longer exists.
     fn tenant_to_do(&self, todo: Todo) -> Option<TenantId> {
         let volume = match todo {
@@ -135,7 +132,7 @@ impl Server {
             Todo::Request(request) => self.requests[request].volume,
             Todo::Volume(volume) | Todo::Place { volume, .. } => volume,
         };
-        self.find_volume(volume).map(|_| self.tenant_of(volume))
+        self.table.contains(volume).then(|| self.tenant_of(volume))
     }
 
     /// Appends work to the backlog of its tenant.
@@ -155,7 +152,7 @@ impl Server {
 
     fn announce(&mut self, tenant: TenantId) {
         if !std::mem::replace(&mut self.work.of(tenant).announced, true) {
-            self.actions.push_back(Action::Work(tenant));
+            self.effects.push(Effect::Work(tenant));
         }
     }
 
@@ -192,7 +189,10 @@ impl Server {
             Todo::Replies(tenant) => {
                 self.work.of(tenant).replies = false;
                 if self.cache.has_tenant(tenant) {
-                    self.unthrottle(tenant);
+                    // Not divided into steps: checking a connection costs a tenth of a look at a block, and there are
+                    // about a thousand connections at most.
+                    self.charge(tenant, self.clients.past() / 10 + 1);
+                    self.effects.push(Effect::RecheckTenant(tenant));
                 }
             }
         }
@@ -331,22 +331,22 @@ mod tests {
     fn a_tenant_has_so_many_requests_at_once_over_all_its_connections() {
         let mut rig = rig();
         rig.lazy = false;
-        rig.server.config.requests_per_connection = u32::MAX;
+        rig.server.volumes.config.requests_per_connection = u32::MAX;
         rig.deaf = vec![ConnId(0), ConnId(1)];
         let [first, second] = [ConnId(0), ConnId(1)];
         rig.ask(0, command::WRITE, 0, 0, BLOCK);
-        rig.server.cache.partition_mut(ATTACKER).requests = crate::nbd::REQUESTS_PER_TENANT - 1;
+        rig.server.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT - 1;
         rig.ask_as(second, 2, command::CACHE, 0, MIB, BLOCK);
-        assert!(rig.server.cache.partition(ATTACKER).crowded);
+        assert!(rig.server.volumes.cache.partition(ATTACKER).crowded);
         let third = ConnId(3);
         rig.handle(Event::Attach { conn: third, volume: VOLUME, session: Session::default() });
         let [second, third] = [second, third].map(|conn| rig.server.receive(conn));
         assert_eq!((second, third), (Receive::Pause, Receive::Header), "one at a time");
         assert_eq!(rig.server.receive(VICTIM), Receive::Header);
-        rig.server.cache.partition_mut(ATTACKER).requests = crate::nbd::REQUESTS_PER_TENANT / 4 * 3 + 1;
+        rig.server.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT / 4 * 3 + 1;
         let Receive::Payload(bytes) = rig.server.receive(first) else { panic!("a payload is wanted") };
         rig.handle(Event::Payload { conn: first, bytes });
-        assert!(!rig.server.cache.partition(ATTACKER).crowded);
+        assert!(!rig.server.volumes.cache.partition(ATTACKER).crowded);
     }
 
     #[test]
@@ -381,6 +381,6 @@ mod tests {
             rig.closed
         );
         assert!(rig.closed.iter().all(|&(_, why)| why == crate::event::Farewell::Stalled));
-        assert_eq!(rig.server.volume(VOLUME).counters.stalled_disconnects, rig.closed.len() as u64);
+        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_disconnects, rig.closed.len() as u64);
     }
 }

@@ -1,17 +1,17 @@
 //! Executes commands of the control plane, and moves frames between partitions.
 
-use super::allot::Claim;
-use super::snapshot::ConnectionStats;
-use super::{Command, Refusal, Report, Snapshot, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache, allot};
+use super::Server;
+use crate::config::Config;
+use crate::control::allot::{self, Claim};
+use crate::control::{
+    Command, ConnectionStats, Refusal, Report, Snapshot, TenantSpec, TenantStats, VolumeSpec, VolumeStats, WriteCache,
+};
 use crate::disk::policy::{Settings, Weights};
 use crate::event::{Action, Farewell, Session};
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
-use crate::nbd::Inbound;
-use crate::server::{Config, Server, Waiting};
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND, SECTOR, VOLUME_BYTES_MAX};
-use crate::volume::{Closing, FlushFor, Restricting, Volume};
-use crate::work::Todo;
+use crate::volume::{Client, Closing, FlushFor, Inbound, Restricting, Timer, Todo, Volume, Volumes, Waiting};
 
 /// Frames that all shrinking partitions together give back in one event: about 60 us.
 const SHED_FRAMES: u32 = 256;
@@ -35,12 +35,12 @@ impl Server {
             Command::GrowVolume(volume, size) => self.grow(volume, size),
             Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard),
             Command::ClearVolume(volume) => self.found(volume).map(|()| {
-                self.clear(volume, token);
+                self.volumes.clear(volume, token);
                 None
             }),
             Command::SetBudget(bytes) => self.set_budget(token, bytes),
             Command::DeclareLost(volume) => self.found(volume).map(|()| {
-                self.volume_mut(volume).flushes.lost = true;
+                self.volumes.volume_mut(volume).flushes.lost = true;
                 Some(Report::Done)
             }),
             Command::SetPrefetch(bytes) => {
@@ -49,20 +49,22 @@ impl Server {
             }
             Command::SetPolicy(settings) => {
                 // The driver's structures are laid out for the initial depth. With depth 0 there would be no progress.
-                let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
-                self.device.set_policy(self.now, Settings { depth, ..*settings });
-                self.prefetch_bytes = self.config.prefetch_bytes_max.unwrap_or(self.device.prefetch_bytes());
+                let depth = settings.depth.clamp(1, self.volumes.config.device_depth.max(1));
+                self.volumes.route.disk.set_policy(self.volumes.now, Settings { depth, ..*settings });
+                self.volumes.prefetch_bytes =
+                    self.volumes.config.prefetch_bytes_max.unwrap_or(self.volumes.route.disk.prefetch_bytes());
                 self.review();
                 Ok(Some(Report::Done))
             }
             Command::Plan(request) => self.plan(request).map(|plan| Some(Report::Plan(Box::new(plan)))),
             Command::Snapshot => Ok(Some(Report::Snapshot(Box::new(self.snapshot())))),
             Command::Curve(volume, policy) => self.found(volume).map(|()| {
-                let view = self.curve_view(self.tenant_of(volume), policy);
+                let view = self.volumes.curve_view(self.volumes.tenant_of(volume), policy);
                 view.map(|view| Report::Curve(Box::new(view)))
             }),
             Command::Drain => {
                 self.draining = Some(token);
+                self.volumes.draining = true;
                 Ok(None)
             }
         };
@@ -78,84 +80,79 @@ impl Server {
     }
 
     fn found(&self, volume: VolumeId) -> Result<(), Refusal> {
-        self.find_volume(volume).map(|_| ()).ok_or(Refusal::UnknownVolume)
+        self.volumes.table.get(volume).map(|_| ()).ok_or(Refusal::UnknownVolume)
     }
 
     fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<Option<Report>, Refusal> {
         self.check_cache(tenant, spec)?;
-        let before = self.cache.has_tenant(tenant).then(|| self.cache.partition(tenant).spec.cache);
-        self.cache.set_tenant(tenant, spec);
-        self.device.set_tenant(self.now, tenant, spec.share);
-        self.size_tenant(tenant, spec.cache, before);
-        let at = tenant.0 as usize;
-        if self.waiting.len() <= at {
-            self.waiting.resize_with(at + 1, Waiting::default);
-            self.latencies.resize_with(at + 1, || None);
+        let before = self.volumes.cache.has_tenant(tenant).then(|| self.volumes.cache.partition(tenant).spec.cache);
+        self.volumes.cache.set_tenant(tenant, spec);
+        self.volumes.route.disk.set_tenant(self.volumes.now, tenant, spec.share);
+        self.volumes.size_tenant(tenant, spec.cache, before);
+        if before.is_none() {
+            self.volumes.waiting.insert(tenant, Waiting::default());
+            self.front.latencies.insert(tenant, Recorders::new(self.volumes.now));
         }
-        self.latencies[at].get_or_insert_with(|| Recorders::new(self.now));
-        self.fit_curves();
+        self.volumes.fit_curves();
         self.review();
         Ok(Some(Report::Done))
     }
 
     pub(crate) fn set_targets(&mut self, targets: &[(TenantId, u32)]) {
         for &(tenant, target) in targets {
-            let partition = self.cache.partition_mut(tenant);
+            let partition = self.volumes.cache.partition_mut(tenant);
             partition.target = target + u32::from(planted!(PartitionsTooLarge)) * 8;
             partition.stirred = true;
         }
         // The bound of unsent reply bytes depends on the partition.
-        targets.iter().for_each(|&(tenant, _)| self.put_off(Todo::Replies(tenant)));
-        self.move_at = Some(self.now);
+        targets.iter().for_each(|&(tenant, _)| self.volumes.put_off(Todo::Replies(tenant)));
+        self.volumes.timers.wake_at(Timer::Frames, self.volumes.now);
     }
 
     fn drop_tenant(&mut self, tenant: TenantId) -> Result<Option<Report>, Refusal> {
-        if !self.cache.has_tenant(tenant) {
+        if !self.volumes.cache.has_tenant(tenant) {
             return Err(Refusal::UnknownTenant);
         }
-        let partition = self.cache.partition(tenant);
+        let partition = self.volumes.cache.partition(tenant);
         if partition.volumes > 0 || partition.used > 0 {
             return Err(Refusal::InUse);
         }
-        self.cache.drop_tenant(tenant);
-        self.device.drop_tenant(self.now, tenant);
-        self.latencies[tenant.0 as usize] = None;
-        self.unsize_tenant(tenant);
-        self.fit_curves();
+        self.volumes.cache.drop_tenant(tenant);
+        self.volumes.route.disk.drop_tenant(self.volumes.now, tenant);
+        self.front.latencies.remove(tenant);
+        self.volumes.waiting.remove(tenant);
+        self.volumes.unsize_tenant(tenant);
+        self.volumes.fit_curves();
         self.review();
         Ok(Some(Report::Done))
     }
 
     fn open_volume(&mut self, spec: VolumeSpec) -> Result<Option<Report>, Refusal> {
-        if !self.cache.has_tenant(spec.tenant) {
+        if !self.volumes.cache.has_tenant(spec.tenant) {
             return Err(Refusal::UnknownTenant);
         }
-        if self.find_volume(spec.volume).is_some() {
+        if self.volumes.table.contains(spec.volume) {
             return Err(Refusal::Taken);
         }
         if spec.size == 0 || spec.size > VOLUME_BYTES_MAX || !spec.size.is_multiple_of(SECTOR) {
             return Err(Refusal::BadSize);
         }
-        let at = spec.volume.0 as usize;
-        if self.volumes.len() <= at {
-            self.volumes.resize_with(at + 1, || None);
-        }
-        self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
-        self.cache.partition_mut(spec.tenant).volumes += 1;
-        self.curve(spec.tenant).opened(spec.volume);
+        self.volumes.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
+        self.volumes.cache.partition_mut(spec.tenant).volumes += 1;
+        self.volumes.curve(spec.tenant).opened(spec.volume);
         let (volume, unflushed) = (spec.volume, spec.unflushed);
-        self.volumes[at] = Some(Volume::new(spec));
+        self.volumes.table.insert(volume, Volume::new(spec));
         if unflushed && !planted!(OpenedAsFlushed) {
-            self.cache.durability.unsettled(volume);
-            self.flush_arrived(volume, FlushFor::Opening);
+            self.volumes.cache.durability.unsettled(volume);
+            self.volumes.flush_arrived(volume, FlushFor::Opening);
         }
-        self.wake_at(self.now + self.config.idle_ns);
+        self.volumes.initialise_soon();
         Ok(Some(Report::Done))
     }
 
     fn set_write_cache(&mut self, token: u64, volume: VolumeId, mode: WriteCache) -> Result<Option<Report>, Refusal> {
         self.found(volume)?;
-        let state = self.volume_mut(volume);
+        let state = self.volumes.volume_mut(volume);
         if state.changing.is_some() || state.closing.is_some() || state.restricting.is_some() {
             return Err(Refusal::InUse);
         }
@@ -165,7 +162,7 @@ impl Server {
         }
         // Data acknowledged in the old mode is flushed first, so that the promise of the new mode holds for it.
         state.changing = Some((token, before));
-        self.flush_arrived(volume, FlushFor::Control);
+        self.volumes.flush_arrived(volume, FlushFor::Control);
         Ok(None)
     }
 
@@ -177,7 +174,7 @@ impl Server {
         expelled: &[ConnId],
     ) -> Result<Option<Report>, Refusal> {
         self.found(volume)?;
-        let state = self.volume_mut(volume);
+        let state = self.volumes.volume_mut(volume);
         if state.changing.is_some() || state.closing.is_some() || state.restricting.is_some() {
             return Err(Refusal::InUse);
         }
@@ -186,37 +183,27 @@ impl Server {
             let writes = read_only && !session.read_only;
             (expelled.contains(&conn) || writes) && !planted!(RevokedClientStays)
         };
-        for (at, connection) in self.connections.iter_mut().enumerate() {
-            let conn = ConnId(at as u32);
-            if let Some(connection) = connection
-                && connection.volume == volume
-                && !connection.closing
-                && is_expelled(conn, connection.session)
-            {
-                connection.closing = true;
-                self.actions.push_back(Action::Close(conn, Farewell::Revoked));
-            }
-        }
+        self.front.close_all(&self.volumes, volume, Farewell::Revoked, is_expelled);
         if !read_only || planted!(ReadOnlyNotFlushed) {
             return Ok(Some(Report::Done));
         }
-        self.volume_mut(volume).restricting = Some(Restricting { token, flushing: false });
-        self.poke(volume);
+        self.volumes.volume_mut(volume).restricting = Some(Restricting { token, flushing: false });
+        self.volumes.poke(volume);
         Ok(None)
     }
 
     /// Continues making a volume read-only: when the last connection that could write is closed, flushes its data.
     fn restrict_on(&mut self, volume: VolumeId) {
-        let Some(restricting) = self.volume(volume).restricting else { return };
+        let Some(restricting) = self.volumes.volume(volume).restricting else { return };
         if !restricting.flushing {
-            let mut connections = self.connections.iter().flatten();
-            if connections.all(|connection| connection.volume != volume || connection.session.read_only) {
-                self.volume_mut(volume).restricting = Some(Restricting { flushing: true, ..restricting });
-                self.flush_arrived(volume, FlushFor::Control);
+            let all_read = |client: &Client| client.volume != volume || client.session.read_only;
+            if self.volumes.clients.values().all(all_read) {
+                self.volumes.volume_mut(volume).restricting = Some(Restricting { flushing: true, ..restricting });
+                self.volumes.flush_arrived(volume, FlushFor::Control);
             }
             return;
         }
-        let state = self.volume_mut(volume);
+        let state = self.volumes.volume_mut(volume);
         let Some(result) = state.flushes.for_control else { return };
         state.restricting = None;
         state.spec.read_only = result.is_ok();
@@ -226,7 +213,7 @@ impl Server {
 
     fn grow(&mut self, volume: VolumeId, size: u64) -> Result<Option<Report>, Refusal> {
         self.found(volume)?;
-        let state = self.volume_mut(volume);
+        let state = self.volumes.volume_mut(volume);
         if size < state.spec.size || size > VOLUME_BYTES_MAX || !size.is_multiple_of(SECTOR) {
             return Err(Refusal::BadSize);
         }
@@ -235,34 +222,27 @@ impl Server {
             state.holes.dig(before, size);
         }
         state.initialising = state.spec.initialise && !state.holes.is_empty();
-        self.wake_at(self.now + self.config.idle_ns);
+        self.volumes.initialise_soon();
         Ok(Some(Report::Done))
     }
 
     fn close_volume(&mut self, token: u64, volume: VolumeId, discard: bool) -> Result<Option<Report>, Refusal> {
         self.found(volume)?;
-        let state = self.volume_mut(volume);
+        let state = self.volumes.volume_mut(volume);
         if state.closing.is_some() || state.changing.is_some() || state.restricting.is_some() {
             return Err(Refusal::InUse);
         }
         state.closing = Some(Closing { token, discard, flushing: false });
-        self.end_streams(volume, None);
-        for at in 0..self.connections.len() {
-            if let Some(connection) = &mut self.connections[at]
-                && connection.volume == volume
-                && !connection.closing
-            {
-                connection.closing = true;
-                self.actions.push_back(Action::Close(ConnId(at as u32), Farewell::Over));
-            }
-        }
-        self.poke(volume);
+        self.volumes.end_streams(volume, None);
+        self.front.close_all(&self.volumes, volume, Farewell::Over, |_, _| true);
+        self.volumes.poke(volume);
         Ok(None)
     }
 
     /// Continues closing a volume, changing its write cache, or making it read-only.
-    pub(crate) fn close_on(&mut self, volume: VolumeId) {
-        let state = self.volume_mut(volume);
+    pub(crate) fn change_on(&mut self, volume: VolumeId) {
+        // An effect before this one may have closed it.
+        let Some(state) = self.volumes.table.get_mut(volume) else { return };
         if let Some((token, before)) = state.changing
             && let Some(result) = state.flushes.for_control
         {
@@ -274,7 +254,7 @@ impl Server {
             self.report(token, report);
         }
         self.restrict_on(volume);
-        let state = self.volume_mut(volume);
+        let state = self.volumes.volume_mut(volume);
         let Some(mut closing) = state.closing else { return };
         if state.connections > 0 || state.requests > 0 || !state.ranges.is_empty() {
             return;
@@ -282,7 +262,7 @@ impl Server {
         if !closing.discard && !closing.flushing && !planted!(CloseDropsDirt) {
             closing.flushing = true;
             state.closing = Some(closing);
-            return self.flush_arrived(volume, FlushFor::Control);
+            return self.volumes.flush_arrived(volume, FlushFor::Control);
         }
         if closing.flushing {
             match state.flushes.for_control {
@@ -292,7 +272,7 @@ impl Server {
                     // The volume stays open: the operator can retry, or clear it. Work for idle time was suspended
                     // while it was closing.
                     state.closing = None;
-                    self.wake_at(self.now + self.config.idle_ns);
+                    self.volumes.initialise_soon();
                     return self.report(closing.token, Report::Refused(Refusal::FlushFailed));
                 }
             }
@@ -301,18 +281,18 @@ impl Server {
             return;
         }
         let tenant = state.spec.tenant;
-        let dropped = self.cache.drop_some(volume, (self.work.left() / CLOSE_UNITS).max(1));
-        self.charge(tenant, CLOSE_UNITS * dropped);
-        if self.cache.cached_blocks(volume) > 0 {
+        let dropped = self.volumes.cache.drop_some(volume, (self.volumes.work.left() / CLOSE_UNITS).max(1));
+        self.volumes.charge(tenant, CLOSE_UNITS * dropped);
+        if self.volumes.cache.cached_blocks(volume) > 0 {
             // The rest continues in the tenant's quantum.
-            return self.poke(volume);
+            return self.volumes.poke(volume);
         }
-        self.cache.close_volume(volume);
-        let partition = self.cache.partition_mut(tenant);
+        self.volumes.cache.close_volume(volume);
+        let partition = self.volumes.cache.partition_mut(tenant);
         partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
         let ahead = (partition.streams, partition.unread, partition.prefetching);
         assert!(partition.volumes > 0 || ahead == (0, 0, 0), "read ahead for no volume: {ahead:?}");
-        self.volumes[volume.0 as usize] = None;
+        self.volumes.table.remove(volume);
         self.report(closing.token, Report::Done);
     }
 
@@ -320,17 +300,17 @@ impl Server {
         if self.budget_token.is_some() {
             return Err(Refusal::InUse);
         }
-        let frames = Config::frames_of(bytes).min(self.cache.pool().max());
-        let claims = self.cache.tenants().map(|(id, partition)| (id, Claim::new(partition.spec.cache, 0)));
+        let frames = Config::frames_of(bytes).min(self.volumes.cache.pool().max());
+        let claims = self.volumes.cache.tenants().map(|(id, partition)| (id, Claim::new(partition.spec.cache, 0)));
         let least = allot::least_bytes(&claims.collect::<Vec<_>>());
-        if least > super::bytes_of(u64::from(frames)) {
+        if least > crate::control::bytes_of(u64::from(frames)) {
             return Err(Refusal::BudgetTooSmall { budget: bytes, least });
         }
-        self.config.budget_bytes = bytes;
-        self.cache.set_frames(frames);
+        self.volumes.config.budget_bytes = bytes;
+        self.volumes.cache.set_frames(frames);
         self.review();
-        self.move_at = Some(self.now);
-        self.budget_token = Some((token, self.now + self.config.dirty_age_max_ns + SHRINK_PATIENCE));
+        self.volumes.timers.wake_at(Timer::Frames, self.volumes.now);
+        self.budget_token = Some((token, self.volumes.now + self.volumes.config.dirty_age_max_ns + SHRINK_PATIENCE));
         self.held = false;
         Ok(None)
     }
@@ -338,51 +318,50 @@ impl Server {
     /// Whether this frame was given up by `SetBudget` and is unused: until the budget grows again, its content is not
     /// needed, and the driver may give its memory back.
     pub fn is_retired(&self, frame: FrameId) -> bool {
-        self.cache.pool().is_retired(frame)
+        self.volumes.cache.pool().is_retired(frame)
     }
 
     /// The highest number of a frame that is used or free; only frames that are still to be retired have higher
     /// numbers.
     pub fn frames_limit(&self) -> u32 {
-        self.cache.pool().limit()
+        self.volumes.cache.pool().limit()
     }
 
     fn set_prefetch(&mut self, bytes: Option<u64>) {
-        self.config.prefetch_bytes_max = bytes;
-        self.prefetch_bytes = bytes.unwrap_or(self.device.prefetch_bytes());
-        if self.prefetch_bytes == 0 {
-            let ids: Vec<_> = self.volumes.iter().flatten().map(Volume::id).collect();
-            ids.into_iter().for_each(|id| self.end_streams(id, None));
+        self.volumes.config.prefetch_bytes_max = bytes;
+        self.volumes.prefetch_bytes = bytes.unwrap_or(self.volumes.route.disk.prefetch_bytes());
+        if self.volumes.prefetch_bytes == 0 {
+            let ids: Vec<_> = self.volumes.table.values().map(Volume::id).collect();
+            ids.into_iter().for_each(|id| self.volumes.end_streams(id, None));
         }
     }
 
     /// Partitions above their targets give frames back; unused frames above the limit are retired.
     pub(crate) fn move_frames(&mut self) {
         // A frame that one tenant gives back may serve requests of another.
-        let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
-        tenants.into_iter().for_each(|id| self.cache.partition_mut(id).stirred = true);
-        let over: Vec<_> = self.cache.tenants().filter(|(_, p)| p.used > p.target).map(|(id, _)| id).collect();
+        let tenants: Vec<_> = self.volumes.cache.tenants().map(|(id, _)| id).collect();
+        tenants.into_iter().for_each(|id| self.volumes.cache.partition_mut(id).stirred = true);
+        let over: Vec<_> = self.volumes.cache.tenants().filter(|(_, p)| p.used > p.target).map(|(id, _)| id).collect();
         let mut more = false;
         let each = (SHED_FRAMES / over.len().max(1) as u32).max(1);
         for tenant in over {
-            more |= self.cache.shed(tenant, each);
-            self.charge(tenant, CLOSE_UNITS * each);
-            self.poke_tenant(tenant);
+            more |= self.volumes.cache.shed(tenant, each);
+            self.volumes.charge(tenant, CLOSE_UNITS * each);
+            self.volumes.poke_tenant(tenant);
         }
-        let retiring = self.cache.retire_frames();
+        let retiring = self.volumes.cache.retire_frames();
         // Frames that are still held after the deadline will hardly become free within a millisecond.
         let step = if self.held { HELD_STEP } else { MILLISECOND };
-        self.move_at = (more || retiring).then_some(self.now + step);
-        if let Some(at) = self.move_at {
-            self.wake_at(at);
+        if more || retiring {
+            self.volumes.timers.wake_at(Timer::Frames, self.volumes.now + step);
         } else if let Some((token, _)) = self.budget_token.take() {
             self.report(token, Report::Done);
         }
         if !retiring && std::mem::take(&mut self.held) {
             self.actions.push_back(Action::Retired);
         }
-        if let Some((token, _)) = self.budget_token.take_if(|(_, deadline)| *deadline <= self.now) {
-            let bytes = u64::from(self.cache.pool().retiring()) * BLOCK;
+        if let Some((token, _)) = self.budget_token.take_if(|(_, deadline)| *deadline <= self.volumes.now) {
+            let bytes = u64::from(self.volumes.cache.pool().retiring()) * BLOCK;
             self.held = bytes > 0;
             self.report(token, if self.held { Report::Held { bytes } } else { Report::Done });
         }
@@ -390,64 +369,65 @@ impl Server {
 
     /// Continues a drain: when all received requests are finished, flushes every volume once.
     pub(crate) fn drain_on(&mut self) {
-        let received = self.connections.iter().flatten().all(|connection| {
+        let received = self.volumes.clients.values().all(|client| {
             // A request whose payload is incomplete counts as not received. The drain does not wait for reads: a
             // stalled reader must not prevent the flush of other clients' data.
-            let coming = !matches!(connection.inbound, Inbound::Header | Inbound::Stopped);
-            connection.changing <= u32::from(coming)
+            let coming = !matches!(client.inbound, Inbound::Header | Inbound::Stopped);
+            client.changing <= u32::from(coming)
         });
         if !received {
             return;
         }
-        let ids: Vec<_> = self.volumes.iter().flatten().map(Volume::id).collect();
+        let ids: Vec<_> = self.volumes.table.values().map(Volume::id).collect();
         for &id in &ids {
-            if !std::mem::replace(&mut self.volume_mut(id).draining, true) {
-                self.flush_arrived(id, FlushFor::Control);
+            if !std::mem::replace(&mut self.volumes.volume_mut(id).draining, true) {
+                self.volumes.flush_arrived(id, FlushFor::Control);
             }
         }
-        if ids.iter().any(|&id| self.volume(id).flushes.for_control.is_none()) {
+        if ids.iter().any(|&id| self.volumes.volume(id).flushes.for_control.is_none()) {
             return;
         }
         self.drained = true;
         let token = self.draining.expect("a drain");
-        let failed = ids.into_iter().filter(|&id| self.volume(id).flushes.for_control != Some(Ok(()))).collect();
+        let failed =
+            ids.into_iter().filter(|&id| self.volumes.volume(id).flushes.for_control != Some(Ok(()))).collect();
         self.report(token, Report::Drained { failed });
     }
 
     /// The weight of each tenant, in parts per billion: its share, or an equal part of the remaining time. The driver
     /// divides the time of its thread in the same proportion as the disk's.
     pub fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
-        let weights = Weights::new(self.cache.tenants().map(|(_, partition)| partition.spec.share));
-        self.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
+        let weights = Weights::new(self.volumes.cache.tenants().map(|(_, partition)| partition.spec.share));
+        self.volumes.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
     }
 
     /// All counters and levels, as [`Command::Snapshot`] reports them.
     pub fn snapshot(&mut self) -> Snapshot {
-        self.device.account(self.now);
-        self.leave_at_once();
-        let pool = self.cache.pool();
+        self.volumes.route.disk.account(self.volumes.now);
+        self.front.leave_at_once(&mut self.volumes);
+        let pool = self.volumes.cache.pool();
         Snapshot {
-            now: self.now,
-            budget_bytes: self.config.budget_bytes,
+            now: self.volumes.now,
+            budget_bytes: self.volumes.config.budget_bytes,
             frames: u64::from(pool.limit()),
             free_frames: u64::from(pool.available()),
             held_frames: u64::from(pool.retiring()),
-            busy_ns: self.device.busy_ns,
-            idle_ns: self.device.idle_ns,
-            queued: self.device.waiting() as u64,
-            in_flight: u64::from(self.device.in_device()),
-            volumes: self.volumes.iter().flatten().map(|volume| self.volume_stats(volume)).collect(),
+            busy_ns: self.volumes.route.disk.busy_ns,
+            idle_ns: self.volumes.route.disk.idle_ns,
+            queued: self.volumes.route.disk.waiting() as u64,
+            in_flight: u64::from(self.volumes.route.disk.in_device()),
+            volumes: self.volumes.table.values().map(|volume| self.volume_stats(volume)).collect(),
             tenants: self.tenant_stats(),
-            connections: (self.connections.iter().flatten())
-                .map(|c| ConnectionStats { volume: c.volume, in_flight: c.in_flight })
+            connections: (self.volumes.clients.values())
+                .map(|client| ConnectionStats { volume: client.volume, in_flight: client.in_flight })
                 .collect(),
-            time: self.device.time(self.now),
-            slices: self.device.slices(),
+            time: self.volumes.route.disk.time(self.volumes.now),
+            slices: self.volumes.route.disk.slices(),
         }
     }
 
     fn volume_stats(&self, volume: &Volume) -> VolumeStats {
-        let (counters, cached) = (&volume.counters, self.cache.volume(volume.id()));
+        let (counters, cached) = (&volume.counters, self.volumes.cache.volume(volume.id()));
         VolumeStats {
             volume: volume.id(),
             tenant: volume.spec.tenant,
@@ -480,7 +460,10 @@ impl Server {
     }
 
     fn tenant_stats(&mut self) -> Vec<TenantStats> {
-        let Server { cache, device, curves, latencies, sizing, now, .. } = self;
+        let Server { volumes, front, .. } = self;
+        let Volumes { cache, route, curves, sizing, now, .. } = volumes;
+        let device = &mut route.disk;
+        let latencies = &mut front.latencies;
         let stats = |(tenant, partition): (TenantId, &crate::cache::Partition)| {
             let plan = device.plan(*now, tenant);
             TenantStats {
@@ -491,10 +474,10 @@ impl Server {
                 wanting_ns: device.wanting_ns(*now, tenant),
                 worth_ns: plan.map_or(0, |plan| sizing.worth_ns(tenant, plan.useful_ns)),
                 plan,
-                latency: latencies[tenant.0 as usize].as_mut().map(|all| all.summary(*now)).unwrap_or_default(),
+                latency: latencies[tenant].summary(*now),
                 sizing: sizing.of(tenant),
                 miss_ratios: {
-                    let curve = curves[tenant.0 as usize].as_ref();
+                    let curve = curves.get(tenant);
                     let (view, frames) =
                         (curve.map(|curve| curve.view(partition.spec.eviction)), u64::from(partition.target));
                     [frames / 2, frames, 2 * frames].map(|frames| view.as_ref()?.misses(frames))
@@ -510,8 +493,8 @@ mod tests {
     use super::*;
     use crate::control::LEAST_BYTES;
     use crate::disk::Op;
+    use crate::errno::Errno;
     use crate::event::{Event, Receive};
-    use crate::nbd::Errno;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;
@@ -544,7 +527,7 @@ mod tests {
     #[test]
     fn memory_that_is_held_is_named_in_bounded_time_and_follows() {
         let mut rig = shrinking();
-        let patience = rig.server.config.dirty_age_max_ns + SHRINK_PATIENCE;
+        let patience = rig.server.volumes.config.dirty_age_max_ns + SHRINK_PATIENCE;
         rig.wait(patience - MILLISECOND);
         assert!(rig.report(50).is_none(), "{:?}", rig.report(50));
         rig.wait(MILLISECOND);

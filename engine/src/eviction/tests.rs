@@ -1,6 +1,6 @@
 //! The orders compared with naive models, and blocks that a partition never evicts.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -181,7 +181,7 @@ proptest! {
         steps in prop::collection::vec((0u32..2, 0u64..12, 0u8..6), 1..300),
     ) {
         let mut cache = Cache::new(12, 12, 0);
-        let mut actions = VecDeque::new();
+        let mut actions = crate::volume::Effects::default();
         for tenant in 0..2 {
             let spec = TenantSpec { eviction: policies[tenant as usize], ..TenantSpec::default() };
             cache.set_tenant(TenantId(tenant), spec);

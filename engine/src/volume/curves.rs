@@ -1,13 +1,10 @@
 //! The curves of a disk's tenants: where their input comes from, and how much memory they may use.
 
-use super::{Ack, Curve, Limits, View};
+use crate::config::Config;
+use crate::curve::{Ack, BYTES_PER_FRAME, Curve, Limits, View};
 use crate::ids::{FrameId, TenantId, VolumeId};
-use crate::nbd::Kind;
-use crate::server::{Config, Server};
 use crate::units::{BLOCK, SectorMask, sectors_touched};
-
-/// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
-pub(crate) const BYTES_PER_FRAME: u64 = 64;
+use crate::volume::{Kind, Volumes};
 
 /// Most bytes of one curve.
 const BYTES_MAX: u64 = 1 << 20;
@@ -21,36 +18,36 @@ fn limits(config: &Config, tenants: usize) -> Limits {
     Limits::within(bytes as usize, 2 * frames, config.dirty_age_max_ns)
 }
 
-impl Server {
+impl Volumes {
     /// Gives each tenant a curve of the size for this number of tenants. A curve whose size changes starts empty.
     pub(crate) fn fit_curves(&mut self) {
         let tenants: Vec<_> = self.cache.tenants().map(|(id, _)| id).collect();
         let limits = limits(&self.config, tenants.len());
-        let past = tenants.last().map_or(0, |last| last.0 as usize + 1);
-        self.curves.resize_with(past, || None);
-        for (at, curve) in self.curves.iter_mut().enumerate() {
-            let tenant = TenantId(at as u32);
+        for tenant in (0..self.curves.past()).map(TenantId) {
             if !tenants.contains(&tenant) {
-                *curve = None;
-            } else if curve.as_ref().is_none_or(|curve| *curve.limits() != limits) {
-                let mut fresh = Curve::new(limits, self.config.seed ^ at as u64);
-                let volumes = self.volumes.iter().flatten().filter(|volume| volume.spec.tenant == tenant);
+                self.curves.remove(tenant);
+            }
+        }
+        for &tenant in &tenants {
+            if self.curves.get(tenant).is_none_or(|curve| *curve.limits() != limits) {
+                let mut fresh = Curve::new(limits, self.config.seed ^ u64::from(tenant.0));
+                let volumes = self.table.values().filter(|volume| volume.spec.tenant == tenant);
                 volumes.for_each(|volume| fresh.opened(volume.id()));
-                *curve = Some(fresh);
+                self.curves.insert(tenant, fresh);
             }
         }
         self.fit_dirt(&tenants);
     }
 
     pub(crate) fn curve(&mut self, tenant: TenantId) -> &mut Curve {
-        self.curves[tenant.0 as usize].as_mut().expect("a tenant's curve")
+        &mut self.curves[tenant]
     }
 
     /// A piece of a read continues with the frames that were found.
     pub(crate) fn curve_read(&mut self, piece: u32, volume: VolumeId) {
         let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
         let asked = self.requests[self.pieces[piece].request].kind == Kind::Read;
-        let curve = self.curves[tenant.0 as usize].as_mut().expect("a tenant's curve");
+        let curve = &mut self.curves[tenant];
         let piece = &self.pieces[piece];
         for (i, &frame) in piece.frames.iter().enumerate() {
             let number = piece.first_block() + i as u64;
@@ -84,8 +81,8 @@ impl Server {
     }
 
     /// A tenant's curve at present, under `policy` or under the policy of its partition.
-    pub(crate) fn curve_view(&self, tenant: TenantId, policy: Option<crate::cache::EvictionPolicy>) -> Option<View> {
-        let curve = self.curves.get(tenant.0 as usize)?.as_ref()?;
+    pub(crate) fn curve_view(&self, tenant: TenantId, policy: Option<crate::eviction::Policy>) -> Option<View> {
+        let curve = self.curves.get(tenant)?;
         Some(curve.view(policy.unwrap_or(self.cache.partition(tenant).spec.eviction)))
     }
 }
@@ -93,8 +90,8 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::EvictionPolicy;
     use crate::control::{Command, TenantSpec};
+    use crate::eviction::Policy as EvictionPolicy;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::SECOND;
@@ -106,7 +103,7 @@ mod tests {
         let mut rig = Rig::new();
         let mut curve = Curve::new(Limits { places_max: 0, ..Limits::exact(4096, 5 * SECOND) }, 0);
         curve.opened(VOLUME);
-        rig.server.curves[0] = Some(curve);
+        rig.server.volumes.curves.insert(TENANT, curve);
         rig
     }
 
@@ -118,7 +115,7 @@ mod tests {
 
         /// Block reads, block writes, and their miss ratios with the largest cache, in twelfths.
         fn told(&self) -> (f64, f64, Option<f64>, Option<f64>) {
-            let view = self.server.curve_view(TENANT, None).unwrap();
+            let view = self.server.volumes.curve_view(TENANT, None).unwrap();
             let last = view.points.last().unwrap();
             let twelfths = |part: Option<f64>| part.map(|part| (part * 12.0).round());
             (view.reads, view.writes, twelfths(last.reads), twelfths(last.writes))
@@ -129,7 +126,7 @@ mod tests {
     fn a_stream_is_not_absorbed_though_it_is_read_ahead() {
         let mut rig = rig();
         (0..200).for_each(|block| rig.read_block(block, block));
-        let counters = rig.server.volume(VOLUME).counters;
+        let counters = rig.server.volumes.volume(VOLUME).counters;
         assert!(counters.prefetched_blocks > 190 && counters.hit_blocks == 0);
         assert_eq!(rig.told(), (200.0, 0.0, Some(12.0), None));
         (0..200).for_each(|block| rig.read_block(block, block));
@@ -167,10 +164,10 @@ mod tests {
                 rig.read_block(cookie, block);
             }
         }
-        let counters = rig.server.volume(VOLUME).counters;
+        let counters = rig.server.volumes.volume(VOLUME).counters;
         let missed = counters.miss_blocks as f64 / f64::from(reads);
-        let frames = u64::from(rig.server.cache.partition(TENANT).target);
-        let view = rig.server.curve_view(TENANT, None).unwrap();
+        let frames = u64::from(rig.server.volumes.cache.partition(TENANT).target);
+        let view = rig.server.volumes.curve_view(TENANT, None).unwrap();
         let said = view.points.iter().rfind(|point| point.blocks <= frames).unwrap().reads.unwrap();
         assert!((missed - said).abs() < 0.02 && (0.1..0.9).contains(&missed), "{missed} with {frames}, not {said}");
     }
@@ -188,9 +185,9 @@ mod tests {
             1,
             Command::SetTenant(TenantId(2), TenantSpec { eviction: EvictionPolicy::Sieve, ..TenantSpec::default() }),
         );
-        assert!(rig.server.curves[1].is_none() && rig.server.curves[2].is_some());
-        assert_eq!(rig.server.curve_view(TenantId(2), None).unwrap().policy, EvictionPolicy::Sieve);
+        assert!(!rig.server.volumes.curves.contains(TenantId(1)) && rig.server.volumes.curves.contains(TenantId(2)));
+        assert_eq!(rig.server.volumes.curve_view(TenantId(2), None).unwrap().policy, EvictionPolicy::Sieve);
         rig.command(2, Command::DropTenant(TenantId(2)));
-        assert_eq!(rig.server.curves.len(), 1);
+        assert_eq!(rig.server.volumes.curves.iter().count(), 1);
     }
 }

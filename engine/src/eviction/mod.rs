@@ -13,12 +13,13 @@
 //!
 //! Downside: a policy that remembers evicted blocks (the ghosts of S3-FIFO, ARC) has no place for them here.
 
+pub(crate) mod list;
 mod lru;
 mod sieve;
 
 use std::fmt::Debug;
 
-use super::list::{Linked, List};
+use list::{Linked, List};
 
 /// The number of the links that a policy's list uses.
 pub(crate) const ORDER: usize = 0;

@@ -1,0 +1,519 @@
+//! Sessions: from headers to requests of the volumes, from what these answer to bytes of replies.
+
+use std::collections::VecDeque;
+
+use super::answered::Answered;
+use super::{ANSWERED_MAX, Connection, Effect, Farewell, Outgoing, Receive};
+use crate::disk::Segment;
+use crate::errno::Errno;
+use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
+use crate::latency::Recorders;
+use crate::nbd::wire::{REQUEST_BYTES, command_flag as flag, state};
+use crate::nbd::{Header, Kind, Parsed, Session, parse};
+use crate::slab::Table;
+use crate::units::{Nanos, PIECE, SECOND};
+use crate::volume::{Answer, Client, Data, Inbound, PATIENCE_NS, Timer, Volumes, writes};
+
+/// Parts of replies that may be queued on a connection: as many as replies of 4 KiB have at the byte limit (8 MiB, two
+/// parts per reply). Limits the memory for replies of a few bytes.
+const PARTS_MAX: usize = 4096;
+/// Payload rate, bytes per second, at which a client is never disconnected: each block received extends
+/// [`PATIENCE_NS`] by a quarter of a second. So a piece of 256 KiB is complete within 26 s, less than the 30 s of other
+/// clients. Applies only while others of the tenant wait for frames.
+const PAYLOAD_BYTES_PER_S: u64 = 16 * 1024;
+/// Extents in one answer to BLOCK_STATUS: clients request the remaining ones again.
+const EXTENTS_MAX: usize = 128;
+
+/// The connections of a disk's clients.
+#[derive(Debug)]
+pub(crate) struct Front {
+    pub(crate) connections: Table<ConnId, Connection>,
+    /// Answered requests whose replies may not have been passed to the sockets. Of the first `kept` it is known that
+    /// they have not been, at least in part.
+    pub(super) answered: Vec<Answered>,
+    pub(super) kept: usize,
+    /// By tenant.
+    pub(crate) latencies: Table<TenantId, Box<Recorders>>,
+    /// What the driver has to do, in order.
+    pub(crate) effects: VecDeque<Effect>,
+}
+
+impl Front {
+    pub(crate) fn new() -> Front {
+        Front {
+            connections: Table::default(),
+            answered: Vec::with_capacity(ANSWERED_MAX),
+            kept: 0,
+            latencies: Table::default(),
+            effects: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn attach(&mut self, volumes: &mut Volumes, conn: ConnId, volume: VolumeId, session: Session) {
+        if volumes.attach(conn, volume, session) {
+            self.connections.insert(conn, Connection::default());
+        } else {
+            self.effects.push_back(Effect::Close(conn, Farewell::Over));
+        }
+    }
+
+    pub(crate) fn header(&mut self, volumes: &mut Volumes, conn: ConnId, since: Nanos, bytes: &[u8; REQUEST_BYTES]) {
+        debug_assert_eq!(volumes.clients[conn].inbound, Inbound::Header);
+        match parse(bytes) {
+            Parsed::Request(header) => {
+                let refused = check(volumes, conn, &header).err();
+                volumes.begin(conn, since, &header, refused);
+            }
+            Parsed::Disconnect => {
+                volumes.clients[conn].inbound = Inbound::Stopped;
+                self.connections[conn].leaving = true;
+                self.check_leaving(volumes, conn);
+            }
+            Parsed::Unknown { cookie } => {
+                let header = Header { kind: Kind::Flush, flags: 0, cookie, offset: 0, len: 0 };
+                volumes.begin(conn, since, &header, Some(Errno::Invalid));
+            }
+            Parsed::Garbage => {
+                volumes.clients[conn].inbound = Inbound::Stopped;
+                self.close(conn, Farewell::Garbage);
+            }
+        }
+    }
+
+    /// Has a connection closed, once.
+    pub(crate) fn close(&mut self, conn: ConnId, why: Farewell) {
+        let Some(connection) = self.connections.get_mut(conn) else { return };
+        if !std::mem::replace(&mut connection.closing, true) {
+            self.effects.push_back(Effect::Close(conn, why));
+        }
+    }
+
+    /// Has the connections of a volume closed that `which` selects.
+    pub(crate) fn close_all(
+        &mut self,
+        volumes: &Volumes,
+        volume: VolumeId,
+        why: Farewell,
+        which: impl Fn(ConnId, Session) -> bool,
+    ) {
+        for (conn, client) in volumes.clients.iter() {
+            if client.volume == volume && which(conn, client.session) {
+                self.close(conn, why);
+            }
+        }
+    }
+
+    /// Closes a connection whose client wants to leave, when all its requests are answered.
+    fn check_leaving(&mut self, volumes: &Volumes, conn: ConnId) {
+        if self.connections[conn].leaving && volumes.clients.get(conn).is_none_or(|client| client.in_flight == 0) {
+            self.close(conn, Farewell::Over);
+        }
+    }
+
+    pub(crate) fn sent(&mut self, volumes: &mut Volumes, conn: ConnId, bytes: u64) {
+        let Some(connection) = self.connections.get_mut(conn) else { return };
+        let mut frames = 0;
+        connection.sent(bytes, |frame| {
+            frames += u32::from(frame != FrameId::ZERO);
+            volumes.released(frame);
+        });
+        connection.took_at = volumes.now;
+        volumes.sent(conn, bytes, frames);
+    }
+
+    /// The client has disconnected. True if the connection was known: the volumes tell when nothing refers to it any
+    /// more.
+    pub(crate) fn closed(&mut self, volumes: &mut Volumes, conn: ConnId) -> bool {
+        let Some(mut connection) = self.connections.remove(conn) else { return false };
+        let unsent = connection.unsent;
+        connection.sent(unsent, |frame| volumes.cache.release(frame));
+        volumes.abandon(conn);
+        true
+    }
+
+    /// What to read next from a connection.
+    pub(crate) fn receive(&self, volumes: &Volumes, conn: ConnId) -> Receive {
+        let Some(connection) = self.connections.get(conn).filter(|connection| !connection.closing) else {
+            return Receive::Closed;
+        };
+        match volumes.clients[conn].inbound {
+            Inbound::Stopped => Receive::Closed,
+            _ if connection.paused => Receive::Pause,
+            Inbound::Payload { piece, received } => {
+                let piece = &volumes.pieces[piece];
+                Receive::Payload(piece.end - piece.start - received)
+            }
+            Inbound::Discard { left, .. } => Receive::Discard(left),
+            Inbound::Header | Inbound::Reserving { .. } => Receive::Header,
+        }
+    }
+
+    pub(crate) fn outgoing(&self, conn: ConnId) -> impl Iterator<Item = Outgoing<'_>> + '_ {
+        self.connections.get(conn).into_iter().flat_map(Connection::outgoing)
+    }
+
+    /// Replies of a tenant may occupy more frames than before: checks its connections that wait for that.
+    pub(crate) fn recheck_tenant(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+        for conn in (0..volumes.clients.past()).map(ConnId) {
+            let Some(client) = volumes.clients.get(conn) else { continue };
+            let waits = !client.stalled.is_empty();
+            if volumes.tenant_of(client.volume) != tenant {
+                continue;
+            }
+            if volumes.reply_room(conn) > 0 {
+                volumes.resume_stalled(conn);
+            } else if waits {
+                volumes.cache.partition_mut(tenant).throttled = true;
+            }
+            self.recheck(volumes, conn);
+        }
+    }
+
+    /// A condition that pauses all connections of a volume has changed.
+    pub(crate) fn recheck_volume(&mut self, volumes: &mut Volumes, volume: VolumeId) {
+        for conn in (0..volumes.clients.past()).map(ConnId) {
+            if volumes.clients.get(conn).is_some_and(|client| client.volume == volume) {
+                self.recheck(volumes, conn);
+            }
+        }
+    }
+
+    /// Pauses a connection, or tells the driver that it may be read again.
+    pub(crate) fn recheck(&mut self, volumes: &mut Volumes, conn: ConnId) {
+        let Some(connection) = self.connections.get_mut(conn).filter(|connection| !connection.closing) else { return };
+        let client = &volumes.clients[conn];
+        let tenant = volumes.tenant_of(client.volume);
+        let is_full = || is_full(volumes, connection, conn, client);
+        let paused = match client.inbound {
+            Inbound::Reserving { .. } => true,
+            Inbound::Header => {
+                is_full()
+                    || client.in_flight >= volumes.config.requests_per_connection
+                    || client.exclusive.is_some()
+                    || volumes.volume(client.volume).crowded
+                    || client.in_flight > 0 && volumes.cache.partition(tenant).crowded
+            }
+            _ => false,
+        };
+        if paused && is_full() {
+            volumes.cache.partition_mut(tenant).throttled = true;
+        }
+        if std::mem::replace(&mut connection.paused, paused) && !paused {
+            self.effects.push_back(Effect::Receive(conn));
+        }
+    }
+
+    /// Disconnects a stalled reader: a client that has received nothing for [`PATIENCE_NS`] while another client of its
+    /// tenant waited as long for frames. If there are several, the one that occupies most frames.
+    pub(crate) fn part_with_deaf(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+        if planted!(UnsentNotBounded) {
+            return;
+        }
+        let Some(hungry_since) = volumes.hungry_since(tenant) else { return };
+        let (mut deaf, mut next) = (None, None);
+        for (conn, connection) in self.connections.iter().filter(|(_, connection)| !connection.closing) {
+            let client = &volumes.clients[conn];
+            if client.held == 0 || volumes.tenant_of(client.volume) != tenant {
+                continue;
+            }
+            let deaf_at = connection.took_at.max(hungry_since) + PATIENCE_NS;
+            next = Some(next.map_or(deaf_at, |next| deaf_at.min(next)));
+            if deaf_at <= volumes.now {
+                deaf = deaf.max(Some((client.held, conn)));
+            }
+        }
+        if let Some((_, conn)) = deaf {
+            let volume = volumes.clients[conn].volume;
+            volumes.volume_mut(volume).counters.deaf_disconnects += 1;
+            // If these frames are not enough, another one will be disconnected.
+            volumes.timers.wake_at(Timer::Patience, volumes.now + SECOND);
+            self.close(conn, Farewell::Deaf);
+        } else if let Some(at) = next {
+            volumes.timers.wake_at(Timer::Patience, at);
+        }
+    }
+
+    /// Disconnects stalled writers: clients that do not send the payload of a write while others of their tenant wait
+    /// for frames. All that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
+    pub(crate) fn part_with_stalled(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+        if planted!(StalledNotDisconnected) {
+            return;
+        }
+        let Some(hungry_since) = volumes.hungry_since(tenant) else { return };
+        for conn in (0..self.connections.past()).map(ConnId) {
+            if self.connections.get(conn).is_none_or(|connection| connection.closing) {
+                continue;
+            }
+            let client = &volumes.clients[conn];
+            let Inbound::Payload { piece, received } = client.inbound else { continue };
+            let volume = client.volume;
+            if volumes.tenant_of(volume) != tenant {
+                continue;
+            }
+            let began = volumes.pieces[piece].receiving_since.max(hungry_since);
+            let deadline = began + PATIENCE_NS + received * SECOND / PAYLOAD_BYTES_PER_S;
+            if deadline > volumes.now {
+                volumes.timers.wake_at(Timer::Patience, deadline);
+                continue;
+            }
+            volumes.volume_mut(volume).counters.stalled_disconnects += 1;
+            self.close(conn, Farewell::Stalled);
+        }
+    }
+
+    /// Queues bytes on a connection through `push`; tells the driver if nothing was queued before.
+    fn send(&mut self, volumes: &mut Volumes, conn: ConnId, push: impl FnOnce(&mut Connection)) {
+        let Some(connection) = self.connections.get_mut(conn) else { return };
+        let (drained, before) = (connection.is_drained(), connection.unsent);
+        push(connection);
+        volumes.clients[conn].unsent += connection.unsent - before;
+        if drained {
+            connection.took_at = volumes.now;
+            self.effects.push_back(Effect::Send(conn));
+        }
+    }
+
+    /// Queues the data of a piece of a read; the connection takes over its references.
+    pub(crate) fn data(&mut self, volumes: &mut Volumes, data: Data) {
+        let Data { conn, cookie, piece, first, last, unsplit } = data;
+        let mut frames = std::mem::take(&mut volumes.pieces[piece].frames);
+        let bounds = &volumes.pieces[piece];
+        let (structured, start) = (volumes.clients[conn].session.structured, bounds.start);
+        let segment = |i: usize| {
+            let (start, end) = bounds.bytes_in(i);
+            Segment::new(frames[i], start, end)
+        };
+        let connection = &mut self.connections[conn];
+        if connection.is_drained() {
+            connection.took_at = volumes.now;
+            self.effects.push_back(Effect::Send(conn));
+        }
+        let before = connection.unsent;
+        // The volumes have counted the data already.
+        let mut counted = 0;
+        if structured {
+            let (mut at, mut from) = (start, 0);
+            while from < frames.len() {
+                let is_hole = |i: usize| frames[i] == FrameId::ZERO && !unsplit;
+                let past = (from..frames.len()).find(|&i| is_hole(i) != is_hole(from)).unwrap_or(frames.len());
+                let bytes = (from..past).map(|i| u64::from(segment(i).len)).sum();
+                let done = last && past == frames.len();
+                if is_hole(from) {
+                    connection.push_hole(cookie, done, at, bytes);
+                } else {
+                    connection.push_data_head(cookie, done, at, bytes);
+                    (from..past).for_each(|i| connection.push_frame(segment(i)));
+                    counted += bytes;
+                }
+                at += bytes;
+                from = past;
+            }
+        } else {
+            if first {
+                connection.push_simple(cookie, None);
+            }
+            (0..frames.len()).for_each(|i| connection.push_frame(segment(i)));
+            counted = bounds.end - start;
+        }
+        volumes.clients[conn].unsent += connection.unsent - before - counted;
+        if planted!(FrameFreedWhileSent) {
+            frames.iter().for_each(|&frame| volumes.cache.release(frame));
+        }
+        frames.clear();
+        volumes.pieces[piece].frames = frames;
+        volumes.pieces.give(piece);
+    }
+
+    /// Queues the extents of a range of a volume: `base:allocation`.
+    pub(crate) fn extents(
+        &mut self,
+        volumes: &mut Volumes,
+        (conn, cookie): (ConnId, u64),
+        volume: VolumeId,
+        (start, end): (u64, u64),
+        one: bool,
+    ) {
+        let state = volumes.volume(volume);
+        let hole = if state.spec.sparse { state::HOLE | state::ZERO } else { state::ZERO };
+        let mut extents = [(0, 0); EXTENTS_MAX];
+        let mut count = 0;
+        for (range, is_hole) in state.holes.extents(start, end).take(if one { 1 } else { EXTENTS_MAX }) {
+            extents[count] = ((range.end - range.start) as u32, if is_hole { hole } else { 0 });
+            count += 1;
+        }
+        // Per extent: two searches in a tree and a part of the reply.
+        volumes.charge(volumes.tenant_of(volume), 2 * count as u32);
+        self.send(volumes, conn, |connection| connection.push_extents(cookie, &extents[..count]));
+    }
+
+    /// Answers a complete request, and counts it.
+    pub(crate) fn answer(&mut self, volumes: &mut Volumes, answer: &Answer) {
+        if !self.connections.contains(answer.conn) {
+            return;
+        }
+        self.reply(volumes, answer);
+        self.count(volumes, answer);
+        self.recheck(volumes, answer.conn);
+        self.check_leaving(volumes, answer.conn);
+    }
+
+    fn reply(&mut self, volumes: &mut Volumes, answer: &Answer) {
+        let &Answer { conn, cookie, error, begun, ended, kind, .. } = answer;
+        let structured = volumes.clients[conn].session.structured;
+        match (kind, error) {
+            (Kind::Status, None) => {}
+            (Kind::Read | Kind::Status, Some(error)) if structured => {
+                self.send(volumes, conn, |c| c.push_error(cookie, error));
+            }
+            (Kind::Read, None) if structured && ended => {}
+            (Kind::Read, None) if structured => self.send(volumes, conn, |c| c.push_none(cookie)),
+            (Kind::Read, None) if begun => {}
+            (Kind::Read, Some(_)) if begun => {
+                // A simple reply cannot report an error after its header said success: the connection is closed.
+                volumes.clients[conn].inbound = Inbound::Stopped;
+                self.close(conn, Farewell::Torn);
+            }
+            (_, error) => self.send(volumes, conn, |c| c.push_simple(cookie, error)),
+        }
+    }
+}
+
+/// Whether so much waits to be sent that nothing more is started.
+fn is_full(volumes: &Volumes, connection: &Connection, conn: ConnId, client: &Client) -> bool {
+    let full = connection.parts() >= PARTS_MAX || client.unsent >= volumes.config.unsent_bytes_per_connection;
+    full || client.held > 0 && volumes.reply_room(conn) == 0
+}
+
+fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> {
+    let Client { session, volume, .. } = volumes.clients[conn];
+    let state = volumes.volume(volume);
+    if volumes.draining || state.closing.is_some() {
+        return Err(Errno::Shutdown);
+    }
+    if session.read_only && writes(header.kind) && !planted!(ReadOnlySessionWrites) {
+        return Err(Errno::Perm);
+    }
+    header.check(state.spec.size)?;
+    if header.kind == Kind::Status && !session.base_allocation {
+        return Err(Errno::Invalid);
+    }
+    if header.kind == Kind::Read && header.has(flag::DF) && !session.structured {
+        return Err(Errno::Invalid);
+    }
+    // With DF the reply must be one chunk, which has to fit into the memory of a piece. (The protocol requires at least
+    // 64 KiB.)
+    if header.kind == Kind::Read && header.has(flag::DF) && u64::from(header.len) > PIECE {
+        return Err(Errno::Overflow);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
+    use crate::event::{Event, Receive};
+    use crate::nbd::wire::command;
+    use crate::rig::{Rig, VOLUME};
+    use crate::units::BLOCK;
+
+    /// A tenant with the smallest partition, and a stalled reader that has requested `len` bytes up to `count` times.
+    fn with_deaf(count: u64, len: u64) -> Rig {
+        let mut rig = Rig::new();
+        rig.command(
+            0,
+            Command::SetTenant(
+                TenantId(0),
+                TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() },
+            ),
+        );
+        rig.deaf.push(ConnId(1));
+        for at in 0..count {
+            if rig.server.receive(ConnId(1)) == Receive::Header {
+                rig.ask_as(ConnId(1), 1000 + at, command::READ, 0, at * len.next_multiple_of(BLOCK), len);
+                rig.finish_reads();
+            }
+        }
+        rig
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_leaves_frames_for_others() {
+        for (count, len) in [(1, PIECE), (9, PIECE), (200, 512)] {
+            let mut rig = with_deaf(count, len);
+            let partition = rig.server.volumes.cache.partition(TenantId(0));
+            assert!(partition.owed <= partition.target / 2, "{count} of {len}: {} frames", partition.owed);
+            rig.write(1, 0, 7 << 20, PIECE, 9);
+            rig.finish_reads();
+            assert_eq!(rig.answer(1), Some(0), "a write of a whole piece, beside {count} of {len}");
+        }
+    }
+
+    #[test]
+    fn who_reads_nothing_while_others_wait_is_disconnected() {
+        let mut rig = with_deaf(1, PIECE);
+        // The stalled reader occupies all of the half that replies may use.
+        rig.ask(1, command::READ, 0, 4 << 20, PIECE);
+        rig.wait(PATIENCE_NS - 1);
+        assert_eq!((rig.answer(1), &rig.closed[..]), (None, &[][..]));
+        rig.wait(1);
+        assert_eq!(rig.closed, [(ConnId(1), Farewell::Deaf)]);
+        assert_eq!(rig.server.volumes.volume(VOLUME).counters.deaf_disconnects, 1);
+        rig.handle(Event::Closed { conn: ConnId(1) });
+        rig.finish_reads();
+        assert_eq!(rig.answer(1), Some(0));
+    }
+
+    #[test]
+    fn clients_that_read_nothing_leave_frames_to_other_volumes_however_many_they_are() {
+        let mut rig = Rig::new();
+        let (volume, other) = (crate::ids::VolumeId(1), ConnId(100));
+        let cache = CacheSpec::Asked(4 * LEAST_BYTES);
+        rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() }));
+        rig.command(2, Command::OpenVolume(crate::control::VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
+        rig.handle(Event::Attach { conn: other, volume, session: Session::default() });
+        rig.deaf = (2..50).map(ConnId).collect();
+        for (at, conn) in (2..50).map(ConnId).enumerate() {
+            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+            for (turn, len) in [(1, BLOCK), (2, PIECE)] {
+                if rig.server.receive(conn) == Receive::Header {
+                    let cookie = 1000 * turn + u64::from(conn.0);
+                    rig.ask_as(conn, cookie, command::READ, 0, at as u64 * 16 * BLOCK, len);
+                    rig.finish_reads();
+                }
+            }
+        }
+        let partition = rig.server.volumes.cache.partition(TenantId(0));
+        assert!(partition.owed <= partition.target / 4, "{} of {} frames", partition.owed, partition.target);
+        rig.ask_as(other, 1, command::READ, 0, 0, PIECE);
+        rig.finish_reads();
+        assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
+        rig.deaf.clear();
+        (2..50).for_each(|conn| rig.send(ConnId(conn)));
+        rig.complete_all();
+        assert_eq!(rig.server.volumes.volume(VOLUME).owed, 0);
+    }
+
+    #[test]
+    fn a_large_read_is_not_overtaken_for_ever_by_small_ones_of_its_client() {
+        let mut rig = with_deaf(1, BLOCK);
+        // More than the connection may have in addition to its unreceived replies.
+        rig.ask_as(ConnId(1), 1, command::READ, 0, 1 << 20, PIECE);
+        rig.ask_as(ConnId(1), 2, command::READ, 0, 2 << 20, BLOCK);
+        rig.finish_reads();
+        assert_eq!(rig.server.volumes.client(ConnId(1)).stalled.len(), 2);
+        rig.deaf.clear();
+        rig.send(ConnId(1));
+        rig.complete_all();
+        assert_eq!([1000, 1, 2].map(|cookie| rig.answer(cookie)), [Some(0); 3]);
+    }
+
+    #[test]
+    fn who_reads_nothing_may_do_so_while_nobody_minds() {
+        let mut rig = with_deaf(1, PIECE);
+        rig.wait(10 * PATIENCE_NS);
+        rig.write(1, 0, 7 << 20, PIECE, 9);
+        rig.finish_reads();
+        assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
+    }
+}

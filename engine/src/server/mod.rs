@@ -1,0 +1,240 @@
+//! The server of one disk: the machine that its driver sees. It passes events down the layers, and what the layers want
+//! up again; it contains no algorithm.
+//!
+//! ```text
+//!   Header, Payload, Sent, Closed ─► front ─► volumes ─► cache, route, disk
+//!                                      ▲         │
+//!   Send, Receive, Close ◄─────────────┴─────────┤ effects, in order
+//!   Copy, Zero, Submit, Work ◄───────────────────┘
+//! ```
+//!
+//! Each event is applied; then [`Server::settle`] restores the invariants: every request that can continue does.
+
+mod commands;
+
+use std::collections::VecDeque;
+
+use crate::config::Config;
+use crate::disk::{Io, Segment};
+use crate::event::{Action, Event, Outgoing, Receive};
+use crate::front::{self, Front};
+use crate::ids::{ConnId, IoId, TenantId};
+use crate::nbd::wire::REQUEST_BYTES;
+use crate::nbd::{Header, Kind, Parsed, parse};
+use crate::units::{BLOCK, Nanos};
+use crate::volume::{Effect, Inbound, Timer, UNIT_NS, Volumes};
+
+/// The server of one disk.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) front: Front,
+    pub(crate) volumes: Volumes,
+    pub(crate) actions: VecDeque<Action>,
+    /// The token of `Drain` once it was requested, answered or not.
+    pub(crate) draining: Option<u64>,
+    pub(crate) drained: bool,
+    /// `SetBudget` waits for frames to become free: its token and its deadline.
+    pub(crate) budget_token: Option<(u64, Nanos)>,
+    /// `SetBudget` was answered with `Held`, and frames above the limit are still in use.
+    pub(crate) held: bool,
+}
+
+impl Server {
+    /// A server without volumes.
+    pub fn new(config: Config) -> Server {
+        Server {
+            front: Front::new(),
+            volumes: Volumes::new(config),
+            actions: VecDeque::new(),
+            draining: None,
+            drained: false,
+            budget_token: None,
+            held: false,
+        }
+    }
+
+    /// Handles an event. Time never goes backwards: an earlier `now` counts as the present one.
+    pub fn handle(&mut self, now: Nanos, event: Event<'_>) {
+        let Server { front, volumes, .. } = self;
+        if now > volumes.now {
+            front.leave_at_once(volumes);
+            volumes.now = now;
+        }
+        volumes.work.begin_step();
+        let is_news = matches!(event, Event::Header { .. } | Event::IoDone { .. });
+        match event {
+            Event::Attach { conn, volume, session } => front.attach(volumes, conn, volume, session),
+            Event::Header { conn, since, header } => front.header(volumes, conn, since, header),
+            Event::Payload { conn, bytes } => volumes.filled(conn, bytes),
+            Event::Discarded { conn, bytes } => volumes.discarded(conn, bytes),
+            Event::Sent { conn, bytes } => front.sent(volumes, conn, bytes),
+            Event::Closed { conn } => {
+                if !front.closed(volumes, conn) {
+                    self.actions.push_back(Action::Gone(conn));
+                }
+            }
+            Event::IoDone { io, since, result } => volumes.io_done(io, since, result),
+            Event::Control { token, command } => self.command(token, command),
+            Event::Work { tenant } => volumes.work_on(tenant),
+            Event::Timer => self.timer_rang(),
+        }
+        if is_news {
+            self.review_in_time();
+        }
+        self.settle();
+    }
+
+    /// The next action for the driver.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The time at which to send `Event::Timer`.
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        [self.volumes.timers.next(), self.volumes.route.disk.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// The next bytes to read from `conn`.
+    pub fn receive(&self, conn: ConnId) -> Receive {
+        self.front.receive(&self.volumes, conn)
+    }
+
+    /// The places of the remaining payload of the current piece, in order.
+    pub fn payload(&self, conn: ConnId) -> impl Iterator<Item = Segment> + '_ {
+        let (piece, received) = match self.volumes.clients.get(conn).map(|client| client.inbound) {
+            Some(Inbound::Payload { piece, received }) => (Some(&self.volumes.pieces[piece]), received),
+            _ => (None, 0),
+        };
+        piece.into_iter().flat_map(move |piece| {
+            let first = ((piece.start + received) / BLOCK - piece.first_block()) as usize;
+            (first..piece.blocks()).filter_map(move |i| {
+                let (start, end) = piece.bytes_in(i);
+                let base = (piece.first_block() + i as u64) * BLOCK;
+                let start = start.max((piece.start + received).saturating_sub(base));
+                (start < end).then(|| Segment::new(piece.frames[i], start, end))
+            })
+        })
+    }
+
+    /// The outgoing bytes of a connection, in order.
+    pub fn outgoing(&self, conn: ConnId) -> impl Iterator<Item = Outgoing<'_>> + '_ {
+        self.front.outgoing(conn)
+    }
+
+    /// Outstanding requests of `conn`.
+    pub fn unanswered(&self, conn: ConnId) -> u32 {
+        self.volumes.clients.get(conn).map_or(0, |client| client.in_flight)
+    }
+
+    /// The replies made so far were passed to the sockets at `at`, as far as the sockets accept bytes. If the driver
+    /// calls this at all, it does so before the next event. `given(conn)` is the number of outgoing bytes that were
+    /// passed if the driver stopped there by itself: the remaining bytes wait for the thread, and so do the replies
+    /// that end in them.
+    pub fn handed_over(&mut self, at: Nanos, given: impl Fn(ConnId) -> Option<u64>) {
+        self.front.handed_over(&mut self.volumes, at, given);
+    }
+
+    /// A hint about the next headers: touches the table entries that their reads will need, so that they are in the
+    /// processor's cache. The three cache misses of a request would otherwise occur one after the other; here those of
+    /// all requests overlap. Changes no state. Ends at the first header that is no read, because a payload may follow
+    /// it.
+    pub fn look_ahead(&self, conn: ConnId, headers: &[[u8; REQUEST_BYTES]]) {
+        let Some(client) = self.volumes.clients.get(conn) else { return };
+        for header in headers {
+            let Parsed::Request(Header { kind: Kind::Read, offset, .. }) = parse(header) else { return };
+            // Otherwise the compiler may remove the loads.
+            std::hint::black_box(self.volumes.cache.glance(client.volume, offset / BLOCK));
+        }
+    }
+
+    /// A device request that was submitted and is not complete.
+    pub fn io(&self, io: IoId) -> &Io {
+        self.volumes.io(io)
+    }
+
+    /// The next tenant that caused work beyond the headers and bytes of its requests, and about how long that work
+    /// took. The driver calls this after each event.
+    pub fn take_spent(&mut self) -> Option<(TenantId, Nanos)> {
+        self.volumes.work.take_spent().map(|(tenant, units)| (tenant, Nanos::from(units) * UNIT_NS))
+    }
+
+    /// Units of the last event, at most [`crate::EVENT_UNITS_MAX`].
+    pub fn units_of_last_event(&self) -> u32 {
+        self.volumes.work.used()
+    }
+
+    fn timer_rang(&mut self) {
+        while let Some(name) = self.volumes.timers.take_due(self.volumes.now) {
+            let Server { front, volumes, .. } = self;
+            match name {
+                Timer::Volumes => volumes.poke_all(),
+                Timer::Initialise => volumes.initialise_all(),
+                Timer::Patience => {
+                    for tenant in (0..volumes.waiting.past()).map(TenantId) {
+                        if volumes.waiting.contains(tenant) {
+                            front.part_with_deaf(volumes, tenant);
+                            front.part_with_stalled(volumes, tenant);
+                        }
+                    }
+                }
+                Timer::Frames => self.move_frames(),
+            }
+        }
+    }
+
+    /// Lets everything continue that can, then issues device requests.
+    fn settle(&mut self) {
+        if self.volumes.timers.take_if_due(Timer::Frames, self.volumes.now) {
+            self.move_frames();
+        }
+        loop {
+            self.pass_on();
+            self.volumes.work_off_agenda();
+            self.volumes.put_off_waiting();
+            if self.draining.is_some() && !self.drained {
+                self.drain_on();
+            }
+            if self.volumes.agenda.is_empty() && self.volumes.effects.is_empty() {
+                break;
+            }
+        }
+        self.volumes.dispatch();
+        self.pass_on();
+    }
+
+    /// Passes the layers' effects on, in order.
+    fn pass_on(&mut self) {
+        self.pass_on_front();
+        while let Some(effect) = self.volumes.effects.pop() {
+            let Server { front, volumes, actions, .. } = self;
+            match effect {
+                Effect::Copy { from, to, start, len } => actions.push_back(Action::Copy { from, to, start, len }),
+                Effect::Zero { frame, start, len } => actions.push_back(Action::Zero { frame, start, len }),
+                Effect::Submit(io) => actions.push_back(Action::Submit(io)),
+                Effect::Work(tenant) => actions.push_back(Action::Work(tenant)),
+                Effect::Gone(conn) => actions.push_back(Action::Gone(conn)),
+                Effect::Data(data) => front.data(volumes, data),
+                Effect::Extents { conn, cookie, volume, start, end, one } => {
+                    front.extents(volumes, (conn, cookie), volume, (start, end), one);
+                }
+                Effect::Answer(answer) => front.answer(volumes, &answer),
+                Effect::Recheck(conn) => front.recheck(volumes, conn),
+                Effect::RecheckVolume(volume) => front.recheck_volume(volumes, volume),
+                Effect::RecheckTenant(tenant) => front.recheck_tenant(volumes, tenant),
+                Effect::Changed(volume) => self.change_on(volume),
+                Effect::Cleared(token) => self.report(token, crate::control::Report::Done),
+            }
+            self.pass_on_front();
+        }
+    }
+
+    fn pass_on_front(&mut self) {
+        while let Some(effect) = self.front.effects.pop_front() {
+            self.actions.push_back(match effect {
+                front::Effect::Receive(conn) => Action::Receive(conn),
+                front::Effect::Send(conn) => Action::Send(conn),
+                front::Effect::Close(conn, why) => Action::Close(conn, why),
+            });
+        }
+    }
+}

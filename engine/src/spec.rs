@@ -1,0 +1,98 @@
+//! What the control plane says of volumes and tenants.
+
+use crate::eviction::Policy as EvictionPolicy;
+use crate::ids::{TenantId, VolumeId};
+use crate::units::Share;
+
+/// When writes are acknowledged (`docs/design/flush.md`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WriteCache {
+    /// When the data is in the cache. It is on the medium after a flush, as with the write cache of a drive.
+    #[default]
+    Volatile,
+    /// When the data is on the medium.
+    None,
+    /// When the data is in the cache, and flushes are answered at once: acknowledged data may be lost. For
+    /// battery-backed memory only.
+    Unsafe,
+}
+
+/// A volume, as the engine of a disk sees it.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// Its number, by which the driver also finds the file.
+    pub volume: VolumeId,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Size in bytes, a multiple of 512, at most 2^60.
+    pub size: u64,
+    /// When writes are acknowledged.
+    pub write_cache: WriteCache,
+    /// Whether TRIM and WRITE_ZEROES free space; otherwise the volume was preallocated and stays so.
+    pub sparse: bool,
+    /// Ranges (first byte, end) that were never written and read as zero. The list may be incomplete, but contains
+    /// nothing else.
+    pub holes: Vec<(u64, u64)>,
+    /// Whether never-written ranges are written with zeros in idle time.
+    pub initialise: bool,
+    /// Whether space gained by growing was never written and reads as zero. False where that is unknown (raw devices
+    /// have arbitrary content) or must be read (a simulated drive takes time for it).
+    pub grows_empty: bool,
+    /// Logical block size of the device, bytes: 512 or 4096. Offsets and lengths of requests are multiples of it.
+    pub device_block: u32,
+    /// Whether the device can zero a range without writing it (`Op::Zero`).
+    pub can_zero: bool,
+    /// Whether the device can free space (`Op::Punch`).
+    pub can_punch: bool,
+    /// Every session is read-only, independent of its handshake.
+    pub read_only: bool,
+    /// Whether the device may hold unflushed writes of a process that was killed. The volume is flushed as soon as it
+    /// is open. If a device flush fails before that flush has succeeded, the volume has a loss.
+    pub unflushed: bool,
+}
+
+impl VolumeSpec {
+    /// A preallocated volume that was written before, with a volatile cache, on a device with 512-byte blocks that
+    /// supports all operations. Callers change the fields that matter to them.
+    pub fn plain(volume: VolumeId, tenant: TenantId, size: u64) -> VolumeSpec {
+        VolumeSpec {
+            volume,
+            tenant,
+            size,
+            write_cache: WriteCache::Volatile,
+            sparse: false,
+            holes: Vec::new(),
+            initialise: false,
+            grows_empty: false,
+            device_block: 512,
+            can_zero: true,
+            can_punch: true,
+            read_only: false,
+            unflushed: false,
+        }
+    }
+}
+
+/// The cache size of a tenant. Bytes of memory, bookkeeping included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CacheSpec {
+    /// What the tenant needs for R: measured in a trial, adjusted afterwards. Spare cache is lent on top, max-min fair.
+    #[default]
+    Trial,
+    /// As `Trial`, but decided already: the tenant is admitted with this size, or with what is available. For tenants
+    /// that were admitted when the server stopped, and for a tenant planned to be like another one.
+    Decided(u64),
+    /// Exactly this size.
+    Asked(u64),
+}
+
+/// The promise to a tenant on this disk, and how its cache works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TenantSpec {
+    /// The promised fraction of disk time. Tenants with `None` divide the remaining time equally.
+    pub share: Option<Share>,
+    /// How much cache it has.
+    pub cache: CacheSpec,
+    /// The eviction policy of its partition.
+    pub eviction: EvictionPolicy,
+}

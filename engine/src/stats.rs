@@ -1,0 +1,56 @@
+//! Counters and histograms that layers fill and snapshots report.
+
+use crate::units::Nanos;
+
+/// Buckets of a [`Histogram`]: bucket i counts latencies below 2^i microseconds, the last one all longer latencies.
+pub const BUCKETS: usize = 26;
+
+/// Latencies by powers of two of a microsecond, which can be summed over volumes and servers. More accurate percentiles
+/// are in [`TenantStats::latency`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Histogram {
+    /// Counts by bucket.
+    pub buckets: [u64; BUCKETS],
+    /// Sum of all latencies, nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Histogram { buckets: [0; BUCKETS], sum_ns: 0 }
+    }
+}
+
+impl Histogram {
+    /// Records a latency.
+    pub fn record(&mut self, latency_ns: Nanos) {
+        let us = latency_ns / 1000;
+        let bucket = (64 - us.leading_zeros()) as usize;
+        self.buckets[bucket.min(BUCKETS - 1)] += 1;
+        self.sum_ns += latency_ns;
+    }
+
+    /// The number of latencies.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Upper bound of bucket `i`, nanoseconds; `None` for the last bucket.
+    pub fn bound_ns(i: usize) -> Option<Nanos> {
+        (i + 1 < BUCKETS).then(|| 1000 << i)
+    }
+}
+
+/// One kind of request of one volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpStats {
+    /// Requests answered, errors included.
+    pub requests: u64,
+    /// Bytes requested by them.
+    pub bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// From the arrival of the header to the hand-over of the reply to the socket. The most recent replies may be
+    /// missing.
+    pub latency: Histogram,
+}
