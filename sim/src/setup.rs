@@ -297,7 +297,8 @@ impl Setup {
         self.tenants.iter_mut().for_each(|tenant| tenant.cache = CacheSpec::Asked(ROOMY_BYTES));
         self.volumes.truncate(1);
         self.add_volume(TenantId(1 - self.volumes[0].spec.tenant.0));
-        let loads = [(rng.between(4, 8), 4, Mix::long_hits()), (1, 64, Mix::short_hits())];
+        let (reads, caches) = rng.pick(&[(3, 1), (1, 8)]);
+        let loads = [(rng.between(4, 8), 4, Mix::long_hits(reads, caches)), (1, 64, Mix::short_hits())];
         for (volume, (clients, window, mix)) in self.volumes.iter_mut().zip(loads) {
             volume.spec.size = 2 << 20;
             (volume.clients, volume.deaf, volume.mix) = (clients, 0, Some(mix));

@@ -206,9 +206,10 @@ impl Mix {
         Mix { commands, fua: 10_000, wrong: 0, garbage: 0, lengths, aligned: 700_000, long: 0 }
     }
 
-    /// Long reads, and CACHE requests of up to the whole volume.
-    pub fn long_hits() -> Mix {
-        let commands = vec![(3, command::READ), (1, command::CACHE)];
+    /// Long reads, whose time is known with their header, and CACHE requests of up to the whole volume, whose work
+    /// becomes a backlog; in these proportions.
+    pub fn long_hits(reads: u64, caches: u64) -> Mix {
+        let commands = vec![(reads, command::READ), (caches, command::CACHE)];
         let lengths = vec![(1, Length::Huge)];
         Mix { commands, fua: 0, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 900_000 }
     }

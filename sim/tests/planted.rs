@@ -29,13 +29,15 @@ fn focus(bug: Bug) -> Option<Focus> {
 /// new first seed.
 fn first_seed(bug: Bug) -> u64 {
     match bug {
-        Bug::OpenedAsFlushed => 448,
-        Bug::OrderWaitsOnce => 238,
+        Bug::OpenedAsFlushed => 474,
+        Bug::OrderWaitsOnce => 215,
         Bug::FlushWaitsForLaterWrites => 306,
-        Bug::PrefetchOvertakesRange => 149,
-        Bug::UnsentTakeAllFrames => 917,
-        Bug::UnsentNotBounded => 44,
+        Bug::PrefetchOvertakesRange => 497,
+        Bug::UnsentTakeAllFrames => 250,
+        Bug::UnsentNotBounded => 126,
         Bug::AdmittedShrunk => 70,
+        Bug::TrimDropsFlushing => 167,
+        Bug::ClosedBesideDeviceRequests => 210,
         _ => 0,
     }
 }
