@@ -81,67 +81,72 @@ class Row:
         ]
 
 
+def servers(bench, binaries, size, cache):
+    """One server of each binary, with a volume of `size` bytes and `cache` bytes of memory."""
+    from servers import MIB, Ours
+
+    def make(binary):
+        bench.ours_count += 1
+        made = Ours(bench.directory, size, f"{cache // MIB}MiB", name=f"ours{bench.ours_count}", binary=binary)
+        made.server.cli("disk", "set", "default", "--policy", "none")
+        return made
+
+    return bench.taking_part(*[lambda binary=binary: make(binary) for binary in binaries])
+
+
+def turns(bench, rows, *turn):
+    """Runs each of `turn` once without measuring, then all of them in each of the turns; fills `rows`."""
+    for one in turn:
+        one()
+    for pair in range(bench.pairs):
+        # Each one is first equally often, so that the state in which a turn leaves the device does not favour one
+        # of them.
+        order = [(pair + i) % len(turn) for i in range(len(turn))]
+        found = dict((i, turn[i]()) for i in order)
+        for row in rows:
+            row.add([found[i] for i in range(len(turn))])
+        said = f"  {rows[0].work}: {pair + 1} of {bench.pairs}, {rows[0].ratios(0)[-1]:.2f}"
+        print(said, file=sys.stderr, flush=True)
+    return rows
+
+
 def works(bench, binaries):
     """Name -> function that measures it and returns rows."""
     import work
     from load import fio
     from machine import SERVER_CORE
-    from servers import MIB, Ours
 
     rate = lambda name: Row(name, "requests a second", "1/s", lambda run: run.per_second)
     cpu = lambda name: Row(name, "server CPU a request", "us", lambda run: run.server_cpu_us, True)
     latency = lambda name: Row(name, "mean latency", "us", lambda run: run.latency_us, True)
     speed = lambda name: Row(name, "throughput", "MiB/s", lambda run: run.mib_per_second)
 
-    def servers(size, cache):
-        def make(binary):
-            bench.ours_count += 1
-            made = Ours(bench.directory, size, f"{cache // MIB}MiB", name=f"ours{bench.ours_count}", binary=binary)
-            made.server.cli("disk", "set", "default", "--policy", "none")
-            return made
-
-        return bench.taking_part(*[lambda binary=binary: make(binary) for binary in binaries])
-
-    def turns(rows, *turn):
-        for one in turn:
-            one()
-        for pair in range(bench.pairs):
-            # Each one is first equally often, so that the state in which a turn leaves the device does not favour one
-            # of them.
-            order = [(pair + i) % len(turn) for i in range(len(turn))]
-            found = dict((i, turn[i]()) for i in order)
-            for row in rows:
-                row.add([found[i] for i in range(len(turn))])
-            said = f"  {rows[0].work}: {pair + 1} of {bench.pairs}, {rows[0].ratios(0)[-1]:.2f}"
-            print(said, file=sys.stderr, flush=True)
-        return rows
-
     def reading(size, cache, hits, depth1):
         def measure():
             what = f"random read {'hits' if hits else 'misses'}"
-            with servers(size, cache) as three:
+            with servers(bench, binaries, size, cache) as three:
                 if hits:
                     for server in three:
                         fio(server.uri, "read", depth=8, bs="1m", size=size, amount=size)
                 if depth1:
                     rows = [latency(f"{what}, depth 1, one core")]
-                    return turns(rows, *[bench.reading(server, 1, SERVER_CORE, hits) for server in three])
+                    return turns(bench, rows, *[bench.reading(server, 1, SERVER_CORE, hits) for server in three])
                 rows = [rate(f"{what}, depth 32"), cpu(f"{what}, depth 32")]
-                return turns(rows, *[bench.reading(server, 32, hits=hits) for server in three])
+                return turns(bench, rows, *[bench.reading(server, 32, hits=hits) for server in three])
 
         return measure
 
     def writing():
-        with servers(bench.miss_bytes, work.PARTITION) as three:
+        with servers(bench, binaries, bench.miss_bytes, work.PARTITION) as three:
             one = lambda s: lambda: fio(s.uri, "randwrite", depth=32, size=s.size, amount=bench.write_bytes, pid=s.pid)
             name = "random writes and a flush, depth 32"
-            return turns([rate(name), cpu(name)], *map(one, three))
+            return turns(bench, [rate(name), cpu(name)], *map(one, three))
 
     def sequential(rw, what):
         def measure():
-            with servers(bench.miss_bytes, work.PARTITION) as three:
+            with servers(bench, binaries, bench.miss_bytes, work.PARTITION) as three:
                 one = lambda s: lambda: fio(s.uri, rw, depth=8, bs="1m", size=s.size, amount=s.size, pid=s.pid)
-                return turns([speed(what)], *map(one, three))
+                return turns(bench, [speed(what)], *map(one, three))
 
         return measure
 

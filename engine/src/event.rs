@@ -11,6 +11,8 @@
 //!   take_spent() until None   ◄───────────   work of the event beyond request headers and payload bytes, by tenant
 //! ```
 //!
+//! [`crate::driver`] is this loop, with a CPU scheduler that decides when connections and backlogs are served.
+//!
 //! No data passes through these calls: the driver asks [`Server::receive`](crate::Server::receive) what a connection
 //! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.

@@ -20,8 +20,10 @@ macro_rules! planted {
 pub mod cache;
 mod config;
 pub mod control;
+pub mod cpu;
 pub mod curve;
 pub mod disk;
+pub mod driver;
 mod errno;
 pub mod event;
 mod eviction;

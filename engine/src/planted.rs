@@ -109,6 +109,12 @@ bugs! {
     AdmittedShrunk,
     /// Targets for tenants or a memory that have changed meanwhile are executed.
     StaleTargetsApplied,
+    /// The CPU scheduler forgets by how much a tenant exceeded its quantum.
+    DeficitForgotten,
+    /// The CPU scheduler gives a quantum to each connection of a tenant.
+    QuantumPerConnection,
+    /// The work of a tenant's backlog is not charged to its quanta.
+    BacklogNotCharged,
     /// One event does all work that it makes possible.
     StepsNotBounded,
     /// A retired frame returns to the free list.

@@ -2,11 +2,14 @@
 //!
 //! The medium and the frames hold real bytes, so tests can check what reads return. Clients use simple replies.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use crate::config::Config;
 use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
+use crate::cpu::{Job, Scheduler};
 use crate::disk::{Io, Op};
+use crate::driver::{Arrived, Driver};
 use crate::errno::Errno;
 use crate::event::{Action, Event, Farewell, Outgoing, Receive, Session};
 use crate::ids::{ConnId, IoId, TenantId, VolumeId};
@@ -40,9 +43,11 @@ pub(crate) struct Rig {
     pub(crate) closed: Vec<(ConnId, Farewell)>,
     /// How often `Action::Retired` reported that retired memory is free.
     pub(crate) retired: u32,
-    /// Tenants with announced work, oldest first.
-    pub(crate) work: VecDeque<TenantId>,
-    /// Work is done only by [`Rig::work_once`].
+    /// Backlogs that wait to be served.
+    pub(crate) cpu: Scheduler,
+    /// Connections that can send.
+    senders: Vec<ConnId>,
+    /// Backlogs are served only by [`Rig::work_once`].
     pub(crate) lazy: bool,
     /// By tenant: nanoseconds of work that were charged to it.
     pub(crate) spent_ns: BTreeMap<TenantId, Nanos>,
@@ -74,7 +79,8 @@ impl Rig {
             deaf: Vec::new(),
             closed: Vec::new(),
             retired: 0,
-            work: VecDeque::new(),
+            cpu: Scheduler::default(),
+            senders: Vec::new(),
             lazy: false,
             spent_ns: BTreeMap::new(),
             units_max: 0,
@@ -256,42 +262,21 @@ impl Rig {
         while !self.lazy && self.work_once() {}
     }
 
-    /// Handles the work of the next tenant; false if no tenant has work.
+    /// Does the next step of a backlog; false if there is none.
     pub(crate) fn work_once(&mut self) -> bool {
-        let tenant = self.work.pop_front();
-        tenant.inspect(|&tenant| self.step(Event::Work { tenant })).is_some()
+        self.cpu.begin_pass(self.now);
+        let job = self.cpu.next_tenant().and_then(|_| self.cpu.next_job());
+        if let Some(Job::Backlog(tenant)) = job {
+            self.step(Event::Work { tenant });
+        }
+        self.cpu.end_quantum();
+        job.is_some()
     }
 
     /// Handles an event only.
-    pub(crate) fn step(&mut self, event: Event<'_>) {
-        self.server.handle(self.now, event);
-        let units = self.server.units_of_last_event();
-        assert!(units <= crate::volume::EVENT_UNITS_MAX, "{units} units of work in one event");
-        self.units_max = self.units_max.max(units);
-        while let Some((tenant, ns)) = self.server.take_spent() {
-            *self.spent_ns.entry(tenant).or_default() += ns;
-        }
-        let mut senders = Vec::new();
-        while let Some(action) = self.server.poll_action() {
-            match action {
-                Action::Copy { from, to, start, len } => {
-                    let part = usize::from(start)..usize::from(start + len);
-                    let from = self.frames[from.0 as usize];
-                    self.frames[to.0 as usize][part.clone()].copy_from_slice(&from[part]);
-                }
-                Action::Zero { frame, start, len } => {
-                    self.frames[frame.0 as usize][usize::from(start)..usize::from(start + len)].fill(0);
-                }
-                Action::Submit(io) => self.device.push(io),
-                Action::Send(conn) => senders.push(conn),
-                Action::Report { token, report } => self.reports.push((token, report)),
-                Action::Work(tenant) => self.work.push_back(tenant),
-                Action::Receive(_) | Action::Gone(_) => {}
-                Action::Evidence(evidence) => self.evidence = Some(evidence),
-                Action::Retired => self.retired += 1,
-                Action::Close(conn, why) => self.closed.push((conn, why)),
-            }
-        }
+    fn step(&mut self, event: Event<'_>) {
+        let Ok(()) = Driver::handle(self, event);
+        let mut senders = std::mem::take(&mut self.senders);
         senders.retain(|conn| !self.deaf.contains(conn));
         senders.into_iter().for_each(|conn| self.send(conn));
     }
@@ -323,5 +308,72 @@ impl Rig {
             self.answers.insert(cookie, (error, data));
         }
         self.handle(Event::Sent { conn, bytes });
+    }
+}
+
+/// Tests pass headers and payloads directly, so connections have no input of their own.
+impl Driver for Rig {
+    type Error = Infallible;
+
+    fn engine(&mut self) -> (&mut Server, &mut Scheduler) {
+        (&mut self.server, &mut self.cpu)
+    }
+
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Infallible> {
+        match action {
+            Action::Copy { from, to, start, len } => {
+                let part = usize::from(start)..usize::from(start + len);
+                let from = self.frames[from.0 as usize];
+                self.frames[to.0 as usize][part.clone()].copy_from_slice(&from[part]);
+            }
+            Action::Zero { frame, start, len } => {
+                self.frames[frame.0 as usize][usize::from(start)..usize::from(start + len)].fill(0);
+            }
+            Action::Submit(io) => self.device.push(io),
+            Action::Send(conn) => self.senders.push(conn),
+            Action::Report { token, report } => self.reports.push((token, report)),
+            Action::Receive(_) | Action::Gone(_) => {}
+            Action::Evidence(evidence) => self.evidence = Some(evidence),
+            Action::Work(_) => unreachable!("the driving loop takes it"),
+            Action::Retired => self.retired += 1,
+            Action::Close(conn, why) => self.closed.push((conn, why)),
+        }
+        Ok(())
+    }
+
+    fn after(&mut self) -> Result<(), Infallible> {
+        let units = self.server.units_of_last_event();
+        assert!(units <= crate::volume::EVENT_UNITS_MAX, "{units} units of work in one event");
+        self.units_max = self.units_max.max(units);
+        Ok(())
+    }
+
+    fn charge(&mut self, tenant: TenantId, ns: Nanos) {
+        *self.spent_ns.entry(tenant).or_default() += ns;
+        self.cpu.charge_to(tenant, ns);
+    }
+
+    fn has_input(&self, _: ConnId) -> bool {
+        false
+    }
+
+    fn take_header(&mut self, _: ConnId) -> Result<Option<Arrived>, Infallible> {
+        unreachable!("no connection is attached")
+    }
+
+    fn take_payload(&mut self, _: ConnId, _: u64) -> Result<u64, Infallible> {
+        unreachable!("no connection is attached")
+    }
+
+    fn discard(&mut self, _: ConnId, _: u64) -> Result<u64, Infallible> {
+        unreachable!("no connection is attached")
+    }
+
+    fn served(&mut self, _: ConnId, _: Option<Receive>) -> Result<(), Infallible> {
+        unreachable!("no connection is attached")
     }
 }

@@ -59,7 +59,7 @@ impl Rig {
                 Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
                 Action::Close(conn, why) => panic!("{conn:?} is closed: {why:?}"),
                 Action::Copy { .. } | Action::Zero { .. } | Action::Receive(_) | Action::Gone(_) => {}
-                Action::Retired | Action::Decided { .. } | Action::Report { .. } => {}
+                Action::Retired | Action::Evidence(_) | Action::Report { .. } => {}
             }
         }
         while self.server.take_spent().is_some() {}

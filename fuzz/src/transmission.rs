@@ -3,9 +3,12 @@
 //! acknowledges a flush only when nothing that it covers can be lost.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use arbitrary::Arbitrary;
 use engine::control::{Command, TenantSpec, VolumeSpec, WriteCache};
+use engine::cpu::Scheduler;
+use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::Errno;
 use engine::nbd::wire::{REQUEST_MAGIC, chunk, command, command_flag, state};
@@ -108,10 +111,14 @@ struct Client {
     requests: BTreeMap<u64, Request>,
     /// The write whose payload is being sent, and the bytes sent so far.
     writing: Option<(u64, u64)>,
+    /// What has arrived at the server: a header, then bytes of payload.
+    header: Option<[u8; 28]>,
+    payload_bytes: u64,
 }
 
 struct World {
     server: Server,
+    cpu: Scheduler,
     device: Device,
     model: Model,
     clients: [Client; CLIENTS],
@@ -145,6 +152,7 @@ impl World {
         let clients = input.structured.map(|structured| Client { structured, ..Client::default() });
         let mut world = World {
             server: Server::new(config),
+            cpu: Scheduler::default(),
             device,
             model: Model::default(),
             clients,
@@ -171,25 +179,28 @@ impl World {
         world.handle(Event::Control { token: 1, command: Command::OpenVolume(spec) });
         for (at, structured) in input.structured.into_iter().enumerate() {
             let session = Session { structured, base_allocation: structured, read_only: false };
-            world.handle(Event::Attach { conn: ConnId(at as u32), volume: VolumeId(0), session });
+            let conn = ConnId(at as u32);
+            world.cpu.attach(conn, TenantId(0));
+            world.handle(Event::Attach { conn, volume: VolumeId(0), session });
         }
         world
     }
 
+    /// Handles an event and everything that can be served after it.
     fn handle(&mut self, event: Event<'_>) {
-        self.step += 1;
-        self.server.handle(self.now, event);
-        while let Some(action) = self.server.poll_action() {
-            match action {
-                Action::Copy { from, to, start, len } => self.device.copy(from, to, start, len),
-                Action::Zero { frame, start, len } => {
-                    self.device.bytes_mut(&engine::disk::Segment { frame, start, len }).fill(0);
-                }
-                Action::Submit(io) => self.in_device.push((io, self.device.submit(self.server.io(io)))),
-                Action::Gone(conn) => self.gone(conn),
-                Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
-                _ => {}
-            }
+        let Ok(()) = Driver::handle(self, event);
+        self.serve_all();
+    }
+
+    /// Input of a connection has arrived.
+    fn arrived(&mut self, conn: ConnId) {
+        self.cpu.ready(conn);
+        self.serve_all();
+    }
+
+    fn serve_all(&mut self) {
+        while self.cpu.has_work() {
+            let Ok(()) = self.serve();
         }
     }
 
@@ -197,6 +208,7 @@ impl World {
     fn gone(&mut self, conn: ConnId) {
         let client = &mut self.clients[conn.0 as usize];
         client.gone = true;
+        self.cpu.detach(conn);
         for (cookie, request) in std::mem::take(&mut client.requests) {
             if request.modelled && request.changes() {
                 self.model.end(self.step, request.offset, request.len, cookie, false);
@@ -309,30 +321,15 @@ impl World {
             client.requests.insert(cookie, request);
         }
         client.writing = (command == command::WRITE).then_some((cookie, u64::from(be32(&header[20..]))));
-        self.handle(Event::Header { conn, since: self.now, header: &header });
+        client.header = Some(header);
+        self.arrived(conn);
     }
 
     /// The client sends what the server expects next, at most `most` bytes.
     fn feed(&mut self, conn: ConnId, most: u64) {
-        let client = &mut self.clients[conn.0 as usize];
-        match self.server.receive(conn) {
-            Receive::Payload(wanted) => {
-                let segments: Vec<_> = self.server.payload(conn).collect();
-                let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
-                assert_eq!(room, wanted);
-                let bytes = wanted.min(most.max(1));
-                let (cookie, at) = client.writing.as_mut().expect("only writes have payload");
-                let mut left = bytes;
-                for mut segment in segments {
-                    segment.len = u64::from(segment.len).min(left) as u16;
-                    cell::fill(*cookie, *at, self.device.bytes_mut(&segment));
-                    *at += u64::from(segment.len);
-                    left -= u64::from(segment.len);
-                }
-                self.handle(Event::Payload { conn, bytes });
-            }
-            Receive::Discard(wanted) => self.handle(Event::Discarded { conn, bytes: wanted.min(most.max(1)) }),
-            Receive::Header | Receive::Pause | Receive::Closed => {}
+        if let Receive::Payload(wanted) | Receive::Discard(wanted) = self.server.receive(conn) {
+            self.clients[conn.0 as usize].payload_bytes = wanted.min(most.max(1));
+            self.arrived(conn);
         }
     }
 
@@ -498,6 +495,76 @@ impl World {
             self.now = self.now.max(at);
             self.handle(Event::Timer);
         }
+    }
+}
+
+impl Driver for World {
+    type Error = Infallible;
+
+    fn engine(&mut self) -> (&mut Server, &mut Scheduler) {
+        (&mut self.server, &mut self.cpu)
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn before(&mut self, _: &Event<'_>) {
+        self.step += 1;
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Infallible> {
+        match action {
+            Action::Copy { from, to, start, len } => self.device.copy(from, to, start, len),
+            Action::Zero { frame, start, len } => {
+                self.device.bytes_mut(&engine::disk::Segment { frame, start, len }).fill(0);
+            }
+            Action::Submit(io) => self.in_device.push((io, self.device.submit(self.server.io(io)))),
+            Action::Gone(conn) => self.gone(conn),
+            Action::Receive(conn) => self.cpu.ready(conn),
+            // The inputs decide when a client sends and reads.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn has_input(&self, conn: ConnId) -> bool {
+        let client = &self.clients[conn.0 as usize];
+        client.header.is_some() || client.payload_bytes > 0
+    }
+
+    fn take_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, Infallible> {
+        let client = &mut self.clients[conn.0 as usize];
+        assert_eq!(client.payload_bytes, 0, "payload is taken as payload");
+        Ok(client.header.take().map(|header| (self.now, header)))
+    }
+
+    fn take_payload(&mut self, conn: ConnId, wanted: u64) -> Result<u64, Infallible> {
+        let segments: Vec<_> = self.server.payload(conn).collect();
+        let room: u64 = segments.iter().map(|segment| u64::from(segment.len)).sum();
+        assert_eq!(room, wanted);
+        let client = &mut self.clients[conn.0 as usize];
+        let bytes = std::mem::take(&mut client.payload_bytes);
+        assert!((1..=wanted).contains(&bytes), "a header is taken as a header");
+        let (cookie, at) = client.writing.as_mut().expect("only writes have payload");
+        let mut left = bytes;
+        for mut segment in segments {
+            segment.len = u64::from(segment.len).min(left) as u16;
+            cell::fill(*cookie, *at, self.device.bytes_mut(&segment));
+            *at += u64::from(segment.len);
+            left -= u64::from(segment.len);
+        }
+        Ok(bytes)
+    }
+
+    fn discard(&mut self, conn: ConnId, wanted: u64) -> Result<u64, Infallible> {
+        let bytes = std::mem::take(&mut self.clients[conn.0 as usize].payload_bytes);
+        assert!((1..=wanted).contains(&bytes), "a header is taken as a header");
+        Ok(bytes)
+    }
+
+    fn served(&mut self, _: ConnId, _: Option<Receive>) -> Result<(), Infallible> {
+        Ok(())
     }
 }
 

@@ -18,11 +18,9 @@ mod giving;
 mod mailbox;
 mod places;
 mod planning;
-mod rest;
 mod snapshots;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::fs::File;
 use std::io;

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
+use tokio::net::UnixListener;
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -129,57 +130,20 @@ fn run(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
 
 async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     let mut endings = Endings::listen()?;
-    let token = config.http_token_file.as_ref().map(|path| {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read the token in {}", path.display()))?;
-        anyhow::ensure!(!text.trim().is_empty(), "the token in {} is empty", path.display());
-        Ok(text.trim().to_owned())
-    });
-    let token = token.transpose()?;
+    let token = config.http_token_file.as_deref().map(read_token).transpose()?;
     let tls = check(&config)?;
     let control = Control::open(config).await?;
     let config = &control.config;
-    let api = listen_unix(&config.api_socket(), 0o600, None)?;
-    let mut sockets = Sockets(vec![config.api_socket()]);
-    let (mut nbd_addresses, mut nbd) = (Vec::new(), Vec::new());
-    for named in config.nbd() {
-        let listener = named.listen(config.allow_insecure_remote, &config.tcp).await?;
-        sockets.add(&named.address);
-        nbd.push((listener, named.tls));
-        let address = nbd[nbd.len() - 1].0.actual(&named.address)?;
-        nbd_addresses.push(NbdAddress { address, ..named });
-    }
-    let (mut http_addresses, mut http) = (Vec::new(), Vec::new());
-    for named in config.http() {
-        let listener = named.listen(config.allow_insecure_remote, &config.tcp).await?;
-        sockets.add(&named);
-        http_addresses.push(listener.actual(&named)?);
-        http.push(listener);
-    }
+    let listeners = Listeners::open(config).await?;
     let guard = Guard { token, hosts: config.http_hosts.clone(), socket: config.api_socket().display().to_string() };
-    control.set_listening(Listening { nbd: nbd_addresses, http: http_addresses });
+    control.set_listening(listeners.listening.clone());
 
     tokio::spawn(control.clone().watch());
     tokio::spawn(control.clone().reopen());
     tokio::spawn(control.clone().probe_idle_disks());
     tokio::spawn(control.clone().open_later());
     tokio::spawn(incidents::watch());
-    let [local, remote] = [(); 2].map(|()| handshakes(&config.limits));
-    for (listener, mode) in nbd {
-        let handshakes = if matches!(listener, Listener::Unix(_)) { &local } else { &remote };
-        let (control, handshakes) = (control.clone(), handshakes.clone());
-        let tls = tls.clone().filter(|_| mode != TlsMode::Off);
-        tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls }));
-    }
-    let connections_max = config.limits.http_connections;
-    tokio::spawn(api::serve(Listener::Unix(api), api::router(control.clone()), connections_max, Purpose::Own));
-    for listener in http {
-        let router = match listener {
-            Listener::Unix(_) => api::router(control.clone()),
-            Listener::Tcp(_) => api::guarded(control.clone(), guard.clone()),
-        };
-        tokio::spawn(api::serve(listener, router, connections_max, Purpose::Other));
-    }
+    let sockets = listeners.accept(&control, tls.as_ref(), &guard);
     if announce {
         print_welcome(&control).await;
     }
@@ -207,6 +171,66 @@ async fn serve(config: Config, announce: bool) -> anyhow::Result<ExitCode> {
     }
     error!(volumes = failed.join(" "), "not everything is flushed: acknowledged data of these volumes may be lost");
     Ok(ExitCode::FAILURE)
+}
+
+/// The token of the API's TCP listeners.
+fn read_token(path: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the token in {}", path.display()))?;
+    anyhow::ensure!(!text.trim().is_empty(), "the token in {} is empty", path.display());
+    Ok(text.trim().to_owned())
+}
+
+/// Sockets that listen, before anything is accepted.
+struct Listeners {
+    api: UnixListener,
+    nbd: Vec<(Listener, TlsMode)>,
+    http: Vec<Listener>,
+    sockets: Sockets,
+    listening: Listening,
+}
+
+impl Listeners {
+    async fn open(config: &Config) -> anyhow::Result<Listeners> {
+        let api = listen_unix(&config.api_socket(), 0o600, None)?;
+        let mut sockets = Sockets(vec![config.api_socket()]);
+        let (mut nbd, mut http, mut listening) = (Vec::new(), Vec::new(), Listening::default());
+        for named in config.nbd() {
+            let listener = named.listen(config.allow_insecure_remote, &config.tcp).await?;
+            sockets.add(&named.address);
+            let address = listener.actual(&named.address)?;
+            nbd.push((listener, named.tls));
+            listening.nbd.push(NbdAddress { address, ..named });
+        }
+        for named in config.http() {
+            let listener = named.listen(config.allow_insecure_remote, &config.tcp).await?;
+            sockets.add(&named);
+            listening.http.push(listener.actual(&named)?);
+            http.push(listener);
+        }
+        Ok(Listeners { api, nbd, http, sockets, listening })
+    }
+
+    /// Accepts connections from now on. Returns what is removed at the end.
+    fn accept(self, control: &Arc<Control>, tls: Option<&Arc<Tls>>, guard: &Guard) -> Sockets {
+        let limits = &control.config.limits;
+        let [local, remote] = [(); 2].map(|()| handshakes(limits));
+        for (listener, mode) in self.nbd {
+            let handshakes = if matches!(listener, Listener::Unix(_)) { &local } else { &remote };
+            let (control, handshakes) = (control.clone(), handshakes.clone());
+            let tls = tls.cloned().filter(|_| mode != TlsMode::Off);
+            tokio::spawn(listen::accept(listener, Door { control, handshakes, mode, tls }));
+        }
+        let router = api::router(control.clone());
+        tokio::spawn(api::serve(Listener::Unix(self.api), router, limits.http_connections, Purpose::Own));
+        for listener in self.http {
+            let router = match listener {
+                Listener::Unix(_) => api::router(control.clone()),
+                Listener::Tcp(_) => api::guarded(control.clone(), guard.clone()),
+            };
+            tokio::spawn(api::serve(listener, router, limits.http_connections, Purpose::Other));
+        }
+        self.sockets
+    }
 }
 
 /// Refuses a configuration with which the server could not run, before any file is created. Reads the certificates if a

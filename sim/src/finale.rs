@@ -212,9 +212,11 @@ impl World {
         while let Some(action) = self.server.poll_action() {
             match action {
                 Action::Report { report: Report::Snapshot(snapshot), .. } => found = Some(snapshot),
-                other => self.act(other)?,
+                Action::Work(tenant) => self.cpu.backlog(tenant),
+                other => self.carry_out(other)?,
             }
         }
+        self.plan_pass();
         let Some(snapshot) = found else { return Err("a snapshot was not answered at once".into()) };
         if !snapshot.connections.is_empty() || !snapshot.tenants.iter().all(fine) {
             return Err(format!("{when}: {snapshot:?}"));

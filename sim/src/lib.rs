@@ -56,6 +56,7 @@ pub mod setup;
 mod sockets;
 mod stall;
 pub mod swarm;
+mod thread;
 pub mod trace;
 pub mod trouble;
 pub mod workload;

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use engine::Session;
+use engine::cpu::ReceiveDelay;
 use engine::ids::{ConnId, FrameId, VolumeId};
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
@@ -88,6 +89,14 @@ pub struct Link {
     pub(crate) midway: Midway,
     /// The engine does not want to receive.
     pub paused: bool,
+    /// The request of the last header that the server took, if it was valid.
+    pub taken: Option<Request>,
+    /// The delay of receives, whether one is delayed now, and the requests since the last one.
+    pub delay: ReceiveDelay,
+    /// See `delay`.
+    pub delayed: bool,
+    /// See `delay`.
+    pub received: u32,
     /// Reply bytes that the client has not read.
     pub buffered: u64,
     /// Reply bytes sent in total.
@@ -133,8 +142,6 @@ pub struct Planned {
     pub drain: bool,
     /// The client's think time ends.
     pub think: bool,
-    /// The server receives what has arrived.
-    pub receive: bool,
 }
 
 impl Link {
@@ -154,6 +161,10 @@ impl Link {
             withheld: 0,
             midway: None,
             paused: false,
+            taken: None,
+            delay: ReceiveDelay::default(),
+            delayed: false,
+            received: 0,
             buffered: 0,
             sent: 0,
             sending: false,

@@ -7,6 +7,7 @@ use engine::control::{
 };
 use engine::curve::{Point, View};
 use engine::disk::policy::{Kind, Settings, Slice};
+use engine::driver::Driver as _;
 use engine::ids::{TenantId, VolumeId};
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND, VOLUME_BYTES_MAX};
 use engine::{Action, Event};
@@ -52,8 +53,7 @@ impl World {
         self.tokens += 1;
         let token = self.tokens;
         self.asks.insert(token, ask);
-        let line = Line::Control(token, format!("{command:?}"));
-        self.give(Event::Control { token, command }, line)
+        self.handle(Event::Control { token, command })
     }
 
     /// Creates the tenants, volumes and clients of a new server process.

@@ -1,13 +1,13 @@
 //! The planner of the world's server: its answers are late, so that tenants, memory and policy change meanwhile.
 
 use engine::control::{FRAME_BYTES, PlanRequest, Refusal};
+use engine::driver::Driver as _;
 use engine::ids::TenantId;
 use engine::plan::{Evidence, Planner, Targets};
 use engine::{Config, Event};
 
 use crate::Verdict;
 use crate::rng::Rng;
-use crate::trace::Line;
 use crate::world::{Wake, World};
 
 /// The planner of a server process, and its answer on the way.
@@ -44,7 +44,7 @@ impl World {
     /// The planner's answer arrives.
     pub(crate) fn targets(&mut self) -> Verdict {
         let Some(targets) = self.planning.answer.take() else { return Err("there are no targets".into()) };
-        self.give(Event::Targets(targets), Line::Targets)
+        self.handle(Event::Targets(targets))
     }
 
     /// Asks for a plan for a tenant like `like`.

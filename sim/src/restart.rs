@@ -10,6 +10,7 @@
 
 use engine::Server;
 use engine::control::WriteCache;
+use engine::cpu::Scheduler;
 use engine::ids::IoId;
 use engine::nbd::wire::command;
 
@@ -18,6 +19,7 @@ use crate::cell;
 use crate::frames::Frames;
 use crate::medium::Turn;
 use crate::operator::Ask;
+use crate::thread::ThreadTime;
 use crate::trace::Line;
 use crate::world::{NEVER, World};
 
@@ -74,6 +76,7 @@ impl World {
         self.held_most = None;
         self.server = Server::new(self.setup.config.clone());
         self.planning.restart(&self.setup.config);
+        (self.cpu, self.thread) = (Scheduler::default(), ThreadTime::default());
         self.policy = self.setup.config.policy();
         self.frames = Frames::new(self.setup.config.frames_max());
         for volume in &mut self.volumes {

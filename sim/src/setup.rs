@@ -14,7 +14,7 @@ use crate::disk::drive::lanes::{Lanes, LanesSpec};
 use crate::disk::drive::{Drive, presets};
 use crate::fault::Faults;
 use crate::rng::Rng;
-use crate::workload::Mix;
+use crate::workload::{Manners, Mix};
 
 /// A partition in which volumes leave room for whole pieces of each other's payloads; in the smallest partition, pieces
 /// are cut.
@@ -31,6 +31,10 @@ pub struct VolumeSetup {
     pub deaf: u64,
     /// Number of stalled senders, always kept up: they announce writes and send little or nothing of the payload.
     pub stalled: u64,
+    /// How its ordinary clients behave; random if `None`.
+    pub manners: Option<Manners>,
+    /// What its clients request, if it is not the world's mix.
+    pub mix: Option<Mix>,
 }
 
 /// The disk.
@@ -121,6 +125,8 @@ pub enum Focus {
     Stall,
     /// Requests of one tenant hang.
     Hang,
+    /// Tenants compete for the server's thread.
+    Cpu,
 }
 
 impl Setup {
@@ -181,6 +187,7 @@ impl Setup {
             1 => Some(Focus::Fail),
             3 => Some(Focus::Stall),
             4 => Some(Focus::Hang),
+            5 => Some(Focus::Cpu),
             _ => None,
         };
         match focus.or(drawn).filter(|_| !setup.scattered) {
@@ -188,6 +195,7 @@ impl Setup {
             Some(Focus::Fail) => setup.fail(dice),
             Some(Focus::Stall) => setup.stall(dice),
             Some(Focus::Hang) => setup.hang(dice),
+            Some(Focus::Cpu) => setup.compete(dice),
             None => {}
         }
         setup
@@ -277,6 +285,30 @@ impl Setup {
         }
     }
 
+    /// Two tenants whose requests are cache hits: one has many connections, long reads and CACHE requests, the other
+    /// one connection with many short requests.
+    fn compete(&mut self, rng: &mut Rng) {
+        self.requests = 4000;
+        self.faults = Faults::NONE;
+        (self.scattered, self.late_ns, self.changes_policy) = (true, 0, false);
+        (self.operations, self.restricts, self.restarts, self.kills) = (0, 0, 0, 0);
+        if self.tenants.len() < 2 {
+            self.tenants.push(self.tenants[0]);
+        }
+        self.config.budget_bytes += 2 * ROOMY_BYTES;
+        self.config.budget_bytes_max += 2 * ROOMY_BYTES;
+        self.tenants.iter_mut().for_each(|tenant| tenant.cache = CacheSpec::Asked(ROOMY_BYTES));
+        self.volumes.truncate(1);
+        self.add_volume(TenantId(1 - self.volumes[0].spec.tenant.0));
+        let (reads, caches) = rng.pick(&[(3, 1), (1, 8)]);
+        let loads = [(rng.between(4, 8), 4, Mix::long_hits(reads, caches)), (1, 64, Mix::short_hits())];
+        for (volume, (clients, window, mix)) in self.volumes.iter_mut().zip(loads) {
+            volume.spec.size = 2 << 20;
+            (volume.clients, volume.deaf, volume.mix) = (clients, 0, Some(mix));
+            volume.manners = Some(Manners { window, net_ns: 1000, ..Manners::calm() });
+        }
+    }
+
     /// Adds a volume like the first one.
     fn add_volume(&mut self, tenant: TenantId) {
         let mut added = self.volumes[0].clone();
@@ -341,7 +373,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         read_only: false,
         unflushed: true,
     };
-    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0, stalled: 0 }
+    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0, stalled: 0, manners: None, mix: None }
 }
 
 fn disk(rng: &mut Rng) -> DiskSetup {

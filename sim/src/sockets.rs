@@ -1,8 +1,9 @@
 //! The world's sockets: bytes to and from the engine, and the life cycle of connections.
 
 use engine::control::WriteCache;
+use engine::driver::{Arrived, Driver as _};
 use engine::ids::ConnId;
-use engine::nbd::wire::{REQUEST_MAGIC, command};
+use engine::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 use engine::{Action, Event, Farewell, Outgoing, Receive, Session};
 
@@ -15,9 +16,6 @@ use crate::trace::Line;
 use crate::workload::{Asker, Manners, Sending};
 use crate::world::{LinkId, Wake, World};
 
-/// Maximum intake of one connection before other connections are served.
-const TURN_HEADERS: u32 = 4;
-const TURN_BYTES: u64 = 128 << 10;
 /// A client that has read nothing for this long may be disconnected: the engine's stall timeout, less the possible
 /// lateness of this driver.
 const DEAF_NS: Nanos = 9 * SECOND;
@@ -52,6 +50,7 @@ impl World {
         if let Some((window, think_ns)) = self.setup.pace {
             (manners.window, manners.think_ns, manners.stops) = (window, think_ns, 0);
         }
+        let manners = self.volumes[volume].setup.manners.unwrap_or(manners);
         self.knock(volume, session, manners);
     }
 
@@ -75,7 +74,8 @@ impl World {
         let volume = self.volumes[volume].setup.spec.volume;
         let link = Link::new(conn, volume, Session { read_only, ..session }, manners, self.rng.fork());
         self.links.insert(id, Link { client, ..link });
-        self.give(Event::Attach { conn, volume, session }, Line::attach(conn, volume, session))?;
+        self.cpu.attach(conn, self.tenant_of(volume));
+        self.handle(Event::Attach { conn, volume, session })?;
         self.plan(id, Wake::Think(id), 0);
         Ok(id)
     }
@@ -85,7 +85,6 @@ impl World {
         let Some(link) = self.links.get_mut(&id) else { return };
         let planned = match wake {
             Wake::Arrive(_) => &mut link.planned.arrive,
-            Wake::Receive(_) => &mut link.planned.receive,
             Wake::Send(_) => &mut link.planned.send,
             Wake::Drain(_) => &mut link.planned.drain,
             Wake::Think(_) => &mut link.planned.think,
@@ -129,8 +128,9 @@ impl World {
             let volume = &self.volumes[link.volume.0 as usize];
             let (places, refused) = (&volume.places, self.setup.faults.refused > 0);
             let zeroes_fast = volume.setup.spec.can_zero && !refused;
-            let asker = Asker { mix: &self.setup.mix, places, session: link.session, zeroes_fast };
-            if link.rng.chance(self.setup.mix.garbage) {
+            let mix = volume.setup.mix.as_ref().unwrap_or(&self.setup.mix);
+            let asker = Asker { mix, places, session: link.session, zeroes_fast };
+            if link.rng.chance(mix.garbage) {
                 let mut header = [0x55; 28];
                 header[..4].copy_from_slice(&(REQUEST_MAGIC ^ 1).to_be_bytes());
                 link.push(Item::Header(header, None));
@@ -198,7 +198,8 @@ impl World {
             self.frames.end_send(frame);
         }
         let conn = link.conn;
-        self.give(Event::Closed { conn }, Line::Closed(conn))
+        self.cpu.detach(conn);
+        self.handle(Event::Closed { conn })
     }
 
     /// Bytes of a client arrive at the server.
@@ -213,47 +214,31 @@ impl World {
             link.arrived += if link.rng.one_in(3) { link.rng.between(1, room) } else { room };
         }
         let more = link.on_the_way() > 0 && link.arrived < link.manners.in_bytes;
-        let paused = link.paused;
+        let (conn, waits) = (link.conn, link.paused || link.delayed);
         self.trickle(id);
-        if !paused {
-            self.plan(id, Wake::Receive(id), 0);
+        if !waits {
+            self.ready(conn);
         }
         if more {
             self.plan_net(id, Wake::Arrive(id));
         }
     }
 
-    /// The engine receives arrived bytes, as long as it wants to and up to the limit per call.
-    pub(crate) fn receive(&mut self, id: LinkId) -> Verdict {
-        if let Some(link) = self.links.get_mut(&id) {
-            link.planned.receive = false;
+    /// The server has taken what it wanted from the connection, or what there was.
+    pub(crate) fn on_served(&mut self, conn: ConnId, wanted: Option<Receive>) -> Verdict {
+        let Ok(id) = self.link_of(conn) else { return Ok(()) };
+        let link = self.links.get_mut(&id).expect("a link");
+        if !link.has_client() {
+            return Ok(());
         }
-        let (mut headers, mut bytes) = (0, 0);
-        while headers < TURN_HEADERS && bytes < TURN_BYTES {
-            let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
-            if !link.has_client() {
-                return Ok(());
+        match wanted {
+            Some(Receive::Pause) => link.paused = true,
+            Some(wanted) => {
+                self.delay_receive(id, wanted);
+                self.plan_arrival_of_rest(id);
             }
-            let (conn, arrived) = (link.conn, link.arrived);
-            match self.server.receive(conn) {
-                Receive::Header if arrived >= 28 => {
-                    headers += 1;
-                    self.header(id)?;
-                }
-                Receive::Payload(wanted) if arrived > 0 => bytes += self.payload(id, wanted)?,
-                Receive::Discard(wanted) if arrived > 0 => bytes += self.discard(id, wanted)?,
-                Receive::Pause => {
-                    link.paused = true;
-                    return Ok(());
-                }
-                Receive::Header | Receive::Payload(_) | Receive::Discard(_) | Receive::Closed => {
-                    self.plan_arrival_of_rest(id);
-                    return Ok(());
-                }
-            }
+            None => self.plan_arrival_of_rest(id),
         }
-        self.plan_net(id, Wake::Receive(id));
-        self.plan_arrival_of_rest(id);
         Ok(())
     }
 
@@ -263,24 +248,25 @@ impl World {
         }
     }
 
-    fn header(&mut self, id: LinkId) -> Verdict {
+    pub(crate) fn next_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, String> {
+        let id = self.link_of(conn)?;
         let link = self.links.get_mut(&id).expect("a link");
         let Some(&Item::Header(header, request)) = link.items.front() else {
-            return Err(format!("{:?}: a header is wanted where payload comes", link.conn));
+            return Err(format!("{conn:?}: a header is wanted where payload comes"));
         };
-        if link.revoked {
-            return Err(format!("{:?} has lost its access, and a request of it is taken", link.conn));
+        if link.arrived < REQUEST_BYTES as u64 {
+            return Ok(None);
         }
-        link.took(28);
-        let (conn, event) = (link.conn, Event::Header { conn: link.conn, since: self.now, header: &header });
-        let Some(request) = request else {
-            link.garbage = true;
-            return self.give(event, Line::Garbage(conn));
-        };
-        if request.command != command::DISC {
+        if link.revoked {
+            return Err(format!("{conn:?} has lost its access, and a request of it is taken"));
+        }
+        link.took(REQUEST_BYTES as u64);
+        (link.taken, link.garbage) = (request, link.garbage || request.is_none());
+        link.received += 1;
+        if let Some(request) = request.filter(|request| request.command != command::DISC) {
             self.begin(id, request);
         }
-        self.give(event, Line::Header(conn, request))
+        Ok(Some((self.now, header)))
     }
 
     /// The request is handed to the engine: from now on it may take effect.
@@ -313,9 +299,9 @@ impl World {
     }
 
     /// The payload at the front of the stream, and how much of it is received now.
-    fn front_payload(&mut self, id: LinkId, wanted: u64) -> Result<(Request, u64, u64), String> {
+    fn front_payload(&mut self, conn: ConnId, wanted: u64) -> Result<(LinkId, Request, u64, u64), String> {
+        let id = self.link_of(conn)?;
         let link = self.links.get_mut(&id).expect("a link");
-        let conn = link.conn;
         let Some(&Item::Payload(request, done)) = link.items.front() else {
             return Err(format!("{conn:?}: {wanted} bytes of payload are wanted where a header comes"));
         };
@@ -325,13 +311,12 @@ impl World {
         }
         let most = wanted.min(link.arrived);
         let bytes = if link.rng.one_in(4) { link.rng.between(1, most) } else { most };
-        Ok((request, done, bytes))
+        Ok((id, request, done, bytes))
     }
 
-    fn payload(&mut self, id: LinkId, wanted: u64) -> Result<u64, String> {
-        let (request, done, bytes) = self.front_payload(id, wanted)?;
+    pub(crate) fn payload(&mut self, conn: ConnId, wanted: u64) -> Result<u64, String> {
+        let (id, request, done, bytes) = self.front_payload(conn, wanted)?;
         let link = self.links.get_mut(&id).expect("a link");
-        let conn = link.conn;
         let mut at = 0;
         for segment in self.server.payload(conn) {
             let len = u64::from(segment.len).min(bytes - at);
@@ -351,16 +336,12 @@ impl World {
         let to = (request.offset + done + bytes) / CELL;
         let volume = &mut self.volumes[link.volume.0 as usize];
         volume.history.begin_write(request.op, from..to, self.step + 1);
-        self.give(Event::Payload { conn, bytes }, Line::Payload(conn, bytes))?;
         Ok(bytes)
     }
 
-    fn discard(&mut self, id: LinkId, wanted: u64) -> Result<u64, String> {
-        let (_, _, bytes) = self.front_payload(id, wanted)?;
-        let link = self.links.get_mut(&id).expect("a link");
-        link.took(bytes);
-        let conn = link.conn;
-        self.give(Event::Discarded { conn, bytes }, Line::Discarded(conn, bytes))?;
+    pub(crate) fn discarded(&mut self, conn: ConnId, wanted: u64) -> Result<u64, String> {
+        let (id, _, _, bytes) = self.front_payload(conn, wanted)?;
+        self.links.get_mut(&id).expect("a link").took(bytes);
         Ok(bytes)
     }
 
@@ -372,7 +353,14 @@ impl World {
             return Ok(());
         }
         let conn = link.conn;
-        let room = link.manners.out_bytes.saturating_sub(link.buffered);
+        let tenant = self.volumes[link.volume.0 as usize].setup.spec.tenant;
+        let (room, budget) = (link.manners.out_bytes.saturating_sub(link.buffered), self.cpu.may_send(tenant));
+        if budget == 0 {
+            self.plan_idle_pass();
+            self.plan_net(id, Wake::Send(id));
+            return Ok(());
+        }
+        let room = room.min(budget);
         let most = if link.rng.one_in(4) && room > 0 { link.rng.between(1, room) } else { room };
         let bytes = take_outgoing(&self.server, &self.frames, link, most)?;
         link.sent += bytes;
@@ -385,8 +373,9 @@ impl World {
             self.frames.end_send(frame);
         }
         if bytes > 0 {
+            self.cpu.sends(tenant, bytes);
             self.judge(id)?;
-            self.give(Event::Sent { conn, bytes }, Line::Sent(conn, bytes))?;
+            self.handle(Event::Sent { conn, bytes })?;
             self.plan_net(id, Wake::Drain(id));
         }
         let Some(link) = self.links.get_mut(&id) else { return Ok(()) };
@@ -435,7 +424,7 @@ impl World {
         self.log(Line::Receive(conn));
         let id = self.link_of(conn)?;
         self.links.get_mut(&id).expect("a link").paused = false;
-        self.plan(id, Wake::Receive(id), 0);
+        self.ready(conn);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use engine::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::Nanos;
-use engine::{Farewell, Session};
+use engine::{Event, Farewell};
 
 use crate::request::Request;
 
@@ -42,9 +42,21 @@ pub enum Line {
 }
 
 impl Line {
-    /// `Event::Attach`.
-    pub fn attach(conn: ConnId, volume: VolumeId, session: Session) -> Line {
-        Line::Attach(conn, volume, session.structured)
+    /// An event. `taken` is the request of a header, if it is valid.
+    pub fn of(event: &Event<'_>, taken: Option<Request>) -> Line {
+        match *event {
+            Event::Attach { conn, volume, session } => Line::Attach(conn, volume, session.structured),
+            Event::Header { conn, .. } => taken.map_or(Line::Garbage(conn), |request| Line::Header(conn, request)),
+            Event::Payload { conn, bytes } => Line::Payload(conn, bytes),
+            Event::Discarded { conn, bytes } => Line::Discarded(conn, bytes),
+            Event::Sent { conn, bytes } => Line::Sent(conn, bytes),
+            Event::Closed { conn } => Line::Closed(conn),
+            Event::IoDone { io, result, .. } => Line::IoDone(io, result),
+            Event::Control { token, ref command } => Line::Control(token, format!("{command:?}")),
+            Event::Work { tenant } => Line::Work(tenant),
+            Event::Targets(_) => Line::Targets,
+            Event::Timer => Line::Timer,
+        }
     }
 
     /// Whether the world, rather than the engine, caused it.

@@ -206,6 +206,21 @@ impl Mix {
         Mix { commands, fua: 10_000, wrong: 0, garbage: 0, lengths, aligned: 700_000, long: 0 }
     }
 
+    /// Long reads, whose time is known with their header, and CACHE requests of up to the whole volume, whose work
+    /// becomes a backlog; in these proportions.
+    pub fn long_hits(reads: u64, caches: u64) -> Mix {
+        let commands = vec![(reads, command::READ), (caches, command::CACHE)];
+        let lengths = vec![(1, Length::Huge)];
+        Mix { commands, fua: 0, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 900_000 }
+    }
+
+    /// Small reads.
+    pub fn short_hits() -> Mix {
+        let commands = vec![(1, command::READ)];
+        let lengths = vec![(3, Length::Small), (1, Length::Medium)];
+        Mix { commands, fua: 0, wrong: 0, garbage: 0, lengths, aligned: 900_000, long: 0 }
+    }
+
     /// Small reads and writes, and flushes.
     pub fn few_blocks() -> Mix {
         let commands = vec![(70, command::READ), (23, command::WRITE), (7, command::FLUSH)];

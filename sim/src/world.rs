@@ -1,7 +1,7 @@
 //! The world: one server, its disk, its clients and its operator, in virtual time.
 //!
 //! ```text
-//!            earliest of: queue (network, clients), the disk's poll_timeout and the server's
+//!            earliest of: queue (network, clients, the thread), the disk's poll_timeout and the server's
 //!                 │
 //!                 ▼
 //!   now := then; one Event ─► Server ─► Actions: Copy/Zero at once, Submit ─► disk, Send ─► queue, …
@@ -10,20 +10,22 @@
 //! ```
 //!
 //! The world is a driver of the engine that checks everything: the first wrong step ends the run with a description.
-//! This file has the event loop; sockets are in `sockets.rs`, the checks of answers in `answers.rs`, the operator in
-//! `operator.rs`, the end in `finale.rs`. A driver may also work in passes (`end_pass`), as the contract of
-//! `engine::Event` permits.
+//! This file has the event loop; sockets are in `sockets.rs`, the server's thread in `thread.rs`, the checks of answers
+//! in `answers.rs`, the operator in `operator.rs`, the end in `finale.rs`. A driver may also work in passes
+//! (`end_pass`), as the contract of `engine::Event` permits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use engine::control::WriteCache;
+use engine::cpu::Scheduler;
 use engine::disk::policy::{HELD_BY_TURNS_NS, HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
 use engine::disk::{Io, Op};
+use engine::driver::Driver as _;
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::{BLOCK, MILLISECOND, Nanos, SECOND};
-use engine::{Action, EVENT_UNITS_MAX, Event, Outgoing, Server};
+use engine::{Action, Event, Outgoing, Server};
 
 use crate::Verdict;
 use crate::access::Access;
@@ -39,6 +41,7 @@ use crate::queue::Queue;
 use crate::request::Pending;
 use crate::rng::Rng;
 use crate::setup::{Setup, VolumeSetup};
+use crate::thread::ThreadTime;
 use crate::trace::{Line, Sink, Trace};
 use crate::trouble::Trouble;
 use crate::workload::Places;
@@ -60,8 +63,8 @@ pub type LinkId = u64;
 pub enum Wake {
     /// Bytes of a client arrive.
     Arrive(LinkId),
-    /// The server receives what has arrived.
-    Receive(LinkId),
+    /// The delay of a receive ends.
+    Delayed(LinkId),
     /// The server sends.
     Send(LinkId),
     /// A client reads.
@@ -82,8 +85,8 @@ pub enum Wake {
     Admit(usize),
     /// A device request of the server process with this number completes.
     Complete(u64, IoId),
-    /// The server process with this number serves a tenant on its thread.
-    Work(u64, TenantId),
+    /// The server's thread serves connections and backlogs.
+    Serve,
     /// The targets for the server process with this number arrive.
     Targets(u64),
 }
@@ -167,6 +170,8 @@ pub struct World {
     pub(crate) queue: Queue<Wake>,
     pub(crate) server: Server,
     pub(crate) planning: Planning,
+    pub(crate) cpu: Scheduler,
+    pub(crate) thread: ThreadTime,
     pub(crate) frames: Frames,
     pub(crate) disk: Disk,
     pub(crate) links: BTreeMap<LinkId, Link>,
@@ -197,9 +202,8 @@ pub struct World {
     /// Since when the device has been idle.
     idle_since: Option<Nanos>,
     at_once: u32,
-    /// Tenants for which `Wake::Work` is planned.
-    working: Vec<(u64, TenantId)>,
-    in_pass: bool,
+    /// Whether the driver is in a pass, at the end of which it carries out what it put off.
+    pub(crate) in_pass: bool,
     /// Actions that the driver carries out at the end of its pass.
     pub(crate) batch: Vec<Action>,
     pub(crate) trace: Trace,
@@ -220,6 +224,8 @@ impl World {
             queue: Queue::default(),
             server: Server::new(setup.config.clone()),
             planning: Planning::new(&setup.config, Rng::new(setup.seed ^ 0x91a4)),
+            cpu: Scheduler::default(),
+            thread: ThreadTime::default(),
             frames: Frames::new(setup.config.frames_max()),
             disk,
             links: BTreeMap::new(),
@@ -242,7 +248,6 @@ impl World {
             held_most: None,
             idle_since: Some(0),
             at_once: 0,
-            working: Vec::new(),
             in_pass: false,
             batch: Vec::new(),
             trace: Trace::new(sink),
@@ -310,7 +315,7 @@ impl World {
             let (planned, timer) = (self.queue.next_at(), self.server.poll_timeout());
             let timer_first = timer.is_some_and(|timer| planned.is_none_or(|planned| timer < planned));
             if timer_first && timer.is_some_and(|timer| timer <= self.now) {
-                self.give(Event::Timer, Line::Timer)?;
+                self.handle(Event::Timer)?;
             } else if !timer_first && planned.is_some_and(|planned| planned <= self.now) {
                 let (_, wake) = self.queue.pop().expect("just seen");
                 self.wake(wake)?;
@@ -325,7 +330,7 @@ impl World {
     /// All work that can proceed has proceeded: a timer event 1 ns later, before any is due, must cause no action.
     fn check_settled(&mut self) -> Verdict {
         let later = self.now + 1;
-        if self.next_at().is_none_or(|next| next <= later) || !self.rng.one_in(8) {
+        if self.cpu.has_work() || self.next_at().is_none_or(|next| next <= later) || !self.rng.one_in(8) {
             return Ok(());
         }
         self.server.handle(later, Event::Timer);
@@ -376,7 +381,7 @@ impl World {
     fn wake(&mut self, wake: Wake) -> Verdict {
         match wake {
             Wake::Arrive(link) => self.arrive(link),
-            Wake::Receive(link) => return self.receive(link),
+            Wake::Delayed(link) => self.end_delay(link),
             Wake::Send(link) => return self.send(link),
             Wake::Drain(link) => self.client_reads(link),
             Wake::Think(link) => self.think(link),
@@ -388,12 +393,9 @@ impl World {
             Wake::Admit(volume) => return self.admit(volume),
             Wake::Complete(life, io) if life == self.disk.life() => return self.complete(io),
             Wake::Complete(life, io) => return self.land(life, io),
-            Wake::Work(life, tenant) if life == self.disk.life() => {
-                self.working.retain(|&other| other != (life, tenant));
-                return self.give(Event::Work { tenant }, Line::Work(tenant));
-            }
+            Wake::Serve => return self.pass(),
             Wake::Targets(life) if life == self.disk.life() => return self.targets(),
-            Wake::Work(..) | Wake::Targets(_) => {}
+            Wake::Targets(_) => {}
         }
         Ok(())
     }
@@ -422,34 +424,7 @@ impl World {
             }
             Op::Read | Op::Flush => {}
         }
-        self.give(Event::IoDone { io, since: self.now, result: done.result }, Line::IoDone(io, done.result))
-    }
-
-    /// Gives the engine an event, and carries out its actions.
-    pub(crate) fn give(&mut self, event: Event<'_>, line: Line) -> Verdict {
-        self.step += 1;
-        self.trace.push(self.now, self.step, line);
-        self.server.handle(self.now, event);
-        let units = self.server.units_of_last_event();
-        if units > EVENT_UNITS_MAX {
-            return Err(format!("one event takes {units} units of work, and others wait"));
-        }
-        while let Some(action) = self.server.poll_action() {
-            match action {
-                Action::Submit(_) | Action::Send(_) | Action::Receive(_) if self.in_pass && self.setup.late_ns > 0 => {
-                    if let Action::Submit(io) = action
-                        && let Io { op: Op::Write { .. }, segments, .. } = self.server.io(io)
-                    {
-                        self.frames.hold_for_write(segments);
-                    }
-                    self.batch.push(action);
-                }
-                action => self.act(action)?,
-            }
-        }
-        self.watch_outgoing()?;
-        self.give_back_frames()?;
-        if self.in_pass { Ok(()) } else { self.end_pass() }
+        self.handle(Event::IoDone { io, since: self.now, result: done.result })
     }
 
     /// The driver returns the memory of frames that the engine has given up: immediately when all of it must be free,
@@ -469,14 +444,14 @@ impl World {
     }
 
     /// Carries out the actions that were put off to the end of the pass.
-    fn end_pass(&mut self) -> Verdict {
+    pub(crate) fn end_pass(&mut self) -> Verdict {
         for action in std::mem::take(&mut self.batch) {
             if let Action::Submit(io) = action
                 && let Io { op: Op::Write { .. }, segments, .. } = self.server.io(io)
             {
                 self.frames.end_device_write(segments);
             }
-            self.act(action)?;
+            self.carry_out(action)?;
         }
         self.watch_outgoing()?;
         // With slices, the disk may belong to another tenant, or idle for one (anticipatory idling). Without slices,
@@ -487,7 +462,7 @@ impl World {
             policy if policy.needs_slices => Some(HOLD_MAX_NS),
             _ => Some(PACE_DEBT_NS.max(HELD_BY_TURNS_NS)),
         };
-        let works = |volume: &Volume| self.working.contains(&(self.disk.life(), volume.setup.spec.tenant));
+        let works = |volume: &Volume| self.cpu.has_backlog(volume.setup.spec.tenant);
         for volume in self.volumes.iter().filter(|volume| !volume.closing && !works(volume)) {
             let idle = match (hold_ns, self.idle_since) {
                 (None, _) => !self.disk.is_full() && self.has_place(volume.setup.spec.tenant),
@@ -516,7 +491,7 @@ impl World {
         self.trace.push(self.now, self.step, line);
     }
 
-    pub(crate) fn act(&mut self, action: Action) -> Verdict {
+    pub(crate) fn carry_out(&mut self, action: Action) -> Verdict {
         match action {
             Action::Copy { from, to, start, len } => {
                 self.log(Line::Copy(from, to, start, len));
@@ -529,14 +504,7 @@ impl World {
             Action::Submit(io) => self.submit(io),
             Action::Receive(conn) => self.on_receive(conn),
             Action::Send(conn) => self.on_send(conn),
-            Action::Work(tenant) => {
-                if self.working.contains(&(self.disk.life(), tenant)) {
-                    return Err(format!("work of {tenant:?} is announced twice"));
-                }
-                self.working.push((self.disk.life(), tenant));
-                self.queue.push(self.now, Wake::Work(self.disk.life(), tenant));
-                Ok(())
-            }
+            Action::Work(_) => unreachable!("the driving loop takes it"),
             Action::Close(conn, why) => self.on_close(conn, why),
             Action::Gone(conn) => self.on_gone(conn),
             Action::Report { token, report } => self.reported(token, report),
@@ -586,7 +554,7 @@ impl World {
     }
 
     /// Frames that begin to wait for being sent must not change until they are sent.
-    fn watch_outgoing(&mut self) -> Verdict {
+    pub(crate) fn watch_outgoing(&mut self) -> Verdict {
         for link in self.links.values_mut().filter(|link| link.sending && link.state != State::Closed) {
             let mut at = link.sent;
             for part in self.server.outgoing(link.conn) {
@@ -639,11 +607,15 @@ impl World {
         oldest.unwrap_or(self.step)
     }
 
+    pub(crate) fn tenant_of(&self, volume: VolumeId) -> TenantId {
+        self.volumes[volume.0 as usize].setup.spec.tenant
+    }
+
     pub(crate) fn volume(&mut self, volume: VolumeId) -> &mut Volume {
         &mut self.volumes[volume.0 as usize]
     }
 
-    pub(crate) fn link_of(&mut self, conn: ConnId) -> Result<LinkId, String> {
+    pub(crate) fn link_of(&self, conn: ConnId) -> Result<LinkId, String> {
         let link = self.by_conn.get(conn.0 as usize).copied().flatten();
         link.ok_or_else(|| format!("{conn:?} is not a connection"))
     }

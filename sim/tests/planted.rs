@@ -18,6 +18,7 @@ fn focus(bug: Bug) -> Option<Focus> {
     match bug {
         Bug::ClearForgetsEvictions => Some(Focus::Fail),
         Bug::HungRequestsTakeAllPlaces => Some(Focus::Hang),
+        Bug::DeficitForgotten | Bug::QuantumPerConnection | Bug::BacklogNotCharged => Some(Focus::Cpu),
         Bug::UnsentTakeAllFrames | Bug::StalledNotDisconnected | Bug::StalledTakeAllFrames => Some(Focus::Stall),
         _ => None,
     }

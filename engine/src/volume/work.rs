@@ -255,7 +255,7 @@ mod tests {
         ask_victim(&mut rig, 1000);
         let mut steps = 0;
         while rig.work_once() || !rig.device.is_empty() {
-            if rig.work.is_empty() && !rig.device.is_empty() {
+            if !rig.cpu.has_work() && !rig.device.is_empty() {
                 rig.complete(0, Ok(()));
             }
             if steps % 16 == 0 {

@@ -42,6 +42,30 @@ type Labelled = (&'static str, fn(&VolumeStats) -> u64);
 /// A metric's name, its help text, and its value.
 type Metric<S, T> = (&'static str, &'static str, fn(&S) -> T);
 
+const VOLUME_COUNTERS: [Metric<VolumeStats, u64>; 5] = [
+    ("aerogel_volume_device_read_bytes", "Bytes read from the device", |v| v.device_read_bytes),
+    ("aerogel_volume_device_write_bytes", "Bytes written to the device", |v| v.device_write_bytes),
+    ("aerogel_volume_device_errors", "Device requests that failed", |v| v.device_errors),
+    (
+        "aerogel_volume_deaf_disconnects",
+        "Clients disconnected because they did not read their replies while others waited for the memory",
+        |v| v.deaf_disconnects,
+    ),
+    (
+        "aerogel_volume_stalled_disconnects",
+        "Clients disconnected because they did not send a payload while others waited for the memory",
+        |v| v.stalled_disconnects,
+    ),
+];
+const VOLUME_LEVELS: [Metric<VolumeStats, f64>; 6] = [
+    ("aerogel_volume_size_bytes", "Size", |v| v.size as f64),
+    ("aerogel_volume_connections", "Open connections", |v| f64::from(v.connections)),
+    ("aerogel_volume_dirty_bytes", "Not yet written to the device", |v| (v.dirty_blocks * BLOCK) as f64),
+    ("aerogel_volume_uninitialised_bytes", "Never written", |v| v.hole_bytes as f64),
+    ("aerogel_volume_failing", "1 if the last write-back or device flush failed", |v| f64::from(u8::from(v.failing))),
+    ("aerogel_volume_lost", "1 if acknowledged data is lost", |v| f64::from(u8::from(v.lost))),
+];
+
 impl Collector for Scrape {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> Result<(), Error> {
         let build = [(vec![("version", env!("CARGO_PKG_VERSION"))], 1.0)];
@@ -161,6 +185,20 @@ impl Scrape {
         Ok(())
     }
 
+    /// Values of all volumes, by a further label.
+    fn volumes_by(
+        &self,
+        label: &'static str,
+        parts: &[Labelled],
+        value: impl Fn(u64) -> f64,
+    ) -> Vec<(Labels<'_>, f64)> {
+        let of_part = |&(part, of): &Labelled| {
+            let values = self.volumes(|v| value(of(v)));
+            values.into_iter().map(move |(labels, value)| (with(labels, label, part), value))
+        };
+        parts.iter().flat_map(of_part).collect()
+    }
+
     fn volume_levels(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let centers: [Labelled; 5] = [
             ("thread", |v| v.thread_delay_ns),
@@ -169,69 +207,23 @@ impl Scrape {
             ("slice", |v| v.slice_delay_ns),
             ("disk", |v| v.disk_delay_ns),
         ];
-        let mut delays = Vec::new();
-        for (center, of) in centers {
-            let values = self.volumes(|v| seconds(of(v)));
-            delays.extend(values.into_iter().map(|(labels, value)| (with(labels, "center", center), value)));
-        }
         let help = "Time that requests waited, by cause; thread: while the disk's thread did other work; slice: while \
                     the disk belonged to another tenant";
-        counters(to, "aerogel_volume_delay_seconds", help, delays)?;
-        let mut blocks = Vec::new();
+        counters(to, "aerogel_volume_delay_seconds", help, self.volumes_by("center", &centers, seconds))?;
+        let bytes = |blocks: u64| (blocks * BLOCK) as f64;
         let reads: [Labelled; 3] =
             [("hit", |v| v.hit_blocks), ("prefetched", |v| v.prefetched_blocks), ("miss", |v| v.miss_blocks)];
-        for (result, of) in reads {
-            let values = self.volumes(|v| (of(v) * BLOCK) as f64);
-            blocks.extend(values.into_iter().map(|(labels, value)| (with(labels, "result", result), value)));
-        }
-        counters(
-            to,
-            "aerogel_volume_cache_read_bytes",
-            "Blocks that clients read, by result: in the cache, read ahead before a request, or read from the device",
-            blocks,
-        )?;
-        let mut prefetched = Vec::new();
+        let help = "Blocks that clients read, by result: in the cache, read ahead before a request, or read from the \
+                    device";
+        counters(to, "aerogel_volume_cache_read_bytes", help, self.volumes_by("result", &reads, bytes))?;
         let prefetches: [Labelled; 2] =
             [("used", |v| v.prefetch_used_blocks), ("wasted", |v| v.prefetch_wasted_blocks)];
-        for (result, of) in prefetches {
-            let values = self.volumes(|v| (of(v) * BLOCK) as f64);
-            prefetched.extend(values.into_iter().map(|(labels, value)| (with(labels, "result", result), value)));
-        }
-        counters(
-            to,
-            "aerogel_volume_prefetch_bytes",
-            "Blocks read ahead, by result: requested later, or dropped before that",
-            prefetched,
-        )?;
-        let counted: [Metric<VolumeStats, u64>; 5] = [
-            ("aerogel_volume_device_read_bytes", "Bytes read from the device", |v| v.device_read_bytes),
-            ("aerogel_volume_device_write_bytes", "Bytes written to the device", |v| v.device_write_bytes),
-            ("aerogel_volume_device_errors", "Device requests that failed", |v| v.device_errors),
-            (
-                "aerogel_volume_deaf_disconnects",
-                "Clients disconnected because they did not read their replies while others waited for the memory",
-                |v| v.deaf_disconnects,
-            ),
-            (
-                "aerogel_volume_stalled_disconnects",
-                "Clients disconnected because they did not send a payload while others waited for the memory",
-                |v| v.stalled_disconnects,
-            ),
-        ];
-        for (name, help, of) in counted {
+        let help = "Blocks read ahead, by result: requested later, or dropped before that";
+        counters(to, "aerogel_volume_prefetch_bytes", help, self.volumes_by("result", &prefetches, bytes))?;
+        for (name, help, of) in VOLUME_COUNTERS {
             counters(to, name, help, self.volumes(|v| of(v) as f64))?;
         }
-        let levels: [Metric<VolumeStats, f64>; 6] = [
-            ("aerogel_volume_size_bytes", "Size", |v| v.size as f64),
-            ("aerogel_volume_connections", "Open connections", |v| f64::from(v.connections)),
-            ("aerogel_volume_dirty_bytes", "Not yet written to the device", |v| (v.dirty_blocks * BLOCK) as f64),
-            ("aerogel_volume_uninitialised_bytes", "Never written", |v| v.hole_bytes as f64),
-            ("aerogel_volume_failing", "1 if the last write-back or device flush failed", |v| {
-                f64::from(u8::from(v.failing))
-            }),
-            ("aerogel_volume_lost", "1 if acknowledged data is lost", |v| f64::from(u8::from(v.lost))),
-        ];
-        for (name, help, of) in levels {
+        for (name, help, of) in VOLUME_LEVELS {
             gauges(to, name, help, self.volumes(of))?;
         }
         Ok(())
@@ -547,8 +539,7 @@ mod tests {
     use crate::control::live::DiskUse;
     use crate::reactor::LayerView;
 
-    #[test]
-    fn the_names_are_those_of_the_design() {
+    fn volume_stats() -> VolumeStats {
         let mut stats = VolumeStats {
             volume: VolumeId(1),
             tenant: TenantId(2),
@@ -579,6 +570,10 @@ mod tests {
             connections: 1,
         };
         stats.read.latency.record(3_000_000);
+        stats
+    }
+
+    fn observed() -> Observed {
         let plan = TenantPlan { slice_ns: 50_000_000, round_ns: 100_000_000, ..TenantPlan::default() };
         let percentiles =
             Percentiles { count: 9, p50_ns: 1_000_000, p99_ns: 20_000_000, p999_ns: 30_000_000, max_ns: 50_000_000 };
@@ -595,13 +590,13 @@ mod tests {
             usage: Usage { owned_ns: 2_500_000_000, ..Usage::default() },
             latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
         };
-        let snapshot = Snapshot { volumes: vec![stats], tenants: vec![tenant], ..Snapshot::default() };
+        let snapshot = Snapshot { volumes: vec![volume_stats()], tenants: vec![tenant], ..Snapshot::default() };
         let name = |text: &str| text.parse::<crate::quantity::Name>().unwrap();
         let volumes = vec![(VolumeId(1), name("db"), name("team"))];
         let mut layers =
             LayerView { injected: [0, 0, 3, 0, 0], late: Some(Default::default()), ..LayerView::default() };
         layers.late.iter_mut().for_each(|late| late.clock.record(60_000));
-        let observed = Observed {
+        Observed {
             disk: name("default"),
             snapshot: snapshot.into(),
             volumes,
@@ -610,7 +605,11 @@ mod tests {
             time: DiskUse { tenant_ns: 1_500_000_000, switch_ns: 250_000_000, idle_ns: 1_250_000_000 },
             committed_share: 0.25,
             layers,
-        };
+        }
+    }
+
+    #[test]
+    fn the_names_are_those_of_the_design() {
         let disk = |name: &str, online: bool| DiskStanding {
             name: name.parse().unwrap(),
             online,
@@ -621,7 +620,7 @@ mod tests {
             shares: if online { vec![("team".parse().unwrap(), 0.25)] } else { Vec::new() },
         };
         let standing = Standing { started_s: 1.5e9, disks: vec![disk("default", true), disk("away", false)] };
-        let text = encode(vec![observed], standing).unwrap();
+        let text = encode(vec![observed()], standing).unwrap();
         for line in [
             r#"aerogel_volume_access_refusals_total{disk="default",volume="db",tenant="team"} 4.0"#,
             r#"aerogel_volume_read_bytes_total{disk="default",volume="db",tenant="team"} 4096.0"#,

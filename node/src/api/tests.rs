@@ -67,14 +67,13 @@ fn check(document: &Value, method: &str, path: &str, status: u16, answer: &Value
     assert!(errors.is_empty(), "{method} {path}: {errors:?} in {answer}");
 }
 
-#[tokio::test]
-async fn answers_are_what_the_document_says() {
-    let dir = tempfile::tempdir().unwrap();
-    let router = server(dir.path()).await;
-    let document = document();
+/// A request, and the status of its answer.
+type Call<'a> = (&'a str, &'a str, Option<Value>, u16);
+
+/// Requests for volumes and tenants: creates the volume `db`.
+fn calls_for_volumes() -> Vec<Call<'static>> {
     let volume = json!({"name": "db", "size": "1MiB", "share": "1/4", "tenant": "team"});
-    let second = dir.path().join("second").to_string_lossy().into_owned();
-    let story: Vec<(&str, &str, Option<Value>, u16)> = vec![
+    vec![
         ("GET", "/v1/status", None, 200),
         ("GET", "/v1/disks", None, 200),
         ("GET", "/v1/disks/default", None, 200),
@@ -123,6 +122,12 @@ async fn answers_are_what_the_document_says() {
         ("GET", "/v1/volumes/db/curve?policy=lru", None, 200),
         ("GET", "/v1/volumes/db/curve?policy=random", None, 400),
         ("GET", "/v1/volumes/absent/curve", None, 404),
+    ]
+}
+
+/// Then requests for disks and plans: adds the disk `second`, and removes it and `db` in the end.
+fn calls_for_disks(second: &str) -> Vec<Call<'static>> {
+    vec![
         ("POST", "/v1/disks", Some(json!({"name": "second", "path": second})), 409),
         ("POST", "/v1/disks", Some(json!({"name": "second", "path": second, "force": true})), 200),
         ("POST", "/v1/disks", Some(json!({"name": "s", "path": "sim:drive"})), 400),
@@ -169,8 +174,16 @@ async fn answers_are_what_the_document_says() {
         ("GET", "/healthz", None, 200),
         ("GET", "/readyz", None, 200),
         ("GET", "/openapi.json", None, 200),
-    ];
-    for (method, path, body, expected) in story {
+    ]
+}
+
+#[tokio::test]
+async fn answers_are_what_the_document_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let router = server(dir.path()).await;
+    let document = document();
+    let second = dir.path().join("second").to_string_lossy().into_owned();
+    for (method, path, body, expected) in calls_for_volumes().into_iter().chain(calls_for_disks(&second)) {
         let (status, answer) = ask(&router, method, path, body).await;
         assert_eq!(status, expected, "{method} {path}: {answer}");
         let plain = path.split('?').next().unwrap_or(path).to_owned();

@@ -31,27 +31,26 @@ const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 impl Cli {
     /// Executes the command.
     pub fn run(self) -> ExitCode {
-        let (reach, request) = match self.command {
+        match self.command {
             Command::Serve(serve) => {
-                return serve.run().unwrap_or_else(|(error, code)| fail(&format!("{error:#}"), None, code));
+                serve.run().unwrap_or_else(|(error, code)| fail(&format!("{error:#}"), None, code))
             }
             Command::Completion(CompletionArgs { shell }) => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "aerogel", &mut script);
                 print_out(&String::from_utf8_lossy(&script));
-                return ExitCode::SUCCESS;
+                ExitCode::SUCCESS
             }
-            Command::Man(ManArgs { directory }) => {
-                return match clap_mangen::generate_to(Cli::command(), &directory) {
-                    Ok(()) => ExitCode::SUCCESS,
-                    Err(error) => fail(&format!("cannot write man pages to {}: {error}", directory.display()), None, 1),
-                };
-            }
-            Command::Volume(VolumeArgs { verb, reach }) => (reach, volume_request(verb)),
-            Command::Tenant(TenantArgs { verb, reach }) => (reach, tenant_request(verb)),
-            Command::Disk(DiskArgs { verb, reach }) => (reach, disk_request(verb)),
+            Command::Man(ManArgs { directory }) => match clap_mangen::generate_to(Cli::command(), &directory) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&format!("cannot write man pages to {}: {error}", directory.display()), None, 1),
+            },
+            Command::Volume(VolumeArgs { verb, reach }) => run_request(&reach, &volume_request(verb)),
+            Command::Tenant(TenantArgs { verb, reach }) => run_request(&reach, &tenant_request(verb)),
+            Command::Disk(DiskArgs { verb, reach }) => run_request(&reach, &disk_request(verb)),
             Command::Status(StatusArgs { reach }) => {
-                (reach, Request::get("/v1/status", |answer| Ok(print::status(&read::<Status>(answer)?))))
+                let print = |answer| Ok(print::status(&read::<Status>(answer)?));
+                run_request(&reach, &Request::get("/v1/status", print))
             }
             Command::Top(TopArgs { disk, once, batch, interval, count, reach }) => {
                 let path = disk.map_or_else(|| "/v1/top".into(), |disk| format!("/v1/top?disk={disk}"));
@@ -60,54 +59,61 @@ impl Cli {
                 let live = is_live.then_some(top::How { batch, interval, count });
                 let request = Request::get(path, |answer| Ok(print::top(&read::<Vec<LiveView>>(answer)?)));
                 let print = if is_live { |_| Ok(String::new()) } else { request.print };
-                (reach, Request { live, print, ..request })
+                run_request(&reach, &Request { live, print, ..request })
             }
-        };
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
+        }
+    }
+}
+
+/// Sends a request to the server, and prints the answer or the error.
+fn run_request(reach: &Reach, request: &Request) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.to_string(), None, 1),
+    };
+    let answer = runtime.block_on(answer_to(reach, request));
+    if let (Ok(answer), Some(path)) = (&answer, &request.svg) {
+        let picture = read(answer.clone()).map(|view| curve::svg(&view));
+        match picture.map(|picture| std::fs::write(path, picture)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return fail(&format!("cannot write {}: {error}", path.display()), None, 1),
             Err(error) => return fail(&error.to_string(), None, 1),
-        };
-        let answer = runtime.block_on(async {
-            let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
-            if let Some(disk) = &request.only_simulated {
-                check_simulated(&reach, disk).await?;
-            }
-            if let Some(how) = request.live {
-                return top::watch(&reach, &request.path, how).await;
-            }
-            if let Some(disk) = &request.probe {
-                return probe::follow(&reach, disk, answer).await;
-            }
-            match &request.progress {
-                Some((name, size)) if !reach.json => with_progress(&reach, name, *size, answer).await,
-                _ => answer.await,
-            }
-        });
-        if let (Ok(answer), Some(path)) = (&answer, &request.svg) {
-            let picture = read(answer.clone()).map(|view| curve::svg(&view));
-            match picture.map(|picture| std::fs::write(path, picture)) {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return fail(&format!("cannot write {}: {error}", path.display()), None, 1),
-                Err(error) => return fail(&error.to_string(), None, 1),
+        }
+    }
+    let printed = answer.and_then(|answer| match reach.json && request.live.is_none() {
+        true => Ok(format!("{answer:#}\n")),
+        false => (request.print)(answer),
+    });
+    match printed {
+        Ok(text) => {
+            print_out(&text);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let code = error.exit_status();
+            match reach.json {
+                true => fail_in_json(&error.to_string(), error.hint(), code),
+                false => fail(&error.to_string(), error.hint(), code),
             }
         }
-        let printed = answer.and_then(|answer| match reach.json && request.live.is_none() {
-            true => Ok(format!("{answer:#}\n")),
-            false => (request.print)(answer),
-        });
-        match printed {
-            Ok(text) => {
-                print_out(&text);
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                let code = error.exit_status();
-                match reach.json {
-                    true => fail_in_json(&error.to_string(), error.hint(), code),
-                    false => fail(&error.to_string(), error.hint(), code),
-                }
-            }
-        }
+    }
+}
+
+/// The answer to a request; its progress is shown meanwhile.
+async fn answer_to(reach: &Reach, request: &Request) -> Result<Value, ClientError> {
+    let answer = ask(&reach.data, request.method.clone(), &request.path, request.body.clone());
+    if let Some(disk) = &request.only_simulated {
+        check_simulated(reach, disk).await?;
+    }
+    if let Some(how) = request.live {
+        return top::watch(reach, &request.path, how).await;
+    }
+    if let Some(disk) = &request.probe {
+        return probe::follow(reach, disk, answer).await;
+    }
+    match &request.progress {
+        Some((name, size)) if !reach.json => with_progress(reach, name, *size, answer).await,
+        _ => answer.await,
     }
 }
 

@@ -16,7 +16,7 @@ use super::registry::Remembered;
 use super::volumes::NotOpen;
 use super::{Control, DiskReason, Volume, VolumeReason, VolumeState, blocking};
 use crate::quantity::Name;
-use crate::store::{Identity, OpenError, Spec, Store, TenantSpec};
+use crate::store::{Identity, LoadError, OpenError, Spec, Store, TenantSpec};
 
 /// The interval of attempts: short enough for a person who waits, and long enough to cost nothing.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -133,7 +133,7 @@ impl Control {
 
     async fn reopen_volume(&self, disk: &Name, name: &Name, store: Arc<Store>) {
         let (looked, wanted) = (store, name.clone());
-        let look = move || {
+        let look = move || -> Result<_, LoadError> {
             let spec = looked.load(&wanted)?;
             Ok((looked.tenant(&spec.tenant(&wanted))?, spec))
         };

@@ -77,7 +77,8 @@ impl Control {
         warn_unless_stored(disk, &tenant, undone.await);
     }
 
-    /// Removes the specification of a tenant that has no volumes on the disk, unless the tenant of a volume is not known.
+    /// Removes the specification of a tenant that has no volumes on the disk, unless the tenant of a volume is not
+    /// known.
     pub(super) async fn forget_tenant(&self, disk: &Name, tenant: &Name) {
         let store = {
             let mut state = self.state();
@@ -177,7 +178,7 @@ impl Control {
         let snapshot = self.snapshot(disk).await;
         let state = self.state();
         match state.disk(disk) {
-            Ok(running) => self.allotment_views(disk, running, snapshot.as_ref()),
+            Ok(running) => self.allotment_views(disk, running, snapshot.as_deref()),
             Err(_) => offline_views(&state, disk),
         }
     }

@@ -204,7 +204,7 @@ impl Control {
         self.check_tenant(&disk, tenant).await?;
         let before = self.state().disk(&disk)?.shared_cache(tenant, &request.name);
         let asks_cache = request.cache.is_some();
-        let (spec, store, progress, change) = self.plan(&request, &disk, chosen.as_ref(), decided)?;
+        let Planned { spec, store, progress, change } = self.plan(&request, &disk, chosen.as_ref(), decided)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
@@ -281,7 +281,7 @@ impl Control {
         disk: &Name,
         chosen: Option<&Chosen>,
         decided: Option<Size>,
-    ) -> Result<(Spec, Arc<Store>, Arc<Progress>, Option<TenantChange>), Error> {
+    ) -> Result<Planned, Error> {
         let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
         let size = size.ok_or(Invalid::NoSize)?;
         check_size(size).map_err(Invalid::from)?;
@@ -315,7 +315,7 @@ impl Control {
         let state = VolumeState::Creating(progress.clone());
         let volume = Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false, refusals: 0 };
         running.volumes.insert(request.name.clone(), volume);
-        Ok((spec, running.store.clone(), progress, change))
+        Ok(Planned { spec, store: running.store.clone(), progress, change })
     }
 
     /// A volume in a state that can be changed.
@@ -614,6 +614,14 @@ impl From<Error> for NotOpen {
     fn from(error: Error) -> NotOpen {
         NotOpen::Failed(error)
     }
+}
+
+/// A volume whose name and share are reserved.
+struct Planned {
+    spec: Spec,
+    store: Arc<Store>,
+    progress: Arc<Progress>,
+    change: Option<TenantChange>,
 }
 
 pub(super) struct Changeable {

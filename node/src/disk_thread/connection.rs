@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use engine::cpu::ReceiveDelay;
 use engine::ids::{TenantId, VolumeId};
 use engine::nbd::wire::REQUEST_BYTES;
 use engine::units::Nanos;
 
 use super::places::Place;
-use super::rest::Rest;
 use crate::peer::Peer;
 use crate::reactor::{BufferId, Reactor};
 
@@ -56,18 +56,16 @@ pub struct Connection {
     pub input: Input,
     /// When the latest of these bytes were received, or later if the connection was paused until then.
     pub since: Nanos,
-    /// Whether a receive is in flight, or will be when the connection has rested.
+    /// Whether a receive is in flight, or will be after a delay.
     pub receiving: bool,
-    /// The delay before the next receive (see `rest.rs`); `None` for peers on a network.
-    pub rest: Option<Rest>,
+    /// The delay before the next receive; `None` for peers on a network.
+    pub delay: Option<ReceiveDelay>,
     /// Requests from the last receive so far.
-    pub brought: u32,
+    pub received: u32,
     /// Whether a send is in flight.
     pub sending: bool,
     /// The start of a pass, and the bytes that were sent in it: 0 if the tenant had used up its part of the pass.
     pub given: (Nanos, u64),
-    /// Whether it is queued for the next quantum of its tenant.
-    pub queued: bool,
     /// Whether it is queued for sending in this pass.
     pub send_queued: bool,
     /// Whether the peer has shut down its side.
@@ -90,11 +88,10 @@ impl Connection {
             input: Input { stash: received, ..Input::default() },
             since: now,
             receiving: false,
-            rest: local.then(Rest::default),
-            brought: 0,
+            delay: local.then(ReceiveDelay::default),
+            received: 0,
             sending: false,
             given: (0, 0),
-            queued: false,
             send_queued: false,
             peer_ended: false,
             peer,

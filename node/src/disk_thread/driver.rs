@@ -1,7 +1,7 @@
 //! The loop of a disk's thread: it passes events to the engine and executes the engine's actions.
 //!
-//! One pass handles completions, mail and timers; then the connections with input, tenant by tenant, each within its
-//! tenant's quantum of the thread's time (`turns.rs`); then it starts all sends; then one system call submits
+//! One pass handles completions, mail and timers; then the connections with input and the engine's backlogs, in the
+//! order of the engine's CPU scheduler ([`engine::driver`]); then it starts all sends; then one system call submits
 //! everything to the kernel and waits. Copies and zeroings are executed after each event, in order, before the next
 //! event. The clock is read once per pass.
 //!
@@ -15,14 +15,15 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use engine::control::Report;
+use engine::cpu::Scheduler;
 use engine::disk::Segment;
+use engine::driver::{self, Driver as _};
 use engine::ids::{ConnId, TenantId, VolumeId};
-use engine::nbd::wire::REQUEST_BYTES;
-use engine::nbd::{Header, Kind, Parsed, parse};
 use engine::plan::Evidence;
 use engine::units::{Nanos, SECOND};
 use engine::{Action, Event, Farewell, Outgoing, Receive, Server};
@@ -32,7 +33,6 @@ use super::Options;
 use super::connection::{Connection, Phase};
 use super::giving::Giving;
 use super::mailbox::Mailbox;
-use super::turns::{Job, Turns};
 use crate::frames::Frames;
 use crate::incidents::{self, Incident};
 use crate::reactor::{BUFFERS, Completion, Layers, Reactor};
@@ -65,7 +65,7 @@ pub struct Driver<R> {
     completions: Vec<Completion>,
     connections: Vec<Option<Connection>>,
     free: Vec<u32>,
-    turns: Turns,
+    cpu: Scheduler,
     /// Connections that may have something to send in this pass.
     senders: Vec<ConnId>,
     /// Connections that held a receive buffer when they had been served, and may still hold it.
@@ -73,7 +73,7 @@ pub struct Driver<R> {
     /// Connections that want to receive, after the sends of this pass.
     receivers: Vec<ConnId>,
     /// Connections whose next receive is delayed, and until when.
-    resting: Vec<(Nanos, ConnId)>,
+    delayed: Vec<(Nanos, ConnId)>,
     /// Connections in phase Finishing, by deadline. Entries are stale if the deadline was extended.
     finishing: VecDeque<(Nanos, ConnId)>,
     /// The tenants of the volumes that have files.
@@ -108,11 +108,11 @@ impl<R: Reactor> Driver<R> {
             completions: Vec::new(),
             connections: Vec::with_capacity(connections_max),
             free: Vec::with_capacity(connections_max),
-            turns: Turns::default(),
+            cpu: Scheduler::default(),
             senders: Vec::with_capacity(connections_max),
             holders: Vec::with_capacity(BUFFERS),
             receivers: Vec::with_capacity(connections_max),
-            resting: Vec::with_capacity(connections_max),
+            delayed: Vec::with_capacity(connections_max),
             finishing: VecDeque::new(),
             tenants: HashMap::new(),
             pending: HashMap::new(),
@@ -150,10 +150,10 @@ impl<R: Reactor> Driver<R> {
             self.complete(completion);
         }
         self.completions = completions;
-        self.end_rests();
+        self.end_delays();
         self.read_mail();
         self.expire();
-        self.take_turns();
+        let Ok(()) = self.serve();
         self.free_buffers();
         self.give_back();
         self.send();
@@ -162,27 +162,21 @@ impl<R: Reactor> Driver<R> {
 
     /// How long the next turn may wait.
     fn timeout(&self) -> Option<Duration> {
-        if self.mail || self.turns.tenants() > 0 || self.giving.is_some() || !self.senders.is_empty() {
+        if self.mail || self.cpu.has_work() || self.giving.is_some() || !self.senders.is_empty() {
             return Some(Duration::ZERO);
         }
         let finish = self.finishing.front().map(|&(deadline, _)| deadline);
-        let rested = self.resting.iter().map(|&(until, _)| until).min();
-        let wanted = [self.server.poll_timeout(), finish, rested].into_iter().flatten().min()?;
+        let delayed = self.delayed.iter().map(|&(until, _)| until).min();
+        let wanted = [self.server.poll_timeout(), finish, delayed].into_iter().flatten().min()?;
         Some(Duration::from_nanos(wanted.saturating_sub(self.now)))
     }
 
     /// Passes an event to the engine, and executes the resulting actions.
-    fn handle(&mut self, event: Event<'_>) {
-        self.server.handle(self.now, event);
-        while let Some(action) = self.server.poll_action() {
-            self.act(action);
-        }
-        while let Some((tenant, ns)) = self.server.take_spent() {
-            self.turns.charge_to(tenant, ns);
-        }
+    fn apply(&mut self, event: Event<'_>) {
+        let Ok(()) = self.handle(event);
     }
 
-    fn act(&mut self, action: Action) {
+    fn carry_out(&mut self, action: Action) {
         match action {
             Action::Copy { from, to, start, len } => self.frames.copy(from, to, start, len),
             Action::Zero { frame, start, len } => self.frames.zero(frame, start, len),
@@ -192,10 +186,10 @@ impl<R: Reactor> Driver<R> {
                 if let Some(connection) = &mut self.connections[conn.0 as usize] {
                     connection.since = self.now;
                 }
-                self.queue(conn);
+                self.cpu.ready(conn);
             }
             Action::Send(conn) => self.queue_send(conn),
-            Action::Work(tenant) => self.turns.push(tenant, Job::Work),
+            Action::Work(_) => unreachable!("the driving loop takes it"),
             Action::Close(conn, why) => self.part_with(conn, why),
             Action::Gone(conn) => {
                 let gone = self.connections[conn.0 as usize].take();
@@ -219,7 +213,7 @@ impl<R: Reactor> Driver<R> {
 
     fn complete(&mut self, completion: Completion) {
         match completion {
-            Completion::Io { io, result } => self.handle(Event::IoDone { io, since: self.seen, result }),
+            Completion::Io { io, result } => self.apply(Event::IoDone { io, since: self.seen, result }),
             Completion::Received { conn, buffer, len } => {
                 let seen = self.seen;
                 let connection = self.connection(conn);
@@ -227,7 +221,7 @@ impl<R: Reactor> Driver<R> {
                 connection.since = seen;
                 if connection.phase == Phase::Open {
                     connection.input.hold(buffer, len);
-                    self.queue(conn);
+                    self.cpu.ready(conn);
                 } else {
                     self.reactor.release(buffer);
                 }
@@ -236,8 +230,8 @@ impl<R: Reactor> Driver<R> {
                 let connection = self.connection(conn);
                 connection.receiving = false;
                 if connection.phase == Phase::Open {
-                    self.handle(Event::Payload { conn, bytes });
-                    self.queue(conn);
+                    self.apply(Event::Payload { conn, bytes });
+                    self.cpu.ready(conn);
                 }
             }
             Completion::Sent { conn, bytes } => self.sent(conn, bytes),
@@ -245,7 +239,7 @@ impl<R: Reactor> Driver<R> {
                 let connection = self.connection(conn);
                 connection.receiving = false;
                 connection.peer_ended = true;
-                self.queue(conn);
+                self.cpu.ready(conn);
             }
             Completion::SendFailed { conn } => {
                 self.connection(conn).sending = false;
@@ -253,7 +247,7 @@ impl<R: Reactor> Driver<R> {
             }
             Completion::Closed { conn } => {
                 self.connection(conn).phase = Phase::Closed;
-                self.handle(Event::Closed { conn });
+                self.apply(Event::Closed { conn });
             }
             Completion::Woken => self.mail = true,
         }
@@ -265,83 +259,85 @@ impl<R: Reactor> Driver<R> {
     }
 }
 
-/// Receiving.
-impl<R: Reactor> Driver<R> {
-    /// Queues the connection for its tenant's next quantum.
-    fn queue(&mut self, conn: ConnId) {
-        let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
-        if connection.phase == Phase::Open && !std::mem::replace(&mut connection.queued, true) {
-            self.turns.push(connection.tenant, Job::Conn(conn));
+/// The data thread as the driving loop sees it.
+impl<R: Reactor> driver::Driver for Driver<R> {
+    type Error = Infallible;
+
+    fn engine(&mut self) -> (&mut Server, &mut Scheduler) {
+        (&mut self.server, &mut self.cpu)
+    }
+
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Infallible> {
+        self.carry_out(action);
+        Ok(())
+    }
+
+    fn has_input(&self, conn: ConnId) -> bool {
+        let connection = self.connections[conn.0 as usize].as_ref();
+        connection.is_some_and(|connection| connection.phase == Phase::Open && connection.input.len() > 0)
+    }
+
+    fn take_header(&mut self, conn: ConnId) -> Result<Option<driver::Arrived>, Infallible> {
+        let connection = self.connections[conn.0 as usize].as_mut().expect("it has input");
+        let header = connection.input.take_header(&mut self.reactor);
+        connection.received += u32::from(header.is_some());
+        Ok(header.map(|header| (connection.since, header)))
+    }
+
+    fn take_payload(&mut self, conn: ConnId, wanted: u64) -> Result<u64, Infallible> {
+        Ok(self.fill(conn, wanted))
+    }
+
+    fn discard(&mut self, conn: ConnId, wanted: u64) -> Result<u64, Infallible> {
+        let connection = self.connections[conn.0 as usize].as_mut().expect("it has input");
+        let part = connection.input.front(&self.reactor).len().min(wanted as usize);
+        connection.input.consume(part, &mut self.reactor);
+        Ok(part as u64)
+    }
+
+    fn served(&mut self, conn: ConnId, wanted: Option<Receive>) -> Result<(), Infallible> {
+        if let Some(wanted) = wanted {
+            self.await_input(conn, wanted);
+        }
+        if self.connections[conn.0 as usize].as_ref().is_some_and(|connection| connection.input.holds()) {
+            self.holders.push(conn);
+        }
+        Ok(())
+    }
+
+    fn look_ahead(&mut self, conn: ConnId, headers: usize) {
+        if let Some(connection) = &self.connections[conn.0 as usize] {
+            let (available, _) = connection.input.front(&self.reactor).as_chunks();
+            self.server.look_ahead(conn, &available[..available.len().min(headers)]);
         }
     }
 
-    /// Serves each tenant with work for a quantum. While several tenants are active, replies are sent before the next
-    /// tenant is served.
-    fn take_turns(&mut self) {
-        if !self.turns.begin_pass(self.now) {
-            return;
-        }
-        if self.turns.are_shared() {
+    /// While several tenants are active, replies are sent before the next tenant is served.
+    fn between_quanta(&mut self, _: Option<TenantId>) -> Result<(), Infallible> {
+        if self.cpu.is_shared() {
             self.send();
         }
-        while let Some(tenant) = self.turns.begin_turn() {
-            while let Some(job) = self.turns.pop() {
-                let Job::Conn(conn) = job else {
-                    self.handle(Event::Work { tenant });
-                    continue;
-                };
-                self.connection(conn).queued = false;
-                self.work(conn);
-                if self.connections[conn.0 as usize].as_ref().is_some_and(|connection| connection.input.holds()) {
-                    self.holders.push(conn);
-                }
-            }
-            self.turns.end_turn();
-            if self.turns.are_shared() {
-                self.send();
-            }
-        }
+        Ok(())
     }
+}
 
-    /// Passes input of the connection to the engine, until either has no more or the quantum is used up.
-    fn work(&mut self, conn: ConnId) {
-        if let (Some(connection), Receive::Header) = (&self.connections[conn.0 as usize], self.server.receive(conn)) {
-            let (headers, _) = connection.input.front(&self.reactor).as_chunks();
-            self.server.look_ahead(conn, &headers[..headers.len().min(self.turns.requests_left())]);
+/// Receiving.
+impl<R: Reactor> Driver<R> {
+    /// The engine wants nothing from the connection, or more than its input has.
+    fn await_input(&mut self, conn: ConnId, wanted: Receive) {
+        let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
+        if connection.phase != Phase::Open {
+            return;
         }
-        while let Some(connection) = &mut self.connections[conn.0 as usize]
-            && connection.phase == Phase::Open
-        {
-            let wanted = self.server.receive(conn);
-            let empty = connection.input.len() == 0;
-            match wanted {
-                Receive::Pause if empty && connection.peer_ended => return self.close(conn),
-                Receive::Pause => return,
-                Receive::Closed => return connection.input.clear(&mut self.reactor),
-                _ if empty => return self.receive(conn, wanted),
-                _ if self.turns.is_spent() => return self.queue(conn),
-                Receive::Header => match connection.input.take_header(&mut self.reactor) {
-                    Some(header) => {
-                        connection.brought += 1;
-                        let since = connection.since;
-                        self.turns.charge_request(reply_bytes(&header));
-                        self.handle(Event::Header { conn, since, header: &header });
-                    }
-                    None => return self.receive(conn, wanted),
-                },
-                Receive::Payload(bytes) => {
-                    let bytes = self.fill(conn, bytes);
-                    self.turns.charge_bytes(bytes);
-                    self.handle(Event::Payload { conn, bytes });
-                }
-                Receive::Discard(bytes) => {
-                    let part = connection.input.front(&self.reactor).len().min(bytes as usize);
-                    connection.input.consume(part, &mut self.reactor);
-                    // Not copied here, but the kernel has copied these bytes to receive them.
-                    self.turns.charge_bytes(part as u64);
-                    self.handle(Event::Discarded { conn, bytes: part as u64 });
-                }
-            }
+        match wanted {
+            Receive::Pause if connection.peer_ended && connection.input.len() == 0 => self.close(conn),
+            Receive::Pause => {}
+            Receive::Closed => connection.input.clear(&mut self.reactor),
+            wanted => self.receive(conn, wanted),
         }
     }
 
@@ -377,10 +373,10 @@ impl<R: Reactor> Driver<R> {
         }
         match wanted {
             Receive::Payload(bytes) if bytes >= DIRECT_BYTES_MIN => {
-                if self.turns.is_spent() {
-                    return self.queue(conn);
+                if self.cpu.is_spent() {
+                    return self.cpu.ready(conn);
                 }
-                self.turns.charge_bytes(bytes);
+                self.cpu.charge_bytes(bytes);
                 self.connection(conn).receiving = true;
                 self.reactor.receive_into(conn, self.server.payload(conn));
             }
@@ -391,35 +387,36 @@ impl<R: Reactor> Driver<R> {
         }
     }
 
-    /// Starts the receives of this pass. Connections with enough unread replies are delayed first (`rest.rs`).
+    /// Starts the receives of this pass. Connections with enough unread replies are delayed first
+    /// ([`engine::cpu::ReceiveDelay`]).
     fn begin_receives(&mut self) {
         for conn in self.receivers.drain(..) {
             let connection = self.connections[conn.0 as usize].as_mut().expect("it was worked in this pass");
             if connection.phase != Phase::Open {
                 continue;
             }
-            let brought = std::mem::take(&mut connection.brought);
+            let received = std::mem::take(&mut connection.received);
             // While requests wait for the disk, further requests add parallelism there: they are received at once.
-            let rest = connection.rest.as_mut().filter(|_| self.server.unanswered(conn) == 0);
-            match rest.and_then(|rest| rest.begin(brought, || self.reactor.unread(conn))) {
-                Some(length) => self.resting.push((self.now + length, conn)),
+            let delay = connection.delay.as_mut().filter(|_| self.server.unanswered(conn) == 0);
+            match delay.and_then(|delay| delay.begin(received, || self.reactor.unread(conn))) {
+                Some(delay_ns) => self.delayed.push((self.now + delay_ns, conn)),
                 None => self.reactor.receive(conn),
             }
         }
     }
 
     /// Starts the receives of connections whose delay is over.
-    fn end_rests(&mut self) {
+    fn end_delays(&mut self) {
         let (now, connections, reactor) = (self.now, &mut self.connections, &mut self.reactor);
-        self.resting.retain(|&(until, conn)| {
+        self.delayed.retain(|&(until, conn)| {
             let Some(connection) = connections[conn.0 as usize].as_mut().filter(|c| c.phase == Phase::Open) else {
                 return false;
             };
             if until > now {
                 return true;
             }
-            if let Some(rest) = &mut connection.rest {
-                rest.end(reactor.unread(conn));
+            if let Some(delay) = &mut connection.delay {
+                delay.end(reactor.unread(conn));
             }
             reactor.receive(conn);
             false
@@ -461,7 +458,7 @@ impl<R: Reactor> Driver<R> {
         senders.retain(|&conn| {
             let connection = self.connections[conn.0 as usize].as_mut().filter(|connection| connection.send_queued);
             let Some(connection) = connection else { return false };
-            let may_send = self.turns.may_send(connection.tenant);
+            let may_send = self.cpu.may_send(connection.tenant);
             if may_send == 0 {
                 connection.given = (self.now, 0);
                 return true;
@@ -481,7 +478,7 @@ impl<R: Reactor> Driver<R> {
                 connection.sending = true;
                 let given = self.reactor.send(conn, parts.take_while(goes));
                 connection.given = (self.now, given);
-                self.turns.sends(connection.tenant, given);
+                self.cpu.sends(connection.tenant, given);
             } else if connection.phase != Phase::Open {
                 drop(parts);
                 self.close(conn);
@@ -493,7 +490,7 @@ impl<R: Reactor> Driver<R> {
 
     fn sent(&mut self, conn: ConnId, bytes: u64) {
         self.connection(conn).sending = false;
-        self.handle(Event::Sent { conn, bytes });
+        self.apply(Event::Sent { conn, bytes });
         self.queue_send(conn);
         if let Some(Connection { phase: Phase::Finishing(_), .. }) = &self.connections[conn.0 as usize] {
             self.give_patience(conn);
@@ -544,6 +541,7 @@ impl<R: Reactor> Driver<R> {
         let Some(connection) = &mut self.connections[conn.0 as usize] else { return };
         if connection.phase == Phase::Open {
             connection.input.clear(&mut self.reactor);
+            self.cpu.detach(conn);
             self.give_patience(conn);
             self.queue_send(conn);
         }
@@ -563,17 +561,15 @@ impl<R: Reactor> Driver<R> {
         }
         connection.phase = Phase::Closing;
         connection.input.clear(&mut self.reactor);
-        self.resting.retain(|&(_, other)| other != conn);
-        if std::mem::take(&mut connection.queued) {
-            self.turns.remove(connection.tenant, conn);
-        }
+        self.delayed.retain(|&(_, other)| other != conn);
+        self.cpu.detach(conn);
         self.reactor.close_socket(conn);
     }
 
     /// Handles timers that have expired.
     fn expire(&mut self) {
         if self.server.poll_timeout().is_some_and(|wanted| wanted <= self.now) {
-            self.handle(Event::Timer);
+            self.apply(Event::Timer);
         }
         while let Some(&(deadline, conn)) = self.finishing.front()
             && deadline <= self.now
@@ -588,13 +584,5 @@ impl<R: Reactor> Driver<R> {
                 self.close(conn);
             }
         }
-    }
-}
-
-/// Bytes that will be copied for the reply.
-fn reply_bytes(header: &[u8; REQUEST_BYTES]) -> u64 {
-    match parse(header) {
-        Parsed::Request(Header { kind: Kind::Read, len, .. }) => len.into(),
-        _ => 0,
     }
 }

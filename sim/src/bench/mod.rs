@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   load::Workload ──request──► (network) ──► the server's thread ──► engine::Server ──► disk::drive::Drive
-//!        ▲                                     serial: each request                         │
-//!        └──────────────── (network) ◄── reply ◄── costs CPU time ◄────────────────────────┘
+//!        ▲                                     engine::driver: quanta,                      │
+//!        └──────────────── (network) ◄── reply ◄── each request costs CPU time ◄───────────┘
 //! ```
 //!
 //! The bench reports what a client would see: a [`Done`] for each request, with its intended time and the time at which
@@ -12,16 +12,19 @@
 //!
 //! [`raw::Raw`] puts the same load on the same drive without a server: the standalone performance of the bare disk.
 //!
-//! Downside: the costs of the network and the thread are constants ([`Costs`]). Effects of their jitter are measured on
-//! a real server.
+//! Downside: the costs of the network and the thread are constants ([`Costs`]), and replies are sent whole. Effects of
+//! jitter and of full sockets are measured on a real server.
 
 pub mod raw;
 mod replies;
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
 use engine::control::{Command, Plan, PlanRequest, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache};
+use engine::cpu::Scheduler;
 use engine::disk::Op as DiskOp;
+use engine::driver::{Arrived, Driver};
 use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::nbd::wire::{self, command};
 use engine::plan::{Evidence, Planner};
@@ -84,8 +87,6 @@ struct Client {
     load: Workload,
     /// Requests that have arrived at the server's socket and are not yet received.
     backlog: VecDeque<Request>,
-    /// The client is queued for the server's thread.
-    in_line: bool,
     replies: Replies,
     /// Time of the next planned look at the load.
     planned_ns: Option<Nanos>,
@@ -96,7 +97,7 @@ enum Wake {
     Ask(usize),
     /// A request arrives at the server.
     Arrive(usize, Request),
-    /// The server's thread receives the next request.
+    /// The server's thread begins a pass.
     Serve,
     /// A reply arrives at the client.
     Answer(usize, u64, bool),
@@ -115,11 +116,15 @@ pub struct Bench {
     starts: Vec<u64>,
     queue: Queue<Wake>,
     now: Nanos,
-    /// Clients queued for the server's thread, first come, first served.
-    line: VecDeque<usize>,
-    serving: bool,
+    cpu: Scheduler,
+    /// The thread's next pass is planned.
+    pass_planned: bool,
     /// End of the thread's present work.
     thread_free_ns: Nanos,
+    /// Connections with outgoing bytes.
+    senders: VecDeque<ConnId>,
+    /// The answer to the last command.
+    report: Option<Report>,
     /// Requests in the drive; then the time during which there was at least one, up to `drive_busy_since`.
     in_drive: u32,
     drive_busy_ns: Nanos,
@@ -145,9 +150,11 @@ impl Bench {
             starts: Vec::new(),
             queue: Queue::default(),
             now: 0,
-            line: VecDeque::new(),
-            serving: false,
+            cpu: Scheduler::default(),
+            pass_planned: false,
             thread_free_ns: 0,
+            senders: VecDeque::new(),
+            report: None,
             in_drive: 0,
             drive_busy_ns: 0,
             drive_busy_since: 0,
@@ -186,12 +193,12 @@ impl Bench {
             read_only: false,
             unflushed: false,
         }))?;
-        self.server.handle(0, Event::Attach { conn, volume, session: Session::default() });
         self.starts.push(on.start);
         let (backlog, replies) = (VecDeque::new(), Replies::default());
-        self.clients.push(Client { conn, load: on.load, backlog, in_line: false, replies, planned_ns: Some(0) });
+        self.clients.push(Client { conn, load: on.load, backlog, replies, planned_ns: Some(0) });
+        self.cpu.attach(conn, TenantId(on.tenant as u32));
+        self.apply(Event::Attach { conn, volume, session: Session::default() });
         self.queue.push(0, Wake::Ask(number as usize));
-        self.act();
         Ok(())
     }
 
@@ -240,29 +247,20 @@ impl Bench {
         }
     }
 
-    /// Executes a command that is answered at once, and returns its answer.
+    /// Executes a command that is answered without I/O, and returns its answer.
     pub fn ask(&mut self, command: Command) -> Result<Report, String> {
-        self.server.handle(self.now, Event::Control { token: 0, command });
-        loop {
-            let mut found = None;
-            let mut others = VecDeque::new();
-            while let Some(action) = self.server.poll_action() {
-                match action {
-                    Action::Report { report, .. } => found = Some(report),
-                    other => others.push_back(other),
-                }
-            }
-            others.into_iter().for_each(|action| self.do_one(action));
-            self.act();
-            if let Some(report) = found {
-                return Ok(report);
-            }
-            // The snapshot of many tenants takes several events.
-            if self.server.poll_timeout().is_none_or(|at| at > self.now) {
+        self.apply(Event::Control { token: 0, command });
+        while self.report.is_none() {
+            if self.cpu.has_work() {
+                self.pass();
+            } else if self.server.poll_timeout().is_some_and(|at| at <= self.now) {
+                // The snapshot of many tenants takes several events.
+                self.apply(Event::Timer);
+            } else {
                 return Err("a command was not answered at once".into());
             }
-            self.server.handle(self.now, Event::Timer);
         }
+        Ok(self.report.take().expect("just seen"))
     }
 
     /// The decision for a planned tenant.
@@ -283,12 +281,10 @@ impl Bench {
                 self.drive_busy_ns += self.now - self.drive_busy_since;
             }
             let io = engine::ids::IoId(tag as u32);
-            self.server.handle(self.now, Event::IoDone { io, since: self.now, result: Ok(()) });
-            self.act();
+            self.apply(Event::IoDone { io, since: self.now, result: Ok(()) });
         }
         if self.server.poll_timeout().is_some_and(|at| at <= self.now) {
-            self.server.handle(self.now, Event::Timer);
-            self.act();
+            self.apply(Event::Timer);
         }
         while self.queue.next_at().is_some_and(|at| at <= self.now) {
             let (_, wake) = self.queue.pop().expect("just seen");
@@ -296,9 +292,10 @@ impl Bench {
                 Wake::Ask(client) => self.look(client),
                 Wake::Arrive(client, request) => {
                     self.clients[client].backlog.push_back(request);
-                    self.stand_in_line(client);
+                    self.cpu.ready(self.clients[client].conn);
+                    self.plan_pass();
                 }
-                Wake::Serve => self.serve(),
+                Wake::Serve => self.pass(),
                 Wake::Answer(client, id, failed) => self.answer(client, id, failed, done),
             }
         }
@@ -327,70 +324,63 @@ impl Bench {
         self.look(number);
     }
 
-    fn stand_in_line(&mut self, number: usize) {
-        let client = &mut self.clients[number];
-        if client.in_line || (client.backlog.is_empty() && !self.server.payload(client.conn).any(|_| true)) {
-            return;
-        }
-        client.in_line = true;
-        self.line.push_back(number);
-        if !self.serving {
-            self.serving = true;
+    /// Handles an event outside of a pass.
+    fn apply(&mut self, event: Event<'_>) {
+        let Ok(()) = self.handle(event);
+        self.send_all();
+        self.plan_pass();
+    }
+
+    /// The thread serves each tenant for a quantum.
+    fn pass(&mut self) {
+        self.pass_planned = false;
+        let Ok(()) = self.serve();
+        self.plan_pass();
+    }
+
+    /// Plans a pass for when the thread's present work has ended.
+    fn plan_pass(&mut self) {
+        if self.cpu.has_work() && !std::mem::replace(&mut self.pass_planned, true) {
             self.queue.push(self.thread_free_ns.max(self.now), Wake::Serve);
         }
     }
 
-    /// The thread handles one request, or a part of one, of the first client in the queue.
-    fn serve(&mut self) {
-        self.serving = false;
-        let Some(number) = self.line.pop_front() else { return };
-        let client = &mut self.clients[number];
-        client.in_line = false;
-        let conn = client.conn;
-        let cost_ns = match self.server.receive(conn) {
-            Receive::Header => {
-                let Some(request) = client.backlog.pop_front() else { return self.next_in_line() };
-                client.replies.begin(request);
-                self.server.handle(self.now, Event::Header { conn, since: self.now, header: &header(&request) });
-                self.costs.request_ns
-            }
-            Receive::Payload(bytes) => {
-                self.server.handle(self.now, Event::Payload { conn, bytes });
-                bytes / 1024 * self.costs.kib_ns
-            }
-            Receive::Discard(bytes) => {
-                self.server.handle(self.now, Event::Discarded { conn, bytes });
-                bytes / 1024 * self.costs.kib_ns
-            }
-            // `Action::Receive` queues the client again.
-            Receive::Pause | Receive::Closed => return self.next_in_line(),
-        };
-        self.thread_free_ns = self.now + cost_ns;
-        self.act();
-        self.stand_in_line(number);
-        self.next_in_line();
+    /// The thread works for so long.
+    fn spend(&mut self, ns: Nanos) {
+        self.thread_free_ns = self.thread_free_ns.max(self.now) + ns;
     }
 
-    fn next_in_line(&mut self) {
-        if !self.serving && !self.line.is_empty() {
-            self.serving = true;
-            self.queue.push(self.thread_free_ns.max(self.now), Wake::Serve);
+    /// Clients read available reply bytes at once.
+    fn send_all(&mut self) {
+        while let Some(conn) = self.senders.pop_front() {
+            let number = conn.0 as usize;
+            let client = &mut self.clients[number];
+            let (queue, at) = (&mut self.queue, self.now.max(self.thread_free_ns) + self.costs.network_ns);
+            let mut data_bytes = 0;
+            let bytes = client.replies.take(self.server.outgoing(conn), |id, bytes, failed| {
+                data_bytes += bytes;
+                queue.push(at, Wake::Answer(number, id, failed));
+            });
+            if bytes > 0 {
+                self.spend(data_bytes / 1024 * self.costs.kib_ns);
+                let Ok(()) = self.handle(Event::Sent { conn, bytes });
+            }
         }
     }
+}
 
-    /// Carries out the engine's actions.
-    fn act(&mut self) {
-        loop {
-            while let Some(action) = self.server.poll_action() {
-                self.do_one(action);
-            }
-            let Some(evidence) = self.evidence.take() else { return };
-            let targets = Box::new(self.planner.handle(*evidence));
-            self.server.handle(self.now, Event::Targets(targets));
-        }
+impl Driver for Bench {
+    type Error = Infallible;
+
+    fn engine(&mut self) -> (&mut Server, &mut Scheduler) {
+        (&mut self.server, &mut self.cpu)
     }
 
-    fn do_one(&mut self, action: Action) {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), Infallible> {
         match action {
             Action::Submit(io) => {
                 let request = self.server.io(io);
@@ -405,30 +395,54 @@ impl Bench {
                 }
                 self.in_drive += 1;
             }
-            Action::Receive(conn) => self.stand_in_line(conn.0 as usize),
-            Action::Send(conn) => self.send(conn),
-            Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
+            Action::Receive(conn) => self.cpu.ready(conn),
+            Action::Send(conn) => self.senders.push_back(conn),
+            Action::Report { report, .. } => self.report = Some(report),
+            Action::Work(_) => unreachable!("the driving loop takes it"),
             // Frames have no bytes here, and connections stay open until the end.
-            Action::Copy { .. } | Action::Zero { .. } | Action::Retired | Action::Report { .. } => {}
+            Action::Copy { .. } | Action::Zero { .. } | Action::Retired => {}
             Action::Evidence(evidence) => self.evidence = Some(evidence),
             Action::Close(conn, _) | Action::Gone(conn) => panic!("{conn:?} is closed: the load made a bad request"),
         }
+        Ok(())
     }
 
-    /// The client reads available reply bytes at once.
-    fn send(&mut self, conn: ConnId) {
-        let number = conn.0 as usize;
-        let client = &mut self.clients[number];
-        let (queue, at) = (&mut self.queue, self.now.max(self.thread_free_ns) + self.costs.network_ns);
-        let mut data_bytes = 0;
-        let bytes = client.replies.take(self.server.outgoing(conn), |id, bytes, failed| {
-            data_bytes += bytes;
-            queue.push(at, Wake::Answer(number, id, failed));
-        });
-        if bytes > 0 {
-            self.thread_free_ns = self.thread_free_ns.max(self.now) + data_bytes / 1024 * self.costs.kib_ns;
-            self.server.handle(self.now, Event::Sent { conn, bytes });
-        }
+    fn after(&mut self) -> Result<(), Infallible> {
+        let Some(evidence) = self.evidence.take() else { return Ok(()) };
+        let targets = Box::new(self.planner.handle(*evidence));
+        self.handle(Event::Targets(targets))
+    }
+
+    fn has_input(&self, conn: ConnId) -> bool {
+        // A payload is there with its header.
+        !self.clients[conn.0 as usize].backlog.is_empty()
+            || matches!(self.server.receive(conn), Receive::Payload(_) | Receive::Discard(_))
+    }
+
+    fn take_header(&mut self, conn: ConnId) -> Result<Option<Arrived>, Infallible> {
+        let client = &mut self.clients[conn.0 as usize];
+        let Some(request) = client.backlog.pop_front() else { return Ok(None) };
+        client.replies.begin(request);
+        self.spend(self.costs.request_ns);
+        Ok(Some((self.now, header(&request))))
+    }
+
+    fn take_payload(&mut self, conn: ConnId, wanted: u64) -> Result<u64, Infallible> {
+        self.discard(conn, wanted)
+    }
+
+    fn discard(&mut self, _: ConnId, wanted: u64) -> Result<u64, Infallible> {
+        self.spend(wanted / 1024 * self.costs.kib_ns);
+        Ok(wanted)
+    }
+
+    fn served(&mut self, _: ConnId, _: Option<Receive>) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn between_quanta(&mut self, _: Option<TenantId>) -> Result<(), Infallible> {
+        self.send_all();
+        Ok(())
     }
 }
 

@@ -61,7 +61,7 @@ impl<R: Reactor> Driver<R> {
                     attached += 1;
                     self.attach(client);
                 }
-                Some(Mail::Targets(targets)) => self.handle(Event::Targets(targets)),
+                Some(Mail::Targets(targets)) => self.apply(Event::Targets(targets)),
                 Some(Mail::Restrict { volume, access, read_only, reply }) => {
                     let expelled = self.expelled(volume, &access);
                     self.command(Command::Restrict { volume, read_only, expelled }, None, reply);
@@ -94,13 +94,9 @@ impl<R: Reactor> Driver<R> {
             }
             _ => {}
         }
-        let shares_change = matches!(command, Command::SetTenant(..) | Command::DropTenant(_));
         self.token += 1;
         self.pending.insert(self.token, Pending { reply, then });
-        self.handle(Event::Control { token: self.token, command });
-        if shares_change {
-            self.turns.set_weights(self.server.weights());
-        }
+        self.apply(Event::Control { token: self.token, command });
     }
 
     pub(super) fn answer(&mut self, token: u64, report: Report) {
@@ -165,12 +161,13 @@ impl<R: Reactor> Driver<R> {
         let tenant = owner.unwrap_or(TenantId(0));
         let handed = Handed { volume, received, read_only: session.read_only, peer, seat };
         self.connections[index as usize] = Some(Connection::new(handed, tenant, local, self.now));
-        self.handle(Event::Attach { conn, volume, session });
-        // A connection to a volume that was closed must not be charged to another tenant.
+        // A connection to a volume that was closed is not served, and not charged to another tenant.
         if let Some(owner) = owner {
-            self.turns.charge_to(owner, ATTACH_NS);
+            self.cpu.attach(conn, owner);
+            self.cpu.charge_to(owner, ATTACH_NS);
         }
-        self.queue(conn);
+        self.apply(Event::Attach { conn, volume, session });
+        self.cpu.ready(conn);
     }
 }
 

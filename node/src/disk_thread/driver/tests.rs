@@ -219,13 +219,14 @@ fn a_storm_of_connections_holds_up_no_request_and_is_paid_for() {
     }
     assert_eq!(rig.driver.connections.len(), CONNECTIONS);
     assert!(passes >= (CONNECTIONS - 2) / ATTACHES_PER_PASS, "{passes}");
-    assert!(rig.driver.turns.owes(TenantId(GREEDY as u32)) && !rig.driver.turns.owes(TenantId(POLITE as u32)));
+    let in_deficit = [GREEDY, POLITE].map(|who| rig.driver.cpu.has_deficit(TenantId(who as u32)));
+    assert_eq!(in_deficit, [true, false]);
 }
 
 #[test]
 fn large_replies_in_company_go_in_parts_and_hold_up_nobody() {
     let mut rig = Rig::new();
-    let part = rig.driver.turns.may_send(TenantId(GREEDY as u32));
+    let part = rig.driver.cpu.may_send(TenantId(GREEDY as u32));
     assert!(part <= u64::from(LARGE) / 16, "each has half of what goes in a pass: {part}");
     rig.ask(GREEDY, LARGE);
     let (mut sent, mut passes) = (0, 0);

@@ -162,7 +162,7 @@ impl Insulated {
             let (id, length) = (self.turn, self.length(self.turn));
             let Some(tenant) = self.tenants.get_mut(id) else { continue };
             let habits = &view.slices[id];
-            if !wants_disk(id) && !(tenant.is_active() && habits.is_expected(now, &view.lanes[id])) {
+            if !(wants_disk(id) || tenant.is_active() && habits.is_expected(now, &view.lanes[id])) {
                 tenant.passes();
                 tenant.wait_anew(self.begun);
                 continue;

@@ -13,45 +13,45 @@
 //! disk. It is delayed only if the client is slower than the server, which shows in few requests per receive; a faster
 //! client always has more requests waiting than the server handles at once.
 //!
-//! The delay is adapted so that about a third of the replies are still unread at its end, and is at most [`REST_MAX`]:
-//! that is the most that a client loses if it stops sending requests meanwhile. It is used for local (Unix) sockets
-//! only. On a TCP socket, the kernel counts bytes that the peer's kernel has not acknowledged, which says nothing about
-//! the client.
+//! The delay is adapted so that about a third of the replies are still unread at its end, and is at most
+//! [`DELAY_NS_MAX`]: that is the most that a client loses if it stops sending requests meanwhile. It is used for local
+//! (Unix) sockets only. On a TCP socket, the kernel counts bytes that the peer's kernel has not acknowledged, which
+//! says nothing about the client.
 
-use engine::units::Nanos;
+use crate::units::Nanos;
 
 /// No delay below this many bytes of unread replies, as the kernel counts them: about four replies of 4 KiB. A client
 /// that waits for each reply never has that many.
-const UNREAD_MIN: u32 = 32 * 1024;
+const UNREAD_BYTES_MIN: u32 = 32 * 1024;
 /// A client that sends more requests than this at once keeps the server busy; a delay would only add latency.
-const BROUGHT_MAX: u32 = 4;
+const RECEIVED_MAX: u32 = 4;
 /// The shortest delay that is worth a timer, ns.
-const REST_MIN: Nanos = 8_000;
+const DELAY_NS_MIN: Nanos = 8_000;
 /// The longest delay, ns: a tenth of the latency of a fast SSD under load, and a two-hundredth of that of a hard disk.
-const REST_MAX: Nanos = 60_000;
+const DELAY_NS_MAX: Nanos = 60_000;
 
 /// The adaptive delay of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Rest {
-    length: Nanos,
+pub struct ReceiveDelay {
+    delay_ns: Nanos,
     unread_before: u32,
 }
 
-impl Default for Rest {
+impl Default for ReceiveDelay {
     fn default() -> Self {
-        Rest { length: REST_MIN, unread_before: 0 }
+        ReceiveDelay { delay_ns: DELAY_NS_MIN, unread_before: 0 }
     }
 }
 
-impl Rest {
-    /// The delay before the next receive, ns, if any. `brought` is the number of requests of the last receive, `unread`
-    /// the number of unread bytes.
-    pub fn begin(&mut self, brought: u32, unread: impl FnOnce() -> u32) -> Option<Nanos> {
-        if brought > BROUGHT_MAX {
+impl ReceiveDelay {
+    /// The delay before the next receive, ns, if any. `received` is the number of requests of the last receive,
+    /// `unread` the number of unread bytes.
+    pub fn begin(&mut self, received: u32, unread: impl FnOnce() -> u32) -> Option<Nanos> {
+        if received > RECEIVED_MAX {
             return None;
         }
         self.unread_before = unread();
-        (self.unread_before >= UNREAD_MIN).then_some(self.length)
+        (self.unread_before >= UNREAD_BYTES_MIN).then_some(self.delay_ns)
     }
 
     /// Adapts the next delay to the bytes that are still unread after this one.
@@ -59,9 +59,9 @@ impl Rest {
         let longer = unread > self.unread_before / 2;
         let shorter = unread < self.unread_before / 4;
         if longer {
-            self.length = (self.length + self.length / 4).min(REST_MAX);
+            self.delay_ns = (self.delay_ns + self.delay_ns / 4).min(DELAY_NS_MAX);
         } else if shorter {
-            self.length = (self.length - self.length / 4).max(REST_MIN);
+            self.delay_ns = (self.delay_ns - self.delay_ns / 4).max(DELAY_NS_MIN);
         }
     }
 }
@@ -71,24 +71,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_settles_where_a_part_is_left_unread() {
-        let mut rest = Rest::default();
+    fn the_delay_settles_where_a_part_is_left_unread() {
+        let mut delay = ReceiveDelay::default();
         // A client that reads 8 KiB (as counted) in 5 µs, and has 32 replies to read each time.
         let unread = 32 * 8192;
         for _ in 0..100 {
-            let length = rest.begin(1, || unread).unwrap();
-            rest.end(unread.saturating_sub((length * 8192 / 5000) as u32));
+            let delay_ns = delay.begin(1, || unread).unwrap();
+            delay.end(unread.saturating_sub((delay_ns * 8192 / 5000) as u32));
         }
-        assert!((40_000..=REST_MAX).contains(&rest.length), "{}", rest.length);
+        assert!((40_000..=DELAY_NS_MAX).contains(&delay.delay_ns), "{}", delay.delay_ns);
     }
 
     #[test]
     fn a_client_that_waits_for_each_reply_is_never_kept_waiting() {
-        assert_eq!(Rest::default().begin(1, || 9000), None);
+        assert_eq!(ReceiveDelay::default().begin(1, || 9000), None);
     }
 
     #[test]
     fn a_client_that_keeps_the_server_busy_is_never_kept_waiting() {
-        assert_eq!(Rest::default().begin(16, || unreachable!("nobody asks")), None);
+        assert_eq!(ReceiveDelay::default().begin(16, || unreachable!("nobody asks")), None);
     }
 }
