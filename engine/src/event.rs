@@ -17,7 +17,7 @@
 //! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
-pub use crate::front::{Farewell, Outgoing, Receive};
+pub use crate::front::{CloseReason, Outgoing, Receive};
 pub use crate::nbd::Session;
 
 use crate::control::{Command, Report};
@@ -134,7 +134,7 @@ pub enum Action {
     /// [`Server::outgoing`](crate::Server::outgoing) is no longer empty.
     Send(ConnId),
     /// Send the outgoing bytes, then close the connection and report [`Event::Closed`].
-    Close(ConnId, Farewell),
+    Close(ConnId, CloseReason),
     /// The engine has no reference to this connection any more: the slot may be used again.
     Gone(ConnId),
     /// The last frame above the limit is free: the driver may give its memory back, see

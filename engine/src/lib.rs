@@ -45,6 +45,6 @@ pub mod units;
 mod volume;
 
 pub use config::Config;
-pub use event::{Action, Event, Farewell, Outgoing, Receive, Session};
+pub use event::{Action, CloseReason, Event, Outgoing, Receive, Session};
 pub use server::Server;
 pub use volume::{EVENT_UNITS_MAX, STEP_UNITS, UNIT_NS};

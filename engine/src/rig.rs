@@ -11,7 +11,7 @@ use crate::cpu::{Job, Scheduler};
 use crate::disk::{Io, Op};
 use crate::driver::{Arrived, Driver};
 use crate::errno::Errno;
-use crate::event::{Action, Event, Farewell, Outgoing, Receive, Session};
+use crate::event::{Action, CloseReason, Event, Outgoing, Receive, Session};
 use crate::ids::{ConnId, IoId, TenantId, VolumeId};
 use crate::nbd::wire;
 use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
@@ -38,9 +38,9 @@ pub(crate) struct Rig {
     outgoing: BTreeMap<ConnId, Vec<u8>>,
     reports: Vec<(u64, Report)>,
     /// Stalled readers: connections that receive nothing.
-    pub(crate) deaf: Vec<ConnId>,
+    pub(crate) stalled_readers: Vec<ConnId>,
     /// Connections that the server closed, and why.
-    pub(crate) closed: Vec<(ConnId, Farewell)>,
+    pub(crate) closed: Vec<(ConnId, CloseReason)>,
     /// How often `Action::Retired` reported that retired memory is free.
     pub(crate) retired: u32,
     /// Backlogs that wait to be served.
@@ -76,7 +76,7 @@ impl Rig {
             reads: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             reports: Vec::new(),
-            deaf: Vec::new(),
+            stalled_readers: Vec::new(),
             closed: Vec::new(),
             retired: 0,
             cpu: Scheduler::default(),
@@ -277,7 +277,7 @@ impl Rig {
     fn step(&mut self, event: Event<'_>) {
         let Ok(()) = Driver::handle(self, event);
         let mut senders = std::mem::take(&mut self.senders);
-        senders.retain(|conn| !self.deaf.contains(conn));
+        senders.retain(|conn| !self.stalled_readers.contains(conn));
         senders.into_iter().for_each(|conn| self.send(conn));
     }
 

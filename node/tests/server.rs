@@ -11,7 +11,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_aerogel");
 /// The data directory of an earlier release, without its volumes' data.
 const EARLIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/data-format-1");
 /// Far more than a start takes on a loaded machine: a test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Server {
     data: PathBuf,
@@ -44,7 +44,7 @@ impl Server {
         let path = data.with_extension("notify");
         let _ = fs::remove_file(&path);
         let notices = UnixDatagram::bind(&path).unwrap();
-        notices.set_read_timeout(Some(PATIENCE)).unwrap();
+        notices.set_read_timeout(Some(TIMEOUT)).unwrap();
         let process = command.env("NOTIFY_SOCKET", &path).spawn().unwrap();
         let server = Server { data: data.into(), process };
         assert_eq!(told(&notices), "READY=1");
@@ -268,7 +268,7 @@ fn a_tenant_that_cannot_be_read_is_not_served_without_its_share() {
     fs::write(&path, text).unwrap();
     let start = std::time::Instant::now();
     while server.json(&["volume", "show", "a"])["condition"] != "online" {
-        assert!(start.elapsed() < PATIENCE, "it stays offline");
+        assert!(start.elapsed() < TIMEOUT, "it stays offline");
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(server.json(&["volume", "show", "a"])["share"]["requested"], "1/2");

@@ -34,7 +34,7 @@ impl World {
             self.power_cut()?;
         }
         self.log(Line::Note("peace".into()));
-        for link in self.links.values_mut().filter(|link| !link.manners.deaf) {
+        for link in self.links.values_mut().filter(|link| !link.manners.stalled_reader) {
             link.manners = Manners { vanishes: link.manners.vanishes, ..Manners::calm() };
         }
         let stalled: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.withheld > 0).map(|(id, _)| *id).collect();
@@ -43,8 +43,9 @@ impl World {
         let can_wait = |ask: &Ask| matches!(ask, Ask::Budget(_));
         let limit_ns = 100 * SECOND + self.zeroing_ns();
         self.until("peace", limit_ns, |world| world.asks.values().all(can_wait) && world.is_quiet())?;
-        let deaf: Vec<LinkId> = self.links.iter().filter(|(_, link)| link.manners.deaf).map(|(id, _)| *id).collect();
-        for id in deaf {
+        let stalled_reader: Vec<LinkId> =
+            self.links.iter().filter(|(_, link)| link.manners.stalled_reader).map(|(id, _)| *id).collect();
+        for id in stalled_reader {
             self.hear(id);
         }
         self.until("peace", 100 * SECOND, |world| world.asks.is_empty() && world.is_quiet())?;
@@ -79,7 +80,9 @@ impl World {
     /// No client waits for an answer, except stalled readers.
     pub(crate) fn is_quiet(&self) -> bool {
         let quiet = |state| !matches!(state, State::Open | State::Leaving);
-        self.links.values().all(|link| link.outstanding == 0 || link.garbage || link.manners.deaf || quiet(link.state))
+        self.links
+            .values()
+            .all(|link| link.outstanding == 0 || link.garbage || link.manners.stalled_reader || quiet(link.state))
     }
 
     /// Opens all closed volumes. Each tenant asks for the smallest cache, because a tenant that was admitted after its

@@ -126,7 +126,7 @@ pub struct Link {
     /// It sent bytes that are no valid request: the server must close it.
     pub garbage: bool,
     /// The client sent NBD_CMD_DISC and there is no other reason to close: all its requests must be answered first.
-    pub polite: bool,
+    pub latency_bound: bool,
     /// Which events are planned.
     pub planned: Planned,
 }
@@ -180,7 +180,7 @@ impl Link {
             manners,
             script: VecDeque::new(),
             garbage: false,
-            polite: false,
+            latency_bound: false,
             planned: Planned::default(),
         }
     }

@@ -64,7 +64,7 @@ impl World {
         }
         for i in 0..self.volumes.len() {
             self.open(i)?;
-            for _ in 0..self.volumes[i].setup.clients + self.volumes[i].setup.deaf {
+            for _ in 0..self.volumes[i].setup.clients + self.volumes[i].setup.stalled_readers {
                 self.connect_soon(i);
             }
         }
@@ -319,8 +319,8 @@ impl World {
     /// The memory budget has changed; `held` frames above the limit are still in use.
     fn budget_set(&mut self, asked: Nanos, held: u64) -> Verdict {
         /// The engine's deadline, beyond the age at which dirty data is written anyway.
-        const PATIENCE_NS: Nanos = 5 * SECOND;
-        let most = asked + self.setup.config.dirty_age_max_ns + PATIENCE_NS + self.setup.late_ns;
+        const STALL_TIMEOUT_NS: Nanos = 5 * SECOND;
+        let most = asked + self.setup.config.dirty_age_max_ns + STALL_TIMEOUT_NS + self.setup.late_ns;
         if self.now > most + MILLISECOND {
             return Err(format!("SetBudget was asked at {asked} and is answered at {}, which is too late", self.now));
         }

@@ -28,7 +28,7 @@ pub struct VolumeSetup {
     /// Number of ordinary clients, always kept up.
     pub clients: u64,
     /// Number of stalled readers, always kept up: they never read a reply.
-    pub deaf: u64,
+    pub stalled_readers: u64,
     /// Number of stalled senders, always kept up: they announce writes and send little or nothing of the payload.
     pub stalled: u64,
     /// How its ordinary clients behave; random if `None`.
@@ -169,7 +169,7 @@ impl Setup {
             planner_late_ns: Rng::new(seed ^ 0x1a7e).pick(&[0, 0, 5 * MILLISECOND, 500 * MILLISECOND, 3 * SECOND]),
         };
         if rng.one_in(4) {
-            setup.volumes.iter_mut().for_each(|volume| volume.deaf = rng.between(0, 2));
+            setup.volumes.iter_mut().for_each(|volume| volume.stalled_readers = rng.between(0, 2));
         }
         if rng.one_in(6) {
             setup.scatter();
@@ -217,7 +217,7 @@ impl Setup {
         for volume in &mut self.volumes {
             volume.spec.size = rng.between(2, 4) << 20;
             (volume.spec.sparse, volume.spec.grows_empty, volume.spec.can_punch) = (true, true, true);
-            (volume.spec.initialise, volume.clients, volume.deaf) = (false, 4, 0);
+            (volume.spec.initialise, volume.clients, volume.stalled_readers) = (false, 4, 0);
         }
     }
 
@@ -232,7 +232,7 @@ impl Setup {
         for volume in &mut self.volumes {
             volume.spec.size = BLOCK * rng.between(2, 5);
             volume.spec.write_cache = WriteCache::Volatile;
-            (volume.clients, volume.deaf) = (4, 0);
+            (volume.clients, volume.stalled_readers) = (4, 0);
         }
     }
 
@@ -253,12 +253,12 @@ impl Setup {
         self.add_volume(self.volumes[0].spec.tenant);
         for volume in &mut self.volumes {
             volume.spec.size = rng.between(2, 4) << 20;
-            (volume.clients, volume.deaf, volume.stalled) = (2, 0, 0);
+            (volume.clients, volume.stalled_readers, volume.stalled) = (2, 0, 0);
         }
         self.volumes[0].stalled = rng.between(1, 3);
         if cache == CacheSpec::Asked(ROOMY_BYTES) {
             // In the smallest partition, one reply that must be sent whole takes all memory for replies.
-            self.volumes[0].deaf = rng.pick(&[0, 16]);
+            self.volumes[0].stalled_readers = rng.pick(&[0, 16]);
         }
     }
 
@@ -281,7 +281,7 @@ impl Setup {
         self.add_volume(TenantId(1 - self.volumes[0].spec.tenant.0));
         for volume in &mut self.volumes {
             volume.spec.size = 32 << 20;
-            (volume.clients, volume.deaf) = (4, 0);
+            (volume.clients, volume.stalled_readers) = (4, 0);
         }
     }
 
@@ -304,7 +304,7 @@ impl Setup {
         let loads = [(rng.between(4, 8), 4, Mix::long_hits(reads, caches)), (1, 64, Mix::short_hits())];
         for (volume, (clients, window, mix)) in self.volumes.iter_mut().zip(loads) {
             volume.spec.size = 2 << 20;
-            (volume.clients, volume.deaf, volume.mix) = (clients, 0, Some(mix));
+            (volume.clients, volume.stalled_readers, volume.mix) = (clients, 0, Some(mix));
             volume.manners = Some(Manners { window, net_ns: 1000, ..Manners::calm() });
         }
     }
@@ -373,7 +373,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         read_only: false,
         unflushed: true,
     };
-    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), deaf: 0, stalled: 0, manners: None, mix: None }
+    VolumeSetup { spec, clients: rng.pick(&[1, 2, 2, 4]), stalled_readers: 0, stalled: 0, manners: None, mix: None }
 }
 
 fn disk(rng: &mut Rng) -> DiskSetup {

@@ -5,7 +5,7 @@ use engine::driver::{Arrived, Driver as _};
 use engine::ids::ConnId;
 use engine::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
 use engine::units::{MILLISECOND, Nanos, SECOND};
-use engine::{Action, Event, Farewell, Outgoing, Receive, Session};
+use engine::{Action, CloseReason, Event, Outgoing, Receive, Session};
 
 use crate::Verdict;
 use crate::access::Client;
@@ -18,7 +18,7 @@ use crate::world::{LinkId, Wake, World};
 
 /// A client that has read nothing for this long may be disconnected: the engine's stall timeout, less the possible
 /// lateness of this driver.
-const DEAF_NS: Nanos = 9 * SECOND;
+const STALLED_READER_NS: Nanos = 9 * SECOND;
 
 impl World {
     /// A client connects, of a kind of which the volume has too few; none in the end phase.
@@ -38,8 +38,8 @@ impl World {
             (links + openings.count()) as u64
         };
         let setup = &self.volumes[volume].setup;
-        if count(|manners| manners.deaf) < setup.deaf {
-            let manners = Manners::deaf(&mut self.rng);
+        if count(|manners| manners.stalled_reader) < setup.stalled_readers {
+            let manners = Manners::stalled_reader(&mut self.rng);
             return self.knock(volume, Session { structured: true, ..session }, manners);
         }
         if count(|manners| manners.sending != Sending::Prompt) < setup.stalled {
@@ -176,7 +176,7 @@ impl World {
         if !link.has_client() {
             return;
         }
-        (link.state, link.polite) = (State::Vanished, false);
+        (link.state, link.latency_bound) = (State::Vanished, false);
         let conn = link.conn;
         self.log(Line::Note(format!("{conn:?} vanishes")));
         let at = self.soon(2 * MILLISECOND);
@@ -191,7 +191,7 @@ impl World {
         }
         link.state = State::Closed;
         let volume = &self.volumes[link.volume.0 as usize];
-        if link.polite && !link.pending.is_empty() && !volume.closing {
+        if link.latency_bound && !link.pending.is_empty() && !volume.closing {
             return Err(format!("{:?} said goodbye, and is closed before {:?} are answered", link.conn, link.pending));
         }
         for (_, frame) in link.frames.drain(..) {
@@ -393,7 +393,7 @@ impl World {
     pub(crate) fn client_reads(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.planned.drain = false;
-        if !link.has_client() || link.buffered == 0 || link.manners.deaf {
+        if !link.has_client() || link.buffered == 0 || link.manners.stalled_reader {
             return;
         }
         if self.busy && link.rng.chance(link.manners.stops) {
@@ -437,11 +437,11 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn on_close(&mut self, conn: ConnId, why: Farewell) -> Verdict {
+    pub(crate) fn on_close(&mut self, conn: ConnId, why: CloseReason) -> Verdict {
         self.log(Line::Close(conn, why));
         let id = self.link_of(conn)?;
         let in_the_way = match why {
-            Farewell::Stalled => self.may_be_stalled(&self.links[&id]),
+            CloseReason::StalledWriter => self.may_be_stalled(&self.links[&id]),
             _ => self.is_in_the_way(&self.links[&id]),
         };
         let link = self.links.get_mut(&id).expect("a link");
@@ -454,22 +454,22 @@ impl World {
         let torn = !link.session.structured && link.pending.values().any(unread);
         let reason = link.garbage || volume.closing || torn || in_the_way || link.revoked;
         let is_true = match why {
-            Farewell::Over => volume.closing || link.state == State::Leaving,
-            Farewell::Revoked => link.revoked,
-            Farewell::Garbage => link.garbage,
-            Farewell::Torn => torn,
-            Farewell::Deaf | Farewell::Stalled => in_the_way,
+            CloseReason::Over => volume.closing || link.state == State::Leaving,
+            CloseReason::Revoked => link.revoked,
+            CloseReason::ProtocolError => link.garbage,
+            CloseReason::Torn => torn,
+            CloseReason::StalledReader | CloseReason::StalledWriter => in_the_way,
         };
         match link.state {
             State::Open | State::Leaving if !is_true => return Err(format!("{conn:?} is closed, but not {why:?}")),
-            State::Leaving => (link.state, link.polite) = (State::Closing, !reason),
+            State::Leaving => (link.state, link.latency_bound) = (State::Closing, !reason),
             State::Open => link.state = State::Closing,
             State::Closing => return Err(format!("{conn:?} is closed twice")),
             State::Vanished | State::Closed => {}
         }
-        if link.manners.deaf {
+        if link.manners.stalled_reader {
             // The driver closes the connection after a while.
-            link.polite = false;
+            link.latency_bound = false;
             let at = self.soon(50 * MILLISECOND);
             self.queue.push(at, Wake::Hangup(id));
         }
@@ -479,7 +479,7 @@ impl World {
 
     /// Whether it is a stalled reader while other clients of its tenant wait, perhaps for the memory of its replies.
     fn is_in_the_way(&self, link: &Link) -> bool {
-        link.sending && link.took_at + DEAF_NS <= self.now && self.others_wait(link)
+        link.sending && link.took_at + STALLED_READER_NS <= self.now && self.others_wait(link)
     }
 
     /// Whether other clients of its tenant wait for an answer.

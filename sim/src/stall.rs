@@ -20,7 +20,7 @@ use crate::workload::Sending;
 use crate::world::{LinkId, Wake, World};
 
 /// The engine's stall timeout for payloads, and the rate that is always accepted.
-const PATIENCE_NS: Nanos = 10 * SECOND;
+const STALL_TIMEOUT_NS: Nanos = 10 * SECOND;
 const ENOUGH_BYTES_PER_S: u64 = 16 << 10;
 /// How many bytes a slow sender sends at once, and how often: 20 KiB/s.
 const TRICKLE_BYTES: u64 = 5 << 10;
@@ -70,7 +70,7 @@ impl World {
     /// while other clients of its tenant wait, perhaps for the frames reserved for it. A sender that is fast enough
     /// must never be.
     pub(crate) fn may_be_stalled(&self, link: &Link) -> bool {
-        let long_ago = |arrived: Nanos| arrived + PATIENCE_NS <= self.now + SECOND;
+        let long_ago = |arrived: Nanos| arrived + STALL_TIMEOUT_NS <= self.now + SECOND;
         let midway = link.pending.values().any(|pending| {
             let request = pending.request;
             request.command == command::WRITE && pending.taken < request.len.into() && long_ago(pending.arrived)
@@ -100,17 +100,17 @@ impl World {
             found.filter_map(|link| Some((link, link.midway?)))
         };
         for (link, (since, _, taken)) in midway(|wants| matches!(wants, Receive::Payload(_))) {
-            let hungry = midway(|wants| wants == Receive::Pause).filter(|(other, _)| tenant(other) == tenant(link));
-            let Some((other, hungry_since)) =
-                hungry.map(|(other, (since, ..))| (other.conn, since)).min_by_key(|&(_, since)| since)
+            let starved = midway(|wants| wants == Receive::Pause).filter(|(other, _)| tenant(other) == tenant(link));
+            let Some((other, starved_since)) =
+                starved.map(|(other, (since, ..))| (other.conn, since)).min_by_key(|&(_, since)| since)
             else {
                 continue;
             };
-            let patience_ns = PATIENCE_NS + taken * SECOND / ENOUGH_BYTES_PER_S + SLACK_NS + self.setup.late_ns;
-            if self.now > since.max(hungry_since) + patience_ns {
+            let timeout_ns = STALL_TIMEOUT_NS + taken * SECOND / ENOUGH_BYTES_PER_S + SLACK_NS + self.setup.late_ns;
+            if self.now > since.max(starved_since) + timeout_ns {
                 return Err(format!(
                     "{:?} has sent nothing of its payload since {since}, {other:?} waits for frames since \
-                     {hungry_since}, and the first one is still connected at {}",
+                     {starved_since}, and the first one is still connected at {}",
                     link.conn, self.now
                 ));
             }

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use engine::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
 use engine::nbd::Errno;
 use engine::units::Nanos;
-use engine::{Event, Farewell};
+use engine::{CloseReason, Event};
 
 use crate::request::Request;
 
@@ -34,7 +34,7 @@ pub enum Line {
     Submit(IoId, VolumeId, String, u64, u64),
     Receive(ConnId),
     Send(ConnId),
-    Close(ConnId, Farewell),
+    Close(ConnId, CloseReason),
     Gone(ConnId),
     Report(u64, String),
     Answer(ConnId, Request, u32),

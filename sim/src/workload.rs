@@ -33,7 +33,7 @@ pub struct Manners {
     /// It disconnects without NBD_CMD_DISC.
     pub vanishes: bool,
     /// A stalled reader: it never reads a reply.
-    pub deaf: bool,
+    pub stalled_reader: bool,
     /// How it sends payloads.
     pub sending: Sending,
 }
@@ -61,7 +61,7 @@ impl Default for Manners {
             stops: 0,
             requests: u64::MAX,
             vanishes: false,
-            deaf: false,
+            stalled_reader: false,
             sending: Sending::Prompt,
         }
     }
@@ -81,14 +81,14 @@ impl Manners {
             stops: if rng.one_in(4) { 30_000 } else { 0 },
             requests: rng.pick(&[3, 20, 100, 1000, u64::MAX]),
             vanishes: rng.one_in(2),
-            deaf: false,
+            stalled_reader: false,
             sending: Sending::Prompt,
         }
     }
 
     /// A stalled reader: it sends as many requests as it can, and never reads a reply.
-    pub fn deaf(rng: &mut Rng) -> Manners {
-        Manners { window: rng.pick(&[8, 128]), requests: u64::MAX, deaf: true, ..Manners::random(rng) }
+    pub fn stalled_reader(rng: &mut Rng) -> Manners {
+        Manners { window: rng.pick(&[8, 128]), requests: u64::MAX, stalled_reader: true, ..Manners::random(rng) }
     }
 
     /// A client that announces writes, and sends the payload too slowly or just fast enough.

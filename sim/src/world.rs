@@ -270,7 +270,7 @@ impl World {
     /// Runs the world: first work under faults, then the end without faults, in which everything must terminate.
     pub fn run(&mut self) -> Verdict {
         self.boot()?;
-        while self.stats.requests < self.setup.requests && !self.only_deaf_wait() {
+        while self.stats.requests < self.setup.requests && !self.only_stalled_readers_wait() {
             self.advance()?;
             self.operate()?;
         }
@@ -283,7 +283,7 @@ impl World {
     }
 
     /// Whether only stalled readers wait, and no event will happen any more.
-    fn only_deaf_wait(&self) -> bool {
+    fn only_stalled_readers_wait(&self) -> bool {
         self.next_at().is_none() && self.disk.hung_since().is_none() && self.is_quiet()
     }
 
@@ -365,7 +365,7 @@ impl World {
         let snapshot = self.server.snapshot();
         self.check_snapshot(&snapshot)?;
         self.check_stalls()?;
-        for link in self.links.values().filter(|link| link.state == State::Open && !link.manners.deaf) {
+        for link in self.links.values().filter(|link| link.state == State::Open && !link.manners.stalled_reader) {
             let oldest = link.pending.values().min_by_key(|pending| pending.arrived);
             // A client that does not send its payload gets no answer.
             let oldest = oldest.filter(|_| link.withheld == 0);

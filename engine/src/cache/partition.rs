@@ -37,8 +37,8 @@ pub(crate) struct Partition {
     /// Frames of pieces that wait for payload, spare frames for their fills included.
     pub(crate) receiving: u32,
     /// Frames of replies that are being read or wait to be sent: at most half the partition, unless it has shrunk.
-    pub(crate) owed: u32,
-    /// A connection is paused, or a read waits, until `owed` is smaller or more of its replies are sent.
+    pub(crate) unsent: u32,
+    /// A connection is paused, or a read waits, until `unsent` is smaller or more of its replies are sent.
     pub(crate) throttled: bool,
     /// Streams with read-ahead.
     pub(crate) streams: u32,
@@ -69,7 +69,7 @@ impl Partition {
             writing: 0,
             failing: 0,
             receiving: 0,
-            owed: 0,
+            unsent: 0,
             throttled: false,
             streams: 0,
             unread: 0,
@@ -110,28 +110,29 @@ impl Partition {
         (receiving + wanted <= room / 2).then_some(wanted)
     }
 
-    /// Frames that replies of a volume may take now, if they hold `owed` frames already. If the tenant has several
+    /// Frames that replies of a volume may take now, if they hold `unsent` frames already. If the tenant has several
     /// volumes, each takes at most as many of the half for replies as it leaves to the others, so that stalled readers
     /// of one volume do not block the replies of another one. A partition below twice the smallest size has no such
     /// bound, because a reply that must be whole may need more than that.
-    pub(crate) fn reply_frames_left(&self, owed: u32) -> u32 {
+    pub(crate) fn reply_frames_left(&self, unsent: u32) -> u32 {
         let half = self.target / 2;
         if self.volumes < 2 || half / 2 < FRAMES_MIN / 2 || planted!(UnsentTakeAllFrames) {
-            return half.saturating_sub(self.owed);
+            return half.saturating_sub(self.unsent);
         }
-        let room = half.saturating_sub(self.owed - owed);
-        room.div_ceil(2).saturating_sub(owed)
+        let room = half.saturating_sub(self.unsent - unsent);
+        room.div_ceil(2).saturating_sub(unsent)
     }
 
     /// Whether a reply of `frames` frames that must be whole fits now. The first one of a volume may use all frames
     /// that are left for replies: under the bound for volumes it might never fit.
-    pub(crate) fn whole_reply_fits(&self, owed: u32, frames: u32) -> bool {
-        frames <= if owed == 0 { (self.target / 2).saturating_sub(self.owed) } else { self.reply_frames_left(owed) }
+    pub(crate) fn whole_reply_fits(&self, unsent: u32, frames: u32) -> bool {
+        frames
+            <= if unsent == 0 { (self.target / 2).saturating_sub(self.unsent) } else { self.reply_frames_left(unsent) }
     }
 
     /// Whether `frames` more may be read ahead. A quarter of the partition remains for requests of clients.
     pub(crate) fn admits_prefetch(&self, frames: u32) -> bool {
-        let in_use = self.unwritten + self.receiving + self.prefetching + self.owed;
+        let in_use = self.unwritten + self.receiving + self.prefetching + self.unsent;
         in_use + frames <= self.target / 4 * 3
     }
 }

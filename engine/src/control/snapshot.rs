@@ -48,10 +48,10 @@ pub struct VolumeStats {
     /// Device requests that failed.
     pub device_errors: u64,
     /// Stalled readers that were disconnected: clients that did not receive replies while others waited for the memory.
-    pub deaf_disconnects: u64,
+    pub stalled_reader_disconnects: u64,
     /// Stalled writers that were disconnected: clients that did not send a write's payload while others waited for the
     /// memory.
-    pub stalled_disconnects: u64,
+    pub stalled_writer_disconnects: u64,
     /// Prefetched blocks that a client requested later.
     pub prefetch_used_blocks: u64,
     /// Prefetched blocks that were dropped or overwritten before a client requested them.
@@ -84,7 +84,7 @@ pub struct TenantStats {
     pub wanting_ns: Nanos,
     /// Standalone-equivalent time of its work so far, nanoseconds; 0 under a policy without a model of it.
     /// May decrease slightly when a slice ends.
-    pub worth_ns: Nanos,
+    pub standalone_ns: Nanos,
     /// The plan for it; `None` under a policy that promises nothing.
     pub plan: Option<TenantPlan>,
     /// What it requested of the disk, and the disk time that it had.
@@ -170,7 +170,7 @@ mod tests {
             let books = |rig: &mut Rig| {
                 let snapshot = rig.server.snapshot();
                 let stats = snapshot.tenants.iter().find(|stats| stats.tenant == TenantId(1)).expect("the tenant");
-                (stats.wanting_ns, stats.worth_ns)
+                (stats.wanting_ns, stats.standalone_ns)
             };
             rig.wait(3 * MILLISECOND);
             assert_eq!((rig.ops(), books(&mut rig)), (vec![Op::Flush], (0, 0)), "slices: {needs_slices}");

@@ -14,7 +14,7 @@
 
 use hashbrown::HashTable;
 
-use super::samples::Dirt;
+use super::samples::Dirtying;
 use super::{Block, spread};
 use crate::eviction::Policy as EvictionPolicy;
 use crate::eviction::list::{Linked, Links, List};
@@ -57,7 +57,7 @@ impl Placed for Item {
 }
 
 impl Item {
-    fn is_dirty(&self, now: &Dirt) -> bool {
+    fn is_dirty(&self, now: &Dirtying) -> bool {
         self.dirty && self.flushes == now.flushes && now.now_ms.wrapping_sub(self.dirty_since_ms) < now.age_max_ms
     }
 }
@@ -151,7 +151,7 @@ impl Miniature {
         u64::from(hash) < self.admitted
     }
 
-    pub(super) fn read(&mut self, block: Block, hash: u32, sectors: SectorMask, now: &Dirt) {
+    pub(super) fn read(&mut self, block: Block, hash: u32, sectors: SectorMask, now: &Dirtying) {
         let (id, found) = self.refer(block, hash, now, true);
         let item = &mut self.items[id as usize];
         let hit = found && !std::mem::take(&mut item.ahead) && sectors & !item.valid == 0;
@@ -159,7 +159,7 @@ impl Miniature {
         self.reads.count(hit);
     }
 
-    pub(super) fn write(&mut self, block: Block, hash: u32, sectors: SectorMask, durable: bool, now: &Dirt) {
+    pub(super) fn write(&mut self, block: Block, hash: u32, sectors: SectorMask, durable: bool, now: &Dirtying) {
         let (id, _) = self.refer(block, hash, now, true);
         let item = &mut self.items[id as usize];
         item.ahead = false;
@@ -177,7 +177,7 @@ impl Miniature {
         self.write_back(now);
     }
 
-    pub(super) fn read_ahead(&mut self, block: Block, hash: u32, now: &Dirt) {
+    pub(super) fn read_ahead(&mut self, block: Block, hash: u32, now: &Dirtying) {
         let (id, found) = self.refer(block, hash, now, false);
         if !found {
             (self.items[id as usize].ahead, self.items[id as usize].valid) = (true, SectorMask::MAX);
@@ -209,7 +209,7 @@ impl Miniature {
     }
 
     /// A client (`asked`), or read-ahead, refers to a block. Returns its item, and whether it was cached.
-    fn refer(&mut self, block: Block, hash: u32, now: &Dirt, asked: bool) -> (u32, bool) {
+    fn refer(&mut self, block: Block, hash: u32, now: &Dirtying, asked: bool) -> (u32, bool) {
         if let Some(id) = self.find(block, hash) {
             let Item { in_order, ahead, .. } = self.items[id as usize];
             if !in_order {
@@ -249,7 +249,7 @@ impl Miniature {
         (id, false)
     }
 
-    fn evict(&mut self, now: &Dirt) -> bool {
+    fn evict(&mut self, now: &Dirtying) -> bool {
         let found = evict(&mut *self.order, &mut self.items, |item| {
             if item.is_dirty(now) {
                 item.in_order = false;
@@ -278,7 +278,7 @@ impl Miniature {
     }
 
     /// Writes blocks that are too old, and the oldest ones beyond half the partition.
-    fn write_back(&mut self, now: &Dirt) {
+    fn write_back(&mut self, now: &Dirtying) {
         while let Some(id) = self.dirty.front()
             && (self.dirty.len() as usize > (self.places / 2).max(1) || !self.items[id as usize].is_dirty(now))
         {

@@ -25,25 +25,25 @@
 
 mod bucket;
 mod cost;
-mod dirt;
+mod dirty;
 mod miniature;
 mod recency;
 mod samples;
+mod standalone;
 mod view;
-mod worth;
 
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
 pub(crate) use cost::Cost;
-pub(crate) use dirt::{Dirt as DirtyData, POOLS, Written};
+pub(crate) use dirty::{DirtyData, POOLS, Written};
+pub(crate) use standalone::{Seen, Standalone};
 pub(crate) use view::Counts;
 pub use view::{Point, View};
-pub(crate) use worth::{Seen, Worth};
 
 use bucket::Tally;
 use miniature::Miniature;
-use samples::{Dirt, Samples};
+use samples::{Dirtying, Samples};
 
 /// Hashes are less than this.
 const ALL: u64 = 1 << 32;
@@ -151,9 +151,9 @@ fn sizes(blocks_max: u64) -> impl Iterator<Item = u64> {
 /// Bytes of curves per frame of a disk's memory (1.5 %), for all curves of the disk together.
 pub(crate) const CURVE_BYTES_PER_FRAME: u64 = 64;
 /// The same for the miniatures of dirty data.
-pub(crate) const DIRT_BYTES_PER_FRAME: u64 = 16;
+pub(crate) const DIRTY_DATA_BYTES_PER_FRAME: u64 = 16;
 /// Both.
-pub(crate) const BYTES_PER_FRAME: u64 = CURVE_BYTES_PER_FRAME + DIRT_BYTES_PER_FRAME;
+pub(crate) const BYTES_PER_FRAME: u64 = CURVE_BYTES_PER_FRAME + DIRTY_DATA_BYTES_PER_FRAME;
 
 /// A block of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -324,8 +324,8 @@ impl Curve {
         (hash >> 32) as u32
     }
 
-    fn dirt(&self, now: Nanos, volume: u32) -> Dirt {
-        Dirt {
+    fn dirt(&self, now: Nanos, volume: u32) -> Dirtying {
+        Dirtying {
             now_ms: (now / MILLISECOND) as u32,
             age_max_ms: (self.limits.dirty_age_max_ns / MILLISECOND) as u32,
             flushes: self.flushes[volume as usize],

@@ -69,7 +69,7 @@ pub(super) struct Outcome {
 
 /// The state that determines whether a written block may still be dirty.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dirt {
+pub(super) struct Dirtying {
     pub(super) now_ms: u32,
     /// The age limit of dirty data.
     pub(super) age_max_ms: u32,
@@ -170,13 +170,13 @@ impl Samples {
         hash: u32,
         references: u64,
         sectors: SectorMask,
-        dirt: Option<Dirt>,
+        dirt: Option<Dirtying>,
     ) -> Option<Outcome> {
         let (id, depth) = self.refer(block, hash, references);
         let at = self.size_of(depth);
         self.keep_sectors(id, at, sectors);
         let Sample { wrote, dirty_since_ms, flushes, used, .. } = self.samples[id as usize];
-        let still = |dirt: &Dirt| {
+        let still = |dirt: &Dirtying| {
             wrote != NONE && flushes == dirt.flushes && dirt.now_ms.wrapping_sub(dirty_since_ms) < dirt.age_max_ms
         };
         let mut absorbed_by = NEVER;

@@ -16,8 +16,8 @@
 //! Downside: standalone-equivalent time is not here. It needs a model of the device: that of slices (`slices/meter.rs`)
 //! or of costs (`policy/fair/`). Without a model, owned time counts as the tenants' in [`DiskTime`].
 
-use super::own::{LOOK_NS, OwnTime};
 use super::queue::Entry;
+use super::virtual_clock::{LOOK_NS, VirtualClock};
 use crate::disk::Op;
 use crate::ids::TenantId;
 use crate::slab::Table;
@@ -88,7 +88,7 @@ struct Account {
     in_device_ns: Nanos,
     given_up_at: Option<Nanos>,
     demand: Demand,
-    own: OwnTime,
+    own: VirtualClock,
 }
 
 impl Account {
@@ -310,7 +310,7 @@ impl Books {
     }
 
     /// The virtual time of a tenant, by which its dirty data ages.
-    pub(crate) fn own_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
+    pub(crate) fn virtual_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
         if self.accounts[tenant].own.is_time(now) {
             let others_ns = self.others_ns(now, tenant);
             self.accounts[tenant].own.look(now, others_ns);

@@ -244,7 +244,7 @@ impl Device {
     }
 
     /// Promotes the queued write-backs of `volume`, because a flush or a writer waits for them: they become urgent.
-    pub(crate) fn hurry_writes(&mut self, tenant: TenantId, volume: VolumeId) {
+    pub(crate) fn promote_writes(&mut self, tenant: TenantId, volume: VolumeId) {
         let slots = &self.slots;
         let is_write = |io: IoId| {
             let slot = &slots[io.0];
@@ -255,7 +255,7 @@ impl Device {
             }
             wanted
         };
-        self.scheduler.hurry(tenant, &is_write);
+        self.scheduler.promote(tenant, &is_write);
     }
 
     /// Cancels the tenant's queued requests that are `unwanted`, except parts of a transfer, and adds them to
@@ -350,8 +350,8 @@ impl Device {
     }
 
     /// The virtual time of a tenant, by which its dirty data ages.
-    pub(crate) fn own_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
-        self.scheduler.books.own_time(now, tenant)
+    pub(crate) fn virtual_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.scheduler.books.virtual_time(now, tenant)
     }
 
     /// Wall-clock time until `own_ns` of a tenant's virtual time have passed, or until the caller has to ask again
@@ -452,7 +452,7 @@ mod tests {
         let late: Vec<_> =
             [(1, A), (2, B), (2, B), (3, A)].map(|(at, tenant)| submit(&mut device, at, tenant, false)).into();
         let urgent = submit(&mut device, 4, B, true);
-        device.hurry_writes(A, VolumeId(0));
+        device.promote_writes(A, VolumeId(0));
         device.set_policy(5, settings(Kind::None, 8));
         // Urgent requests go first at the places of their tenants in the order of arrival. All of A's are urgent by
         // now.
@@ -498,18 +498,18 @@ mod tests {
         let waiting = [read(&mut device, 0, B), read(&mut device, 0, B)];
         submit(&mut device, 0, B, false);
         let at = 10 * SECOND;
-        let [a, b] = [A, B].map(|tenant| device.own_time(at, tenant));
+        let [a, b] = [A, B].map(|tenant| device.virtual_time(at, tenant));
         assert_eq!(a, at);
         assert_eq!(b, at, "by the rate until then");
-        let [a, b] = [A, B].map(|tenant| device.own_time(2 * at, tenant) - at);
+        let [a, b] = [A, B].map(|tenant| device.virtual_time(2 * at, tenant) - at);
         assert!(a == at && b < at / 2, "{a} {b}");
         // No read is queued any more: those that waited are cancelled, and the new policy submits the next one at once.
         device.withdraw(2 * at, B, |slot| slot.io.op == Op::Read && slot.io.offset == 0, &mut Vec::new());
         device.set_policy(2 * at, settings(Kind::None, 8));
         let other = read(&mut device, 2 * at, B);
         assert!(goes(&mut device, 2 * at).contains(&other) && !waiting.contains(&other));
-        let before = (21..=80).map(|second| device.own_time(second * SECOND, B)).last().unwrap();
-        assert!(device.own_time(81 * SECOND, B) - before > SECOND * 99 / 100);
+        let before = (21..=80).map(|second| device.virtual_time(second * SECOND, B)).last().unwrap();
+        assert!(device.virtual_time(81 * SECOND, B) - before > SECOND * 99 / 100);
     }
 
     #[test]

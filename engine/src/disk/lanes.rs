@@ -141,8 +141,8 @@ impl Lanes {
     }
 
     /// Promotes the tenant's queued requests that `wanted` selects: they become urgent.
-    pub(crate) fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
-        self.lanes[tenant].queue.hurry(wanted);
+    pub(crate) fn promote(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
+        self.lanes[tenant].queue.promote(wanted);
     }
 
     /// Cancels the tenant's queued requests that `unwanted` selects, and adds them to `dropped`.

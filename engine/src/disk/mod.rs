@@ -12,12 +12,12 @@ mod device;
 pub(crate) mod durability;
 mod io;
 mod lanes;
-mod own;
 pub mod policy;
 pub mod profile;
 mod queue;
 mod scheduler;
 mod slices;
+mod virtual_clock;
 
 pub(crate) use device::{Device, Purpose, Served, Slot, Split};
 pub use io::{Io, Op, Segment};

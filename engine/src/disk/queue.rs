@@ -151,7 +151,7 @@ impl Queue {
     }
 
     /// Promotes the requests that `wanted` selects: they become urgent.
-    pub(crate) fn hurry(&mut self, wanted: &dyn Fn(IoId) -> bool) {
+    pub(crate) fn promote(&mut self, wanted: &dyn Fn(IoId) -> bool) {
         let Queue { urgent, others, .. } = self;
         others.retain(|&entry| {
             let wanted = wanted(entry.io);

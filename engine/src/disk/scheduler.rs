@@ -149,8 +149,8 @@ impl<P: Policy + ?Sized> Scheduler<P> {
     }
 
     /// Promotes the tenant's queued requests that `wanted` selects: they become urgent.
-    pub(crate) fn hurry(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
-        self.lanes.hurry(tenant, wanted);
+    pub(crate) fn promote(&mut self, tenant: TenantId, wanted: &dyn Fn(IoId) -> bool) {
+        self.lanes.promote(tenant, wanted);
     }
 
     /// Cancels the tenant's queued requests that `unwanted` selects, and adds them to `dropped`.
@@ -357,7 +357,7 @@ mod tests {
         let mut scheduler = scheduler(8);
         let mut dropped = Vec::new();
         scheduler.withdraw(0, A, &|io| io.0 % 2 == 0, &mut dropped);
-        scheduler.hurry(A, &|io| io.0 == 51);
+        scheduler.promote(A, &|io| io.0 == 51);
         let next = |scheduler: &mut Scheduler<TokenBucket>, now| scheduler.next(now).map(|(_, entry)| entry.io.0);
         assert_eq!((dropped.len(), scheduler.waiting()), (50, 150));
         assert_eq!([(); 3].map(|()| next(&mut scheduler, 0)), [Some(51), Some(100), None]);

@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_reply_in_parts_has_left_with_its_last_byte() {
         let mut rig = Rig::new();
-        rig.deaf = vec![ConnId(0), ConnId(1)];
+        rig.stalled_readers = vec![ConnId(0), ConnId(1)];
         rig.now = 100 * US;
         rig.ask_as(ConnId(1), 1, command::READ, 0, 0, 2 * BLOCK);
         rig.ask_as(ConnId(1), 2, command::READ, 0, 4 * BLOCK, BLOCK);

@@ -16,21 +16,21 @@ use crate::ids::ConnId;
 
 /// Why a connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Farewell {
+pub enum CloseReason {
     /// The client asked for it, or its volume is being closed or does not exist.
     Over,
     /// Protocol error: the client sent bytes that are no request.
-    Garbage,
+    ProtocolError,
     /// A read failed after the first part of its simple reply was sent; the reply cannot carry an error any more.
     Torn,
     /// The client's access to the volume, or its write access, was revoked.
     Revoked,
     /// Stalled reader: the client did not receive its replies while other clients waited for the frames that they
     /// occupy.
-    Deaf,
+    StalledReader,
     /// Stalled writer: the client did not send the payload of a write while other clients waited for the frames that
     /// are reserved for it.
-    Stalled,
+    StalledWriter,
 }
 
 /// The next bytes to read from a connection.
@@ -56,5 +56,5 @@ pub(crate) enum Effect {
     /// There are outgoing bytes where there were none.
     Send(ConnId),
     /// Send the outgoing bytes, then close.
-    Close(ConnId, Farewell),
+    Close(ConnId, CloseReason),
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::answered::Answered;
-use super::{ANSWERED_MAX, Connection, Effect, Farewell, Outgoing, Receive};
+use super::{ANSWERED_MAX, CloseReason, Connection, Effect, Outgoing, Receive};
 use crate::disk::Segment;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
@@ -12,14 +12,14 @@ use crate::nbd::wire::{REQUEST_BYTES, command_flag as flag, state};
 use crate::nbd::{Header, Kind, Parsed, Session, parse};
 use crate::slab::Table;
 use crate::units::{Nanos, PIECE, SECOND};
-use crate::volume::{Answer, Client, Data, Inbound, PATIENCE_NS, Timer, Volumes, writes};
+use crate::volume::{Answer, Client, Data, Inbound, STALL_TIMEOUT_NS, Timer, Volumes, writes};
 
 /// Parts of replies that may be queued on a connection: as many as replies of 4 KiB have at the byte limit (8 MiB, two
 /// parts per reply). Limits the memory for replies of a few bytes.
 const PARTS_MAX: usize = 4096;
 /// Payload rate, bytes per second, at which a client is never disconnected: each block received extends
-/// [`PATIENCE_NS`] by a quarter of a second. So a piece of 256 KiB is complete within 26 s, less than the 30 s of other
-/// clients. Applies only while others of the tenant wait for frames.
+/// [`STALL_TIMEOUT_NS`] by a quarter of a second. So a piece of 256 KiB is complete within 26 s, less than the 30 s of
+/// other clients. Applies only while others of the tenant wait for frames.
 const PAYLOAD_BYTES_PER_S: u64 = 16 * 1024;
 /// Extents in one answer to BLOCK_STATUS: clients request the remaining ones again.
 const EXTENTS_MAX: usize = 128;
@@ -53,7 +53,7 @@ impl Front {
         if volumes.attach(conn, volume, session) {
             self.connections.insert(conn, Connection::default());
         } else {
-            self.effects.push_back(Effect::Close(conn, Farewell::Over));
+            self.effects.push_back(Effect::Close(conn, CloseReason::Over));
         }
     }
 
@@ -75,13 +75,13 @@ impl Front {
             }
             Parsed::Garbage => {
                 volumes.clients[conn].inbound = Inbound::Stopped;
-                self.close(conn, Farewell::Garbage);
+                self.close(conn, CloseReason::ProtocolError);
             }
         }
     }
 
     /// Has a connection closed, once.
-    pub(crate) fn close(&mut self, conn: ConnId, why: Farewell) {
+    pub(crate) fn close(&mut self, conn: ConnId, why: CloseReason) {
         let Some(connection) = self.connections.get_mut(conn) else { return };
         if !std::mem::replace(&mut connection.closing, true) {
             self.effects.push_back(Effect::Close(conn, why));
@@ -93,7 +93,7 @@ impl Front {
         &mut self,
         volumes: &Volumes,
         volume: VolumeId,
-        why: Farewell,
+        why: CloseReason,
         which: impl Fn(ConnId, Session) -> bool,
     ) {
         for (conn, client) in volumes.clients.iter() {
@@ -106,7 +106,7 @@ impl Front {
     /// Closes a connection whose client wants to leave, when all its requests are answered.
     fn check_leaving(&mut self, volumes: &Volumes, conn: ConnId) {
         if self.connections[conn].leaving && volumes.clients.get(conn).is_none_or(|client| client.in_flight == 0) {
-            self.close(conn, Farewell::Over);
+            self.close(conn, CloseReason::Over);
         }
     }
 
@@ -203,43 +203,43 @@ impl Front {
         }
     }
 
-    /// Disconnects a stalled reader: a client that has received nothing for [`PATIENCE_NS`] while another client of its
-    /// tenant waited as long for frames. If there are several, the one that occupies most frames.
-    pub(crate) fn part_with_deaf(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+    /// Disconnects a stalled reader: a client that has received nothing for [`STALL_TIMEOUT_NS`] while another client
+    /// of its tenant waited as long for frames. If there are several, the one that occupies most frames.
+    pub(crate) fn disconnect_stalled_reader(&mut self, volumes: &mut Volumes, tenant: TenantId) {
         if planted!(UnsentNotBounded) {
             return;
         }
-        let Some(hungry_since) = volumes.hungry_since(tenant) else { return };
-        let (mut deaf, mut next) = (None, None);
+        let Some(starved_since) = volumes.starved_since(tenant) else { return };
+        let (mut stalled, mut next) = (None, None);
         for (conn, connection) in self.connections.iter().filter(|(_, connection)| !connection.closing) {
             let client = &volumes.clients[conn];
             if client.held == 0 || volumes.tenant_of(client.volume) != tenant {
                 continue;
             }
-            let deaf_at = connection.took_at.max(hungry_since) + PATIENCE_NS;
-            next = Some(next.map_or(deaf_at, |next| deaf_at.min(next)));
-            if deaf_at <= volumes.now {
-                deaf = deaf.max(Some((client.held, conn)));
+            let stalled_at = connection.took_at.max(starved_since) + STALL_TIMEOUT_NS;
+            next = Some(next.map_or(stalled_at, |next| stalled_at.min(next)));
+            if stalled_at <= volumes.now {
+                stalled = stalled.max(Some((client.held, conn)));
             }
         }
-        if let Some((_, conn)) = deaf {
+        if let Some((_, conn)) = stalled {
             let volume = volumes.clients[conn].volume;
-            volumes.volume_mut(volume).counters.deaf_disconnects += 1;
+            volumes.volume_mut(volume).counters.stalled_reader_disconnects += 1;
             // If these frames are not enough, another one will be disconnected.
-            volumes.timers.wake_at(Timer::Patience, volumes.now + SECOND);
-            self.close(conn, Farewell::Deaf);
+            volumes.timers.wake_at(Timer::Stalls, volumes.now + SECOND);
+            self.close(conn, CloseReason::StalledReader);
         } else if let Some(at) = next {
-            volumes.timers.wake_at(Timer::Patience, at);
+            volumes.timers.wake_at(Timer::Stalls, at);
         }
     }
 
     /// Disconnects stalled writers: clients that do not send the payload of a write while others of their tenant wait
     /// for frames. All that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
-    pub(crate) fn part_with_stalled(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+    pub(crate) fn disconnect_stalled_writer(&mut self, volumes: &mut Volumes, tenant: TenantId) {
         if planted!(StalledNotDisconnected) {
             return;
         }
-        let Some(hungry_since) = volumes.hungry_since(tenant) else { return };
+        let Some(starved_since) = volumes.starved_since(tenant) else { return };
         for conn in (0..self.connections.past()).map(ConnId) {
             if self.connections.get(conn).is_none_or(|connection| connection.closing) {
                 continue;
@@ -250,14 +250,14 @@ impl Front {
             if volumes.tenant_of(volume) != tenant {
                 continue;
             }
-            let began = volumes.pieces[piece].receiving_since.max(hungry_since);
-            let deadline = began + PATIENCE_NS + received * SECOND / PAYLOAD_BYTES_PER_S;
+            let began = volumes.pieces[piece].receiving_since.max(starved_since);
+            let deadline = began + STALL_TIMEOUT_NS + received * SECOND / PAYLOAD_BYTES_PER_S;
             if deadline > volumes.now {
-                volumes.timers.wake_at(Timer::Patience, deadline);
+                volumes.timers.wake_at(Timer::Stalls, deadline);
                 continue;
             }
-            volumes.volume_mut(volume).counters.stalled_disconnects += 1;
-            self.close(conn, Farewell::Stalled);
+            volumes.volume_mut(volume).counters.stalled_writer_disconnects += 1;
+            self.close(conn, CloseReason::StalledWriter);
         }
     }
 
@@ -371,7 +371,7 @@ impl Front {
             (Kind::Read, Some(_)) if begun => {
                 // A simple reply cannot report an error after its header said success: the connection is closed.
                 volumes.clients[conn].inbound = Inbound::Stopped;
-                self.close(conn, Farewell::Torn);
+                self.close(conn, CloseReason::Torn);
             }
             (_, error) => self.send(volumes, conn, |c| c.push_simple(cookie, error)),
         }
@@ -418,7 +418,7 @@ mod tests {
     use crate::units::BLOCK;
 
     /// A tenant with the smallest partition, and a stalled reader that has requested `len` bytes up to `count` times.
-    fn with_deaf(count: u64, len: u64) -> Rig {
+    fn with_stalled_reader(count: u64, len: u64) -> Rig {
         let mut rig = Rig::new();
         rig.command(
             0,
@@ -427,7 +427,7 @@ mod tests {
                 TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() },
             ),
         );
-        rig.deaf.push(ConnId(1));
+        rig.stalled_readers.push(ConnId(1));
         for at in 0..count {
             if rig.server.receive(ConnId(1)) == Receive::Header {
                 rig.ask_as(ConnId(1), 1000 + at, command::READ, 0, at * len.next_multiple_of(BLOCK), len);
@@ -440,9 +440,9 @@ mod tests {
     #[test]
     fn a_client_that_reads_nothing_leaves_frames_for_others() {
         for (count, len) in [(1, PIECE), (9, PIECE), (200, 512)] {
-            let mut rig = with_deaf(count, len);
+            let mut rig = with_stalled_reader(count, len);
             let partition = rig.server.volumes.cache.partition(TenantId(0));
-            assert!(partition.owed <= partition.target / 2, "{count} of {len}: {} frames", partition.owed);
+            assert!(partition.unsent <= partition.target / 2, "{count} of {len}: {} frames", partition.unsent);
             rig.write(1, 0, 7 << 20, PIECE, 9);
             rig.finish_reads();
             assert_eq!(rig.answer(1), Some(0), "a write of a whole piece, beside {count} of {len}");
@@ -451,14 +451,14 @@ mod tests {
 
     #[test]
     fn who_reads_nothing_while_others_wait_is_disconnected() {
-        let mut rig = with_deaf(1, PIECE);
+        let mut rig = with_stalled_reader(1, PIECE);
         // The stalled reader occupies all of the half that replies may use.
         rig.ask(1, command::READ, 0, 4 << 20, PIECE);
-        rig.wait(PATIENCE_NS - 1);
+        rig.wait(STALL_TIMEOUT_NS - 1);
         assert_eq!((rig.answer(1), &rig.closed[..]), (None, &[][..]));
         rig.wait(1);
-        assert_eq!(rig.closed, [(ConnId(1), Farewell::Deaf)]);
-        assert_eq!(rig.server.volumes.volume(VOLUME).counters.deaf_disconnects, 1);
+        assert_eq!(rig.closed, [(ConnId(1), CloseReason::StalledReader)]);
+        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_reader_disconnects, 1);
         rig.handle(Event::Closed { conn: ConnId(1) });
         rig.finish_reads();
         assert_eq!(rig.answer(1), Some(0));
@@ -472,7 +472,7 @@ mod tests {
         rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() }));
         rig.command(2, Command::OpenVolume(crate::control::VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
         rig.handle(Event::Attach { conn: other, volume, session: Session::default() });
-        rig.deaf = (2..50).map(ConnId).collect();
+        rig.stalled_readers = (2..50).map(ConnId).collect();
         for (at, conn) in (2..50).map(ConnId).enumerate() {
             rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
             for (turn, len) in [(1, BLOCK), (2, PIECE)] {
@@ -484,25 +484,25 @@ mod tests {
             }
         }
         let partition = rig.server.volumes.cache.partition(TenantId(0));
-        assert!(partition.owed <= partition.target / 4, "{} of {} frames", partition.owed, partition.target);
+        assert!(partition.unsent <= partition.target / 4, "{} of {} frames", partition.unsent, partition.target);
         rig.ask_as(other, 1, command::READ, 0, 0, PIECE);
         rig.finish_reads();
         assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
-        rig.deaf.clear();
+        rig.stalled_readers.clear();
         (2..50).for_each(|conn| rig.send(ConnId(conn)));
         rig.complete_all();
-        assert_eq!(rig.server.volumes.volume(VOLUME).owed, 0);
+        assert_eq!(rig.server.volumes.volume(VOLUME).unsent, 0);
     }
 
     #[test]
     fn a_large_read_is_not_overtaken_for_ever_by_small_ones_of_its_client() {
-        let mut rig = with_deaf(1, BLOCK);
+        let mut rig = with_stalled_reader(1, BLOCK);
         // More than the connection may have in addition to its unreceived replies.
         rig.ask_as(ConnId(1), 1, command::READ, 0, 1 << 20, PIECE);
         rig.ask_as(ConnId(1), 2, command::READ, 0, 2 << 20, BLOCK);
         rig.finish_reads();
         assert_eq!(rig.server.volumes.client(ConnId(1)).stalled.len(), 2);
-        rig.deaf.clear();
+        rig.stalled_readers.clear();
         rig.send(ConnId(1));
         rig.complete_all();
         assert_eq!([1000, 1, 2].map(|cookie| rig.answer(cookie)), [Some(0); 3]);
@@ -510,8 +510,8 @@ mod tests {
 
     #[test]
     fn who_reads_nothing_may_do_so_while_nobody_minds() {
-        let mut rig = with_deaf(1, PIECE);
-        rig.wait(10 * PATIENCE_NS);
+        let mut rig = with_stalled_reader(1, PIECE);
+        rig.wait(10 * STALL_TIMEOUT_NS);
         rig.write(1, 0, 7 << 20, PIECE, 9);
         rig.finish_reads();
         assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));

@@ -139,7 +139,7 @@ fn urgent_writes_are_promoted_in_all_their_parts_and_parts_are_not_cancelled() {
     let io = route.prepare(Op::Write { durable: false }, VOLUME, TENANT, Purpose::WriteBack);
     (0..8).for_each(|block| route.add_segment(io, Segment::whole(FrameId(block))));
     route.submit(0, io, false);
-    route.disk.hurry_writes(TENANT, VOLUME);
+    route.disk.promote_writes(TENANT, VOLUME);
     let mut dropped = Vec::new();
     route.disk.withdraw(0, TENANT, |slot| slot.purpose == Purpose::WriteBack, &mut dropped);
     assert_eq!(dropped, []);

@@ -4,7 +4,7 @@ use super::Server;
 use crate::config::Config;
 use crate::control::{Command, Refusal, Report, TenantSpec, VolumeSpec, WriteCache};
 use crate::disk::policy::{Settings, Weights};
-use crate::event::{Action, Farewell, Session};
+use crate::event::{Action, CloseReason, Session};
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
 use crate::plan::allot::{self, Claim, bytes_of};
@@ -18,7 +18,7 @@ const CLOSE_UNITS: u32 = 3;
 /// Time in which `SetBudget` waits for retired frames, beyond the age limit of dirty data: a device that is not hung
 /// has written what was due, and a client that receives at all has received its replies. After it the command is
 /// answered with the memory that is still held.
-const SHRINK_PATIENCE: Nanos = 5 * SECOND;
+const SHRINK_TIMEOUT: Nanos = 5 * SECOND;
 /// Period of the check for frames that are still held after that.
 const HELD_STEP: Nanos = 100 * MILLISECOND;
 
@@ -183,7 +183,7 @@ impl Server {
             let writes = read_only && !session.read_only;
             (expelled.contains(&conn) || writes) && !planted!(RevokedClientStays)
         };
-        self.front.close_all(&self.volumes, volume, Farewell::Revoked, is_expelled);
+        self.front.close_all(&self.volumes, volume, CloseReason::Revoked, is_expelled);
         if !read_only || planted!(ReadOnlyNotFlushed) {
             return Ok(Some(Report::Done));
         }
@@ -234,7 +234,7 @@ impl Server {
         }
         state.closing = Some(Closing { token, discard, flushing: false });
         self.volumes.end_streams(volume, None);
-        self.front.close_all(&self.volumes, volume, Farewell::Over, |_, _| true);
+        self.front.close_all(&self.volumes, volume, CloseReason::Over, |_, _| true);
         self.volumes.poke(volume);
         Ok(None)
     }
@@ -310,7 +310,7 @@ impl Server {
         self.volumes.cache.set_frames(frames);
         self.divide_anew();
         self.volumes.timers.wake_at(Timer::Frames, self.volumes.now);
-        self.budget_token = Some((token, self.volumes.now + self.volumes.config.dirty_age_max_ns + SHRINK_PATIENCE));
+        self.budget_token = Some((token, self.volumes.now + self.volumes.config.dirty_age_max_ns + SHRINK_TIMEOUT));
         self.held = false;
         Ok(None)
     }
@@ -416,7 +416,7 @@ mod tests {
     /// A stalled reader that has requested as much as its bounds permit; then the budget shrinks.
     fn shrinking() -> Rig {
         let mut rig = Rig::new();
-        rig.deaf.push(ConnId(1));
+        rig.stalled_readers.push(ConnId(1));
         // The blocks of the first client occupy the frames below the new limit.
         for at in 0..8 {
             rig.ask(at, command::READ, 0, at * PIECE, PIECE);
@@ -441,8 +441,8 @@ mod tests {
     #[test]
     fn memory_that_is_held_is_named_in_bounded_time_and_follows() {
         let mut rig = shrinking();
-        let patience = rig.server.volumes.config.dirty_age_max_ns + SHRINK_PATIENCE;
-        rig.wait(patience - MILLISECOND);
+        let timeout = rig.server.volumes.config.dirty_age_max_ns + SHRINK_TIMEOUT;
+        rig.wait(timeout - MILLISECOND);
         assert!(rig.report(50).is_none(), "{:?}", rig.report(50));
         rig.wait(MILLISECOND);
         let Some(&Report::Held { bytes }) = rig.report(50) else { panic!("{:?}", rig.report(50)) };
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(held_bytes(&mut rig), bytes);
         rig.wait(10 * HELD_STEP);
         assert_eq!((held_bytes(&mut rig), rig.retired), (bytes, 0), "nobody has read it");
-        rig.deaf.clear();
+        rig.stalled_readers.clear();
         rig.send(ConnId(1));
         rig.wait(HELD_STEP);
         assert_eq!((held_bytes(&mut rig), rig.retired), (0, 1));
@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn memory_that_becomes_free_in_time_was_not_held() {
         let mut rig = shrinking();
-        rig.deaf.clear();
+        rig.stalled_readers.clear();
         rig.send(ConnId(1));
         rig.wait(MILLISECOND);
         assert!(rig.is_done(50), "{:?}", rig.report(50));
@@ -477,7 +477,7 @@ mod tests {
         let mut rig = Rig::new();
         rig.write(1, 0, 0, BLOCK, 7);
         restrict(&mut rig, true, &[]);
-        assert_eq!(rig.closed, [(ConnId(0), Farewell::Revoked), (ConnId(1), Farewell::Revoked)]);
+        assert_eq!(rig.closed, [(ConnId(0), CloseReason::Revoked), (ConnId(1), CloseReason::Revoked)]);
         rig.complete_all();
         assert!(rig.report(DONE).is_none(), "the clients have not gone");
         rig.handle(Event::Closed { conn: ConnId(0) });
@@ -539,7 +539,7 @@ mod tests {
         rig.ask(1, command::READ, 0, 0, BLOCK);
         restrict(&mut rig, false, &[ConnId(0)]);
         assert!(rig.is_done(DONE), "{:?}", rig.report(DONE));
-        assert_eq!(rig.closed, [(ConnId(0), Farewell::Revoked)]);
+        assert_eq!(rig.closed, [(ConnId(0), CloseReason::Revoked)]);
         assert_eq!(rig.server.receive(ConnId(0)), Receive::Closed);
         rig.complete_all();
         assert_eq!(rig.answer(1), Some(0));

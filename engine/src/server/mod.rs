@@ -179,11 +179,11 @@ impl Server {
             match name {
                 Timer::Volumes => volumes.poke_all(),
                 Timer::Initialise => volumes.initialise_all(),
-                Timer::Patience => {
+                Timer::Stalls => {
                     for tenant in (0..volumes.waiting.past()).map(TenantId) {
                         if volumes.waiting.contains(tenant) {
-                            front.part_with_deaf(volumes, tenant);
-                            front.part_with_stalled(volumes, tenant);
+                            front.disconnect_stalled_reader(volumes, tenant);
+                            front.disconnect_stalled_writer(volumes, tenant);
                         }
                     }
                 }

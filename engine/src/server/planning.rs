@@ -243,17 +243,17 @@ impl Server {
         let mut look = Look { tenant, streams: partition.streams, observed: None };
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
-        measured.dirt.set_room(target / 2, whole / 2);
-        measured.dirt.pass(device.own_time(*now, tenant), measured.worth.alone(*now));
+        measured.dirty.set_room(target / 2, whole / 2);
+        measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
         let references = curve.references();
         let useful_ns = device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns);
-        if references == planned.references && useful_ns == measured.worth.useful_ns() {
+        if references == planned.references && useful_ns == measured.standalone.useful_ns() {
             return look;
         }
         planned.references = references;
         let counts = curve.counts(partition.spec.eviction);
-        let (cost, written) = (measured.cost.clone(), measured.dirt.written());
-        measured.dirt.fade(DIRT_FADES);
+        let (cost, written) = (measured.cost.clone(), measured.dirty.written());
+        measured.dirty.fade(DIRT_FADES);
         look.observed = Some(Box::new(Observed { target, references, counts, cost, written }));
         look
     }
@@ -271,7 +271,7 @@ impl Server {
                 self.volumes.route.disk.plan(self.volumes.now, gained.tenant).map_or(0, |plan| plan.useful_ns);
             let wanting_ns = self.volumes.route.disk.wanting_ns(self.volumes.now, gained.tenant);
             let seen = Seen { now: self.volumes.now, useful_ns, wanting_ns, disk_ns: measured.cost.time_ns() };
-            measured.worth.look(seen, gained.reads, gained.writes);
+            measured.standalone.look(seen, gained.reads, gained.writes);
             self.planning.tenants[gained.tenant].miss_ratios = gained.miss_ratios;
         }
         let there = |tenant: TenantId| self.volumes.cache.has_tenant(tenant);

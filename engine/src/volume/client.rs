@@ -87,7 +87,7 @@ impl Client {
     }
 
     /// Frames that its replies occupy.
-    pub(crate) fn owed(&self) -> u32 {
+    pub(crate) fn unsent(&self) -> u32 {
         self.held + self.reading
     }
 }
@@ -218,15 +218,15 @@ impl Volumes {
         client.unsent -= bytes;
         client.held -= frames;
         let volume = client.volume;
-        self.owed_less(volume, frames);
+        self.fewer_unsent(volume, frames);
     }
 
     /// Replies of a volume occupy `frames` frames fewer.
-    pub(crate) fn owed_less(&mut self, volume: VolumeId, frames: u32) {
+    pub(crate) fn fewer_unsent(&mut self, volume: VolumeId, frames: u32) {
         let tenant = self.tenant_of(volume);
-        self.table[volume].owed -= frames;
+        self.table[volume].unsent -= frames;
         let partition = self.cache.partition_mut(tenant);
-        partition.owed -= frames;
+        partition.unsent -= frames;
         if std::mem::take(&mut partition.throttled) {
             self.put_off(Todo::Replies(tenant));
         }
@@ -245,8 +245,8 @@ impl Volumes {
             return 0;
         }
         let partition = self.cache.partition(self.tenant_of(client.volume));
-        let left = partition.reply_frames_left(self.table[client.volume].owed);
-        left.saturating_sub(client.owed()).div_ceil(2)
+        let left = partition.reply_frames_left(self.table[client.volume].unsent);
+        left.saturating_sub(client.unsent()).div_ceil(2)
     }
 
     /// The stalled reads of a client go on.
@@ -258,7 +258,7 @@ impl Volumes {
 
     /// When the longest present wait for frames of this tenant began: of a piece, or of a read whose client has
     /// received all its other replies.
-    pub(crate) fn hungry_since(&self, tenant: TenantId) -> Option<Nanos> {
+    pub(crate) fn starved_since(&self, tenant: TenantId) -> Option<Nanos> {
         let waiting = &self.waiting[tenant];
         let writes = waiting.writes.iter().filter_map(|&volume| self.table[volume].writes.front());
         let pieces = waiting.reads.front().into_iter().chain(writes);
@@ -271,7 +271,7 @@ impl Volumes {
             return None;
         }
         let stalled = self.clients.values().filter(|client| {
-            let stalled = !client.stalled.is_empty() && client.owed() == 0;
+            let stalled = !client.stalled.is_empty() && client.unsent() == 0;
             stalled && self.tenant_of(client.volume) == tenant
         });
         let pieces = pieces.map(|&piece| self.pieces[piece].waiting_since);
@@ -289,8 +289,8 @@ impl Volumes {
         client.unsent = 0;
         let (inbound, volume) = (std::mem::replace(&mut client.inbound, Inbound::Stopped), client.volume);
         let tenant = self.tenant_of(volume);
-        self.cache.partition_mut(tenant).owed -= held;
-        self.table[volume].owed -= held;
+        self.cache.partition_mut(tenant).unsent -= held;
+        self.table[volume].unsent -= held;
         match inbound {
             Inbound::Reserving { piece } | Inbound::Payload { piece, .. } => self.forget_payload(volume, piece),
             Inbound::Discard { request, .. } => self.part_done(request),

@@ -2,7 +2,9 @@
 //! use.
 
 use crate::config::Config;
-use crate::curve::{Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRT_BYTES_PER_FRAME, DirtyData, Limits, View, Worth};
+use crate::curve::{
+    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, Limits, Standalone, View,
+};
 use crate::disk::Op;
 use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, Nanos, SectorMask, sectors_touched};
@@ -16,8 +18,8 @@ const DIRT_BYTES_MAX: u64 = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) cost: Cost,
-    pub(crate) dirt: DirtyData,
-    pub(crate) worth: Worth,
+    pub(crate) dirty: DirtyData,
+    pub(crate) standalone: Standalone,
 }
 
 /// The limits of each of `tenants` curves: equal parts. The number is rounded up to a power of two, so that curves
@@ -53,15 +55,15 @@ impl Volumes {
 
     /// The same for the miniatures of dirty data.
     fn fit_dirt(&mut self, tenants: &[TenantId]) {
-        let all = self.config.frames_max() as u64 * DIRT_BYTES_PER_FRAME;
+        let all = self.config.frames_max() as u64 * DIRTY_DATA_BYTES_PER_FRAME;
         let bytes = (all / tenants.len().next_power_of_two() as u64).min(DIRT_BYTES_MAX);
         for &tenant in tenants {
-            let dirt = || DirtyData::new(bytes, self.config.dirty_age_max_ns);
+            let dirty = || DirtyData::new(bytes, self.config.dirty_age_max_ns);
             match self.measured.get_mut(tenant) {
-                Some(known) if known.dirt.has_bytes(bytes) => {}
-                Some(known) => known.dirt = dirt(),
+                Some(known) if known.dirty.has_bytes(bytes) => {}
+                Some(known) => known.dirty = dirty(),
                 None => {
-                    let fresh = Measured { cost: Cost::default(), dirt: dirt(), worth: Worth::default() };
+                    let fresh = Measured { cost: Cost::default(), dirty: dirty(), standalone: Standalone::default() };
                     self.measured.insert(tenant, fresh);
                 }
             }
@@ -81,7 +83,7 @@ impl Volumes {
 
     /// All dirty data of a volume is being written for a flush.
     pub(crate) fn flush_dirt(&mut self, tenant: TenantId, volume: VolumeId) {
-        self.measured[tenant].dirt.flush(volume);
+        self.measured[tenant].dirty.flush(volume);
     }
 
     pub(crate) fn curve(&mut self, tenant: TenantId) -> &mut Curve {
@@ -90,7 +92,7 @@ impl Volumes {
 
     /// A piece of a read continues with the frames that were found.
     pub(crate) fn curve_read(&mut self, piece: u32, volume: VolumeId) {
-        let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
+        let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
         let asked = self.requests[self.pieces[piece].request].kind == Kind::Read;
         let curve = &mut self.curves[tenant];
         let piece = &self.pieces[piece];
@@ -107,16 +109,16 @@ impl Volumes {
 
     /// A block of a write takes effect.
     pub(crate) fn curve_write(&mut self, volume: VolumeId, number: u64, sectors: SectorMask, durable: bool) {
-        let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
+        let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
         let now = self.now;
-        let Measured { dirt, worth, .. } = &mut self.measured[tenant];
-        dirt.write(own, worth.alone(now), volume, number, durable);
+        let Measured { dirty, standalone, .. } = &mut self.measured[tenant];
+        dirty.write(own, standalone.alone(now), volume, number, durable);
         self.curve(tenant).write(own, volume, number, sectors, if durable { Ack::Durable } else { Ack::Cached });
     }
 
     /// Blocks are prefetched.
     pub(crate) fn curve_read_ahead(&mut self, volume: VolumeId, first: u64, past: u64) {
-        let (own, tenant) = (self.own_time(volume), self.tenant_of(volume));
+        let (own, tenant) = (self.virtual_time(volume), self.tenant_of(volume));
         let curve = self.curve(tenant);
         (first..past).for_each(|number| curve.read_ahead(own, volume, number));
     }

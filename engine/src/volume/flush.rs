@@ -104,7 +104,7 @@ impl Volumes {
         self.flush_dirt(tenant, volume);
         let epoch = self.cache.volume_mut(volume).ledger.close();
         self.volume_mut(volume).flushes.waiting.push_back(Waiting { who, epoch, failed: None });
-        self.hurry_writes(volume);
+        self.promote_writes(volume);
         self.poke(volume);
     }
 
@@ -199,7 +199,7 @@ impl Volumes {
             if !self.table.contains(volume) || !self.cache.durability.is_exposed(volume) || !concerned {
                 continue;
             }
-            let own = self.own_time(volume);
+            let own = self.virtual_time(volume);
             let lost = self.cache.condemn(own, volume);
             self.volume_mut(volume).flushes.lost |= lost;
             self.cover_redirtied(volume);

@@ -98,8 +98,8 @@ pub(crate) struct Counters {
     pub(crate) device_read_bytes: u64,
     pub(crate) device_write_bytes: u64,
     pub(crate) device_errors: u64,
-    pub(crate) deaf_disconnects: u64,
-    pub(crate) stalled_disconnects: u64,
+    pub(crate) stalled_reader_disconnects: u64,
+    pub(crate) stalled_writer_disconnects: u64,
 }
 
 impl Counters {
@@ -124,7 +124,7 @@ pub(crate) struct Restricting {
 
 /// Time in which a client may receive nothing while others wait for the frames of its replies. Longer than a network
 /// needs to recover, shorter than the 30 s after which clients time out a request.
-pub(crate) const PATIENCE_NS: Nanos = 10 * SECOND;
+pub(crate) const STALL_TIMEOUT_NS: Nanos = 10 * SECOND;
 
 /// A volume that is served.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ pub(crate) struct Volume {
     /// Frames that wait for payload.
     pub(crate) receiving: u32,
     /// Frames of replies that are being read or wait to be sent.
-    pub(crate) owed: u32,
+    pub(crate) unsent: u32,
     /// Write-backs in flight.
     pub(crate) writebacks: u32,
     /// All write-backs that are still queued were promoted.
@@ -196,7 +196,7 @@ impl Volume {
             requests: 0,
             writes: VecDeque::new(),
             receiving: 0,
-            owed: 0,
+            unsent: 0,
             writebacks: 0,
             hurried: false,
             pace: Pace::default(),

@@ -454,7 +454,7 @@ mod tests {
                 TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() },
             ),
         );
-        rig.deaf.push(late);
+        rig.stalled_readers.push(late);
         let stalled = |rig: &mut Rig| !rig.server.volumes.client(late).stalled.is_empty();
         let mut end = 0;
         while !stalled(&mut rig) {
@@ -470,7 +470,7 @@ mod tests {
         }
         assert!(stalled(&mut rig), "it waits still");
         let before = rig.ahead();
-        rig.deaf.clear();
+        rig.stalled_readers.clear();
         rig.send(late);
         // Its blocks were read ahead before, so it needs no device request.
         rig.send(late);

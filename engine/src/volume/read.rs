@@ -5,7 +5,7 @@ use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, IoId, TenantId, VolumeId};
 use crate::units::{BLOCK, PIECE, sectors_touched};
-use crate::volume::{Data, Effect, Kind, PATIENCE_NS, Request, Timer, Todo, Volumes, Who};
+use crate::volume::{Data, Effect, Kind, Request, STALL_TIMEOUT_NS, Timer, Todo, Volumes, Who};
 
 /// Pieces of one read in progress at once: enough to keep the disk streaming under a single large read.
 const WINDOW: u32 = 4;
@@ -69,8 +69,8 @@ impl Volumes {
             if kind == Kind::Read {
                 let frames = self.pieces[piece].blocks() as u32;
                 self.client(conn).reading += frames;
-                self.cache.partition_mut(tenant).owed += frames;
-                self.volume_mut(volume).owed += frames;
+                self.cache.partition_mut(tenant).unsent += frames;
+                self.volume_mut(volume).unsent += frames;
             }
             if !self.waiting_of(tenant).reads.is_empty() || !self.begin_read(piece) {
                 self.wait_to_read(piece);
@@ -94,7 +94,7 @@ impl Volumes {
         if state.kind != Kind::Read || end.div_ceil(BLOCK) - start / BLOCK <= room {
             return Some(end);
         }
-        if connection.owed() > 0 || room == 0 {
+        if connection.unsent() > 0 || room == 0 {
             return None;
         }
         // The client has received everything that was sent: the read goes on, however little room there is.
@@ -103,7 +103,7 @@ impl Volumes {
         }
         let blocks = (end.div_ceil(BLOCK) - start / BLOCK) as u32;
         let partition = self.cache.partition(self.tenant_of(state.volume));
-        partition.whole_reply_fits(self.volume(state.volume).owed, blocks).then_some(end)
+        partition.whole_reply_fits(self.volume(state.volume).unsent, blocks).then_some(end)
     }
 
     /// The read waits on its connection's list until replies are sent.
@@ -116,7 +116,7 @@ impl Volumes {
         connection.stalled.push_back(request);
         let tenant = self.tenant_of(self.requests[request].volume);
         self.cache.partition_mut(tenant).throttled = true;
-        self.timers.wake_at(Timer::Patience, now + PATIENCE_NS);
+        self.timers.wake_at(Timer::Stalls, now + STALL_TIMEOUT_NS);
     }
 
     /// A piece of a read waits for frames.
@@ -125,7 +125,7 @@ impl Volumes {
         self.pieces[piece].waiting_since = self.now;
         self.waiting_of(tenant).reads.push_back(piece);
         self.poke_tenant(tenant);
-        self.timers.wake_at(Timer::Patience, self.now + PATIENCE_NS);
+        self.timers.wake_at(Timer::Stalls, self.now + STALL_TIMEOUT_NS);
     }
 
     pub(crate) fn waiting_of(&mut self, tenant: TenantId) -> &mut crate::volume::Waiting {
@@ -373,7 +373,7 @@ impl Volumes {
         }
         if kind == Kind::Read {
             self.clients[conn].reading -= blocks;
-            self.owed_less(volume, blocks);
+            self.fewer_unsent(volume, blocks);
         }
         if sends {
             self.effects.push(Effect::Recheck(conn));
@@ -404,8 +404,8 @@ impl Volumes {
         client.unsent += bytes;
         client.held += frames;
         let tenant = self.tenant_of(volume);
-        self.cache.partition_mut(tenant).owed += frames;
-        self.table[volume].owed += frames;
+        self.cache.partition_mut(tenant).unsent += frames;
+        self.table[volume].unsent += frames;
         self.effects.push(Effect::Data(Data { conn, cookie, piece, first, last, unsplit }));
     }
 

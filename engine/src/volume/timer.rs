@@ -10,12 +10,12 @@ pub(crate) enum Timer {
     /// Never-written ranges may be filled with zeros.
     Initialise,
     /// Clients that stall while others wait for frames.
-    Patience,
+    Stalls,
     /// Frames move between partitions, or retire.
     Frames,
 }
 
-const NAMES: [Timer; 4] = [Timer::Volumes, Timer::Initialise, Timer::Patience, Timer::Frames];
+const NAMES: [Timer; 4] = [Timer::Volumes, Timer::Initialise, Timer::Stalls, Timer::Frames];
 
 /// The next time of each.
 #[derive(Default, Debug)]

@@ -332,7 +332,7 @@ mod tests {
         let mut rig = rig();
         rig.lazy = false;
         rig.server.volumes.config.requests_per_connection = u32::MAX;
-        rig.deaf = vec![ConnId(0), ConnId(1)];
+        rig.stalled_readers = vec![ConnId(0), ConnId(1)];
         let [first, second] = [ConnId(0), ConnId(1)];
         rig.ask(0, command::WRITE, 0, 0, BLOCK);
         rig.server.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT - 1;
@@ -380,7 +380,7 @@ mod tests {
             "{:?}",
             rig.closed
         );
-        assert!(rig.closed.iter().all(|&(_, why)| why == crate::event::Farewell::Stalled));
-        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_disconnects, rig.closed.len() as u64);
+        assert!(rig.closed.iter().all(|&(_, why)| why == crate::event::CloseReason::StalledWriter));
+        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_writer_disconnects, rig.closed.len() as u64);
     }
 }

@@ -8,7 +8,7 @@ use crate::cache::{ByteWork, NONE, Rest};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
-use crate::volume::{Effect, Inbound, Kind, PATIENCE_NS, Request, Timer, Volumes, Who};
+use crate::volume::{Effect, Inbound, Kind, Request, STALL_TIMEOUT_NS, Timer, Volumes, Who};
 
 /// Units of work of a block that is written from a payload.
 const WRITE_UNITS: u32 = 2;
@@ -70,7 +70,7 @@ impl Volumes {
             self.cache.partition_mut(tenant).stirred = true;
         }
         self.poke_tenant(tenant);
-        self.timers.wake_at(Timer::Patience, self.now + PATIENCE_NS);
+        self.timers.wake_at(Timer::Stalls, self.now + STALL_TIMEOUT_NS);
     }
 
     /// Tries pieces of a tenant's writes that wait for frames again, one volume after the other. True if one has its
@@ -338,7 +338,7 @@ impl Volumes {
             (Some(rest), _) => {
                 let frame = std::mem::replace(&mut self.pieces[piece].frames[at], FrameId::ZERO);
                 self.volume_mut(volume).holes.fill(base + start, base + end);
-                let own = self.own_time(volume);
+                let own = self.virtual_time(volume);
                 self.cache.write(own, id, frame, (start, end), rest, &mut self.effects);
                 let durable = self.requests[request].durable;
                 self.curve_write(volume, number, touched, durable);
@@ -392,7 +392,7 @@ impl Volumes {
             }
         }
         if being_written {
-            self.hurry_writes(volume);
+            self.promote_writes(volume);
         }
         self.block_persisted(piece, None);
     }

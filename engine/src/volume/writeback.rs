@@ -66,7 +66,7 @@ impl Volumes {
 
     fn write_back(&mut self, volume: VolumeId) {
         let mut postponed = 0;
-        let (own, dirty, spread_ns) = (self.own_time(volume), self.cache.dirty_blocks(volume), self.spread_ns());
+        let (own, dirty, spread_ns) = (self.virtual_time(volume), self.cache.dirty_blocks(volume), self.spread_ns());
         self.volume_mut(volume).pace.pass(own, dirty, spread_ns);
         while self.volume(volume).writebacks < WRITEBACKS_MAX {
             let Some(id) = self.cache.oldest_dirty(volume) else { return };
@@ -104,8 +104,8 @@ impl Volumes {
     }
 
     /// The time on the clock by which a volume's dirty data ages: `disk/own.rs`.
-    pub(crate) fn own_time(&mut self, volume: VolumeId) -> Nanos {
-        self.route.disk.own_time(self.now, self.tenant_of(volume))
+    pub(crate) fn virtual_time(&mut self, volume: VolumeId) -> Nanos {
+        self.route.disk.virtual_time(self.now, self.tenant_of(volume))
     }
 
     /// No block is written for its age alone before it is this old.
@@ -146,10 +146,10 @@ impl Volumes {
 
     /// A flush or a durable write waits for the write-backs of a volume: those still queued are promoted. They are
     /// searched once, however many flushes arrive meanwhile.
-    pub(crate) fn hurry_writes(&mut self, volume: VolumeId) {
+    pub(crate) fn promote_writes(&mut self, volume: VolumeId) {
         let state = self.volume_mut(volume);
         if state.writebacks > 0 && !std::mem::replace(&mut state.hurried, true) {
-            self.route.disk.hurry_writes(self.tenant_of(volume), volume);
+            self.route.disk.promote_writes(self.tenant_of(volume), volume);
         }
     }
 
@@ -159,7 +159,7 @@ impl Volumes {
         let tenant = self.tenant_of(volume);
         let urgent = durable || self.volume(volume).flushes.covers(self.cache.block(id).dirty_epoch);
         let mut parts = std::mem::take(&mut self.parts);
-        let own = self.own_time(volume);
+        let own = self.virtual_time(volume);
         let age_ms = u64::from(self.cache.age_ms(own, id));
         let (route, now, mut begun, mut all) = (&mut self.route, self.now, 0, Wanted::default());
         let blocks_max = route.disk.request_blocks_max(tenant, Op::Write { durable });
@@ -255,7 +255,7 @@ impl Volumes {
         }
         self.volume_mut(volume).writebacks -= 1;
         let retry_at = self.now + RETRY_NS;
-        let own = self.own_time(self.route.slot(io).io.volume);
+        let own = self.virtual_time(self.route.slot(io).io.volume);
         for &(id, sectors) in parts {
             let crate::cache::Block { writing_epoch, given_up, .. } = *self.cache.block(id);
             let result = if distrusted {

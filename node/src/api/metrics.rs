@@ -49,12 +49,12 @@ const VOLUME_COUNTERS: [Metric<VolumeStats, u64>; 5] = [
     (
         "aerogel_volume_deaf_disconnects",
         "Clients disconnected because they did not read their replies while others waited for the memory",
-        |v| v.deaf_disconnects,
+        |v| v.stalled_reader_disconnects,
     ),
     (
         "aerogel_volume_stalled_disconnects",
         "Clients disconnected because they did not send a payload while others waited for the memory",
-        |v| v.stalled_disconnects,
+        |v| v.stalled_writer_disconnects,
     ),
 ];
 const VOLUME_LEVELS: [Metric<VolumeStats, f64>; 6] = [
@@ -559,8 +559,8 @@ mod tests {
             device_read_bytes: 0,
             device_write_bytes: 0,
             device_errors: 0,
-            deaf_disconnects: 0,
-            stalled_disconnects: 0,
+            stalled_reader_disconnects: 0,
+            stalled_writer_disconnects: 0,
             prefetch_used_blocks: 0,
             prefetch_wasted_blocks: 3,
             dirty_blocks: 0,
@@ -583,7 +583,7 @@ mod tests {
             used_frames: 1,
             dirty_frames: 0,
             wanting_ns: 0,
-            worth_ns: 0,
+            standalone_ns: 0,
             sizing: None,
             miss_ratios: [None; 3],
             plan: Some(plan),

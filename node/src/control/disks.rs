@@ -29,12 +29,12 @@ const FIRST: &str = "default";
 const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a start waits for a disk that another server has locked: a killed server releases its locks one after the
 /// other, that of its directory first.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// A new disk needs at least this fraction (one in so many) of its part of the memory at once, or it is not added.
 const LEAST_PART: u64 = 4;
 /// How long a disk's thread may take to free memory, in addition to the maximum age of dirty data: 5 s more than it
 /// needs to report what it holds. A thread that has not answered by then counts as holding all of it.
-const BUDGET_PATIENCE: Duration = Duration::from_secs(10);
+const BUDGET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent calls to the file system of a disk. Each occupies a thread of a pool of 512 while the file system hangs.
 const QUESTIONS_MAX: usize = 4;
 /// The interval of checks whether memory that was held is free.
@@ -52,7 +52,7 @@ impl Control {
             let opened = blocking(move || {
                 // After the timeout, `reopen` opens the disk again, but not before this attempt has ended.
                 let _tried = tried;
-                let store = Store::open_within(&looked, Some(uuid), LOCK_PATIENCE)?;
+                let store = Store::open_within(&looked, Some(uuid), LOCK_TIMEOUT)?;
                 let found = store.scan().map_err(|error| DiskReason::Volumes(error.into()))?;
                 Ok((store, found))
             });
@@ -259,10 +259,10 @@ impl Control {
     /// had `before`.
     async fn set_budgets(&self, disks: &[(Name, Arc<DiskHandle>)], bytes: u64, before: u64) -> Result<u64, Error> {
         self.divisions.fetch_add(1, Ordering::Relaxed);
-        let patience = self.config.limits.dirty_age.0 + BUDGET_PATIENCE;
+        let timeout = self.config.limits.dirty_age.0 + BUDGET_TIMEOUT;
         let set = |bytes| {
             let set = move |(_, disk): &(Name, Arc<DiskHandle>)| {
-                tokio::time::timeout(patience, disk.command(Command::SetBudget(bytes)))
+                tokio::time::timeout(timeout, disk.command(Command::SetBudget(bytes)))
             };
             futures::future::join_all(disks.iter().map(set))
         };

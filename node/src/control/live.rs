@@ -77,7 +77,7 @@ impl Counters {
             slices: stats.plan.map(|plan| plan.slices),
             // Only policies with slices have a round.
             by_cost: stats.plan.is_some_and(|plan| plan.round_ns == 0),
-            useful_ns: stats.worth_ns,
+            useful_ns: stats.standalone_ns,
             wanting_ns: stats.wanting_ns,
             reads: 0,
             read_bytes: 0,

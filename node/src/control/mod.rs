@@ -59,7 +59,7 @@ use crate::store::{DataError, DataId, Files, Lock, Progress, Spec, Store, Tenant
 
 /// How long a start waits for an earlier server that was killed: its process ends when its requests have left the
 /// kernel. One that still exists after this time is not about to end.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The manager.
 #[derive(Debug)]
@@ -205,7 +205,7 @@ impl Control {
         std::fs::create_dir_all(data)
             .map_err(|e| anyhow::anyhow!("cannot make the directory {}: {e}", data.display()))?;
         let locked = data.clone();
-        let lock = blocking(move || Lock::take(&locked, LOCK_PATIENCE)).await?.map_err(anyhow::Error::msg)?;
+        let lock = blocking(move || Lock::take(&locked, LOCK_TIMEOUT)).await?.map_err(anyhow::Error::msg)?;
         // A server that ends normally removes its socket.
         let was_killed = config.api_socket().symlink_metadata().is_ok();
         let found = Registry::read(data)?;

@@ -9,7 +9,7 @@ use tracing::warn;
 use super::view::{CreateVolume, DataKind};
 use super::{Control, Disk, Error, Invalid, Running, State, VolumeState, blocking};
 use crate::quantity::Name;
-use crate::store::raw::{self, Claim, PATIENCE};
+use crate::store::raw::{self, Claim, TIMEOUT};
 use crate::store::spec::Allocation;
 use crate::store::{DataId, Kernel, Raw, RawError};
 
@@ -48,7 +48,7 @@ impl Control {
         check_size(&device, size)?;
         let force = request.force;
         let chosen = blocking(move || {
-            let claim = device.claim(&Kernel::default(), size, Instant::now() + PATIENCE)?;
+            let claim = device.claim(&Kernel::default(), size, Instant::now() + TIMEOUT)?;
             match device.refuse_content(&claim) {
                 Err(error) if !force => return Err(error),
                 Err(error) => warn!("{error}: used anyway (--force)"),

@@ -26,7 +26,7 @@ use engine::driver::{self, Driver as _};
 use engine::ids::{ConnId, TenantId, VolumeId};
 use engine::plan::Evidence;
 use engine::units::{Nanos, SECOND};
-use engine::{Action, Event, Farewell, Outgoing, Receive, Server};
+use engine::{Action, CloseReason, Event, Outgoing, Receive, Server};
 
 use self::mail::{Pending, Then};
 use super::Options;
@@ -43,7 +43,7 @@ const DIRECT_BYTES_MIN: u64 = 16 * 1024;
 /// Receive buffers that paused connections may hold, out of [`BUFFERS`]. Beyond this, their bytes are moved to stashes.
 const BUFFERS_HELD_MAX: usize = BUFFERS / 2;
 /// How long the last replies of a connection may make no progress before it is closed.
-const FINISH_PATIENCE: Nanos = 5 * SECOND;
+const FINISH_TIMEOUT: Nanos = 5 * SECOND;
 mod mail;
 #[cfg(test)]
 mod tests;
@@ -190,7 +190,7 @@ impl<R: Reactor> Driver<R> {
             }
             Action::Send(conn) => self.queue_send(conn),
             Action::Work(_) => unreachable!("the driving loop takes it"),
-            Action::Close(conn, why) => self.part_with(conn, why),
+            Action::Close(conn, why) => self.close_after_replies(conn, why),
             Action::Gone(conn) => {
                 let gone = self.connections[conn.0 as usize].take();
                 assert!(gone.is_some_and(|c| c.phase == Phase::Closed), "a slot is free once its socket is closed");
@@ -493,15 +493,15 @@ impl<R: Reactor> Driver<R> {
         self.apply(Event::Sent { conn, bytes });
         self.queue_send(conn);
         if let Some(Connection { phase: Phase::Finishing(_), .. }) = &self.connections[conn.0 as usize] {
-            self.give_patience(conn);
+            self.set_timeout(conn);
         }
     }
 
     /// Closes a connection because the engine asks for it, and logs the reason.
-    fn part_with(&mut self, conn: ConnId, why: Farewell) {
+    fn close_after_replies(&mut self, conn: ConnId, why: CloseReason) {
         let told = match why {
-            Farewell::Over => None,
-            Farewell::Revoked => {
+            CloseReason::Over => None,
+            CloseReason::Revoked => {
                 if let Some(connection) = &self.connections[conn.0 as usize] {
                     let volume = self.reactor.name_of(connection.volume);
                     let client = &connection.peer;
@@ -512,16 +512,18 @@ impl<R: Reactor> Driver<R> {
                 }
                 None
             }
-            Farewell::Garbage => {
+            CloseReason::ProtocolError => {
                 Some((Incident::Garbage, "the client sent bytes that are not a request: disconnected"))
             }
-            Farewell::Torn => Some((Incident::Torn, "a read failed after the first part of its reply: disconnected")),
-            Farewell::Deaf => Some((
+            CloseReason::Torn => {
+                Some((Incident::Torn, "a read failed after the first part of its reply: disconnected"))
+            }
+            CloseReason::StalledReader => Some((
                 Incident::StalledReader,
                 "the client does not read its replies, and other clients need the memory that the replies occupy: \
                  disconnected",
             )),
-            Farewell::Stalled => Some((
+            CloseReason::StalledWriter => Some((
                 Incident::StalledWriter,
                 "the client does not send the payload of its write, and other clients need the memory reserved \
                  for it: disconnected",
@@ -542,13 +544,13 @@ impl<R: Reactor> Driver<R> {
         if connection.phase == Phase::Open {
             connection.input.clear(&mut self.reactor);
             self.cpu.detach(conn);
-            self.give_patience(conn);
+            self.set_timeout(conn);
             self.queue_send(conn);
         }
     }
 
-    fn give_patience(&mut self, conn: ConnId) {
-        let deadline = self.now + FINISH_PATIENCE;
+    fn set_timeout(&mut self, conn: ConnId) {
+        let deadline = self.now + FINISH_TIMEOUT;
         self.connection(conn).phase = Phase::Finishing(deadline);
         self.finishing.push_back((deadline, conn));
     }

@@ -23,7 +23,7 @@ use super::mailbox::Sender;
 /// The nice value of the thread: on a machine whose processors are busy, disk threads get ten times as much time.
 const NICE: i32 = 10;
 /// How long a question waits for the planner to see a change: usually a millisecond.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the disk's thread sends evidence, and where the planner receives it.
 pub(super) fn channel() -> (SyncSender<Box<Evidence>>, Receiver<Box<Evidence>>) {
@@ -69,7 +69,7 @@ impl Planning {
     /// The decision for a planned tenant, once the planner has seen the change with this generation.
     pub async fn plan(mut self, request: PlanRequest, generation: u64) -> Result<Plan, Refusal> {
         // If it does not see it in time, what it knows is the best answer.
-        let _ = tokio::time::timeout(PATIENCE, self.seen.wait_for(|&seen| seen >= generation)).await;
+        let _ = tokio::time::timeout(TIMEOUT, self.seen.wait_for(|&seen| seen >= generation)).await;
         let answer = move || self.planner.lock().expect("a panic ends the process").plan(request);
         tokio::task::spawn_blocking(answer).await.expect("a panic ends the process")
     }

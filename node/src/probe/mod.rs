@@ -48,7 +48,7 @@ const SCRATCH_PART: f64 = 0.13;
 /// The interval at which a probe checks whether it was cancelled.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a probe that ends early waits for its requests in flight.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
@@ -274,7 +274,7 @@ impl Run {
 
     /// Waits for requests in flight, since the kernel still uses their memory.
     fn settle(&mut self, target: &mut impl ProbeTarget, now: &impl Fn() -> Nanos) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.in_flight > 0 && Instant::now() < until {
             if let Err(ProbeError::Reactor(_)) = self.collect(target, LOOK, now) {
                 return;

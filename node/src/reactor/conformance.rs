@@ -23,7 +23,7 @@ use super::{Completion, Layers, Options, Reactor, Stack, Threads, Uring};
 use crate::frames::Frames;
 
 /// Far more than any of these tests needs: a test that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Frames of a test.
 const FRAMES: usize = 4096;
 const OPTIONS: Options = Options { device_depth: 64, connections_max: 16 };
@@ -82,9 +82,9 @@ impl<R: Reactor> Rig<R> {
             if let Some(at) = self.done.iter().position(|completion| wanted(completion).is_some()) {
                 return wanted(&self.done.remove(at)).unwrap();
             }
-            assert!(start.elapsed() < PATIENCE, "it never came; instead: {:?}", self.done);
-            self.reactor.turn(Some(PATIENCE), &mut self.done).unwrap();
-            assert!(start.elapsed() < PATIENCE, "nobody was woken for it");
+            assert!(start.elapsed() < TIMEOUT, "it never came; instead: {:?}", self.done);
+            self.reactor.turn(Some(TIMEOUT), &mut self.done).unwrap();
+            assert!(start.elapsed() < TIMEOUT, "nobody was woken for it");
         }
     }
 
@@ -183,6 +183,6 @@ fn timeouts_end_the_wait<R: Reactor>(mut rig: Rig<R>) {
     while let Some(left) = limit.checked_sub(start.elapsed()) {
         rig.reactor.turn(Some(left), &mut rig.done).unwrap();
     }
-    assert!(start.elapsed() < PATIENCE && rig.done.is_empty());
+    assert!(start.elapsed() < TIMEOUT && rig.done.is_empty());
     rig.reactor.turn(Some(Duration::ZERO), &mut rig.done).unwrap();
 }

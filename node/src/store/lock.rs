@@ -31,8 +31,8 @@ pub struct Lock {
 
 impl Lock {
     /// Takes the lock of a directory, or returns an error that names the holder. A killed server holds its locks until
-    /// its last request has ended, so this blocks for at most `patience`.
-    pub fn take(directory: &Path, patience: Duration) -> Result<Lock, LockError> {
+    /// its last request has ended, so this blocks for at most `timeout`.
+    pub fn take(directory: &Path, timeout: Duration) -> Result<Lock, LockError> {
         let path = directory.join("lock");
         let cannot = |source| LockError::Io { path: path.clone(), source };
         let mut options = File::options();
@@ -47,11 +47,11 @@ impl Lock {
             let mut holder = String::new();
             let _ = file.rewind().and_then(|()| file.read_to_string(&mut holder));
             let holder = holder.trim().to_owned();
-            if start.elapsed() >= patience {
+            if start.elapsed() >= timeout {
                 return Err(LockError::InUse { directory: directory.to_owned(), holder });
             }
             if !std::mem::replace(&mut is_told, true) {
-                let (seconds, directory) = (patience.as_secs(), directory.display());
+                let (seconds, directory) = (timeout.as_secs(), directory.display());
                 tracing::info!("waiting up to {seconds} s for {holder} to end: it still has {directory} locked");
             }
             std::thread::sleep(RETRY);

@@ -179,14 +179,14 @@ impl Store {
         Store::open_within(directory, expected, Duration::ZERO)
     }
 
-    /// As [`Store::open`], but waits for at most `patience` while another server has the disk locked.
-    pub fn open_within(directory: &Path, expected: Option<Uuid>, patience: Duration) -> Result<Store, OpenError> {
+    /// As [`Store::open`], but waits for at most `timeout` while another server has the disk locked.
+    pub fn open_within(directory: &Path, expected: Option<Uuid>, timeout: Duration) -> Result<Store, OpenError> {
         let identity = Identity::read(directory)?;
         if let Some(expected) = expected.filter(|expected| *expected != identity.uuid) {
             return Err(OpenError::Other { directory: directory.to_owned(), found: identity.uuid, expected });
         }
         let model = identity.simulated.as_ref().map(Simulated::open).transpose()?.map(|(_, model)| model);
-        let lock = Lock::take(directory, patience)?;
+        let lock = Lock::take(directory, timeout)?;
         let cannot = |source| OpenError::Unusable { directory: directory.to_owned(), source };
         let volumes = identity::volumes(directory);
         let device = fs::metadata(&volumes).map_err(cannot)?.dev();

@@ -38,7 +38,7 @@ const DECRYPTING_MAX: Duration = Duration::from_micros(200);
 /// While the client does not read, the interval of checks whether the disk's thread has closed.
 const HANGUP_CHECK: Duration = Duration::from_secs(1);
 /// How long a client may accept none of its last replies; the same as on the disk's thread.
-const FINISH_PATIENCE: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that are read and discarded after the last reply: twice a request of the longest payload.
 const LINGER_BYTES: u64 = 64 << 20;
 
@@ -123,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
             // Closing with unread bytes would reset the connection, and the last replies would be lost.
             let mut rest = self.client.take(LINGER_BYTES);
             let discard = async { while matches!(rest.read_buf(&mut Vec::with_capacity(4096)).await, Ok(1..)) {} };
-            let _ = timeout(FINISH_PATIENCE, discard).await;
+            let _ = timeout(FINISH_TIMEOUT, discard).await;
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pump<S> {
                     }
                     if now - checked >= HANGUP_CHECK {
                         checked = now;
-                        if now - progress.1 >= FINISH_PATIENCE && (self.replies_ended || is_hung_up(&self.disk)) {
+                        if now - progress.1 >= FINISH_TIMEOUT && (self.replies_ended || is_hung_up(&self.disk)) {
                             return Err(ErrorKind::TimedOut.into());
                         }
                     }

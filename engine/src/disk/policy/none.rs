@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn what_waits_can_become_urgent() {
         let mut policy = with(&[(A, false), (A, false), (A, false)]);
-        policy.hurry(A, &|io| io.0 == 2);
+        policy.promote(A, &|io| io.0 == 2);
         assert_eq!(policy.waiting(), 3);
         assert_eq!(all(policy), [2, 0, 1]);
     }

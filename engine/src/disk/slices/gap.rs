@@ -40,7 +40,7 @@ impl Gap {
     }
 
     /// The idle timeout. If most think times exceed `HOLD_MAX_NS`, the timeout does too, and the disk does not idle.
-    pub(crate) fn patience(&self) -> Nanos {
+    pub(crate) fn idle_timeout(&self) -> Nanos {
         if self.soon < 0.5 {
             return HOLD_MAX_NS + 1;
         }

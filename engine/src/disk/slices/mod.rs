@@ -90,8 +90,8 @@ impl Habits {
 
     /// Whether the tenant is idle, and its next request is likely to come before its idle timeout.
     pub(crate) fn is_expected(&self, now: Nanos, lane: &Lane) -> bool {
-        let patience = self.gap.patience();
-        lane.is_idle() && patience <= HOLD_MAX_NS && now < self.idle_since + patience
+        let idle_timeout = self.gap.idle_timeout();
+        lane.is_idle() && idle_timeout <= HOLD_MAX_NS && now < self.idle_since + idle_timeout
     }
 }
 
@@ -317,7 +317,7 @@ impl Slices {
         }
         // The owner is idle: the disk idles for it until its idle timeout.
         let habits = &self.observed[owner];
-        let until = (habits.idle_since + habits.gap.patience()).min(current.ends);
+        let until = (habits.idle_since + habits.gap.idle_timeout()).min(current.ends);
         if policy.is_active(owner) && habits.is_expected(now, lane) && now < until {
             current.held_until = Some(until);
             return Step::Wait;

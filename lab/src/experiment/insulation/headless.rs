@@ -23,24 +23,24 @@ const PAPER: &str = "BFQ's documentation: no solution gives both strong guarante
 
 pub const READERS: Experiment = Experiment {
     name: "headless-readers",
-    question: "What do a polite client, a greedy one and a stream keep of a third each, where there are no heads?",
+    question: "What do a latency-bound client, a backlogged one and a stream keep of a third each, without heads?",
     setup: "Three volumes of an eighth of the disk each: 4 KiB uniformly at random, 1 and 64 at a time, and 1 MiB one \
             after the other, 4 at a time; 64 MiB of memory; R = 0.9. 2 s to warm up, 10 s counted.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let deep = Actor::new("64 outstanding", (1, 3), random(64));
-        insulate(context, &[polite(), deep, stream()])
+        insulate(context, &[latency_bound(), deep, stream()])
     },
 };
 
 pub const WRITER: Experiment = Experiment {
     name: "headless-writer",
-    question: "What do they keep when the greedy one writes?",
+    question: "What do they keep when the backlogged one writes?",
     setup: "As `headless-readers`, the one with 64 outstanding writes.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {
         let load = Stream { read_ppm: 0, ..random(64) };
-        insulate(context, &[polite(), Actor::new("64 writes outstanding", (1, 3), load), stream()])
+        insulate(context, &[latency_bound(), Actor::new("64 writes outstanding", (1, 3), load), stream()])
     },
 };
 
@@ -52,11 +52,11 @@ pub const STREAM_WRITER: Experiment = Experiment {
     run: |context: &Context| -> Result<Outcome, String> {
         let deep = Actor::new("64 outstanding", (1, 3), random(64));
         let load = Stream { read_ppm: 0, ..long_reads() };
-        insulate(context, &[polite(), deep, Actor::new("1 MiB writes", (1, 3), load)])
+        insulate(context, &[latency_bound(), deep, Actor::new("1 MiB writes", (1, 3), load)])
     },
 };
 
-fn polite() -> Actor {
+fn latency_bound() -> Actor {
     Actor::new("1 outstanding", (1, 3), random(1))
 }
 

@@ -34,7 +34,7 @@ pub const STREAM_RANDOM: Experiment = Experiment {
 
 pub const DEPTHS: Experiment = Experiment {
     name: "insulated-depths",
-    question: "What does a polite client, one request at a time, keep beside one with 27 outstanding?",
+    question: "What does a latency-bound client, one request at a time, keep beside one with 27 outstanding?",
     setup: "As `insulated-streams`, both read 4 KiB uniformly at random, 1 and 27 at a time.",
     paper: PAPER,
     run: |context: &Context| -> Result<Outcome, String> {

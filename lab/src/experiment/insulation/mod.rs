@@ -144,7 +144,7 @@ fn surely(values: &[f64]) -> f64 {
 /// The insulation that the server reported between two snapshots, and its round.
 fn live(run: &Run, tenant: usize, share: f64) -> (f64, Nanos) {
     let (before, after) = (&run.before.tenants[tenant], &run.after.tenants[tenant]);
-    let worth = after.worth_ns as f64 - before.worth_ns as f64;
+    let worth = after.standalone_ns as f64 - before.standalone_ns as f64;
     let wanting = (after.wanting_ns - before.wanting_ns) as f64;
     (worth / wanting / share, after.plan.unwrap_or_default().round_ns)
 }

@@ -6,7 +6,7 @@ use super::{ONE_AT_A_TIME, Pair, QUEUEING, Shared, Variant, compare};
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "sharing-depths",
-    question: "What does a polite client, one request at a time, keep beside one with 27 outstanding?",
+    question: "What does a latency-bound client, one request at a time, keep beside one with 27 outstanding?",
     setup: "Two volumes, an eighth of the disk each, at its outer and its inner edge; on both, 4 KiB reads uniformly \
             at random, 1 and 27 at a time; 64 MiB of memory in two equal partitions; policy none; one request at a \
             time in the drive (the paper's disks) or up to 128. 2 s to warm up, 10 s counted.",

@@ -18,8 +18,8 @@ use crate::frames::Chunk;
 use crate::reactor::{BufferId, Place, Stack, Waker};
 
 /// Connections, volumes and tenants have the same numbers. One reads a megabyte at a time, the other a sector.
-const GREEDY: usize = 0;
-const POLITE: usize = 1;
+const BACKLOGGED: usize = 0;
+const LATENCY_BOUND: usize = 1;
 const LARGE: u32 = 1 << 20;
 const SMALL: u32 = 512;
 /// Bytes of a reply's header.
@@ -165,12 +165,12 @@ impl Rig {
         }
         let mut rig = Rig { driver, sender };
         rig.pass();
-        rig.ask(GREEDY, LARGE);
-        rig.ask(POLITE, SMALL);
+        rig.ask(BACKLOGGED, LARGE);
+        rig.ask(LATENCY_BOUND, SMALL);
         for _ in 0..30 {
             rig.pass();
         }
-        assert_eq!([GREEDY, POLITE].map(|who| rig.stats(who).read.requests), [1, 1]);
+        assert_eq!([BACKLOGGED, LATENCY_BOUND].map(|who| rig.stats(who).read.requests), [1, 1]);
         rig
     }
 
@@ -206,32 +206,32 @@ fn a_storm_of_connections_holds_up_no_request_and_is_paid_for() {
     let mut rig = Rig::new();
     for _ in 2..CONNECTIONS {
         let room = futures::FutureExt::now_or_never(rig.sender.room()).unwrap().unwrap();
-        room.take(client(VolumeId(GREEDY as u32)));
+        room.take(client(VolumeId(BACKLOGGED as u32)));
     }
     rig.driver.mail = true;
     let mut passes = 0;
     while rig.driver.mail {
         let before = rig.driver.connections.len();
-        rig.ask(POLITE, SMALL);
-        assert_eq!(rig.pass()[POLITE], HEAD + u64::from(SMALL), "answered in the pass in which it comes");
+        rig.ask(LATENCY_BOUND, SMALL);
+        assert_eq!(rig.pass()[LATENCY_BOUND], HEAD + u64::from(SMALL), "answered in the pass in which it comes");
         assert!(rig.driver.connections.len() <= before + ATTACHES_PER_PASS);
         passes += 1;
     }
     assert_eq!(rig.driver.connections.len(), CONNECTIONS);
     assert!(passes >= (CONNECTIONS - 2) / ATTACHES_PER_PASS, "{passes}");
-    let in_deficit = [GREEDY, POLITE].map(|who| rig.driver.cpu.has_deficit(TenantId(who as u32)));
+    let in_deficit = [BACKLOGGED, LATENCY_BOUND].map(|who| rig.driver.cpu.has_deficit(TenantId(who as u32)));
     assert_eq!(in_deficit, [true, false]);
 }
 
 #[test]
 fn large_replies_in_company_go_in_parts_and_hold_up_nobody() {
     let mut rig = Rig::new();
-    let part = rig.driver.cpu.may_send(TenantId(GREEDY as u32));
+    let part = rig.driver.cpu.may_send(TenantId(BACKLOGGED as u32));
     assert!(part <= u64::from(LARGE) / 16, "each has half of what goes in a pass: {part}");
-    rig.ask(GREEDY, LARGE);
+    rig.ask(BACKLOGGED, LARGE);
     let (mut sent, mut passes) = (0, 0);
     while sent < HEAD + u64::from(LARGE) {
-        rig.ask(POLITE, SMALL);
+        rig.ask(LATENCY_BOUND, SMALL);
         let [large, small] = rig.pass();
         assert!((1..part + 4096).contains(&large), "{large} bytes, of {part}");
         assert_eq!(small, HEAD + u64::from(SMALL), "answered in the pass in which it comes");
@@ -244,15 +244,15 @@ fn large_replies_in_company_go_in_parts_and_hold_up_nobody() {
 #[test]
 fn the_rest_of_a_reply_waits_for_the_thread() {
     let mut rig = Rig::new();
-    let before = [GREEDY, POLITE].map(|who| rig.stats(who));
-    rig.ask(GREEDY, LARGE);
-    rig.ask(POLITE, SMALL);
+    let before = [BACKLOGGED, LATENCY_BOUND].map(|who| rig.stats(who));
+    rig.ask(BACKLOGGED, LARGE);
+    rig.ask(LATENCY_BOUND, SMALL);
     let mut passes = 0;
-    while rig.pass()[GREEDY] > 0 {
+    while rig.pass()[BACKLOGGED] > 0 {
         passes += 1;
     }
-    let after = [GREEDY, POLITE].map(|who| rig.stats(who));
-    for (who, passes) in [(GREEDY, passes), (POLITE, 1)] {
+    let after = [BACKLOGGED, LATENCY_BOUND].map(|who| rig.stats(who));
+    for (who, passes) in [(BACKLOGGED, passes), (LATENCY_BOUND, 1)] {
         let (before, after) = (&before[who], &after[who]);
         assert_eq!(after.read.latency.count() - before.read.latency.count(), 1);
         let latency_ns = after.read.latency.sum_ns - before.read.latency.sum_ns;
@@ -266,15 +266,15 @@ fn the_rest_of_a_reply_waits_for_the_thread() {
 fn what_a_client_does_not_take_does_not_wait_for_the_thread() {
     for sleep_ns in [0, SECOND / 2] {
         let mut rig = Rig::new();
-        let before = rig.stats(GREEDY);
-        rig.script().full[GREEDY] = true;
-        rig.ask(GREEDY, LARGE);
-        assert!(rig.pass()[GREEDY] > 0);
+        let before = rig.stats(BACKLOGGED);
+        rig.script().full[BACKLOGGED] = true;
+        rig.ask(BACKLOGGED, LARGE);
+        assert!(rig.pass()[BACKLOGGED] > 0);
         rig.script().sleep_ns = sleep_ns;
         for _ in 0..100 {
-            assert_eq!(rig.pass()[GREEDY], 0, "one send at a time");
+            assert_eq!(rig.pass()[BACKLOGGED], 0, "one send at a time");
         }
-        let after = rig.stats(GREEDY);
+        let after = rig.stats(BACKLOGGED);
         assert_eq!(after.read.latency.count() - before.read.latency.count(), 1);
         let delay_ns = after.thread_delay_ns - before.thread_delay_ns;
         assert!(delay_ns <= 3 * PASS_NS, "{delay_ns}");

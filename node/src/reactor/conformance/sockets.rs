@@ -287,17 +287,17 @@ fn closing_while_waiting_for_a_buffer<R: Reactor>(mut rig: Rig<R>) {
         peer.write_all(b"x").unwrap();
         rig.reactor.receive(ConnId(number as u32));
     }
-    let mut hungry: Vec<_> = (0..count).collect();
+    let mut starved: Vec<_> = (0..count).collect();
     let mut held = Vec::new();
     for _ in 0..BUFFERS {
         let (conn, buffer) = rig.wait_for(|c| match *c {
             Completion::Received { conn, buffer, .. } => Some((conn, buffer)),
             _ => None,
         });
-        hungry.retain(|&number| number != conn.0);
+        starved.retain(|&number| number != conn.0);
         held.push(buffer);
     }
-    rig.close(ConnId(hungry[0]));
+    rig.close(ConnId(starved[0]));
     for buffer in held {
         rig.reactor.release(buffer);
     }

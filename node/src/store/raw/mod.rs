@@ -35,7 +35,7 @@ use crate::quantity::Size;
 
 /// How long the creation of a volume waits for a busy device: after a server was killed, the kernel takes a moment to
 /// close the files of its ring.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval of attempts during that time.
 const RETRY: Duration = Duration::from_millis(20);
 /// Persistent names of a device, in order of preference: directories, and the beginnings of names in them.

@@ -128,17 +128,17 @@ impl Balance {
         let is_late = now >= self.looked_at + 2 * LOOK_NS;
         self.looked_at = now;
         let mut least = [COMFORT * keep; 2];
-        kept.for_each(|(is_polite, kept)| {
-            let least = &mut least[usize::from(is_polite)];
+        kept.for_each(|(is_latency_bound, kept)| {
+            let least = &mut least[usize::from(is_latency_bound)];
             *least = least.min(kept);
         });
-        let [greedy, polite] = least;
+        let [backlogged, latency_bound] = least;
         if is_late {
             // After a pause: too few requests to show anything.
-        } else if greedy == polite {
+        } else if backlogged == latency_bound {
             self.factor += RETURN * (1.0 - self.factor);
         } else {
-            self.factor *= 1.0 + (GAIN * (polite - greedy)).clamp(-STEP, STEP);
+            self.factor *= 1.0 + (GAIN * (latency_bound - backlogged)).clamp(-STEP, STEP);
         }
         self.factor = self.factor.clamp(FACTOR.0, FACTOR.1);
         is_late
@@ -163,9 +163,11 @@ impl Fair {
             tenant.kept.keeps(part * all_ppb / tenant.weight as f64);
         }
         let active = || self.tenants.values().filter(|tenant| tenant.active);
-        let is_late = self.balance.look(now, keep, active().map(|tenant| (tenant.is_polite(), tenant.kept.kept)));
-        let mean = to_be_even(keep, active().filter(|tenant| !tenant.is_polite()).map(|tenant| tenant.kept.usual));
-        let is_even = |tenant: &Tenant| tenant.active && !tenant.is_polite() && tenant.kept.usual.is_finite();
+        let is_late =
+            self.balance.look(now, keep, active().map(|tenant| (tenant.is_latency_bound(), tenant.kept.kept)));
+        let mean =
+            to_be_even(keep, active().filter(|tenant| !tenant.is_latency_bound()).map(|tenant| tenant.kept.usual));
+        let is_even = |tenant: &Tenant| tenant.active && !tenant.is_latency_bound() && tenant.kept.usual.is_finite();
         let (mut weights, mut pulled) = (0.0, 0.0);
         for tenant in self.tenants.values_mut() {
             if !is_even(tenant) {
@@ -191,11 +193,11 @@ mod tests {
     use super::*;
 
     /// Repeats the update with the same figures.
-    fn looks(balance: &mut Balance, polite: f64, greedy: f64) -> f64 {
+    fn looks(balance: &mut Balance, latency_bound: f64, backlogged: f64) -> f64 {
         for _ in 0..200 {
             let now = balance.looked_at + LOOK_NS;
             assert!(balance.is_due(now));
-            balance.look(now, 0.9, [(true, polite), (false, greedy), (false, 5.0)].into_iter());
+            balance.look(now, 0.9, [(true, latency_bound), (false, backlogged), (false, 5.0)].into_iter());
         }
         balance.factor()
     }
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greedy_are_evened_out_while_one_lacks_something() {
+    fn backlogged_tenants_are_evened_out_while_one_lacks_something() {
         let mut tenants = [Kept::default(), Kept::default()];
         let looks = |gets: [f64; 2], tenants: &mut [Kept; 2]| {
             for _ in 0..500 {

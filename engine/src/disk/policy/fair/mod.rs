@@ -164,7 +164,7 @@ impl Fair {
             let part = keep * tenant.weight as f64 / active_ppb;
             (factor * MARGIN * (tenant.alone_ns * (1.0 / part - 1.0) - programs_ns)) as Nanos
         };
-        self.limit_ns = active().filter(|tenant| tenant.is_polite()).map(leaves).min().unwrap_or(Nanos::MAX);
+        self.limit_ns = active().filter(|tenant| tenant.is_latency_bound()).map(leaves).min().unwrap_or(Nanos::MAX);
         self.tenants.values_mut().for_each(|tenant| tenant.asked_ns = tenant.asked_ns.map(|ns| ns * FORGETS));
         self.tick_at = now + TICK_NS;
     }
@@ -173,12 +173,12 @@ impl Fair {
     fn first(&self, lanes: &Lanes, waits: impl Fn(&Tenant, &Lane) -> bool) -> Option<TenantId> {
         let ready = lanes.ready().map(|(id, lane)| (id, &self.tenants[id], lane));
         let first = ready.filter(|(_, tenant, lane)| waits(tenant, lane));
-        first.min_by_key(|&(id, tenant, _)| (tenant.start, !tenant.is_polite(), id)).map(|(id, ..)| id)
+        first.min_by_key(|&(id, tenant, _)| (tenant.start, !tenant.is_latency_bound(), id)).map(|(id, ..)| id)
     }
 
     /// The first backlogged tenant with a queued read, or write.
-    fn first_greedy(&self, lanes: &Lanes, direction: Direction) -> Option<TenantId> {
-        self.first(lanes, |tenant, lane| !tenant.is_polite() && lane.queue.peek_of(Some(direction)).is_some())
+    fn first_backlogged(&self, lanes: &Lanes, direction: Direction) -> Option<TenantId> {
+        self.first(lanes, |tenant, lane| !tenant.is_latency_bound() && lane.queue.peek_of(Some(direction)).is_some())
     }
 
     /// When the phase ends, if that is after `now`. A caller that waits for it must also wake up at the next tick: a
@@ -190,8 +190,8 @@ impl Fair {
     /// Whether the requests in flight leave room for one of a backlogged tenant. In a write phase the limit is at least
     /// the time for which a read waits for programs anyway.
     fn fits(&self, entry: &Entry, turn: Option<Direction>, lanes: &Lanes) -> bool {
-        let greedy = self.tenants.iter().filter(|(_, tenant)| !tenant.is_polite());
-        let in_device_ns: Nanos = greedy.map(|(id, _)| lanes[id].in_service_ns()).sum();
+        let backlogged = self.tenants.iter().filter(|(_, tenant)| !tenant.is_latency_bound());
+        let in_device_ns: Nanos = backlogged.map(|(id, _)| lanes[id].in_service_ns()).sum();
         let programs_ns = self.settings.prices.behind_writes_ns().filter(|_| turn == Some(Direction::Write));
         let limit_ns = self.limit_ns.max(programs_ns.map_or(0, |ns| ns as Nanos));
         let in_limits = in_device_ns.saturating_add(entry.cost_ns) <= limit_ns && self.load_ppm < self.knee_ppm;
@@ -226,9 +226,9 @@ impl Fair {
     }
 
     /// The next request of a latency-bound tenant goes, or nothing until `ask_at`.
-    fn polite_or(&mut self, now: Nanos, lanes: &Lanes, ask_at: Option<Nanos>) -> Turn {
-        match self.first(lanes, |tenant, _| tenant.is_polite()) {
-            Some(polite) => self.dispatch_next(now, polite, lanes),
+    fn latency_bound_or(&mut self, now: Nanos, lanes: &Lanes, ask_at: Option<Nanos>) -> Turn {
+        match self.first(lanes, |tenant, _| tenant.is_latency_bound()) {
+            Some(latency_bound) => self.dispatch_next(now, latency_bound, lanes),
             None => Turn::Nothing(ask_at),
         }
     }
@@ -239,7 +239,7 @@ impl Fair {
     }
 
     /// What goes if `first`, a backlogged tenant, is first in order.
-    fn next_greedy(&mut self, now: Nanos, first: TenantId, lanes: &Lanes) -> Turn {
+    fn next_backlogged(&mut self, now: Nanos, first: TenantId, lanes: &Lanes) -> Turn {
         let (turn, first) = match self.turns.are_taken() {
             true => {
                 let (turn, first) = self.turn(now, lanes);
@@ -253,7 +253,7 @@ impl Fair {
                 self.blocked_since = None;
             }
             let ask_at = self.turn_ends_after(now).into_iter().chain([self.tick_at]).min();
-            return self.polite_or(now, lanes, ask_at);
+            return self.latency_bound_or(now, lanes, ask_at);
         };
         let entry = lanes[first].queue.peek_of(turn).expect("it waits");
         let ready_at = self.pace.ready_at();
@@ -275,7 +275,7 @@ impl Fair {
         // At the next tick the tenant may be alone, or the limit may differ; in the next phase, requests of the other
         // direction may fit.
         let turn_ends_at = turn.and_then(|_| self.turn_ends_after(now)).unwrap_or(Nanos::MAX);
-        self.polite_or(now, lanes, Some(ask_at.min(self.tick_at).min(turn_ends_at)))
+        self.latency_bound_or(now, lanes, Some(ask_at.min(self.tick_at).min(turn_ends_at)))
     }
 }
 
@@ -345,8 +345,8 @@ impl Policy for Fair {
             return Turn::Nothing(Some(now + 1));
         }
         let Some(first) = self.first(lanes, |_, _| true) else { return Turn::Nothing(None) };
-        if self.active > 1 && !self.tenants[first].is_polite() {
-            return self.next_greedy(now, first, lanes);
+        if self.active > 1 && !self.tenants[first].is_latency_bound() {
+            return self.next_backlogged(now, first, lanes);
         }
         if self.active <= 1 {
             self.blocked_since = None;

@@ -77,7 +77,7 @@ impl Tenant {
         self.busy_since.is_none()
     }
 
-    pub(super) fn is_polite(&self) -> bool {
+    pub(super) fn is_latency_bound(&self) -> bool {
         self.behind > 0.5
     }
 
@@ -122,7 +122,7 @@ impl Tenant {
             self.gap_alone_ns = Some(self.gap_ns);
         }
         self.gap_least_ns = (self.gap_least_ns * (1.0 + FORGETS)).min(GAP_LEAST_NS.max(gap_ns as f64));
-        let thinks_ns = if self.is_polite() { self.gap_least_ns } else { self.gap_ns };
+        let thinks_ns = if self.is_latency_bound() { self.gap_least_ns } else { self.gap_ns };
         self.useful_ns += if alone { gap_ns as f64 } else { self.gap_ns.min(self.gap_alone_ns.unwrap_or(thinks_ns)) };
     }
 }

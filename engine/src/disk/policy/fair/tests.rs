@@ -94,7 +94,7 @@ impl Rig {
     }
 
     /// Two backlogged tenants, each with 64 requests of its size, until `until`.
-    fn greedy(&mut self, lens: [u64; 2], until: Nanos) {
+    fn backlogged(&mut self, lens: [u64; 2], until: Nanos) {
         for (tenant, len) in [A, B].into_iter().zip(lens) {
             (0..64).for_each(|_| self.ask(tenant, Op::Read, len));
         }
@@ -202,10 +202,10 @@ fn there_are_no_turns_without_writes_or_where_reads_do_not_suffer() {
 }
 
 #[test]
-fn greedy_tenants_get_their_shares_of_the_cost_whatever_their_requests() {
+fn backlogged_tenants_get_their_shares_of_the_cost_whatever_their_requests() {
     for (percents, ratio) in [([50, 50], 1.0), ([75, 25], 3.0), ([10, 10], 1.0)] {
         let mut rig = Rig::new(Prices::default(), &percents);
-        rig.greedy([SMALL, LARGE], SECOND / 2);
+        rig.backlogged([SMALL, LARGE], SECOND / 2);
         let found = rig.given_ns[0] as f64 / rig.given_ns[1] as f64;
         assert!((found / ratio - 1.0).abs() < 0.02, "{percents:?}: {found}");
     }
@@ -214,7 +214,7 @@ fn greedy_tenants_get_their_shares_of_the_cost_whatever_their_requests() {
 #[test]
 fn in_the_device_is_what_fills_it_and_not_more() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
-    rig.greedy([SMALL, SMALL], SECOND / 10);
+    rig.backlogged([SMALL, SMALL], SECOND / 10);
     rig.fill();
     let each = rig.policy.policy.settings.prices.load_ppm(Op::Read, SMALL);
     let load = each * rig.in_device.len() as u64;
@@ -230,7 +230,7 @@ fn a_tenant_alone_is_not_held_back() {
 }
 
 #[test]
-fn a_polite_tenant_goes_at_once_and_finds_little_before_it() {
+fn a_latency_bound_tenant_goes_at_once_and_finds_little_before_it() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
     (0..200).for_each(|_| rig.ask(B, Op::Read, LARGE));
     rig.ask(A, Op::Read, SMALL);
@@ -251,7 +251,7 @@ fn a_polite_tenant_goes_at_once_and_finds_little_before_it() {
     // One request of the other tenant is always permitted.
     let allowed_ns = alone_ns / 0.45 + Prices::default().cost_ns(Op::Read, LARGE);
     assert!((worst_ns as f64) < allowed_ns, "{worst_ns} {allowed_ns}");
-    assert!(rig.given_ns[1] > 5 * rig.given_ns[0], "what the polite one leaves is used");
+    assert!(rig.given_ns[1] > 5 * rig.given_ns[0], "what the latency-bound tenant leaves is used");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn however_many_requests_do_not_come_back_others_are_served() {
 }
 
 #[test]
-fn weights_move_among_the_greedy_only() {
+fn weights_move_among_backlogged_tenants_only() {
     const LOOK_NS: Nanos = 100 * MILLISECOND;
     let mut rig = Rig::new(programming(0.0), &[30, 30, 30]);
     let fair = &mut *rig.policy.policy;
@@ -341,8 +341,8 @@ fn weights_move_among_the_greedy_only() {
         }
         [A, B, C].map(|id| fair.tenants[id].kept.pull)
     };
-    let [slow, fast, polite] = look(fair, 12);
-    assert!(slow > 1.2 && fast < 0.8 && polite == 1.0, "{slow} {fast} {polite}");
+    let [slow, fast, latency_bound] = look(fair, 12);
+    assert!(slow > 1.2 && fast < 0.8 && latency_bound == 1.0, "{slow} {fast} {latency_bound}");
     assert!((slow + fast - 2.0).abs() < 1e-6, "their weights together are what they were: {slow} {fast}");
     fair.tenants[A].active = false;
     fair.balance(now + LOOK_NS, 0.9);
@@ -352,7 +352,7 @@ fn weights_move_among_the_greedy_only() {
 #[test]
 fn the_devices_time_is_divided_among_those_who_have_something_in_it() {
     let mut rig = Rig::new(Prices::default(), &[50, 50]);
-    rig.greedy([SMALL, LARGE], SECOND / 2);
+    rig.backlogged([SMALL, LARGE], SECOND / 2);
     let [a, b] = [A, B].map(|tenant| rig.policy.books.usage(rig.now, tenant));
     assert!((a.owned_ns + b.owned_ns).abs_diff(rig.now) < 1000, "{a:?} {b:?}");
     let a = rig.policy.plan(rig.now, A).unwrap();
@@ -488,7 +488,7 @@ proptest! {
         for (tenant, ppb) in [A, B].into_iter().zip(shares) {
             rig.policy.set_tenant(0, tenant, Share::from_ppb(ppb));
         }
-        rig.greedy([SMALL; 2], 4 * SECOND);
+        rig.backlogged([SMALL; 2], 4 * SECOND);
         let [a, b] = [rig.given_ns[0], rig.given_ns[1]];
         prop_assert!(a.min(b) * 4000 >= a + b, "{a} {b} for {shares:?}");
         // The tenant with hardly any share uses the disk alone, again and again: its virtual time does not overflow.

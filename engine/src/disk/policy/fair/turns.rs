@@ -129,8 +129,8 @@ impl Turns {
 
     /// A write is submitted in its phase.
     pub(super) fn wrote(&mut self, now: Nanos, cost_ns: Nanos) {
-        let owed_most = self.lengths.map_or(0.0, |of| of.write_ns as f64 * HELD_MOST_NS / of.read_ns as f64) as i64;
-        self.credit_ns = (self.credit_ns - cost_ns as i64).max(-owed_most);
+        let unsent_most = self.lengths.map_or(0.0, |of| of.write_ns as f64 * HELD_MOST_NS / of.read_ns as f64) as i64;
+        self.credit_ns = (self.credit_ns - cost_ns as i64).max(-unsent_most);
         self.until = self.until.max(now) + cost_ns;
     }
 }
@@ -138,11 +138,11 @@ impl Turns {
 impl Fair {
     /// The direction of the present phase, and the first backlogged tenant that can use it.
     pub(super) fn turn(&mut self, now: Nanos, lanes: &Lanes) -> (Direction, Option<TenantId>) {
-        let writer = self.first_greedy(lanes, Direction::Write);
+        let writer = self.first_backlogged(lanes, Direction::Write);
         let (direction, has_begun) = self.turns.look(now, writer.is_some());
         let first = match direction {
             Direction::Write => writer.filter(|_| self.turns.may_write()),
-            Direction::Read => self.first_greedy(lanes, Direction::Read),
+            Direction::Read => self.first_backlogged(lanes, Direction::Read),
         };
         if has_begun {
             self.catch_up(direction, lanes);
@@ -157,13 +157,13 @@ impl Fair {
     /// Advances the tags of the tenants whose phase begins to those of the previous phase: phases decide how much each
     /// direction gets, and tags only order the requests within a phase.
     fn catch_up(&mut self, direction: Direction, lanes: &Lanes) {
-        let Some(first) = self.first_greedy(lanes, direction) else { return };
+        let Some(first) = self.first_backlogged(lanes, direction) else { return };
         let lag_ns = self.virtual_ns.saturating_sub(self.tenants[first].start);
         for (id, tenant) in self.tenants.iter_mut() {
             // A tenant that reads and writes has one tag for both. It is advanced in the phase of its main direction
             // only.
             let is_of_them = (tenant.writes() > 0.5) == (direction == Direction::Write);
-            if is_of_them && !tenant.is_polite() && lanes[id].queue.peek_of(Some(direction)).is_some() {
+            if is_of_them && !tenant.is_latency_bound() && lanes[id].queue.peek_of(Some(direction)).is_some() {
                 tenant.start += lag_ns;
                 tenant.finish += lag_ns;
             }

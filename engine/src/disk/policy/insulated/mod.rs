@@ -45,7 +45,7 @@ struct Tenant {
     /// Consecutive rounds without work.
     idle_rounds: u32,
     /// The tenant is backlogged: its last slice was used up, so its loss counts.
-    is_greedy: bool,
+    is_backlogged: bool,
     /// The value of `Insulated::begun` since which it has had queued requests and a slice was due, but it did not own
     /// the disk.
     waiting_since: Option<u64>,
@@ -138,7 +138,7 @@ impl Insulated {
             self.tenants.get(id).map(|tenant| Needs {
                 share: tenant.share,
                 active: tenant.is_active(),
-                slice_ns: tenant.is_greedy.then(|| need_ns(id, tenant)),
+                slice_ns: tenant.is_backlogged.then(|| need_ns(id, tenant)),
             })
         };
         self.needs.clear();
@@ -222,7 +222,7 @@ impl Policy for Insulated {
                     credit: 0,
                     saved: 0,
                     idle_rounds: IDLE_ROUNDS,
-                    is_greedy: true,
+                    is_backlogged: true,
                     waiting_since: None,
                 };
                 self.tenants.insert(tenant, new);
@@ -299,7 +299,7 @@ impl Policy for Insulated {
             debt_ns: tenant.credit.min(0).unsigned_abs(),
             waiting_slices: tenant.waiting_since.map_or(0, |since| self.begun - since),
             need_ns: needs.and_then(|needs| needs.slice_ns),
-            burst_ns: if tenant.is_greedy { meter.burst_ns() } else { 0 },
+            burst_ns: if tenant.is_backlogged { meter.burst_ns() } else { 0 },
             ..TenantPlan::default()
         })
     }
@@ -326,7 +326,7 @@ impl Policy for Insulated {
         let length = self.length(id) as i64;
         let tenant = &mut self.tenants[id];
         tenant.waiting_since = (!view.lanes[id].queue.is_empty()).then_some(self.begun);
-        tenant.is_greedy = used_up;
+        tenant.is_backlogged = used_up;
         // Time left because the next request did not fit is less than that request takes.
         let most = if used_up { length } else { 0 };
         tenant.credit = left_ns.clamp(-(self.settings.round_max_ns as i64), most);

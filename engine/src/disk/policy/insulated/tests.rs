@@ -212,7 +212,7 @@ fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
     let policy = &mut stage.policy.policy;
     policy.turn = TenantId(1);
     let first = &mut policy.tenants[TenantId(0)];
-    (first.credit, first.is_greedy) = (-530 * MS as i64, false);
+    (first.credit, first.is_backlogged) = (-530 * MS as i64, false);
     policy.tenants[TenantId(1)].idle_rounds = IDLE_ROUNDS - 1;
     stage.run(stage.now + 100 * MS);
     assert!(stage.served[0] > 0, "it is alone");

@@ -1,12 +1,12 @@
 //! Standalone-equivalent time of a tenant's work: the time that it would take with the whole disk and the whole cache.
 //!
 //! ```text
-//!   useful   standalone disk time of the disk's work, without context switches  (policy: steady parts of the slices)
-//!   worth  = useful x (reads x  m_r(whole) / m_r(partition)                        (its curve)
-//!                      + writes x  written ALONE / written NOW)                    (`dirt.rs`)
+//!   useful       standalone disk time of the disk's work, without context switches (policy: steady slices)
+//!   standalone = useful x (reads x  m_r(whole) / m_r(partition)                    (its curve)
+//!                          + writes x  written ALONE / written NOW)                    (`dirty.rs`)
 //! ```
 //!
-//! reads and writes are fractions of the disk time of one second. Live insulation is worth / (share x time).
+//! reads and writes are fractions of the disk time of one second. Live insulation is standalone / (share x time).
 //!
 //! Downside: work that the cache does standalone counts as 0 here, so a tenant that hardly needs the disk seems to keep
 //! less than it does.
@@ -15,8 +15,8 @@ use crate::units::Nanos;
 
 /// The standalone-equivalent time of one tenant.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Worth {
-    worth_ns: f64,
+pub(crate) struct Standalone {
+    standalone_ns: f64,
     /// Standalone-equivalent time per nanosecond of useful time.
     ratio: Option<f64>,
     /// The fraction of disk time that is spent on reads.
@@ -37,7 +37,7 @@ pub(crate) struct Seen {
     pub(crate) disk_ns: [f64; 2],
 }
 
-impl Worth {
+impl Standalone {
     /// Accounts for the time since the last look. Standalone, reads would have taken the fraction `reads` of their disk
     /// time, and writes the fraction `writes`.
     pub(crate) fn look(&mut self, seen: Seen, reads: f64, writes: f64) {
@@ -48,7 +48,7 @@ impl Worth {
         }
         let ratio = self.reads * reads + (1.0 - self.reads) * writes;
         let gained = gained(before.useful_ns, seen.useful_ns) * ratio;
-        (self.worth_ns, self.ratio) = (self.worth_ns + gained, Some(ratio));
+        (self.standalone_ns, self.ratio) = (self.standalone_ns + gained, Some(ratio));
         let past = (seen.now - before.now) as f64;
         let idle = past - seen.wanting_ns.saturating_sub(before.wanting_ns) as f64;
         self.alone_ns += self.speed * past;
@@ -62,7 +62,7 @@ impl Worth {
 
     /// Standalone-equivalent time at present, when useful time is `useful_ns`.
     pub(crate) fn at(&self, useful_ns: Nanos) -> Nanos {
-        (self.worth_ns + gained(self.seen.useful_ns, useful_ns) * self.ratio.unwrap_or(1.0)).max(0.0) as Nanos
+        (self.standalone_ns + gained(self.seen.useful_ns, useful_ns) * self.ratio.unwrap_or(1.0)).max(0.0) as Nanos
     }
 
     /// The standalone clock: only differences are meaningful.
@@ -87,15 +87,15 @@ mod tests {
     }
 
     #[test]
-    fn useful_time_is_worth_what_it_would_have_taken_alone() {
-        let mut worth = Worth::default();
-        worth.look(seen(8, 4, [1.0, 0.0]), 0.5, 0.25);
-        assert_eq!((worth.at(4 * SECOND), worth.at(6 * SECOND)), (2 * SECOND, 3 * SECOND), "reads");
-        worth.look(seen(16, 8, [2.0, 3.0]), 0.5, 0.25);
-        assert_eq!(worth.at(8 * SECOND), (2.0 * 1e9 + 4.0 * 1e9 * (0.25 * 0.5 + 0.75 * 0.25)) as Nanos, "both");
-        assert_eq!(worth.alone(16 * SECOND), 2 * SECOND, "as fast as in the look before");
-        let before = worth.at(8 * SECOND);
-        worth.look(seen(24, 1, [2.0, 3.0]), 1.0, 1.0);
-        assert_eq!(worth.at(SECOND) - before, SECOND, "another policy");
+    fn useful_time_counts_as_what_it_would_have_taken_alone() {
+        let mut standalone = Standalone::default();
+        standalone.look(seen(8, 4, [1.0, 0.0]), 0.5, 0.25);
+        assert_eq!((standalone.at(4 * SECOND), standalone.at(6 * SECOND)), (2 * SECOND, 3 * SECOND), "reads");
+        standalone.look(seen(16, 8, [2.0, 3.0]), 0.5, 0.25);
+        assert_eq!(standalone.at(8 * SECOND), (2.0 * 1e9 + 4.0 * 1e9 * (0.25 * 0.5 + 0.75 * 0.25)) as Nanos, "both");
+        assert_eq!(standalone.alone(16 * SECOND), 2 * SECOND, "as fast as in the look before");
+        let before = standalone.at(8 * SECOND);
+        standalone.look(seen(24, 1, [2.0, 3.0]), 1.0, 1.0);
+        assert_eq!(standalone.at(SECOND) - before, SECOND, "another policy");
     }
 }

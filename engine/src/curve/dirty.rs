@@ -110,7 +110,7 @@ struct Pool {
 
 /// The simulation of one tenant's dirty data.
 #[derive(Debug)]
-pub(crate) struct Dirt {
+pub(crate) struct DirtyData {
     pools: [Pool; POOLS],
     regions: Vec<Region>,
     free: Vec<u32>,
@@ -122,15 +122,15 @@ pub(crate) struct Dirt {
     durable: u64,
 }
 
-impl Dirt {
+impl DirtyData {
     /// With a table of `bytes` bytes.
-    pub(crate) fn new(bytes: u64, age_max_ns: Nanos) -> Dirt {
+    pub(crate) fn new(bytes: u64, age_max_ns: Nanos) -> DirtyData {
         let room = room(bytes);
         let pool = || {
             let written = Written::default();
             Pool { blocks_max: u64::MAX, dirty: 0, oldest: NONE, newest: NONE, written, entered: 0.0 }
         };
-        Dirt {
+        DirtyData {
             pools: [pool(), pool(), pool()],
             regions: vec![Region::default(); room],
             free: (0..room as u32).collect(),
@@ -273,7 +273,7 @@ impl Dirt {
         }
         let at = self.free.pop().expect("a free region");
         self.regions[at as usize] = Region { id, hash, ..Region::default() };
-        let Dirt { index, regions, .. } = self;
+        let DirtyData { index, regions, .. } = self;
         index.insert_unique(spread(hash), at, |&at| spread(regions[at as usize].hash));
         Some(at)
     }
@@ -378,13 +378,13 @@ mod tests {
 
     const VOLUME: VolumeId = VolumeId(0);
 
-    fn dirt(partition: u64, whole: u64) -> Dirt {
-        let mut dirt = Dirt::new(1 << 20, 5 * SECOND);
+    fn dirt(partition: u64, whole: u64) -> DirtyData {
+        let mut dirt = DirtyData::new(1 << 20, 5 * SECOND);
         dirt.set_room(partition, whole);
         dirt
     }
 
-    fn all(dirt: &Dirt) -> [(f64, f64); POOLS] {
+    fn all(dirt: &DirtyData) -> [(f64, f64); POOLS] {
         dirt.written().map(|written| (written.requests, written.blocks))
     }
 
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_full_table_samples_less_and_still_knows_the_proportion() {
-        let mut dirt = Dirt::new(64 << 10, 5 * SECOND);
+        let mut dirt = DirtyData::new(64 << 10, 5 * SECOND);
         dirt.set_room(2000, 20_000);
         // Uniform over 40,000 blocks far apart: in a pool of n blocks, n / 40,000 of the writes are to dirty blocks.
         let mut at = 1u64;

@@ -25,7 +25,7 @@ const PAST_NS: f64 = 8e9;
 
 /// The virtual clock of one tenant.
 #[derive(Debug)]
-pub(super) struct OwnTime {
+pub(super) struct VirtualClock {
     /// Queued reads.
     reads: u32,
     /// For how long other tenants had owned the disk when `waited_ns` was last updated or the first of these reads
@@ -39,13 +39,13 @@ pub(super) struct OwnTime {
     rate: f64,
 }
 
-impl Default for OwnTime {
-    fn default() -> OwnTime {
-        OwnTime { reads: 0, others_ns: 0, waited_ns: 0, at: 0, waited_by: 0, own: 0, rate: 1.0 }
+impl Default for VirtualClock {
+    fn default() -> VirtualClock {
+        VirtualClock { reads: 0, others_ns: 0, waited_ns: 0, at: 0, waited_by: 0, own: 0, rate: 1.0 }
     }
 }
 
-impl OwnTime {
+impl VirtualClock {
     /// A read is queued. Other tenants have owned the disk for `others_ns` so far.
     pub(super) fn begin(&mut self, others_ns: Nanos) {
         if self.reads == 0 {
@@ -100,7 +100,7 @@ mod tests {
 
     /// Updates the clock once a second for `seconds`. In each second other tenants own the disk for `others_ns`, and
     /// reads are queued if `waits`. Returns the mean rate.
-    fn after(own: &mut OwnTime, seconds: u64, others_ns: Nanos, waits: bool) -> f64 {
+    fn after(own: &mut VirtualClock, seconds: u64, others_ns: Nanos, waits: bool) -> f64 {
         let (from, mut others) = (own.at, 0);
         let before = own.now(from);
         for second in 1..=seconds {
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn it_goes_slower_while_reads_wait_for_others_and_never_stands() {
-        let mut own = OwnTime::default();
+        let mut own = VirtualClock::default();
         assert_eq!(after(&mut own, 20, SECOND, false), 1.0, "who does not wait");
         assert_eq!(after(&mut own, 20, 0, true), 1.0, "who waits for nobody");
         after(&mut own, 60, SECOND / 2, true);
