@@ -3,7 +3,7 @@
 //! ```text
 //!   control (async) ──mailbox──┐                    one pass
 //!                              ▼   ┌─────────────────────────────────────────────────┐
-//!   Reactor ──completions──► Driver│ completions, mail, timer ► sockets, round robin │──► one submission, which waits
+//!   Reactor ──completions──► Driver│ completions, mail, timer ► sockets, by share    │──► one submission, which waits
 //!      ▲                           └──────────────────┬──────────────────────────────┘      │
 //!      └───────────────────────────────────── actions ┘◄────────────────────────────────────┘
 //! ```

@@ -23,9 +23,9 @@ use crate::ids::{BlockId, FrameId, VolumeId};
 use crate::units::{BLOCK, MILLISECOND};
 use crate::volume::{Effect, Kind, Timer, Todo, Volumes};
 
-/// Shortest WRITE_ZEROES that is left to the device on preallocated volumes (design, section 8).
+/// Shortest WRITE_ZEROES that is left to the device on preallocated volumes.
 const ZERO_RANGE_MIN: u64 = 1 << 20;
-/// Sparse volumes release space in aligned units of this many bytes (design, section 8).
+/// Sparse volumes release space in aligned units of this many bytes.
 const PUNCH_UNIT: u64 = 64 << 10;
 /// Bytes of zeros in one device write: long enough to stream, short enough that a request that arrives meanwhile waits
 /// at most a few milliseconds on a disk.
