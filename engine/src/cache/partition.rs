@@ -82,8 +82,7 @@ impl Partition {
         }
     }
 
-    /// Whether more than half the partition is dirty and not yet being written: then it is written in the background
-    /// (design, section 4).
+    /// Whether more than half the partition is dirty and not yet being written: then it is written in the background.
     pub(crate) fn too_dirty(&self) -> bool {
         self.unwritten - self.writing > self.target / 2
     }
