@@ -4,6 +4,7 @@ use engine::control::{Command, LEAST_BYTES, TenantSpec, VolumeSpec};
 use engine::disk::policy::Kind;
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
+use engine::plan::Planner;
 use engine::units::{BLOCK, MILLISECOND, Nanos};
 use engine::{Action, Config, Event, Receive, Server, Session};
 
@@ -18,6 +19,8 @@ const WINDOWS: u64 = 20;
 /// A server with a driver that completes device requests at once, and allocates nothing either.
 struct Rig {
     server: Server,
+    /// It is on another thread, so what it allocates does not count.
+    planner: Planner,
     now: Nanos,
     device: Vec<IoId>,
     answered: u64,
@@ -29,6 +32,7 @@ impl Rig {
     fn new(policy: Kind, needs_slices: bool) -> Rig {
         let config = Config { policy, needs_slices, ..Config::new(8 * LEAST_BYTES) };
         let mut rig = Rig {
+            planner: Planner::new(&config),
             server: Server::new(config),
             now: 0,
             device: Vec::with_capacity(1024),
@@ -59,7 +63,12 @@ impl Rig {
                 Action::Work(tenant) => self.server.handle(self.now, Event::Work { tenant }),
                 Action::Close(conn, why) => panic!("{conn:?} is closed: {why:?}"),
                 Action::Copy { .. } | Action::Zero { .. } | Action::Receive(_) | Action::Gone(_) => {}
-                Action::Retired | Action::Evidence(_) | Action::Report { .. } => {}
+                Action::Evidence(evidence) => {
+                    let mut targets = None;
+                    allocation_counter::opt_out(|| targets = Some(Box::new(self.planner.handle(*evidence))));
+                    self.server.handle(self.now, Event::Targets(targets.expect("just made")));
+                }
+                Action::Retired | Action::Report { .. } => {}
             }
         }
         while self.server.take_spent().is_some() {}

@@ -1,6 +1,4 @@
-//! The longest time that the data thread needs for one event, with many tenants whose trials end together.
-
-use std::collections::BTreeMap;
+//! The longest time that the data thread needs for one pass, with many tenants whose trials end together.
 
 use engine::control::{Command, Decision, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use engine::disk::policy::Kind;
@@ -14,15 +12,18 @@ use rustix::time::{ClockId, clock_gettime};
 const TENANTS: u32 = 1000;
 /// Those of them that have requests.
 const BUSY: u32 = 256;
-/// A busy tenant makes a request so often.
+/// A busy tenant makes a request so often; so many of them at the same time.
 const PERIOD_NS: Nanos = 20 * MILLISECOND;
+const AT_ONCE: u32 = 32;
+/// Snapshots are taken so often.
+const SNAPSHOT_NS: Nanos = SECOND / 4;
 const TRIAL_NS: Nanos = 5 * SECOND;
 /// All tenants have been looked at twice: 64 in a second.
 const END_NS: Nanos = 36 * SECOND;
-/// The goal is 1 ms in a release build; with the assertions of this build, it was 0.8 ms on an idle machine. A busy
-/// machine, whose processor caches others use too, may double it.
+/// The goal is 1 ms in a release build; with the assertions of this build, it was 1.4 ms on a busy machine, whose
+/// processor caches others use too.
 const MOST_NS: u64 = 2_000_000;
-/// The machine may interrupt an event: then all are repeated, and the shorter time of each counts.
+/// The machine may interrupt a pass: then all are repeated, and the shorter time of each counts.
 const RUNS_MAX: u32 = 3;
 
 /// The processor time of this thread: other processes do not count.
@@ -40,8 +41,9 @@ struct Thread {
     senders: Vec<ConnId>,
     work: Vec<TenantId>,
     reports: Vec<Report>,
-    /// The kind of each event, and how long it took.
-    took: Vec<(&'static str, u64)>,
+    /// How long the events of the present pass took, and all earlier ones.
+    pass_ns: u64,
+    took: Vec<u64>,
     longest_plan: u64,
 }
 
@@ -59,6 +61,7 @@ impl Thread {
             senders: Vec::new(),
             work: Vec::new(),
             reports: Vec::new(),
+            pass_ns: 0,
             took: Vec::new(),
             longest_plan: 0,
         };
@@ -66,23 +69,22 @@ impl Thread {
             let (tenant, volume) = (TenantId(at), VolumeId(at));
             thread.command(Command::SetTenant(tenant, TenantSpec::default()));
             thread.command(Command::OpenVolume(VolumeSpec::plain(volume, tenant, 1 << 30)));
-            thread.handle("setup", Event::Attach { conn: ConnId(at), volume, session: Session::default() });
+            thread.handle(Event::Attach { conn: ConnId(at), volume, session: Session::default() });
             thread.settle();
         }
         thread
     }
 
     fn command(&mut self, command: Command) {
-        self.handle("setup", Event::Control { token: 0, command });
+        self.handle(Event::Control { token: 0, command });
         self.settle();
         assert!(self.reports.drain(..).all(|report| matches!(report, Report::Done)));
     }
 
-    fn handle(&mut self, kind: &'static str, event: Event<'_>) {
+    fn handle(&mut self, event: Event<'_>) {
         let before = clock();
         self.server.handle(self.now, event);
-        let took = clock() - before;
-        self.took.push((kind, took));
+        self.pass_ns += clock() - before;
         while let Some(action) = self.server.poll_action() {
             match action {
                 Action::Submit(io) => self.device.push(io),
@@ -96,57 +98,70 @@ impl Thread {
         while self.server.take_spent().is_some() {}
     }
 
-    /// Handles everything that is due.
+    /// Passes until nothing is due: completions, a timer, messages, backlogs, replies.
     fn settle(&mut self) {
         loop {
+            for io in std::mem::take(&mut self.device) {
+                self.handle(Event::IoDone { io, since: self.now, result: Ok(()) });
+            }
+            if self.server.poll_timeout().is_some_and(|at| at <= self.now) {
+                self.handle(Event::Timer);
+            }
             if let Some(evidence) = self.evidence.take() {
                 let before = clock();
                 let targets = Box::new(self.planner.handle(*evidence));
                 self.longest_plan = self.longest_plan.max(clock() - before);
-                self.handle("targets", Event::Targets(targets));
-            } else if let Some(conn) = self.senders.pop() {
+                self.handle(Event::Targets(targets));
+            }
+            for tenant in std::mem::take(&mut self.work) {
+                self.handle(Event::Work { tenant });
+            }
+            for conn in std::mem::take(&mut self.senders) {
                 let bytes = self.server.outgoing(conn).map(|part: Outgoing<'_>| part.bytes()).sum();
-                self.handle("sent", Event::Sent { conn, bytes });
-            } else if let Some(tenant) = self.work.pop() {
-                self.handle("work", Event::Work { tenant });
-            } else if let Some(io) = self.device.pop() {
-                self.handle("done", Event::IoDone { io, since: self.now, result: Ok(()) });
-            } else if self.server.poll_timeout().is_some_and(|at| at <= self.now) {
-                self.handle("timer", Event::Timer);
-            } else {
+                self.handle(Event::Sent { conn, bytes });
+            }
+            self.took.push(std::mem::take(&mut self.pass_ns));
+            let is_due = self.server.poll_timeout().is_some_and(|at| at <= self.now);
+            if !is_due && self.device.is_empty() && self.senders.is_empty() && self.work.is_empty() {
                 return;
             }
         }
     }
 
-    /// The busy tenants make requests until `end`.
+    /// The busy tenants make requests until `end`; snapshots are taken meanwhile.
     fn run(&mut self, end: Nanos) {
         let mut place = 1u64;
         let mut turn = 0;
         while self.now < end {
-            self.now += PERIOD_NS / u64::from(BUSY);
-            let conn = ConnId(turn % BUSY);
-            turn += 1;
-            if self.server.receive(conn) == Receive::Header {
-                place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let mut header = [0; REQUEST_BYTES];
-                header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-                header[6..8].copy_from_slice(&command::READ.to_be_bytes());
-                header[16..24].copy_from_slice(&((place >> 40) % 768 * BLOCK).to_be_bytes());
-                header[24..].copy_from_slice(&(BLOCK as u32).to_be_bytes());
-                self.handle("header", Event::Header { conn, since: self.now, header: &header });
+            self.now += PERIOD_NS / u64::from(BUSY / AT_ONCE);
+            if self.now.is_multiple_of(SNAPSHOT_NS) {
+                self.handle(Event::Control { token: 0, command: Command::Snapshot });
+            }
+            for _ in 0..AT_ONCE {
+                let conn = ConnId(turn % BUSY);
+                turn += 1;
+                if self.server.receive(conn) == Receive::Header {
+                    place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let mut header = [0; REQUEST_BYTES];
+                    header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+                    header[6..8].copy_from_slice(&command::READ.to_be_bytes());
+                    header[16..24].copy_from_slice(&((place >> 40) % 768 * BLOCK).to_be_bytes());
+                    header[24..].copy_from_slice(&(BLOCK as u32).to_be_bytes());
+                    self.handle(Event::Header { conn, since: self.now, header: &header });
+                }
             }
             self.settle();
         }
     }
 }
 
-/// How long the events of a run took. The same events in the same order in each run.
+/// How long the passes of a run took. The same events in the same order in each run.
 fn run(needs_slices: bool) -> Thread {
     let mut thread = Thread::new(needs_slices);
     thread.took.clear();
     let decided = |thread: &mut Thread| {
-        thread.handle("snapshot", Event::Control { token: 0, command: Command::Snapshot });
+        thread.reports.clear();
+        thread.handle(Event::Control { token: 0, command: Command::Snapshot });
         thread.settle();
         let Some(Report::Snapshot(snapshot)) = thread.reports.pop() else { panic!("a snapshot") };
         let decisions = snapshot.tenants.iter().filter_map(|tenant| tenant.sizing);
@@ -160,24 +175,20 @@ fn run(needs_slices: bool) -> Thread {
 }
 
 #[test]
-fn no_event_takes_long_with_a_thousand_tenants_whose_trials_end_together() {
+fn no_pass_takes_long_with_a_thousand_tenants_whose_trials_end_together() {
     for needs_slices in [true, false] {
         let Thread { mut took, longest_plan, .. } = run(needs_slices);
-        let mut longest = BTreeMap::new();
+        let longest = |took: &[u64]| took.iter().copied().max().unwrap_or(0);
         for _ in 1..RUNS_MAX {
-            longest.clear();
-            for &(kind, ns) in &took {
-                let longest: &mut u64 = longest.entry(kind).or_default();
-                *longest = ns.max(*longest);
-            }
-            if longest.values().all(|&ns| ns <= MOST_NS) {
+            if longest(&took) <= MOST_NS {
                 break;
             }
             let again = run(needs_slices).took;
-            assert_eq!(again.len(), took.len(), "the same events");
-            took.iter_mut().zip(again).for_each(|(first, again)| first.1 = first.1.min(again.1));
+            assert_eq!(again.len(), took.len(), "the same passes");
+            took.iter_mut().zip(again).for_each(|(first, again)| *first = again.min(*first));
         }
-        println!("slices: {needs_slices}, the planner {longest_plan} ns, the longest events {longest:?} ns");
-        assert!(longest.values().all(|&ns| ns <= MOST_NS), "{longest:?}");
+        let longest = longest(&took);
+        println!("slices: {needs_slices}, the planner {longest_plan} ns, the longest pass {longest} ns");
+        assert!(longest <= MOST_NS, "{longest} ns");
     }
 }

@@ -34,6 +34,9 @@ const ALONE_NS: i64 = 16 * REQUEST_NS;
 const SHARED_NS: i64 = 50_000;
 /// The minimum quantum: even a tenant with hardly any weight gets a request in a few passes.
 const QUANTUM_NS_MIN: i64 = 1_000;
+/// The most that is charged in a pass, beyond the last quantum: the quanta of more tenants than it suffices for follow
+/// in the next passes, before completions and replies have waited long.
+const PASS_NS: i64 = 250_000;
 /// The maximum deficit of a tenant, whatever it requested at once.
 const DEFICIT_NS_MAX: i64 = 1_000_000;
 /// A tenant stays active for this long after its last request, as in the engine: the round trip to a client.
@@ -99,8 +102,10 @@ pub struct Scheduler {
     ring: VecDeque<TenantId>,
     newcomers: VecDeque<TenantId>,
     serving: Option<TenantId>,
-    /// Tenants that remain to be served in this pass.
+    /// Tenants that remain to be served in this round, at the front of the ring.
     remaining: usize,
+    /// What was charged to quanta in this pass.
+    pass_ns: i64,
     active: Vec<TenantId>,
     /// The tenants that are present: their number, their weights, and when these were counted.
     present: usize,
@@ -212,10 +217,15 @@ impl Scheduler {
 
 /// The order.
 impl Scheduler {
-    /// Begins a pass: updates the active tenants, and gives quanta to those with work. Returns whether there is work.
+    /// Begins a pass: continues the round that the last one could not finish, or else updates the active tenants and
+    /// gives quanta to those with work. Returns whether there is work.
     pub fn begin_pass(&mut self, now: Nanos) -> bool {
         self.now = now;
         self.pass += 1;
+        let was_cut = std::mem::take(&mut self.pass_ns) >= PASS_NS;
+        if was_cut && self.remaining > 0 {
+            return true;
+        }
         self.count_present();
         let tenants = &mut self.tenants;
         self.active.retain(|&id| {
@@ -276,9 +286,9 @@ impl Scheduler {
     /// The next tenant to serve in this pass. Its work is taken with [`Scheduler::next_job`], until
     /// [`Scheduler::end_quantum`].
     pub fn next_tenant(&mut self) -> Option<TenantId> {
-        while self.remaining > 0 {
+        while self.remaining > 0 && self.pass_ns < PASS_NS {
             self.remaining -= 1;
-            let tenant = self.ring.pop_front()?;
+            let Some(tenant) = self.ring.pop_front() else { break };
             if self.tenants[tenant.0 as usize].credit_ns > 0 {
                 self.serving = Some(tenant);
                 return self.serving;
@@ -365,6 +375,9 @@ impl Scheduler {
     }
 
     fn owe(&mut self, tenant: TenantId, ns: i64) {
+        if self.serving == Some(tenant) {
+            self.pass_ns = self.pass_ns.saturating_add(ns);
+        }
         let credit_ns = &mut self.tenants[tenant.0 as usize].credit_ns;
         *credit_ns = credit_ns.saturating_sub(ns).max(-DEFICIT_NS_MAX);
     }
@@ -557,6 +570,36 @@ mod tests {
         ask(&mut cpu, A, 0);
         pass(&mut cpu, ACTIVE_NS);
         assert_eq!(cpu.may_send(A), u64::MAX, "the other has not come back");
+    }
+
+    #[test]
+    fn a_round_of_many_tenants_takes_several_passes_and_serves_each_once() {
+        const TENANTS: u32 = 1000;
+        let mut cpu = Scheduler::default();
+        cpu.set_weights((0..=TENANTS).map(|at| (TenantId(at), 1)));
+        (0..=TENANTS).for_each(|at| cpu.attach(ConnId(at), TenantId(at)));
+        (0..TENANTS).for_each(|at| cpu.ready(ConnId(at)));
+        let (mut served, mut passes) = (Vec::new(), 0);
+        while cpu.begin_pass(passes) {
+            let mut charged_ns = 0;
+            while let Some(tenant) = cpu.next_tenant() {
+                assert_eq!(cpu.next_job(), Some(Job::Connection(ConnId(tenant.0))));
+                cpu.charge_request(0);
+                charged_ns += REQUEST_NS + JOB_NS;
+                served.push(tenant);
+                cpu.end_quantum();
+            }
+            assert!(charged_ns <= PASS_NS + REQUEST_NS + JOB_NS, "{charged_ns} ns in a pass");
+            passes += 1;
+            if passes == 1 {
+                // A newcomer does not delay those that the round has left.
+                cpu.ready(ConnId(TENANTS));
+            }
+        }
+        assert_eq!((served.len() as u32, served.pop()), (TENANTS + 1, Some(TenantId(TENANTS))));
+        served.sort_unstable();
+        served.dedup();
+        assert_eq!(served.len() as u32, TENANTS);
     }
 
     #[test]

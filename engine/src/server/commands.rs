@@ -55,7 +55,7 @@ impl Server {
                 Ok(Some(Report::Done))
             }
             Command::Snapshot => {
-                self.snapshots.want(token);
+                self.want_snapshot(token);
                 Ok(None)
             }
             Command::Curve(volume, policy) => self.found(volume).map(|()| {
@@ -103,9 +103,11 @@ impl Server {
             let partition = self.volumes.cache.partition_mut(tenant);
             partition.target = target + u32::from(planted!(PartitionsTooLarge)) * 8;
             partition.stirred = true;
+            // The bound of unsent reply bytes depends on the partition.
+            if std::mem::take(&mut partition.throttled) {
+                self.volumes.put_off(Todo::Replies(tenant));
+            }
         }
-        // The bound of unsent reply bytes depends on the partition.
-        targets.iter().for_each(|&(tenant, _)| self.volumes.put_off(Todo::Replies(tenant)));
         self.volumes.timers.wake_at(Timer::Frames, self.volumes.now);
     }
 

@@ -71,6 +71,7 @@ impl Server {
         }
         volumes.work.begin_step();
         let is_news = matches!(event, Event::Header { .. } | Event::IoDone { .. });
+        let is_timer = matches!(event, Event::Timer);
         match event {
             Event::Attach { conn, volume, session } => front.attach(volumes, conn, volume, session),
             Event::Header { conn, since, header } => front.header(volumes, conn, since, header),
@@ -88,8 +89,10 @@ impl Server {
             Event::Targets(targets) => self.take_targets(&targets),
             Event::Timer => self.timer_rang(),
         }
-        self.gather(is_news);
-        self.answer_snapshots();
+        self.gather(is_news, is_timer);
+        if is_timer {
+            self.answer_snapshots();
+        }
         self.settle();
     }
 
@@ -177,7 +180,7 @@ impl Server {
         while let Some(name) = self.volumes.timers.take_due(self.volumes.now) {
             let Server { front, volumes, .. } = self;
             match name {
-                Timer::Volumes => volumes.poke_all(),
+                Timer::Volumes => volumes.poke_due(),
                 Timer::Initialise => volumes.initialise_all(),
                 Timer::Stalls => {
                     for tenant in (0..volumes.waiting.past()).map(TenantId) {

@@ -3,7 +3,8 @@
 //! ```text
 //!   a change of tenants, memory or policy:  generation + 1, a provisional division, evidence at once
 //!   once a second while there are requests: evidence with looks at some tenants
-//!   each event: evidence of TENANTS_PER_STEP more tenants ─► all: Action::Evidence ─► … ─► Event::Targets
+//!   at once, then with each timer event:    evidence of TENANTS_PER_STEP more tenants
+//!   all tenants are in it: Action::Evidence ─► the planner, which may take long ─► Event::Targets
 //! ```
 //!
 //! There is one evidence at a time: collected, or on its way until its targets are there. Until a planner has seen a
@@ -161,11 +162,16 @@ impl Server {
         }
     }
 
-    /// Collects evidence for some tenants, if it is due. `is_news`: there is something to review.
-    pub(crate) fn gather(&mut self, is_news: bool) {
+    /// Collects evidence for some tenants, if it is due: the first when there is something to review (`is_news`) or a
+    /// change, further ones with each timer event, of which a pass has one.
+    pub(crate) fn gather(&mut self, is_news: bool, is_timer: bool) {
         let Planning { generation, sent, in_flight, review_at, .. } = self.planning;
         let looks = is_news && self.volumes.now >= review_at;
-        if !self.planning.is_gathering() {
+        if self.planning.is_gathering() {
+            if !is_timer {
+                return;
+            }
+        } else {
             if in_flight || !looks && generation == sent {
                 return;
             }

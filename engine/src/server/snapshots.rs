@@ -1,4 +1,5 @@
-//! Snapshots: collected in steps, so that no event takes long, and answered in the order of the commands.
+//! Snapshots: collected in steps, so that no pass of the thread takes long, and answered in the order of the commands.
+//! The first step is done with the command, each further one with a timer event, of which a pass has one.
 
 use std::collections::VecDeque;
 
@@ -22,10 +23,6 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    pub(crate) fn want(&mut self, token: u64) {
-        self.tokens.push_back(token);
-    }
-
     /// Whether commands wait.
     pub(crate) fn are_wanted(&self) -> bool {
         !self.tokens.is_empty()
@@ -38,6 +35,14 @@ impl Server {
         let (mut snapshot, mut next) = (Snapshot::default(), (0, 0));
         while !self.add_to_snapshot(&mut snapshot, &mut next) {}
         snapshot
+    }
+
+    /// A command for a snapshot.
+    pub(crate) fn want_snapshot(&mut self, token: u64) {
+        self.snapshots.tokens.push_back(token);
+        if self.snapshots.tokens.len() == 1 {
+            self.answer_snapshots();
+        }
     }
 
     /// A step of the snapshot that is wanted.

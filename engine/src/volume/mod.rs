@@ -67,6 +67,8 @@ pub(crate) struct Waiting {
     pub(crate) writes: VecDeque<VolumeId>,
     /// CACHE requests beyond the number that a tenant may have in progress.
     pub(crate) caches: VecDeque<u32>,
+    /// The tenant is in [`Volumes::tenants_waiting`].
+    listed: bool,
 }
 
 /// A volume that is being closed.
@@ -177,6 +179,8 @@ pub(crate) struct Volume {
     pub(crate) draining: bool,
     /// The volume is on the agenda.
     pub(crate) poked: bool,
+    /// When it is put on the agenda by [`Timer::Volumes`].
+    pub(crate) due_at: Option<Nanos>,
 }
 
 impl Volume {
@@ -210,6 +214,7 @@ impl Volume {
             clear_looks: 0,
             draining: false,
             poked: false,
+            due_at: None,
         }
     }
 
@@ -247,6 +252,8 @@ pub(crate) struct Volumes {
     pub(crate) pieces: Slab<Piece>,
     pub(crate) waiters: Slab<Waiter>,
     pub(crate) waiting: Table<TenantId, Waiting>,
+    /// The tenants with pieces that wait for frames, and some with pieces that did.
+    pub(crate) tenants_waiting: Vec<TenantId>,
     pub(crate) curves: Table<TenantId, Curve>,
     pub(crate) measured: Table<TenantId, Measured>,
     pub(crate) agenda: VecDeque<Todo>,
@@ -282,6 +289,7 @@ impl Volumes {
             pieces: Slab::new(),
             waiters: Slab::new(),
             waiting: Table::default(),
+            tenants_waiting: Vec::new(),
             curves: Table::default(),
             measured: Table::default(),
             agenda: VecDeque::new(),
@@ -320,6 +328,25 @@ impl Volumes {
     pub(crate) fn poke(&mut self, volume: VolumeId) {
         if !std::mem::replace(&mut self.table[volume].poked, true) {
             self.agenda.push_back(Todo::Volume(volume));
+        }
+    }
+
+    /// Puts a volume on the agenda at `at`, or earlier if that was asked before.
+    pub(crate) fn poke_at(&mut self, volume: VolumeId, at: Nanos) {
+        let due_at = &mut self.table[volume].due_at;
+        *due_at = Some(due_at.map_or(at, |before| before.min(at)));
+        self.timers.wake_at(Timer::Volumes, at);
+    }
+
+    /// Puts the volumes on the agenda that are due.
+    pub(crate) fn poke_due(&mut self) {
+        for volume in (0..self.table.past()).map(VolumeId) {
+            let Some(state) = self.table.get_mut(volume) else { continue };
+            if state.due_at.take_if(|at| *at <= self.now).is_some() {
+                self.poke(volume);
+            } else if let Some(at) = state.due_at {
+                self.timers.wake_at(Timer::Volumes, at);
+            }
         }
     }
 

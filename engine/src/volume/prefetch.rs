@@ -22,7 +22,7 @@
 use crate::disk::{Op, Purpose, Segment};
 use crate::ids::{BlockId, ConnId, VolumeId};
 use crate::units::{BLOCK, Nanos};
-use crate::volume::{Halted, Request, Timer, Volumes};
+use crate::volume::{Halted, Request, Volumes};
 
 /// Blocks of one device request: 1 MiB, whose transfer time hides the cost of the request even on a fast disk.
 const REQUEST_BLOCKS: u64 = 256;
@@ -187,7 +187,7 @@ impl Volumes {
             self.stream_ended(volume, halted);
         }
         if let Some(at) = self.volume(volume).streams.check_at() {
-            self.timers.wake_at(Timer::Volumes, at);
+            self.poke_at(volume, at);
         }
     }
 

@@ -334,7 +334,7 @@ impl Volumes {
             return;
         }
         if block.failing && self.now < retry_at {
-            self.timers.wake_at(Timer::Volumes, retry_at);
+            self.poke_at(block.volume, retry_at);
         } else if self.volume(block.volume).writebacks < WRITEBACKS_MAX {
             self.write_out(id, false);
         }

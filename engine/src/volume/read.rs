@@ -124,6 +124,14 @@ impl Volumes {
         let tenant = self.tenant_of(self.requests[self.pieces[piece].request].volume);
         self.pieces[piece].waiting_since = self.now;
         self.waiting_of(tenant).reads.push_back(piece);
+        self.wait_for_frames(tenant);
+    }
+
+    /// A piece of this tenant begins to wait for frames.
+    pub(crate) fn wait_for_frames(&mut self, tenant: TenantId) {
+        if !std::mem::replace(&mut self.waiting[tenant].listed, true) {
+            self.tenants_waiting.push(tenant);
+        }
         self.poke_tenant(tenant);
         self.timers.wake_at(Timer::Stalls, self.now + STALL_TIMEOUT_NS);
     }
@@ -416,13 +424,16 @@ impl Volumes {
         if crate::planted::is(crate::planted::Bug::WaitersWokenOncePerMoment) && crate::planted::seen(self.now) {
             return;
         }
-        for tenant in (0..self.waiting.past()).map(TenantId) {
-            let Some(waiting) = self.waiting.get(tenant) else { continue };
-            let waits = !waiting.reads.is_empty() || !waiting.writes.is_empty();
-            if waits && self.cache.partition(tenant).stirred {
+        let mut tenants = std::mem::take(&mut self.tenants_waiting);
+        tenants.retain(|&tenant| {
+            let Some(waiting) = self.waiting.get_mut(tenant) else { return false };
+            waiting.listed = !waiting.reads.is_empty() || !waiting.writes.is_empty();
+            if waiting.listed && self.cache.partition(tenant).stirred {
                 self.put_off(Todo::Frames(tenant));
             }
-        }
+            self.waiting[tenant].listed
+        });
+        self.tenants_waiting = tenants;
     }
 
     /// Tries the pieces of a tenant that wait for frames again, in order.

@@ -31,6 +31,9 @@ pub const STEP_UNITS: u32 = 256;
 /// largest device request, four units a block, followed by a write-back of 1 MiB.
 pub const EVENT_UNITS_MAX: u32 = 8 * STEP_UNITS;
 
+/// Units to see what a volume has to do: write-backs, flushes, streams.
+const TEND_UNITS: u32 = 4;
+
 /// Work that may be possible now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Todo {
@@ -178,7 +181,10 @@ impl Volumes {
     fn do_now(&mut self, todo: Todo) {
         match todo {
             Todo::Request(request) => self.go_on(request),
-            Todo::Volume(volume) => self.tend(volume),
+            Todo::Volume(volume) => {
+                self.work.step(TEND_UNITS);
+                self.tend(volume);
+            }
             Todo::Place { volume, ticket, below } => self.look_at_place(volume, ticket, below),
             Todo::Frames(tenant) => {
                 self.work.of(tenant).frames = false;

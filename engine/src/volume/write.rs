@@ -8,7 +8,7 @@ use crate::cache::{ByteWork, NONE, Rest};
 use crate::errno::Errno;
 use crate::ids::{BlockId, ConnId, FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, SectorMask, sectors_covered, sectors_touched};
-use crate::volume::{Effect, Inbound, Kind, Request, STALL_TIMEOUT_NS, Timer, Volumes, Who};
+use crate::volume::{Effect, Inbound, Kind, Request, Volumes, Who};
 
 /// Units of work of a block that is written from a payload.
 const WRITE_UNITS: u32 = 2;
@@ -69,8 +69,7 @@ impl Volumes {
             // The volumes that already wait may be at a bound of their own, so this one is tried too.
             self.cache.partition_mut(tenant).stirred = true;
         }
-        self.poke_tenant(tenant);
-        self.timers.wake_at(Timer::Stalls, self.now + STALL_TIMEOUT_NS);
+        self.wait_for_frames(tenant);
     }
 
     /// Tries pieces of a tenant's writes that wait for frames again, one volume after the other. True if one has its

@@ -15,7 +15,7 @@ use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
-use crate::volume::{Effect, Timer, Volumes};
+use crate::volume::{Effect, Volumes};
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough to leave room for reads in its
 /// queue.
@@ -98,7 +98,7 @@ impl Volumes {
             let retry = if self.cache.volume(volume).failing > 0 { self.volume(volume).retry_at } else { 0 };
             // With all write-backs in flight, a completion continues here; otherwise the timer does.
             if self.volume(volume).writebacks < WRITEBACKS_MAX {
-                self.timers.wake_at(Timer::Volumes, (self.now + left.max(MILLISECOND)).max(retry));
+                self.poke_at(volume, (self.now + left.max(MILLISECOND)).max(retry));
             }
         }
     }
@@ -288,15 +288,6 @@ impl Volumes {
             }
         }
         self.ended = ended;
-    }
-
-    /// Puts all volumes on the agenda.
-    pub(crate) fn poke_all(&mut self) {
-        for volume in (0..self.table.past()).map(VolumeId) {
-            if self.table.contains(volume) {
-                self.poke(volume);
-            }
-        }
     }
 }
 
