@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::answered::Answered;
-use super::{ANSWERED_MAX, CloseReason, Connection, Effect, Outgoing, Receive};
+use super::{ANSWERED_MAX, CloseReason, Connection, Effect, Outgoing};
 use crate::disk::Segment;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
@@ -12,7 +12,7 @@ use crate::nbd::wire::{REQUEST_BYTES, command_flag as flag, state};
 use crate::nbd::{Header, Kind, Parsed, Session, parse};
 use crate::slab::Table;
 use crate::units::{Nanos, PIECE, SECOND};
-use crate::volume::{Answer, Client, Data, Inbound, STALL_TIMEOUT_NS, Timer, Volumes, writes};
+use crate::volume::{Answer, Client, Data, Inbound, Receive, STALL_TIMEOUT_NS, Timer, Volumes, writes};
 
 /// Parts of replies that may be queued on a connection: as many as replies of 4 KiB have at the byte limit (8 MiB, two
 /// parts per reply). Limits the memory for replies of a few bytes.
@@ -136,15 +136,10 @@ impl Front {
         let Some(connection) = self.connections.get(conn).filter(|connection| !connection.closing) else {
             return Receive::Closed;
         };
-        match volumes.clients[conn].inbound {
-            Inbound::Stopped => Receive::Closed,
+        match volumes.receive(conn) {
+            Receive::Closed => Receive::Closed,
             _ if connection.paused => Receive::Pause,
-            Inbound::Payload { piece, received } => {
-                let piece = &volumes.pieces[piece];
-                Receive::Payload(piece.end - piece.start - received)
-            }
-            Inbound::Discard { left, .. } => Receive::Discard(left),
-            Inbound::Header | Inbound::Reserving { .. } => Receive::Header,
+            wanted => wanted,
         }
     }
 
@@ -152,20 +147,12 @@ impl Front {
         self.connections.get(conn).into_iter().flat_map(Connection::outgoing)
     }
 
-    /// Replies of a tenant may occupy more frames than before: checks its connections that wait for that.
+    /// A condition that pauses all connections of a tenant has changed.
     pub(crate) fn recheck_tenant(&mut self, volumes: &mut Volumes, tenant: TenantId) {
         for conn in (0..volumes.clients.past()).map(ConnId) {
-            let Some(client) = volumes.clients.get(conn) else { continue };
-            let waits = !client.stalled.is_empty();
-            if volumes.tenant_of(client.volume) != tenant {
-                continue;
+            if volumes.clients.get(conn).is_some_and(|client| volumes.tenant_of(client.volume) == tenant) {
+                self.recheck(volumes, conn);
             }
-            if volumes.reply_room(conn) > 0 {
-                volumes.resume_stalled(conn);
-            } else if waits {
-                volumes.cache.partition_mut(tenant).throttled = true;
-            }
-            self.recheck(volumes, conn);
         }
     }
 
@@ -181,23 +168,7 @@ impl Front {
     /// Pauses a connection, or tells the driver that it may be read again.
     pub(crate) fn recheck(&mut self, volumes: &mut Volumes, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(conn).filter(|connection| !connection.closing) else { return };
-        let client = &volumes.clients[conn];
-        let tenant = volumes.tenant_of(client.volume);
-        let is_full = || is_full(volumes, connection, conn, client);
-        let paused = match client.inbound {
-            Inbound::Reserving { .. } => true,
-            Inbound::Header => {
-                is_full()
-                    || client.in_flight >= volumes.config.requests_per_connection
-                    || client.exclusive.is_some()
-                    || volumes.volume(client.volume).crowded
-                    || client.in_flight > 0 && volumes.cache.partition(tenant).crowded
-            }
-            _ => false,
-        };
-        if paused && is_full() {
-            volumes.cache.partition_mut(tenant).throttled = true;
-        }
+        let paused = volumes.is_paused(conn, connection.parts() >= PARTS_MAX);
         if std::mem::replace(&mut connection.paused, paused) && !paused {
             self.effects.push_back(Effect::Receive(conn));
         }
@@ -378,16 +349,10 @@ impl Front {
     }
 }
 
-/// Whether so much waits to be sent that nothing more is started.
-fn is_full(volumes: &Volumes, connection: &Connection, conn: ConnId, client: &Client) -> bool {
-    let full = connection.parts() >= PARTS_MAX || client.unsent >= volumes.config.unsent_bytes_per_connection;
-    full || client.held > 0 && volumes.reply_room(conn) == 0
-}
-
 fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> {
     let Client { session, volume, .. } = volumes.clients[conn];
     let state = volumes.volume(volume);
-    if volumes.draining || state.closing.is_some() {
+    if volumes.draining.is_some() || state.closing.is_some() {
         return Err(Errno::Shutdown);
     }
     if session.read_only && writes(header.kind) && !planted!(ReadOnlySessionWrites) {

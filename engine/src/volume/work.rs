@@ -192,14 +192,23 @@ impl Volumes {
                     // Not divided into steps: checking a connection costs a tenth of a look at a block, and there are
                     // about a thousand connections at most.
                     self.charge(tenant, self.clients.past() / 10 + 1);
-                    self.effects.push(Effect::RecheckTenant(tenant));
+                    self.resume_tenant(tenant);
                 }
             }
         }
     }
 
-    /// Does what the current event made possible, up to the end of the step; the rest goes to the backlogs.
-    pub(crate) fn work_off_agenda(&mut self) {
+    /// One round of what the current event made possible; the rest goes to the backlogs. The layer above takes the
+    /// effects before each round. False after the last one.
+    pub(crate) fn settle_round(&mut self) -> bool {
+        self.work_off_agenda();
+        self.put_off_waiting();
+        self.drain_on();
+        !self.agenda.is_empty() || !self.effects.is_empty()
+    }
+
+    /// Does what is on the agenda, up to the end of the step.
+    fn work_off_agenda(&mut self) {
         while let Some(todo) = self.agenda.pop_front() {
             if self.work.is_spent() { self.put_off(todo) } else { self.do_now(todo) }
         }

@@ -15,7 +15,7 @@ use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
-use crate::volume::{Effect, Timer, Volumes};
+use crate::volume::{Timer, Volumes};
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough to leave room for reads in its
 /// queue.
@@ -60,7 +60,7 @@ impl Volumes {
         self.clear_on(volume);
         self.streams_on(volume);
         if self.table[volume].is_being_changed() {
-            self.effects.push(Effect::Changed(volume));
+            self.change_on(volume);
         }
     }
 
