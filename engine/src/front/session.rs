@@ -376,8 +376,8 @@ fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
-    use crate::event::{Event, Receive};
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec};
+    use crate::event::Event;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::BLOCK;
@@ -432,10 +432,10 @@ mod tests {
     #[test]
     fn clients_that_read_nothing_leave_frames_to_other_volumes_however_many_they_are() {
         let mut rig = Rig::new();
-        let (volume, other) = (crate::ids::VolumeId(1), ConnId(100));
+        let (volume, other) = (VolumeId(1), ConnId(100));
         let cache = CacheSpec::Asked(4 * LEAST_BYTES);
         rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() }));
-        rig.command(2, Command::OpenVolume(crate::control::VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
+        rig.command(2, Command::OpenVolume(VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
         rig.handle(Event::Attach { conn: other, volume, session: Session::default() });
         rig.stalled_readers = (2..50).map(ConnId).collect();
         for (at, conn) in (2..50).map(ConnId).enumerate() {
@@ -480,5 +480,38 @@ mod tests {
         rig.write(1, 0, 7 << 20, PIECE, 9);
         rig.finish_reads();
         assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
+    }
+    #[test]
+    fn a_client_that_sends_no_payload_leaves_frames_to_other_volumes_and_is_disconnected() {
+        let mut rig = Rig::new();
+        rig.command(20, Command::OpenVolume(VolumeSpec::plain(VolumeId(2), TenantId(0), 4 * PIECE)));
+        let other = ConnId(10);
+        rig.handle(Event::Attach { conn: other, volume: VolumeId(2), session: Session::default() });
+        let many: Vec<_> = (20..60).map(ConnId).collect();
+        for &conn in &many {
+            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+            rig.ask_as(conn, u64::from(conn.0), command::WRITE, 0, 0, 4 * PIECE);
+        }
+        let holds = |rig: &Rig, conn: ConnId| matches!(rig.server.receive(conn), Receive::Payload(_));
+        let holders = many.iter().filter(|&&conn| holds(&rig, conn)).count();
+        assert!(holders > 0 && holders < many.len(), "{holders} have frames");
+        rig.ask_as(other, 1, command::WRITE, 0, 0, 16 * BLOCK);
+        assert!(holds(&rig, other), "another volume of the tenant goes on");
+        rig.handle(Event::Payload { conn: other, bytes: 16 * BLOCK });
+        assert_eq!(rig.answer(1), Some(0));
+        // One of the clients that hold frames sends 16 KiB/s.
+        let slow = *many.iter().find(|&&conn| holds(&rig, conn)).unwrap();
+        for second in 0..14 {
+            rig.wait(SECOND);
+            rig.handle(Event::Payload { conn: slow, bytes: 16 << 10 });
+            assert_eq!(rig.closed.is_empty(), second < 9, "{second} s: {:?}", rig.closed);
+        }
+        assert!(
+            rig.closed.len() >= holders - 1 && rig.closed.iter().all(|&(conn, _)| conn != slow),
+            "{:?}",
+            rig.closed
+        );
+        assert!(rig.closed.iter().all(|&(_, why)| why == CloseReason::StalledWriter));
+        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_writer_disconnects, rig.closed.len() as u64);
     }
 }

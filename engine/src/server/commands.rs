@@ -166,7 +166,6 @@ impl Server {
 mod tests {
     use super::*;
     use crate::control::LEAST_BYTES;
-    use crate::disk::Op;
     use crate::errno::Errno;
     use crate::event::{Event, Receive};
     use crate::nbd::wire::command;
@@ -260,37 +259,6 @@ mod tests {
         rig.ask(5, command::FLUSH, 0, 0, 0);
         rig.complete_all();
         assert_eq!((rig.answer(5), rig.content(0)), (Some(0), 7));
-    }
-
-    #[test]
-    fn a_volume_that_cannot_be_flushed_does_not_become_read_only() {
-        let mut rig = Rig::new();
-        rig.write(1, 0, 0, BLOCK, 7);
-        restrict(&mut rig, true, &[]);
-        rig.handle(Event::Closed { conn: ConnId(0) });
-        rig.handle(Event::Closed { conn: ConnId(1) });
-        while !rig.device.is_empty() {
-            rig.complete(0, Err(Errno::Io));
-        }
-        assert!(matches!(rig.report(DONE), Some(Report::Refused(Refusal::FlushFailed))), "{:?}", rig.report(DONE));
-        rig.handle(Event::Attach { conn: ConnId(0), volume: VOLUME, session: Session::default() });
-        rig.write(2, 0, 0, BLOCK, 8);
-        assert_eq!(rig.answer(2), Some(0));
-    }
-
-    #[test]
-    fn a_volume_that_could_not_be_closed_is_initialised_further() {
-        let mut rig = Rig::with(128, |spec| (spec.initialise, spec.holes) = (true, vec![(0, PIECE)]));
-        rig.command(DONE, Command::DeclareLost(VOLUME));
-        rig.command(DONE + 1, Command::CloseVolume { volume: VOLUME, discard: false });
-        rig.wait(SECOND);
-        rig.handle(Event::Closed { conn: ConnId(0) });
-        rig.handle(Event::Closed { conn: ConnId(1) });
-        assert!(matches!(rig.report(DONE + 1), Some(Report::Refused(Refusal::FlushFailed))));
-        assert!(rig.device.is_empty());
-        let at = rig.server.poll_timeout().expect("something to do in idle time");
-        rig.wait(at - rig.now);
-        assert_eq!(rig.ops(), [Op::Write { durable: false }]);
     }
 
     #[test]

@@ -221,3 +221,81 @@ impl Volumes {
         self.effects.push(Effect::Drained(token, failed));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Op;
+    use crate::errno::Errno;
+    use crate::ids::ConnId;
+    use crate::units::{PIECE, SECOND};
+    use crate::volume::rig::{Rig, VOLUME};
+
+    const DONE: u64 = 70;
+    const FAILED: Option<Result<(), Refusal>> = Some(Err(Refusal::FlushFailed));
+
+    fn close_clients(rig: &mut Rig) {
+        [ConnId(0), ConnId(1)].into_iter().for_each(|conn| rig.close(conn));
+    }
+
+    fn fail_all(rig: &mut Rig) {
+        while !rig.device.is_empty() {
+            rig.complete(0, Err(Errno::Io));
+        }
+    }
+
+    #[test]
+    fn one_command_at_a_time_changes_a_volume() {
+        let mut rig = Rig::new();
+        rig.command(|volumes| volumes.close_volume(DONE, VOLUME, false));
+        let busy = rig.event(|volumes| {
+            [
+                volumes.close_volume(1, VOLUME, true),
+                volumes.restrict(2, VOLUME, true),
+                volumes.set_write_cache(3, VOLUME, WriteCache::None),
+            ]
+        });
+        assert_eq!(busy, [Err(Refusal::InUse); 3]);
+        close_clients(&mut rig);
+        rig.complete_all();
+        assert!(rig.is_done(DONE));
+        assert_eq!(rig.event(|volumes| volumes.close_volume(4, VOLUME, true)), Err(Refusal::UnknownVolume));
+    }
+
+    #[test]
+    fn the_write_cache_stays_as_it_was_if_the_flush_fails() {
+        let mut rig = Rig::new();
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.command(|volumes| volumes.set_write_cache(DONE, VOLUME, WriteCache::None));
+        assert_eq!(rig.result(DONE), None, "it is not flushed");
+        fail_all(&mut rig);
+        assert_eq!((rig.result(DONE), rig.volumes.volume(VOLUME).spec.write_cache), (FAILED, WriteCache::Volatile));
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_flushed_does_not_become_read_only() {
+        let mut rig = Rig::new();
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.command(|volumes| volumes.restrict(DONE, VOLUME, true));
+        close_clients(&mut rig);
+        fail_all(&mut rig);
+        assert_eq!(rig.result(DONE), FAILED);
+        rig.attach(ConnId(0), VOLUME);
+        assert!(!rig.volumes.clients[ConnId(0)].session.read_only);
+        rig.write(2, 0, 0, BLOCK, 8);
+        assert_eq!(rig.answer(2), Some(0));
+    }
+
+    #[test]
+    fn a_volume_that_could_not_be_closed_is_initialised_further() {
+        let mut rig = Rig::with(128, |spec| (spec.initialise, spec.holes) = (true, vec![(0, PIECE)]));
+        rig.event(|volumes| volumes.volume_mut(VOLUME).flushes.lost = true);
+        rig.command(|volumes| volumes.close_volume(DONE, VOLUME, false));
+        rig.wait(SECOND);
+        close_clients(&mut rig);
+        assert_eq!((rig.result(DONE), rig.device.len()), (FAILED, 0));
+        let at = rig.volumes.poll_timeout().expect("something to do in idle time");
+        rig.wait(at - rig.now);
+        assert_eq!(rig.ops(), [Op::Write { durable: false }]);
+    }
+}

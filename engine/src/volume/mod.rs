@@ -23,6 +23,8 @@ mod prefetch;
 mod range;
 mod read;
 mod request;
+#[cfg(test)]
+pub(crate) mod rig;
 mod stream;
 mod timer;
 mod work;

@@ -305,8 +305,8 @@ mod tests {
     use crate::disk::Op;
     use crate::errno::Errno;
     use crate::nbd::wire::command;
-    use crate::rig::Rig;
     use crate::units::{BLOCK, SECOND};
+    use crate::volume::rig::Rig;
 
     const WRITE: Op = Op::Write { durable: false };
 
@@ -383,7 +383,7 @@ mod tests {
             let before = rig.device.len();
             rig.wait(SECOND / 100);
             most = most.max(rig.device.len() - before);
-            oldest = oldest.max(rig.server.volumes.cache.oldest_dirt_ms(rig.now, crate::rig::VOLUME).unwrap_or(0));
+            oldest = oldest.max(rig.volumes.cache.oldest_dirt_ms(rig.now, crate::volume::rig::VOLUME).unwrap_or(0));
             rig.finish_reads();
         }
         assert!((64..=65).contains(&most) && (4000..5000).contains(&oldest), "{most} {oldest}");
