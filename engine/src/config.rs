@@ -1,10 +1,14 @@
 //! The configuration of the engine of one disk.
 
+use crate::cache;
+use crate::curve;
 use crate::disk::policy;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
-/// Bookkeeping bytes per frame: the cache's, the tenants' curves, and the model of sizing.
-pub(crate) const BOOKKEEPING_BYTES_PER_FRAME: u64 = crate::cache::BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
+/// Memory of a frame, bytes, with its bookkeeping: the cache's, the tenants' curves, and the model of sizing.
+pub const FRAME_BYTES: u64 = BLOCK + cache::BYTES_PER_FRAME + curve::BYTES_PER_FRAME;
+/// Memory of the smallest partition, bytes.
+pub const LEAST_BYTES: u64 = cache::FRAMES_MIN as u64 * FRAME_BYTES;
 
 /// The configuration of the engine of one disk.
 #[derive(Clone, Debug)]
@@ -101,7 +105,7 @@ impl Config {
 
     /// Frames that fit into `bytes` of memory, bookkeeping included.
     pub(crate) fn frames_of(bytes: u64) -> u32 {
-        (bytes / (BLOCK + BOOKKEEPING_BYTES_PER_FRAME)).min(u64::from(u32::MAX - 2)) as u32
+        (bytes / FRAME_BYTES).min(u64::from(u32::MAX - 2)) as u32
     }
 
     /// Frames for which the driver needs memory, frame 0 (all zeros) included.

@@ -17,8 +17,9 @@
 //! reads next, puts the bytes into the frames, and reports them with an event. The engine does not touch the frames of
 //! a `Submit`ted request until `IoDone`, nor those of unsent replies until `Sent`.
 
-pub use crate::front::{CloseReason, Outgoing, Receive};
+pub use crate::front::{CloseReason, Outgoing};
 pub use crate::nbd::Session;
+pub use crate::volume::Receive;
 
 use crate::control::{Command, Report};
 use crate::errno::Errno;

@@ -7,25 +7,23 @@ use std::convert::Infallible;
 
 use crate::config::Config;
 use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
-use crate::cpu::{Job, Scheduler};
-use crate::disk::{Io, Op};
+use crate::cpu::Scheduler;
+use crate::disk::{Op, Segment};
 use crate::driver::{Arrived, Driver};
 use crate::errno::Errno;
 use crate::event::{Action, CloseReason, Event, Outgoing, Receive, Session};
-use crate::ids::{ConnId, IoId, TenantId, VolumeId};
-use crate::nbd::wire;
-use crate::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
+use crate::ids::{ConnId, IoId, TenantId};
+use crate::nbd::wire::{self, command};
 use crate::plan::{Evidence, Planner};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
-
-pub(crate) const VOLUME: VolumeId = VolumeId(0);
-pub(crate) const VOLUME_BYTES: usize = 8 << 20;
+use crate::volume::rig::{Frames, header, next_job};
+pub(crate) use crate::volume::rig::{VOLUME, VOLUME_BYTES};
 
 pub(crate) struct Rig {
     pub(crate) server: Server,
     pub(crate) now: Nanos,
-    frames: Vec<[u8; BLOCK as usize]>,
+    frames: Frames,
     pub(crate) medium: Vec<u8>,
     pub(crate) planner: Planner,
     evidence: Option<Box<Evidence>>,
@@ -47,23 +45,13 @@ pub(crate) struct Rig {
     pub(crate) cpu: Scheduler,
     /// Connections that can send.
     senders: Vec<ConnId>,
-    /// Backlogs are served only by [`Rig::work_once`].
-    pub(crate) lazy: bool,
-    /// By tenant: nanoseconds of work that were charged to it.
-    pub(crate) spent_ns: BTreeMap<TenantId, Nanos>,
-    /// Largest number of units of work in one event.
-    pub(crate) units_max: u32,
 }
 
 impl Rig {
     /// A preallocated volume that was written before, on a device that can zero ranges.
     pub(crate) fn new() -> Rig {
-        Rig::with(128, |_| {})
-    }
-
-    pub(crate) fn with(device_depth: u32, change: impl FnOnce(&mut VolumeSpec)) -> Rig {
-        let config = Config { device_depth, ..Config::new(8 * LEAST_BYTES) };
-        let frames = vec![[0; BLOCK as usize]; config.frames_max()];
+        let config = Config { device_depth: 128, ..Config::new(8 * LEAST_BYTES) };
+        let frames = Frames::new(&config);
         let mut rig = Rig {
             planner: Planner::new(&config),
             evidence: None,
@@ -81,12 +69,8 @@ impl Rig {
             retired: 0,
             cpu: Scheduler::default(),
             senders: Vec::new(),
-            lazy: false,
-            spent_ns: BTreeMap::new(),
-            units_max: 0,
         };
-        let mut spec = VolumeSpec::plain(VOLUME, TenantId(0), VOLUME_BYTES as u64);
-        change(&mut spec);
+        let spec = VolumeSpec::plain(VOLUME, TenantId(0), VOLUME_BYTES as u64);
         rig.command(0, Command::SetTenant(TenantId(0), TenantSpec::default()));
         rig.command(0, Command::OpenVolume(spec));
         assert!(matches!(rig.reports[..], [(_, Report::Done), (_, Report::Done)]));
@@ -133,13 +117,7 @@ impl Rig {
     #[expect(clippy::too_many_arguments, reason = "a header is as it is")]
     fn ask_at(&mut self, since: Nanos, conn: ConnId, cookie: u64, command: u16, flags: u16, offset: u64, len: u64) {
         assert_eq!(self.server.receive(conn), Receive::Header);
-        let mut header = [0; REQUEST_BYTES];
-        header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        header[4..6].copy_from_slice(&flags.to_be_bytes());
-        header[6..8].copy_from_slice(&command.to_be_bytes());
-        header[8..16].copy_from_slice(&cookie.to_be_bytes());
-        header[16..24].copy_from_slice(&offset.to_be_bytes());
-        header[24..].copy_from_slice(&(len as u32).to_be_bytes());
+        let header = header(cookie, command, flags, offset, len);
         if command == command::READ {
             self.reads.insert(cookie, len as usize);
         }
@@ -159,11 +137,7 @@ impl Rig {
     /// A client sends as much of the announced payload as the server accepts.
     pub(crate) fn write_on(&mut self, conn: ConnId, byte: u8) {
         while let Receive::Payload(bytes) = self.server.receive(conn) {
-            let segments: Vec<_> = self.server.payload(conn).collect();
-            for segment in segments {
-                let start = usize::from(segment.start);
-                self.frames[segment.frame.0 as usize][start..start + usize::from(segment.len)].fill(byte);
-            }
+            self.server.payload(conn).for_each(|segment| self.frames.of(segment).fill(byte));
             self.handle(Event::Payload { conn, bytes });
         }
     }
@@ -184,10 +158,6 @@ impl Rig {
         self.answers.get(&cookie).map(|(error, _)| *error)
     }
 
-    pub(crate) fn io(&self, at: usize) -> &Io {
-        self.server.io(self.device[at])
-    }
-
     /// Operations in the device, in order of submission.
     pub(crate) fn ops(&self) -> Vec<Op> {
         self.device.iter().map(|&io| self.server.io(io).op).collect()
@@ -206,22 +176,7 @@ impl Rig {
     fn complete_at(&mut self, since: Nanos, at: usize, result: Result<(), Errno>) {
         let io = self.device.remove(at);
         if result.is_ok() {
-            let Io { op, offset, len, segments, .. } = self.server.io(io).clone();
-            let mut at = offset as usize;
-            for segment in segments {
-                let (start, end) = (usize::from(segment.start), usize::from(segment.start + segment.len));
-                let frame = &mut self.frames[segment.frame.0 as usize][start..end];
-                let medium = &mut self.medium[at..at + frame.len()];
-                if op == Op::Read {
-                    frame.copy_from_slice(medium)
-                } else {
-                    medium.copy_from_slice(frame)
-                }
-                at += frame.len();
-            }
-            if matches!(op, Op::Zero | Op::Punch) {
-                self.medium[offset as usize..(offset + len) as usize].fill(0);
-            }
+            self.frames.transfer(self.server.io(io), &mut self.medium);
         }
         self.handle(Event::IoDone { io, since, result });
     }
@@ -229,9 +184,7 @@ impl Rig {
     /// Completes all device requests with success, and all requests that follow from them or from timers that are due.
     pub(crate) fn complete_all(&mut self) {
         loop {
-            while !self.device.is_empty() {
-                self.complete(0, Ok(()));
-            }
+            self.finish_reads();
             if self.server.poll_timeout() != Some(self.now) {
                 return;
             }
@@ -259,14 +212,13 @@ impl Rig {
             let targets = self.planner.handle(*evidence);
             self.step(Event::Targets(Box::new(targets)));
         }
-        while !self.lazy && self.work_once() {}
+        while self.work_once() {}
     }
 
     /// Does the next step of a backlog; false if there is none.
     pub(crate) fn work_once(&mut self) -> bool {
-        self.cpu.begin_pass(self.now);
-        let job = self.cpu.next_tenant().and_then(|_| self.cpu.next_job());
-        if let Some(Job::Backlog(tenant)) = job {
+        let job = next_job(&mut self.cpu, self.now);
+        if let Some(tenant) = job {
             self.step(Event::Work { tenant });
         }
         self.cpu.end_quantum();
@@ -288,8 +240,7 @@ impl Rig {
             match part {
                 Outgoing::Bytes(bytes) => sent.extend_from_slice(bytes),
                 Outgoing::Frame { frame, start, len } => {
-                    let (start, len) = (usize::from(start), usize::from(len));
-                    sent.extend_from_slice(&self.frames[frame.0 as usize][start..start + len]);
+                    sent.extend_from_slice(self.frames.of(Segment { frame, start, len }));
                 }
             }
         }
@@ -325,14 +276,8 @@ impl Driver for Rig {
 
     fn act(&mut self, action: Action) -> Result<(), Infallible> {
         match action {
-            Action::Copy { from, to, start, len } => {
-                let part = usize::from(start)..usize::from(start + len);
-                let from = self.frames[from.0 as usize];
-                self.frames[to.0 as usize][part.clone()].copy_from_slice(&from[part]);
-            }
-            Action::Zero { frame, start, len } => {
-                self.frames[frame.0 as usize][usize::from(start)..usize::from(start + len)].fill(0);
-            }
+            Action::Copy { from, to, start, len } => self.frames.copy(from, to, start, len),
+            Action::Zero { frame, start, len } => self.frames.zero(frame, start, len),
             Action::Submit(io) => self.device.push(io),
             Action::Send(conn) => self.senders.push(conn),
             Action::Report { token, report } => self.reports.push((token, report)),
@@ -348,13 +293,7 @@ impl Driver for Rig {
     fn after(&mut self) -> Result<(), Infallible> {
         let units = self.server.units_of_last_event();
         assert!(units <= crate::volume::EVENT_UNITS_MAX, "{units} units of work in one event");
-        self.units_max = self.units_max.max(units);
         Ok(())
-    }
-
-    fn charge(&mut self, tenant: TenantId, ns: Nanos) {
-        *self.spent_ns.entry(tenant).or_default() += ns;
-        self.cpu.charge_to(tenant, ns);
     }
 
     fn has_input(&self, _: ConnId) -> bool {

@@ -2,7 +2,7 @@
 
 mod snapshot;
 
-pub use crate::plan::allot::{FRAME_BYTES, LEAST_BYTES};
+pub use crate::config::{FRAME_BYTES, LEAST_BYTES};
 pub use crate::plan::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 pub use crate::spec::{CacheSpec, Refusal, TenantSpec, VolumeSpec, WriteCache};
 pub use crate::stats::{BUCKETS, Histogram, OpStats};

@@ -33,21 +33,6 @@ pub enum CloseReason {
     StalledWriter,
 }
 
-/// The next bytes to read from a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Receive {
-    /// A request header of 28 bytes.
-    Header,
-    /// This many bytes, into the segments of [`Server::payload`](crate::Server::payload).
-    Payload(u64),
-    /// This many bytes, which are discarded.
-    Discard(u64),
-    /// Nothing for now: the driver does not read from this socket until [`Action::Receive`].
-    Pause,
-    /// Nothing any more.
-    Closed,
-}
-
 /// A wish of this layer, for the driver.
 #[derive(Debug)]
 pub(crate) enum Effect {

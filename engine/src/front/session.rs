@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::answered::Answered;
-use super::{ANSWERED_MAX, CloseReason, Connection, Effect, Outgoing, Receive};
+use super::{ANSWERED_MAX, CloseReason, Connection, Effect, Outgoing};
 use crate::disk::Segment;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
@@ -12,7 +12,7 @@ use crate::nbd::wire::{REQUEST_BYTES, command_flag as flag, state};
 use crate::nbd::{Header, Kind, Parsed, Session, parse};
 use crate::slab::Table;
 use crate::units::{Nanos, PIECE, SECOND};
-use crate::volume::{Answer, Client, Data, Inbound, STALL_TIMEOUT_NS, Timer, Volumes, writes};
+use crate::volume::{Answer, Client, Data, Inbound, Receive, STALL_TIMEOUT_NS, Timer, Volumes, writes};
 
 /// Parts of replies that may be queued on a connection: as many as replies of 4 KiB have at the byte limit (8 MiB, two
 /// parts per reply). Limits the memory for replies of a few bytes.
@@ -136,15 +136,10 @@ impl Front {
         let Some(connection) = self.connections.get(conn).filter(|connection| !connection.closing) else {
             return Receive::Closed;
         };
-        match volumes.clients[conn].inbound {
-            Inbound::Stopped => Receive::Closed,
+        match volumes.receive(conn) {
+            Receive::Closed => Receive::Closed,
             _ if connection.paused => Receive::Pause,
-            Inbound::Payload { piece, received } => {
-                let piece = &volumes.pieces[piece];
-                Receive::Payload(piece.end - piece.start - received)
-            }
-            Inbound::Discard { left, .. } => Receive::Discard(left),
-            Inbound::Header | Inbound::Reserving { .. } => Receive::Header,
+            wanted => wanted,
         }
     }
 
@@ -152,20 +147,12 @@ impl Front {
         self.connections.get(conn).into_iter().flat_map(Connection::outgoing)
     }
 
-    /// Replies of a tenant may occupy more frames than before: checks its connections that wait for that.
+    /// A condition that pauses all connections of a tenant has changed.
     pub(crate) fn recheck_tenant(&mut self, volumes: &mut Volumes, tenant: TenantId) {
         for conn in (0..volumes.clients.past()).map(ConnId) {
-            let Some(client) = volumes.clients.get(conn) else { continue };
-            let waits = !client.stalled.is_empty();
-            if volumes.tenant_of(client.volume) != tenant {
-                continue;
+            if volumes.clients.get(conn).is_some_and(|client| volumes.tenant_of(client.volume) == tenant) {
+                self.recheck(volumes, conn);
             }
-            if volumes.reply_room(conn) > 0 {
-                volumes.resume_stalled(conn);
-            } else if waits {
-                volumes.cache.partition_mut(tenant).throttled = true;
-            }
-            self.recheck(volumes, conn);
         }
     }
 
@@ -181,23 +168,7 @@ impl Front {
     /// Pauses a connection, or tells the driver that it may be read again.
     pub(crate) fn recheck(&mut self, volumes: &mut Volumes, conn: ConnId) {
         let Some(connection) = self.connections.get_mut(conn).filter(|connection| !connection.closing) else { return };
-        let client = &volumes.clients[conn];
-        let tenant = volumes.tenant_of(client.volume);
-        let is_full = || is_full(volumes, connection, conn, client);
-        let paused = match client.inbound {
-            Inbound::Reserving { .. } => true,
-            Inbound::Header => {
-                is_full()
-                    || client.in_flight >= volumes.config.requests_per_connection
-                    || client.exclusive.is_some()
-                    || volumes.volume(client.volume).crowded
-                    || client.in_flight > 0 && volumes.cache.partition(tenant).crowded
-            }
-            _ => false,
-        };
-        if paused && is_full() {
-            volumes.cache.partition_mut(tenant).throttled = true;
-        }
+        let paused = volumes.is_paused(conn, connection.parts() >= PARTS_MAX);
         if std::mem::replace(&mut connection.paused, paused) && !paused {
             self.effects.push_back(Effect::Receive(conn));
         }
@@ -378,16 +349,10 @@ impl Front {
     }
 }
 
-/// Whether so much waits to be sent that nothing more is started.
-fn is_full(volumes: &Volumes, connection: &Connection, conn: ConnId, client: &Client) -> bool {
-    let full = connection.parts() >= PARTS_MAX || client.unsent >= volumes.config.unsent_bytes_per_connection;
-    full || client.held > 0 && volumes.reply_room(conn) == 0
-}
-
 fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> {
     let Client { session, volume, .. } = volumes.clients[conn];
     let state = volumes.volume(volume);
-    if volumes.draining || state.closing.is_some() {
+    if volumes.draining.is_some() || state.closing.is_some() {
         return Err(Errno::Shutdown);
     }
     if session.read_only && writes(header.kind) && !planted!(ReadOnlySessionWrites) {
@@ -411,8 +376,8 @@ fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
-    use crate::event::{Event, Receive};
+    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec};
+    use crate::event::Event;
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::BLOCK;
@@ -467,10 +432,10 @@ mod tests {
     #[test]
     fn clients_that_read_nothing_leave_frames_to_other_volumes_however_many_they_are() {
         let mut rig = Rig::new();
-        let (volume, other) = (crate::ids::VolumeId(1), ConnId(100));
+        let (volume, other) = (VolumeId(1), ConnId(100));
         let cache = CacheSpec::Asked(4 * LEAST_BYTES);
         rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() }));
-        rig.command(2, Command::OpenVolume(crate::control::VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
+        rig.command(2, Command::OpenVolume(VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
         rig.handle(Event::Attach { conn: other, volume, session: Session::default() });
         rig.stalled_readers = (2..50).map(ConnId).collect();
         for (at, conn) in (2..50).map(ConnId).enumerate() {
@@ -515,5 +480,38 @@ mod tests {
         rig.write(1, 0, 7 << 20, PIECE, 9);
         rig.finish_reads();
         assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
+    }
+    #[test]
+    fn a_client_that_sends_no_payload_leaves_frames_to_other_volumes_and_is_disconnected() {
+        let mut rig = Rig::new();
+        rig.command(20, Command::OpenVolume(VolumeSpec::plain(VolumeId(2), TenantId(0), 4 * PIECE)));
+        let other = ConnId(10);
+        rig.handle(Event::Attach { conn: other, volume: VolumeId(2), session: Session::default() });
+        let many: Vec<_> = (20..60).map(ConnId).collect();
+        for &conn in &many {
+            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+            rig.ask_as(conn, u64::from(conn.0), command::WRITE, 0, 0, 4 * PIECE);
+        }
+        let holds = |rig: &Rig, conn: ConnId| matches!(rig.server.receive(conn), Receive::Payload(_));
+        let holders = many.iter().filter(|&&conn| holds(&rig, conn)).count();
+        assert!(holders > 0 && holders < many.len(), "{holders} have frames");
+        rig.ask_as(other, 1, command::WRITE, 0, 0, 16 * BLOCK);
+        assert!(holds(&rig, other), "another volume of the tenant goes on");
+        rig.handle(Event::Payload { conn: other, bytes: 16 * BLOCK });
+        assert_eq!(rig.answer(1), Some(0));
+        // One of the clients that hold frames sends 16 KiB/s.
+        let slow = *many.iter().find(|&&conn| holds(&rig, conn)).unwrap();
+        for second in 0..14 {
+            rig.wait(SECOND);
+            rig.handle(Event::Payload { conn: slow, bytes: 16 << 10 });
+            assert_eq!(rig.closed.is_empty(), second < 9, "{second} s: {:?}", rig.closed);
+        }
+        assert!(
+            rig.closed.len() >= holders - 1 && rig.closed.iter().all(|&(conn, _)| conn != slow),
+            "{:?}",
+            rig.closed
+        );
+        assert!(rig.closed.iter().all(|&(_, why)| why == CloseReason::StalledWriter));
+        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_writer_disconnects, rig.closed.len() as u64);
     }
 }

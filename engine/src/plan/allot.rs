@@ -2,16 +2,9 @@
 //! max-min fair: the smallest partitions grow first.
 
 use crate::cache::FRAMES_MIN;
-use crate::config::BOOKKEEPING_BYTES_PER_FRAME;
+use crate::config::{FRAME_BYTES, LEAST_BYTES};
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal};
-use crate::units::BLOCK;
-
-/// Memory of a frame, bytes, bookkeeping included.
-pub const FRAME_BYTES: u64 = BLOCK + BOOKKEEPING_BYTES_PER_FRAME;
-
-/// Memory of the smallest partition, bytes.
-pub const LEAST_BYTES: u64 = FRAMES_MIN as u64 * FRAME_BYTES;
 
 const LEAST: u64 = FRAMES_MIN as u64;
 

@@ -17,6 +17,7 @@ mod snapshots;
 use std::collections::VecDeque;
 
 use crate::config::Config;
+use crate::control::Report;
 use crate::disk::{Io, Segment};
 use crate::event::{Action, Event, Outgoing, Receive};
 use crate::front::{self, Front};
@@ -24,7 +25,7 @@ use crate::ids::{ConnId, IoId, TenantId};
 use crate::nbd::wire::REQUEST_BYTES;
 use crate::nbd::{Header, Kind, Parsed, parse};
 use crate::units::{BLOCK, Nanos};
-use crate::volume::{Effect, Inbound, Timer, UNIT_NS, Volumes};
+use crate::volume::{Effect, Timer, UNIT_NS, Volumes};
 use planning::Planning;
 use snapshots::Snapshots;
 
@@ -37,9 +38,6 @@ pub struct Server {
     /// Commands for a snapshot.
     snapshots: Snapshots,
     pub(crate) actions: VecDeque<Action>,
-    /// The token of `Drain` once it was requested, answered or not.
-    pub(crate) draining: Option<u64>,
-    pub(crate) drained: bool,
     /// `SetBudget` waits for frames to become free: its token and its deadline.
     pub(crate) budget_token: Option<(u64, Nanos)>,
     /// `SetBudget` was answered with `Held`, and frames above the limit are still in use.
@@ -55,8 +53,6 @@ impl Server {
             planning: Planning::default(),
             snapshots: Snapshots::default(),
             actions: VecDeque::new(),
-            draining: None,
-            drained: false,
             budget_token: None,
             held: false,
         }
@@ -104,7 +100,7 @@ impl Server {
     /// The time at which to send `Event::Timer`.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         let unfinished = (self.planning.is_gathering() || self.snapshots.are_wanted()).then_some(self.volumes.now);
-        [self.volumes.timers.next(), self.volumes.route.disk.poll_timeout(), unfinished].into_iter().flatten().min()
+        [self.volumes.poll_timeout(), unfinished].into_iter().flatten().min()
     }
 
     /// The next bytes to read from `conn`.
@@ -114,19 +110,7 @@ impl Server {
 
     /// The places of the remaining payload of the current piece, in order.
     pub fn payload(&self, conn: ConnId) -> impl Iterator<Item = Segment> + '_ {
-        let (piece, received) = match self.volumes.clients.get(conn).map(|client| client.inbound) {
-            Some(Inbound::Payload { piece, received }) => (Some(&self.volumes.pieces[piece]), received),
-            _ => (None, 0),
-        };
-        piece.into_iter().flat_map(move |piece| {
-            let first = ((piece.start + received) / BLOCK - piece.first_block()) as usize;
-            (first..piece.blocks()).filter_map(move |i| {
-                let (start, end) = piece.bytes_in(i);
-                let base = (piece.first_block() + i as u64) * BLOCK;
-                let start = start.max((piece.start + received).saturating_sub(base));
-                (start < end).then(|| Segment::new(piece.frames[i], start, end))
-            })
-        })
+        self.volumes.payload(conn)
     }
 
     /// The outgoing bytes of a connection, in order.
@@ -202,12 +186,7 @@ impl Server {
         }
         loop {
             self.pass_on();
-            self.volumes.work_off_agenda();
-            self.volumes.put_off_waiting();
-            if self.draining.is_some() && !self.drained {
-                self.drain_on();
-            }
-            if self.volumes.agenda.is_empty() && self.volumes.effects.is_empty() {
+            if !self.volumes.settle_round() {
                 break;
             }
         }
@@ -234,8 +213,10 @@ impl Server {
                 Effect::Recheck(conn) => front.recheck(volumes, conn),
                 Effect::RecheckVolume(volume) => front.recheck_volume(volumes, volume),
                 Effect::RecheckTenant(tenant) => front.recheck_tenant(volumes, tenant),
-                Effect::Changed(volume) => self.change_on(volume),
-                Effect::Cleared(token) => self.report(token, crate::control::Report::Done),
+                Effect::Done(token, result) => {
+                    self.report(token, result.map_or_else(Report::Refused, |()| Report::Done))
+                }
+                Effect::Drained(token, failed) => self.report(token, Report::Drained { failed }),
             }
             self.pass_on_front();
         }

@@ -158,7 +158,7 @@ impl Server {
         let is_new = |&&(tenant, frames): &&(TenantId, u32)| self.volumes.cache.partition(tenant).target != frames;
         let new: Vec<_> = targets.iter().filter(is_new).copied().collect();
         if !new.is_empty() {
-            self.set_targets(&new);
+            self.volumes.set_targets(&new);
         }
     }
 

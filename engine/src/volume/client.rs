@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::{Answer, Effect, FlushFor, Kind, Request, Todo, Volumes};
+use crate::disk::Segment;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::nbd::wire::command_flag as flag;
@@ -40,6 +41,22 @@ pub(crate) enum Inbound {
     },
     /// Nothing any more.
     Stopped,
+}
+
+/// The next bytes to read from a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Receive {
+    /// A request header of 28 bytes.
+    Header,
+    /// This many bytes, into the segments of [`Server::payload`](crate::Server::payload).
+    Payload(u64),
+    /// This many bytes, which are discarded.
+    Discard(u64),
+    /// Nothing for now: the driver does not read from this socket until
+    /// [`Action::Receive`](crate::Action::Receive).
+    Pause,
+    /// Nothing any more.
+    Closed,
 }
 
 /// A client of a volume.
@@ -110,6 +127,63 @@ impl Volumes {
 
     pub(crate) fn client(&mut self, conn: ConnId) -> &mut Client {
         &mut self.clients[conn]
+    }
+
+    /// The next bytes to read from a client, apart from pauses.
+    pub(crate) fn receive(&self, conn: ConnId) -> Receive {
+        match self.clients[conn].inbound {
+            Inbound::Stopped => Receive::Closed,
+            Inbound::Payload { piece, received } => {
+                let piece = &self.pieces[piece];
+                Receive::Payload(piece.end - piece.start - received)
+            }
+            Inbound::Discard { left, .. } => Receive::Discard(left),
+            Inbound::Header | Inbound::Reserving { .. } => Receive::Header,
+        }
+    }
+
+    /// The places of the remaining payload of the current piece, in order.
+    pub(crate) fn payload(&self, conn: ConnId) -> impl Iterator<Item = Segment> + '_ {
+        let (piece, received) = match self.clients.get(conn).map(|client| client.inbound) {
+            Some(Inbound::Payload { piece, received }) => (Some(&self.pieces[piece]), received),
+            _ => (None, 0),
+        };
+        piece.into_iter().flat_map(move |piece| {
+            let first = ((piece.start + received) / BLOCK - piece.first_block()) as usize;
+            (first..piece.blocks()).filter_map(move |i| {
+                let (start, end) = piece.bytes_in(i);
+                let base = (piece.first_block() + i as u64) * BLOCK;
+                let start = start.max((piece.start + received).saturating_sub(base));
+                (start < end).then(|| Segment::new(piece.frames[i], start, end))
+            })
+        })
+    }
+
+    /// Whether nothing is read from a client at present. `is_full`: the layer above has no room for more replies to it.
+    pub(crate) fn is_paused(&mut self, conn: ConnId, is_full: bool) -> bool {
+        let client = &self.clients[conn];
+        let tenant = self.tenant_of(client.volume);
+        let is_full = || is_full || self.is_full(conn, client);
+        let paused = match client.inbound {
+            Inbound::Reserving { .. } => true,
+            Inbound::Header => {
+                is_full()
+                    || client.in_flight >= self.config.requests_per_connection
+                    || client.exclusive.is_some()
+                    || self.volume(client.volume).crowded
+                    || client.in_flight > 0 && self.cache.partition(tenant).crowded
+            }
+            _ => false,
+        };
+        if paused && is_full() {
+            self.cache.partition_mut(tenant).throttled = true;
+        }
+        paused
+    }
+
+    /// Whether so much waits to be sent to a client that nothing more is started.
+    fn is_full(&self, conn: ConnId, client: &Client) -> bool {
+        client.unsent >= self.config.unsent_bytes_per_connection || client.held > 0 && self.reply_room(conn) == 0
     }
 
     /// A request arrives; `refused` if it is answered with an error.
@@ -247,6 +321,23 @@ impl Volumes {
         let partition = self.cache.partition(self.tenant_of(client.volume));
         let left = partition.reply_frames_left(self.table[client.volume].unsent);
         left.saturating_sub(client.unsent()).div_ceil(2)
+    }
+
+    /// Replies of a tenant may occupy more frames than before: its stalled reads go on, as far as there is room.
+    pub(crate) fn resume_tenant(&mut self, tenant: TenantId) {
+        for conn in (0..self.clients.past()).map(ConnId) {
+            let Some(client) = self.clients.get(conn) else { continue };
+            let waits = !client.stalled.is_empty();
+            if self.tenant_of(client.volume) != tenant {
+                continue;
+            }
+            if self.reply_room(conn) > 0 {
+                self.resume_stalled(conn);
+            } else if waits {
+                self.cache.partition_mut(tenant).throttled = true;
+            }
+        }
+        self.effects.push(Effect::RecheckTenant(tenant));
     }
 
     /// The stalled reads of a client go on.

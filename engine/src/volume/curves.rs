@@ -139,11 +139,11 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, TenantSpec};
     use crate::eviction::Policy as EvictionPolicy;
     use crate::nbd::wire::command;
-    use crate::rig::{Rig, VOLUME};
+    use crate::spec::TenantSpec;
     use crate::units::SECOND;
+    use crate::volume::rig::{Rig, VOLUME};
 
     const TENANT: TenantId = TenantId(0);
 
@@ -152,7 +152,7 @@ mod tests {
         let mut rig = Rig::new();
         let mut curve = Curve::new(Limits { places_max: 0, ..Limits::exact(4096, 5 * SECOND) }, 0);
         curve.opened(VOLUME);
-        rig.server.volumes.curves.insert(TENANT, curve);
+        rig.volumes.curves.insert(TENANT, curve);
         rig
     }
 
@@ -164,7 +164,7 @@ mod tests {
 
         /// Block reads, block writes, and their miss ratios with the largest cache, in twelfths.
         fn told(&self) -> (f64, f64, Option<f64>, Option<f64>) {
-            let view = self.server.volumes.curve_view(TENANT, None).unwrap();
+            let view = self.volumes.curve_view(TENANT, None).unwrap();
             let last = view.points.last().unwrap();
             let twelfths = |part: Option<f64>| part.map(|part| (part * 12.0).round());
             (view.reads, view.writes, twelfths(last.reads), twelfths(last.writes))
@@ -175,7 +175,7 @@ mod tests {
     fn a_stream_is_not_absorbed_though_it_is_read_ahead() {
         let mut rig = rig();
         (0..200).for_each(|block| rig.read_block(block, block));
-        let counters = rig.server.volumes.volume(VOLUME).counters;
+        let counters = rig.volumes.volume(VOLUME).counters;
         assert!(counters.prefetched_blocks > 190 && counters.hit_blocks == 0);
         assert_eq!(rig.told(), (200.0, 0.0, Some(12.0), None));
         (0..200).for_each(|block| rig.read_block(block, block));
@@ -213,10 +213,10 @@ mod tests {
                 rig.read_block(cookie, block);
             }
         }
-        let counters = rig.server.volumes.volume(VOLUME).counters;
+        let counters = rig.volumes.volume(VOLUME).counters;
         let missed = counters.miss_blocks as f64 / f64::from(reads);
-        let frames = u64::from(rig.server.volumes.cache.partition(TENANT).target);
-        let view = rig.server.volumes.curve_view(TENANT, None).unwrap();
+        let frames = u64::from(rig.volumes.cache.partition(TENANT).target);
+        let view = rig.volumes.curve_view(TENANT, None).unwrap();
         let said = view.points.iter().rfind(|point| point.blocks <= frames).unwrap().reads.unwrap();
         assert!((missed - said).abs() < 0.02 && (0.1..0.9).contains(&missed), "{missed} with {frames}, not {said}");
     }
@@ -230,13 +230,10 @@ mod tests {
             assert!(bytes <= CURVE_BYTES_MAX && bytes * tenants as u64 <= all, "{tenants} tenants: {bytes} each");
         }
         let mut rig = Rig::new();
-        rig.command(
-            1,
-            Command::SetTenant(TenantId(2), TenantSpec { eviction: EvictionPolicy::Sieve, ..TenantSpec::default() }),
-        );
-        assert!(!rig.server.volumes.curves.contains(TenantId(1)) && rig.server.volumes.curves.contains(TenantId(2)));
-        assert_eq!(rig.server.volumes.curve_view(TenantId(2), None).unwrap().policy, EvictionPolicy::Sieve);
-        rig.command(2, Command::DropTenant(TenantId(2)));
-        assert_eq!(rig.server.volumes.curves.iter().count(), 1);
+        rig.set_tenant(TenantId(2), TenantSpec { eviction: EvictionPolicy::Sieve, ..TenantSpec::default() });
+        assert!(!rig.volumes.curves.contains(TenantId(1)) && rig.volumes.curves.contains(TenantId(2)));
+        assert_eq!(rig.volumes.curve_view(TenantId(2), None).unwrap().policy, EvictionPolicy::Sieve);
+        rig.command(|volumes| volumes.drop_tenant(TenantId(2)));
+        assert_eq!(rig.volumes.curves.iter().count(), 1);
     }
 }

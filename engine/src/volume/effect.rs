@@ -6,6 +6,7 @@ use super::Kind;
 use crate::cache::ByteWork;
 use crate::errno::Errno;
 use crate::ids::{ConnId, FrameId, IoId, TenantId, VolumeId};
+use crate::spec::Refusal;
 use crate::units::Nanos;
 
 /// A wish of this layer.
@@ -29,14 +30,14 @@ pub(crate) enum Effect {
     Recheck(ConnId),
     /// The same for all connections of a volume.
     RecheckVolume(VolumeId),
-    /// The same for all connections of a tenant; its stalled reads may go on as well.
+    /// The same for all connections of a tenant.
     RecheckTenant(TenantId),
     /// Nothing refers to this connection any more.
     Gone(ConnId),
-    /// A volume that is being changed by a command has got on.
-    Changed(VolumeId),
-    /// What a `clear` gives up is no longer in the device: its token.
-    Cleared(u64),
+    /// The command with this token is complete, or failed.
+    Done(u64, Result<(), Refusal>),
+    /// The drain with this token is complete. The flushes of these volumes failed.
+    Drained(u64, Vec<VolumeId>),
 }
 
 /// The data of a piece of a read.

@@ -14,7 +14,7 @@ use crate::disk::durability::DISTRUST_MAX;
 use crate::disk::{Op, Purpose};
 use crate::errno::Errno;
 use crate::ids::VolumeId;
-use crate::spec::WriteCache;
+use crate::spec::{Refusal, WriteCache};
 use crate::volume::{ANSWER_UNITS, Effect, Volumes};
 
 /// Units of work of a look at a block that may be given up: 0.4 us if it is given up.
@@ -234,7 +234,8 @@ impl Volumes {
 
     /// An operator accepts the loss: blocks that could not be written are given up, and flushes succeed again. Flushes
     /// that wait now and cover those blocks still fail, because they arrived before.
-    pub(crate) fn clear(&mut self, volume: VolumeId, token: u64) {
+    pub(crate) fn clear(&mut self, token: u64, volume: VolumeId) -> Result<(), Refusal> {
+        self.known(volume)?;
         let looks = self.cache.cached_blocks(volume) as u32;
         let state = self.volume_mut(volume);
         state.clearing.push(token);
@@ -248,6 +249,7 @@ impl Volumes {
         }
         self.volume_mut(volume).flushes.failing = false;
         self.clear_on(volume);
+        Ok(())
     }
 
     /// Looks for blocks to be given up, in steps. Answers `clear` when none of them is in the device any more: what
@@ -265,7 +267,7 @@ impl Volumes {
         }
         if self.volume(volume).clear_looks == 0 && self.cache.volume(volume).given_up == 0 {
             while let Some(token) = self.volume_mut(volume).clearing.pop() {
-                self.effects.push(Effect::Cleared(token));
+                self.effects.push(Effect::Done(token, Ok(())));
             }
         }
     }

@@ -15,12 +15,16 @@ mod curves;
 mod effect;
 mod flush;
 mod holes;
+mod lifecycle;
 mod order;
 mod pace;
+mod partitions;
 mod prefetch;
 mod range;
 mod read;
 mod request;
+#[cfg(test)]
+pub(crate) mod rig;
 mod stream;
 mod timer;
 mod work;
@@ -30,6 +34,7 @@ mod writeback;
 pub(crate) use crate::nbd::Kind;
 #[cfg(test)]
 pub(crate) use client::REQUESTS_PER_TENANT;
+pub use client::Receive;
 pub(crate) use client::{ANSWER_UNITS, Client, Inbound, writes};
 pub(crate) use curves::Measured;
 pub(crate) use effect::{Answer, Data, Effect, Effects};
@@ -261,8 +266,10 @@ pub(crate) struct Volumes {
     pub(crate) effects: Effects,
     pub(crate) timers: Timers,
     pub(crate) last_request_at: Nanos,
-    /// New requests are refused: background work ends.
-    pub(crate) draining: bool,
+    /// The token of a drain. New requests are refused: background work ends.
+    pub(crate) draining: Option<u64>,
+    /// The drain is complete.
+    pub(crate) drained: bool,
     /// Scratch memory of write-back.
     parts: Vec<(u32, u8)>,
     frames_taken: Vec<FrameId>,
@@ -297,7 +304,8 @@ impl Volumes {
             effects: Effects::default(),
             timers: Timers::default(),
             last_request_at: 0,
-            draining: false,
+            draining: None,
+            drained: false,
             parts: Vec::new(),
             frames_taken: Vec::new(),
             dropped: Vec::new(),
@@ -348,6 +356,11 @@ impl Volumes {
                 self.timers.wake_at(Timer::Volumes, at);
             }
         }
+    }
+
+    /// When this layer and those below are to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
+        [self.timers.next(), self.route.disk.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Submits the device requests whose turn it is.

@@ -80,7 +80,7 @@ impl Volumes {
         let state = &mut self.table[volume];
         // Blocks that a range operation is about to change are not read before it. Such operations are rare and short.
         let unordered = !state.order.is_empty() && !planted!(PrefetchOvertakesRange);
-        if waits || unordered || state.closing.is_some() || self.draining {
+        if waits || unordered || state.closing.is_some() || self.draining.is_some() {
             return;
         }
         let partition = self.cache.partition_mut(tenant);
@@ -248,13 +248,11 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec};
     use crate::errno::Errno;
-    use crate::event::Event;
     use crate::ids::TenantId;
     use crate::nbd::wire::command;
-    use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;
+    use crate::volume::rig::{Rig, VOLUME};
     use crate::volume::stream;
 
     const KIB: u64 = 1024;
@@ -274,13 +272,13 @@ mod tests {
 
         /// The number of streams with read-ahead, and the frames of read-ahead in flight.
         fn ahead(&self) -> (u32, u32) {
-            let partition = self.server.volumes.cache.partition(TenantId(0));
+            let partition = self.volumes.cache.partition(TenantId(0));
             (partition.streams, partition.prefetching)
         }
 
         /// Blocks read ahead: used, wasted.
         fn judged(&self) -> (u64, u64) {
-            let volume = self.server.volumes.cache.volume(VOLUME);
+            let volume = self.volumes.cache.volume(VOLUME);
             (volume.prefetch_used, volume.prefetch_wasted)
         }
 
@@ -315,12 +313,12 @@ mod tests {
         assert!(sizes[6..].iter().all(|&blocks| blocks * BLOCK == MOST), "{sizes:?}");
         assert!(ahead.windows(2).all(|pair| pair[0].0 + pair[0].1 == pair[1].0), "no gap, nothing twice: {ahead:?}");
         assert_eq!(waits.len(), 3 + ahead.len() - 1, "once for each window");
-        let stats = &rig.server.volumes.volume(VOLUME).counters;
+        let stats = &rig.volumes.volume(VOLUME).counters;
         assert_eq!((stats.miss_blocks, stats.prefetched_blocks, stats.hit_blocks), (3, blocks - 3, 0));
         rig.complete_all();
         // After its first use, a block that was read ahead is a hit.
         rig.read(0, 5 * BLOCK, BLOCK);
-        assert_eq!((rig.server.volumes.volume(VOLUME).counters.hit_blocks, rig.judged()), (1, (blocks - 3, 0)));
+        assert_eq!((rig.volumes.volume(VOLUME).counters.hit_blocks, rig.judged()), (1, (blocks - 3, 0)));
     }
 
     #[test]
@@ -350,7 +348,7 @@ mod tests {
         assert!(rig.places().iter().all(|&(offset, _)| offset < 4 * PIECE));
         rig.complete_all();
         assert_eq!((rig.answer(9), rig.ahead()), (Some(0), (1, 0)));
-        assert!(rig.server.volumes.cache.lookup(VOLUME, 6 * PIECE / BLOCK).is_some());
+        assert!(rig.volumes.cache.lookup(VOLUME, 6 * PIECE / BLOCK).is_some());
     }
 
     #[test]
@@ -370,7 +368,7 @@ mod tests {
             rig.read(at, at * 769 % 2048 * BLOCK, BLOCK);
             rig.complete_all();
         }
-        assert_eq!((rig.ahead(), rig.server.volumes.volume(VOLUME).counters.prefetched_blocks), ((0, 0), 0));
+        assert_eq!((rig.ahead(), rig.volumes.volume(VOLUME).counters.prefetched_blocks), ((0, 0), 0));
     }
 
     #[test]
@@ -394,8 +392,8 @@ mod tests {
     #[test]
     fn all_streams_together_get_a_quarter_of_the_partition() {
         let mut rig = Rig::new();
-        rig.command(1, Command::SetPrefetch(Some(64 * MIB)));
-        let quarter = rig.server.volumes.cache.partition(TenantId(0)).target / 4;
+        rig.event(|volumes| volumes.set_prefetch(Some(64 * MIB)));
+        let quarter = rig.volumes.cache.partition(TenantId(0)).target / 4;
         let len = 64 * KIB;
         let most = (3 * len / BLOCK) as u32;
         let mut before = 0;
@@ -415,7 +413,7 @@ mod tests {
             for of in 0..8 {
                 rig.read(10 * of + 3, of * MIB + 3 * len + round * 2 * BLOCK, 2 * BLOCK);
                 rig.complete_all();
-                let partition = rig.server.volumes.cache.partition(TenantId(0));
+                let partition = rig.volumes.cache.partition(TenantId(0));
                 assert!(partition.unread <= u64::from(quarter) * BLOCK, "{} bytes ahead", partition.unread);
             }
         }
@@ -426,12 +424,12 @@ mod tests {
     #[test]
     fn who_waits_for_frames_gets_those_of_what_is_not_in_the_device_yet() {
         let mut rig = Rig::with(1, |_| {});
-        rig.command(1, Command::SetPrefetch(Some(MIB)));
+        rig.event(|volumes| volumes.set_prefetch(Some(MIB)));
         (0..3).for_each(|at| rig.read(at, at * PIECE, PIECE));
         assert!(rig.ahead().1 > 100);
         // As much dirty data as is allowed. The partition has room for it and for the three pieces being read, but for
         // no more.
-        let pieces = u64::from(rig.server.volumes.cache.partition(TenantId(0)).target / 4 * 3 / 64);
+        let pieces = u64::from(rig.volumes.cache.partition(TenantId(0)).target / 4 * 3 / 64);
         for at in 0..pieces {
             rig.write(10 + at, 0, 4 * MIB + at * PIECE, PIECE, 7);
             assert_eq!(rig.answer(10 + at), Some(0), "no writer waits for what is read ahead");
@@ -447,15 +445,9 @@ mod tests {
     fn a_read_that_has_lost_its_place_reads_nothing_ahead() {
         let mut rig = Rig::new();
         let (late, len) = (ConnId(1), 16 * KIB);
-        rig.command(
-            1,
-            Command::SetTenant(
-                TenantId(0),
-                TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() },
-            ),
-        );
+        rig.set_smallest(TenantId(0));
         rig.stalled_readers.push(late);
-        let stalled = |rig: &mut Rig| !rig.server.volumes.client(late).stalled.is_empty();
+        let stalled = |rig: &mut Rig| !rig.volumes.client(late).stalled.is_empty();
         let mut end = 0;
         while !stalled(&mut rig) {
             rig.ask_as(late, 1000 + end, command::READ, 0, end, len);
@@ -488,16 +480,16 @@ mod tests {
     #[test]
     fn a_stream_that_ends_costs_nothing_any_more() {
         let mut rig = queued();
-        rig.handle(Event::Closed { conn: ConnId(0) });
-        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "its client is gone");
+        rig.close(ConnId(0));
+        assert_eq!((rig.ahead(), rig.volumes.route.disk.waiting()), ((0, 0), 2), "its client is gone");
 
         let mut rig = queued();
-        rig.command(1, Command::CloseVolume { volume: VOLUME, discard: true });
-        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "its volume closes");
+        rig.command(|volumes| volumes.close_volume(1, VOLUME, true));
+        assert_eq!((rig.ahead(), rig.volumes.route.disk.waiting()), ((0, 0), 2), "its volume closes");
 
         let mut rig = queued();
-        rig.command(1, Command::SetPrefetch(Some(0)));
-        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "it is switched off");
+        rig.event(|volumes| volumes.set_prefetch(Some(0)));
+        assert_eq!((rig.ahead(), rig.volumes.route.disk.waiting()), ((0, 0), 2), "it is switched off");
         (3..9).for_each(|at| rig.read(at, at * BLOCK, BLOCK));
         assert_eq!(rig.ahead(), (0, 0));
 
@@ -505,7 +497,7 @@ mod tests {
         rig.wait(stream::IDLE_NS - 1);
         assert_eq!(rig.ahead(), (1, 3));
         rig.wait(1);
-        assert_eq!((rig.ahead(), rig.server.volumes.route.disk.waiting()), ((0, 0), 2), "nobody has read it for long");
+        assert_eq!((rig.ahead(), rig.volumes.route.disk.waiting()), ((0, 0), 2), "nobody has read it for long");
         rig.complete_all();
         rig.read(3, 3 * BLOCK, BLOCK);
         assert_eq!(rig.ahead(), (1, 4), "it is read again");
@@ -515,7 +507,7 @@ mod tests {
     fn what_somebody_waits_for_is_not_dropped() {
         let mut rig = queued();
         rig.ask_as(ConnId(1), 9, command::READ, 0, 5 * BLOCK, BLOCK);
-        rig.handle(Event::Closed { conn: ConnId(0) });
+        rig.close(ConnId(0));
         assert_eq!(rig.ahead(), (0, 3));
         rig.complete_all();
         assert_eq!(rig.ahead(), (0, 0));
@@ -545,7 +537,7 @@ mod tests {
         rig.read(4, 4 * BLOCK, BLOCK);
         rig.complete_all();
         assert_eq!(rig.judged(), (1, 1));
-        let read_ahead = rig.server.volumes.volume(VOLUME).counters.device_read_bytes / BLOCK - 3;
+        let read_ahead = rig.volumes.volume(VOLUME).counters.device_read_bytes / BLOCK - 3;
         // Other blocks are read and evicted.
         for at in 0..2048 {
             rig.read(at, (2047 - at) * BLOCK, BLOCK);

@@ -496,7 +496,7 @@ impl Volumes {
 
     fn initialise(&mut self, volume: VolumeId) {
         let state = self.volume(volume);
-        if !state.initialising || state.closing.is_some() || self.draining {
+        if !state.initialising || state.closing.is_some() || self.draining.is_some() {
             return;
         }
         let Some(hole) = state.holes.first(ZEROS_BYTES) else {
@@ -520,13 +520,13 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, TenantSpec, VolumeSpec};
     use crate::disk::policy::{self, Settings};
-    use crate::event::{Event, Receive, Session};
     use crate::ids::{ConnId, TenantId};
     use crate::nbd::wire::{command, command_flag as flag};
-    use crate::rig::Rig;
+    use crate::spec::{TenantSpec, VolumeSpec};
     use crate::units::SECOND;
+    use crate::volume::Receive;
+    use crate::volume::rig::Rig;
 
     const MIB: u64 = 1 << 20;
     const REFUSED: Result<(), Errno> = Err(Errno::NotSupported);
@@ -554,13 +554,12 @@ mod tests {
     #[test]
     fn zeros_that_the_device_makes_go_in_parts_beside_others() {
         let mut rig = Rig::new();
-        let settings = Settings { kind: policy::Kind::Insulated, ..*rig.server.volumes.route.disk.settings() };
+        let settings = Settings { kind: policy::Kind::Insulated, ..*rig.volumes.route.disk.settings() };
         let other = VolumeSpec::plain(VolumeId(1), TenantId(1), MIB);
-        rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
-        rig.command(11, Command::OpenVolume(other));
-        rig.command(12, Command::SetPolicy(Box::new(settings)));
-        assert!([10, 11, 12].iter().all(|&token| rig.is_done(token)));
-        rig.handle(Event::Attach { conn: ConnId(2), volume: VolumeId(1), session: Session::default() });
+        rig.set_tenant(TenantId(1), TenantSpec::default());
+        rig.open_volume(other);
+        rig.event(|volumes| volumes.set_policy(settings));
+        rig.attach(ConnId(2), VolumeId(1));
         let parts = |rig: &mut Rig, cookie: u64| {
             rig.ask(cookie, command::WRITE_ZEROES, 0, 0, 8 * MIB);
             let mut lens = Vec::new();
@@ -588,11 +587,10 @@ mod tests {
     /// A raw device may have any content behind the end of a volume; a sparse file has zeros.
     #[test]
     fn what_a_volume_gains_is_empty_only_if_that_is_known() {
-        let half = (crate::rig::VOLUME_BYTES / 2) as u64;
+        let half = (crate::volume::rig::VOLUME_BYTES / 2) as u64;
         for (grows_empty, found) in [(true, 0), (false, 1)] {
             let mut rig = Rig::with(1, |spec| (spec.sparse, spec.size, spec.grows_empty) = (true, half, grows_empty));
-            rig.command(9, crate::control::Command::GrowVolume(crate::ids::VolumeId(0), 2 * half));
-            assert!(rig.is_done(9));
+            rig.command(|volumes| volumes.grow(VolumeId(0), 2 * half));
             assert_eq!((rig.content(half - BLOCK), rig.content(half)), (1, found));
         }
     }
@@ -666,9 +664,9 @@ mod tests {
         rig.ask(1, command::WRITE_ZEROES, 0, 0, MIB);
         assert_eq!(rig.device.len(), WRITEBACKS_MAX as usize, "all that is in the way is written at once");
         while rig.ops().contains(&Op::Write { durable: false }) {
-            let before = rig.server.volumes.volume(crate::rig::VOLUME).ranges[0].looks;
+            let before = rig.volumes.volume(crate::volume::rig::VOLUME).ranges[0].looks;
             rig.complete(0, Ok(()));
-            let ranges = &rig.server.volumes.volume(crate::rig::VOLUME).ranges;
+            let ranges = &rig.volumes.volume(crate::volume::rig::VOLUME).ranges;
             // The block that was in the way and the two up to the next one, and the same for the blocks that are
             // written ahead.
             assert!(ranges[0].looks <= before + 6, "{} looks for one completion", ranges[0].looks - before);
@@ -683,16 +681,16 @@ mod tests {
         let mut rig = Rig::with(1, |spec| spec.sparse = true);
         let (first, second) = (ConnId(0), ConnId(1));
         for at in 0..RANGES_MAX as u64 {
-            assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Header; 2]);
+            assert_eq!([rig.receive(first), rig.receive(second)], [Receive::Header; 2]);
             let conn = if at % 2 == 0 { first } else { second };
             rig.ask_as(conn, at, command::TRIM, 0, at % 100 * PUNCH_UNIT, PUNCH_UNIT);
         }
-        assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Pause; 2]);
+        assert_eq!([rig.receive(first), rig.receive(second)], [Receive::Pause; 2]);
         // Not at each operation that ends, because that takes a look at all connections.
         (1..RANGES_MAX / 2).for_each(|_| rig.complete(0, Ok(())));
-        assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Pause; 2]);
+        assert_eq!([rig.receive(first), rig.receive(second)], [Receive::Pause; 2]);
         rig.complete(0, Ok(()));
-        assert_eq!([rig.server.receive(first), rig.server.receive(second)], [Receive::Header; 2]);
+        assert_eq!([rig.receive(first), rig.receive(second)], [Receive::Header; 2]);
         rig.complete_all();
         assert_eq!((0..RANGES_MAX as u64).find(|&at| rig.answer(at) != Some(0)), None);
     }

@@ -198,14 +198,23 @@ impl Volumes {
                     // Not divided into steps: checking a connection costs a tenth of a look at a block, and there are
                     // about a thousand connections at most.
                     self.charge(tenant, self.clients.past() / 10 + 1);
-                    self.effects.push(Effect::RecheckTenant(tenant));
+                    self.resume_tenant(tenant);
                 }
             }
         }
     }
 
-    /// Does what the current event made possible, up to the end of the step; the rest goes to the backlogs.
-    pub(crate) fn work_off_agenda(&mut self) {
+    /// One round of what the current event made possible; the rest goes to the backlogs. The layer above takes the
+    /// effects before each round. False after the last one.
+    pub(crate) fn settle_round(&mut self) -> bool {
+        self.work_off_agenda();
+        self.put_off_waiting();
+        self.drain_on();
+        !self.agenda.is_empty() || !self.effects.is_empty()
+    }
+
+    /// Does what is on the agenda, up to the end of the step.
+    fn work_off_agenda(&mut self) {
         while let Some(todo) = self.agenda.pop_front() {
             if self.work.is_spent() { self.put_off(todo) } else { self.do_now(todo) }
         }
@@ -215,12 +224,12 @@ impl Volumes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Command, TenantSpec, VolumeSpec};
-    use crate::event::{Event, Receive, Session};
     use crate::ids::ConnId;
     use crate::nbd::wire::command;
-    use crate::rig::{Rig, VOLUME, VOLUME_BYTES};
-    use crate::units::{BLOCK, SECOND};
+    use crate::spec::{TenantSpec, VolumeSpec};
+    use crate::units::BLOCK;
+    use crate::volume::Receive;
+    use crate::volume::rig::{Rig, VOLUME, VOLUME_BYTES};
 
     const MIB: u64 = 1 << 20;
     const ALL: u64 = VOLUME_BYTES as u64;
@@ -231,10 +240,9 @@ mod tests {
     /// Two tenants; the first one's volume is in the cache, as much of it as fits.
     fn rig() -> Rig {
         let mut rig = Rig::new();
-        rig.command(1, Command::SetTenant(TenantId(1), TenantSpec::default()));
-        rig.command(2, Command::OpenVolume(VolumeSpec::plain(VolumeId(1), TenantId(1), MIB)));
-        assert!(rig.is_done(1) && rig.is_done(2));
-        rig.handle(Event::Attach { conn: VICTIM, volume: VolumeId(1), session: Session::default() });
+        rig.set_tenant(TenantId(1), TenantSpec::default());
+        rig.open_volume(VolumeSpec::plain(VolumeId(1), TenantId(1), MIB));
+        rig.attach(VICTIM, VolumeId(1));
         rig.ask_as(VICTIM, 5000, command::READ, 0, 0, BLOCK);
         for at in 0..ALL / MIB {
             rig.ask(5001 + at, command::READ, 0, at * MIB, MIB);
@@ -307,9 +315,9 @@ mod tests {
     fn a_volume_is_closed_in_steps() {
         let mut rig = rig();
         for conn in [ConnId(0), ConnId(1)] {
-            rig.handle(Event::Closed { conn });
+            rig.close(conn);
         }
-        rig.command(5, Command::CloseVolume { volume: VOLUME, discard: true });
+        rig.command(|volumes| volumes.close_volume(5, VOLUME, true));
         let mut steps = 0;
         while rig.work_once() {
             steps += 1;
@@ -337,56 +345,21 @@ mod tests {
     fn a_tenant_has_so_many_requests_at_once_over_all_its_connections() {
         let mut rig = rig();
         rig.lazy = false;
-        rig.server.volumes.config.requests_per_connection = u32::MAX;
+        rig.volumes.config.requests_per_connection = u32::MAX;
         rig.stalled_readers = vec![ConnId(0), ConnId(1)];
         let [first, second] = [ConnId(0), ConnId(1)];
         rig.ask(0, command::WRITE, 0, 0, BLOCK);
-        rig.server.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT - 1;
+        rig.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT - 1;
         rig.ask_as(second, 2, command::CACHE, 0, MIB, BLOCK);
-        assert!(rig.server.volumes.cache.partition(ATTACKER).crowded);
+        assert!(rig.volumes.cache.partition(ATTACKER).crowded);
         let third = ConnId(3);
-        rig.handle(Event::Attach { conn: third, volume: VOLUME, session: Session::default() });
-        let [second, third] = [second, third].map(|conn| rig.server.receive(conn));
+        rig.attach(third, VOLUME);
+        let [second, third] = [second, third].map(|conn| rig.receive(conn));
         assert_eq!((second, third), (Receive::Pause, Receive::Header), "one at a time");
-        assert_eq!(rig.server.receive(VICTIM), Receive::Header);
-        rig.server.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT / 4 * 3 + 1;
-        let Receive::Payload(bytes) = rig.server.receive(first) else { panic!("a payload is wanted") };
-        rig.handle(Event::Payload { conn: first, bytes });
-        assert!(!rig.server.volumes.cache.partition(ATTACKER).crowded);
-    }
-
-    #[test]
-    fn a_client_that_sends_no_payload_leaves_frames_to_other_volumes_and_is_disconnected() {
-        let mut rig = rig();
-        rig.lazy = false;
-        rig.command(20, Command::OpenVolume(VolumeSpec::plain(VolumeId(2), ATTACKER, MIB)));
-        let other = ConnId(10);
-        rig.handle(Event::Attach { conn: other, volume: VolumeId(2), session: Session::default() });
-        let many: Vec<_> = (20..60).map(ConnId).collect();
-        for &conn in &many {
-            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
-            rig.ask_as(conn, u64::from(conn.0), command::WRITE, 0, 0, MIB);
-        }
-        let holds = |rig: &Rig, conn: ConnId| matches!(rig.server.receive(conn), Receive::Payload(_));
-        let holders = many.iter().filter(|&&conn| holds(&rig, conn)).count();
-        assert!(holders > 0 && holders < many.len(), "{holders} have frames");
-        rig.ask_as(other, 1, command::WRITE, 0, 0, 16 * BLOCK);
-        assert!(holds(&rig, other), "another volume of the tenant goes on");
-        rig.handle(Event::Payload { conn: other, bytes: 16 * BLOCK });
-        assert_eq!(rig.answer(1), Some(0));
-        // One of the clients that hold frames sends 16 KiB/s.
-        let slow = *many.iter().find(|&&conn| holds(&rig, conn)).unwrap();
-        for second in 0..14 {
-            rig.wait(SECOND);
-            rig.handle(Event::Payload { conn: slow, bytes: 16 << 10 });
-            assert_eq!(rig.closed.is_empty(), second < 9, "{second} s: {:?}", rig.closed);
-        }
-        assert!(
-            rig.closed.len() >= holders - 1 && rig.closed.iter().all(|&(conn, _)| conn != slow),
-            "{:?}",
-            rig.closed
-        );
-        assert!(rig.closed.iter().all(|&(_, why)| why == crate::event::CloseReason::StalledWriter));
-        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_writer_disconnects, rig.closed.len() as u64);
+        assert_eq!(rig.receive(VICTIM), Receive::Header);
+        rig.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT / 4 * 3 + 1;
+        let Receive::Payload(bytes) = rig.receive(first) else { panic!("a payload is wanted") };
+        rig.filled(first, bytes);
+        assert!(!rig.volumes.cache.partition(ATTACKER).crowded);
     }
 }

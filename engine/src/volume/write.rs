@@ -446,13 +446,13 @@ impl Volumes {
 
 #[cfg(test)]
 mod tests {
-    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec};
     use crate::disk::Op;
-    use crate::event::{Event, Receive, Session};
     use crate::ids::{ConnId, TenantId, VolumeId};
     use crate::nbd::wire::command;
-    use crate::rig::{Rig, VOLUME};
+    use crate::spec::VolumeSpec;
     use crate::units::{BLOCK, PIECE};
+    use crate::volume::Receive;
+    use crate::volume::rig::{Rig, VOLUME};
 
     /// A tenant with the smallest partition and `volumes` volumes, numbered from 0. The first client of volume n is `10
     /// * n`.
@@ -462,19 +462,18 @@ mod tests {
 
     fn smallest_with(volumes: u32, change: impl FnOnce(&mut VolumeSpec)) -> Rig {
         let mut rig = Rig::with(128, change);
-        let spec = TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() };
-        rig.command(1, Command::SetTenant(TenantId(0), spec));
+        rig.set_smallest(TenantId(0));
         for number in 1..volumes {
             let volume = VolumeId(number);
-            rig.command(1, Command::OpenVolume(VolumeSpec::plain(volume, TenantId(0), 4 * PIECE)));
-            rig.handle(Event::Attach { conn: ConnId(10 * number), volume, session: Session::default() });
+            rig.open_volume(VolumeSpec::plain(volume, TenantId(0), 4 * PIECE));
+            rig.attach(ConnId(10 * number), volume);
         }
         rig
     }
 
     /// The bytes of payload that `conn` has frames for.
     fn wanted(rig: &Rig, conn: ConnId) -> u64 {
-        match rig.server.receive(conn) {
+        match rig.receive(conn) {
             Receive::Payload(bytes) => bytes,
             _ => 0,
         }
@@ -488,10 +487,10 @@ mod tests {
                 rig.ask_as(conn, u64::from(conn.0), command, 0, shift, 2 * PIECE);
             };
             for conn in (50..60).map(ConnId) {
-                rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+                rig.attach(conn, VOLUME);
                 ask(&mut rig, conn, command::WRITE);
             }
-            let half = u64::from(rig.server.volumes.cache.partition(TenantId(0)).target) / 2 * BLOCK;
+            let half = u64::from(rig.volumes.cache.partition(TenantId(0)).target) / 2 * BLOCK;
             let stalled: u64 = (50..60).map(|conn| wanted(&rig, ConnId(conn))).sum();
             assert!(stalled > 0 && stalled <= half / 2, "{stalled} bytes");
             // A client of the next volume stalls too. The third volume still has room.
@@ -505,7 +504,7 @@ mod tests {
             }
             rig.ask_as(ConnId(20), 21, command::WRITE_ZEROES, 0, shift, 2 * PIECE);
             rig.complete_all();
-            assert_eq!((rig.answer(21), rig.closed.len()), (Some(0), 0));
+            assert_eq!(rig.answer(21), Some(0));
         }
     }
 
@@ -516,7 +515,7 @@ mod tests {
         for (number, len) in [(0, 2 * PIECE), (10, 2 * PIECE), (20, 2 * PIECE), (30, 2 * BLOCK)] {
             rig.ask_as(ConnId(number), number.into(), command::WRITE, 0, 0, len);
         }
-        let partition = rig.server.volumes.cache.partition(TenantId(0));
+        let partition = rig.volumes.cache.partition(TenantId(0));
         assert_eq!(partition.payload_max(0, 4), Some(3));
         rig.write_as(ConnId(40), 40, 0, 100, BLOCK, 9);
         while rig.answer(40).is_none() {

@@ -15,7 +15,7 @@ use crate::disk::{Op, Purpose, Segment};
 use crate::errno::Errno;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::units::{MILLISECOND, Nanos, SECOND, SECTOR};
-use crate::volume::{Effect, Volumes};
+use crate::volume::Volumes;
 
 /// Write-backs of one volume in flight: enough to keep any device busy, few enough to leave room for reads in its
 /// queue.
@@ -60,7 +60,7 @@ impl Volumes {
         self.clear_on(volume);
         self.streams_on(volume);
         if self.table[volume].is_being_changed() {
-            self.effects.push(Effect::Changed(volume));
+            self.change_on(volume);
         }
     }
 
@@ -296,8 +296,8 @@ mod tests {
     use crate::disk::Op;
     use crate::errno::Errno;
     use crate::nbd::wire::command;
-    use crate::rig::Rig;
     use crate::units::{BLOCK, SECOND};
+    use crate::volume::rig::Rig;
 
     const WRITE: Op = Op::Write { durable: false };
 
@@ -374,7 +374,7 @@ mod tests {
             let before = rig.device.len();
             rig.wait(SECOND / 100);
             most = most.max(rig.device.len() - before);
-            oldest = oldest.max(rig.server.volumes.cache.oldest_dirt_ms(rig.now, crate::rig::VOLUME).unwrap_or(0));
+            oldest = oldest.max(rig.volumes.cache.oldest_dirt_ms(rig.now, crate::volume::rig::VOLUME).unwrap_or(0));
             rig.finish_reads();
         }
         assert!((64..=65).contains(&most) && (4000..5000).contains(&oldest), "{most} {oldest}");

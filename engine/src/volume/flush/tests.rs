@@ -1,11 +1,10 @@
 use super::*;
-use crate::control::{Command, Report, TenantSpec, VolumeSpec};
 use crate::disk::policy;
-use crate::event::{Event, Session};
 use crate::ids::{ConnId, TenantId};
 use crate::nbd::wire::{command, command_flag as flag};
-use crate::rig::{Rig, VOLUME};
+use crate::spec::{TenantSpec, VolumeSpec};
 use crate::units::{BLOCK, SECOND};
+use crate::volume::rig::{Rig, VOLUME};
 
 const BAD: Result<(), Errno> = Err(Errno::Io);
 const FAILED: Option<u32> = Some(Errno::Io as u32);
@@ -27,7 +26,7 @@ fn retrying() -> Rig {
 }
 
 fn is_failing(rig: &Rig) -> bool {
-    rig.server.volumes.cache.volume(VOLUME).failing > 0
+    rig.volumes.cache.volume(VOLUME).failing > 0
 }
 
 const OTHER: ConnId = ConnId(2);
@@ -37,26 +36,25 @@ const DURABLE: Op = Op::Write { durable: true };
 /// A second volume of another tenant on the same device, with the client `OTHER`. It uses other places of the medium.
 fn with_neighbour() -> Rig {
     let mut rig = Rig::new();
-    let neighbour = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::rig::VOLUME_BYTES as u64);
-    rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
-    rig.command(11, Command::OpenVolume(neighbour));
-    assert!(rig.is_done(10) && rig.is_done(11));
-    rig.handle(Event::Attach { conn: OTHER, volume: VolumeId(1), session: Session::default() });
+    let neighbour = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::volume::rig::VOLUME_BYTES as u64);
+    rig.set_tenant(TenantId(1), TenantSpec::default());
+    rig.open_volume(neighbour);
+    rig.attach(OTHER, VolumeId(1));
     rig
 }
 
 /// The neighbour has written a block to the device that no flush covers yet.
 fn neighbour_wrote(rig: &mut Rig) {
     rig.write_as(OTHER, 1, 0, 100 * BLOCK, BLOCK, 7);
-    let id = rig.server.volumes.cache.lookup(VolumeId(1), 100).unwrap();
-    rig.server.volumes.write_out(id, false);
+    let id = rig.volumes.cache.lookup(VolumeId(1), 100).unwrap();
+    rig.volumes.write_out(id, false);
     rig.wait(0);
     assert_eq!(rig.ops(), [WRITE]);
     rig.complete(0, Ok(()));
 }
 
 fn neighbours_dirt(rig: &Rig) -> u32 {
-    rig.server.volumes.cache.dirty_blocks(VolumeId(1))
+    rig.volumes.cache.dirty_blocks(VolumeId(1))
 }
 
 /// The device requests of the neighbour's next flush, which succeeds.
@@ -112,24 +110,23 @@ fn what_a_durable_write_has_brought_to_the_medium_is_not_written_again() {
 fn what_was_evicted_before_another_volumes_flush_failed_is_lost() {
     let mut rig = with_neighbour();
     neighbour_wrote(&mut rig);
-    let id = rig.server.volumes.cache.lookup(VolumeId(1), 100).unwrap();
-    rig.server.volumes.cache.drop_block(id);
+    let id = rig.volumes.cache.lookup(VolumeId(1), 100).unwrap();
+    rig.volumes.cache.drop_block(id);
     rig.ask(2, command::FLUSH, 0, 0, 0);
     rig.complete(0, BAD);
     rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
     assert_eq!((rig.answer(3), rig.device.len()), (FAILED, 0));
-    rig.command(9, Command::ClearVolume(VolumeId(1)));
+    rig.clear(9, VolumeId(1));
     assert_eq!(neighbours_flush(&mut rig), [Op::Flush]);
 }
 
 /// The second volume was opened while the device may have held unflushed content of a killed process.
 fn with_unflushed_neighbour() -> Rig {
     let mut rig = Rig::new();
-    let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::rig::VOLUME_BYTES as u64);
-    rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
-    rig.command(11, Command::OpenVolume(VolumeSpec { unflushed: true, ..plain }));
-    assert!(rig.is_done(11), "the opening does not wait for the device");
-    rig.handle(Event::Attach { conn: OTHER, volume: VolumeId(1), session: Session::default() });
+    let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), crate::volume::rig::VOLUME_BYTES as u64);
+    rig.set_tenant(TenantId(1), TenantSpec::default());
+    rig.open_volume(VolumeSpec { unflushed: true, ..plain });
+    rig.attach(OTHER, VolumeId(1));
     assert_eq!(rig.ops(), [Op::Flush]);
     rig
 }
@@ -145,7 +142,7 @@ fn what_a_killed_process_left_unflushed_is_lost_if_the_first_flush_fails() {
     }
     let mut rig = with_unflushed_neighbour();
     rig.complete(0, BAD);
-    rig.command(9, Command::ClearVolume(VolumeId(1)));
+    rig.clear(9, VolumeId(1));
     assert!(rig.is_done(9));
     assert_eq!(neighbours_flush(&mut rig), [Op::Flush]);
 }
@@ -169,20 +166,20 @@ fn what_a_killed_process_left_unflushed_is_lost_if_another_volumes_flush_fails_f
 #[test]
 fn a_drain_waits_for_a_flush_of_its_own() {
     let mut rig = Rig::with(16, |spec| spec.write_cache = WriteCache::Unsafe);
-    rig.command(8, Command::SetWriteCache(VOLUME, WriteCache::Volatile));
+    rig.command(|volumes| volumes.set_write_cache(8, VOLUME, WriteCache::Volatile));
     assert_eq!(rig.ops(), [Op::Flush]);
     // The flush in the device, which is for the change of the write cache, does not cover this write.
     rig.write(1, 0, 0, BLOCK, 7);
-    rig.command(9, Command::Drain);
+    rig.event(|volumes| volumes.draining = Some(9));
     let at = rig.ops().iter().position(|&op| op == Op::Flush).unwrap();
     rig.complete(at, Ok(()));
-    assert!(rig.report(9).is_none(), "an earlier flush was taken for the drain's");
+    assert!(rig.drained.is_none(), "an earlier flush was taken for the drain's");
     assert_eq!(rig.ops(), [WRITE]);
     rig.complete(0, Ok(()));
-    assert!(rig.report(9).is_none());
+    assert!(rig.drained.is_none());
     assert_eq!(rig.ops(), [Op::Flush]);
     rig.complete(0, Ok(()));
-    assert!(matches!(rig.report(9), Some(Report::Drained { failed }) if failed.is_empty()));
+    assert_eq!(rig.drained, Some((9, vec![])));
     assert!(rig.is_done(8));
     assert_eq!(rig.medium[0], 7);
 }
@@ -190,9 +187,9 @@ fn a_drain_waits_for_a_flush_of_its_own() {
 #[test]
 fn a_volume_is_closed_while_what_was_left_unflushed_is_flushed() {
     let mut rig = with_unflushed_neighbour();
-    rig.command(9, Command::CloseVolume { volume: VolumeId(1), discard: false });
+    rig.command(|volumes| volumes.close_volume(9, VolumeId(1), false));
     rig.complete_all();
-    rig.handle(Event::Closed { conn: OTHER });
+    rig.close(OTHER);
     rig.complete_all();
     assert!(rig.is_done(9));
 }
@@ -219,8 +216,8 @@ fn a_flush_in_the_device_when_anothers_fails_is_repeated_after_a_rewrite() {
 fn a_flush_in_the_queue_when_anothers_fails_is_repeated_after_a_rewrite() {
     let mut rig = with_neighbour();
     neighbour_wrote(&mut rig);
-    let settings = policy::Settings { depth: 1, ..*rig.server.volumes.route.disk.settings() };
-    rig.command(12, Command::SetPolicy(Box::new(settings)));
+    let settings = policy::Settings { depth: 1, ..*rig.volumes.route.disk.settings() };
+    rig.event(|volumes| volumes.set_policy(settings));
     rig.ask(2, command::FLUSH, 0, 0, 0);
     rig.ask_as(OTHER, 3, command::FLUSH, 0, 0, 0);
     assert_eq!(rig.ops(), [Op::Flush], "the other one waits for it");
@@ -268,12 +265,12 @@ fn clear_keeps_what_is_known_of_other_blocks() {
     let mut rig = retrying();
     // Another block is on the device, evicted, and not covered by any flush.
     rig.write(3, 0, 100 * BLOCK, BLOCK, 8);
-    let id = rig.server.volumes.cache.lookup(VOLUME, 100).unwrap();
-    rig.server.volumes.write_out(id, false);
+    let id = rig.volumes.cache.lookup(VOLUME, 100).unwrap();
+    rig.volumes.write_out(id, false);
     rig.wait(0);
     rig.complete(1, Ok(()));
-    rig.server.volumes.cache.drop_block(id);
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.volumes.cache.drop_block(id);
+    rig.clear(9, VOLUME);
     rig.complete(0, BAD);
     rig.ask(4, command::FLUSH, 0, 0, 0);
     rig.complete(0, BAD);
@@ -286,18 +283,18 @@ fn clear_keeps_what_is_known_of_other_blocks() {
 fn clear_looks_at_a_large_cache_in_steps_that_its_tenant_pays_for() {
     let mut rig = retrying();
     rig.complete(0, BAD);
-    for at in 0..crate::rig::VOLUME_BYTES as u64 >> 20 {
+    for at in 0..crate::volume::rig::VOLUME_BYTES as u64 >> 20 {
         rig.ask(100 + at, command::READ, 0, at << 20, 1 << 20);
         rig.complete_all();
     }
     // The failed block is looked at last.
-    let id = rig.server.volumes.cache.lookup(VOLUME, 0).unwrap();
-    rig.server.volumes.cache.look_last(VOLUME, id);
-    let (cached, mut looks) = (rig.server.volumes.cache.cached_blocks(VOLUME), 0);
+    let id = rig.volumes.cache.lookup(VOLUME, 0).unwrap();
+    rig.volumes.cache.look_last(VOLUME, id);
+    let (cached, mut looks) = (rig.volumes.cache.cached_blocks(VOLUME), 0);
     assert!(is_failing(&rig) && cached > 1000, "{cached}");
     (rig.lazy, rig.units_max) = (true, 0);
     rig.spent_ns.clear();
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.clear(9, VOLUME);
     while !rig.is_done(9) {
         assert!(is_failing(&rig) && rig.work_once(), "after {looks} steps");
         looks += 1;
@@ -311,7 +308,7 @@ fn clear_looks_at_a_large_cache_in_steps_that_its_tenant_pays_for() {
 #[test]
 fn clear_gives_up_what_is_being_tried_again() {
     let mut rig = retrying();
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.clear(9, VOLUME);
     assert!(!is_failing(&rig) && !rig.is_done(9), "the attempt decides what the block is");
     rig.write(3, 0, BLOCK, BLOCK, 8);
     rig.ask(4, command::FLUSH, 0, 0, 0);
@@ -325,7 +322,7 @@ fn clear_gives_up_what_is_being_tried_again() {
 #[test]
 fn what_is_below_a_block_given_up_is_lost_if_a_device_flush_fails_meanwhile() {
     let mut rig = retrying();
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.clear(9, VOLUME);
     rig.write(3, flag::FUA, 100 * BLOCK, BLOCK, 8);
     assert_eq!(rig.ops(), [WRITE, DURABLE]);
     rig.complete(1, BAD);
@@ -336,7 +333,7 @@ fn what_is_below_a_block_given_up_is_lost_if_a_device_flush_fails_meanwhile() {
     rig.ask(5, command::FLUSH, 0, 0, 0);
     rig.complete_all();
     assert_eq!(rig.answer(5), FAILED);
-    rig.command(10, Command::ClearVolume(VOLUME));
+    rig.clear(10, VOLUME);
     rig.ask(6, command::FLUSH, 0, 0, 0);
     rig.complete_all();
     assert_eq!(rig.answer(6), Some(0));
@@ -345,7 +342,7 @@ fn what_is_below_a_block_given_up_is_lost_if_a_device_flush_fails_meanwhile() {
 #[test]
 fn what_was_given_up_and_is_written_after_all_stays() {
     let mut rig = retrying();
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.clear(9, VOLUME);
     rig.complete(0, Ok(()));
     assert!(rig.is_done(9));
     assert_eq!(rig.content(0), 7);
@@ -354,7 +351,7 @@ fn what_was_given_up_and_is_written_after_all_stays() {
 #[test]
 fn what_is_written_after_clear_is_not_given_up() {
     let mut rig = retrying();
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.clear(9, VOLUME);
     rig.write(3, 0, 0, 512, 9);
     rig.complete(0, BAD);
     assert!(rig.is_done(9));
@@ -376,7 +373,7 @@ fn clear_does_not_make_a_durable_write_succeed() {
     rig.complete(0, BAD);
     rig.write(3, flag::FUA, 512, 512, 9);
     assert_eq!(rig.ops(), [Op::Write { durable: true }], "with what could not be written before");
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.clear(9, VOLUME);
     rig.complete(0, BAD);
     assert_eq!(rig.answer(3), FAILED);
     assert!(rig.is_done(9));
@@ -399,7 +396,7 @@ fn what_durable_writes_overwrote_meanwhile_is_written_together() {
 fn a_flush_that_waits_while_its_blocks_are_given_up_fails() {
     let mut rig = retrying();
     rig.ask(3, command::FLUSH, 0, 0, 0);
-    rig.command(9, Command::ClearVolume(VOLUME));
+    rig.clear(9, VOLUME);
     rig.complete_all();
     assert_eq!(rig.answer(3), FAILED);
 }
@@ -414,8 +411,8 @@ fn a_flush_goes_ahead_of_its_owners_reads() {
     for read in 0..4 {
         rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
     }
-    let id = rig.server.volumes.cache.lookup(VOLUME, 0).unwrap();
-    rig.server.volumes.write_out(id, false);
+    let id = rig.volumes.cache.lookup(VOLUME, 0).unwrap();
+    rig.volumes.write_out(id, false);
     rig.ask(1, command::FLUSH, 0, 0, 0);
     let mut order = Vec::new();
     while !rig.device.is_empty() {
@@ -435,8 +432,8 @@ fn a_durable_write_does_not_wait_behind_reads_for_an_ordinary_one() {
     for read in 0..3 {
         rig.ask(100 + read, command::READ, 0, (100 + 10 * read) * BLOCK, BLOCK);
     }
-    let id = rig.server.volumes.cache.lookup(VOLUME, 0).unwrap();
-    rig.server.volumes.write_out(id, false);
+    let id = rig.volumes.cache.lookup(VOLUME, 0).unwrap();
+    rig.volumes.write_out(id, false);
     rig.write(2, flag::FUA, 0, BLOCK, 8);
     let mut ops = Vec::new();
     while rig.answer(2).is_none() {

@@ -1,0 +1,301 @@
+//! The life cycle of volumes: opened, changed, drained, closed.
+//!
+//! ```text
+//!   set_write_cache, restrict ───────────────► flush ─► Effect::Done(token, result)
+//!   close_volume ─► its requests are finished ─► flush ─► blocks dropped, in steps ─► Effect::Done(token, result)
+//!   drain        ─► all requests are finished ─► flush of each volume ─► Effect::Drained
+//! ```
+//!
+//! A command is refused at once, or it begins, and [`Volumes::change_on`] continues it whenever its volume is tended.
+//! The layer above closes the connections of a volume that is restricted or closed.
+
+use super::{Client, Closing, Effect, FlushFor, Inbound, Restricting, Volume, Volumes};
+use crate::disk::policy::Settings;
+use crate::ids::VolumeId;
+use crate::spec::{Refusal, VolumeSpec, WriteCache};
+use crate::units::{BLOCK, SECTOR, VOLUME_BYTES_MAX};
+
+/// Units of work to drop a block with its volume.
+pub(super) const DROP_UNITS: u32 = 3;
+
+impl Volumes {
+    /// An open volume.
+    pub(crate) fn known(&mut self, volume: VolumeId) -> Result<&mut Volume, Refusal> {
+        self.table.get_mut(volume).ok_or(Refusal::UnknownVolume)
+    }
+
+    /// A volume that no command is changing.
+    fn unchanging(&mut self, volume: VolumeId) -> Result<&mut Volume, Refusal> {
+        let state = self.known(volume)?;
+        if state.is_being_changed() { Err(Refusal::InUse) } else { Ok(state) }
+    }
+
+    pub(crate) fn open_volume(&mut self, spec: VolumeSpec) -> Result<(), Refusal> {
+        if !self.cache.has_tenant(spec.tenant) {
+            return Err(Refusal::UnknownTenant);
+        }
+        if self.table.contains(spec.volume) {
+            return Err(Refusal::Taken);
+        }
+        if spec.size == 0 || spec.size > VOLUME_BYTES_MAX || !spec.size.is_multiple_of(SECTOR) {
+            return Err(Refusal::BadSize);
+        }
+        self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
+        self.cache.partition_mut(spec.tenant).volumes += 1;
+        self.curve(spec.tenant).opened(spec.volume);
+        let (volume, unflushed) = (spec.volume, spec.unflushed);
+        self.table.insert(volume, Volume::new(spec));
+        if unflushed && !planted!(OpenedAsFlushed) {
+            self.cache.durability.unsettled(volume);
+            self.flush_arrived(volume, FlushFor::Opening);
+        }
+        self.initialise_soon();
+        Ok(())
+    }
+
+    pub(crate) fn set_write_cache(&mut self, token: u64, volume: VolumeId, mode: WriteCache) -> Result<(), Refusal> {
+        let state = self.unchanging(volume)?;
+        let before = std::mem::replace(&mut state.spec.write_cache, mode);
+        if mode == before || mode == WriteCache::Unsafe || planted!(WriteCacheChangedUnflushed) {
+            self.effects.push(Effect::Done(token, Ok(())));
+            return Ok(());
+        }
+        // Data acknowledged in the old mode is flushed first, so that the promise of the new mode holds for it.
+        state.changing = Some((token, before));
+        self.flush_arrived(volume, FlushFor::Control);
+        Ok(())
+    }
+
+    /// Makes a volume read-only, or writable again. The layer above closes the connections of writers.
+    pub(crate) fn restrict(&mut self, token: u64, volume: VolumeId, read_only: bool) -> Result<(), Refusal> {
+        let state = self.unchanging(volume)?;
+        state.spec.read_only = read_only;
+        if !read_only || planted!(ReadOnlyNotFlushed) {
+            self.effects.push(Effect::Done(token, Ok(())));
+            return Ok(());
+        }
+        state.restricting = Some(Restricting { token, flushing: false });
+        self.poke(volume);
+        Ok(())
+    }
+
+    pub(crate) fn grow(&mut self, volume: VolumeId, size: u64) -> Result<(), Refusal> {
+        let state = self.known(volume)?;
+        if size < state.spec.size || size > VOLUME_BYTES_MAX || !size.is_multiple_of(SECTOR) {
+            return Err(Refusal::BadSize);
+        }
+        let before = std::mem::replace(&mut state.spec.size, size);
+        if state.spec.grows_empty {
+            state.holes.dig(before, size);
+        }
+        state.initialising = state.spec.initialise && !state.holes.is_empty();
+        self.initialise_soon();
+        Ok(())
+    }
+
+    /// Closes a volume. The layer above closes its connections.
+    pub(crate) fn close_volume(&mut self, token: u64, volume: VolumeId, discard: bool) -> Result<(), Refusal> {
+        self.unchanging(volume)?.closing = Some(Closing { token, discard, flushing: false });
+        self.end_streams(volume, None);
+        self.poke(volume);
+        Ok(())
+    }
+
+    /// The largest read-ahead window, bytes; `None`: derived from R and the disk.
+    pub(crate) fn set_prefetch(&mut self, bytes: Option<u64>) {
+        self.config.prefetch_bytes_max = bytes;
+        self.prefetch_bytes = bytes.unwrap_or(self.route.disk.prefetch_bytes());
+        if self.prefetch_bytes == 0 {
+            let ids: Vec<_> = self.table.values().map(Volume::id).collect();
+            ids.into_iter().for_each(|id| self.end_streams(id, None));
+        }
+    }
+
+    pub(crate) fn set_policy(&mut self, settings: Settings) {
+        // The driver's structures are laid out for the initial depth. With depth 0 there would be no progress.
+        let depth = settings.depth.clamp(1, self.config.device_depth.max(1));
+        self.route.disk.set_policy(self.now, Settings { depth, ..settings });
+        self.prefetch_bytes = self.config.prefetch_bytes_max.unwrap_or(self.route.disk.prefetch_bytes());
+    }
+
+    /// Continues a command that changes a volume: its write cache, making it read-only, closing it.
+    pub(crate) fn change_on(&mut self, volume: VolumeId) {
+        let state = self.volume_mut(volume);
+        if let Some((token, before)) = state.changing
+            && let Some(result) = state.flushes.for_control
+        {
+            state.changing = None;
+            if result.is_err() {
+                state.spec.write_cache = before;
+            }
+            self.effects.push(Effect::Done(token, result.map_err(|_| Refusal::FlushFailed)));
+        }
+        self.restrict_on(volume);
+        self.close_on(volume);
+    }
+
+    /// Continues making a volume read-only: when the last connection that could write is closed, flushes its data.
+    fn restrict_on(&mut self, volume: VolumeId) {
+        let Some(restricting) = self.volume(volume).restricting else { return };
+        if !restricting.flushing {
+            let all_read = |client: &Client| client.volume != volume || client.session.read_only;
+            if self.clients.values().all(all_read) {
+                self.volume_mut(volume).restricting = Some(Restricting { flushing: true, ..restricting });
+                self.flush_arrived(volume, FlushFor::Control);
+            }
+            return;
+        }
+        let state = self.volume_mut(volume);
+        let Some(result) = state.flushes.for_control else { return };
+        state.restricting = None;
+        state.spec.read_only = result.is_ok();
+        self.effects.push(Effect::Done(restricting.token, result.map_err(|_| Refusal::FlushFailed)));
+    }
+
+    fn close_on(&mut self, volume: VolumeId) {
+        let state = self.volume_mut(volume);
+        let Some(mut closing) = state.closing else { return };
+        if state.connections > 0 || state.requests > 0 || !state.ranges.is_empty() {
+            return;
+        }
+        if !closing.discard && !closing.flushing && !planted!(CloseDropsDirt) {
+            closing.flushing = true;
+            state.closing = Some(closing);
+            return self.flush_arrived(volume, FlushFor::Control);
+        }
+        if closing.flushing {
+            match state.flushes.for_control {
+                None => return,
+                Some(Ok(())) => {}
+                Some(Err(_)) => {
+                    // The volume stays open: the operator can retry, or clear it. Work for idle time was suspended
+                    // while it was closing.
+                    state.closing = None;
+                    self.initialise_soon();
+                    return self.effects.push(Effect::Done(closing.token, Err(Refusal::FlushFailed)));
+                }
+            }
+        }
+        if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
+            return;
+        }
+        let tenant = state.spec.tenant;
+        let dropped = self.cache.drop_some(volume, (self.work.left() / DROP_UNITS).max(1));
+        self.charge(tenant, DROP_UNITS * dropped);
+        if self.cache.cached_blocks(volume) > 0 {
+            // The rest continues in the tenant's quantum.
+            return self.poke(volume);
+        }
+        self.cache.close_volume(volume);
+        let partition = self.cache.partition_mut(tenant);
+        partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
+        let ahead = (partition.streams, partition.unread, partition.prefetching);
+        assert!(partition.volumes > 0 || ahead == (0, 0, 0), "read ahead for no volume: {ahead:?}");
+        self.table.remove(volume);
+        self.effects.push(Effect::Done(closing.token, Ok(())));
+    }
+
+    /// Continues a drain: when all received requests are finished, flushes every volume once.
+    pub(super) fn drain_on(&mut self) {
+        let Some(token) = self.draining.filter(|_| !self.drained) else { return };
+        let received = self.clients.values().all(|client| {
+            // A request whose payload is incomplete counts as not received. The drain does not wait for reads: a
+            // stalled reader must not prevent the flush of other clients' data.
+            let coming = !matches!(client.inbound, Inbound::Header | Inbound::Stopped);
+            client.changing <= u32::from(coming)
+        });
+        if !received {
+            return;
+        }
+        let ids: Vec<_> = self.table.values().map(Volume::id).collect();
+        for &id in &ids {
+            if !std::mem::replace(&mut self.volume_mut(id).draining, true) {
+                self.flush_arrived(id, FlushFor::Control);
+            }
+        }
+        if ids.iter().any(|&id| self.volume(id).flushes.for_control.is_none()) {
+            return;
+        }
+        self.drained = true;
+        let failed = ids.into_iter().filter(|&id| self.volume(id).flushes.for_control != Some(Ok(()))).collect();
+        self.effects.push(Effect::Drained(token, failed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Op;
+    use crate::errno::Errno;
+    use crate::ids::ConnId;
+    use crate::units::{PIECE, SECOND};
+    use crate::volume::rig::{Rig, VOLUME};
+
+    const DONE: u64 = 70;
+    const FAILED: Option<Result<(), Refusal>> = Some(Err(Refusal::FlushFailed));
+
+    fn close_clients(rig: &mut Rig) {
+        [ConnId(0), ConnId(1)].into_iter().for_each(|conn| rig.close(conn));
+    }
+
+    fn fail_all(rig: &mut Rig) {
+        while !rig.device.is_empty() {
+            rig.complete(0, Err(Errno::Io));
+        }
+    }
+
+    #[test]
+    fn one_command_at_a_time_changes_a_volume() {
+        let mut rig = Rig::new();
+        rig.command(|volumes| volumes.close_volume(DONE, VOLUME, false));
+        let busy = rig.event(|volumes| {
+            [
+                volumes.close_volume(1, VOLUME, true),
+                volumes.restrict(2, VOLUME, true),
+                volumes.set_write_cache(3, VOLUME, WriteCache::None),
+            ]
+        });
+        assert_eq!(busy, [Err(Refusal::InUse); 3]);
+        close_clients(&mut rig);
+        rig.complete_all();
+        assert!(rig.is_done(DONE));
+        assert_eq!(rig.event(|volumes| volumes.close_volume(4, VOLUME, true)), Err(Refusal::UnknownVolume));
+    }
+
+    #[test]
+    fn the_write_cache_stays_as_it_was_if_the_flush_fails() {
+        let mut rig = Rig::new();
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.command(|volumes| volumes.set_write_cache(DONE, VOLUME, WriteCache::None));
+        assert_eq!(rig.result(DONE), None, "it is not flushed");
+        fail_all(&mut rig);
+        assert_eq!((rig.result(DONE), rig.volumes.volume(VOLUME).spec.write_cache), (FAILED, WriteCache::Volatile));
+    }
+
+    #[test]
+    fn a_volume_that_cannot_be_flushed_does_not_become_read_only() {
+        let mut rig = Rig::new();
+        rig.write(1, 0, 0, BLOCK, 7);
+        rig.command(|volumes| volumes.restrict(DONE, VOLUME, true));
+        close_clients(&mut rig);
+        fail_all(&mut rig);
+        assert_eq!(rig.result(DONE), FAILED);
+        rig.attach(ConnId(0), VOLUME);
+        assert!(!rig.volumes.clients[ConnId(0)].session.read_only);
+        rig.write(2, 0, 0, BLOCK, 8);
+        assert_eq!(rig.answer(2), Some(0));
+    }
+
+    #[test]
+    fn a_volume_that_could_not_be_closed_is_initialised_further() {
+        let mut rig = Rig::with(128, |spec| (spec.initialise, spec.holes) = (true, vec![(0, PIECE)]));
+        rig.event(|volumes| volumes.volume_mut(VOLUME).flushes.lost = true);
+        rig.command(|volumes| volumes.close_volume(DONE, VOLUME, false));
+        rig.wait(SECOND);
+        close_clients(&mut rig);
+        assert_eq!((rig.result(DONE), rig.device.len()), (FAILED, 0));
+        let at = rig.volumes.poll_timeout().expect("something to do in idle time");
+        rig.wait(at - rig.now);
+        assert_eq!(rig.ops(), [Op::Write { durable: false }]);
+    }
+}
