@@ -196,6 +196,37 @@ fn a_directory_of_the_release_without_tenants_keeps_their_shares_and_caches() {
     server.end();
 }
 
+/// While the data of a volume is missing, nothing of an earlier release is moved: that volume's allotment may be the
+/// tenant's latest, and applies when the data returns.
+#[test]
+fn the_latest_allotment_of_an_earlier_release_may_return_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    copy(Path::new(EARLIER), &data);
+    let disk = data.join("disks/default");
+    let make =
+        |name: &str| fs::File::create(disk.join(format!("volumes/{name}.img"))).unwrap().set_len(4 << 20).unwrap();
+    for name in ["db", "own", "plain"] {
+        make(name);
+    }
+    let share = |server: &Server| server.json(&["volume", "show", "db"])["share"]["requested"].clone();
+    let server = Server::start(&data);
+    assert_eq!(share(&server), "1/4");
+    assert!(!disk.join("tenants/shop.toml").exists());
+    make("log");
+    let start = std::time::Instant::now();
+    while server.json(&["volume", "show", "log"])["condition"] != "online" {
+        assert!(start.elapsed() < TIMEOUT, "it stays offline");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(share(&server), "1/8");
+    server.end();
+    let server = Server::start(&data);
+    assert_eq!(share(&server), "1/8");
+    assert!(disk.join("tenants/shop.toml").exists());
+    server.end();
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -276,6 +307,47 @@ fn a_tenant_that_cannot_be_read_is_not_served_without_its_share() {
     server.end();
     let server = Server::start(&data);
     assert!(!orphan.exists());
+    server.end();
+}
+
+/// Specifications stay while the tenant of a volume is not known. A new tenant of such a name starts without requests;
+/// but one that has an unreadable volume keeps its own.
+#[test]
+fn a_new_tenant_does_not_inherit_what_was_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let disk = data.join("disks/default");
+    let server = Server::start(&data);
+    for (volume, tenant, share) in [("a", "team", "1/4"), ("b", "shop", "1/8"), ("c", "other", "1/16")] {
+        server.must(&["volume", "create", volume, "1MiB", "--tenant", tenant, "--share", share]);
+    }
+    server.end();
+    let spec = disk.join("volumes/b.toml");
+    let text = fs::read_to_string(&spec).unwrap();
+    fs::write(&spec, "").unwrap();
+    // A crash has left the specification of a tenant whose volume was not created.
+    fs::copy(disk.join("tenants/team.toml"), disk.join("tenants/orphan.toml")).unwrap();
+    let server = Server::start(&data);
+    server.must(&["volume", "delete", "a", "--yes"]);
+    assert!(disk.join("tenants/team.toml").exists(), "removed while a volume's tenant was not known");
+    assert!(!server.ask(&["volume", "create", "d", "1EiB", "--tenant", "shop", "--share", "1/2"]).status.success());
+    for (volume, tenant) in [("a", "team"), ("d", "shop"), ("orphan", "orphan")] {
+        server.must(&["volume", "create", volume, "1MiB", "--tenant", tenant]);
+    }
+    let check = |server: &Server| {
+        let share = |volume: &str| server.json(&["volume", "show", volume])["share"]["requested"].clone();
+        let none = serde_json::Value::Null;
+        assert_eq!(["a", "d", "orphan", "c"].map(share), [none.clone(), "1/8".into(), none, "1/16".into()]);
+    };
+    check(&server);
+    server.end();
+    let server = Server::start(&data);
+    check(&server);
+    server.end();
+    fs::write(&spec, text).unwrap();
+    let server = Server::start(&data);
+    check(&server);
+    assert_eq!(server.json(&["volume", "show", "b"])["share"]["requested"], "1/8");
     server.end();
 }
 

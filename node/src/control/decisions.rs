@@ -118,6 +118,10 @@ impl Control {
             if now.cache.is_some() || !differs(now.decided, decided) || !running.has_tenant(tenant) {
                 return;
             }
+            // What an earlier release stored with the tenant's volumes is not moved while one may have a later one.
+            if running.has_unknown() && running.members(tenant).any(|(_, spec)| spec.allotment.is_some()) {
+                return;
+            }
             (running.store.clone(), TenantSpec { decided, ..now })
         };
         let (control, disk, tenant) = (self.clone(), disk.clone(), tenant.clone());
@@ -151,7 +155,8 @@ impl Control {
         let (asked, share) = {
             let state = self.state();
             let running = state.disk(&disk)?;
-            let now = running.allotment(&tenant);
+            let is_new = !state.may_have_tenant(&disk, &tenant);
+            let now = if is_new { TenantSpec::default() } else { running.allotment(&tenant) };
             let share = request.share.clone().or_else(|| now.share.clone());
             running.check_share(&disk, &tenant, share.as_ref().map(|share| share.share))?;
             let others =

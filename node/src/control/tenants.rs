@@ -26,6 +26,14 @@ pub(super) struct TenantChange {
 }
 
 impl Running {
+    /// Makes the specification of a tenant without known volumes the stored one.
+    pub(super) fn enter_tenant(&mut self, tenant: &Name, stored: Option<TenantSpec>) {
+        match stored {
+            Some(stored) => self.specs.insert(tenant.clone(), stored),
+            None => self.specs.remove(tenant),
+        };
+    }
+
     /// Changes a tenant's specification in the state, unless its share does not fit.
     pub(super) fn begin_change(
         &mut self,
@@ -77,14 +85,24 @@ impl Control {
         warn_unless_stored(disk, &tenant, undone.await);
     }
 
+    /// Forgets a tenant if it has no volumes on the disk any more.
+    pub(super) async fn leave_tenant(&self, disk: &Name, tenant: &Name) {
+        if self.state().disk(disk).is_ok_and(|running| running.has_tenant(tenant)) {
+            return;
+        }
+        if let Err(refusal) = self.sync_tenant(disk, tenant).await {
+            warn!(%disk, %tenant, "{refusal}");
+        }
+        self.forget_tenant(disk, tenant).await;
+    }
+
     /// Removes the specification of a tenant that has no volumes on the disk, unless the tenant of a volume is not
     /// known.
-    pub(super) async fn forget_tenant(&self, disk: &Name, tenant: &Name) {
+    async fn forget_tenant(&self, disk: &Name, tenant: &Name) {
         let store = {
             let mut state = self.state();
             let Ok(running) = state.disk_mut(disk) else { return };
-            let is_unknown = running.volumes.values().any(|volume| volume.spec.is_none());
-            if running.has_tenant(tenant) || is_unknown {
+            if running.has_tenant(tenant) || running.has_unknown() {
                 return;
             }
             running.specs.remove(tenant);
@@ -94,11 +112,10 @@ impl Control {
         warn_unless_stored(disk, tenant, blocking(move || store.remove_tenant(&name)).await);
     }
 
-    /// Refuses a tenant whose specification cannot be read: a new one would replace it.
-    pub(super) async fn check_tenant(&self, disk: &Name, tenant: &Name) -> Result<(), Error> {
+    /// The stored specification of a tenant. One that cannot be read is an error: a new one would replace it.
+    pub(super) async fn stored_tenant(&self, disk: &Name, tenant: &Name) -> Result<Option<TenantSpec>, Error> {
         let (store, tenant) = (self.state().disk(disk)?.store.clone(), tenant.clone());
-        blocking(move || store.tenant(&tenant)).await??;
-        Ok(())
+        Ok(blocking(move || store.tenant(&tenant)).await??)
     }
 
     /// Makes sure that an allotment of an earlier release, which is stored with a volume that is being deleted, is
@@ -212,6 +229,14 @@ impl Control {
 }
 
 impl State {
+    /// Whether a tenant has volumes on a disk. One that cannot be read now counts as what it was when it could be. The
+    /// stored specification of any other tenant is what an earlier one of its name or a crash has left: it promises
+    /// nothing, and a new tenant's specification replaces it.
+    pub(super) fn may_have_tenant(&self, disk: &Name, tenant: &Name) -> bool {
+        let has = |disk: &Running| disk.has_tenant(tenant);
+        self.disk(disk).is_ok_and(has) || tenants_of_offline(self, disk).contains_key(tenant)
+    }
+
     /// The disk that was named, or the only one on which the tenant has volumes.
     fn disk_of_tenant(&self, tenant: &Name, named: Option<&Name>) -> Result<Name, Error> {
         let has_tenant = |disk: &Disk| disk.state.as_ref().is_ok_and(|running| running.has_tenant(tenant));
@@ -230,7 +255,7 @@ impl State {
     }
 }
 
-/// The tenants of an offline disk, with their volumes, as they were when it was online.
+/// The tenants of a disk, with their volumes, as they were when it was last online.
 fn tenants_of_offline(state: &State, disk: &Name) -> BTreeMap<Name, Vec<String>> {
     let mut tenants = BTreeMap::<Name, Vec<String>>::new();
     for (volume, known) in state.remembered.get(disk).into_iter().flatten() {
@@ -276,5 +301,42 @@ fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
 fn warn_unless_stored(disk: &Name, tenant: &Name, stored: Result<Result<(), StoreError>, Error>) {
     if let Err(error) = stored.and_then(|stored| stored.map_err(Error::from)) {
         warn!(%disk, %tenant, "{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::view::CreateVolume;
+
+    /// A change of generation divides the cache provisionally, for all tenants.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_refused_creation_changes_nothing_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = "64MiB".parse().unwrap();
+        let config = Config { data: dir.path().join("data"), cache, ..Config::default() };
+        let (control, disk): (_, Name) = (Control::open(config).await.unwrap(), "default".parse().unwrap());
+        let create = |name: &str, tenant: Option<&str>, cache: &str| {
+            let request = serde_json::json!({ "name": name, "size": "1MiB", "tenant": tenant, "cache": cache });
+            let request: CreateVolume = serde_json::from_value(request).unwrap();
+            control.create_volume(request)
+        };
+        create("a", Some("team"), "8MiB").await.unwrap();
+        let before = control.snapshot(&disk).await.unwrap();
+        let asked = create("b", None, "1GiB").await;
+        assert!(matches!(asked, Err(Error::Refused { .. })), "{asked:?}");
+        let after = control.snapshot(&disk).await.unwrap();
+        assert_eq!((after.generation, after.tenants.len()), (before.generation, before.tenants.len()));
+        // What is requested for a tenant that exists is undone.
+        assert!(create("b", Some("team"), "1GiB").await.is_err());
+        {
+            let state = control.state();
+            let running = state.disk(&disk).unwrap();
+            assert_eq!(running.allotments().len(), 1);
+            assert_eq!(running.allotment(&"team".parse().unwrap()).cache, Some("8MiB".parse().unwrap()));
+            assert!(running.specs.len() == 1 && running.tenants.len() == 1 && running.volumes.len() == 1);
+        }
+        assert!(control.drain().await.is_empty());
     }
 }
