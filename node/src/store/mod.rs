@@ -302,6 +302,10 @@ impl Store {
         for file in self.file_names()? {
             steps::recover(&directory, &file)?;
         }
+        {
+            let _writing = self.writing.lock().expect("nobody panics while holding it");
+            self.catalogue.recover()?;
+        }
         if let Err(error) = self.upgrade() {
             warn!(disk = %self.directory.display(), "it keeps the format of an earlier release for now: {error}");
         }

@@ -140,6 +140,27 @@ fn a_deletion_cut_off_leaves_the_volume_or_nothing() {
     }
 }
 
+/// Temporary files of all specifications are removed at the next start, and nothing else is.
+#[test]
+fn a_specification_cut_off_leaves_no_temporary_file() {
+    let (dir, name) = (tempfile::tempdir().unwrap(), name());
+    drop(disk(dir.path()));
+    let catalogue = LocalFiles::new(dir.path());
+    let (tenant, temporary) = (catalogue.place(Key::Tenant(&name)), ".db.toml.tmp");
+    let volume = Spec::new(1 << 20, None, Allocation::Whole).to_toml();
+    for (key, text) in [(Key::Disk, ""), (Key::Tenant(&name), ""), (Key::Volume(&name), &volume)] {
+        catalogue.perform(&PUT[..1], key, text).unwrap();
+    }
+    let other = tenant.with_file_name(".other");
+    fs::write(&other, "").unwrap();
+    assert!(tenant.with_file_name(temporary).exists());
+    disk(dir.path()).scan().unwrap();
+    assert!(!dir.path().join(".disk.toml.tmp").exists());
+    assert!(!tenant.with_file_name(temporary).exists());
+    assert!(!identity::volumes(dir.path()).join(temporary).exists());
+    assert!(other.exists());
+}
+
 /// The volume has its data, or the name is free: with a restart in between, and after a failed deletion.
 #[test]
 fn a_deletion_cut_off_keeps_all_of_the_data_or_frees_the_name() {

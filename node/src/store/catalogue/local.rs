@@ -62,18 +62,19 @@ impl LocalFiles {
         })
     }
 
-    fn names(&self, directory: &str) -> io::Result<BTreeSet<Name>> {
+    /// The files in a directory whose names are text.
+    fn files(&self, directory: &str) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(self.directory.join(directory)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && directory == TENANTS => return Ok(BTreeSet::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && directory == TENANTS => return Ok(Vec::new()),
             entries => entries?,
         };
-        let mut names = BTreeSet::new();
-        for entry in entries {
-            let file = entry?.file_name();
-            let name = file.to_str().and_then(|file| file.strip_suffix(".toml"));
-            names.extend(name.and_then(|name| name.parse().ok()));
-        }
-        Ok(names)
+        let files: Result<Vec<_>, _> = entries.map(|entry| Ok::<_, io::Error>(entry?.file_name())).collect();
+        Ok(files?.into_iter().filter_map(|file| file.into_string().ok()).collect())
+    }
+
+    fn names(&self, directory: &str) -> io::Result<BTreeSet<Name>> {
+        let files = self.files(directory)?;
+        Ok(files.iter().filter_map(|file| file.strip_suffix(".toml")?.parse().ok()).collect())
     }
 }
 
@@ -100,6 +101,13 @@ impl Catalogue for LocalFiles {
             return Ok(());
         }
         self.perform(REMOVE, key, "")
+    }
+
+    fn recover(&self) -> io::Result<()> {
+        removed(fs::remove_file(self.temporary(Key::Disk)))?;
+        let files = self.files(TENANTS)?;
+        let temporary = files.iter().filter(|file| file.starts_with('.') && file.ends_with(".tmp"));
+        temporary.map(|file| self.directory.join(TENANTS).join(file)).try_for_each(|path| removed(fs::remove_file(path)))
     }
 
     fn volumes(&self) -> io::Result<BTreeSet<Name>> {
