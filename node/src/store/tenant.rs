@@ -126,8 +126,9 @@ impl Store {
         }
         let mut specs = BTreeMap::new();
         for name in names {
-            // A volume whose tenant's specification is unreadable is not in the list of known volumes.
-            if let Ok(Some(spec)) = self.tenant(&name) {
+            // A volume whose tenant's specification is unreadable is not in the list of known volumes. An error that
+            // arises only now is not the absence of a specification, either: an earlier one would replace it.
+            if let Some(spec) = self.tenant(&name).map_err(io::Error::other)? {
                 specs.insert(name, spec);
                 continue;
             }

@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::catalogue::{FileStep, PUT, REMOVE};
+use super::spec::EarlierAllotment;
 use super::steps::{CHANGE, CREATE, DISCARD, GROW, Step, UNPUBLISH};
 use super::*;
 use crate::store::spec::{Allocation, WriteCache};
@@ -470,4 +472,76 @@ fn a_disk_that_is_another_or_in_use_is_not_opened() {
     drop(store);
     assert!(refused(dir.path(), Some(Uuid::new_v4())).contains("right file system"));
     assert!(refused(&dir.path().join("absent"), None).contains("mounted"));
+}
+
+/// A catalogue that reads specifications of tenants a number of times, and then fails.
+#[derive(Debug)]
+struct Failing {
+    files: LocalFiles,
+    reads: AtomicUsize,
+}
+
+impl Catalogue for Failing {
+    fn get(&self, key: Key<'_>) -> io::Result<Option<String>> {
+        let take = |reads: usize| reads.checked_sub(1);
+        match key {
+            Key::Tenant(_) if self.reads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() => {
+                Err(Errno::IO.into())
+            }
+            key => self.files.get(key),
+        }
+    }
+
+    fn put(&self, key: Key<'_>, text: &str) -> io::Result<()> {
+        self.files.put(key, text)
+    }
+
+    fn remove(&self, key: Key<'_>) -> io::Result<()> {
+        self.files.remove(key)
+    }
+
+    fn recover(&self) -> io::Result<()> {
+        self.files.recover()
+    }
+
+    fn volumes(&self) -> io::Result<BTreeSet<Name>> {
+        self.files.volumes()
+    }
+
+    fn tenants(&self) -> io::Result<BTreeSet<Name>> {
+        self.files.tenants()
+    }
+
+    fn place(&self, key: Key<'_>) -> PathBuf {
+        self.files.place(key)
+    }
+}
+
+/// A volume with an allotment of an earlier release.
+fn earlier(tenant: &Name, share: &str, sequence: u64) -> Spec {
+    let share = Some(share.parse().unwrap());
+    let allotment = Some(EarlierAllotment { share, sequence, ..EarlierAllotment::default() });
+    Spec { allotment, ..Spec::new(1 << 20, Some(tenant.clone()), Allocation::Sparse) }
+}
+
+#[test]
+fn a_specification_that_cannot_be_read_any_more_is_not_replaced_by_an_earlier_one() {
+    let (dir, name) = (tempfile::tempdir().unwrap(), name());
+    let mut store = disk(dir.path());
+    store.files(&name).create(&earlier(&name, "1/2", 1), &Progress::default()).unwrap();
+    let spec = TenantSpec { share: Some("1/4".parse().unwrap()), ..TenantSpec::default() };
+    store.put_tenant(&name, &spec).unwrap();
+    let files = LocalFiles::new(dir.path());
+    // The first read is for its volume.
+    for reads in 0..3 {
+        store.catalogue = Box::new(Failing { files: files.clone(), reads: AtomicUsize::new(reads) });
+        match (reads, store.scan()) {
+            (0, Ok(found)) => assert!(found.volumes[&name].is_err()),
+            (1, Err(error)) => assert!(error.to_string().contains("cannot be read"), "{error}"),
+            (2, Ok(found)) => assert_eq!(found.tenants[&name], spec),
+            (_, found) => panic!("after {reads} reads: {found:?}"),
+        }
+    }
+    drop(store);
+    assert_eq!(disk(dir.path()).tenant(&name).unwrap(), Some(spec));
 }
