@@ -196,6 +196,37 @@ fn a_directory_of_the_release_without_tenants_keeps_their_shares_and_caches() {
     server.end();
 }
 
+/// While the data of a volume is missing, nothing of an earlier release is moved: that volume's allotment may be the
+/// tenant's latest, and applies when the data returns.
+#[test]
+fn the_latest_allotment_of_an_earlier_release_may_return_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    copy(Path::new(EARLIER), &data);
+    let disk = data.join("disks/default");
+    let make =
+        |name: &str| fs::File::create(disk.join(format!("volumes/{name}.img"))).unwrap().set_len(4 << 20).unwrap();
+    for name in ["db", "own", "plain"] {
+        make(name);
+    }
+    let share = |server: &Server| server.json(&["volume", "show", "db"])["share"]["requested"].clone();
+    let server = Server::start(&data);
+    assert_eq!(share(&server), "1/4");
+    assert!(!disk.join("tenants/shop.toml").exists());
+    make("log");
+    let start = std::time::Instant::now();
+    while server.json(&["volume", "show", "log"])["condition"] != "online" {
+        assert!(start.elapsed() < TIMEOUT, "it stays offline");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(share(&server), "1/8");
+    server.end();
+    let server = Server::start(&data);
+    assert_eq!(share(&server), "1/8");
+    assert!(disk.join("tenants/shop.toml").exists());
+    server.end();
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {

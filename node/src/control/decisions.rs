@@ -118,6 +118,10 @@ impl Control {
             if now.cache.is_some() || !differs(now.decided, decided) || !running.has_tenant(tenant) {
                 return;
             }
+            // What an earlier release stored with the tenant's volumes is not moved while one may have a later one.
+            if running.has_unknown() && running.members(tenant).any(|(_, spec)| spec.allotment.is_some()) {
+                return;
+            }
             (running.store.clone(), TenantSpec { decided, ..now })
         };
         let (control, disk, tenant) = (self.clone(), disk.clone(), tenant.clone());

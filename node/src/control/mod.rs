@@ -488,6 +488,11 @@ impl Running {
         self.members(tenant).next().is_some()
     }
 
+    /// Whether the tenant of a volume is not known, because its specification cannot be read.
+    fn has_unknown(&self) -> bool {
+        self.volumes.values().any(|volume| volume.spec.is_none())
+    }
+
     /// The volumes of a tenant, with their specifications.
     fn members(&self, tenant: &Name) -> impl Iterator<Item = (&Name, &Spec)> {
         let specs = self.volumes.iter().filter_map(|(name, volume)| Some((name, volume.spec.as_ref()?)));

@@ -14,8 +14,9 @@ use tracing::{info, warn};
 use super::disks::open_store;
 use super::registry::Remembered;
 use super::volumes::NotOpen;
-use super::{Control, DiskReason, Volume, VolumeReason, VolumeState, blocking};
+use super::{Control, DiskReason, Running, Volume, VolumeReason, VolumeState, blocking};
 use crate::quantity::Name;
+use crate::store::tenant::earlier;
 use crate::store::{Identity, LoadError, OpenError, Spec, Store, TenantSpec};
 
 /// The interval of attempts: short enough for a person who waits, and long enough to cost nothing.
@@ -164,14 +165,11 @@ impl Control {
         if self.served_elsewhere(disk, name) {
             return None;
         }
+        let changed = self.state().disk_mut(disk).ok()?.enter_again(name, spec, tenant)?;
+        if let Some(tenant) = changed
+            && let Err(refusal) = self.sync_tenant(disk, &tenant).await
         {
-            let mut state = self.state();
-            let running = state.disk_mut(disk).ok()?;
-            let volume = running.volumes.get_mut(name).filter(|volume| volume.is_offline())?;
-            // A tenant whose other volumes are served has its specification already.
-            let found = tenant.or_else(|| spec.allotment.clone().map(TenantSpec::from));
-            found.map(|found| running.specs.entry(spec.tenant(name)).or_insert(found));
-            volume.spec = Some(spec);
+            warn!(%disk, %tenant, "{refusal}");
         }
         match self.open_volume(disk, name, None).await {
             Ok(()) => info!(%disk, volume = %name, "online again"),
@@ -223,6 +221,29 @@ impl Control {
         if let Err(error) = self.change_registry(keep).await {
             warn!(%disk, "if it is offline at the next start, its volumes will not be listed: {error}");
         }
+    }
+}
+
+impl Running {
+    /// Enters the specification of an offline volume, and that of its tenant as it was found on the disk. Returns the
+    /// tenant if others of its volumes are served, and its specification has changed. `None` if the volume is not
+    /// offline any more.
+    fn enter_again(&mut self, name: &Name, spec: Spec, found: Option<TenantSpec>) -> Option<Option<Name>> {
+        let tenant = spec.tenant(name);
+        let has_others = self.has_tenant(&tenant);
+        let before = earlier(self.members(&tenant).map(|(_, spec)| spec));
+        self.volumes.get_mut(name).filter(|volume| volume.is_offline())?.spec = Some(spec);
+        let now = self.allotment(&tenant);
+        // A tenant with other volumes has its specification already. But if it is only what an earlier release stored
+        // with them, this volume may have a later one.
+        let is_entered = found.is_some() && self.specs.contains_key(&tenant);
+        if has_others && (is_entered || now != before.unwrap_or_default()) {
+            return Some(None);
+        }
+        let found = found.or_else(|| earlier(self.members(&tenant).map(|(_, spec)| spec))).unwrap_or_default();
+        let has_changed = self.tenants.contains_key(&tenant) && found != now;
+        self.specs.insert(tenant.clone(), found);
+        Some(has_changed.then_some(tenant))
     }
 }
 

@@ -83,8 +83,7 @@ impl Control {
         let store = {
             let mut state = self.state();
             let Ok(running) = state.disk_mut(disk) else { return };
-            let is_unknown = running.volumes.values().any(|volume| volume.spec.is_none());
-            if running.has_tenant(tenant) || is_unknown {
+            if running.has_tenant(tenant) || running.has_unknown() {
                 return;
             }
             running.specs.remove(tenant);

@@ -83,6 +83,13 @@ impl From<EarlierAllotment> for TenantSpec {
     }
 }
 
+/// The specification that volumes of a tenant, as earlier releases stored them, make for it: that of the latest
+/// allotment.
+pub fn earlier<'a>(volumes: impl Iterator<Item = &'a Spec>) -> Option<TenantSpec> {
+    let latest = volumes.filter_map(|spec| spec.allotment.as_ref()).max_by_key(|allotment| allotment.sequence);
+    latest.cloned().map(TenantSpec::from)
+}
+
 impl Store {
     /// The specification of a tenant, if it has one.
     pub fn tenant(&self, name: &Name) -> Result<Option<TenantSpec>, LoadError> {
@@ -111,15 +118,17 @@ impl Store {
     }
 
     /// The specifications of the tenants of these volumes. Those that earlier releases stored with the volumes are
-    /// moved to the tenants. If this fails, it is repeated at the next start: the volumes keep them. Specifications
-    /// without volumes, which a crash has left, are removed, unless a volume's tenant is not known.
+    /// moved to the tenants, unless a volume is not known, which may have a later one. If this fails, it is repeated at
+    /// the next start: the volumes keep them. Specifications without volumes, which a crash has left, are removed,
+    /// unless a volume's tenant is not known.
     pub(super) fn tenants_of(
         &self,
         volumes: &BTreeMap<Name, Result<Spec, LoadError>>,
     ) -> io::Result<BTreeMap<Name, TenantSpec>> {
         let known = || volumes.iter().filter_map(|(name, spec)| Some((name, spec.as_ref().ok()?)));
         let names: BTreeSet<Name> = known().map(|(name, spec)| spec.tenant(name)).collect();
-        if known().count() == volumes.len() {
+        let are_all_known = known().count() == volumes.len();
+        if are_all_known {
             for orphan in self.catalogue.tenants()?.difference(&names) {
                 self.catalogue.remove(Key::Tenant(orphan))?;
             }
@@ -133,12 +142,12 @@ impl Store {
                 continue;
             }
             let members = known().filter(|(volume, spec)| spec.tenant(volume) == name);
-            let earlier = members.filter_map(|(_, spec)| spec.allotment.as_ref()).max_by_key(|a| a.sequence);
-            let spec = earlier.cloned().map_or_else(TenantSpec::default, TenantSpec::from);
+            let spec = earlier(members.map(|(_, spec)| spec)).unwrap_or_default();
             if spec == TenantSpec::default() {
                 continue;
             }
-            if let Err(error) = self.put_tenant(&name, &spec) {
+            let moved = if are_all_known { self.put_tenant(&name, &spec) } else { Ok(()) };
+            if let Err(error) = moved {
                 warn!(tenant = %name, "its specification of an earlier release stays with its volumes: {error}");
             }
             specs.insert(name, spec);

@@ -107,7 +107,9 @@ impl Catalogue for LocalFiles {
         removed(fs::remove_file(self.temporary(Key::Disk)))?;
         let files = self.files(TENANTS)?;
         let temporary = files.iter().filter(|file| file.starts_with('.') && file.ends_with(".tmp"));
-        temporary.map(|file| self.directory.join(TENANTS).join(file)).try_for_each(|path| removed(fs::remove_file(path)))
+        temporary
+            .map(|file| self.directory.join(TENANTS).join(file))
+            .try_for_each(|path| removed(fs::remove_file(path)))
     }
 
     fn volumes(&self) -> io::Result<BTreeSet<Name>> {
