@@ -77,9 +77,20 @@ impl Control {
         warn_unless_stored(disk, &tenant, undone.await);
     }
 
+    /// Forgets a tenant if it has no volumes on the disk any more.
+    pub(super) async fn leave_tenant(&self, disk: &Name, tenant: &Name) {
+        if self.state().disk(disk).is_ok_and(|running| running.has_tenant(tenant)) {
+            return;
+        }
+        if let Err(refusal) = self.sync_tenant(disk, tenant).await {
+            warn!(%disk, %tenant, "{refusal}");
+        }
+        self.forget_tenant(disk, tenant).await;
+    }
+
     /// Removes the specification of a tenant that has no volumes on the disk, unless the tenant of a volume is not
     /// known.
-    pub(super) async fn forget_tenant(&self, disk: &Name, tenant: &Name) {
+    async fn forget_tenant(&self, disk: &Name, tenant: &Name) {
         let store = {
             let mut state = self.state();
             let Ok(running) = state.disk_mut(disk) else { return };
@@ -275,5 +286,42 @@ fn request_of(disk: &Name, spec: TenantSpec) -> SetTenant {
 fn warn_unless_stored(disk: &Name, tenant: &Name, stored: Result<Result<(), StoreError>, Error>) {
     if let Err(error) = stored.and_then(|stored| stored.map_err(Error::from)) {
         warn!(%disk, %tenant, "{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::control::view::CreateVolume;
+
+    /// A change of generation divides the cache provisionally, for all tenants.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_refused_creation_changes_nothing_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = "64MiB".parse().unwrap();
+        let config = Config { data: dir.path().join("data"), cache, ..Config::default() };
+        let (control, disk): (_, Name) = (Control::open(config).await.unwrap(), "default".parse().unwrap());
+        let create = |name: &str, tenant: Option<&str>, cache: &str| {
+            let request = serde_json::json!({ "name": name, "size": "1MiB", "tenant": tenant, "cache": cache });
+            let request: CreateVolume = serde_json::from_value(request).unwrap();
+            control.create_volume(request)
+        };
+        create("a", Some("team"), "8MiB").await.unwrap();
+        let before = control.snapshot(&disk).await.unwrap();
+        let asked = create("b", None, "1GiB").await;
+        assert!(matches!(asked, Err(Error::Refused { .. })), "{asked:?}");
+        let after = control.snapshot(&disk).await.unwrap();
+        assert_eq!((after.generation, after.tenants.len()), (before.generation, before.tenants.len()));
+        // What is requested for a tenant that exists is undone.
+        assert!(create("b", Some("team"), "1GiB").await.is_err());
+        {
+            let state = control.state();
+            let running = state.disk(&disk).unwrap();
+            assert_eq!(running.allotments().len(), 1);
+            assert_eq!(running.allotment(&"team".parse().unwrap()).cache, Some("8MiB".parse().unwrap()));
+            assert!(running.specs.len() == 1 && running.tenants.len() == 1 && running.volumes.len() == 1);
+        }
+        assert!(control.drain().await.is_empty());
     }
 }

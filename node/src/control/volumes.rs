@@ -255,23 +255,26 @@ impl Control {
         change: Option<TenantChange>,
         error: Error,
     ) -> Result<Done, Error> {
+        // First the volume: otherwise a new tenant is registered with the engine once more, only to be dropped.
+        let tenant = self.take_volume(disk, name);
         self.undo_tenant(disk, change).await;
-        self.forget_volume(disk, name).await;
+        if let Some(tenant) = tenant {
+            self.leave_tenant(disk, &tenant).await;
+        }
         Err(error)
     }
 
     /// Forgets a volume, and its tenant if this was the tenant's last volume.
     async fn forget_volume(&self, disk: &Name, name: &Name) {
-        let tenant = {
-            let mut state = self.state();
-            let Ok(running) = state.disk_mut(disk) else { return };
-            running.volumes.remove(name).and_then(|volume| volume.spec).map(|spec| spec.tenant(name))
-        };
-        let Some(tenant) = tenant else { return };
-        if let Err(refusal) = self.sync_tenant(disk, &tenant).await {
-            warn!(%disk, %tenant, "{refusal}");
+        if let Some(tenant) = self.take_volume(disk, name) {
+            self.leave_tenant(disk, &tenant).await;
         }
-        self.forget_tenant(disk, &tenant).await;
+    }
+
+    /// Removes a volume from the state, and returns its tenant.
+    fn take_volume(&self, disk: &Name, name: &Name) -> Option<Name> {
+        let volume = self.state().disk_mut(disk).ok()?.volumes.remove(name)?;
+        volume.spec.map(|spec| spec.tenant(name))
     }
 
     /// Checks a request, and reserves the name and the share.
