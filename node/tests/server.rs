@@ -310,6 +310,47 @@ fn a_tenant_that_cannot_be_read_is_not_served_without_its_share() {
     server.end();
 }
 
+/// Specifications stay while the tenant of a volume is not known. A new tenant of such a name starts without requests;
+/// but one that has an unreadable volume keeps its own.
+#[test]
+fn a_new_tenant_does_not_inherit_what_was_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let disk = data.join("disks/default");
+    let server = Server::start(&data);
+    for (volume, tenant, share) in [("a", "team", "1/4"), ("b", "shop", "1/8"), ("c", "other", "1/16")] {
+        server.must(&["volume", "create", volume, "1MiB", "--tenant", tenant, "--share", share]);
+    }
+    server.end();
+    let spec = disk.join("volumes/b.toml");
+    let text = fs::read_to_string(&spec).unwrap();
+    fs::write(&spec, "").unwrap();
+    // A crash has left the specification of a tenant whose volume was not created.
+    fs::copy(disk.join("tenants/team.toml"), disk.join("tenants/orphan.toml")).unwrap();
+    let server = Server::start(&data);
+    server.must(&["volume", "delete", "a", "--yes"]);
+    assert!(disk.join("tenants/team.toml").exists(), "removed while a volume's tenant was not known");
+    assert!(!server.ask(&["volume", "create", "d", "1EiB", "--tenant", "shop", "--share", "1/2"]).status.success());
+    for (volume, tenant) in [("a", "team"), ("d", "shop"), ("orphan", "orphan")] {
+        server.must(&["volume", "create", volume, "1MiB", "--tenant", tenant]);
+    }
+    let check = |server: &Server| {
+        let share = |volume: &str| server.json(&["volume", "show", volume])["share"]["requested"].clone();
+        let none = serde_json::Value::Null;
+        assert_eq!(["a", "d", "orphan", "c"].map(share), [none.clone(), "1/8".into(), none, "1/16".into()]);
+    };
+    check(&server);
+    server.end();
+    let server = Server::start(&data);
+    check(&server);
+    server.end();
+    fs::write(&spec, text).unwrap();
+    let server = Server::start(&data);
+    check(&server);
+    assert_eq!(server.json(&["volume", "show", "b"])["share"]["requested"], "1/8");
+    server.end();
+}
+
 /// The allotment of a tenant survives the volume with which it was requested.
 #[test]
 fn an_allotment_stays_with_its_tenant() {

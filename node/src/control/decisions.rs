@@ -155,7 +155,8 @@ impl Control {
         let (asked, share) = {
             let state = self.state();
             let running = state.disk(&disk)?;
-            let now = running.allotment(&tenant);
+            let is_new = !state.may_have_tenant(&disk, &tenant);
+            let now = if is_new { TenantSpec::default() } else { running.allotment(&tenant) };
             let share = request.share.clone().or_else(|| now.share.clone());
             running.check_share(&disk, &tenant, share.as_ref().map(|share| share.share))?;
             let others =

@@ -26,6 +26,14 @@ pub(super) struct TenantChange {
 }
 
 impl Running {
+    /// Makes the specification of a tenant without known volumes the stored one.
+    pub(super) fn enter_tenant(&mut self, tenant: &Name, stored: Option<TenantSpec>) {
+        match stored {
+            Some(stored) => self.specs.insert(tenant.clone(), stored),
+            None => self.specs.remove(tenant),
+        };
+    }
+
     /// Changes a tenant's specification in the state, unless its share does not fit.
     pub(super) fn begin_change(
         &mut self,
@@ -104,11 +112,10 @@ impl Control {
         warn_unless_stored(disk, tenant, blocking(move || store.remove_tenant(&name)).await);
     }
 
-    /// Refuses a tenant whose specification cannot be read: a new one would replace it.
-    pub(super) async fn check_tenant(&self, disk: &Name, tenant: &Name) -> Result<(), Error> {
+    /// The stored specification of a tenant. One that cannot be read is an error: a new one would replace it.
+    pub(super) async fn stored_tenant(&self, disk: &Name, tenant: &Name) -> Result<Option<TenantSpec>, Error> {
         let (store, tenant) = (self.state().disk(disk)?.store.clone(), tenant.clone());
-        blocking(move || store.tenant(&tenant)).await??;
-        Ok(())
+        Ok(blocking(move || store.tenant(&tenant)).await??)
     }
 
     /// Makes sure that an allotment of an earlier release, which is stored with a volume that is being deleted, is
@@ -222,6 +229,14 @@ impl Control {
 }
 
 impl State {
+    /// Whether a tenant has volumes on a disk. One that cannot be read now counts as what it was when it could be. The
+    /// stored specification of any other tenant is what an earlier one of its name or a crash has left: it promises
+    /// nothing, and a new tenant's specification replaces it.
+    pub(super) fn may_have_tenant(&self, disk: &Name, tenant: &Name) -> bool {
+        let has = |disk: &Running| disk.has_tenant(tenant);
+        self.disk(disk).is_ok_and(has) || tenants_of_offline(self, disk).contains_key(tenant)
+    }
+
     /// The disk that was named, or the only one on which the tenant has volumes.
     fn disk_of_tenant(&self, tenant: &Name, named: Option<&Name>) -> Result<Name, Error> {
         let has_tenant = |disk: &Disk| disk.state.as_ref().is_ok_and(|running| running.has_tenant(tenant));
@@ -240,7 +255,7 @@ impl State {
     }
 }
 
-/// The tenants of an offline disk, with their volumes, as they were when it was online.
+/// The tenants of a disk, with their volumes, as they were when it was last online.
 fn tenants_of_offline(state: &State, disk: &Name) -> BTreeMap<Name, Vec<String>> {
     let mut tenants = BTreeMap::<Name, Vec<String>>::new();
     for (volume, known) in state.remembered.get(disk).into_iter().flatten() {

@@ -18,7 +18,9 @@ use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
 use crate::store::spec::{Allocation, WriteCache, check_size};
-use crate::store::{Data, DataError, DataId, Files, Found, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store};
+use crate::store::{
+    Data, DataError, DataId, Files, Found, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store, TenantSpec,
+};
 
 impl Control {
     /// Opens the volumes of a disk. One that cannot be used is offline; the others are served.
@@ -201,10 +203,11 @@ impl Control {
         let chosen = self.choose_device(&request, &disk).await?;
         let decided = self.decide_like(&request, &disk).await?;
         let tenant = request.tenant.as_ref().unwrap_or(&request.name);
-        self.check_tenant(&disk, tenant).await?;
+        let found = self.stored_tenant(&disk, tenant).await?;
         let before = self.state().disk(&disk)?.shared_cache(tenant, &request.name);
         let asks_cache = request.cache.is_some();
-        let Planned { spec, store, progress, change } = self.plan(&request, &disk, chosen.as_ref(), decided)?;
+        let Planned { spec, store, progress, change, asks } =
+            self.plan(&request, &disk, chosen.as_ref(), decided, found)?;
         let name = request.name;
         let tenant = spec.tenant(&name);
         if let Err(refusal) = self.sync_tenant(&disk, &tenant).await {
@@ -245,7 +248,7 @@ impl Control {
         if asks_cache {
             message += &cache_note(&tenant, before, request.cache);
         }
-        self.done_with_slice(&name, &disk, &spec, change.is_some(), message).await
+        self.done_with_slice(&name, &disk, &spec, asks, message).await
     }
 
     async fn give_up(
@@ -277,13 +280,14 @@ impl Control {
         volume.spec.map(|spec| spec.tenant(name))
     }
 
-    /// Checks a request, and reserves the name and the share.
+    /// Checks a request, and reserves the name and the share. `found` is the tenant's stored specification.
     fn plan(
         &self,
         request: &CreateVolume,
         disk: &Name,
         chosen: Option<&Chosen>,
         decided: Option<Size>,
+        found: Option<TenantSpec>,
     ) -> Result<Planned, Error> {
         let size = chosen.map(|chosen| chosen.size).or(request.size.map(|size| size.0));
         let size = size.ok_or(Invalid::NoSize)?;
@@ -296,17 +300,26 @@ impl Control {
         if !matches!(state.find(&request.name), Err(Error::Unknown(..))) {
             return Err(Error::Exists(Kind::Volume, request.name.clone()));
         }
-        let running = state.disk_mut(disk)?;
         let mut spec = Spec::new(size, request.tenant.clone(), request.allocation);
+        let tenant = spec.tenant(&request.name);
+        let is_new = !state.may_have_tenant(disk, &tenant);
+        let running = state.disk_mut(disk)?;
         spec.device = chosen.map(|chosen| chosen.device.clone());
         spec.allow = request.allow.clone();
         spec.read_only = request.read_only;
         spec.description = request.description.clone();
-        let tenant = spec.tenant(&request.name);
         running.take_place(disk, &mut spec)?;
-        let asks = request.share.is_some() || request.cache.is_some() || request.eviction.is_some();
-        let change = match asks || decided.is_some() {
+        let asks =
+            request.share.is_some() || request.cache.is_some() || request.eviction.is_some() || decided.is_some();
+        let has_none = !running.has_tenant(&tenant);
+        if has_none {
+            running.enter_tenant(&tenant, found);
+        }
+        let change = match asks || has_none {
             true => Some(running.begin_change(disk, &tenant, |spec| {
+                if is_new {
+                    *spec = TenantSpec::default();
+                }
                 spec.share = request.share.clone().or(spec.share.take());
                 spec.cache = request.cache.or(spec.cache);
                 spec.decided = decided.or(spec.decided);
@@ -318,7 +331,7 @@ impl Control {
         let state = VolumeState::Creating(progress.clone());
         let volume = Volume { spec: Some(spec.clone()), state, growing: None, loss_noted: false, refusals: 0 };
         running.volumes.insert(request.name.clone(), volume);
-        Ok(Planned { spec, store: running.store.clone(), progress, change })
+        Ok(Planned { spec, store: running.store.clone(), progress, change, asks })
     }
 
     /// A volume in a state that can be changed.
@@ -625,6 +638,8 @@ struct Planned {
     store: Arc<Store>,
     progress: Arc<Progress>,
     change: Option<TenantChange>,
+    /// Whether anything is requested for its tenant.
+    asks: bool,
 }
 
 pub(super) struct Changeable {
