@@ -351,6 +351,32 @@ fn a_new_tenant_does_not_inherit_what_was_left() {
     server.end();
 }
 
+/// An answer has the decision on what was requested, not an earlier one or none.
+#[test]
+fn an_answer_has_the_decision() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&dir.path().join("data"));
+    server.must(&["disk", "add", "hdd", "sim:cheetah-15k5"]);
+    let near = |sizing: &serde_json::Value, mib: u64| {
+        let guaranteed = sizing["guaranteed_bytes"].as_u64().unwrap_or(0);
+        assert_eq!(sizing["decision"], "admitted", "{sizing}");
+        assert!(guaranteed.abs_diff(mib << 20) <= 1 << 20, "{mib} MiB: {sizing}");
+    };
+    // Other tenants, so that the planner takes longer than the answer.
+    for i in 0..4 {
+        let done = server.json(&["volume", "create", &format!("t{i}"), "1MiB", "--disk", "hdd", "--cache", "4MiB"]);
+        near(&done["volume"]["sizing"], 4);
+    }
+    for mib in [6, 4, 8, 5].repeat(2) {
+        let cache = format!("{mib}MiB");
+        let done = server.json(&["tenant", "set", "t0", "--disk", "hdd", "--cache", &cache]);
+        near(&done["tenant"]["disks"][0]["sizing"], mib);
+        let done = server.json(&["volume", "set", "t1", "--cache", &cache]);
+        near(&done["volume"]["sizing"], mib);
+    }
+    server.end();
+}
+
 /// The allotment of a tenant survives the volume with which it was requested.
 #[test]
 fn an_allotment_stays_with_its_tenant() {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use engine::control::{CacheSpec, Decision, LEAST_BYTES, Plan, PlanRequest, Sizing, Snapshot};
 use engine::ids::TenantId;
@@ -16,10 +16,12 @@ use super::view::{CreateVolume, EventView, PlanView, SizingView, Verdict};
 use super::volumes::which_disk;
 use super::{Control, Error, Invalid, Kind, blocking};
 use crate::quantity::{Name, ShareText, Size};
-use crate::store::TenantSpec;
 use crate::store::profile::date;
 use crate::store::spec::check_size;
+use crate::store::{PolicyName, TenantSpec};
 
+/// How long an answer waits for the planner's decision, which usually takes milliseconds: nobody takes this for a hang.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Events that are kept for the API. All of them are in the log, too.
 const EVENTS_MAX: usize = 64;
 
@@ -194,6 +196,17 @@ impl Control {
         let plan = self.ask_plan(disk, &request.name, asked).await?;
         let admitted = plan.sizing.filter(|sizing| sizing.decision == Decision::Admitted);
         Ok(admitted.map(|sizing| Size(sizing.kept_bytes)))
+    }
+
+    /// Waits in bounded time until an insulated disk is planned for its present tenants: before that, a snapshot has
+    /// no decisions, or those before the change that is being answered.
+    pub(super) async fn wait_for_decision(&self, disk: &Name) {
+        let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
+        if self.chosen(disk, &store).name == PolicyName::None {
+            return;
+        }
+        let planned = async { while self.snapshot(disk).await.is_some_and(|snapshot| !snapshot.is_planned) {} };
+        let _ = tokio::time::timeout(DECISION_TIMEOUT, planned).await;
     }
 
     async fn ask_plan(&self, disk: &Name, name: &Name, asked: PlanRequest) -> Result<Plan, Error> {

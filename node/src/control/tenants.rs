@@ -171,6 +171,7 @@ impl Control {
         info!(%disk, tenant = %name, "changed");
         let note = request.cache.map(|cache| cache_note(name, Some(before), cache.value())).unwrap_or_default();
         let message = format!("tenant '{name}' is changed on disk '{disk}'{note}{}", self.unheeded(&disk, name));
+        self.wait_for_decision(&disk).await;
         Ok(Done { message, volume: None, disk: None, tenant: self.show_tenant(name).await.ok() })
     }
 

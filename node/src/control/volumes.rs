@@ -606,6 +606,7 @@ impl Control {
             true => shared(spec) + &self.unheeded(disk, &spec.tenant(name)),
             false => String::new(),
         };
+        self.wait_for_decision(disk).await;
         let mut done = self.done(name, message + &notes).await?;
         let Some(volume) = &done.volume else { return Ok(done) };
         if let Some(slice) = &volume.slice {

@@ -38,8 +38,8 @@ pub trait Catalogue: std::fmt::Debug + Send + Sync {
     /// Removes a specification durably, if there is one.
     fn remove(&self, key: Key<'_>) -> io::Result<()>;
 
-    /// Removes what interrupted changes of the specifications of the disk and its tenants have left. What they have left
-    /// of volumes is handled with the volumes' data (`steps.rs`).
+    /// Removes what interrupted changes of the disk's and of tenants' specifications have left. What they have left of
+    /// volumes is handled with the volumes' data (`steps.rs`).
     fn recover(&self) -> io::Result<()>;
 
     /// The volumes that have a specification.
