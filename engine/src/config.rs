@@ -1,14 +1,12 @@
 //! The configuration of the engine of one disk.
 
-use crate::cache;
-use crate::curve;
 use crate::disk::policy;
 use crate::units::{BLOCK, MILLISECOND, Nanos, SECOND};
 
 /// Memory of a frame, bytes, with its bookkeeping: the cache's, the tenants' curves, and the model of sizing.
-pub const FRAME_BYTES: u64 = BLOCK + cache::BYTES_PER_FRAME + curve::BYTES_PER_FRAME;
+pub const FRAME_BYTES: u64 = BLOCK + crate::cache::BYTES_PER_FRAME + crate::curve::BYTES_PER_FRAME;
 /// Memory of the smallest partition, bytes.
-pub const LEAST_BYTES: u64 = cache::FRAMES_MIN as u64 * FRAME_BYTES;
+pub const LEAST_BYTES: u64 = crate::cache::FRAMES_MIN as u64 * FRAME_BYTES;
 
 /// The configuration of the engine of one disk.
 #[derive(Clone, Debug)]

@@ -147,19 +147,10 @@ impl Front {
         self.connections.get(conn).into_iter().flat_map(Connection::outgoing)
     }
 
-    /// A condition that pauses all connections of a tenant has changed.
-    pub(crate) fn recheck_tenant(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+    /// A condition that pauses all connections of some volumes has changed.
+    pub(crate) fn recheck_all(&mut self, volumes: &mut Volumes, concerned: impl Fn(&Volumes, VolumeId) -> bool) {
         for conn in (0..volumes.clients.past()).map(ConnId) {
-            if volumes.clients.get(conn).is_some_and(|client| volumes.tenant_of(client.volume) == tenant) {
-                self.recheck(volumes, conn);
-            }
-        }
-    }
-
-    /// A condition that pauses all connections of a volume has changed.
-    pub(crate) fn recheck_volume(&mut self, volumes: &mut Volumes, volume: VolumeId) {
-        for conn in (0..volumes.clients.past()).map(ConnId) {
-            if volumes.clients.get(conn).is_some_and(|client| client.volume == volume) {
+            if volumes.clients.get(conn).is_some_and(|client| concerned(volumes, client.volume)) {
                 self.recheck(volumes, conn);
             }
         }
@@ -352,7 +343,7 @@ impl Front {
 fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> {
     let Client { session, volume, .. } = volumes.clients[conn];
     let state = volumes.volume(volume);
-    if volumes.draining.is_some() || state.closing.is_some() {
+    if volumes.draining.is_some() || state.is_closing() {
         return Err(Errno::Shutdown);
     }
     if session.read_only && writes(header.kind) && !planted!(ReadOnlySessionWrites) {

@@ -3,7 +3,8 @@
 use super::Server;
 use crate::config::Config;
 use crate::control::{Command, Refusal, Report, TenantSpec};
-use crate::event::{Action, CloseReason, Session};
+use crate::disk::policy::Weights;
+use crate::event::{Action, CloseReason};
 use crate::ids::{ConnId, FrameId, TenantId, VolumeId};
 use crate::latency::Recorders;
 use crate::plan::allot::{self, Claim, bytes_of};
@@ -32,10 +33,7 @@ impl Server {
             Command::CloseVolume { volume, discard } => self.close_volume(token, volume, discard).map(later),
             Command::ClearVolume(volume) => self.volumes.clear(token, volume).map(later),
             Command::SetBudget(bytes) => self.set_budget(token, bytes).map(later),
-            Command::DeclareLost(volume) => self.volumes.known(volume).map(|state| {
-                state.flushes.lost = true;
-                Some(Report::Done)
-            }),
+            Command::DeclareLost(volume) => self.volumes.known(volume).map(|state| state.flushes.lost = true).map(done),
             Command::SetPrefetch(bytes) => {
                 self.volumes.set_prefetch(bytes);
                 Ok(Some(Report::Done))
@@ -92,11 +90,9 @@ impl Server {
     /// volume.
     fn restrict(&mut self, token: u64, volume: VolumeId, read_only: bool, expelled: &[ConnId]) -> Result<(), Refusal> {
         self.volumes.restrict(token, volume, read_only)?;
-        let is_expelled = |conn: ConnId, session: Session| {
-            let writes = read_only && !session.read_only;
-            (expelled.contains(&conn) || writes) && !planted!(RevokedClientStays)
-        };
-        self.front.close_all(&self.volumes, volume, CloseReason::Revoked, is_expelled);
+        self.front.close_all(&self.volumes, volume, CloseReason::Revoked, |conn, session| {
+            (expelled.contains(&conn) || read_only && !session.read_only) && !planted!(RevokedClientStays)
+        });
         Ok(())
     }
 
@@ -158,7 +154,8 @@ impl Server {
     /// The weight of each tenant, in parts per billion: its share, or an equal part of the remaining time. The driver
     /// divides the time of its thread in the same proportion as the disk's.
     pub fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
-        self.volumes.weights()
+        let weights = Weights::new(self.volumes.cache.tenants().map(|(_, partition)| partition.spec.share));
+        self.volumes.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
     }
 }
 
@@ -167,7 +164,7 @@ mod tests {
     use super::*;
     use crate::control::LEAST_BYTES;
     use crate::errno::Errno;
-    use crate::event::{Event, Receive};
+    use crate::event::{Event, Receive, Session};
     use crate::nbd::wire::command;
     use crate::rig::{Rig, VOLUME};
     use crate::units::PIECE;

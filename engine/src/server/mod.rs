@@ -184,11 +184,9 @@ impl Server {
         if self.volumes.timers.take_if_due(Timer::Frames, self.volumes.now) {
             self.move_frames();
         }
-        loop {
+        self.pass_on();
+        while self.volumes.settle_round() {
             self.pass_on();
-            if !self.volumes.settle_round() {
-                break;
-            }
         }
         self.volumes.dispatch();
         self.pass_on();
@@ -211,8 +209,10 @@ impl Server {
                 }
                 Effect::Answer(answer) => front.answer(volumes, &answer),
                 Effect::Recheck(conn) => front.recheck(volumes, conn),
-                Effect::RecheckVolume(volume) => front.recheck_volume(volumes, volume),
-                Effect::RecheckTenant(tenant) => front.recheck_tenant(volumes, tenant),
+                Effect::RecheckVolume(volume) => front.recheck_all(volumes, |_, of| of == volume),
+                Effect::RecheckTenant(tenant) => {
+                    front.recheck_all(volumes, |volumes, of| volumes.tenant_of(of) == tenant)
+                }
                 Effect::Done(token, result) => {
                     self.report(token, result.map_or_else(Report::Refused, |()| Report::Done))
                 }

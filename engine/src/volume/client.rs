@@ -117,7 +117,7 @@ pub(crate) fn writes(kind: Kind) -> bool {
 impl Volumes {
     /// A client opens a volume. False if the volume is not open, or being closed.
     pub(crate) fn attach(&mut self, conn: ConnId, volume: VolumeId, session: Session) -> bool {
-        let Some(state) = self.table.get_mut(volume).filter(|state| state.closing.is_none()) else { return false };
+        let Some(state) = self.table.get_mut(volume).filter(|state| !state.is_closing()) else { return false };
         assert!(!self.clients.contains(conn), "{conn:?} is used twice");
         state.connections += 1;
         let session = Session { read_only: session.read_only || state.spec.read_only, ..session };
@@ -163,7 +163,10 @@ impl Volumes {
     pub(crate) fn is_paused(&mut self, conn: ConnId, is_full: bool) -> bool {
         let client = &self.clients[conn];
         let tenant = self.tenant_of(client.volume);
-        let is_full = || is_full || self.is_full(conn, client);
+        let is_full = || {
+            let full = is_full || client.unsent >= self.config.unsent_bytes_per_connection;
+            full || client.held > 0 && self.reply_room(conn) == 0
+        };
         let paused = match client.inbound {
             Inbound::Reserving { .. } => true,
             Inbound::Header => {
@@ -179,11 +182,6 @@ impl Volumes {
             self.cache.partition_mut(tenant).throttled = true;
         }
         paused
-    }
-
-    /// Whether so much waits to be sent to a client that nothing more is started.
-    fn is_full(&self, conn: ConnId, client: &Client) -> bool {
-        client.unsent >= self.config.unsent_bytes_per_connection || client.held > 0 && self.reply_room(conn) == 0
     }
 
     /// A request arrives; `refused` if it is answered with an error.
@@ -326,14 +324,12 @@ impl Volumes {
     /// Replies of a tenant may occupy more frames than before: its stalled reads go on, as far as there is room.
     pub(crate) fn resume_tenant(&mut self, tenant: TenantId) {
         for conn in (0..self.clients.past()).map(ConnId) {
-            let Some(client) = self.clients.get(conn) else { continue };
-            let waits = !client.stalled.is_empty();
-            if self.tenant_of(client.volume) != tenant {
+            if self.clients.get(conn).is_none_or(|client| self.tenant_of(client.volume) != tenant) {
                 continue;
             }
             if self.reply_room(conn) > 0 {
                 self.resume_stalled(conn);
-            } else if waits {
+            } else if !self.clients[conn].stalled.is_empty() {
                 self.cache.partition_mut(tenant).throttled = true;
             }
         }
@@ -476,7 +472,7 @@ impl Volumes {
         self.request_gone(request, volume);
         self.requests.give(request);
         self.route.disk.end_demand(self.now, self.tenant_of(volume));
-        if self.table[volume].closing.is_some() {
+        if self.table[volume].is_closing() {
             self.poke(volume);
         }
         let client = &mut self.clients[conn];

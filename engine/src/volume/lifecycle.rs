@@ -9,7 +9,7 @@
 //! A command is refused at once, or it begins, and [`Volumes::change_on`] continues it whenever its volume is tended.
 //! The layer above closes the connections of a volume that is restricted or closed.
 
-use super::{Client, Closing, Effect, FlushFor, Inbound, Restricting, Volume, Volumes};
+use super::{Client, Effect, FlushFor, Inbound, Volume, Volumes};
 use crate::disk::policy::Settings;
 use crate::ids::VolumeId;
 use crate::spec::{Refusal, VolumeSpec, WriteCache};
@@ -17,6 +17,32 @@ use crate::units::{BLOCK, SECTOR, VOLUME_BYTES_MAX};
 
 /// Units of work to drop a block with its volume.
 pub(super) const DROP_UNITS: u32 = 3;
+
+/// A change of a volume that a command has begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Change {
+    /// Token of the command, for its answer.
+    token: u64,
+    to: To,
+    /// The data is being flushed.
+    flushing: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum To {
+    /// Another mode of the write cache, in effect already; the previous one.
+    WriteCache { before: WriteCache },
+    /// Read-only, when all clients that could write have disconnected.
+    ReadOnly,
+    /// Closed. Dirty data is dropped or flushed.
+    Closed { discard: bool },
+}
+
+impl Volume {
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.change, Some(Change { to: To::Closed { .. }, .. }))
+    }
+}
 
 impl Volumes {
     /// An open volume.
@@ -27,7 +53,18 @@ impl Volumes {
     /// A volume that no command is changing.
     fn unchanging(&mut self, volume: VolumeId) -> Result<&mut Volume, Refusal> {
         let state = self.known(volume)?;
-        if state.is_being_changed() { Err(Refusal::InUse) } else { Ok(state) }
+        if state.change.is_some() { Err(Refusal::InUse) } else { Ok(state) }
+    }
+
+    /// Begins a change; `None`: the command is complete.
+    fn begin_change(&mut self, token: u64, volume: VolumeId, to: Option<To>) {
+        match to {
+            None => self.effects.push(Effect::Done(token, Ok(()))),
+            Some(to) => {
+                self.table[volume].change = Some(Change { token, to, flushing: false });
+                self.poke(volume);
+            }
+        }
     }
 
     pub(crate) fn open_volume(&mut self, spec: VolumeSpec) -> Result<(), Refusal> {
@@ -54,28 +91,18 @@ impl Volumes {
     }
 
     pub(crate) fn set_write_cache(&mut self, token: u64, volume: VolumeId, mode: WriteCache) -> Result<(), Refusal> {
-        let state = self.unchanging(volume)?;
-        let before = std::mem::replace(&mut state.spec.write_cache, mode);
-        if mode == before || mode == WriteCache::Unsafe || planted!(WriteCacheChangedUnflushed) {
-            self.effects.push(Effect::Done(token, Ok(())));
-            return Ok(());
-        }
+        let before = std::mem::replace(&mut self.unchanging(volume)?.spec.write_cache, mode);
+        let at_once = mode == before || mode == WriteCache::Unsafe || planted!(WriteCacheChangedUnflushed);
         // Data acknowledged in the old mode is flushed first, so that the promise of the new mode holds for it.
-        state.changing = Some((token, before));
-        self.flush_arrived(volume, FlushFor::Control);
+        self.begin_change(token, volume, (!at_once).then_some(To::WriteCache { before }));
         Ok(())
     }
 
     /// Makes a volume read-only, or writable again. The layer above closes the connections of writers.
     pub(crate) fn restrict(&mut self, token: u64, volume: VolumeId, read_only: bool) -> Result<(), Refusal> {
-        let state = self.unchanging(volume)?;
-        state.spec.read_only = read_only;
-        if !read_only || planted!(ReadOnlyNotFlushed) {
-            self.effects.push(Effect::Done(token, Ok(())));
-            return Ok(());
-        }
-        state.restricting = Some(Restricting { token, flushing: false });
-        self.poke(volume);
+        self.unchanging(volume)?.spec.read_only = read_only;
+        let at_once = !read_only || planted!(ReadOnlyNotFlushed);
+        self.begin_change(token, volume, (!at_once).then_some(To::ReadOnly));
         Ok(())
     }
 
@@ -95,9 +122,9 @@ impl Volumes {
 
     /// Closes a volume. The layer above closes its connections.
     pub(crate) fn close_volume(&mut self, token: u64, volume: VolumeId, discard: bool) -> Result<(), Refusal> {
-        self.unchanging(volume)?.closing = Some(Closing { token, discard, flushing: false });
+        self.unchanging(volume)?;
         self.end_streams(volume, None);
-        self.poke(volume);
+        self.begin_change(token, volume, Some(To::Closed { discard }));
         Ok(())
     }
 
@@ -118,64 +145,44 @@ impl Volumes {
         self.prefetch_bytes = self.config.prefetch_bytes_max.unwrap_or(self.route.disk.prefetch_bytes());
     }
 
-    /// Continues a command that changes a volume: its write cache, making it read-only, closing it.
+    /// Continues the change of a volume: when nothing that came before it is in progress, flushes; then completes it.
     pub(crate) fn change_on(&mut self, volume: VolumeId) {
-        let state = self.volume_mut(volume);
-        if let Some((token, before)) = state.changing
-            && let Some(result) = state.flushes.for_control
-        {
-            state.changing = None;
-            if result.is_err() {
-                state.spec.write_cache = before;
-            }
-            self.effects.push(Effect::Done(token, result.map_err(|_| Refusal::FlushFailed)));
-        }
-        self.restrict_on(volume);
-        self.close_on(volume);
-    }
-
-    /// Continues making a volume read-only: when the last connection that could write is closed, flushes its data.
-    fn restrict_on(&mut self, volume: VolumeId) {
-        let Some(restricting) = self.volume(volume).restricting else { return };
-        if !restricting.flushing {
+        let state = self.volume(volume);
+        let Some(Change { token, to, flushing }) = state.change else { return };
+        let discards = matches!(to, To::Closed { discard } if discard || planted!(CloseDropsDirt));
+        if !flushing {
             let all_read = |client: &Client| client.volume != volume || client.session.read_only;
-            if self.clients.values().all(all_read) {
-                self.volume_mut(volume).restricting = Some(Restricting { flushing: true, ..restricting });
-                self.flush_arrived(volume, FlushFor::Control);
+            let is_ready = match to {
+                To::WriteCache { .. } => true,
+                To::ReadOnly => self.clients.values().all(all_read),
+                To::Closed { .. } => state.connections == 0 && state.requests == 0 && state.ranges.is_empty(),
+            };
+            if !is_ready {
+                return;
             }
-            return;
+            self.volume_mut(volume).change = Some(Change { token, to, flushing: true });
+            if !discards {
+                return self.flush_arrived(volume, FlushFor::Control);
+            }
         }
         let state = self.volume_mut(volume);
-        let Some(result) = state.flushes.for_control else { return };
-        state.restricting = None;
-        state.spec.read_only = result.is_ok();
-        self.effects.push(Effect::Done(restricting.token, result.map_err(|_| Refusal::FlushFailed)));
+        let Some(result) = (if discards { Some(Ok(())) } else { state.flushes.for_control }) else { return };
+        match to {
+            To::Closed { .. } if result.is_ok() => return self.close_on(volume, token),
+            // The volume stays open: the operator can retry, or clear it. Work for idle time was suspended while it was
+            // closing.
+            To::Closed { .. } => self.initialise_soon(),
+            To::WriteCache { before } if result.is_err() => state.spec.write_cache = before,
+            To::WriteCache { .. } => {}
+            To::ReadOnly => state.spec.read_only = result.is_ok(),
+        }
+        self.volume_mut(volume).change = None;
+        self.effects.push(Effect::Done(token, result.map_err(|_| Refusal::FlushFailed)));
     }
 
-    fn close_on(&mut self, volume: VolumeId) {
-        let state = self.volume_mut(volume);
-        let Some(mut closing) = state.closing else { return };
-        if state.connections > 0 || state.requests > 0 || !state.ranges.is_empty() {
-            return;
-        }
-        if !closing.discard && !closing.flushing && !planted!(CloseDropsDirt) {
-            closing.flushing = true;
-            state.closing = Some(closing);
-            return self.flush_arrived(volume, FlushFor::Control);
-        }
-        if closing.flushing {
-            match state.flushes.for_control {
-                None => return,
-                Some(Ok(())) => {}
-                Some(Err(_)) => {
-                    // The volume stays open: the operator can retry, or clear it. Work for idle time was suspended
-                    // while it was closing.
-                    state.closing = None;
-                    self.initialise_soon();
-                    return self.effects.push(Effect::Done(closing.token, Err(Refusal::FlushFailed)));
-                }
-            }
-        }
+    /// Drops the blocks of a volume that is flushed, in steps, then the volume.
+    fn close_on(&mut self, volume: VolumeId, token: u64) {
+        let state = self.volume(volume);
         if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
             return;
         }
@@ -192,7 +199,7 @@ impl Volumes {
         let ahead = (partition.streams, partition.unread, partition.prefetching);
         assert!(partition.volumes > 0 || ahead == (0, 0, 0), "read ahead for no volume: {ahead:?}");
         self.table.remove(volume);
-        self.effects.push(Effect::Done(closing.token, Ok(())));
+        self.effects.push(Effect::Done(token, Ok(())));
     }
 
     /// Continues a drain: when all received requests are finished, flushes every volume once.

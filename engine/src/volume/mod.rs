@@ -40,6 +40,7 @@ pub(crate) use curves::Measured;
 pub(crate) use effect::{Answer, Data, Effect, Effects};
 pub(crate) use flush::{FlushFor, Flushes};
 pub(crate) use holes::Holes;
+pub(crate) use lifecycle::Change;
 pub(crate) use order::{Order, Who};
 pub(crate) use pace::Pace;
 pub(crate) use range::RangeOp;
@@ -76,17 +77,6 @@ pub(crate) struct Waiting {
     listed: bool,
 }
 
-/// A volume that is being closed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Closing {
-    /// Token of the command, for its report.
-    pub(crate) token: u64,
-    /// Dirty data is dropped instead of flushed.
-    pub(crate) discard: bool,
-    /// The flush has begun.
-    pub(crate) flushing: bool,
-}
-
 /// Counters of a volume, since it was opened.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counters {
@@ -119,14 +109,6 @@ impl Counters {
             Kind::Trim | Kind::Cache | Kind::Zeroes | Kind::Status => &mut self.other,
         }
     }
-}
-
-/// A volume that is being made read-only.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Restricting {
-    pub(crate) token: u64,
-    /// All clients that could write have disconnected, and their writes are being flushed.
-    pub(crate) flushing: bool,
 }
 
 /// Time in which a client may receive nothing while others wait for the frames of its replies. Longer than a network
@@ -171,11 +153,8 @@ pub(crate) struct Volume {
     pub(crate) write_error: Errno,
     /// Never-written ranges remain to be filled with zeros when the disk is idle.
     pub(crate) initialising: bool,
-    pub(crate) closing: Option<Closing>,
-    /// Its write-cache mode is being changed: the token of the command, and the old mode.
-    pub(crate) changing: Option<(u64, WriteCache)>,
-    /// It is being made read-only.
-    pub(crate) restricting: Option<Restricting>,
+    /// A command is changing it.
+    pub(crate) change: Option<Change>,
     /// Tokens of `clear` commands, which are answered when no block that was given up is in the device any more.
     pub(crate) clearing: Vec<u64>,
     /// Blocks that `clear` has still to look at.
@@ -212,20 +191,13 @@ impl Volume {
             device_requests: 0,
             retry_at: 0,
             write_error: Errno::Io,
-            closing: None,
-            changing: None,
-            restricting: None,
+            change: None,
             clearing: Vec::new(),
             clear_looks: 0,
             draining: false,
             poked: false,
             due_at: None,
         }
-    }
-
-    /// A command that changes it waits for it.
-    fn is_being_changed(&self) -> bool {
-        self.closing.is_some() || self.changing.is_some() || self.restricting.is_some()
     }
 
     pub(crate) fn id(&self) -> VolumeId {

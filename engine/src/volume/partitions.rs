@@ -2,7 +2,6 @@
 
 use super::lifecycle::DROP_UNITS;
 use super::{Timer, Todo, Volumes, Waiting};
-use crate::disk::policy::Weights;
 use crate::ids::TenantId;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
 use crate::units::Nanos;
@@ -36,12 +35,6 @@ impl Volumes {
         self.waiting.remove(tenant);
         self.fit_curves();
         Ok(())
-    }
-
-    /// The weight of each tenant, in parts per billion: its share, or an equal part of the remaining time.
-    pub(crate) fn weights(&self) -> impl Iterator<Item = (TenantId, u64)> + '_ {
-        let weights = Weights::new(self.cache.tenants().map(|(_, partition)| partition.spec.share));
-        self.cache.tenants().map(move |(id, partition)| (id, weights.of(partition.spec.share)))
     }
 
     pub(crate) fn set_targets(&mut self, targets: &[(TenantId, u32)]) {

@@ -80,7 +80,7 @@ impl Volumes {
         let state = &mut self.table[volume];
         // Blocks that a range operation is about to change are not read before it. Such operations are rare and short.
         let unordered = !state.order.is_empty() && !planted!(PrefetchOvertakesRange);
-        if waits || unordered || state.closing.is_some() || self.draining.is_some() {
+        if waits || unordered || state.is_closing() || self.draining.is_some() {
             return;
         }
         let partition = self.cache.partition_mut(tenant);

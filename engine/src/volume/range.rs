@@ -496,7 +496,7 @@ impl Volumes {
 
     fn initialise(&mut self, volume: VolumeId) {
         let state = self.volume(volume);
-        if !state.initialising || state.closing.is_some() || self.draining.is_some() {
+        if !state.initialising || state.is_closing() || self.draining.is_some() {
             return;
         }
         let Some(hole) = state.holes.first(ZEROS_BYTES) else {

@@ -106,7 +106,7 @@ impl Rig {
             let targets = caches.into_iter().map(|(id, frames)| (id, frames.unwrap_or_else(|| left / equal)));
             volumes.set_targets(&targets.collect::<Vec<_>>());
         });
-        self.cpu.set_weights(self.volumes.weights());
+        self.cpu.set_weights(self.volumes.cache.tenants().map(|(id, _)| (id, 1)));
     }
 
     /// A tenant with the smallest partition.
@@ -168,11 +168,9 @@ impl Rig {
         if self.volumes.timers.take_if_due(Timer::Frames, self.now) {
             self.volumes.move_frames(MILLISECOND);
         }
-        loop {
+        self.take_effects();
+        while self.volumes.settle_round() {
             self.take_effects();
-            if !self.volumes.settle_round() {
-                break;
-            }
         }
         self.volumes.dispatch();
         self.take_effects();

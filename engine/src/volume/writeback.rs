@@ -59,9 +59,7 @@ impl Volumes {
         self.ranges_on(volume);
         self.clear_on(volume);
         self.streams_on(volume);
-        if self.table[volume].is_being_changed() {
-            self.change_on(volume);
-        }
+        self.change_on(volume);
     }
 
     fn write_back(&mut self, volume: VolumeId) {
