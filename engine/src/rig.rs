@@ -1,19 +1,20 @@
-//! Test rig: one server, one volume, and a device that completes requests when and how the test says.
+//! Test rig of the server: one volume, and a device that completes requests when and how the test says. Each layer
+//! below has a smaller one: [`crate::front::rig`], [`crate::volume::rig`].
 //!
 //! The medium and the frames hold real bytes, so tests can check what reads return. Clients use simple replies.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use crate::config::Config;
 use crate::control::{Command, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use crate::cpu::Scheduler;
-use crate::disk::{Op, Segment};
+use crate::disk::Op;
 use crate::driver::{Arrived, Driver};
 use crate::errno::Errno;
-use crate::event::{Action, CloseReason, Event, Outgoing, Receive, Session};
+use crate::event::{Action, CloseReason, Event, Receive, Session};
+use crate::front::rig::Replies;
 use crate::ids::{ConnId, IoId, TenantId};
-use crate::nbd::wire::{self, command};
+use crate::nbd::wire::command;
 use crate::plan::{Evidence, Planner};
 use crate::server::Server;
 use crate::units::{BLOCK, Nanos};
@@ -29,11 +30,7 @@ pub(crate) struct Rig {
     evidence: Option<Box<Evidence>>,
     /// Requests in the device, in order of submission.
     pub(crate) device: Vec<IoId>,
-    /// By cookie: the error (0: success), and the data that was read.
-    answers: BTreeMap<u64, (u32, Vec<u8>)>,
-    /// By cookie: bytes that the reads in progress return.
-    reads: BTreeMap<u64, usize>,
-    outgoing: BTreeMap<ConnId, Vec<u8>>,
+    replies: Replies,
     reports: Vec<(u64, Report)>,
     /// Stalled readers: connections that receive nothing.
     pub(crate) stalled_readers: Vec<ConnId>,
@@ -60,9 +57,7 @@ impl Rig {
             frames,
             medium: vec![1; VOLUME_BYTES],
             device: Vec::new(),
-            answers: BTreeMap::new(),
-            reads: BTreeMap::new(),
-            outgoing: BTreeMap::new(),
+            replies: Replies::default(),
             reports: Vec::new(),
             stalled_readers: Vec::new(),
             closed: Vec::new(),
@@ -106,39 +101,18 @@ impl Rig {
     }
 
     pub(crate) fn ask_as(&mut self, conn: ConnId, cookie: u64, command: u16, flags: u16, offset: u64, len: u64) {
-        self.ask_at(self.now, conn, cookie, command, flags, offset, len);
-    }
-
-    /// A request of the first client, which arrived at `since`.
-    pub(crate) fn ask_since(&mut self, since: Nanos, cookie: u64, command: u16, offset: u64, len: u64) {
-        self.ask_at(since, ConnId(0), cookie, command, 0, offset, len);
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "a header is as it is")]
-    fn ask_at(&mut self, since: Nanos, conn: ConnId, cookie: u64, command: u16, flags: u16, offset: u64, len: u64) {
         assert_eq!(self.server.receive(conn), Receive::Header);
         let header = header(cookie, command, flags, offset, len);
-        if command == command::READ {
-            self.reads.insert(cookie, len as usize);
-        }
-        self.handle(Event::Header { conn, since, header: &header });
+        self.replies.expect(&header);
+        self.handle(Event::Header { conn, since: self.now, header: &header });
     }
 
     /// The first client writes blocks full of `byte`.
     pub(crate) fn write(&mut self, cookie: u64, flags: u16, offset: u64, len: u64, byte: u8) {
-        self.write_as(ConnId(0), cookie, flags, offset, len, byte);
-    }
-
-    pub(crate) fn write_as(&mut self, conn: ConnId, cookie: u64, flags: u16, offset: u64, len: u64, byte: u8) {
-        self.ask_as(conn, cookie, command::WRITE, flags, offset, len);
-        self.write_on(conn, byte);
-    }
-
-    /// A client sends as much of the announced payload as the server accepts.
-    pub(crate) fn write_on(&mut self, conn: ConnId, byte: u8) {
-        while let Receive::Payload(bytes) = self.server.receive(conn) {
-            self.server.payload(conn).for_each(|segment| self.frames.of(segment).fill(byte));
-            self.handle(Event::Payload { conn, bytes });
+        self.ask(cookie, command::WRITE, flags, offset, len);
+        while let Receive::Payload(bytes) = self.server.receive(ConnId(0)) {
+            self.server.payload(ConnId(0)).for_each(|segment| self.frames.of(segment).fill(byte));
+            self.handle(Event::Payload { conn: ConnId(0), bytes });
         }
     }
 
@@ -147,7 +121,7 @@ impl Rig {
         const COOKIE: u64 = u64::MAX;
         self.ask(COOKIE, command::READ, 0, offset, BLOCK);
         self.complete_all();
-        let (error, data) = self.answers.remove(&COOKIE).expect("an answer to a read");
+        let (error, data) = self.replies.answers.remove(&COOKIE).expect("an answer to a read");
         assert_eq!(error, 0);
         assert!(data.iter().all(|&byte| byte == data[0]), "a torn block at {offset}");
         data[0]
@@ -155,7 +129,7 @@ impl Rig {
 
     /// The answer to a request, if there is one: `Some(0)` is success.
     pub(crate) fn answer(&self, cookie: u64) -> Option<u32> {
-        self.answers.get(&cookie).map(|(error, _)| *error)
+        self.replies.answers.get(&cookie).map(|(error, _)| *error)
     }
 
     /// Operations in the device, in order of submission.
@@ -165,20 +139,11 @@ impl Rig {
 
     /// Completes the request at this place in the device.
     pub(crate) fn complete(&mut self, at: usize, result: Result<(), Errno>) {
-        self.complete_at(self.now, at, result);
-    }
-
-    /// Completes the oldest request in the device, as of `since`.
-    pub(crate) fn complete_since(&mut self, since: Nanos) {
-        self.complete_at(since, 0, Ok(()));
-    }
-
-    fn complete_at(&mut self, since: Nanos, at: usize, result: Result<(), Errno>) {
         let io = self.device.remove(at);
         if result.is_ok() {
             self.frames.transfer(self.server.io(io), &mut self.medium);
         }
-        self.handle(Event::IoDone { io, since, result });
+        self.handle(Event::IoDone { io, since: self.now, result });
     }
 
     /// Completes all device requests with success, and all requests that follow from them or from timers that are due.
@@ -235,29 +200,7 @@ impl Rig {
 
     /// A client receives all outgoing bytes.
     pub(crate) fn send(&mut self, conn: ConnId) {
-        let mut sent = Vec::new();
-        for part in self.server.outgoing(conn) {
-            match part {
-                Outgoing::Bytes(bytes) => sent.extend_from_slice(bytes),
-                Outgoing::Frame { frame, start, len } => {
-                    sent.extend_from_slice(self.frames.of(Segment { frame, start, len }));
-                }
-            }
-        }
-        let bytes = sent.len() as u64;
-        let stream = self.outgoing.entry(conn).or_default();
-        stream.extend(sent);
-        while stream.len() >= 16 {
-            assert_eq!(stream[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
-            let error = u32::from_be_bytes(stream[4..8].try_into().unwrap());
-            let cookie = u64::from_be_bytes(stream[8..16].try_into().unwrap());
-            let len = if error == 0 { self.reads.get(&cookie).copied().unwrap_or(0) } else { 0 };
-            if stream.len() < 16 + len {
-                break;
-            }
-            let data = stream.drain(..16 + len).skip(16).collect();
-            self.answers.insert(cookie, (error, data));
-        }
+        let bytes = self.replies.receive(conn, self.server.outgoing(conn), &mut self.frames);
         self.handle(Event::Sent { conn, bytes });
     }
 }

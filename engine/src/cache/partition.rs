@@ -273,3 +273,6 @@ impl Cache {
         self.pool.retiring() > 0
     }
 }
+
+#[cfg(test)]
+mod tests;

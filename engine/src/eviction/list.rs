@@ -115,11 +115,11 @@ impl<const K: usize> List<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Block;
+    use crate::eviction::tests::Item;
 
     #[test]
     fn order_is_kept() {
-        let mut blocks = vec![Block::default(); 4];
+        let mut blocks = vec![Item::default(); 4];
         let mut list = List::<0>::default();
         list.push_back(&mut blocks, 1);
         list.push_back(&mut blocks, 2);

@@ -1,15 +1,36 @@
-//! The orders compared with naive models, and blocks that a partition never evicts.
+//! The orders compared with naive models.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
 use super::sieve::SWEEP_MAX;
 use super::*;
-use crate::cache::{Block, Cache, Rest};
-use crate::control::TenantSpec;
-use crate::ids::{FrameId, TenantId, VolumeId};
-use crate::units::BLOCK;
+use crate::eviction::list::Links;
+
+/// An item of an order.
+#[derive(Clone, Default)]
+pub(super) struct Item {
+    links: Links,
+    visited: bool,
+    number: u64,
+}
+
+impl Linked<ORDER> for Item {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl Placed for Item {
+    fn visited(&mut self) -> &mut bool {
+        &mut self.visited
+    }
+}
 
 /// Items with a mark each, the next one to be evicted last in the vector. The hand is an item; `None` means the back.
 struct Naive {
@@ -110,8 +131,8 @@ proptest! {
     /// A policy evicts the same items as a naive model, also after changes of policy.
     #[test]
     fn orders_are_what_they_say(steps in prop::collection::vec(step(24), 1..400)) {
-        let mut items = vec![Block::default(); 24];
-        let mut order: Box<dyn Eviction<Block>> = Policy::Lru.order(List::default());
+        let mut items = vec![Item::default(); 24];
+        let mut order: Box<dyn Eviction<Item>> = Policy::Lru.order(List::default());
         let mut naive = Naive { policy: Policy::Lru, order: Vec::new(), hand: None };
         let mut verdicts = [Verdict::Goes; 24];
         let mut left = BTreeSet::new();
@@ -169,79 +190,13 @@ proptest! {
             prop_assert_eq!(order.list().len() as usize, naive.order.len());
         }
     }
-
-    /// Two tenants fill their partitions with clean, dirty and referenced blocks. Frames come from the tenant's own
-    /// clean blocks without other references, as long as there are any, and never from another tenant.
-    #[test]
-    fn only_own_clean_idle_blocks_are_evicted(
-        policies in [
-            prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)],
-            prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)],
-        ],
-        steps in prop::collection::vec((0u32..2, 0u64..12, 0u8..6), 1..300),
-    ) {
-        let mut cache = Cache::new(12, 12, 0);
-        let mut actions = crate::volume::Effects::default();
-        for tenant in 0..2 {
-            let spec = TenantSpec { eviction: policies[tenant as usize], ..TenantSpec::default() };
-            cache.set_tenant(TenantId(tenant), spec);
-            cache.partition_mut(TenantId(tenant)).target = 6;
-            cache.open_volume(VolumeId(tenant), TenantId(tenant), false);
-        }
-        // By volume and number: whether the block is dirty, and the frame of an additional reference.
-        let mut there: BTreeMap<(u32, u64), (bool, Option<FrameId>)> = BTreeMap::new();
-        for (of, number, what) in steps {
-            let volume = VolumeId(of);
-            let known = cache.lookup(volume, number);
-            match (what, known) {
-                (0..=2, None) => {
-                    let mut frames = Vec::new();
-                    let own = || there.iter().filter(|(at, _)| at.0 == of);
-                    let full = own().count() == 6;
-                    let can = !full || own().any(|(_, &(dirty, held))| !dirty && held.is_none());
-                    prop_assert_eq!(cache.take_frames(TenantId(of), 1, &mut frames), can);
-                    for (&(of, number), &(dirty, held)) in &there {
-                        let stays = cache.lookup(VolumeId(of), number).is_some();
-                        prop_assert!(stays || !dirty && held.is_none(), "volume {of}, block {number} was evicted");
-                    }
-                    there.retain(|&(of, number), _| cache.lookup(VolumeId(of), number).is_some());
-                    let Some(frame) = frames.pop() else { continue };
-                    let id = cache.insert(volume, number);
-                    if what == 0 {
-                        cache.write(0, id, frame, (0, BLOCK), Rest::Cached, &mut actions);
-                    } else {
-                        cache.begin_fill(id, frame);
-                        cache.end_fill(id, true, &mut actions);
-                    }
-                    there.insert((of, number), (what == 0, None));
-                }
-                (0..=2, Some(id)) => cache.touch(id),
-                (3, Some(id)) => {
-                    let frame = cache.block(id).frame;
-                    let held = &mut there.get_mut(&(of, number)).unwrap().1;
-                    match held.take() {
-                        Some(frame) => cache.release(frame),
-                        None => {
-                            cache.retain(frame);
-                            *held = Some(frame);
-                        }
-                    }
-                }
-                (4, Some(id)) => {
-                    cache.forget_dirt(id);
-                    there.get_mut(&(of, number)).unwrap().0 = false;
-                }
-                _ => {}
-            }
-        }
-    }
 }
 
 #[test]
 fn a_scan_takes_no_more_from_sieve_than_what_was_used_once() {
     let survivors = |policy: Policy| {
-        let mut items = vec![Block::default(); 400];
-        let mut order: Box<dyn Eviction<Block>> = policy.order(List::default());
+        let mut items = vec![Item::default(); 400];
+        let mut order: Box<dyn Eviction<Item>> = policy.order(List::default());
         for id in 0..100 {
             order.enter(&mut items, id);
         }
@@ -263,8 +218,8 @@ fn a_scan_takes_no_more_from_sieve_than_what_was_used_once() {
 
 #[test]
 fn a_sweep_ends_though_everything_is_marked() {
-    let mut items = vec![Block::default(); 1000];
-    let mut order: Box<dyn Eviction<Block>> = Policy::Sieve.order(List::default());
+    let mut items = vec![Item::default(); 1000];
+    let mut order: Box<dyn Eviction<Item>> = Policy::Sieve.order(List::default());
     (0..1000).for_each(|id| order.enter(&mut items, id));
     (0..1000).for_each(|id| order.used(&mut items, id, true));
     assert_eq!(evict(&mut *order, &mut items, |_| Verdict::Goes), Some(SWEEP_MAX as u32));

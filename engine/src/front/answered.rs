@@ -102,11 +102,11 @@ impl Front {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::Event;
+    use crate::front::rig::Rig;
     use crate::ids::{ConnId, TenantId};
     use crate::nbd::wire::command;
-    use crate::rig::{Rig, VOLUME};
     use crate::units::BLOCK;
+    use crate::volume::rig::{VOLUME, header};
 
     const US: u64 = 1000;
 
@@ -114,26 +114,26 @@ mod tests {
     fn the_thread_delays_before_and_after_and_the_device_in_between() {
         let mut rig = Rig::new();
         rig.now = 100 * US;
-        rig.server.handle(rig.now, Event::Timer);
-        rig.ask_since(60 * US, 1, command::READ, 0, BLOCK);
-        rig.server.handed_over(110 * US, |_| None);
-        assert_eq!(rig.server.volumes.volume(VOLUME).counters.thread_delay_ns, 40 * US, "nothing was answered");
+        rig.wait(0);
+        rig.ask_at(60 * US, ConnId(0), header(1, command::READ, 0, 0, BLOCK));
+        rig.handed_over(110 * US, |_| None);
+        assert_eq!(rig.volumes.volume(VOLUME).counters.thread_delay_ns, 40 * US, "nothing was answered");
         rig.now = 400 * US;
-        rig.complete_since(250 * US);
-        rig.server.handed_over(430 * US, |_| None);
-        let counters = rig.server.volumes.volume(VOLUME).counters;
+        rig.complete_at(250 * US, 0, Ok(()));
+        rig.handed_over(430 * US, |_| None);
+        let counters = rig.volumes.volume(VOLUME).counters;
         assert_eq!(rig.answer(1), Some(0));
         assert_eq!(counters.thread_delay_ns, (40 + 150 + 30) * US);
         assert_eq!((counters.disk_delay_ns, counters.queue_delay_ns), (150 * US, 0));
         assert_eq!(counters.read.latency.sum_ns, (430 - 60) * US);
-        let recorders = &mut rig.server.front.latencies[TenantId(0)];
+        let recorders = &mut rig.above.front.latencies[TenantId(0)];
         assert_eq!(recorders.summary(rig.now).total.read.max_ns, 370 * US);
     }
 
     #[test]
     fn a_reply_in_parts_has_left_with_its_last_byte() {
         let mut rig = Rig::new();
-        rig.stalled_readers = vec![ConnId(0), ConnId(1)];
+        rig.above.stalled_readers = vec![ConnId(0), ConnId(1)];
         rig.now = 100 * US;
         rig.ask_as(ConnId(1), 1, command::READ, 0, 0, 2 * BLOCK);
         rig.ask_as(ConnId(1), 2, command::READ, 0, 4 * BLOCK, BLOCK);
@@ -141,25 +141,25 @@ mod tests {
         rig.now = 300 * US;
         rig.finish_reads();
         let counted = |rig: &Rig| {
-            let counters = rig.server.volumes.volume(VOLUME).counters;
+            let counters = rig.volumes.volume(VOLUME).counters;
             (counters.read.latency.count(), counters.thread_delay_ns / US)
         };
         let given = |bytes| move |conn| (conn == ConnId(1)).then_some(bytes);
-        rig.server.handed_over(310 * US, given(BLOCK));
+        rig.handed_over(310 * US, given(BLOCK));
         assert_eq!(counted(&rig), (1, 10), "the other connection's");
         rig.now = 311 * US;
-        rig.handle(Event::Sent { conn: ConnId(1), bytes: BLOCK });
+        rig.sent(ConnId(1), BLOCK);
         assert_eq!(counted(&rig), (1, 10));
-        rig.server.handed_over(320 * US, given(BLOCK + 15));
+        rig.handed_over(320 * US, given(BLOCK + 15));
         assert_eq!(counted(&rig), (1, 10), "all but a byte of the first one's");
         rig.now = 321 * US;
-        rig.handle(Event::Sent { conn: ConnId(1), bytes: BLOCK + 15 });
-        rig.server.handed_over(330 * US, given(1));
+        rig.sent(ConnId(1), BLOCK + 15);
+        rig.handed_over(330 * US, given(1));
         assert_eq!(counted(&rig), (2, 40));
         rig.now = 331 * US;
-        rig.server.handed_over(340 * US, |_| None);
+        rig.handed_over(340 * US, |_| None);
         assert_eq!(counted(&rig), (3, 80), "what the socket does not take does not wait for the thread");
-        let longest = rig.server.front.latencies[TenantId(0)].summary(rig.now).total.read.max_ns;
+        let longest = rig.above.front.latencies[TenantId(0)].summary(rig.now).total.read.max_ns;
         assert_eq!(longest, 240 * US);
     }
 
@@ -171,9 +171,9 @@ mod tests {
         rig.now = 300 * US;
         rig.finish_reads();
         rig.wait(5000 * US);
-        let counters = rig.server.volumes.volume(VOLUME).counters;
+        let counters = rig.volumes.volume(VOLUME).counters;
         assert_eq!((counters.thread_delay_ns, counters.read.latency.sum_ns), (0, 200 * US));
-        let stats = rig.server.snapshot().tenants[0];
-        assert_eq!((stats.tenant, stats.latency.recent.read.count), (TenantId(0), 1));
+        let latency = rig.above.front.latencies[TenantId(0)].summary(rig.now);
+        assert_eq!(latency.recent.read.count, 1);
     }
 }

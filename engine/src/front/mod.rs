@@ -5,6 +5,8 @@
 
 mod answered;
 mod connection;
+#[cfg(test)]
+pub(crate) mod rig;
 mod session;
 
 pub(crate) use answered::ANSWERED_MAX;

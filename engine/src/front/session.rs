@@ -165,9 +165,19 @@ impl Front {
         }
     }
 
+    /// Disconnects the clients that stall while others of their tenants wait for frames.
+    pub(crate) fn disconnect_stalled(&mut self, volumes: &mut Volumes) {
+        for tenant in (0..volumes.waiting.past()).map(TenantId) {
+            if volumes.waiting.contains(tenant) {
+                self.disconnect_stalled_reader(volumes, tenant);
+                self.disconnect_stalled_writer(volumes, tenant);
+            }
+        }
+    }
+
     /// Disconnects a stalled reader: a client that has received nothing for [`STALL_TIMEOUT_NS`] while another client
     /// of its tenant waited as long for frames. If there are several, the one that occupies most frames.
-    pub(crate) fn disconnect_stalled_reader(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+    fn disconnect_stalled_reader(&mut self, volumes: &mut Volumes, tenant: TenantId) {
         if planted!(UnsentNotBounded) {
             return;
         }
@@ -197,7 +207,7 @@ impl Front {
 
     /// Disconnects stalled writers: clients that do not send the payload of a write while others of their tenant wait
     /// for frames. All that are too slow by now, see [`PAYLOAD_BYTES_PER_S`].
-    pub(crate) fn disconnect_stalled_writer(&mut self, volumes: &mut Volumes, tenant: TenantId) {
+    fn disconnect_stalled_writer(&mut self, volumes: &mut Volumes, tenant: TenantId) {
         if planted!(StalledNotDisconnected) {
             return;
         }
@@ -367,25 +377,20 @@ fn check(volumes: &Volumes, conn: ConnId, header: &Header) -> Result<(), Errno> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{CacheSpec, Command, LEAST_BYTES, TenantSpec, VolumeSpec};
-    use crate::event::Event;
+    use crate::config::LEAST_BYTES;
+    use crate::front::rig::Rig;
     use crate::nbd::wire::command;
-    use crate::rig::{Rig, VOLUME};
+    use crate::spec::{CacheSpec, TenantSpec, VolumeSpec};
     use crate::units::BLOCK;
+    use crate::volume::rig::VOLUME;
 
     /// A tenant with the smallest partition, and a stalled reader that has requested `len` bytes up to `count` times.
     fn with_stalled_reader(count: u64, len: u64) -> Rig {
         let mut rig = Rig::new();
-        rig.command(
-            0,
-            Command::SetTenant(
-                TenantId(0),
-                TenantSpec { cache: CacheSpec::Asked(LEAST_BYTES), ..TenantSpec::default() },
-            ),
-        );
-        rig.stalled_readers.push(ConnId(1));
+        rig.set_smallest(TenantId(0));
+        rig.above.stalled_readers.push(ConnId(1));
         for at in 0..count {
-            if rig.server.receive(ConnId(1)) == Receive::Header {
+            if rig.receive(ConnId(1)) == Receive::Header {
                 rig.ask_as(ConnId(1), 1000 + at, command::READ, 0, at * len.next_multiple_of(BLOCK), len);
                 rig.finish_reads();
             }
@@ -397,7 +402,7 @@ mod tests {
     fn a_client_that_reads_nothing_leaves_frames_for_others() {
         for (count, len) in [(1, PIECE), (9, PIECE), (200, 512)] {
             let mut rig = with_stalled_reader(count, len);
-            let partition = rig.server.volumes.cache.partition(TenantId(0));
+            let partition = rig.volumes.cache.partition(TenantId(0));
             assert!(partition.unsent <= partition.target / 2, "{count} of {len}: {} frames", partition.unsent);
             rig.write(1, 0, 7 << 20, PIECE, 9);
             rig.finish_reads();
@@ -411,11 +416,11 @@ mod tests {
         // The stalled reader occupies all of the half that replies may use.
         rig.ask(1, command::READ, 0, 4 << 20, PIECE);
         rig.wait(STALL_TIMEOUT_NS - 1);
-        assert_eq!((rig.answer(1), &rig.closed[..]), (None, &[][..]));
+        assert_eq!((rig.answer(1), &rig.above.closed[..]), (None, &[][..]));
         rig.wait(1);
-        assert_eq!(rig.closed, [(ConnId(1), CloseReason::StalledReader)]);
-        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_reader_disconnects, 1);
-        rig.handle(Event::Closed { conn: ConnId(1) });
+        assert_eq!(rig.above.closed, [(ConnId(1), CloseReason::StalledReader)]);
+        assert_eq!(rig.volumes.volume(VOLUME).counters.stalled_reader_disconnects, 1);
+        rig.close(ConnId(1));
         rig.finish_reads();
         assert_eq!(rig.answer(1), Some(0));
     }
@@ -425,29 +430,29 @@ mod tests {
         let mut rig = Rig::new();
         let (volume, other) = (VolumeId(1), ConnId(100));
         let cache = CacheSpec::Asked(4 * LEAST_BYTES);
-        rig.command(1, Command::SetTenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() }));
-        rig.command(2, Command::OpenVolume(VolumeSpec::plain(volume, TenantId(0), 1 << 20)));
-        rig.handle(Event::Attach { conn: other, volume, session: Session::default() });
-        rig.stalled_readers = (2..50).map(ConnId).collect();
+        rig.set_tenant(TenantId(0), TenantSpec { cache, ..TenantSpec::default() });
+        rig.open_volume(VolumeSpec::plain(volume, TenantId(0), 1 << 20));
+        rig.attach(other, volume);
+        rig.above.stalled_readers = (2..50).map(ConnId).collect();
         for (at, conn) in (2..50).map(ConnId).enumerate() {
-            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+            rig.attach(conn, VOLUME);
             for (turn, len) in [(1, BLOCK), (2, PIECE)] {
-                if rig.server.receive(conn) == Receive::Header {
+                if rig.receive(conn) == Receive::Header {
                     let cookie = 1000 * turn + u64::from(conn.0);
                     rig.ask_as(conn, cookie, command::READ, 0, at as u64 * 16 * BLOCK, len);
                     rig.finish_reads();
                 }
             }
         }
-        let partition = rig.server.volumes.cache.partition(TenantId(0));
+        let partition = rig.volumes.cache.partition(TenantId(0));
         assert!(partition.unsent <= partition.target / 4, "{} of {} frames", partition.unsent, partition.target);
         rig.ask_as(other, 1, command::READ, 0, 0, PIECE);
         rig.finish_reads();
-        assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
-        rig.stalled_readers.clear();
+        assert_eq!((rig.answer(1), rig.above.closed.len()), (Some(0), 0));
+        rig.above.stalled_readers.clear();
         (2..50).for_each(|conn| rig.send(ConnId(conn)));
         rig.complete_all();
-        assert_eq!(rig.server.volumes.volume(VOLUME).unsent, 0);
+        assert_eq!(rig.volumes.volume(VOLUME).unsent, 0);
     }
 
     #[test]
@@ -457,8 +462,8 @@ mod tests {
         rig.ask_as(ConnId(1), 1, command::READ, 0, 1 << 20, PIECE);
         rig.ask_as(ConnId(1), 2, command::READ, 0, 2 << 20, BLOCK);
         rig.finish_reads();
-        assert_eq!(rig.server.volumes.client(ConnId(1)).stalled.len(), 2);
-        rig.stalled_readers.clear();
+        assert_eq!(rig.volumes.client(ConnId(1)).stalled.len(), 2);
+        rig.above.stalled_readers.clear();
         rig.send(ConnId(1));
         rig.complete_all();
         assert_eq!([1000, 1, 2].map(|cookie| rig.answer(cookie)), [Some(0); 3]);
@@ -470,39 +475,39 @@ mod tests {
         rig.wait(10 * STALL_TIMEOUT_NS);
         rig.write(1, 0, 7 << 20, PIECE, 9);
         rig.finish_reads();
-        assert_eq!((rig.answer(1), rig.closed.len()), (Some(0), 0));
+        assert_eq!((rig.answer(1), rig.above.closed.len()), (Some(0), 0));
     }
     #[test]
     fn a_client_that_sends_no_payload_leaves_frames_to_other_volumes_and_is_disconnected() {
         let mut rig = Rig::new();
-        rig.command(20, Command::OpenVolume(VolumeSpec::plain(VolumeId(2), TenantId(0), 4 * PIECE)));
+        rig.open_volume(VolumeSpec::plain(VolumeId(2), TenantId(0), 4 * PIECE));
         let other = ConnId(10);
-        rig.handle(Event::Attach { conn: other, volume: VolumeId(2), session: Session::default() });
+        rig.attach(other, VolumeId(2));
         let many: Vec<_> = (20..60).map(ConnId).collect();
         for &conn in &many {
-            rig.handle(Event::Attach { conn, volume: VOLUME, session: Session::default() });
+            rig.attach(conn, VOLUME);
             rig.ask_as(conn, u64::from(conn.0), command::WRITE, 0, 0, 4 * PIECE);
         }
-        let holds = |rig: &Rig, conn: ConnId| matches!(rig.server.receive(conn), Receive::Payload(_));
+        let holds = |rig: &Rig, conn: ConnId| matches!(rig.receive(conn), Receive::Payload(_));
         let holders = many.iter().filter(|&&conn| holds(&rig, conn)).count();
         assert!(holders > 0 && holders < many.len(), "{holders} have frames");
         rig.ask_as(other, 1, command::WRITE, 0, 0, 16 * BLOCK);
         assert!(holds(&rig, other), "another volume of the tenant goes on");
-        rig.handle(Event::Payload { conn: other, bytes: 16 * BLOCK });
+        rig.filled(other, 16 * BLOCK);
         assert_eq!(rig.answer(1), Some(0));
         // One of the clients that hold frames sends 16 KiB/s.
         let slow = *many.iter().find(|&&conn| holds(&rig, conn)).unwrap();
         for second in 0..14 {
             rig.wait(SECOND);
-            rig.handle(Event::Payload { conn: slow, bytes: 16 << 10 });
-            assert_eq!(rig.closed.is_empty(), second < 9, "{second} s: {:?}", rig.closed);
+            rig.filled(slow, 16 << 10);
+            assert_eq!(rig.above.closed.is_empty(), second < 9, "{second} s: {:?}", rig.above.closed);
         }
         assert!(
-            rig.closed.len() >= holders - 1 && rig.closed.iter().all(|&(conn, _)| conn != slow),
+            rig.above.closed.len() >= holders - 1 && rig.above.closed.iter().all(|&(conn, _)| conn != slow),
             "{:?}",
-            rig.closed
+            rig.above.closed
         );
-        assert!(rig.closed.iter().all(|&(_, why)| why == CloseReason::StalledWriter));
-        assert_eq!(rig.server.volumes.volume(VOLUME).counters.stalled_writer_disconnects, rig.closed.len() as u64);
+        assert!(rig.above.closed.iter().all(|&(_, why)| why == CloseReason::StalledWriter));
+        assert_eq!(rig.volumes.volume(VOLUME).counters.stalled_writer_disconnects, rig.above.closed.len() as u64);
     }
 }

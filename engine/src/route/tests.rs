@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::Config;
+use crate::Config;
 use crate::disk::Io;
 use crate::ids::FrameId;
 use crate::units::BLOCK;

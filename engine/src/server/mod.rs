@@ -166,14 +166,7 @@ impl Server {
             match name {
                 Timer::Volumes => volumes.poke_due(),
                 Timer::Initialise => volumes.initialise_all(),
-                Timer::Stalls => {
-                    for tenant in (0..volumes.waiting.past()).map(TenantId) {
-                        if volumes.waiting.contains(tenant) {
-                            front.disconnect_stalled_reader(volumes, tenant);
-                            front.disconnect_stalled_writer(volumes, tenant);
-                        }
-                    }
-                }
+                Timer::Stalls => front.disconnect_stalled(volumes),
                 Timer::Frames => self.move_frames(),
             }
         }

@@ -163,3 +163,47 @@ impl Server {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::control::{Command, TenantSpec, VolumeSpec};
+    use crate::disk::{Op, policy};
+    use crate::event::{Event, Session};
+    use crate::ids::{ConnId, TenantId, VolumeId};
+    use crate::nbd::wire::command;
+    use crate::rig::{Rig, VOLUME_BYTES};
+    use crate::units::{BLOCK, MILLISECOND};
+
+    const CLIENT: ConnId = ConnId(2);
+
+    #[test]
+    fn the_servers_own_flush_is_neither_demand_of_the_tenant_nor_useful_work() {
+        for needs_slices in [true, false] {
+            let mut rig = Rig::new();
+            let kind = policy::Kind::Insulated;
+            let settings = policy::Settings { kind, needs_slices, ..*rig.server.volumes.route.disk.settings() };
+            rig.command(8, Command::SetPolicy(Box::new(settings)));
+            let plain = VolumeSpec::plain(VolumeId(1), TenantId(1), VOLUME_BYTES as u64);
+            rig.command(10, Command::SetTenant(TenantId(1), TenantSpec::default()));
+            rig.command(11, Command::OpenVolume(VolumeSpec { unflushed: true, ..plain }));
+            let books = |rig: &mut Rig| {
+                let snapshot = rig.server.snapshot();
+                let stats = snapshot.tenants.iter().find(|stats| stats.tenant == TenantId(1)).expect("the tenant");
+                (stats.wanting_ns, stats.standalone_ns)
+            };
+            rig.wait(3 * MILLISECOND);
+            assert_eq!((rig.ops(), books(&mut rig)), (vec![Op::Flush], (0, 0)), "slices: {needs_slices}");
+            rig.complete_all();
+            // The disk still idles for the tenant, as after a request of a client.
+            rig.wait(5 * MILLISECOND);
+            assert_eq!(books(&mut rig), (0, 0), "slices: {needs_slices}");
+            rig.handle(Event::Attach { conn: CLIENT, volume: VolumeId(1), session: Session::default() });
+            rig.ask_as(CLIENT, 1, command::READ, 0, 0, BLOCK);
+            rig.wait(4 * MILLISECOND);
+            rig.complete_all();
+            let (wanting, worth) = books(&mut rig);
+            assert_eq!(wanting, 4 * MILLISECOND, "slices: {needs_slices}");
+            assert!(worth > 0 && worth <= wanting, "slices: {needs_slices}, {worth} ns");
+        }
+    }
+}

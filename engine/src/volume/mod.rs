@@ -1,6 +1,7 @@
-//! The volumes of a disk: order, pieces, flush, holes, read-ahead, and their cache.
+//! The volumes of a disk: their life cycle, order, pieces, flush, holes, read-ahead, and their cache.
 //!
 //! ```text
+//!   server ──► open_volume, set_tenant, …                    effects: Done, Drained ──► server
 //!   front ──► begin, filled, discarded, sent, abandon        effects: Data, Answer, Recheck, Gone ──► front
 //!                        │                                            ▲
 //!               read, write, range, flush ──► cache ──► route ──► disk │

@@ -446,7 +446,7 @@ mod tests {
         let mut rig = Rig::new();
         let (late, len) = (ConnId(1), 16 * KIB);
         rig.set_smallest(TenantId(0));
-        rig.stalled_readers.push(late);
+        rig.above.stalled_readers.push(late);
         let stalled = |rig: &mut Rig| !rig.volumes.client(late).stalled.is_empty();
         let mut end = 0;
         while !stalled(&mut rig) {
@@ -462,7 +462,7 @@ mod tests {
         }
         assert!(stalled(&mut rig), "it waits still");
         let before = rig.ahead();
-        rig.stalled_readers.clear();
+        rig.above.stalled_readers.clear();
         rig.send(late);
         // Its blocks were read ahead before, so it needs no device request.
         rig.send(late);

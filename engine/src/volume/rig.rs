@@ -1,5 +1,6 @@
 //! Test rig of the volumes: a device that completes requests when and how the test says, and clients without a
-//! protocol. Headers arrive parsed, and replies have only data and a result.
+//! protocol. Headers arrive parsed, and replies have only data and a result. [`Above`] is what the rig of another layer
+//! replaces.
 //!
 //! The medium and the frames hold real bytes, so tests can check what reads return.
 
@@ -27,27 +28,49 @@ enum Part {
     Answer(u64, u32),
 }
 
-pub(crate) struct Rig {
-    pub(crate) volumes: Volumes,
-    pub(crate) now: Nanos,
-    frames: Frames,
-    pub(crate) medium: Vec<u8>,
-    /// Requests in the device, in order of submission.
-    pub(crate) device: Vec<IoId>,
+/// What plays the layers above the volumes.
+pub(crate) trait Above: Sized {
+    /// Takes an effect that concerns clients.
+    fn take(&mut self, volumes: &mut Volumes, effect: Effect);
+
+    /// Clients receive their replies, except for stalled readers.
+    fn receive_replies(rig: &mut Machine<Self>);
+
+    /// The time is about to advance.
+    fn time_passes(&mut self, _volumes: &mut Volumes) {}
+
+    /// Stalled clients are due to be disconnected.
+    fn disconnect_stalled(&mut self, _volumes: &mut Volumes) {}
+}
+
+/// Clients without a protocol.
+#[derive(Default)]
+pub(crate) struct Clients {
     /// Parts of replies that are not received, by connection.
     outgoing: BTreeMap<ConnId, VecDeque<Part>>,
     /// Data received for requests that are not answered, by cookie.
     received: BTreeMap<u64, Vec<u8>>,
     /// By cookie: the error (0: success), and the data that was read.
     answers: BTreeMap<u64, (u32, Vec<u8>)>,
-    /// By token: the result of a command.
-    results: BTreeMap<u64, Result<(), Refusal>>,
-    /// The token of the drain that is complete, and the volumes whose flush failed.
-    pub(crate) drained: Option<(u64, Vec<VolumeId>)>,
     /// Stalled readers: connections that receive nothing.
     pub(crate) stalled_readers: Vec<ConnId>,
     /// Connections from which nothing is read, as of the last time that this was to be checked.
     paused: BTreeSet<ConnId>,
+}
+
+/// The volumes, the device, and what is above.
+pub(crate) struct Machine<A> {
+    pub(crate) volumes: Volumes,
+    pub(crate) above: A,
+    pub(crate) now: Nanos,
+    pub(crate) frames: Frames,
+    pub(crate) medium: Vec<u8>,
+    /// Requests in the device, in order of submission.
+    pub(crate) device: Vec<IoId>,
+    /// By token: the result of a command.
+    results: BTreeMap<u64, Result<(), Refusal>>,
+    /// The token of the drain that is complete, and the volumes whose flush failed.
+    pub(crate) drained: Option<(u64, Vec<VolumeId>)>,
     /// Backlogs that wait to be served.
     pub(crate) cpu: Scheduler,
     /// Backlogs are served only by [`Rig::work_once`].
@@ -58,7 +81,8 @@ pub(crate) struct Rig {
     pub(crate) units_max: u32,
 }
 
-/// The machine: a tenant with a volume, and what tests do with the layer as a whole.
+pub(crate) type Rig = Machine<Clients>;
+
 impl Rig {
     /// A preallocated volume that was written before, on a device that can zero ranges, with two clients.
     pub(crate) fn new() -> Rig {
@@ -66,20 +90,25 @@ impl Rig {
     }
 
     pub(crate) fn with(device_depth: u32, change: impl FnOnce(&mut VolumeSpec)) -> Rig {
+        let mut rig = Rig::below(Clients::default(), device_depth, change);
+        [ConnId(0), ConnId(1)].into_iter().for_each(|conn| rig.attach(conn, VOLUME));
+        rig
+    }
+}
+
+/// The volumes: a tenant with a volume.
+impl<A: Above> Machine<A> {
+    pub(crate) fn below(above: A, device_depth: u32, change: impl FnOnce(&mut VolumeSpec)) -> Machine<A> {
         let config = Config { device_depth, ..Config::new(8 * LEAST_BYTES) };
-        let mut rig = Rig {
+        let mut rig = Machine {
             frames: Frames::new(&config),
             volumes: Volumes::new(config),
+            above,
             now: 0,
             medium: vec![1; VOLUME_BYTES],
             device: Vec::new(),
-            outgoing: BTreeMap::new(),
-            received: BTreeMap::new(),
-            answers: BTreeMap::new(),
             results: BTreeMap::new(),
             drained: None,
-            stalled_readers: Vec::new(),
-            paused: BTreeSet::new(),
             cpu: Scheduler::default(),
             lazy: false,
             spent_ns: BTreeMap::new(),
@@ -89,7 +118,6 @@ impl Rig {
         change(&mut spec);
         rig.set_tenant(TenantId(0), TenantSpec::default());
         rig.open_volume(spec);
-        [ConnId(0), ConnId(1)].into_iter().for_each(|conn| rig.attach(conn, VOLUME));
         rig
     }
 
@@ -140,11 +168,29 @@ impl Rig {
     /// Advances the time.
     pub(crate) fn wait(&mut self, ns: Nanos) {
         self.now += ns;
-        self.event(ring);
+        self.ring();
+    }
+
+    fn ring(&mut self) {
+        self.handle(|volumes, above| {
+            while let Some(name) = volumes.timers.take_due(volumes.now) {
+                match name {
+                    Timer::Volumes => volumes.poke_due(),
+                    Timer::Initialise => volumes.initialise_all(),
+                    Timer::Frames => _ = volumes.move_frames(MILLISECOND),
+                    Timer::Stalls => above.disconnect_stalled(volumes),
+                }
+            }
+        });
+    }
+
+    /// An event of the volumes.
+    pub(crate) fn event<T>(&mut self, apply: impl FnOnce(&mut Volumes) -> T) -> T {
+        self.handle(|volumes, _| apply(volumes))
     }
 
     /// Handles an event, and all work that it leaves.
-    pub(crate) fn event<T>(&mut self, apply: impl FnOnce(&mut Volumes) -> T) -> T {
+    pub(crate) fn handle<T>(&mut self, apply: impl FnOnce(&mut Volumes, &mut A) -> T) -> T {
         let result = self.step(apply);
         while !self.lazy && self.work_once() {}
         result
@@ -154,17 +200,20 @@ impl Rig {
     pub(crate) fn work_once(&mut self) -> bool {
         let job = next_job(&mut self.cpu, self.now);
         if let Some(tenant) = job {
-            self.step(|volumes| volumes.work_on(tenant));
+            self.step(|volumes, _| volumes.work_on(tenant));
         }
         self.cpu.end_quantum();
         job.is_some()
     }
 
     /// Handles an event only.
-    fn step<T>(&mut self, apply: impl FnOnce(&mut Volumes) -> T) -> T {
+    fn step<T>(&mut self, apply: impl FnOnce(&mut Volumes, &mut A) -> T) -> T {
+        if self.now > self.volumes.now {
+            self.above.time_passes(&mut self.volumes);
+        }
         self.volumes.now = self.now;
         self.volumes.work.begin_step();
-        let result = apply(&mut self.volumes);
+        let result = apply(&mut self.volumes, &mut self.above);
         if self.volumes.timers.take_if_due(Timer::Frames, self.now) {
             self.volumes.move_frames(MILLISECOND);
         }
@@ -182,13 +231,11 @@ impl Rig {
         let units = self.volumes.work.used();
         assert!(units <= EVENT_UNITS_MAX, "{units} units of work in one event");
         self.units_max = self.units_max.max(units);
-        let mut readers: Vec<_> = self.outgoing.keys().copied().collect();
-        readers.retain(|conn| !self.stalled_readers.contains(conn));
-        readers.into_iter().for_each(|conn| self.send(conn));
+        A::receive_replies(self);
         result
     }
 
-    /// Does what the volumes want of the layers above.
+    /// Does what the volumes want.
     fn take_effects(&mut self) {
         while let Some(effect) = self.volumes.effects.pop() {
             match effect {
@@ -196,23 +243,59 @@ impl Rig {
                 Effect::Zero { frame, start, len } => self.frames.zero(frame, start, len),
                 Effect::Submit(io) => self.device.push(io),
                 Effect::Work(tenant) => self.cpu.backlog(tenant),
-                Effect::Data(data) => self.take_data(data),
-                Effect::Answer(answer) => {
-                    let part = Part::Answer(answer.cookie, answer.error.map_or(0, |error| error as u32));
-                    self.outgoing.entry(answer.conn).or_default().push_back(part);
-                    self.recheck(|conn, _| conn == answer.conn);
-                }
-                Effect::Recheck(of) => self.recheck(|conn, _| conn == of),
-                Effect::RecheckVolume(of) => self.recheck(|_, volume| volume == of),
-                Effect::RecheckTenant(of) => {
-                    let volumes: Vec<_> = self.volumes.table.values().filter(|v| v.spec.tenant == of).collect();
-                    let volumes: Vec<_> = volumes.into_iter().map(|volume| volume.id()).collect();
-                    self.recheck(|_, volume| volumes.contains(&volume));
-                }
                 Effect::Done(token, result) => _ = self.results.insert(token, result),
                 Effect::Drained(token, failed) => self.drained = Some((token, failed)),
-                Effect::Extents { .. } | Effect::Gone(_) => {}
+                effect => self.above.take(&mut self.volumes, effect),
             }
+        }
+    }
+}
+
+/// The device.
+impl<A: Above> Machine<A> {
+    pub(crate) fn io(&self, at: usize) -> &Io {
+        self.volumes.io(self.device[at])
+    }
+
+    /// A client has sent payload, whatever its content.
+    pub(crate) fn filled(&mut self, conn: ConnId, bytes: u64) {
+        self.event(|volumes| volumes.filled(conn, bytes));
+    }
+
+    /// Operations in the device, in order of submission.
+    pub(crate) fn ops(&self) -> Vec<Op> {
+        self.device.iter().map(|&io| self.volumes.io(io).op).collect()
+    }
+
+    /// Completes the request at this place in the device.
+    pub(crate) fn complete(&mut self, at: usize, result: Result<(), Errno>) {
+        self.complete_at(self.now, at, result);
+    }
+
+    /// The same as of `since`.
+    pub(crate) fn complete_at(&mut self, since: Nanos, at: usize, result: Result<(), Errno>) {
+        let io = self.device.remove(at);
+        if result.is_ok() {
+            self.frames.transfer(self.volumes.io(io), &mut self.medium);
+        }
+        self.event(|volumes| volumes.io_done(io, since, result));
+    }
+
+    /// Completes all device requests with success, and all requests that follow from them or from timers that are due.
+    pub(crate) fn complete_all(&mut self) {
+        loop {
+            self.finish_reads();
+            if self.volumes.poll_timeout() != Some(self.now) {
+                return;
+            }
+            self.ring();
+        }
+    }
+
+    /// Completes all device requests with success, and those that are submitted at once because of that.
+    pub(crate) fn finish_reads(&mut self) {
+        while !self.device.is_empty() {
+            self.complete(0, Ok(()));
         }
     }
 }
@@ -225,8 +308,8 @@ impl Rig {
 
     /// A client disconnects.
     pub(crate) fn close(&mut self, conn: ConnId) {
-        let unsent = self.outgoing.remove(&conn).unwrap_or_default();
-        self.paused.remove(&conn);
+        let unsent = self.above.outgoing.remove(&conn).unwrap_or_default();
+        self.above.paused.remove(&conn);
         self.event(|volumes| {
             for part in unsent {
                 if let Part::Data(_, segment) = part {
@@ -241,22 +324,8 @@ impl Rig {
     pub(crate) fn receive(&self, conn: ConnId) -> Receive {
         match self.volumes.receive(conn) {
             Receive::Closed => Receive::Closed,
-            _ if self.paused.contains(&conn) => Receive::Pause,
+            _ if self.above.paused.contains(&conn) => Receive::Pause,
             wanted => wanted,
-        }
-    }
-
-    /// Checks the selected connections: whether they are read.
-    fn recheck(&mut self, selected: impl Fn(ConnId, VolumeId) -> bool) {
-        let open = self.volumes.clients.iter().filter(|(_, client)| client.open);
-        let conns: Vec<_> =
-            open.filter(|&(conn, client)| selected(conn, client.volume)).map(|(conn, _)| conn).collect();
-        for conn in conns {
-            if self.volumes.is_paused(conn, false) {
-                self.paused.insert(conn);
-            } else {
-                self.paused.remove(&conn);
-            }
         }
     }
 
@@ -293,35 +362,18 @@ impl Rig {
         }
     }
 
-    /// A client has sent payload, whatever its content.
-    pub(crate) fn filled(&mut self, conn: ConnId, bytes: u64) {
-        self.event(|volumes| volumes.filled(conn, bytes));
-    }
-
-    /// The data of a piece of a read waits to be received.
-    fn take_data(&mut self, data: Data) {
-        let piece = &mut self.volumes.pieces[data.piece];
-        let outgoing = self.outgoing.entry(data.conn).or_default();
-        for (i, &frame) in piece.frames.iter().enumerate() {
-            let (start, end) = piece.bytes_in(i);
-            outgoing.push_back(Part::Data(data.cookie, Segment::new(frame, start, end)));
-        }
-        piece.frames.clear();
-        self.volumes.pieces.give(data.piece);
-    }
-
     /// A client receives all parts of its replies.
     pub(crate) fn send(&mut self, conn: ConnId) {
         let mut sent = Vec::new();
-        for part in self.outgoing.remove(&conn).unwrap_or_default() {
+        for part in self.above.outgoing.remove(&conn).unwrap_or_default() {
             match part {
                 Part::Data(cookie, segment) => {
-                    self.received.entry(cookie).or_default().extend_from_slice(self.frames.of(segment));
+                    self.above.received.entry(cookie).or_default().extend_from_slice(self.frames.of(segment));
                     sent.push(segment);
                 }
                 Part::Answer(cookie, error) => {
-                    let data = self.received.remove(&cookie).unwrap_or_default();
-                    self.answers.insert(cookie, (error, data));
+                    let data = self.above.received.remove(&cookie).unwrap_or_default();
+                    self.above.answers.insert(cookie, (error, data));
                 }
             }
         }
@@ -341,7 +393,7 @@ impl Rig {
         const COOKIE: u64 = u64::MAX;
         self.ask(COOKIE, command::READ, 0, offset, BLOCK);
         self.complete_all();
-        let (error, data) = self.answers.remove(&COOKIE).expect("an answer to a read");
+        let (error, data) = self.above.answers.remove(&COOKIE).expect("an answer to a read");
         assert_eq!((error, data.len() as u64), (0, BLOCK));
         assert!(data.iter().all(|&byte| byte == data[0]), "a torn block at {offset}");
         data[0]
@@ -349,57 +401,58 @@ impl Rig {
 
     /// The answer to a request, if there is one: `Some(0)` is success.
     pub(crate) fn answer(&self, cookie: u64) -> Option<u32> {
-        self.answers.get(&cookie).map(|(error, _)| *error)
+        self.above.answers.get(&cookie).map(|(error, _)| *error)
     }
 }
 
-/// The device.
-impl Rig {
-    pub(crate) fn io(&self, at: usize) -> &Io {
-        self.volumes.io(self.device[at])
-    }
-
-    /// Operations in the device, in order of submission.
-    pub(crate) fn ops(&self) -> Vec<Op> {
-        self.device.iter().map(|&io| self.volumes.io(io).op).collect()
-    }
-
-    /// Completes the request at this place in the device.
-    pub(crate) fn complete(&mut self, at: usize, result: Result<(), Errno>) {
-        let (io, now) = (self.device.remove(at), self.now);
-        if result.is_ok() {
-            self.frames.transfer(self.volumes.io(io), &mut self.medium);
-        }
-        self.event(|volumes| volumes.io_done(io, now, result));
-    }
-
-    /// Completes all device requests with success, and all requests that follow from them or from timers that are due.
-    pub(crate) fn complete_all(&mut self) {
-        loop {
-            self.finish_reads();
-            if self.volumes.poll_timeout() != Some(self.now) {
-                return;
+impl Above for Clients {
+    fn take(&mut self, volumes: &mut Volumes, effect: Effect) {
+        match effect {
+            Effect::Data(data) => self.take_data(volumes, data),
+            Effect::Answer(answer) => {
+                let part = Part::Answer(answer.cookie, answer.error.map_or(0, |error| error as u32));
+                self.outgoing.entry(answer.conn).or_default().push_back(part);
+                self.recheck(volumes, |conn, _, _| conn == answer.conn);
             }
-            self.event(ring);
+            Effect::Recheck(of) => self.recheck(volumes, |conn, _, _| conn == of),
+            Effect::RecheckVolume(of) => self.recheck(volumes, |_, volume, _| volume == of),
+            Effect::RecheckTenant(of) => self.recheck(volumes, |_, _, tenant| tenant == of),
+            _ => {}
         }
     }
 
-    /// Completes all device requests with success, and those that are submitted at once because of that.
-    pub(crate) fn finish_reads(&mut self) {
-        while !self.device.is_empty() {
-            self.complete(0, Ok(()));
-        }
+    fn receive_replies(rig: &mut Rig) {
+        let mut readers: Vec<_> = rig.above.outgoing.keys().copied().collect();
+        readers.retain(|conn| !rig.above.stalled_readers.contains(conn));
+        readers.into_iter().for_each(|conn| rig.send(conn));
     }
 }
 
-/// Does what is due, except for the disconnection of stalled clients, which is not up to this layer.
-fn ring(volumes: &mut Volumes) {
-    while let Some(name) = volumes.timers.take_due(volumes.now) {
-        match name {
-            Timer::Volumes => volumes.poke_due(),
-            Timer::Initialise => volumes.initialise_all(),
-            Timer::Frames => _ = volumes.move_frames(MILLISECOND),
-            Timer::Stalls => {}
+impl Clients {
+    /// The data of a piece of a read waits to be received.
+    fn take_data(&mut self, volumes: &mut Volumes, data: Data) {
+        let piece = &mut volumes.pieces[data.piece];
+        let outgoing = self.outgoing.entry(data.conn).or_default();
+        for (i, &frame) in piece.frames.iter().enumerate() {
+            let (start, end) = piece.bytes_in(i);
+            outgoing.push_back(Part::Data(data.cookie, Segment::new(frame, start, end)));
+        }
+        piece.frames.clear();
+        volumes.pieces.give(data.piece);
+    }
+
+    /// Checks the selected connections: whether they are read.
+    fn recheck(&mut self, volumes: &mut Volumes, selected: impl Fn(ConnId, VolumeId, TenantId) -> bool) {
+        for conn in (0..volumes.clients.past()).map(ConnId) {
+            let Some(client) = volumes.clients.get(conn).filter(|client| client.open) else { continue };
+            if !selected(conn, client.volume, volumes.tenant_of(client.volume)) {
+                continue;
+            }
+            if volumes.is_paused(conn, false) {
+                self.paused.insert(conn);
+            } else {
+                self.paused.remove(&conn);
+            }
         }
     }
 }

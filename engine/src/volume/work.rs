@@ -346,7 +346,7 @@ mod tests {
         let mut rig = rig();
         rig.lazy = false;
         rig.volumes.config.requests_per_connection = u32::MAX;
-        rig.stalled_readers = vec![ConnId(0), ConnId(1)];
+        rig.above.stalled_readers = vec![ConnId(0), ConnId(1)];
         let [first, second] = [ConnId(0), ConnId(1)];
         rig.ask(0, command::WRITE, 0, 0, BLOCK);
         rig.volumes.cache.partition_mut(ATTACKER).requests = crate::volume::REQUESTS_PER_TENANT - 1;

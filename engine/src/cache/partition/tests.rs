@@ -1,0 +1,88 @@
+//! Blocks that a partition never evicts.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::cache::{ByteWork, Cache, Rest};
+use crate::eviction::Policy;
+use crate::ids::{FrameId, TenantId, VolumeId};
+use crate::spec::TenantSpec;
+use crate::units::BLOCK;
+
+/// No test looks at the content of frames.
+struct Bytes;
+
+impl ByteWork for Bytes {
+    fn copy(&mut self, _: FrameId, _: FrameId, _: u64, _: u64) {}
+
+    fn zero(&mut self, _: FrameId, _: u64, _: u64) {}
+}
+
+proptest! {
+    /// Two tenants fill their partitions with clean, dirty and referenced blocks. Frames come from the tenant's own
+    /// clean blocks without other references, as long as there are any, and never from another tenant.
+    #[test]
+    fn only_own_clean_idle_blocks_are_evicted(
+        policies in [
+            prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)],
+            prop_oneof![Just(Policy::Lru), Just(Policy::Sieve)],
+        ],
+        steps in prop::collection::vec((0u32..2, 0u64..12, 0u8..6), 1..300),
+    ) {
+        let mut cache = Cache::new(12, 12, 0);
+        let mut bytes = Bytes;
+        for tenant in 0..2 {
+            let spec = TenantSpec { eviction: policies[tenant as usize], ..TenantSpec::default() };
+            cache.set_tenant(TenantId(tenant), spec);
+            cache.partition_mut(TenantId(tenant)).target = 6;
+            cache.open_volume(VolumeId(tenant), TenantId(tenant), false);
+        }
+        // By volume and number: whether the block is dirty, and the frame of an additional reference.
+        let mut there: BTreeMap<(u32, u64), (bool, Option<FrameId>)> = BTreeMap::new();
+        for (of, number, what) in steps {
+            let volume = VolumeId(of);
+            let known = cache.lookup(volume, number);
+            match (what, known) {
+                (0..=2, None) => {
+                    let mut frames = Vec::new();
+                    let own = || there.iter().filter(|(at, _)| at.0 == of);
+                    let full = own().count() == 6;
+                    let can = !full || own().any(|(_, &(dirty, held))| !dirty && held.is_none());
+                    prop_assert_eq!(cache.take_frames(TenantId(of), 1, &mut frames), can);
+                    for (&(of, number), &(dirty, held)) in &there {
+                        let stays = cache.lookup(VolumeId(of), number).is_some();
+                        prop_assert!(stays || !dirty && held.is_none(), "volume {of}, block {number} was evicted");
+                    }
+                    there.retain(|&(of, number), _| cache.lookup(VolumeId(of), number).is_some());
+                    let Some(frame) = frames.pop() else { continue };
+                    let id = cache.insert(volume, number);
+                    if what == 0 {
+                        cache.write(0, id, frame, (0, BLOCK), Rest::Cached, &mut bytes);
+                    } else {
+                        cache.begin_fill(id, frame);
+                        cache.end_fill(id, true, &mut bytes);
+                    }
+                    there.insert((of, number), (what == 0, None));
+                }
+                (0..=2, Some(id)) => cache.touch(id),
+                (3, Some(id)) => {
+                    let frame = cache.block(id).frame;
+                    let held = &mut there.get_mut(&(of, number)).unwrap().1;
+                    match held.take() {
+                        Some(frame) => cache.release(frame),
+                        None => {
+                            cache.retain(frame);
+                            *held = Some(frame);
+                        }
+                    }
+                }
+                (4, Some(id)) => {
+                    cache.forget_dirt(id);
+                    there.get_mut(&(of, number)).unwrap().0 = false;
+                }
+                _ => {}
+            }
+        }
+    }
+}
