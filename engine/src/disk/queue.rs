@@ -12,6 +12,20 @@ use crate::units::Nanos;
 /// that reads get a fifth of the places if a client of the same tenant only flushes or makes durable writes.
 const URGENT_IN_A_ROW: u32 = 4;
 
+/// The cost of a byte in [`cost_ns`]: 100 MB/s.
+pub(crate) const BYTE_NS: Nanos = 10;
+/// Nominal cost of a request on any device, nanoseconds: it makes requests comparable. By what factor the requests of a
+/// tenant take longer or shorter on this device is measured.
+pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
+    /// Half a revolution at 7,200 rpm and a medium seek.
+    const POSITIONING_NS: Nanos = 8_000_000;
+    let positioning = if follows { 0 } else { POSITIONING_NS };
+    match op {
+        Op::Read | Op::Write { .. } => positioning + len * BYTE_NS,
+        Op::Flush | Op::Zero | Op::Punch => POSITIONING_NS,
+    }
+}
+
 /// A queued request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {

@@ -3,9 +3,9 @@
 
 use super::books::{Books, DiskTime};
 use super::lanes::Lanes;
-use super::policy::{Policy, Settings, Slice, TenantPlan, Turn, View};
+use super::policy::{Policy, Settings, Slice, TenantPlan, Turn};
 use super::queue::Entry;
-use super::slices::{Slices, Stage, Step};
+use super::slices::{Slices, Stage, Step, View};
 use crate::disk::Op;
 use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
@@ -285,6 +285,8 @@ mod tests {
     /// A token bucket for each tenant, of one request: its share, in percent, is its rate in requests a second.
     #[derive(Default, Debug)]
     struct TokenBucket(Table<TenantId, (Nanos, Nanos)>);
+
+    impl crate::disk::slices::Slicing for TokenBucket {}
 
     impl Policy for TokenBucket {
         fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, share: Option<Share>) {

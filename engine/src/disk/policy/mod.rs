@@ -6,11 +6,9 @@ mod none;
 mod weights;
 
 use super::Op;
-use super::books::Books;
-use super::lanes::Lanes;
 use super::profile::Direction;
-use super::queue::Entry;
-use super::slices::Observed;
+use super::queue::{Entry, cost_ns};
+use super::slices::{Slicing, Slot, View};
 use crate::ids::TenantId;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 
@@ -39,8 +37,6 @@ pub enum Kind {
     None,
 }
 
-/// The cost of a byte in [`cost_ns`]: 100 MB/s.
-pub(crate) const BYTE_NS: Nanos = 10;
 /// No policy limits requests to less than this, the size of a block of the cache.
 pub(crate) const REQUEST_BYTES_LEAST: u64 = BLOCK;
 
@@ -136,29 +132,6 @@ pub struct TenantPlan {
     pub burst_ns: Nanos,
 }
 
-/// Nominal cost of a request on any device, nanoseconds: it makes requests comparable. By what factor the requests of a
-/// tenant take longer or shorter on this device is measured.
-pub(crate) fn cost_ns(op: Op, len: u64, follows: bool) -> Nanos {
-    /// Half a revolution at 7,200 rpm and a medium seek.
-    const POSITIONING_NS: Nanos = 8_000_000;
-    let positioning = if follows { 0 } else { POSITIONING_NS };
-    match op {
-        Op::Read | Op::Write { .. } => positioning + len * BYTE_NS,
-        Op::Flush | Op::Zero | Op::Punch => POSITIONING_NS,
-    }
-}
-
-/// What a policy sees of the disk.
-#[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
-    /// Requests that are queued, in the device, or hung.
-    pub(crate) lanes: &'a Lanes,
-    /// What each tenant requested and got.
-    pub(crate) books: &'a Books,
-    /// Measurements on the tenants' slices; empty unless the policy has slices.
-    pub(crate) slices: &'a Observed,
-}
-
 /// What goes to the device next. The scheduler does it in any case, so the policy counts on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
@@ -173,28 +146,6 @@ pub(crate) enum Turn {
     Nothing(Option<Nanos>),
 }
 
-/// A slice to come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Slot {
-    /// Its owner.
-    pub(crate) tenant: TenantId,
-    /// Its length.
-    pub(crate) ns: Nanos,
-    /// If another tenant wants the disk, it ends early when the owner's clients were sent so many bytes in it.
-    pub(crate) enough_bytes: Option<u64>,
-}
-
-/// How a slice ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    /// Its owner.
-    pub(crate) tenant: TenantId,
-    /// The time that was left of it; negative if it was exceeded.
-    pub(crate) left_ns: i64,
-    /// Whether the owner had more requests.
-    pub(crate) used_up: bool,
-}
-
 /// Decides which tenant is next, and for how long. It has no queues: requests wait in [`Lanes`], [`Books`] observe
 /// them, and the slice runner (`slices/`) carries slices out.
 ///
@@ -202,7 +153,7 @@ pub(crate) struct Ended {
 /// order of arrival: then its tenant loses the latest tags when requests are cancelled. It answers with
 /// [`Turn::Request`], a policy with slices with [`Turn::Slice`]. `none.rs` and the tests of `scheduler.rs` are short
 /// examples.
-pub(crate) trait Policy: std::fmt::Debug {
+pub(crate) trait Policy: Slicing + std::fmt::Debug {
     /// Whether tenants own the disk in slices. Measurements on slices are made only then.
     fn has_slices(&self) -> bool {
         false
@@ -242,17 +193,6 @@ pub(crate) trait Policy: std::fmt::Debug {
     fn plan(&mut self, _tenant: TenantId, _view: View<'_>) -> Option<TenantPlan> {
         None
     }
-
-    /// Whether the tenant had work in the last rounds. The disk idles only for such tenants.
-    fn is_active(&self, _tenant: TenantId) -> bool {
-        true
-    }
-    /// The slice is used up, and no other tenant has work: the owner keeps the disk for at least this time.
-    fn continues(&mut self, _tenant: TenantId, _view: View<'_>) -> Nanos {
-        0
-    }
-    /// The slice ended.
-    fn ended(&mut self, _ended: Ended, _view: View<'_>) {}
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@
 
 use std::collections::VecDeque;
 
-use super::{Policy, Turn, View};
+use super::{Policy, Turn};
 use crate::disk::lanes::Lanes;
 use crate::disk::queue::Entry;
+use crate::disk::slices::{Slicing, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::{Nanos, Share};
@@ -60,6 +61,8 @@ impl None {
         Some(tenant)
     }
 }
+
+impl Slicing for None {}
 
 impl Policy for None {
     fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _share: Option<Share>) {

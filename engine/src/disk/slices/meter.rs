@@ -17,7 +17,7 @@
 //! picks near requests and leaves the far ones to the drain, so `useful` is slightly too small and slices are slightly
 //! too long.
 
-use crate::disk::policy::BYTE_NS;
+use crate::disk::queue::BYTE_NS;
 use crate::disk::queue::Entry;
 use crate::units::Nanos;
 

@@ -31,7 +31,6 @@ use std::collections::VecDeque;
 
 use super::books::Books;
 use super::lanes::{Lane, Lanes, STUCK_NS};
-use super::policy::{Ended, Policy, Slot, View};
 use super::queue::Entry;
 use crate::ids::TenantId;
 use crate::slab::Table;
@@ -97,6 +96,53 @@ impl Habits {
 
 /// What is known of the tenants from their slices.
 pub(crate) type Observed = Table<TenantId, Habits>;
+
+/// What a policy sees of the disk.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    /// Requests that are queued, in the device, or hung.
+    pub(crate) lanes: &'a Lanes,
+    /// What each tenant requested and got.
+    pub(crate) books: &'a Books,
+    /// Measurements on the tenants' slices; empty unless the policy has slices.
+    pub(crate) slices: &'a Observed,
+}
+
+/// A slice to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    /// Its owner.
+    pub(crate) tenant: TenantId,
+    /// Its length.
+    pub(crate) ns: Nanos,
+    /// If another tenant wants the disk, it ends early when the owner's clients were sent so many bytes in it.
+    pub(crate) enough_bytes: Option<u64>,
+}
+
+/// How a slice ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Its owner.
+    pub(crate) tenant: TenantId,
+    /// The time that was left of it; negative if it was exceeded.
+    pub(crate) left_ns: i64,
+    /// Whether the owner had more requests.
+    pub(crate) used_up: bool,
+}
+
+/// What the runner asks of the policy whose slices it carries out. A policy without slices needs none of this.
+pub(crate) trait Slicing {
+    /// Whether the tenant had work in the last rounds. The disk idles only for such tenants.
+    fn is_active(&self, _tenant: TenantId) -> bool {
+        true
+    }
+    /// The slice is used up, and no other tenant has work: the owner keeps the disk for at least this time.
+    fn continues(&mut self, _tenant: TenantId, _view: View<'_>) -> Nanos {
+        0
+    }
+    /// The slice ended.
+    fn ended(&mut self, _ended: Ended, _view: View<'_>) {}
+}
 
 /// The slice in progress.
 #[derive(Debug)]
@@ -238,7 +284,7 @@ impl Slices {
     }
 
     /// What the present slice does now.
-    pub(super) fn step<P: Policy + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
+    pub(super) fn step<P: Slicing + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
         let Stage { lanes, books, .. } = &stage;
         let current = self.current.as_mut().expect("a slice");
         let owner = current.owner;
@@ -279,7 +325,7 @@ impl Slices {
     }
 
     /// The owner's next request, of this cost, does not fit into the slice.
-    fn is_over<P: Policy + ?Sized>(&mut self, now: Nanos, cost_ns: Nanos, stage: Stage<'_, P>) -> Step {
+    fn is_over<P: Slicing + ?Sized>(&mut self, now: Nanos, cost_ns: Nanos, stage: Stage<'_, P>) -> Step {
         let Stage { lanes, books, policy } = stage;
         let current = self.current.as_mut().expect("a slice");
         let owner = current.owner;
@@ -301,7 +347,7 @@ impl Slices {
     }
 
     /// Nothing of the owner can be issued: nothing is queued, or the device takes no more.
-    fn pause<P: Policy + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
+    fn pause<P: Slicing + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
         let Stage { lanes, policy, .. } = &stage;
         let current = self.current.as_mut().expect("a slice");
         let owner = current.owner;
@@ -327,7 +373,7 @@ impl Slices {
     }
 
     /// The drain has lasted since `since`.
-    fn drain<P: Policy + ?Sized>(&mut self, now: Nanos, since: Nanos, stage: Stage<'_, P>) -> Step {
+    fn drain<P: Slicing + ?Sized>(&mut self, now: Nanos, since: Nanos, stage: Stage<'_, P>) -> Step {
         let owner = self.current.as_ref().expect("a slice").owner;
         let lane = &stage.lanes[owner];
         if lane.in_service() > 0 && !planted!(SliceNotDrained) {
@@ -345,7 +391,7 @@ impl Slices {
     }
 
     /// Ends the slice; `used_up` if its owner had more requests.
-    pub(super) fn end<P: Policy + ?Sized>(&mut self, now: Nanos, used_up: bool, stage: Stage<'_, P>) {
+    pub(super) fn end<P: Slicing + ?Sized>(&mut self, now: Nanos, used_up: bool, stage: Stage<'_, P>) {
         let Stage { lanes, books, policy } = stage;
         let current = self.current.take().expect("a slice");
         let Current { owner, begun, ends, watch, .. } = current;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::disk::Op;
-use crate::disk::policy::Turn;
+use crate::disk::policy::{Policy, Turn};
 use crate::disk::scheduler::Scheduler;
 use crate::ids::IoId;
 use crate::units::{MILLISECOND, Share};
@@ -35,6 +35,9 @@ impl Policy for Alternate {
         self.begun = tenant.0 + 1;
         Turn::Slice(Slot { tenant, ns: 1000 * MS, enough_bytes: self.enough_bytes })
     }
+}
+
+impl Slicing for Alternate {
     fn ended(&mut self, ended: Ended, _view: View<'_>) {
         self.ends.push((ended.tenant, ended.left_ns, ended.used_up));
     }

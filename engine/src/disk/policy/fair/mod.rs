@@ -38,11 +38,12 @@ mod tenant;
 mod turns;
 
 use super::weights::Weights;
-use super::{Policy, STUCK_NS, Settings, TenantPlan, Turn, View};
+use super::{Policy, STUCK_NS, Settings, TenantPlan, Turn};
 use crate::disk::Op;
 use crate::disk::lanes::{Lane, Lanes};
 use crate::disk::profile::Direction;
 use crate::disk::queue::Entry;
+use crate::disk::slices::{Slicing, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::{MILLISECOND, Nanos, SECOND, Share};
@@ -278,6 +279,8 @@ impl Fair {
         self.latency_bound_or(now, lanes, Some(ask_at.min(self.tick_at).min(turn_ends_at)))
     }
 }
+
+impl Slicing for Fair {}
 
 impl Policy for Fair {
     fn detects_hung(&self) -> bool {

@@ -21,9 +21,10 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use super::{Ended, Policy, REQUEST_BYTES_LEAST, Settings, Slot, TenantPlan, Turn, View};
+use super::{Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan, Turn};
 use crate::disk::Op;
 use crate::disk::queue::Entry;
+use crate::disk::slices::{Ended, Slicing, Slot, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::{Nanos, Share};
@@ -303,7 +304,9 @@ impl Policy for Insulated {
             ..TenantPlan::default()
         })
     }
+}
 
+impl Slicing for Insulated {
     fn is_active(&self, tenant: TenantId) -> bool {
         self.tenants[tenant].is_active()
     }
