@@ -286,7 +286,7 @@ impl Volumes {
         }
     }
 
-    /// Submits a prepared request; `urgent` puts it at the front of its tenant's queue.
+    /// Queues a prepared request; an urgent one goes ahead of its tenant's others, a few in a row at most.
     pub(crate) fn submit(&mut self, io: IoId, urgent: bool) {
         let volume = self.route.slot(io).io.volume;
         self.volume_mut(volume).device_requests += 1;

@@ -13,7 +13,8 @@
 //! - How many requests fit follows from the tenant's service times (`meter.rs`).
 //! - A tenant without requests keeps its slice while its next request is likely to come soon: anticipatory idling
 //!   (`gap.rs`). Then the slice ends.
-//! - At most two sequential reads are in the device at once: a drive that reorders then keeps its place in the stream.
+//! - At most two sequential reads are in the device at once, more if they are small: a drive that reorders then keeps
+//!   its place in the stream.
 //! - While no other tenant wants the disk, a slice continues without a drain: a tenant alone loses nothing.
 //! - A slice whose policy sets a number of bytes ends early when the owner's clients have received them and another
 //!   tenant wants the disk.
