@@ -17,6 +17,7 @@ const SEEDS: u64 = 1500;
 fn focus(bug: Bug) -> Option<Focus> {
     match bug {
         Bug::ClearForgetsEvictions => Some(Focus::Fail),
+        Bug::OrderWaitsOnce => Some(Focus::Overlap),
         Bug::HungRequestsTakeAllPlaces => Some(Focus::Hang),
         Bug::DeficitForgotten | Bug::QuantumPerConnection | Bug::BacklogNotCharged => Some(Focus::Cpu),
         Bug::UnsentTakeAllFrames | Bug::StalledNotDisconnected | Bug::StalledTakeAllFrames => Some(Focus::Stall),
@@ -29,14 +30,12 @@ fn focus(bug: Bug) -> Option<Focus> {
 /// new first seed.
 fn first_seed(bug: Bug) -> u64 {
     match bug {
-        Bug::OpenedAsFlushed => 448,
-        Bug::OrderWaitsOnce => 665,
-        Bug::FlushWaitsForLaterWrites => 306,
-        Bug::PrefetchOvertakesRange => 199,
-        Bug::UnsentTakeAllFrames => 917,
-        Bug::UnsentNotBounded => 44,
-        Bug::AdmittedShrunk => 70,
-        Bug::StaleTargetsApplied => 67,
+        Bug::OrderWaitsOnce => 22,
+        Bug::OpenedAsFlushed => 475,
+        Bug::PrefetchOvertakesRange => 830,
+        Bug::ClosedBesideDeviceRequests => 419,
+        Bug::SuccessorDoesNotWait => 162,
+        Bug::UnsentTakeAllFrames => 476,
         _ => 0,
     }
 }
