@@ -4,6 +4,7 @@ pub mod curve;
 pub mod disk;
 pub mod experiment;
 pub mod load;
+pub mod mix;
 pub mod probe;
 pub mod quantity;
 pub mod replay;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lab::curve::CurveArgs;
+use lab::mix::MixArgs;
 use lab::replay::Replay;
 use lab::trace::cli::TraceArgs;
 use lab::{disk, experiment};
@@ -21,6 +22,7 @@ enum Lab {
     Stage(experiment::cli::Stage),
     Trace(TraceArgs),
     Curve(CurveArgs),
+    Mix(MixArgs),
     Replay(Box<Replay>),
     Disk(disk::Disk),
     /// Run many simulations with faults, each from its seed, and report failures.
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Lab::Disk(disk) => disk.run(),
         Lab::Trace(trace) => status(trace.run()),
         Lab::Curve(curve) => status(curve.run()),
+        Lab::Mix(mix) => status(mix.run()),
         Lab::Replay(replay) => status(replay.run()),
         Lab::Swarm(swarm) => swarm.run(),
     }

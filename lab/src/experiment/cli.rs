@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use engine::units::SECOND;
-use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{ALL, Claim, Context, Experiment, Outcome, index, insulation, page};
+use super::{ALL, Claim, Context, Experiment, Outcome, index, insulation, page, progress};
 
 /// How thorough.
 #[derive(Args, Debug, Clone)]
@@ -30,12 +28,8 @@ pub struct Effort {
 impl Effort {
     fn context(&self, name: &str) -> Context {
         let count = self.seeds.unwrap_or(if self.quick { 1 } else { 10 });
-        let style =
-            ProgressStyle::with_template("{prefix:20} {wide_bar} {pos}/{len} {elapsed}").expect("a good template");
-        let progress = ProgressBar::new(0).with_style(style).with_prefix(name.to_owned());
-        progress.enable_steady_tick(Duration::from_millis(500));
         let seeds = (0..count).map(|i| self.seed.wrapping_add(i)).collect();
-        Context { quick: self.quick, seeds, traces: self.traces.clone(), stage: None, progress }
+        Context { quick: self.quick, seeds, traces: self.traces.clone(), stage: None, progress: progress(name) }
     }
 }
 

@@ -19,7 +19,7 @@ pub mod loads;
 pub mod page;
 pub mod stand;
 
-mod insulation;
+pub mod insulation;
 mod sharing;
 
 use std::path::PathBuf;
@@ -177,25 +177,43 @@ impl std::fmt::Display for Bound {
 impl Context {
     /// Runs `work` for each of `items` on all cores. The results have the order of the items.
     pub fn parallel<T: Sync, R: Send>(&self, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-        let next = std::sync::atomic::AtomicUsize::new(0);
-        self.progress.inc_length(items.len() as u64);
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
-            let worker = || {
-                let mut mine = Vec::new();
-                loop {
-                    let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let Some(item) = items.get(at) else { return mine };
-                    mine.push((at, work(item)));
-                    self.progress.inc(1);
-                }
-            };
-            let workers: Vec<_> = (0..cores.min(items.len())).map(|_| scope.spawn(worker)).collect();
-            workers.into_iter().flat_map(|worker| worker.join().expect("a worker that does not panic")).collect()
-        });
-        results.sort_by_key(|(at, _)| *at);
-        results.into_iter().map(|(_, result)| result).collect()
+        parallel(&self.progress, items, work)
     }
+}
+
+/// A progress bar with this name.
+pub fn progress(name: &str) -> indicatif::ProgressBar {
+    let template = "{prefix:20} {wide_bar} {pos}/{len} {elapsed}";
+    let style = indicatif::ProgressStyle::with_template(template).expect("a good template");
+    let bar = indicatif::ProgressBar::new(0).with_style(style).with_prefix(name.to_owned());
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    bar
+}
+
+/// Runs `work` for each of `items` on all cores. The results have the order of the items.
+pub fn parallel<T: Sync, R: Send>(
+    progress: &indicatif::ProgressBar,
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    progress.inc_length(items.len() as u64);
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let worker = || {
+            let mut mine = Vec::new();
+            loop {
+                let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let Some(item) = items.get(at) else { return mine };
+                mine.push((at, work(item)));
+                progress.inc(1);
+            }
+        };
+        let workers: Vec<_> = (0..cores.min(items.len())).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("a worker that does not panic")).collect()
+    });
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]

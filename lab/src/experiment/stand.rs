@@ -1,4 +1,4 @@
-//! The stand of most experiments: runs loads on a preset, alone and together, and measures what each gets.
+//! The stand of most experiments: runs loads on a simulated disk, alone and together, and measures what each gets.
 
 use engine::Config;
 use engine::control::{Sizing, Snapshot, TenantSpec, WriteCache};
@@ -8,7 +8,7 @@ use engine::units::{BLOCK, Nanos, SECOND};
 use hdrhistogram::Histogram;
 use sim::bench::raw::Raw;
 use sim::bench::{Bench, Costs, Done, Volume};
-use sim::disk::drive::{Drive, presets};
+use sim::disk::drive::Drive;
 use sim::disk::probe::probe;
 use sim::load::Stream;
 
@@ -96,8 +96,8 @@ pub struct Run {
 /// The configuration of runs.
 #[derive(Clone, Debug)]
 pub struct Stand {
-    /// The drive's preset.
-    pub preset: &'static str,
+    /// The drive: a preset, or a file that describes one.
+    pub disk: String,
     /// The server's memory, metadata included, bytes.
     pub memory: u64,
     /// The time before counting begins.
@@ -130,9 +130,9 @@ pub struct Stand {
 
 impl Stand {
     /// 64 MiB of memory; 2 s of warm-up, then 10 s (8 s if quick).
-    pub fn new(preset: &'static str, quick: bool) -> Stand {
+    pub fn new(disk: impl Into<String>, quick: bool) -> Stand {
         Stand {
-            preset,
+            disk: disk.into(),
             memory: 64 << 20,
             warm_up_ns: 2 * SECOND,
             counted_ns: if quick { 8 } else { 10 } * SECOND,
@@ -152,13 +152,25 @@ impl Stand {
 
     /// The same with the results of a probe of the drive, as on users' servers.
     pub fn probed(mut self) -> Result<Stand, String> {
-        let mut profile = Profile::default();
-        let options = Options { budget_ns: BUDGET_NS, seed: 1, read_only: true };
-        profile.take(&probe(&mut *self.drive()?, options).0, 0);
+        let profile = self.profile(true)?;
+        if profile.needs_slices() == Some(false) {
+            self.needs_slices = false;
+            let prices = Prices::of(&self.profile(false)?);
+            self.prices =
+                prices.ok_or_else(|| format!("{}: its profile does not say what requests cost", self.disk))?;
+            return Ok(self);
+        }
         let of = |key| profile.number(key);
         self.switch_ns = of(Key::SwitchCost(Quantile::P50)).map_or(self.switch_ns, |cost| cost as Nanos);
         self.stream_bytes_per_s = profile.stream_bytes_per_s().unwrap_or(self.stream_bytes_per_s);
         Ok(self)
+    }
+
+    fn profile(&self, read_only: bool) -> Result<Profile, String> {
+        let mut profile = Profile::default();
+        let options = Options { budget_ns: BUDGET_NS, seed: 1, read_only };
+        profile.take(&probe(&mut *self.drive()?, options).0, 0);
+        Ok(profile)
     }
 
     /// The settings of the server's policy.
@@ -184,8 +196,7 @@ impl Stand {
 
     /// A new drive.
     pub fn drive(&self) -> Result<Box<dyn Drive>, String> {
-        let described = presets::preset(self.preset).ok_or_else(|| format!("there is no preset '{}'", self.preset))?;
-        described.and_then(|drive| drive.build()).map_err(|error| format!("{}: {error}", self.preset))
+        crate::disk::build(&self.disk).map_err(|error| format!("{error:#}"))
     }
 
     /// Start and length of volume `number` of `of`: spread from the outer to the inner edge, each an eighth of the
@@ -229,8 +240,13 @@ impl Stand {
         if reserved {
             tenants.resize(actors.len(), TenantSpec::default());
         }
+        self.serve(&tenants, volumes, seed)
+    }
+
+    /// Runs a server with these tenants and volumes.
+    pub fn serve(&self, tenants: &[TenantSpec], volumes: Vec<Volume>, seed: u64) -> Result<Run, String> {
         let mut rates = vec![Rate::new(self); volumes.len()];
-        let mut bench = Bench::new(self.config(seed), self.drive()?, Costs::default(), &tenants, volumes)?;
+        let mut bench = Bench::new(self.config(seed), self.drive()?, Costs::default(), tenants, volumes)?;
         let mut failed = None;
         let mut count = |done: Done| {
             failed = failed.or(done.failed.then_some(done));
@@ -263,7 +279,7 @@ impl Stand {
 }
 
 /// A different seed for each load.
-fn mixed(seed: u64, number: usize) -> u64 {
+pub fn mixed(seed: u64, number: usize) -> u64 {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number as u64
 }
 

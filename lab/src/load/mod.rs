@@ -44,14 +44,14 @@ fn one() -> u64 {
 /// A string, or a number that is taken as its text.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Text {
+pub(crate) enum Text {
     Whole(i64),
     Fraction(f64),
     Words(String),
 }
 
 impl Text {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Text::Whole(number) => number.to_string(),
             Text::Fraction(number) => number.to_string(),
@@ -71,6 +71,8 @@ struct Keys {
     align: Option<Text>,
     read: Option<Text>,
     follow: Option<Text>,
+    stride: Option<Text>,
+    flush: Option<u64>,
     size: Option<Text>,
     depth: Option<u32>,
     think: Option<Text>,
@@ -164,7 +166,9 @@ fn stream(keys: &Keys, volume_bytes: Option<u64>) -> Result<Stream, String> {
         align_bytes: optional(keys.align.as_ref(), size)?.unwrap_or(align),
         read_ppm: optional(keys.read.as_ref(), share)?.unwrap_or(MILLION),
         follow_ppm: optional(keys.follow.as_ref(), share)?.unwrap_or(0),
+        stride_bytes: optional(keys.stride.as_ref(), stride)?,
         sizes,
+        flush_every: keys.flush.unwrap_or(0),
         pace: pace(keys)?,
         bursts: bursts(keys)?,
         shift: shift(keys, area_start, area_bytes, rest)?,
@@ -182,6 +186,13 @@ fn sizes(text: &str) -> Result<Vec<(u64, u64)>, String> {
         Ok((weight, size(bytes.trim())?))
     };
     text.split('/').map(one).collect()
+}
+
+/// Parses a size that may be negative.
+fn stride(text: &str) -> Result<i64, String> {
+    let (sign, distance) = text.strip_prefix('-').map_or((1, text), |distance| (-1, distance));
+    let bytes = i64::try_from(size(distance.trim())?).map_err(|_| format!("'{text}' is too large"))?;
+    Ok(sign * bytes)
 }
 
 fn pace(keys: &Keys) -> Result<Pace, String> {
@@ -316,6 +327,13 @@ mod tests {
     }
 
     #[test]
+    fn a_log_and_a_backward_stream() {
+        let spec = of("seq:size=8KiB,read=0,flush=32,stride=-16KiB + seq:stride=8192").unwrap();
+        let [log, forward] = &spec.streams[..] else { panic!("two streams") };
+        assert_eq!((log.flush_every, log.stride_bytes, forward.stride_bytes), (32, Some(-16384), Some(8192)));
+    }
+
+    #[test]
     fn limits_as_they_are_written() {
         assert_eq!("1000".parse(), Ok(Limit::Requests(1000)));
         assert_eq!("30s".parse(), Ok(Limit::Time(30_000_000_000)));
@@ -332,6 +350,7 @@ mod tests {
         assert!(wrong("rand:depth=4,rate=10").contains("rate"));
         assert!(wrong("rand:on=1s").contains("off"));
         assert!(wrong("rand:area=2KiB").contains("does not fit"));
+        assert!(wrong("rand:stride=8KiB").contains("sequential") && wrong("seq:stride=x").contains("'x'"));
         assert!(wrong("rand + seq:size=1KiB/0").contains("stream 2"));
         assert!(wrong("nothing.toml").contains("nothing.toml"));
         assert!(parse("rand", None, None).unwrap_err().contains("area"));

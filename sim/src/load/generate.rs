@@ -20,8 +20,11 @@ pub struct Generator {
     made: u64,
     /// Nanoseconds of activity until the next request of an open stream.
     active_ns: Nanos,
-    /// Where the last request ended, relative to the beginning of the working set.
+    /// Where the last request ended, relative to the beginning of the working set; with a stride, where the next one
+    /// begins.
     cursor: u64,
+    /// Writes since the last flush.
+    unflushed: u64,
 }
 
 impl Generator {
@@ -32,7 +35,8 @@ impl Generator {
             Place::Zipf { exponent } => Some(Zipf::new(places, exponent)),
             Place::Sequential | Place::Uniform => None,
         };
-        Generator { stream, number, rng, zipf, step: coprime_step(places), made: 0, active_ns: 0, cursor: 0 }
+        let step = coprime_step(places);
+        Generator { stream, number, rng, zipf, step, made: 0, active_ns: 0, cursor: 0, unflushed: 0 }
     }
 
     /// The time of an open stream's next request since the load's beginning; a closed stream uses the present time.
@@ -67,6 +71,9 @@ impl Generator {
         let last = (self.stream.area_bytes - bytes) / align;
         let follows = self.stream.place == Place::Sequential
             || (self.stream.follow_ppm > 0 && self.rng.chance(self.stream.follow_ppm));
+        if let Some(stride) = self.stream.stride_bytes {
+            return self.strides(stride, last * align);
+        }
         if follows {
             let at = self.cursor.div_ceil(align);
             return if at <= last { at * align } else { 0 };
@@ -81,6 +88,17 @@ impl Generator {
         };
         place * align
     }
+
+    /// The next position of a stream with a stride: past an end of the positions up to `last`, it continues at the
+    /// other one.
+    fn strides(&mut self, stride: i64, last: u64) -> u64 {
+        let at = if self.cursor <= last { self.cursor } else { 0 };
+        self.cursor = match at.checked_add_signed(stride) {
+            Some(next) => next,
+            None => last,
+        };
+        at
+    }
 }
 
 impl Source for Generator {
@@ -92,11 +110,18 @@ impl Source for Generator {
         if time_ns >= self.stream.stop_ns {
             return None;
         }
+        if self.stream.flush_every > 0 && self.unflushed >= self.stream.flush_every {
+            self.unflushed = 0;
+            return Some(Record { time_ns, op: Op::Flush, offset: 0, bytes: 0, stream: self.number });
+        }
         let op = if self.rng.chance(self.stream.read_ppm) { Op::Read } else { Op::Write };
+        self.unflushed += u64::from(op == Op::Write);
         let bytes = self.rng.weighted(&self.stream.sizes);
         let place = self.place(bytes);
         let offset = self.stream.area_start + self.moved(time_ns) + place;
-        self.cursor = place + bytes;
+        if self.stream.stride_bytes.is_none() {
+            self.cursor = place + bytes;
+        }
         self.made += 1;
         Some(Record { time_ns, op, offset, bytes, stream: self.number })
     }
@@ -148,6 +173,28 @@ mod tests {
         let small = Stream { place: Place::Sequential, area_bytes: 12 << 10, ..Stream::default() };
         let offsets: Vec<_> = records(small, 5).iter().map(|record| record.offset).collect();
         assert_eq!(offsets, [0, 4096, 8192, 0, 4096]);
+    }
+
+    #[test]
+    fn a_stride_leaves_gaps_and_goes_backwards() {
+        let offsets = |stride_bytes| {
+            let place = Place::Sequential;
+            let stream =
+                Stream { place, area_bytes: 40 << 10, stride_bytes: Some(stride_bytes), ..Stream::default() };
+            records(stream, 6).iter().map(|record| record.offset >> 12).collect::<Vec<_>>()
+        };
+        assert_eq!(offsets(3 * 4096), [0, 3, 6, 9, 0, 3]);
+        assert_eq!(offsets(-2 * 4096), [0, 9, 7, 5, 3, 1], "from the end");
+    }
+
+    #[test]
+    fn a_log_flushes_after_so_many_writes() {
+        let stream = Stream { read_ppm: 0, flush_every: 3, requests: 7, ..Stream::default() };
+        let ops: Vec<_> = records(stream, 100).iter().map(|record| record.op).collect();
+        let (write, flush) = (Op::Write, Op::Flush);
+        assert_eq!(ops, [write, write, write, flush, write, write, write, flush, write]);
+        let reads = Stream { flush_every: 3, ..Stream::default() };
+        assert!(records(reads, 100).iter().all(|record| record.op == Op::Read), "nothing to flush");
     }
 
     #[test]

@@ -35,8 +35,13 @@ pub struct Stream {
     pub read_ppm: u64,
     /// Requests that begin where the previous one ended, parts per million (for sequential streams all do).
     pub follow_ppm: u64,
+    /// Distance from the beginning of a request to the beginning of the next one, for sequential streams; negative for
+    /// backwards. `None`: each begins where the previous one ended.
+    pub stride_bytes: Option<i64>,
     /// Request sizes: (weight, bytes).
     pub sizes: Vec<(u64, u64)>,
+    /// A flush follows after so many writes; 0 for never.
+    pub flush_every: u64,
     /// When requests are made.
     pub pace: Pace,
     /// Pauses between bursts of requests.
@@ -147,7 +152,9 @@ impl Default for Stream {
             align_bytes: 4096,
             read_ppm: MILLION,
             follow_ppm: 0,
+            stride_bytes: None,
             sizes: vec![(1, 4096)],
+            flush_every: 0,
             pace: Pace::Closed { depth: 1, think_ns: 0 },
             bursts: None,
             shift: None,
@@ -179,6 +186,9 @@ pub enum SpecError {
     /// A fraction above one.
     #[error("stream {0}: shares of reads and of requests that follow are at most 100%")]
     Share(usize),
+    /// The stride is out of range.
+    #[error("stream {0}: a stride is for sequential streams, a multiple of the alignment, and at most its area")]
+    Stride(usize),
     /// The exponent is out of range.
     #[error("stream {0}: the exponent of a Zipf distribution is above 0 and at most 10")]
     Exponent(usize),
@@ -220,6 +230,7 @@ impl Stream {
             (self.area_start.checked_add(reach).is_some_and(|end| end <= VOLUME_BYTES_MAX), SpecError::Far(number)),
             ((1..=self.area_bytes).contains(&self.align_bytes), SpecError::Align(number)),
             (self.read_ppm <= MILLION && self.follow_ppm <= MILLION, SpecError::Share(number)),
+            (self.stride_is_right(), SpecError::Stride(number)),
             (self.exponent_is_right(), SpecError::Exponent(number)),
             (self.depth_is_right(), SpecError::Depth(number)),
             (!matches!(self.pace, Pace::Open { interval_ns: 0, .. }), SpecError::Rate(number)),
@@ -228,6 +239,14 @@ impl Stream {
             (self.shift.is_none_or(|shift| self.shift_is_right(shift)), SpecError::Shift(number)),
         ];
         checks.into_iter().try_for_each(|(right, error)| if right { Ok(()) } else { Err(error) })
+    }
+
+    fn stride_is_right(&self) -> bool {
+        self.stride_bytes.is_none_or(|stride| {
+            let distance = stride.unsigned_abs();
+            let fits = distance > 0 && distance <= self.area_bytes && distance.is_multiple_of(self.align_bytes);
+            fits && self.place == Place::Sequential
+        })
     }
 
     fn exponent_is_right(&self) -> bool {
@@ -256,6 +275,12 @@ mod tests {
         assert_eq!(check(Stream { sizes: vec![(1, 0)], ..right.clone() }), Err(SpecError::Sizes(1)));
         assert_eq!(check(Stream { area_bytes: 4000, ..right.clone() }), Err(SpecError::Area(1, 4096, 4000)));
         assert_eq!(check(Stream { area_start: u64::MAX, ..right.clone() }), Err(SpecError::Far(1)));
+        let stride = |place, stride_bytes| Stream { place, stride_bytes: Some(stride_bytes), ..right.clone() };
+        assert_eq!(check(stride(Place::Sequential, -8192)), Ok(()));
+        for wrong in [stride(Place::Uniform, 8192), stride(Place::Sequential, 0), stride(Place::Sequential, 100)] {
+            assert_eq!(check(wrong), Err(SpecError::Stride(1)));
+        }
+        assert_eq!(check(stride(Place::Sequential, i64::MIN)), Err(SpecError::Stride(1)));
         assert_eq!(check(Stream { place: Place::Zipf { exponent: f64::NAN }, ..right }), Err(SpecError::Exponent(1)));
         assert_eq!(Spec { seed: 1, streams: vec![] }.check(), Err(SpecError::Streams(0)));
     }

@@ -116,11 +116,11 @@ fn run(context: &Context) -> Result<Outcome, String> {
             });
             let steps = of(&|paired, actor, at| paired.step(actor, at, change_bin));
             let keeps = of(&|paired, actor, at| kept(actor, &paired.alone[usize::from(at > 0)], &paired.changed, at));
-            let title = |what: &str| format!("{}, {name}: {what}", stand.preset);
+            let title = |what: &str| format!("{}, {name}: {what}", stand.disk);
             claims.push(Claim::new(title("windows that keep R - 0.08"), least(good), Bound::AtLeast(0.99)));
             claims.push(Claim::new(title("neighbours' step"), most(steps.map(f64::abs)), Bound::AtMost(0.05)));
             data.insert(title("figures"), json!({ "windows": good, "steps": steps, "kept": keeps }));
-            let label = format!("{}: {name}", short(stand.preset));
+            let label = format!("{}: {name}", short(&stand.disk));
             groups.push(Group { label, bars: steps.map(|step| 1.0 + step).into() });
         }
     }

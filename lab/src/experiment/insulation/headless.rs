@@ -2,11 +2,9 @@
 //!
 //! The costs of requests are measured as users measure them, by the probe on the same device.
 
-use engine::disk::policy::{Kind, Prices};
-use engine::disk::profile::{BUDGET_NS, Options, Profile};
+use engine::disk::policy::Kind;
 use engine::units::SECOND;
 use serde_json::{Value, json};
-use sim::disk::probe::probe;
 use sim::load::{Pace, Place, Stream};
 
 use super::super::chart::{self, Group};
@@ -72,15 +70,10 @@ fn long_reads() -> Stream {
 
 /// The stand with the results of a probe.
 fn stand(disk: &'static str, quick: bool) -> Result<Stand, String> {
-    let mut stand = Stand::new(disk, quick);
-    let mut profile = Profile::default();
-    profile.take(&probe(&mut *stand.drive()?, Options { budget_ns: BUDGET_NS, seed: 1, read_only: false }).0, 0);
-    if profile.needs_slices() != Some(false) {
+    let mut stand = Stand::new(disk, quick).probed()?;
+    if stand.needs_slices {
         return Err(format!("{disk}: its profile says that it needs slices"));
     }
-    stand.needs_slices = false;
-    stand.prices =
-        Prices::of(&profile).ok_or_else(|| format!("{disk}: its profile does not say what requests cost"))?;
     (stand.policy, stand.insulation_permille) = (Kind::Insulated, (R * 1000.0) as u32);
     // The content of the drive's own buffer has to settle.
     stand.warm_up_ns = 2 * SECOND;

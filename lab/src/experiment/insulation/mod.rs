@@ -22,6 +22,8 @@ pub mod sweep;
 pub mod traced;
 mod traces;
 
+pub use play::{alone_s, counted_bins};
+
 use engine::control::TenantSpec;
 use engine::units::{Nanos, SECOND, Share};
 
@@ -141,12 +143,11 @@ fn surely(values: &[f64]) -> f64 {
     mean - T[(values.len() - 2).min(T.len() - 1)] * (variance / count).sqrt()
 }
 
-/// The insulation that the server reported between two snapshots, and its round.
-fn live(run: &Run, tenant: usize, share: f64) -> (f64, Nanos) {
+/// The insulation that the server reported between two snapshots (NaN if unknown), and its round.
+pub fn live(run: &Run, tenant: usize, share: f64) -> (f64, Nanos) {
     let (before, after) = (&run.before.tenants[tenant], &run.after.tenants[tenant]);
-    let worth = after.standalone_ns as f64 - before.standalone_ns as f64;
-    let wanting = (after.wanting_ns - before.wanting_ns) as f64;
-    (worth / wanting / share, after.plan.unwrap_or_default().round_ns)
+    let ratio = after.progress.zip(before.progress).and_then(|(after, before)| after.insulation_since(&before, share));
+    (ratio.unwrap_or(f64::NAN), after.plan.unwrap_or_default().round_ns)
 }
 
 fn short(disk: &str) -> &str {

@@ -58,7 +58,7 @@ fn done_at(rate: &Rate, bytes: f64) -> Option<f64> {
 }
 
 /// How long a tenant took alone for its work between two bins of the run together, seconds. NaN if it never did it all.
-fn alone_s(alone: &Rate, together: &Rate, bins: std::ops::Range<usize>) -> f64 {
+pub fn alone_s(alone: &Rate, together: &Rate, bins: std::ops::Range<usize>) -> f64 {
     let until = |bin: usize| together.bins.iter().take(bin).sum::<u64>() as f64;
     let took = |from: f64, to: f64| Some(done_at(alone, to)? - done_at(alone, from)?);
     took(until(bins.start), until(bins.end)).unwrap_or(f64::NAN)
@@ -106,7 +106,7 @@ pub fn in_time(actor: &Actor, alone: &Run, run: &Run, at: usize, keep: f64) -> f
 }
 
 /// The first counted bin, and the number of counted bins.
-fn counted_bins(rate: &Rate) -> (usize, usize) {
+pub fn counted_bins(rate: &Rate) -> (usize, usize) {
     let bins = |seconds: f64| (seconds * 1e9 / BIN_NS as f64).round() as usize;
     (bins(rate.warm_up_s), bins(rate.seconds))
 }

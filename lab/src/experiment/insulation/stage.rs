@@ -46,7 +46,7 @@ const MORE_BYTES: u64 = 64 << 20;
 pub fn write(context: &Context, mix: &Mix, stage: &Stage) -> Result<Outcome, String> {
     let count = mix.actors.len();
     let stands = play::stands(context, mix)?;
-    let stand = stands.iter().find(|stand| stand.preset == stage.disk);
+    let stand = stands.iter().find(|stand| stand.disk == stage.disk);
     let stand = stand.ok_or_else(|| format!("the mixes are not run on '{}': {}", stage.disk, DISKS.join(", ")))?;
     let stand = Stand {
         warm_up_ns: stage.warm_up_ns.unwrap_or(stand.warm_up_ns),

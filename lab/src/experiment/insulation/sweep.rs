@@ -76,12 +76,12 @@ fn prefetch(context: &Context) -> Result<Outcome, String> {
             both(context, &mix, &stand, &swept)?.iter().map(|kept| (kept[0] + kept[1]) / 2.0).collect();
         let (at_own, swept) = efficiency.split_last().expect("one more than sizes");
         let points: Vec<_> = sizes.iter().map(|&bytes| bytes as f64 / 1024.0).zip(swept.iter().copied()).collect();
-        let name = |what: &str| format!("{}, {what}", stand.preset);
+        let name = |what: &str| format!("{}, {what}", stand.disk);
         claims.push(Claim::new(name("the server's choice: efficiency"), *at_own, Bound::AtLeast(R)));
         claims.push(Claim::new(name("16 MiB: more than that"), swept[sizes.len() - 1] - at_own, Bound::AtMost(0.08)));
         claims.push(Claim::new(name("128 KiB, as is common: efficiency"), swept[2], Bound::AtMost(0.5)));
-        data.insert(stand.preset.into(), json!({ "kib": points, "chosen_bytes": own, "chosen": at_own }));
-        found.push(Line { name: stand.preset.into(), points, chosen: Some((own as f64 / 1024.0, *at_own)) });
+        data.insert(stand.disk.clone(), json!({ "kib": points, "chosen_bytes": own, "chosen": at_own }));
+        found.push(Line { name: stand.disk.clone(), points, chosen: Some((own as f64 / 1024.0, *at_own)) });
     }
     let svg = lines(("read ahead at once, KiB", "efficiency of the disk"), &found, (R, "R"))?;
     let caption = "Two streams without slices: throughput together / alone, on average, by how much is read ahead of \
@@ -106,12 +106,12 @@ fn slices(context: &Context) -> Result<Outcome, String> {
         let own_ms = own_slice_ms(&stand, &mix, context.seeds[0])?;
         let points: Vec<_> = lengths.iter().map(|&length| length as f64 / 1e6).zip(worse.iter().copied()).collect();
         let knee_ms = points.iter().find(|point| point.1 >= R).map_or(f64::NAN, |point| point.0);
-        let name = |what: &str| format!("{}, {what}", stand.preset);
+        let name = |what: &str| format!("{}, {what}", stand.disk);
         claims.push(Claim::new(name("the server's choice: insulation of the worse-off"), *at_own, Bound::AtLeast(R)));
         let what = "the server's slices / the shortest swept ones that keep R";
         claims.push(Claim::new(name(what), own_ms / knee_ms, Bound::AtMost(2.0)));
-        data.insert(stand.preset.into(), json!({ "ms": points, "chosen_ms": own_ms, "chosen": at_own, "kept": kept }));
-        found.push(Line { name: stand.preset.into(), points, chosen: Some((own_ms, *at_own)) });
+        data.insert(stand.disk.clone(), json!({ "ms": points, "chosen_ms": own_ms, "chosen": at_own, "kept": kept }));
+        found.push(Line { name: stand.disk.clone(), points, chosen: Some((own_ms, *at_own)) });
     }
     let svg = lines(("slice, ms", "insulation of the worse-off"), &found, (R, "R"))?;
     let caption = "A stream beside random reads: insulation of whoever has less of it, by the length of slices. \
