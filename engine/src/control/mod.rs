@@ -6,7 +6,7 @@ pub use crate::config::{FRAME_BYTES, LEAST_BYTES};
 pub use crate::plan::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
 pub use crate::spec::{CacheSpec, Refusal, TenantSpec, VolumeSpec, WriteCache};
 pub use crate::stats::{BUCKETS, Histogram, OpStats};
-pub use snapshot::{ConnectionStats, Snapshot, TenantStats, VolumeStats};
+pub use snapshot::{ConnectionStats, Progress, Snapshot, TenantStats, VolumeStats};
 
 use crate::curve::View;
 use crate::disk::policy;

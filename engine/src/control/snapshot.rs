@@ -82,9 +82,8 @@ pub struct TenantStats {
     /// Time with demand: nanoseconds in which a request of a client, or a device request on behalf of a client, was
     /// outstanding. Flushes that the server makes by itself do not count.
     pub wanting_ns: Nanos,
-    /// Standalone-equivalent time of its work so far, nanoseconds; 0 under a policy without a model of it.
-    /// May decrease slightly when a slice ends.
-    pub standalone_ns: Nanos,
+    /// What live insulation follows from; `None` under a policy without a model of standalone throughput.
+    pub progress: Option<Progress>,
     /// The plan for it; `None` under a policy that promises nothing.
     pub plan: Option<TenantPlan>,
     /// What it requested of the disk, and the disk time that it had.
@@ -96,6 +95,30 @@ pub struct TenantStats {
     /// Miss ratio of block reads and writes with half its present cache, with its present cache and with twice as much,
     /// according to its miss-ratio curve when the planner last saw it. `None` before that.
     pub miss_ratios: [Option<f64>; 3],
+}
+
+/// A tenant's progress since the start, compared with what it would have been standalone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Standalone-equivalent time of its work and of its clients' pauses, nanoseconds. May decrease slightly when a
+    /// slice ends.
+    pub standalone_ns: Nanos,
+    /// The time to compare it with, nanoseconds: all time where tenants own the disk in slices, else the time with
+    /// demand.
+    pub elapsed_ns: Nanos,
+    /// Requests of clients that succeeded.
+    pub requests: u64,
+}
+
+impl Progress {
+    /// Live insulation since an earlier moment: standalone-equivalent time / (share x time). `None` if no request was
+    /// answered in between, or if counters were reset.
+    pub fn insulation_since(&self, earlier: &Progress, share: f64) -> Option<f64> {
+        let standalone_ns = self.standalone_ns.checked_sub(earlier.standalone_ns)?;
+        let due_ns = self.elapsed_ns.checked_sub(earlier.elapsed_ns)? as f64 * share;
+        let has_work = self.requests > earlier.requests && standalone_ns > 0 && due_ns > 0.0;
+        has_work.then(|| standalone_ns as f64 / due_ns)
+    }
 }
 
 /// A connection.

@@ -20,6 +20,22 @@ const BLOCKS_LEAST: f64 = 64.0;
 /// `disk::policy::cost_ns`.
 const UNKNOWN_NS: f64 = 8e6;
 
+/// Why device time was used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// Reads for which a client waits.
+    Fill,
+    /// Reads ahead of a stream.
+    Prefetch,
+    /// Writes of dirty data.
+    WriteBack,
+    /// Flushes of the device.
+    Sync,
+}
+
+/// Kinds of [`Work`].
+pub(crate) const WORKS: usize = 4;
+
 #[derive(Clone, Copy, Default, Debug)]
 struct Span {
     time_ns: f64,
@@ -48,26 +64,29 @@ pub(crate) struct Cost {
     writes: [Span; OCTAVES],
     /// Writes with any number of dirty blocks.
     all_writes: Span,
-    /// Total disk time of reads and of writes.
-    time_ns: [f64; 2],
+    /// Total disk time by [`Work`].
+    time_ns: [f64; WORKS],
 }
 
 impl Cost {
     /// Records a read of `blocks` blocks.
     pub(crate) fn read(&mut self, time_ns: Nanos, blocks: usize) {
         self.reads.add(time_ns, blocks);
-        self.time_ns[0] += time_ns as f64;
+    }
+
+    /// Records disk time by its cause.
+    pub(crate) fn worked(&mut self, work: Work, time_ns: Nanos) {
+        self.time_ns[work as usize] += time_ns as f64;
     }
 
     /// Records a write of `blocks` blocks, or a flush (0 blocks), with `dirty` unwritten blocks in the partition.
     pub(crate) fn wrote(&mut self, time_ns: Nanos, blocks: usize, dirty: u32) {
         self.writes[octave(u64::from(dirty))].add(time_ns, blocks);
-        self.time_ns[1] += time_ns as f64;
         self.all_writes.add(time_ns, blocks);
     }
 
-    /// Total disk time of reads and of writes, nanoseconds.
-    pub(crate) fn time_ns(&self) -> [f64; 2] {
+    /// Total disk time by [`Work`], nanoseconds.
+    pub(crate) fn time_ns(&self) -> [f64; WORKS] {
         self.time_ns
     }
 

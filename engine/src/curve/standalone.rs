@@ -1,29 +1,42 @@
-//! Standalone-equivalent time of a tenant's work: the time that it would take with the whole disk and the whole cache.
+//! Standalone-equivalent time: how long a tenant's work and its clients' pauses would have taken with the whole disk and
+//! the whole cache.
 //!
 //! ```text
-//!   useful       standalone disk time of the disk's work, without context switches (policy: steady slices)
-//!   standalone = useful x (reads x  m_r(whole) / m_r(partition)                    (its curve)
-//!                          + writes x  written ALONE / written NOW)                    (`dirty.rs`)
+//!   quiet    time in which no client waited for the server: a client pauses, or the cache answers at once
+//!   useful   standalone disk time of the disk's work, without context switches, divided by cause (`cost.rs`)
+//!            x what the whole cache would have left of it: reads m_r(whole) / m_r(partition), writes ALONE / NOW
+//!
+//!   standalone = useful of fills and flushes + max(quiet, useful of read-ahead and write-back)
 //! ```
 //!
-//! reads and writes are fractions of the disk time of one second. Live insulation is standalone / (share x time).
+//! Clients wait for fills and flushes, so these come after the pauses; the disk reads ahead and writes back meanwhile.
+//! Live insulation is standalone / (share x time). On a device that needs no slices the policy's useful time has the
+//! pauses already, and the time is that with demand.
 //!
-//! Downside: work that the cache does standalone counts as 0 here, so a tenant that hardly needs the disk seems to keep
-//! less than it does.
+//! Useful time of slices has the pauses for which the disk idled. They are quiet time, so useful time is at most the
+//! time that the device took for the tenant's requests.
 
+use super::cost::{WORKS, Work};
 use crate::units::Nanos;
+
+/// Factor of earlier times per look (about a second), for the ratio of device time to useful time: half after 8 s, some
+/// rounds.
+const FADES: f64 = 0.917;
 
 /// The standalone-equivalent time of one tenant.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Standalone {
     standalone_ns: f64,
-    /// Standalone-equivalent time per nanosecond of useful time.
-    ratio: Option<f64>,
-    /// The fraction of disk time that is spent on reads.
-    reads: f64,
     seen: Seen,
-    /// The standalone clock at the last look, and its speed.
-    alone_ns: f64,
+    /// What would have been left of the disk time of reads and of writes.
+    gains: Option<[f64; 2]>,
+    /// The fraction of disk time for which clients wait, times what would have been left of it; likewise the rest.
+    waited: f64,
+    beside: f64,
+    /// Recent device time and useful time.
+    device_ns: f64,
+    useful_ns: f64,
+    /// Standalone-equivalent time per nanosecond at the last look.
     speed: f64,
 }
 
@@ -32,27 +45,45 @@ pub(crate) struct Standalone {
 pub(crate) struct Seen {
     pub(crate) now: Nanos,
     pub(crate) useful_ns: Nanos,
-    pub(crate) wanting_ns: Nanos,
-    /// Disk time of reads, of writes.
-    pub(crate) disk_ns: [f64; 2],
+    /// Time in which a client waited. On a device without slices: `None`.
+    pub(crate) waiting_ns: Option<Nanos>,
+    /// Disk time by [`Work`].
+    pub(crate) disk_ns: [f64; WORKS],
 }
 
 impl Standalone {
     /// Accounts for the time since the last look. Standalone, reads would have taken the fraction `reads` of their disk
     /// time, and writes the fraction `writes`.
     pub(crate) fn look(&mut self, seen: Seen, reads: f64, writes: f64) {
-        let before = std::mem::replace(&mut self.seen, seen);
-        let [read_ns, write_ns] = [0, 1].map(|at| (seen.disk_ns[at] - before.disk_ns[at]).max(0.0));
-        if read_ns + write_ns > 0.0 {
-            self.reads = read_ns / (read_ns + write_ns);
+        let before = self.seen;
+        self.gains = Some([reads, writes]);
+        let parts: [f64; WORKS] = std::array::from_fn(|at| (seen.disk_ns[at] - before.disk_ns[at]).max(0.0));
+        let sum: f64 = parts.iter().sum();
+        if sum > 0.0 {
+            let part = |work: Work, gain: f64| parts[work as usize] / sum * gain;
+            self.waited = part(Work::Fill, reads) + part(Work::Sync, writes);
+            self.beside = part(Work::Prefetch, reads) + part(Work::WriteBack, writes);
+            self.device_ns = self.device_ns * FADES + sum;
+            self.useful_ns = self.useful_ns * FADES + gained(before.useful_ns, seen.useful_ns).max(0.0);
         }
-        let ratio = self.reads * reads + (1.0 - self.reads) * writes;
-        let gained = gained(before.useful_ns, seen.useful_ns) * ratio;
-        (self.standalone_ns, self.ratio) = (self.standalone_ns + gained, Some(ratio));
+        let gained = self.gained(&seen);
         let past = (seen.now - before.now) as f64;
-        let idle = past - seen.wanting_ns.saturating_sub(before.wanting_ns) as f64;
-        self.alone_ns += self.speed * past;
-        self.speed = if past > 0.0 { ((gained + idle.max(0.0)) / past).clamp(0.0, 1.0) } else { self.speed };
+        self.standalone_ns += gained;
+        self.speed = if past > 0.0 { (gained / past).clamp(0.0, 1.0) } else { self.speed };
+        self.seen = seen;
+    }
+
+    /// Standalone-equivalent time since the last look.
+    fn gained(&self, seen: &Seen) -> f64 {
+        let useful = gained(self.seen.useful_ns, seen.useful_ns);
+        if self.gains.is_none() {
+            return useful;
+        }
+        let Some(waiting_ns) = seen.waiting_ns else { return useful * (self.waited + self.beside) };
+        let past = (seen.now - self.seen.now) as f64;
+        let quiet = past - waiting_ns.saturating_sub(self.seen.waiting_ns.unwrap_or(0)) as f64;
+        let useful = useful * if self.useful_ns > 0.0 { (self.device_ns / self.useful_ns).min(1.0) } else { 1.0 };
+        useful * self.waited + quiet.max(useful * self.beside)
     }
 
     /// Useful time at the last look.
@@ -60,14 +91,14 @@ impl Standalone {
         self.seen.useful_ns
     }
 
-    /// Standalone-equivalent time at present, when useful time is `useful_ns`.
-    pub(crate) fn at(&self, useful_ns: Nanos) -> Nanos {
-        (self.standalone_ns + gained(self.seen.useful_ns, useful_ns) * self.ratio.unwrap_or(1.0)).max(0.0) as Nanos
+    /// Standalone-equivalent time at present.
+    pub(crate) fn at(&self, seen: &Seen) -> Nanos {
+        (self.standalone_ns + self.gained(seen)).max(0.0) as Nanos
     }
 
     /// The standalone clock: only differences are meaningful.
     pub(crate) fn alone(&self, now: Nanos) -> Nanos {
-        (self.alone_ns + self.speed * (now - self.seen.now) as f64) as Nanos
+        (self.standalone_ns + self.speed * (now - self.seen.now) as f64).max(0.0) as Nanos
     }
 }
 
@@ -82,20 +113,57 @@ mod tests {
     use super::*;
     use crate::units::SECOND;
 
-    fn seen(seconds: Nanos, useful: Nanos, disk: [f64; 2]) -> Seen {
-        Seen { now: seconds * SECOND, useful_ns: useful * SECOND, wanting_ns: seconds * SECOND, disk_ns: disk }
+    const S: f64 = SECOND as f64;
+
+    /// After `seconds`, of which a client waited for `waiting`; disk time of fills, read-ahead, write-back and flushes.
+    fn seen(seconds: Nanos, waiting: Nanos, useful: Nanos, disk: [f64; WORKS]) -> Seen {
+        let disk_ns = disk.map(|time| time * S);
+        Seen { now: seconds * SECOND, useful_ns: useful * SECOND, waiting_ns: Some(waiting * SECOND), disk_ns }
+    }
+
+    fn after(seen: Seen, reads: f64, writes: f64) -> f64 {
+        let mut standalone = Standalone::default();
+        standalone.look(seen, reads, writes);
+        standalone.at(&seen) as f64 / S
     }
 
     #[test]
-    fn useful_time_counts_as_what_it_would_have_taken_alone() {
+    fn a_client_that_waits_takes_what_its_work_would_have_taken() {
+        assert_eq!(after(seen(8, 8, 4, [4.0, 0.0, 0.0, 0.0]), 0.5, 0.25), 2.0, "reads");
+        assert_eq!(after(seen(8, 8, 4, [1.0, 0.0, 3.0, 0.0]), 0.5, 0.25), 4.0 * (0.125 + 0.75 * 0.25), "both");
+    }
+
+    #[test]
+    fn pauses_count_as_long_as_they_are_and_not_twice() {
+        // A read of 10 ms, a pause of 90 ms for which the disk idles, and then the neighbour's slice of 100 ms: ten
+        // times.
+        let thinks = seen(20, 11, 10, [1.0, 0.0, 0.0, 0.0]);
+        assert!((after(thinks, 1.0, 1.0) - 10.0).abs() < 1e-6, "{}", after(thinks, 1.0, 1.0));
+        assert_eq!(after(seen(20, 0, 0, [0.0; WORKS]), 1.0, 1.0), 0.0, "nothing is known of it");
+        assert_eq!(after(seen(20, 1, 1, [1.0, 0.0, 0.0, 0.0]), 0.0, 1.0), 19.0, "standalone the cache has all");
+    }
+
+    #[test]
+    fn what_the_disk_does_meanwhile_is_not_waited_for() {
+        assert_eq!(after(seen(10, 5, 5, [0.0, 5.0, 0.0, 0.0]), 1.0, 1.0), 5.0, "a stream that is read ahead");
+        assert_eq!(after(seen(10, 0, 3, [0.0, 0.0, 3.0, 0.0]), 1.0, 1.0), 10.0, "a writer that never waits");
+        assert_eq!(after(seen(10, 10, 3, [0.0, 0.0, 3.0, 0.0]), 1.0, 1.0), 3.0, "a writer that waits for frames");
+    }
+
+    #[test]
+    fn without_slices_useful_time_is_all() {
         let mut standalone = Standalone::default();
-        standalone.look(seen(8, 4, [1.0, 0.0]), 0.5, 0.25);
-        assert_eq!((standalone.at(4 * SECOND), standalone.at(6 * SECOND)), (2 * SECOND, 3 * SECOND), "reads");
-        standalone.look(seen(16, 8, [2.0, 3.0]), 0.5, 0.25);
-        assert_eq!(standalone.at(8 * SECOND), (2.0 * 1e9 + 4.0 * 1e9 * (0.25 * 0.5 + 0.75 * 0.25)) as Nanos, "both");
-        assert_eq!(standalone.alone(16 * SECOND), 2 * SECOND, "as fast as in the look before");
-        let before = standalone.at(8 * SECOND);
-        standalone.look(seen(24, 1, [2.0, 3.0]), 1.0, 1.0);
-        assert_eq!(standalone.at(SECOND) - before, SECOND, "another policy");
+        let seen = Seen { waiting_ns: None, ..seen(10, 0, 4, [1.0, 1.0, 0.0, 0.0]) };
+        standalone.look(seen, 0.5, 1.0);
+        assert_eq!(standalone.at(&seen), 2 * SECOND);
+    }
+
+    #[test]
+    fn the_clock_goes_on_as_fast_as_before() {
+        let mut standalone = Standalone::default();
+        standalone.look(seen(16, 16, 8, [8.0, 0.0, 0.0, 0.0]), 0.5, 0.5);
+        assert_eq!([16, 24].map(|second| standalone.alone(second * SECOND)), [4, 6].map(|second| second * SECOND));
+        standalone.look(seen(24, 24, 1, [9.0, 0.0, 0.0, 0.0]), 1.0, 1.0);
+        assert_eq!(standalone.alone(24 * SECOND), 5 * SECOND, "another policy has restarted useful time");
     }
 }

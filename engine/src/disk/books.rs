@@ -8,7 +8,8 @@
 //!   owned     with slices: the slices of the tenant, idle time inside them included
 //!             otherwise: the device's busy time, divided among tenants by the cost that each has in the device
 //!   others    the slices of other tenants: a clock that stops during the tenant's own
-//!   demand    time in which a request of the tenant's clients was outstanding
+//!   demand    time in which a request of the tenant's clients was outstanding, or a device request for one
+//!   waiting   likewise, of clients alone
 //! ```
 //!
 //! Hung requests take no device time from the moment at which they are given up.
@@ -88,6 +89,8 @@ struct Account {
     in_device_ns: Nanos,
     given_up_at: Option<Nanos>,
     demand: Demand,
+    /// Requests of clients alone.
+    clients: Demand,
     own: VirtualClock,
 }
 
@@ -160,7 +163,7 @@ impl Books {
         let account = &mut self.accounts[tenant];
         account.usage.arrived.add(entry.len);
         if !entry.internal {
-            account.demand.begin(now);
+            account.demand.begin(now, TURNAROUND_NS);
         }
         if entry.op == Op::Read {
             account.own.begin(others_ns);
@@ -294,19 +297,28 @@ impl Books {
         (self.busy_ns, self.idle_ns)
     }
 
-    /// A tenant has demand: a client's request, or a device request for one.
-    pub(crate) fn begin_demand(&mut self, now: Nanos, tenant: TenantId) {
-        self.accounts[tenant].demand.begin(now);
+    /// A client's request is begun.
+    pub(crate) fn begin_request(&mut self, now: Nanos, tenant: TenantId) {
+        let account = &mut self.accounts[tenant];
+        account.demand.begin(now, TURNAROUND_NS);
+        account.clients.begin(now, 0);
     }
 
     /// That request was answered or cancelled.
-    pub(crate) fn end_demand(&mut self, now: Nanos, tenant: TenantId) {
-        self.accounts[tenant].demand.end(now);
+    pub(crate) fn end_request(&mut self, now: Nanos, tenant: TenantId) {
+        let account = &mut self.accounts[tenant];
+        account.demand.end(now);
+        account.clients.end(now);
     }
 
-    /// Time in which the tenant had demand, nanoseconds.
+    /// Time in which the tenant had demand, nanoseconds: a client's request, or a device request for one.
     pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.accounts[tenant].demand.wanting_ns(now)
+    }
+
+    /// Time in which a client of the tenant waited for an answer, nanoseconds.
+    pub(crate) fn waiting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.accounts[tenant].clients.wanting_ns(now)
     }
 
     /// The virtual time of a tenant, by which its dirty data ages.
@@ -336,9 +348,10 @@ struct Demand {
 }
 
 impl Demand {
-    fn begin(&mut self, now: Nanos) {
+    /// A request is outstanding. A gap before it of at most `turnaround_ns` counts, too.
+    fn begin(&mut self, now: Nanos, turnaround_ns: Nanos) {
         if self.outstanding == 0 {
-            self.past_ns += Some(now - self.until).filter(|&gap| gap <= TURNAROUND_NS).unwrap_or(0);
+            self.past_ns += Some(now - self.until).filter(|&gap| gap <= turnaround_ns).unwrap_or(0);
             self.since = now;
         }
         self.outstanding += 1;
@@ -431,9 +444,9 @@ mod tests {
         let mut books = books();
         submit(&mut books, 0, A, 1000);
         books.completed(100, A, &entry(1000, false), 0);
-        books.begin_demand(100 + TURNAROUND_NS, A);
-        books.end_demand(200 + TURNAROUND_NS, A);
-        assert_eq!(books.wanting_ns(SECOND, A), 200 + TURNAROUND_NS);
+        books.begin_request(100 + TURNAROUND_NS, A);
+        books.end_request(200 + TURNAROUND_NS, A);
+        assert_eq!((books.wanting_ns(SECOND, A), books.waiting_ns(SECOND, A)), (200 + TURNAROUND_NS, 100));
         books.arrived(SECOND, A, &entry(1000, true));
         books.arrived(SECOND, A, &entry(1000, false));
         books.cancelled(SECOND + 50, A, &entry(1000, false));

@@ -334,19 +334,24 @@ impl Device {
         self.scheduler.poll_timeout()
     }
 
-    /// A tenant has demand: a client's request, or a device request for one.
-    pub(crate) fn begin_demand(&mut self, now: Nanos, tenant: TenantId) {
-        self.scheduler.books.begin_demand(now, tenant);
+    /// A client's request is begun.
+    pub(crate) fn begin_request(&mut self, now: Nanos, tenant: TenantId) {
+        self.scheduler.books.begin_request(now, tenant);
     }
 
     /// That request was answered or cancelled.
-    pub(crate) fn end_demand(&mut self, now: Nanos, tenant: TenantId) {
-        self.scheduler.books.end_demand(now, tenant);
+    pub(crate) fn end_request(&mut self, now: Nanos, tenant: TenantId) {
+        self.scheduler.books.end_request(now, tenant);
     }
 
     /// Time in which the tenant had demand, nanoseconds.
     pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.wanting_ns(now, tenant)
+    }
+
+    /// Time in which a client of the tenant waited for an answer, nanoseconds.
+    pub(crate) fn waiting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.scheduler.books.waiting_ns(now, tenant)
     }
 
     /// The virtual time of a tenant, by which its dirty data ages.

@@ -13,7 +13,6 @@
 
 use super::Server;
 use crate::cache::Partition;
-use crate::curve::Seen;
 use crate::event::Action;
 use crate::ids::TenantId;
 use crate::plan::allot::{self, Claim, frames_of};
@@ -272,12 +271,11 @@ impl Server {
         }
         self.planning.planned = targets.generation;
         for gained in &targets.gains {
-            let Some(measured) = self.volumes.measured.get_mut(gained.tenant) else { continue };
-            let useful_ns =
-                self.volumes.route.disk.plan(self.volumes.now, gained.tenant).map_or(0, |plan| plan.useful_ns);
-            let wanting_ns = self.volumes.route.disk.wanting_ns(self.volumes.now, gained.tenant);
-            let seen = Seen { now: self.volumes.now, useful_ns, wanting_ns, disk_ns: measured.cost.time_ns() };
-            measured.standalone.look(seen, gained.reads, gained.writes);
+            if !self.volumes.measured.contains(gained.tenant) {
+                continue;
+            }
+            let seen = self.volumes.seen(gained.tenant);
+            self.volumes.measured[gained.tenant].standalone.look(seen, gained.reads, gained.writes);
             self.planning.tenants[gained.tenant].miss_ratios = gained.miss_ratios;
         }
         let there = |tenant: TenantId| self.volumes.cache.has_tenant(tenant);

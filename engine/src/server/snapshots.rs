@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::Server;
-use crate::control::{ConnectionStats, Report, Snapshot, TenantStats, VolumeStats};
+use crate::control::{ConnectionStats, Progress, Report, Snapshot, TenantStats, VolumeStats};
 use crate::ids::{TenantId, VolumeId};
 use crate::volume::{Volume, Volumes};
 
@@ -145,17 +145,23 @@ impl Server {
 
     fn tenant_stats(&mut self, tenant: TenantId) -> TenantStats {
         let Server { volumes, front, planning, .. } = self;
-        let Volumes { cache, route, measured, now, .. } = volumes;
+        let plan = volumes.route.disk.plan(volumes.now, tenant);
+        let standalone_ns = plan.map(|_| volumes.standalone_ns(tenant));
+        let Volumes { cache, route, now, .. } = volumes;
         let (partition, device) = (cache.partition(tenant), &mut route.disk);
-        let plan = device.plan(*now, tenant);
+        let (wanting_ns, usage) = (device.wanting_ns(*now, tenant), device.usage(*now, tenant));
         TenantStats {
             tenant,
             target_frames: u64::from(partition.target),
             used_frames: u64::from(partition.used),
             dirty_frames: u64::from(partition.unwritten),
-            usage: device.usage(*now, tenant),
-            wanting_ns: device.wanting_ns(*now, tenant),
-            standalone_ns: plan.map_or(0, |plan| measured[tenant].standalone.at(plan.useful_ns)),
+            usage,
+            wanting_ns,
+            progress: standalone_ns.map(|standalone_ns| Progress {
+                standalone_ns,
+                elapsed_ns: if device.settings().has_slices() { *now } else { wanting_ns },
+                requests: usage.delivered.requests,
+            }),
             plan,
             latency: front.latencies[tenant].summary(*now),
             sizing: planning.sizing(tenant),
@@ -189,7 +195,7 @@ mod tests {
             let books = |rig: &mut Rig| {
                 let snapshot = rig.server.snapshot();
                 let stats = snapshot.tenants.iter().find(|stats| stats.tenant == TenantId(1)).expect("the tenant");
-                (stats.wanting_ns, stats.standalone_ns)
+                (stats.wanting_ns, stats.progress.map_or(0, |progress| progress.standalone_ns))
             };
             rig.wait(3 * MILLISECOND);
             assert_eq!((rig.ops(), books(&mut rig)), (vec![Op::Flush], (0, 0)), "slices: {needs_slices}");

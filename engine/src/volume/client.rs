@@ -220,7 +220,7 @@ impl Volumes {
         let partition = self.cache.partition_mut(tenant);
         partition.requests += 1;
         partition.crowded |= partition.requests >= REQUESTS_PER_TENANT;
-        self.route.disk.begin_demand(self.now, tenant);
+        self.route.disk.begin_request(self.now, tenant);
         let arrived = since.min(self.now);
         let state = &mut self.table[volume];
         state.requests += 1;
@@ -471,7 +471,7 @@ impl Volumes {
         self.table[volume].requests -= 1;
         self.request_gone(request, volume);
         self.requests.give(request);
-        self.route.disk.end_demand(self.now, self.tenant_of(volume));
+        self.route.disk.end_request(self.now, self.tenant_of(volume));
         if self.table[volume].is_closing() {
             self.poke(volume);
         }

@@ -3,9 +3,9 @@
 
 use crate::config::Config;
 use crate::curve::{
-    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, Limits, Standalone, View,
+    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, Limits, Seen, Standalone, View, Work,
 };
-use crate::disk::Op;
+use crate::disk::{Op, Purpose};
 use crate::ids::{FrameId, TenantId, VolumeId};
 use crate::units::{BLOCK, Nanos, SectorMask, sectors_touched};
 use crate::volume::{Kind, Volumes};
@@ -71,14 +71,35 @@ impl Volumes {
     }
 
     /// Records the device time of a device request for blocks of a tenant.
-    pub(crate) fn note_cost(&mut self, tenant: TenantId, op: Op, time_ns: Nanos, blocks: usize) {
+    pub(crate) fn note_cost(&mut self, tenant: TenantId, (op, purpose): (Op, Purpose), time_ns: Nanos, blocks: usize) {
         let dirty = self.cache.partition(tenant).unwritten;
         let cost = &mut self.measured[tenant].cost;
         match op {
             Op::Read => cost.read(time_ns, blocks),
             Op::Write { .. } | Op::Flush => cost.wrote(time_ns, blocks, dirty),
-            Op::Zero | Op::Punch => {}
+            Op::Zero | Op::Punch => return,
         }
+        let work = match (op, purpose) {
+            (Op::Read, Purpose::Prefetch(_)) => Work::Prefetch,
+            (Op::Read, _) => Work::Fill,
+            (Op::Flush, _) => Work::Sync,
+            _ => Work::WriteBack,
+        };
+        cost.worked(work, time_ns);
+    }
+
+    /// The counters from which a tenant's standalone-equivalent time follows.
+    pub(crate) fn seen(&mut self, tenant: TenantId) -> Seen {
+        let (disk, now) = (&mut self.route.disk, self.now);
+        let waiting_ns = disk.settings().has_slices().then(|| disk.waiting_ns(now, tenant));
+        let useful_ns = disk.plan(now, tenant).map_or(0, |plan| plan.useful_ns);
+        Seen { now, useful_ns, waiting_ns, disk_ns: self.measured[tenant].cost.time_ns() }
+    }
+
+    /// Standalone-equivalent time of a tenant's work and of its clients' pauses, nanoseconds.
+    pub(crate) fn standalone_ns(&mut self, tenant: TenantId) -> Nanos {
+        let seen = self.seen(tenant);
+        self.measured[tenant].standalone.at(&seen)
     }
 
     /// All dirty data of a volume is being written for a flush.

@@ -207,7 +207,7 @@ impl Volumes {
         let parts = std::mem::take(&mut slot.parts);
         if result.is_ok() {
             let blocks = if purpose == Purpose::WriteBack { wanted } else { parts.len() };
-            self.note_cost(tenant, op, served.service_ns, blocks);
+            self.note_cost(tenant, (op, purpose), served.service_ns, blocks);
         }
         let state = self.volume_mut(volume);
         state.device_requests -= 1;

@@ -583,7 +583,7 @@ mod tests {
             used_frames: 1,
             dirty_frames: 0,
             wanting_ns: 0,
-            standalone_ns: 0,
+            progress: None,
             sizing: None,
             miss_ratios: [None; 3],
             plan: Some(plan),

@@ -5,17 +5,14 @@
 //!            ▲ insulation: ten rounds ago     ▲ rates: two seconds ago
 //! ```
 //!
-//! The insulation of a tenant is the standalone-equivalent time of its work, divided by its share of the time in which
-//! it had demand. The standalone-equivalent time is derived from the tenant's own slices or from the costs of its
-//! requests (engine, `slices/meter.rs`, `fair/mod.rs`). Ten rounds average out which tenant's slice comes first.
-//! Downside: work that the cache does between two slices is not counted, so the value is too low for a tenant that
-//! hardly needs the disk.
+//! The insulation of a tenant is the standalone-equivalent time of its work and of its clients' pauses, divided by its
+//! share of the time (engine, [`Progress`]). Ten rounds average out which tenant's slice comes first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use engine::control::{Snapshot, TenantStats};
+use engine::control::{Progress, Snapshot, TenantStats};
 use engine::disk::policy::{TenantPlan, Usage};
 use engine::ids::TenantId;
 use engine::latency::{ByOp, Latencies, Percentiles};
@@ -57,9 +54,7 @@ struct Counters {
     /// Slices so far; `None` under a policy without insulation.
     slices: Option<u64>,
     by_cost: bool,
-    /// The standalone-equivalent time. The value of the current slice is corrected when the slice ends, so this may
-    /// decrease a little.
-    useful_ns: Nanos,
+    progress: Option<Progress>,
     wanting_ns: Nanos,
     reads: u64,
     read_bytes: u64,
@@ -77,7 +72,7 @@ impl Counters {
             slices: stats.plan.map(|plan| plan.slices),
             // Only policies with slices have a round.
             by_cost: stats.plan.is_some_and(|plan| plan.round_ns == 0),
-            useful_ns: stats.standalone_ns,
+            progress: stats.progress,
             wanting_ns: stats.wanting_ns,
             reads: 0,
             read_bytes: 0,
@@ -114,11 +109,10 @@ impl Counters {
     }
 
     fn ratio(&self, earlier: &Counters, past_ns: Nanos) -> Option<RatioView> {
-        let useful_ns = self.useful_ns.saturating_sub(earlier.useful_ns);
-        let wanting_ns = self.wanting_ns - earlier.wanting_ns;
-        let promised_ns = wanting_ns as f64 * self.share_ppb as f64 / 1e9;
-        (self.slices.is_some() && useful_ns > 0 && promised_ns > 0.0).then(|| RatioView {
-            ratio: useful_ns as f64 / promised_ns,
+        let (now, before) = self.progress.zip(earlier.progress)?;
+        let ratio = now.insulation_since(&before, self.share_ppb as f64 / 1e9)?;
+        Some(RatioView {
+            ratio,
             window_seconds: seconds(past_ns),
             prediction: if self.by_cost { PREDICTION_BY_COST } else { PREDICTION }.into(),
         })
@@ -494,7 +488,7 @@ mod tests {
             share_ppb,
             slices: Some(useful_ns / (10 * MILLISECOND)),
             by_cost: false,
-            useful_ns,
+            progress: Some(Progress { standalone_ns: useful_ns, elapsed_ns: now, requests: now }),
             wanting_ns: now,
             reads: now / MILLISECOND,
             read_bytes: 4096 * (now / MILLISECOND),

@@ -68,10 +68,15 @@ const PREFETCH_LEAST: u64 = 128 << 10;
 const PREFETCH_MOST: u64 = 16 << 20;
 
 impl Settings {
+    /// Whether tenants own the disk in slices.
+    pub fn has_slices(&self) -> bool {
+        self.kind == Kind::Insulated && self.needs_slices
+    }
+
     /// Size of one read-ahead, bytes: so large that the seek takes at most 1 - R of the time, that is, that the
     /// transfer takes R / (1 - R) times as long as the seek (Argon, sections 3.1 and 4).
     pub fn prefetch_bytes(&self) -> u64 {
-        if self.kind != Kind::Insulated || !self.needs_slices {
+        if !self.has_slices() {
             return PREFETCH_LEAST;
         }
         let keep = u128::from(self.insulation_permille.min(999));
