@@ -46,8 +46,9 @@ pub(crate) struct Partition {
     pub(crate) unread: u64,
     /// Frames of read-ahead in flight or queued.
     pub(crate) prefetching: u32,
-    /// Volumes of the tenant.
+    /// Volumes of the tenant, and the sum of their sizes.
     pub(crate) volumes: u32,
+    pub(crate) volume_bytes: u64,
     /// Requests received and not yet answered.
     pub(crate) requests: u32,
     /// The tenant has too many requests: each connection may have only one until a quarter of them is answered.
@@ -75,6 +76,7 @@ impl Partition {
             unread: 0,
             prefetching: 0,
             volumes: 0,
+            volume_bytes: 0,
             requests: 0,
             crowded: false,
             caching: 0,

@@ -103,20 +103,22 @@ pub struct Progress {
     /// Standalone-equivalent time of its work and of its clients' pauses, nanoseconds. May decrease slightly when a
     /// slice ends.
     pub standalone_ns: Nanos,
-    /// The time to compare it with, nanoseconds: all time where tenants own the disk in slices, else the time with
-    /// demand.
+    /// The time to compare it with, nanoseconds: where tenants own the disk in slices, all time in which a client was
+    /// there (its pauses were shorter than 3 s); else the time with demand.
     pub elapsed_ns: Nanos,
     /// Requests of clients that succeeded.
     pub requests: u64,
+    /// Whether it is known at present what the whole cache would gain.
+    pub is_certain: bool,
 }
 
 impl Progress {
     /// Live insulation since an earlier moment: standalone-equivalent time / (share x time). `None` if no request was
-    /// answered in between, or if counters were reset.
+    /// answered in between, if counters were reset, or if it is not known what the whole cache would gain.
     pub fn insulation_since(&self, earlier: &Progress, share: f64) -> Option<f64> {
         let standalone_ns = self.standalone_ns.checked_sub(earlier.standalone_ns)?;
         let due_ns = self.elapsed_ns.checked_sub(earlier.elapsed_ns)? as f64 * share;
-        let has_work = self.requests > earlier.requests && standalone_ns > 0 && due_ns > 0.0;
+        let has_work = self.is_certain && self.requests > earlier.requests && standalone_ns > 0 && due_ns > 0.0;
         has_work.then(|| standalone_ns as f64 / due_ns)
     }
 }

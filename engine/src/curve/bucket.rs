@@ -44,6 +44,8 @@ pub(super) struct Tally {
     sampled: [f32; PLACES],
     /// The part of it that came soon after the previous reference to the same block.
     soon: [f32; PLACES],
+    /// The part of it that is the first reference to its block, and was not prefetched.
+    first: f32,
     /// Weight of all references, sampled or not.
     all: f64,
     /// References that `all` does not include yet.
@@ -52,7 +54,7 @@ pub(super) struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        Tally { sampled: [0.0; PLACES], soon: [0.0; PLACES], all: 0.0, fresh: 0 }
+        Tally { sampled: [0.0; PLACES], soon: [0.0; PLACES], first: 0.0, all: 0.0, fresh: 0 }
     }
 }
 
@@ -71,10 +73,22 @@ impl Tally {
         }
     }
 
+    /// The reference just recorded, of this weight, is the first one to its block.
+    pub(super) fn record_first(&mut self, weight: f64) {
+        self.first += weight as f32;
+    }
+
+    /// The fraction of references that are the first ones to their blocks, 0 to 1.
+    pub(super) fn first(&self) -> f64 {
+        let sampled = sum(&self.sampled);
+        if sampled > 0.0 { (f64::from(self.first) / sampled).min(1.0) } else { 0.0 }
+    }
+
     /// Multiplies the weight of all references so far.
     pub(super) fn fade(&mut self, factor: f64) {
         self.all = (self.all + std::mem::take(&mut self.fresh) as f64) * factor;
-        self.sampled.iter_mut().chain(&mut self.soon).for_each(|weight| *weight *= factor as f32);
+        let parts = self.sampled.iter_mut().chain(&mut self.soon).chain([&mut self.first]);
+        parts.for_each(|weight| *weight *= factor as f32);
     }
 
     /// The weight of all references.

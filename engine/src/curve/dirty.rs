@@ -91,6 +91,8 @@ impl Blocks {
 pub(crate) struct Written {
     pub(crate) requests: f64,
     pub(crate) blocks: f64,
+    /// Those of the blocks that were written for a flush, or durably: with any amount of dirty data alike.
+    pub(crate) demanded: f64,
 }
 
 #[derive(Debug)]
@@ -162,7 +164,7 @@ impl DirtyData {
             let (weight, request) = (self.weight(), if self.durable == number { 0.0 } else { 1.0 });
             self.durable = number + 1;
             for pool in &mut self.pools {
-                pool.written.add(weight * request, weight);
+                pool.written.add(weight * request, weight, true);
                 pool.entered += weight;
             }
             return;
@@ -199,7 +201,7 @@ impl DirtyData {
                 let (at, is_its) = (next, id >> 48 == u64::from(volume.0));
                 next = after[pool];
                 if is_its {
-                    self.write_out(pool, at);
+                    self.write_out(pool, at, true);
                 }
             }
         }
@@ -221,11 +223,12 @@ impl DirtyData {
 
     fn written_by(&self, pool: usize) -> Written {
         let runs = |pool: usize| {
-            let Written { requests, blocks } = self.pools[pool].written;
+            let Written { requests, blocks, .. } = self.pools[pool].written;
             (blocks > 0.0).then_some(requests / blocks)
         };
         let blocks = self.pools[pool].entered;
-        Written { requests: blocks * runs(pool).or(runs(NOW)).unwrap_or(1.0), blocks }
+        let demanded = self.pools[pool].written.demanded.min(blocks);
+        Written { requests: blocks * runs(pool).or(runs(NOW)).unwrap_or(1.0), blocks, demanded }
     }
 
     fn settle(&mut self, pool: usize, clock_ms: u32) {
@@ -239,17 +242,17 @@ impl DirtyData {
             if f64::from(dirty) <= most && age_ms < self.age_max_ms {
                 return;
             }
-            self.write_out(pool, oldest);
+            self.write_out(pool, oldest, false);
         }
     }
 
-    fn write_out(&mut self, pool: usize, at: u32) {
+    fn write_out(&mut self, pool: usize, at: u32, demanded: bool) {
         let weight = self.weight();
         let dirty = std::mem::take(&mut self.regions[at as usize].dirty[pool]);
         self.unlink(pool, at);
         let of = &mut self.pools[pool];
         of.dirty -= dirty.count();
-        of.written.add(weight * f64::from(dirty.runs()), weight * f64::from(dirty.count()));
+        of.written.add(weight * f64::from(dirty.runs()), weight * f64::from(dirty.count()), demanded);
         if self.regions[at as usize].is_clean() {
             self.forget(at);
         }
@@ -340,12 +343,18 @@ impl Written {
         ((self.blocks * transfer_ns + self.requests * run_ns) / (now.blocks * mean_ns)).min(1.0)
     }
 
-    fn add(&mut self, requests: f64, blocks: f64) {
+    /// The part of the blocks that flushes and durable writes did not demand, 0 to 1.
+    pub(crate) fn chosen(&self) -> f64 {
+        if self.blocks > 0.0 { 1.0 - (self.demanded / self.blocks).min(1.0) } else { 1.0 }
+    }
+
+    fn add(&mut self, requests: f64, blocks: f64, demanded: bool) {
         (self.requests, self.blocks) = (self.requests + requests, self.blocks + blocks);
+        self.demanded += if demanded { blocks } else { 0.0 };
     }
 
     fn fade(&mut self, factor: f64) {
-        (self.requests, self.blocks) = (self.requests * factor, self.blocks * factor);
+        [&mut self.requests, &mut self.blocks, &mut self.demanded].into_iter().for_each(|sum| *sum *= factor);
     }
 }
 
@@ -421,7 +430,7 @@ mod tests {
 
     #[test]
     fn fewer_runs_and_fewer_blocks_take_less() {
-        let written = |requests, blocks| Written { requests, blocks };
+        let written = |requests, blocks| Written { requests, blocks, demanded: 0.0 };
         // 8 blocks in two runs took 10 each, 2 of it for the transfer: each run costs 32.
         let now = written(2.0, 8.0);
         assert_eq!(

@@ -344,6 +344,9 @@ impl Curve {
             && let Some(outcome) = self.samples.read(block, hash, self.references, sectors)
         {
             self.reads.record(outcome.absorbed_by, outcome.weight, outcome.soon);
+            if outcome.first {
+                self.reads.record_first(outcome.weight);
+            }
         }
         let now = self.dirt(now, block.volume);
         self.caches_of(hash).for_each(|cache| cache.read(block, hash, sectors, &now));

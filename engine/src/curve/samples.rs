@@ -65,6 +65,8 @@ pub(super) struct Outcome {
     pub(super) weight: f64,
     /// Whether it came soon after another reference to the same block.
     pub(super) soon: bool,
+    /// Whether it is the first reference to the block that the table remembers, and the block was not prefetched.
+    pub(super) first: bool,
 }
 
 /// The state that determines whether a written block may still be dirty.
@@ -242,7 +244,7 @@ impl Samples {
 
     fn outcome(&self, hash: u32, depth: Option<u32>, absorbed_by: Bucket) -> Option<Outcome> {
         let soon = depth.is_some_and(|depth| depth <= self.recorded() / super::SOON);
-        self.is_counted(hash).then(|| Outcome { absorbed_by, weight: 1.0 / self.rate(), soon })
+        self.is_counted(hash).then(|| Outcome { absorbed_by, weight: 1.0 / self.rate(), soon, first: depth.is_none() })
     }
 
     /// The size of a cache, in blocks, that keeps a block while `depth` other samples are referenced.

@@ -1,8 +1,9 @@
-//! Standalone-equivalent time: how long a tenant's work and its clients' pauses would have taken with the whole disk and
-//! the whole cache.
+//! Standalone-equivalent time: how long a tenant's work and its clients' pauses would have taken with the whole disk
+//! and the whole cache.
 //!
 //! ```text
-//!   quiet    time in which no client waited for the server: a client pauses, or the cache answers at once
+//!   quiet    time in which no client waited for the server: clients pause (for at most 3 s: else they are away, which
+//!            is no time at all), or the cache answers at once
 //!   useful   standalone disk time of the disk's work, without context switches, divided by cause (`cost.rs`)
 //!            x what the whole cache would have left of it: reads m_r(whole) / m_r(partition), writes ALONE / NOW
 //!
@@ -36,8 +37,11 @@ pub(crate) struct Standalone {
     /// Recent device time and useful time.
     device_ns: f64,
     useful_ns: f64,
-    /// Standalone-equivalent time per nanosecond at the last look.
+    /// The standalone clock at the last look, and its speed. It never goes back.
+    alone_ns: f64,
     speed: f64,
+    /// Whether the gains are known well enough for the result to be shown.
+    pub(crate) is_certain: bool,
 }
 
 /// Counters of a tenant at one time.
@@ -45,8 +49,8 @@ pub(crate) struct Standalone {
 pub(crate) struct Seen {
     pub(crate) now: Nanos,
     pub(crate) useful_ns: Nanos,
-    /// Time in which a client waited. On a device without slices: `None`.
-    pub(crate) waiting_ns: Option<Nanos>,
+    /// Time in which a client waited, and in which none had demand. On a device without slices: `None`.
+    pub(crate) clients_ns: Option<(Nanos, Nanos)>,
     /// Disk time by [`Work`].
     pub(crate) disk_ns: [f64; WORKS],
 }
@@ -69,6 +73,7 @@ impl Standalone {
         let gained = self.gained(&seen);
         let past = (seen.now - before.now) as f64;
         self.standalone_ns += gained;
+        self.alone_ns += self.speed * past;
         self.speed = if past > 0.0 { (gained / past).clamp(0.0, 1.0) } else { self.speed };
         self.seen = seen;
     }
@@ -79,11 +84,13 @@ impl Standalone {
         if self.gains.is_none() {
             return useful;
         }
-        let Some(waiting_ns) = seen.waiting_ns else { return useful * (self.waited + self.beside) };
-        let past = (seen.now - self.seen.now) as f64;
-        let quiet = past - waiting_ns.saturating_sub(self.seen.waiting_ns.unwrap_or(0)) as f64;
+        let Some((waiting, away)) = seen.clients_ns else { return useful * (self.waited + self.beside) };
+        let before = self.seen.clients_ns.unwrap_or((0, 0));
+        // A pause may turn out later to have been an absence.
+        let busy = (waiting as f64 - before.0 as f64) + (away as f64 - before.1 as f64);
+        let quiet = (seen.now - self.seen.now) as f64 - busy;
         let useful = useful * if self.useful_ns > 0.0 { (self.device_ns / self.useful_ns).min(1.0) } else { 1.0 };
-        useful * self.waited + quiet.max(useful * self.beside)
+        useful * self.waited + if quiet < 0.0 { quiet } else { quiet.max(useful * self.beside) }
     }
 
     /// Useful time at the last look.
@@ -98,7 +105,7 @@ impl Standalone {
 
     /// The standalone clock: only differences are meaningful.
     pub(crate) fn alone(&self, now: Nanos) -> Nanos {
-        (self.standalone_ns + self.speed * (now - self.seen.now) as f64).max(0.0) as Nanos
+        (self.alone_ns + self.speed * (now - self.seen.now) as f64) as Nanos
     }
 }
 
@@ -118,7 +125,8 @@ mod tests {
     /// After `seconds`, of which a client waited for `waiting`; disk time of fills, read-ahead, write-back and flushes.
     fn seen(seconds: Nanos, waiting: Nanos, useful: Nanos, disk: [f64; WORKS]) -> Seen {
         let disk_ns = disk.map(|time| time * S);
-        Seen { now: seconds * SECOND, useful_ns: useful * SECOND, waiting_ns: Some(waiting * SECOND), disk_ns }
+        let clients_ns = Some((waiting * SECOND, 0));
+        Seen { now: seconds * SECOND, useful_ns: useful * SECOND, clients_ns, disk_ns }
     }
 
     fn after(seen: Seen, reads: f64, writes: f64) -> f64 {
@@ -139,8 +147,19 @@ mod tests {
         // times.
         let thinks = seen(20, 11, 10, [1.0, 0.0, 0.0, 0.0]);
         assert!((after(thinks, 1.0, 1.0) - 10.0).abs() < 1e-6, "{}", after(thinks, 1.0, 1.0));
-        assert_eq!(after(seen(20, 0, 0, [0.0; WORKS]), 1.0, 1.0), 0.0, "nothing is known of it");
+        assert_eq!(after(seen(20, 0, 0, [0.0; WORKS]), 1.0, 1.0), 20.0, "the cache answers at once");
         assert_eq!(after(seen(20, 1, 1, [1.0, 0.0, 0.0, 0.0]), 0.0, 1.0), 19.0, "standalone the cache has all");
+    }
+
+    #[test]
+    fn an_absence_is_no_time_at_all() {
+        let mut standalone = Standalone::default();
+        let (before, after) = (seen(10, 10, 5, [5.0, 0.0, 0.0, 0.0]), seen(20, 10, 5, [5.0, 0.0, 0.0, 0.0]));
+        standalone.look(before, 1.0, 1.0);
+        assert_eq!(standalone.at(&Seen { now: 12 * SECOND, ..after }), 7 * SECOND, "a pause");
+        standalone.look(Seen { now: 12 * SECOND, ..after }, 1.0, 1.0);
+        let away = Seen { clients_ns: Some((10 * SECOND, 10 * SECOND)), ..after };
+        assert_eq!(standalone.at(&away), 5 * SECOND, "the pause was its beginning");
     }
 
     #[test]
@@ -153,7 +172,7 @@ mod tests {
     #[test]
     fn without_slices_useful_time_is_all() {
         let mut standalone = Standalone::default();
-        let seen = Seen { waiting_ns: None, ..seen(10, 0, 4, [1.0, 1.0, 0.0, 0.0]) };
+        let seen = Seen { clients_ns: None, ..seen(10, 0, 4, [1.0, 1.0, 0.0, 0.0]) };
         standalone.look(seen, 0.5, 1.0);
         assert_eq!(standalone.at(&seen), 2 * SECOND);
     }
@@ -162,8 +181,11 @@ mod tests {
     fn the_clock_goes_on_as_fast_as_before() {
         let mut standalone = Standalone::default();
         standalone.look(seen(16, 16, 8, [8.0, 0.0, 0.0, 0.0]), 0.5, 0.5);
-        assert_eq!([16, 24].map(|second| standalone.alone(second * SECOND)), [4, 6].map(|second| second * SECOND));
-        standalone.look(seen(24, 24, 1, [9.0, 0.0, 0.0, 0.0]), 1.0, 1.0);
-        assert_eq!(standalone.alone(24 * SECOND), 5 * SECOND, "another policy has restarted useful time");
+        let alone = |standalone: &Standalone| [16, 24].map(|second| standalone.alone(second * SECOND) / SECOND);
+        assert_eq!(alone(&standalone), [0, 2], "a quarter");
+        standalone.look(seen(24, 24, 16, [16.0, 0.0, 0.0, 0.0]), 1.0, 1.0);
+        assert_eq!([24, 32].map(|second| standalone.alone(second * SECOND) / SECOND), [2, 10], "as fast as it can");
+        assert_eq!(standalone.at(&seen(24, 24, 16, [0.0; WORKS])), 12 * SECOND);
+        assert_eq!(standalone.at(&seen(24, 24, 1, [0.0; WORKS])), 13 * SECOND, "useful time began anew");
     }
 }

@@ -31,6 +31,9 @@ pub struct View {
     pub reads: f64,
     /// Block writes that the curve represents.
     pub writes: f64,
+    /// The fraction of block reads that are the first ones of their blocks and were not prefetched, 0 to 1. They count
+    /// as misses at all sizes.
+    pub first_reads: f64,
     /// The sampling rate.
     pub rate: f64,
     /// The number of sampled blocks.
@@ -96,6 +99,7 @@ impl Counts {
             },
             reads: weights.0,
             writes: weights.1,
+            first_reads: self.reads.first(),
             rate: self.rate,
             samples: self.samples,
         }

@@ -28,6 +28,10 @@ use crate::units::Nanos;
 /// and the request's way back.
 pub(crate) const TURNAROUND_NS: Nanos = 1_000_000;
 
+/// A client that sends nothing for longer was away: it had no demand, while in shorter pauses it thinks. Above the
+/// longest usual round (2 s), in which a client may wait.
+const AWAY_NS: Nanos = 3_000_000_000;
+
 /// A number of requests, and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
@@ -321,6 +325,11 @@ impl Books {
         self.accounts[tenant].clients.wanting_ns(now)
     }
 
+    /// Time in which no client of the tenant had demand: pauses of more than [`AWAY_NS`], nanoseconds.
+    pub(crate) fn away_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.accounts[tenant].clients.away_ns(now)
+    }
+
     /// The virtual time of a tenant, by which its dirty data ages.
     pub(crate) fn virtual_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
         if self.accounts[tenant].own.is_time(now) {
@@ -345,13 +354,16 @@ struct Demand {
     since: Nanos,
     until: Nanos,
     past_ns: Nanos,
+    away_ns: Nanos,
 }
 
 impl Demand {
     /// A request is outstanding. A gap before it of at most `turnaround_ns` counts, too.
     fn begin(&mut self, now: Nanos, turnaround_ns: Nanos) {
         if self.outstanding == 0 {
-            self.past_ns += Some(now - self.until).filter(|&gap| gap <= turnaround_ns).unwrap_or(0);
+            let gap = now - self.until;
+            self.past_ns += Some(gap).filter(|&gap| gap <= turnaround_ns).unwrap_or(0);
+            self.away_ns += Some(gap).filter(|&gap| gap > AWAY_NS).unwrap_or(0);
             self.since = now;
         }
         self.outstanding += 1;
@@ -363,6 +375,11 @@ impl Demand {
             self.past_ns += now - self.since;
             self.until = now;
         }
+    }
+
+    fn away_ns(&self, now: Nanos) -> Nanos {
+        let pause = if self.outstanding == 0 { now - self.until } else { 0 };
+        self.away_ns + if pause > AWAY_NS { pause } else { 0 }
     }
 
     fn wanting_ns(&self, now: Nanos) -> Nanos {
@@ -450,6 +467,7 @@ mod tests {
         books.arrived(SECOND, A, &entry(1000, true));
         books.arrived(SECOND, A, &entry(1000, false));
         books.cancelled(SECOND + 50, A, &entry(1000, false));
+        assert_eq!([3, 5].map(|second| books.away_ns(second * SECOND, A)), [0, 5 * SECOND - TURNAROUND_NS - 200]);
         assert_eq!(books.wanting_ns(2 * SECOND, A), 250 + TURNAROUND_NS, "the server's own request is not demand");
     }
 

@@ -354,6 +354,11 @@ impl Device {
         self.scheduler.books.waiting_ns(now, tenant)
     }
 
+    /// Time in which no client of the tenant had demand, nanoseconds.
+    pub(crate) fn away_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.scheduler.books.away_ns(now, tenant)
+    }
+
     /// The virtual time of a tenant, by which its dirty data ages.
     pub(crate) fn virtual_time(&mut self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.virtual_time(now, tenant)

@@ -60,6 +60,9 @@ pub(crate) struct Facts {
     pub(crate) loss_ns: Option<Nanos>,
     /// Shortest slice for its backlog.
     pub(crate) burst_ns: Nanos,
+    /// Standalone-equivalent time of its disk work, and its time with demand, so far.
+    pub(crate) useful_ns: Nanos,
+    pub(crate) wanting_ns: Nanos,
 }
 
 /// What was seen of a tenant in its turn.
@@ -75,8 +78,11 @@ pub(crate) struct Look {
 /// What a tenant did.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    /// Frames of its partition.
+    /// Frames of its partition, and those of them that are in use: a partition fills as its tenant misses.
     pub(crate) target: u64,
+    pub(crate) used: u64,
+    /// Blocks of its volumes.
+    pub(crate) volume_blocks: u64,
     /// References of its curve.
     pub(crate) references: u64,
     pub(crate) counts: Counts,
@@ -125,6 +131,8 @@ pub(crate) struct Gained {
     /// The fractions of its disk time for reads and for writes.
     pub(crate) reads: f64,
     pub(crate) writes: f64,
+    /// Whether these are known well enough to be shown.
+    pub(crate) is_certain: bool,
     /// Miss ratios with half its cache, with its cache, and with twice as much.
     pub(crate) miss_ratios: [Option<f64>; 3],
 }

@@ -18,6 +18,7 @@
 
 pub(crate) mod allot;
 mod evidence;
+mod feedback;
 mod load;
 mod planner;
 mod split;
@@ -52,9 +53,13 @@ pub struct Sizing {
     /// R_cache: its throughput with its partition, relative to that with the whole cache, thousandths. `None` while its
     /// load is unknown.
     pub cache_permille: Option<u32>,
-    /// R_time x R_cache: the R that the tenant has with everything it was given. For a best-effort tenant with all that
-    /// can help it, the best R that it can have.
+    /// R_time x R_cache: the R that the tenant has with everything it was given, as estimated. For a best-effort tenant
+    /// with all that can help it, the best R that it can have.
     pub best_permille: Option<u32>,
+    /// The ends of the interval in which that R is. A tenant is admitted by the low end.
+    pub low_permille: Option<u32>,
+    /// The other end.
+    pub high_permille: Option<u32>,
     /// The round while all tenants are busy.
     pub round_ns: Nanos,
     /// Longest wait of a request for the next slice of its tenant while all tenants are busy. One round more while
@@ -78,6 +83,11 @@ pub enum Decision {
 pub enum Doubt {
     /// The tenant has not had a request.
     Unused,
+    /// Memory for R is guaranteed to it, but its partition is not full enough for R yet: it fills as the tenant misses.
+    Filling {
+        /// Bytes in use.
+        used_bytes: u64,
+    },
     /// Its curve still changes. The trial ends at the given time at the latest.
     Unsettled {
         /// When the trial ends.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::allot::{self, Claim, bytes_of, frames_of};
 use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
-use super::load::{self, Gain, Load};
+use super::feedback::Feedback;
+use super::load::{self, Area, Gain, Keeps, Load};
 use super::split::{self, Fate, Question, Split, Verdict, split};
 use super::trial::Trial;
 use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
@@ -22,6 +23,12 @@ const WINDOWS: u64 = 8;
 /// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
+/// The widest interval of the gain of reads, plus the gain of writes by more dirty data, each by its part of the
+/// references, with which live insulation is shown: its error then is about a third of this.
+const CERTAIN_WITHIN: f64 = 0.15;
+/// The largest part of its slices that a tenant is to keep: more would take rounds of any length.
+const KEEP_MOST: f64 = 0.995;
+
 /// What is known of a tenant.
 #[derive(Debug)]
 struct Known {
@@ -33,25 +40,44 @@ struct Known {
     writes: bool,
     /// Recent number of concurrent streams.
     streams: u32,
+    /// Frames of its partition that are in use.
+    used: u64,
+    feedback: Feedback,
 }
 
 impl Known {
     fn new(created: u64) -> Known {
-        Known { created, cost: Cost::default(), trial: Trial::default(), load: None, writes: false, streams: 0 }
+        Known {
+            created,
+            cost: Cost::default(),
+            trial: Trial::default(),
+            load: None,
+            writes: false,
+            streams: 0,
+            used: 0,
+            feedback: Feedback::default(),
+        }
     }
 
     /// Learns from a look at the tenant.
-    fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
+    fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, Area, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
-        self.cost = observed.cost;
+        let area = Area { volume: observed.volume_blocks, seen: f64::from(view.samples) / view.rate };
+        (self.cost, self.used) = (observed.cost, observed.used);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
         self.trial.look(evidence.now, observed.references, || view.clone());
         if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
             self.writes = view.writes > 0.0;
             // If the curve has been restarted, the earlier load is better than none.
-            self.load = Load::new(&view, &self.cost, gain, whole).or(self.load.take());
+            self.load = Load::new(&view, &self.cost, gain, area, whole).or(self.load.take());
         }
-        (gain, view)
+        (gain, area, view)
+    }
+
+    /// R_cache with `target` frames, of which no more count than are in use: others will be there only after as many
+    /// misses.
+    fn keeps(&self, target: u64) -> Option<Keeps> {
+        self.load.as_ref().map(|load| load.keeps(target.min(self.used)))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
@@ -73,7 +99,7 @@ fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64
     let [now, roomy, alone] = written;
     let mean_ns = cost.any_write_ns().unwrap_or(0.0);
     let [roomy, alone] = [roomy, alone].map(|other| other.by(now, mean_ns, transfer_ns));
-    Gain { target, roomy, alone: alone.min(roomy) }
+    Gain { target, roomy, alone: alone.min(roomy), chosen: now.chosen() }
 }
 
 /// The claim of a tenant with this cache size and `kept` promised frames.
@@ -146,7 +172,10 @@ impl Planner {
         }
         let looks = std::mem::take(&mut self.latest.looks);
         let gains = looks.into_iter().filter_map(|look| self.look(look)).collect();
-        Targets { generation: self.latest.generation, tenants: self.targets(), gains }
+        let survey = self.survey(None);
+        let targets = Targets { generation: self.latest.generation, tenants: self.targets(&survey), gains };
+        self.measure(&survey);
+        targets
     }
 
     /// Examines the curve and the streams of a tenant.
@@ -154,23 +183,36 @@ impl Planner {
         let known = self.known.get_mut(&look.tenant)?;
         known.streams = look.streams.max(known.streams.saturating_sub(1));
         let observed = *look.observed?;
-        let (target, whole) = (observed.target, self.latest.frames);
-        let (gain, view) = known.learn(observed, &self.latest);
+        let (target, used, whole) = (observed.target, observed.used, self.latest.frames);
+        let (gain, area, view) = known.learn(observed, &self.latest);
+        let (reads, width) = load::reads_gain(&view, area, used.min(target), whole);
+        let part = |kind: f64| kind / (view.reads + view.writes).max(1.0);
+        let is_certain = part(view.reads) * width + part(view.writes) * (1.0 - gain.alone) <= CERTAIN_WITHIN;
         Some(Gained {
             tenant: look.tenant,
-            reads: load::reads_gain(&view, target, whole),
+            reads,
+            is_certain,
             writes: gain.alone,
             miss_ratios: [target / 2, target, 2 * target].map(|frames| view.misses(frames)),
         })
     }
 
+    /// Compares what the tenants get with what the plan expects.
+    fn measure(&mut self, survey: &Survey) {
+        let Some(split) = &survey.split else { return };
+        for (at, facts) in survey.tenants.iter().enumerate() {
+            if let Some(known) = self.known.get_mut(&facts.tenant) {
+                known.feedback.look(self.latest.now, facts, survey.weights[at], split.fates[at].planned);
+            }
+        }
+    }
+
     /// Divides the disk anew.
-    fn targets(&self) -> Vec<Target> {
-        let survey = self.survey(None);
+    fn targets(&self, survey: &Survey) -> Vec<Target> {
         let divided = allot::targets(self.latest.frames, &survey.claims()).unwrap_or_default();
         let target = |(at, (tenant, frames)): (usize, (TenantId, u32))| {
             let promise = survey.question.zip(survey.split.as_ref());
-            let promise = promise.map(|(question, split)| self.promise(&survey, at, question, split, frames.into()));
+            let promise = promise.map(|(question, split)| self.promise(survey, at, question, split, frames.into()));
             Target { tenant, frames, promise }
         };
         divided.into_iter().enumerate().map(target).collect()
@@ -180,8 +222,10 @@ impl Planner {
         let (facts, fate) = (&survey.tenants[at], split.fates[at]);
         let known = self.known.get(&facts.tenant);
         // Lent cache counts as long as it is lent.
-        let cache = known.and_then(|known| known.load.as_ref()).map_or(1.0, |load| load.keeps(frames));
-        let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
+        let cache = known.and_then(|known| known.load.as_ref()).map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;
+        // Longer slices make up for what is lost beside them.
+        let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
+        let keep = (question.slices_keep(cache, fate.time_longest, fate.aim) + shortfall).min(KEEP_MOST);
         Promise {
             kept: if matches!(facts.spec.cache, CacheSpec::Asked(_)) { 0 } else { fate.kept },
             hard: fate.hard,
@@ -212,6 +256,7 @@ impl Planner {
                     claim: claim(facts.spec.cache, facts.kept, load.is_some(), again),
                     weight: weights[at],
                     loss_ns: facts.loss_ns.unwrap_or(switch_ns) as f64,
+                    shortfall: known.map_or(0.0, |known| known.feedback.shortfall()),
                     slice_least_ns: facts.burst_ns as f64,
                     load,
                     transfer: known.map_or((0.0, 0), |known| known.transfer(prefetch_bytes)),
@@ -242,7 +287,14 @@ impl Planner {
     ) -> Sizing {
         let Fate { verdict, need, kept, time, .. } = fate;
         let Evidence { settings, now, trial_ns_max, .. } = self.latest;
+        let keeps = known.and_then(|known| known.keeps(target));
+        let target_permille = settings.insulation_permille;
+        let is_filling = || keeps.is_some_and(|keeps| permille(keeps.low * time) < target_permille);
         let decision = match verdict {
+            Verdict::Met if is_filling() => {
+                let used = known.map_or(0, |known| known.used.min(target));
+                Decision::Trial(Doubt::Filling { used_bytes: bytes_of(used) })
+            }
             Verdict::Met => Decision::Admitted,
             Verdict::Open if matches!(facts.spec.cache, CacheSpec::Asked(_)) => Decision::Admitted,
             Verdict::Open => Decision::Trial(match known.and_then(|known| known.trial.begun()) {
@@ -258,7 +310,6 @@ impl Planner {
         };
         let is_same = |before: &Decision| std::mem::discriminant(before) == std::mem::discriminant(&decision);
         let since = facts.decided.filter(|(before, _)| is_same(before)).map_or(now, |(_, since)| since);
-        let keeps = known.and_then(|known| known.load.as_ref()).map(|load| load.keeps(target));
         let round_ns = if settings.needs_slices { round_ns } else { 0.0 };
         Sizing {
             decision,
@@ -268,8 +319,10 @@ impl Planner {
             kept_bytes: bytes_of(kept),
             lent_bytes: bytes_of(target.saturating_sub(kept)),
             time_permille: permille(time),
-            cache_permille: keeps.map(permille),
-            best_permille: keeps.map(|keeps| permille(keeps * time)),
+            cache_permille: keeps.map(|keeps| permille(keeps.point)),
+            best_permille: keeps.map(|keeps| permille(keeps.point * time)),
+            low_permille: keeps.map(|keeps| permille(keeps.low * time)),
+            high_permille: keeps.map(|keeps| permille(keeps.high * time)),
             round_ns: round_ns as u64,
             wait_ns: (round_ns * (1.0 - weight)) as u64,
         }
@@ -324,6 +377,8 @@ impl Planner {
             decided: None,
             loss_ns: model.and_then(|model| model.loss_ns),
             burst_ns: model.map_or(0, |model| model.burst_ns),
+            useful_ns: 0,
+            wanting_ns: 0,
         }
     }
 }

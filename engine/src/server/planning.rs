@@ -19,7 +19,7 @@ use crate::plan::allot::{self, Claim, frames_of};
 use crate::plan::{Evidence, Facts, Look, Observed, Sizing, Targets};
 use crate::slab::Table;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
-use crate::units::{Nanos, SECOND};
+use crate::units::{BLOCK, Nanos, SECOND};
 use crate::volume::Volumes;
 
 /// Period of reviews: short compared with the seconds in which a curve changes, long compared with the cost of a
@@ -227,7 +227,9 @@ impl Server {
     }
 
     fn facts(&mut self, tenant: TenantId) -> Facts {
-        let (plan, planned) = (self.volumes.route.disk.plan(self.volumes.now, tenant), &self.planning.tenants[tenant]);
+        let (now, disk) = (self.volumes.now, &mut self.volumes.route.disk);
+        let (plan, wanting_ns) = (disk.plan(now, tenant), disk.wanting_ns(now, tenant));
+        let planned = &self.planning.tenants[tenant];
         Facts {
             tenant,
             created: planned.created,
@@ -236,6 +238,8 @@ impl Server {
             decided: planned.sizing.map(|sizing| (sizing.decision, sizing.since)),
             loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
+            useful_ns: plan.map_or(0, |plan| plan.useful_ns),
+            wanting_ns,
         }
     }
 
@@ -259,7 +263,9 @@ impl Server {
         let counts = curve.counts(partition.spec.eviction);
         let (cost, written) = (measured.cost.clone(), measured.dirty.written());
         measured.dirty.fade(DIRT_FADES);
-        look.observed = Some(Box::new(Observed { target, references, counts, cost, written }));
+        let volume_blocks = partition.volume_bytes.div_ceil(BLOCK);
+        let used = u64::from(partition.used);
+        look.observed = Some(Box::new(Observed { target, used, volume_blocks, references, counts, cost, written }));
         look
     }
 
@@ -275,7 +281,9 @@ impl Server {
                 continue;
             }
             let seen = self.volumes.seen(gained.tenant);
-            self.volumes.measured[gained.tenant].standalone.look(seen, gained.reads, gained.writes);
+            let standalone = &mut self.volumes.measured[gained.tenant].standalone;
+            standalone.look(seen, gained.reads, gained.writes);
+            standalone.is_certain = gained.is_certain;
             self.planning.tenants[gained.tenant].miss_ratios = gained.miss_ratios;
         }
         let there = |tenant: TenantId| self.volumes.cache.has_tenant(tenant);

@@ -147,8 +147,10 @@ impl Server {
         let Server { volumes, front, planning, .. } = self;
         let plan = volumes.route.disk.plan(volumes.now, tenant);
         let standalone_ns = plan.map(|_| volumes.standalone_ns(tenant));
-        let Volumes { cache, route, now, .. } = volumes;
+        let Volumes { cache, route, measured, now, .. } = volumes;
+        let is_certain = measured[tenant].standalone.is_certain;
         let (partition, device) = (cache.partition(tenant), &mut route.disk);
+        let away_ns = device.away_ns(*now, tenant);
         let (wanting_ns, usage) = (device.wanting_ns(*now, tenant), device.usage(*now, tenant));
         TenantStats {
             tenant,
@@ -159,8 +161,9 @@ impl Server {
             wanting_ns,
             progress: standalone_ns.map(|standalone_ns| Progress {
                 standalone_ns,
-                elapsed_ns: if device.settings().has_slices() { *now } else { wanting_ns },
+                elapsed_ns: if device.settings().has_slices() { *now - away_ns } else { wanting_ns },
                 requests: usage.delivered.requests,
+                is_certain,
             }),
             plan,
             latency: front.latencies[tenant].summary(*now),

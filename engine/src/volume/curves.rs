@@ -3,7 +3,8 @@
 
 use crate::config::Config;
 use crate::curve::{
-    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, Limits, Seen, Standalone, View, Work,
+    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, Limits, Seen, Standalone, View,
+    Work,
 };
 use crate::disk::{Op, Purpose};
 use crate::ids::{FrameId, TenantId, VolumeId};
@@ -91,9 +92,10 @@ impl Volumes {
     /// The counters from which a tenant's standalone-equivalent time follows.
     pub(crate) fn seen(&mut self, tenant: TenantId) -> Seen {
         let (disk, now) = (&mut self.route.disk, self.now);
-        let waiting_ns = disk.settings().has_slices().then(|| disk.waiting_ns(now, tenant));
+        let has_slices = disk.settings().has_slices();
+        let clients_ns = has_slices.then(|| (disk.waiting_ns(now, tenant), disk.away_ns(now, tenant)));
         let useful_ns = disk.plan(now, tenant).map_or(0, |plan| plan.useful_ns);
-        Seen { now, useful_ns, waiting_ns, disk_ns: self.measured[tenant].cost.time_ns() }
+        Seen { now, useful_ns, clients_ns, disk_ns: self.measured[tenant].cost.time_ns() }
     }
 
     /// Standalone-equivalent time of a tenant's work and of its clients' pauses, nanoseconds.

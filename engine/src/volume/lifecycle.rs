@@ -78,7 +78,8 @@ impl Volumes {
             return Err(Refusal::BadSize);
         }
         self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
-        self.cache.partition_mut(spec.tenant).volumes += 1;
+        let partition = self.cache.partition_mut(spec.tenant);
+        (partition.volumes, partition.volume_bytes) = (partition.volumes + 1, partition.volume_bytes + spec.size);
         self.curve(spec.tenant).opened(spec.volume);
         let (volume, unflushed) = (spec.volume, spec.unflushed);
         self.table.insert(volume, Volume::new(spec));
@@ -116,6 +117,8 @@ impl Volumes {
             state.holes.dig(before, size);
         }
         state.initialising = state.spec.initialise && !state.holes.is_empty();
+        let tenant = state.spec.tenant;
+        self.cache.partition_mut(tenant).volume_bytes += size - before;
         self.initialise_soon();
         Ok(())
     }
@@ -186,7 +189,7 @@ impl Volumes {
         if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
             return;
         }
-        let tenant = state.spec.tenant;
+        let (tenant, size) = (state.spec.tenant, state.spec.size);
         let dropped = self.cache.drop_some(volume, (self.work.left() / DROP_UNITS).max(1));
         self.charge(tenant, DROP_UNITS * dropped);
         if self.cache.cached_blocks(volume) > 0 {
@@ -196,6 +199,7 @@ impl Volumes {
         self.cache.close_volume(volume);
         let partition = self.cache.partition_mut(tenant);
         partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
+        partition.volume_bytes -= size;
         let ahead = (partition.streams, partition.unread, partition.prefetching);
         assert!(partition.volumes > 0 || ahead == (0, 0, 0), "read ahead for no volume: {ahead:?}");
         self.table.remove(volume);

@@ -19,8 +19,10 @@ pub mod loads;
 pub mod page;
 pub mod stand;
 
-pub mod insulation;
+mod insulation;
 mod sharing;
+
+pub(crate) use insulation::{alone_s, counted_bins, live};
 
 use std::path::PathBuf;
 

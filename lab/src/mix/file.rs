@@ -203,7 +203,10 @@ impl Mix {
         for pair in order.windows(2) {
             let [(start, bytes), (next, _)] = [pair[0], pair[1]].map(|at| places[at]);
             let [first, second] = [pair[0], pair[1]].map(|at| &self.tenants[at].name);
-            ensure!(start + bytes <= next, "the volumes of {first} and {second} overlap on this disk: give at and size");
+            ensure!(
+                start + bytes <= next,
+                "the volumes of {first} and {second} overlap on this disk: give at and size"
+            );
         }
         Ok(places)
     }

@@ -10,9 +10,8 @@ use indicatif::ProgressBar;
 use sim::bench::Volume;
 
 use super::file::{Mix, Tenant};
-use crate::experiment::insulation::{alone_s, counted_bins, live};
-use crate::experiment::parallel;
 use crate::experiment::stand::{Run, Stand, mixed};
+use crate::experiment::{alone_s, counted_bins, live, parallel};
 
 /// Between two looks at the server's decisions.
 const LOOK_NS: Nanos = 10 * SECOND;

@@ -1,5 +1,6 @@
 //! The result of a mix, as JSON, as a table with a picture, and as SVG.
 
+use engine::control::Sizing;
 use serde::Serialize;
 
 use super::file::Mix;
@@ -68,15 +69,17 @@ struct Single {
 
 impl Single {
     fn new(seed: u64, run: &Kept) -> Single {
-        let named = run.sizing.and_then(|sizing| sizing.best_permille).map(|permille| f64::from(permille) / 1000.0);
+        let named = |of: fn(&Sizing) -> Option<u32>| {
+            run.sizing.as_ref().and_then(of).map(|permille| f64::from(permille) / 1000.0)
+        };
         Single {
             seed,
             alone: run.alone,
             together: run.together,
             kept: run.kept,
-            named,
-            named_low: named,
-            named_high: named,
+            named: named(|sizing| sizing.best_permille),
+            named_low: named(|sizing| sizing.low_permille),
+            named_high: named(|sizing| sizing.high_permille),
             live: run.live,
             decision: decision(run.sizing),
             admitted: run.admitted,
@@ -179,7 +182,8 @@ impl Report {
     pub fn svg(&self) -> Result<String, String> {
         let groups = self.disks.iter().flat_map(|on| {
             on.tenants.iter().map(|line| {
-                let label = if self.disks.len() > 1 { format!("{}: {}", on.disk, line.name) } else { line.name.clone() };
+                let label =
+                    if self.disks.len() > 1 { format!("{}: {}", on.disk, line.name) } else { line.name.clone() };
                 let values = [Some(line.kept), line.named, line.live];
                 Group { label, bars: values.map(|value| value.unwrap_or(0.0)).into() }
             })

@@ -307,6 +307,9 @@ impl Scrape {
         }
         let best = all().filter_map(|(labels, sizing)| Some((labels, permille(sizing.best_permille?))));
         gauges(to, "aerogel_tenant_best_insulation_ratio", "R_time x R_cache: the best R at present", best)?;
+        let low = all().filter_map(|(labels, sizing)| Some((labels, permille(sizing.low_permille?))));
+        let help = "The low end of the interval in which the best R is; a tenant is admitted by it";
+        gauges(to, "aerogel_tenant_low_insulation_ratio", help, low)?;
         let decisions = all().flat_map(|(labels, sizing)| {
             let stands = Verdict::from(&sizing.decision);
             Verdict::ALL.map(|one| (with(labels.clone(), "decision", one.name()), f64::from(u8::from(one == stands))))

@@ -179,8 +179,7 @@ mod tests {
     fn a_stride_leaves_gaps_and_goes_backwards() {
         let offsets = |stride_bytes| {
             let place = Place::Sequential;
-            let stream =
-                Stream { place, area_bytes: 40 << 10, stride_bytes: Some(stride_bytes), ..Stream::default() };
+            let stream = Stream { place, area_bytes: 40 << 10, stride_bytes: Some(stride_bytes), ..Stream::default() };
             records(stream, 6).iter().map(|record| record.offset >> 12).collect::<Vec<_>>()
         };
         assert_eq!(offsets(3 * 4096), [0, 3, 6, 9, 0, 3]);

@@ -27,6 +27,8 @@ const CACHE_LOSS_LEAST: f64 = 1.0 / 8.0;
 /// A tenant that was refused before is admitted only if all needs fit into this fraction of the memory, so that
 /// decisions are stable.
 const MEMORY_AGAIN: f64 = 15.0 / 16.0;
+/// The least part of the reserve with which a tenant is admitted.
+const RESERVE_LEAST: f64 = 0.25;
 /// A partition shrinks only if the need is below this fraction of it.
 const SHRINKS_AT: f64 = 0.75;
 const LEAST: u64 = FRAMES_MIN as u64;
@@ -57,7 +59,8 @@ impl Question {
 
     /// The targets, best first.
     fn aims(&self) -> [f64; 3] {
-        [self.margin(), (self.margin() + self.keep) / 2.0, self.keep]
+        let reserve = self.margin() - self.keep;
+        [1.0, 0.5, RESERVE_LEAST].map(|part| self.keep + part * reserve)
     }
 
     /// Candidate rounds, shortest first.
@@ -97,6 +100,8 @@ pub(super) struct Tenant<'a> {
     pub(super) weight: f64,
     /// Its loss per slice.
     pub(super) loss_ns: f64,
+    /// What it measurably lacks of its R_time, whatever its slices.
+    pub(super) shortfall: f64,
     /// Lower bound of its slices, independent of the loss.
     pub(super) slice_least_ns: f64,
     /// `None` while unknown.
@@ -107,9 +112,14 @@ pub(super) struct Tenant<'a> {
 }
 
 impl Tenant<'_> {
+    /// R_time in a round by the loss alone.
+    pub(super) fn planned(&self, round_ns: f64) -> f64 {
+        1.0 - (self.loss_ns / (self.weight * round_ns)).min(1.0)
+    }
+
     /// R_time in a round.
     fn time(&self, round_ns: f64) -> f64 {
-        1.0 - (self.loss_ns / (self.weight * round_ns)).min(1.0)
+        (self.planned(round_ns) - self.shortfall).max(0.0)
     }
 
     /// The fewest frames with which the tenant keeps `keep` in this round. If its load is unknown: the frames that it
@@ -119,7 +129,7 @@ impl Tenant<'_> {
         let (frames, keeps) = match (self.load, self.claim) {
             (Some(load), _) => {
                 let frames = load.least((keep / time).min(cache_most(keep)));
-                (frames, load.keeps(frames))
+                (frames, load.keeps(frames).low)
             }
             (None, Claim::Kept(frames)) => (frames, 1.0),
             (None, _) => (LEAST, 1.0),
@@ -131,12 +141,12 @@ impl Tenant<'_> {
 
     /// The fewest frames that are as good as any cache, apart from the loss that R permits.
     fn of_use(&self, keep: f64) -> u64 {
-        self.load.map_or(u64::MAX, |load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX))))
+        self.load.map_or(u64::MAX, |load| load.least(cache_most(keep).min(keep * load.keeps(u64::MAX).low)))
     }
 
     /// The shortest round with this R_time.
     fn round_for(&self, time: f64) -> f64 {
-        self.loss_ns / (self.weight * (1.0 - time))
+        self.loss_ns / (self.weight * (1.0 - time - self.shortfall).max(f64::MIN_POSITIVE))
     }
 }
 
@@ -165,8 +175,9 @@ pub(super) struct Fate {
     pub(super) kept: u64,
     /// Frames that cannot be reclaimed from it in any round.
     pub(super) hard: u64,
-    /// R_time in the round.
+    /// R_time in the round, and by the loss alone.
     pub(super) time: f64,
+    pub(super) planned: f64,
     /// R_time in the longest round.
     pub(super) time_longest: f64,
     /// Its target for R_time x R_cache.
@@ -266,7 +277,8 @@ impl Splitter<'_> {
         let Question { keep, round_max_ns, .. } = *self.question;
         let tenant = &self.tenants[at];
         let Some(needs) = tenant.need(keep, round_max_ns) else {
-            return self.fails_by_time(at, tenant.load.map_or(1.0, |load| load.keeps(load.least(cache_most(keep)))));
+            return self
+                .fails_by_time(at, tenant.load.map_or(1.0, |load| load.keeps(load.least(cache_most(keep))).low));
         };
         let others = (0..self.tenants.len()).filter(|&other| other != at && self.members[other]);
         let taken: u64 = others.map(|other| self.tenants[other].need(keep, round_max_ns).unwrap_or(LEAST)).sum();
@@ -277,7 +289,7 @@ impl Splitter<'_> {
     /// Likewise for a tenant with R_cache `cache`, for which the longest round is too short.
     fn fails_by_time(&self, at: usize, cache: f64) -> Verdict {
         let keep = self.question.keep;
-        let most = self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX));
+        let most = self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX).low);
         match keep / cache {
             time if time < 1.0 => Verdict::Round(self.tenants[at].round_for(time) as Nanos),
             _ => Verdict::Age(most),
@@ -290,9 +302,9 @@ impl Splitter<'_> {
         match (tenant.claim, tenant.load) {
             _ if self.members[at] && needs <= kept => Verdict::Met,
             (Claim::Watched, _) | (Claim::Asked(_), None) => Verdict::Open,
-            (Claim::Asked(frames), Some(load)) if load.keeps(frames) * time < keep => {
+            (Claim::Asked(frames), Some(load)) if load.keeps(frames).low * time < keep => {
                 let needs = tenant.need(keep, self.question.round_max_ns).filter(|&needs| needs > frames);
-                needs.map_or_else(|| self.fails_by_time(at, load.keeps(frames)), Verdict::Asked)
+                needs.map_or_else(|| self.fails_by_time(at, load.keeps(frames).low), Verdict::Asked)
             }
             (Claim::Asked(_), Some(_)) => Verdict::Met,
             (Claim::Wanted { .. } | Claim::Kept(_), _) => self.fails_by(at),
@@ -327,7 +339,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
     let others = (0..tenants.len()).filter(|&at| !this.members[at]);
     let wishes = others.map(|at| {
         let (tenant, own) = (&tenants[at], had(at));
-        let cache = tenant.load.filter(|_| own > 0).map_or(1.0, |load| load.keeps(own));
+        let cache = tenant.load.filter(|_| own > 0).map_or(1.0, |load| load.keeps(own).low);
         tenant.round_for(question.slices_keep(cache, tenant.time(longest), 1.0)).min(longest)
     });
     let round_ns = wishes.fold(found.map_or(longest, |found| found.round_ns), f64::max);
@@ -356,6 +368,7 @@ pub(super) fn split(question: &Question, tenants: &[Tenant<'_>]) -> Split {
             kept,
             hard,
             time,
+            planned: tenant.planned(round_ns),
             time_longest: tenant.time(longest),
             aim: if this.members[at] { target } else { question.margin() },
         }

@@ -22,7 +22,15 @@ fn stream() -> Load {
 }
 
 fn tenant(claim: Claim, load: &Load) -> Tenant<'_> {
-    Tenant { claim, weight: 0.5, loss_ns: 10.0 * MS, slice_least_ns: 0.0, load: Some(load), transfer: (0.0, 0) }
+    Tenant {
+        claim,
+        weight: 0.5,
+        loss_ns: 10.0 * MS,
+        shortfall: 0.0,
+        slice_least_ns: 0.0,
+        load: Some(load),
+        transfer: (0.0, 0),
+    }
 }
 
 const WANTED: Claim = Claim::Wanted { again: false };
@@ -33,7 +41,7 @@ fn question(memory: u64) -> Question {
 
 /// Its R with the frames that are guaranteed to it.
 fn keeps(tenant: &Tenant<'_>, fate: &Fate) -> f64 {
-    fate.time * tenant.load.map_or(1.0, |load| load.keeps(fate.kept))
+    fate.time * tenant.load.map_or(1.0, |load| load.keeps(fate.kept).low)
 }
 
 #[test]
@@ -133,7 +141,7 @@ fn what_was_asked_for_is_made_up_by_slices_or_is_too_little() {
     let enough = asked(39_900);
     assert_eq!((enough.fates[0].verdict, enough.fates[0].kept), (Verdict::Met, 39_900));
     assert!(keeps(&tenant(WANTED, &slope), &enough.fates[0]) >= 0.9, "{enough:?}");
-    let slices_keep = question(80_000).slices_keep(slope.keeps(39_900), enough.fates[0].time_longest, 1.0);
+    let slices_keep = question(80_000).slices_keep(slope.keeps(39_900).low, enough.fates[0].time_longest, 1.0);
     assert!((0.925..0.935).contains(&slices_keep), "{slices_keep}");
     assert!(matches!(asked(20_000).fates[0].verdict, Verdict::Asked(needs) if needs > 35_000));
 }

@@ -79,7 +79,7 @@ impl Variant {
     /// The stands of all presets in this variant.
     pub fn stands(&self, quick: bool) -> Vec<Stand> {
         let (prefetch, device_depth) = (Some(self.prefetch), self.device_depth);
-        DISKS.iter().map(|disk| Stand { prefetch, device_depth, ..Stand::new(disk, quick) }).collect()
+        DISKS.iter().map(|disk| Stand { prefetch, device_depth, ..Stand::new(*disk, quick) }).collect()
     }
 }
 

@@ -43,7 +43,7 @@ fn run(context: &Context) -> Result<Outcome, String> {
         }
     }
     let ratios = context.parallel(&runs, |(disk, load, seed)| {
-        let stand = Stand::new(disk, context.quick);
+        let stand = Stand::new(*disk, context.quick);
         let ours = stand.run(&[Some((*load).clone())], *seed)?;
         let raw = stand.raw(load, 0, 1, *seed)?;
         Ok((ours[0].mb_s(), raw.mb_s()))

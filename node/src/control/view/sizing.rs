@@ -67,6 +67,10 @@ pub struct SizingView {
     pub cache_ratio: Option<f64>,
     /// R_time x R_cache: the R that it has; if it was not admitted, the best that it can have.
     pub best_ratio: Option<f64>,
+    /// The low end of the interval in which that R is: a tenant is admitted if it is at least the target.
+    pub low_ratio: Option<f64>,
+    /// The high end.
+    pub high_ratio: Option<f64>,
     /// The round while all tenants are busy.
     pub round_seconds: f64,
     /// The longest wait of a request for the tenant's slice, with the present shares and losses. One round longer while
@@ -100,6 +104,8 @@ impl SizingView {
             time_ratio: part(sizing.time_permille),
             cache_ratio: sizing.cache_permille.map(part),
             best_ratio: sizing.best_permille.map(part),
+            low_ratio: sizing.low_permille.map(part),
+            high_ratio: sizing.high_permille.map(part),
             round_seconds: seconds(sizing.round_ns),
             wait_seconds_max: seconds(sizing.wait_ns),
         }
@@ -120,7 +126,13 @@ impl SizingView {
 /// The reason for a decision, with numbers.
 fn reason(sizing: &Sizing, now: Nanos) -> String {
     let wanted = format!("R = {}", part(sizing.insulation_permille));
-    let best = sizing.best_permille.map_or_else(String::new, |best| format!("; best R = {:.2}", part(best)));
+    let best = match (sizing.best_permille, sizing.low_permille) {
+        (Some(best), Some(low)) if low < best => {
+            format!("; best R = {:.2}, surely at least {:.2}", part(best), part(low))
+        }
+        (Some(best), _) => format!("; best R = {:.2}", part(best)),
+        (None, _) => String::new(),
+    };
     match sizing.decision {
         Decision::Trial(Doubt::Unused) => {
             format!("no requests yet; {} of cache until then", bytes(sizing.kept_bytes + sizing.lent_bytes))
@@ -128,6 +140,11 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
         Decision::Trial(Doubt::Unsettled { until }) => format!(
             "the cache that it needs for {wanted} is being measured, for at most {} more",
             duration(seconds(until.saturating_sub(now)))
+        ),
+        Decision::Trial(Doubt::Filling { used_bytes }) => format!(
+            "{} are guaranteed for {wanted}, {} of its cache are full{best}",
+            bytes(sizing.kept_bytes),
+            bytes(used_bytes)
         ),
         Decision::Admitted => {
             let parts = sizing.cache_permille.map_or_else(String::new, |cache| {
@@ -251,6 +268,8 @@ mod tests {
             time_permille: 950,
             cache_permille: None,
             best_permille: None,
+            low_permille: None,
+            high_permille: None,
             round_ns: SECOND,
             wait_ns: SECOND / 2,
         }
@@ -264,6 +283,9 @@ mod tests {
         let memory = Decision::BestEffort(Bound::Memory { needs_bytes: 3277 * MIB, free_bytes: 1126 * MIB });
         let poor = SizingView::new(&Sizing { best_permille: Some(740), ..sizing(memory) }, 12 * SECOND);
         assert_eq!(poor.reason, "needs 3.2GiB of cache for R = 0.9, 1.1GiB is free; best R = 0.74");
+        let unsure = Sizing { best_permille: Some(920), low_permille: Some(810), ..sizing(memory) };
+        let unsure = SizingView::new(&unsure, 12 * SECOND).reason;
+        assert!(unsure.ends_with("best R = 0.92, surely at least 0.81"), "{unsure}");
         assert_eq!(
             poor.in_words(),
             format!(
