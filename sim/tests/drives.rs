@@ -114,6 +114,30 @@ fn the_nearline_drive_is_plausible() {
     assert!((200.0..240.0).contains(&outside), "{outside}");
 }
 
+/// Mean seek, half a revolution and the overhead of the data sheets; their rates at both edges, and their sizes.
+#[test]
+fn the_drives_from_data_sheets_are_as_they_say() {
+    let of = [
+        ("enterprise-10k", 3.8 + 3.0 + 0.2, 135.0, 72.0, 1_172_123_568, 0.03),
+        ("laptop-5400", 12.0 + 60_000.0 / 5400.0 / 2.0 + 0.3, 83.0, 42.0, 625_142_448, 0.03),
+    ];
+    for (preset, access_ms, outside, inside, sectors, within) in of {
+        let alone = random_reads(preset, 1);
+        assert!((alone * access_ms / 1000.0 - 1.0).abs() < within, "{preset}: {alone} a second in {access_ms} ms");
+        let rate = sequential_reads(preset, 2, 1 << 20);
+        assert!((rate / outside - 1.0).abs() < within, "{preset}: {rate} MB/s, {outside} expected");
+        let mut drive = drive(preset);
+        assert_eq!(drive.bytes() / SECTOR, sectors);
+        let mut at = drive.bytes() - (100 << 20);
+        let elapsed = replay::closed_loop(&mut *drive, 2, 100, || {
+            at += 1 << 20;
+            (Op::Read, at - (1 << 20), 1 << 20)
+        });
+        let rate = (100 << 20) as f64 * 1e3 / elapsed as f64;
+        assert!((rate / inside - 1.0).abs() < within, "{preset}: {rate} MB/s, {inside} expected");
+    }
+}
+
 #[test]
 fn a_throttled_drive_keeps_to_its_rate_after_its_burst() {
     let (mut drive, mut rng) = (drive("throttled"), Rng::new(1));
