@@ -3,9 +3,10 @@
 use engine::disk::Op;
 use engine::units::{Nanos, SECOND, SECTOR};
 use proptest::prelude::*;
+use sim::disk::drive::compare::Comparison;
 use sim::disk::drive::describe::Description;
 use sim::disk::drive::hdd::Hdd;
-use sim::disk::drive::replay::{self, Comparison, Measured};
+use sim::disk::drive::replay::{self, Measured};
 use sim::disk::drive::{Drive, Tag, presets};
 use sim::rng::Rng;
 
