@@ -273,7 +273,11 @@ fn show(disk: &str, toml: bool) -> Result<()> {
     let bytes = build(disk)?.bytes();
     println!("{}", described.model);
     println!("  from       {}", described.source);
-    println!("  size       {:.1} GB, {} sectors", bytes as f64 / 1e9, bytes / SECTOR);
+    let size = match bytes {
+        0..1_000_000_000 => format!("{:.3} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    };
+    println!("  size       {size}, {} sectors", bytes / SECTOR);
     let rates: Vec<_> = [1, 2, 4, 8, 16, 32].map(|depth| (depth, random_reads(disk, depth))).into();
     for (title, unit) in [("depth", false), ("4 KiB reads/s", true)] {
         let cells = rates.iter().map(|(depth, rate)| match (unit, rate) {

@@ -70,7 +70,7 @@ fn remove(description: &mut toml::Table, key: &str) -> bool {
         Some(toml::Value::Table(table)) => remove(table, rest),
         Some(toml::Value::Array(list)) => {
             let tables = list.iter_mut().filter_map(|item| item.as_table_mut());
-            tables.fold(false, |removed, table| remove(table, rest) || removed)
+            tables.map(|table| remove(table, rest)).filter(|&removed| removed).count() > 0
         }
         _ => false,
     }
