@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use engine::disk::profile::{BUDGET_NS, Options};
 use engine::units::SECOND;
@@ -13,6 +13,11 @@ use sim::disk::drive::describe::Description;
 use sim::disk::drive::presets;
 use sim::disk::probe::probe;
 use sim::disk::truth::{Truth, truth};
+
+use crate::quantity::show_bytes;
+
+/// The smallest drive that is probed, bytes: less than 1 % of it holds a measurement of a sequential rate.
+const BYTES_MIN: u64 = 256 << 20;
 
 /// Probe a simulated drive in virtual time, and compare the results with the true values; fails if they differ too
 /// much.
@@ -55,6 +60,13 @@ impl ProbeDrive {
     pub fn run(self) -> Result<ExitCode> {
         let description = describe(&self.disk)?;
         let mut drive = description.build().with_context(|| self.disk.clone())?;
+        ensure!(
+            drive.bytes() >= BYTES_MIN,
+            "{} has {}, too little for a probe: describe a drive of at least {}",
+            self.disk,
+            show_bytes(drive.bytes()),
+            show_bytes(BYTES_MIN)
+        );
         let budget_ns = self.seconds.max(1).saturating_mul(SECOND);
         let (found, took_ns) = probe(&mut *drive, Options { budget_ns, seed: self.seed, read_only: false });
         let truths = truth(&description, self.seed)?;

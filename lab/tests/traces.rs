@@ -120,6 +120,42 @@ fn disksim_as_it_comes() {
 }
 
 #[test]
+fn ssdsim_as_it_comes() {
+    let text = "4851300 1 524288 16 0\n4864300\t0 8 1 1\n0.5 0 8 1 1\n9 0 8 1 2\n";
+    let (records, trace) = read(text, Format::Ssdsim);
+    let expected = [record(4_851_300, Op::Write, 524_288 * 512, 8192, 0), record(4_864_300, Op::Read, 8 * 512, 512, 1)];
+    assert_eq!(records, expected);
+    let reasons: Vec<_> = trace.tally().first_broken.iter().map(|broken| broken.reason.as_str()).collect();
+    assert!(reasons[0].contains("disksim has milliseconds") && reasons[1].contains("neither 0"), "{reasons:?}");
+    assert_eq!("mqsim".parse(), Ok(Format::Ssdsim));
+}
+
+/// SSDSim and MQSim have DiskSim's columns with times in nanoseconds, and the extension `.ascii` is used for all three.
+#[test]
+fn nanoseconds_are_not_read_as_milliseconds() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |name: &str, text: &str, format| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        Trace::open(&path, format).map(|trace| trace.map(|record| record.unwrap().time_ns).collect::<Vec<_>>())
+    };
+    let fails = |name, text, format| open(name, text, format).unwrap_err().to_string();
+    let close = "4851300 1 524288 16 0\n4864300 1 524304 16 0\n";
+    let far = "4851300000 1 524288 16 0\n4864300000 1 524304 16 0\n";
+    for text in [close, far] {
+        let error = fails("trace.ascii", text, None);
+        assert!(error.contains("--format ssdsim") && error.contains("--format disksim"), "{error}");
+        assert_eq!(open("trace.ascii", text, Some(Format::Ssdsim)).unwrap().len(), 2);
+        assert_eq!(open("trace.mqsim", text, None).unwrap().len(), 2);
+    }
+    // What the user says is believed, unless it cannot be.
+    assert_eq!(open("t.ascii", close, Some(Format::Disksim)).unwrap(), [4_851_300_000_000, 4_864_300_000_000]);
+    let error = fails("t.ascii", far, Some(Format::Disksim));
+    assert!(error.contains("too far apart for milliseconds") && error.contains("5.0"), "{error}");
+    assert_eq!(open("t.ascii", "0 1 0 8 1\n4851.3 1 0 8 0\n", None).unwrap(), [0, 4_851_300_000]);
+}
+
+#[test]
 fn msr_as_it_comes() {
     let text = "\u{feff}Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\r\n\
                 128166372003061629,hm,1,Read,383496192,32768,413\r\n\

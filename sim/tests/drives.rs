@@ -3,9 +3,10 @@
 use engine::disk::Op;
 use engine::units::{Nanos, SECOND, SECTOR};
 use proptest::prelude::*;
+use sim::disk::drive::compare::Comparison;
 use sim::disk::drive::describe::Description;
 use sim::disk::drive::hdd::Hdd;
-use sim::disk::drive::replay::{self, Comparison, Measured};
+use sim::disk::drive::replay::{self, Measured};
 use sim::disk::drive::{Drive, Tag, presets};
 use sim::rng::Rng;
 
@@ -88,10 +89,9 @@ fn the_cheetah_streams_from_its_outer_zone() {
 /// A write that is queued when its predecessor ends continues there. One that arrives later waits for a revolution.
 #[test]
 fn queued_writes_in_a_row_are_one_stream() {
-    let write = Op::Write { durable: false };
     for preset in ["cheetah-15k5", "barracuda-7200.9", "nearline"] {
         let reads = sequential_reads(preset, 8, 256 << 10);
-        let (queued, alone) = (sequential(preset, write, 8, 256 << 10), sequential(preset, write, 1, 256 << 10));
+        let (queued, alone) = (sequential(preset, WRITE, 8, 256 << 10), sequential(preset, WRITE, 1, 256 << 10));
         println!("{preset}: reads {reads:.1} MB/s, writes {queued:.1}, one by one {alone:.1}");
         assert!((queued / reads - 1.0).abs() < 0.05 && alone < 0.75 * queued, "{preset}: {reads} {queued} {alone}");
     }
@@ -113,6 +113,30 @@ fn the_nearline_drive_is_plausible() {
     assert!((80.0..90.0).contains(&alone), "{alone}");
     let outside = sequential_reads("nearline", 2, 1 << 20);
     assert!((200.0..240.0).contains(&outside), "{outside}");
+}
+
+/// Mean seek, half a revolution and the overhead of the data sheets; their rates at both edges, and their sizes.
+#[test]
+fn the_drives_from_data_sheets_are_as_they_say() {
+    let of = [
+        ("enterprise-10k", 3.8 + 3.0 + 0.2, 135.0, 72.0, 1_172_123_568, 0.03),
+        ("laptop-5400", 12.0 + 60_000.0 / 5400.0 / 2.0 + 0.3, 83.0, 42.0, 625_142_448, 0.03),
+    ];
+    for (preset, access_ms, outside, inside, sectors, within) in of {
+        let alone = random_reads(preset, 1);
+        assert!((alone * access_ms / 1000.0 - 1.0).abs() < within, "{preset}: {alone} a second in {access_ms} ms");
+        let rate = sequential_reads(preset, 2, 1 << 20);
+        assert!((rate / outside - 1.0).abs() < within, "{preset}: {rate} MB/s, {outside} expected");
+        let mut drive = drive(preset);
+        assert_eq!(drive.bytes() / SECTOR, sectors);
+        let mut at = drive.bytes() - (100 << 20);
+        let elapsed = replay::closed_loop(&mut *drive, 2, 100, || {
+            at += 1 << 20;
+            (Op::Read, at - (1 << 20), 1 << 20)
+        });
+        let rate = (100 << 20) as f64 * 1e3 / elapsed as f64;
+        assert!((rate / inside - 1.0).abs() < within, "{preset}: {rate} MB/s, {inside} expected");
+    }
 }
 
 #[test]
@@ -160,6 +184,125 @@ fn reading_ahead_may_need_a_stream() {
     assert!(cautious[1] > 1.0 && cautious[2] < 1.0, "{cautious:?}");
 }
 
+fn described(text: &str) -> Box<dyn Drive> {
+    Description::parse(text).unwrap().build().unwrap()
+}
+
+/// Response times of `requests`, 20 ms apart, in milliseconds.
+fn times_ms(text: &str, requests: &[(Op, u64, u64)]) -> Vec<f64> {
+    let of = |&(op, sector, sectors)| Measured { op, sector, sectors, response_us: 0.0, gap_us: 20_000.0 };
+    let list: Vec<_> = requests.iter().map(of).collect();
+    let times = replay::one_at_a_time(&mut *described(text), &list).unwrap();
+    times.into_iter().map(|ns| ns as f64 / 1e6).collect()
+}
+
+/// The text of a preset with `old` replaced, which must be in it.
+fn changed(preset: &str, old: &str, new: &str) -> String {
+    let text = presets::text(preset).unwrap();
+    assert!(text.contains(old), "{old}");
+    text.replace(old, new)
+}
+
+const WRITE: Op = Op::Write { durable: false };
+
+/// The bus of 1996 takes 4.1 ms for 40 sectors: as long as the arm, or before it.
+#[test]
+fn the_arm_may_wait_for_the_data_of_a_write() {
+    let overlaps = changed("barracuda-st32171w", "[hdd.write_cache]", "[hdd.write_cache]\nenabled = false");
+    let waits = overlaps.replace("overlaps_media = true", "overlaps_media = true\nwrite_overlaps_media = false");
+    let mut rng = Rng::new(1);
+    let writes: Vec<_> = (0..3000).map(|_| (WRITE, rng.below(4_000_000), 40)).collect();
+    let mean_ms = |text: &str| times_ms(text, &writes).iter().sum::<f64>() / writes.len() as f64;
+    let (overlaps, waits) = (mean_ms(&overlaps), mean_ms(&waits));
+    assert!((waits - overlaps - 4.1).abs() < 0.4, "{overlaps} {waits}");
+}
+
+/// The bus is slower than the medium, so the time until it begins is seen in the response time.
+#[test]
+fn a_water_mark_is_between_the_first_sector_and_the_last() {
+    let preset = presets::text("barracuda-st32171w").unwrap();
+    let marked = |mark: &str| preset.replace("overlaps_media = true", mark);
+    let read_ms = |text: &str| times_ms(text, &[(Op::Read, 0, 100)])[0];
+    let at_once = read_ms(preset);
+    assert_eq!(read_ms(&marked("overlaps_media = true\nread_water_mark = 0.0")), at_once);
+    let medium_ms = 60_000.0 / 7200.0 * 100.0 / 186.0;
+    for part in [0.25, 0.5, 0.75, 1.0] {
+        let text = marked(&format!("overlaps_media = true\nread_water_mark = {part:?}"));
+        assert!((read_ms(&text) - at_once - part * medium_ms).abs() < 0.001, "{part}");
+    }
+    let afterwards = read_ms(&marked("overlaps_media = false"));
+    assert_eq!(read_ms(&marked("overlaps_media = true\nread_water_mark = 1.0")), afterwards);
+}
+
+/// The first track has 186 sectors.
+#[test]
+fn reading_ahead_may_end_with_the_track() {
+    let beyond = presets::text("barracuda-st32171w").unwrap();
+    let track = changed("barracuda-st32171w", "ahead_sectors = 281", "ahead_sectors = 281\nahead_to_track_end = true");
+    let second_ms = |text: &str, sector| times_ms(text, &[(Op::Read, 0, 4), (Op::Read, sector, 4)])[1];
+    assert!(second_ms(beyond, 182) < 1.0 && second_ms(&track, 182) < 1.0);
+    assert!(second_ms(beyond, 190) < 1.0 && second_ms(&track, 190) > 1.0);
+    // A hit does not read on into the next track, and the next miss does.
+    let hits = [0, 182, 190, 200].map(|sector| (Op::Read, sector, 4));
+    let times = times_ms(&track, &hits);
+    assert!(times[1] < 1.0 && times[2] > 1.0 && times[3] < 1.0, "{times:?}");
+}
+
+#[test]
+fn overhead_may_depend_on_the_request_before() {
+    let table = "[hdd.overhead_after_write_ms]\nread_hit = 3.45\nwrite_hit = 2.045\n\n[hdd.queue]";
+    let apart = changed("barracuda-st32171w", "[hdd.queue]", table);
+    let requests = [
+        (Op::Read, 0, 4),
+        (Op::Read, 4, 4),
+        (WRITE, 9000, 4),
+        (WRITE, 99_000, 4),
+        (Op::Flush, 0, 0),
+        (Op::Read, 8, 4),
+        (Op::Read, 12, 4),
+    ];
+    let times = [presets::text("barracuda-st32171w").unwrap(), &apart].map(|text| times_ms(text, &requests));
+    let more: Vec<_> = times[1].iter().zip(&times[0]).map(|(apart, alike)| ((apart - alike) * 1e3).round()).collect();
+    assert_eq!([more[0], more[1], more[2], more[3], more[5], more[6]], [0.0, 0.0, 0.0, 1000.0, 3000.0, 0.0]);
+}
+
+/// Without skew, the next track has just begun when the head is there, and costs a revolution.
+#[test]
+fn a_zone_may_have_its_own_skew() {
+    let first = "sectors_per_track = 1200, sectors = 37386697";
+    let own = format!("{first}, skew_revolutions = {{ track = 0.0, head = 0.0, band = 0.0 }}");
+    let own = changed("cheetah-15k5", first, &own);
+    let stream_ns = |text: &str, from: u64| {
+        let mut sector = from;
+        replay::closed_loop(&mut *described(text), 2, 100, || {
+            sector += 512;
+            (Op::Read, (sector - 512) * SECTOR, 512 * SECTOR)
+        })
+    };
+    let preset = presets::text("cheetah-15k5").unwrap();
+    let [before, after] = [0, 37_386_697].map(|from| (stream_ns(preset, from), stream_ns(&own, from)));
+    assert!(before.1 > before.0 * 3 / 2, "{before:?}");
+    assert_eq!(after.0, after.1);
+}
+
+/// Measured tables end before the longest seek: their last line continues, and a note says so.
+#[test]
+fn a_seek_table_says_that_it_is_continued() {
+    let notes = |text: &str| Description::parse(text).unwrap().notes().unwrap();
+    let [note] = &notes(presets::text("cheetah-15k5").unwrap())[..] else { panic!("one note") };
+    assert!(note.contains("hdd.seek.table_ms ends at 72000 cylinders (6.914 ms)"), "{note}");
+    assert!(note.contains("of 72170") && note.contains("up to 6.927 ms"), "{note}");
+    assert!(notes(presets::text("barracuda-7200.9").unwrap()).is_empty());
+    assert!(notes(presets::text("flash").unwrap()).is_empty());
+    // A table whose last rows fall does not come down to nothing.
+    let falling = changed("cheetah-15k5", "[72000, 6.9139],", "[72000, 6.7],");
+    let note = &notes(&falling)[0];
+    assert!(note.contains("up to 6.700 ms"), "{note}");
+    let steep = changed("cheetah-15k5", "[72000, 6.9139],", "[71001, 500.0],");
+    let error = Description::parse(&steep).unwrap().build().unwrap_err().to_string();
+    assert!(error.contains("hdd.seek.table_ms: continued to 72170 cylinders") && error.contains("add rows"), "{error}");
+}
+
 #[test]
 fn what_is_wrong_in_a_description_is_named_with_its_fix() {
     let text = presets::text("barracuda-7200.9").unwrap();
@@ -174,6 +317,14 @@ fn what_is_wrong_in_a_description_is_named_with_its_fix() {
         ("heads = 4", "heads = 1", "hdd.zones[0].sectors"),
         ("heads = 4", "heads = 4\nhaeds = 4", "unknown field `haeds`"),
         ("heads = 4", "", "missing field `heads`"),
+        ("overlaps_media = true", "overlaps_media = true\nread_water_mark = 1.5", "hdd.bus.read_water_mark: 1.5"),
+        ("overlaps_media = true", "overlaps_media = false\nread_water_mark = 0.5", "give overlaps_media = true"),
+        ("[hdd.queue]", "[hdd.overhead_after_write_ms]\nread = -1.0\n[hdd.queue]", "hdd.overhead_after_write_ms.read"),
+        (
+            "sectors = 39696510",
+            "sectors = 39696510, skew_revolutions = { track = 0.1, head = 1.0, band = 0.1 }",
+            "hdd.zones[0].skew_revolutions.head: 1 is not a part of a revolution",
+        ),
         ("[hdd.queue]", "[throttle]\n[hdd.queue]", "throttle: it limits nothing"),
     ];
     for (right, bad, expected) in cases {
@@ -249,10 +400,16 @@ fn run<D: Drive + ?Sized>(drive: &mut D, steps: &[Step], mut each: impl FnMut(&D
 
 const SMALLEST: u64 = 2_100_000_000;
 
-/// Every preset, and again with the write caches of hard disks enabled.
+/// Every preset, again with the write caches of hard disks enabled, and with the keys that older drives need.
 fn descriptions() -> Vec<Description> {
     let on = |text: &str| text.replace("enabled = false", "enabled = true");
-    let texts = presets::PRESETS.iter().flat_map(|(_, text)| [text.to_string(), on(text)]);
+    let older = |text: &str| {
+        let bus = "overlaps_media = true\nread_water_mark = 0.4\nwrite_overlaps_media = false";
+        let table = "[hdd.overhead_after_write_ms]\nread = 2.0\nwrite_hit = 1.0\n\n[hdd.queue]";
+        let text = text.replace("overlaps_media = true", bus).replace("[hdd.queue]", table);
+        text.replace("\nahead_sectors", "\nahead_to_track_end = true\nahead_sectors")
+    };
+    let texts = presets::PRESETS.iter().flat_map(|(_, text)| [text.to_string(), on(text), older(text)]);
     texts.map(|text| Description::parse(&text).unwrap()).collect()
 }
 

@@ -88,6 +88,8 @@ presets![
     barracuda_of_1996: "barracuda-st32171w",
     barracuda_of_2005: "barracuda-7200.9",
     nearline: "nearline",
+    enterprise: "enterprise-10k",
+    laptop: "laptop-5400",
     flash: "flash",
     throttled: "throttled",
 ];

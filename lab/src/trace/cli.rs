@@ -48,8 +48,8 @@ struct Info {
 /// How traces are read.
 #[derive(Args, Clone, Debug)]
 pub struct Reading {
-    /// The format, if the extension does not determine it: blkreplay, vscsi, disksim, msr, spc, blkparse (Q events),
-    /// blkparse-d (D events), iolog
+    /// The format, if the extension does not determine it: blkreplay, vscsi, disksim, ssdsim (or mqsim), msr, spc,
+    /// blkparse (Q events), blkparse-d (D events), iolog
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
     /// Count read-ahead requests of blkreplay loads ('RA') as reads; they are left out otherwise

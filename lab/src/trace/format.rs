@@ -16,6 +16,8 @@ pub enum Format {
     Vscsi,
     /// ASCII traces of DiskSim.
     Disksim,
+    /// ASCII traces of SSDSim and MQSim: the columns of DiskSim with times in nanoseconds.
+    Ssdsim,
     /// CSV of Microsoft Research Cambridge.
     Msr,
     /// Traces of the Storage Performance Council, as published by UMass.
@@ -32,10 +34,11 @@ pub enum Format {
 
 impl Format {
     /// All formats: (format, name, extensions).
-    pub const ALL: [(Format, &'static str, &'static [&'static str]); 9] = [
+    pub const ALL: [(Format, &'static str, &'static [&'static str]); 10] = [
         (Format::Blkreplay, "blkreplay", &["load"]),
         (Format::Vscsi, "vscsi", &["vscsi", "vscsitrace"]),
         (Format::Disksim, "disksim", &["disksim", "ascii", "dis"]),
+        (Format::Ssdsim, "ssdsim", &["ssdsim", "mqsim"]),
         (Format::Msr, "msr", &["csv"]),
         (Format::Spc, "spc", &["spc"]),
         (Format::BlkparseQ, "blkparse", &["blkparse", "blktrace"]),
@@ -85,6 +88,7 @@ impl FromStr for Format {
         let synonym = match text.as_str() {
             "iolog3" => "iolog",
             "load" => "blkreplay",
+            "mqsim" => "ssdsim",
             other => other,
         };
         let found = Format::ALL.iter().find(|(_, name, _)| *name == synonym);

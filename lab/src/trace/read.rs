@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use sim::load::{Op, Record};
 
+use super::formats::disksim::{self, Unit};
 use super::formats::{self, Line, LineFormat, vscsi::Vscsi};
 use super::{Format, checked, compression};
 use crate::quantity::show_count;
@@ -18,6 +19,8 @@ const BROKEN_KEPT: usize = 5;
 const BROKEN_MAX: u64 = 1000;
 /// The longest line, bytes. Longer ones are broken, and skipped.
 const LINE_BYTES_MAX: u64 = 64 << 10;
+/// The beginning of a trace that is looked at for the unit of its times, bytes: some thousand requests.
+const HEAD_BYTES: u64 = 64 << 10;
 /// Devices of a trace at most, since each name is kept.
 const DEVICES_MAX: usize = 1 << 16;
 /// The longest notice that is kept, bytes.
@@ -40,6 +43,20 @@ pub enum TraceError {
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// The times may be in either unit.
+    #[error(
+        "the times in '{path}' are whole numbers, {meaning}: give --format ssdsim for nanoseconds (SSDSim, MQSim) or, \
+         if they are not, {other} for milliseconds (DiskSim)",
+        path = path.display(),
+        meaning = if *explicit { "and too far apart for milliseconds" } else { "and do not tell their unit" },
+        other = if *explicit { "write them with a fraction, as in 5.0," } else { "--format disksim" }
+    )]
+    UnknownUnit {
+        /// The file.
+        path: PathBuf,
+        /// Whether the format was given.
+        explicit: bool,
     },
     /// A read error, or an error in the compressed data.
     #[error("reading stopped after {records} requests")]
@@ -157,12 +174,24 @@ pub struct Trace {
 impl Trace {
     /// Opens a file. Without a format, the extension determines it. `-` is the standard input.
     pub fn open(path: &Path, format: Option<Format>) -> Result<Trace, TraceError> {
+        let explicit = format.is_some();
         let format = format.map_or_else(|| Format::of(path), Ok)?;
         let failed = |source| TraceError::Open { path: path.to_owned(), source };
-        if path == Path::new("-") {
-            return Trace::new(io::stdin(), format).map_err(failed);
+        let mut trace = match path == Path::new("-") {
+            true => Trace::new(io::stdin(), format),
+            false => File::open(path).and_then(|file| Trace::new(file, format)),
         }
-        File::open(path).and_then(|file| Trace::new(file, format)).map_err(failed)
+        .map_err(failed)?;
+        if format == Format::Disksim {
+            match trace.unit().map_err(|source| TraceError::Read { records: 0, source })? {
+                Unit::Nanoseconds => return Err(TraceError::UnknownUnit { path: path.to_owned(), explicit }),
+                Unit::Unknown if !explicit => {
+                    return Err(TraceError::UnknownUnit { path: path.to_owned(), explicit });
+                }
+                Unit::Unknown | Unit::Milliseconds => {}
+            }
+        }
+        Ok(trace)
     }
 
     /// Reads bytes, compressed or not.
@@ -174,6 +203,16 @@ impl Trace {
         let input = compression::reader(input)?;
         let (names, tally) = (Names::default(), Tally::default());
         Ok(Trace { format, input, parser, line: Vec::new(), names, tally, device: None, ended: false })
+    }
+
+    /// Looks ahead for the unit of the times.
+    fn unit(&mut self) -> io::Result<Unit> {
+        let mut head = Vec::new();
+        self.input.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
+        let unit = disksim::unit(&head);
+        let rest = std::mem::replace(&mut self.input, Box::new(io::empty()));
+        self.input = Box::new(io::Cursor::new(head).chain(rest));
+        Ok(unit)
     }
 
     /// Counts so far.

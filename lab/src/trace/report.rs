@@ -170,7 +170,7 @@ impl Report {
             ("footprint", format!("{} of 4 KiB blocks", both_units(self.footprint_bytes))),
             ("span", format!("{} from byte {}", both_units(self.span_bytes), self.lowest_byte)),
             ("sequential", format!("{} begin where the one before ended", percent(self.sequential_share))),
-            ("in streams", format!("{} where one of the last 32 ended", percent(self.in_streams_share))),
+            ("in streams", format!("{} where one of the last 32 on the device ended", percent(self.in_streams_share))),
             ("alignment", format!("{} in whole 4 KiB blocks{}", percent(self.whole_4k_share), self.odd_sector())),
             ("sizes", self.common_sizes(ranged)),
             ("gaps", self.gaps()),

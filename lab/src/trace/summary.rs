@@ -1,10 +1,11 @@
 //! The summary of a trace, gathered record by record.
 //!
-//! Memory grows with the number of distinct items, not with the requests: 16 bytes for each second with requests, and a
-//! bitmap of the 4 KiB blocks accessed (roaring: at most 8 KiB for each 256 MiB of them).
+//! Memory grows with the number of distinct items, not with the requests: 16 bytes for each second with requests, 300
+//! for each device, and a bitmap of the 4 KiB blocks accessed (roaring: at most 8 KiB for each 256 MiB of them).
 //!
 //! *Sequential* is a read or write that begins where the one before it on the same device ended. *In streams* is one
-//! that begins where any of the last 32 ended, which recognises several interleaved sequential streams.
+//! that begins where any of the last 32 on the same device ended, which recognises several interleaved sequential
+//! streams; what is sequential is in a stream.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,7 +15,7 @@ use roaring::RoaringTreemap;
 use sim::load::{Op, Record};
 use sim::rng::Rng;
 
-/// Ends of requests that are remembered to recognise streams.
+/// Ends of requests that are remembered for each device to recognise streams.
 const STREAMS_SEEN: usize = 32;
 /// Distinct sizes at most; beyond, a size counts as the next power of two.
 const SIZES_MAX: usize = 4096;
@@ -86,8 +87,8 @@ pub struct Summary {
     /// Requests by device.
     pub devices: HashMap<u32, u64>,
     last_ns: Nanos,
-    ends: HashMap<u32, u64>,
-    recent: VecDeque<(u32, u64)>,
+    /// For each device, where its last requests ended, oldest first.
+    recent: HashMap<u32, VecDeque<u64>>,
     rng: Rng,
 }
 
@@ -117,8 +118,7 @@ impl Default for Summary {
             sample: Vec::new(),
             devices: HashMap::new(),
             last_ns: 0,
-            ends: HashMap::new(),
-            recent: VecDeque::new(),
+            recent: HashMap::new(),
             rng: Rng::new(1),
         }
     }
@@ -203,17 +203,13 @@ impl Summary {
     }
 
     fn add_place(&mut self, record: Record) {
-        let from = (record.stream, record.offset);
-        let before = self.ends.insert(record.stream, record.end());
-        self.sequential += u64::from(before == Some(record.offset));
-        let known = self.recent.iter().position(|&end| end == from);
-        self.in_streams += u64::from(known.is_some());
-        if let Some(at) = known {
-            self.recent.remove(at);
-        } else if self.recent.len() == STREAMS_SEEN {
-            self.recent.pop_front();
+        let ends = self.recent.entry(record.stream).or_default();
+        self.sequential += u64::from(ends.back() == Some(&record.offset));
+        self.in_streams += u64::from(ends.contains(&record.offset));
+        if ends.len() == STREAMS_SEEN {
+            ends.pop_front();
         }
-        self.recent.push_back((record.stream, record.end()));
+        ends.push_back(record.end());
     }
 
     /// Keeps each record with the same probability (Vitter's algorithm R).
@@ -248,6 +244,26 @@ mod tests {
         let summary = of(&records);
         assert_eq!((summary.sequential, summary.in_streams), (0, 38));
         assert_eq!(summary.footprint.len(), 40);
+    }
+
+    /// The last 32 requests count, not the last 32 streams, and each device has its own.
+    #[test]
+    fn a_stream_is_seen_for_32_requests() {
+        let mut records = vec![(0, Op::Read, 0, 4096)];
+        let apart = |i: u64| (0, Op::Read, (i + 1) << 30, 4096);
+        records.extend((0..31).map(apart));
+        // Twice from the same end.
+        records.extend([(0, Op::Read, 4096, 512); 2]);
+        let summary = of(&records);
+        assert_eq!(summary.in_streams, 1, "the second of them is the 33rd after it");
+        let summary = of(&[records[0], records[32], records[32]]);
+        assert_eq!((summary.in_streams, summary.sequential), (2, 1));
+        let mut summary = Summary::default();
+        for stream in (0..100).chain([0]) {
+            let offset = if summary.reads == 100 { 4096 } else { 0 };
+            summary.add(Record { time_ns: 0, op: Op::Read, offset, bytes: 4096, stream });
+        }
+        assert_eq!((summary.in_streams, summary.sequential), (1, 1));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Writer<W> {
 impl Format {
     /// Whether there is a writer for this format.
     pub fn is_written(self) -> bool {
-        !matches!(self, Format::Vscsi | Format::BlkparseQ | Format::BlkparseD)
+        !matches!(self, Format::Vscsi | Format::Ssdsim | Format::BlkparseQ | Format::BlkparseD)
     }
 
     /// The time resolution of the format, nanoseconds.
@@ -107,7 +107,7 @@ impl<W: Write> Writer<W> {
                 writeln!(self.out, "{},{host},{disk},{kind},{offset},{bytes},0", time_ns / 100)
             }
             Format::Iolog2 | Format::Iolog3 => self.iolog(Record { offset, bytes, ..record }, names),
-            Format::Vscsi | Format::BlkparseQ | Format::BlkparseD => {
+            Format::Vscsi | Format::Ssdsim | Format::BlkparseQ | Format::BlkparseD => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, format!("{} is not written", self.format)))
             }
         }

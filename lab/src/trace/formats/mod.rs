@@ -2,10 +2,11 @@
 
 mod blkparse;
 mod blkreplay;
-mod disksim;
+pub mod disksim;
 mod iolog;
 mod msr;
 mod spc;
+mod ssdsim;
 pub mod vscsi;
 
 use sim::load::{Op, Record};
@@ -41,6 +42,7 @@ pub fn of_lines(format: Format) -> Option<Box<dyn LineFormat>> {
         Format::Disksim => Box::new(disksim::Disksim),
         Format::Msr => Box::new(msr::Msr::default()),
         Format::Spc => Box::new(spc::Spc),
+        Format::Ssdsim => Box::new(ssdsim::Ssdsim),
         Format::BlkparseQ => Box::new(blkparse::Blkparse::new("Q")),
         Format::BlkparseD => Box::new(blkparse::Blkparse::new("D")),
         Format::Iolog2 | Format::Iolog3 => Box::new(iolog::Iolog::default()),

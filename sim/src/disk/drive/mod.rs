@@ -11,9 +11,11 @@
 //!
 //! `hdd` has heads, `flash` has channels, `throttled` is a token bucket in front of another drive, `lanes` is the
 //! simplest one. `describe` builds drives from TOML; `presets` has descriptions of known drives.
+//! `replay` repeats a measured list, and `compare` says how near the simulated times come.
 //!
 //! Downside: a submitted request cannot be cancelled, as on most real drives.
 
+pub mod compare;
 pub mod describe;
 pub mod done;
 pub mod flash;

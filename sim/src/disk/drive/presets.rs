@@ -8,6 +8,8 @@ pub const PRESETS: &[(&str, &str)] = &[
     ("barracuda-st32171w", include_str!("presets/barracuda-st32171w.toml")),
     ("barracuda-7200.9", include_str!("presets/barracuda-7200.9.toml")),
     ("nearline", include_str!("presets/nearline.toml")),
+    ("enterprise-10k", include_str!("presets/enterprise-10k.toml")),
+    ("laptop-5400", include_str!("presets/laptop-5400.toml")),
     ("flash", include_str!("presets/flash.toml")),
     ("throttled", include_str!("presets/throttled.toml")),
 ];

@@ -4,9 +4,14 @@ use engine::disk::Op;
 use engine::units::{Nanos, SECTOR};
 
 use super::Drive;
+use super::compare::{self, Comparison, Details};
 
 /// The columns of a measured list.
 pub const HEADER: &str = "op,lbn,sectors,response_us,gap_us";
+
+/// The longest time of a list, nanoseconds: 146 years. It is a quarter of what 64 bits hold, so that the times of a
+/// drive, which are some seconds later, cannot overflow.
+const TIME_NS_MAX: Nanos = 1 << 62;
 
 /// A request that a real drive has served.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -48,6 +53,22 @@ pub enum ListError {
         end: u64,
         /// Number of sectors of the drive.
         sectors: u64,
+    },
+    /// The gaps are too long.
+    #[error("line {line}: with the gaps before it, it comes after more than 146 years; shorten the gaps")]
+    TooLong {
+        /// The number of the line, from 1.
+        line: usize,
+    },
+    /// A part of the list is not in it.
+    #[error("there is no part from request {from} to {to}: it has requests 1 to {requests}")]
+    Part {
+        /// The first request.
+        from: usize,
+        /// The last request.
+        to: usize,
+        /// Requests of the list.
+        requests: usize,
     },
     /// The list is empty.
     #[error("there is no request in it")]
@@ -91,10 +112,13 @@ pub fn one_at_a_time(drive: &mut dyn Drive, list: &[Measured]) -> Result<Vec<Nan
         if end > sectors {
             return Err(ListError::Beyond { line: index + 2, sector, end, sectors });
         }
+        if now > TIME_NS_MAX {
+            return Err(ListError::TooLong { line: index + 2 });
+        }
         drive.submit(now, index as u64, request.op, sector * SECTOR, request.sectors * SECTOR);
         let (_, at) = next_done(drive);
         times.push(at - now);
-        now = at + (request.gap_us * 1e3).round() as Nanos;
+        now = at.saturating_add((request.gap_us * 1e3).round() as Nanos);
     }
     if times.is_empty() { Err(ListError::Empty) } else { Ok(times) }
 }
@@ -109,40 +133,29 @@ fn next_done(drive: &mut dyn Drive) -> (u64, Nanos) {
     }
 }
 
-/// The difference between a simulated drive and a measured one.
-#[derive(Clone, Copy, Debug)]
-pub struct Comparison {
-    /// Root mean square distance between the two sorted lists of response times, milliseconds. This is the demerit
-    /// figure of Ruemmler and Wilkes, "An introduction to disk drive modeling", as DiskSim's `rms` computes it.
-    pub rms_ms: f64,
-    /// Mean simulated response time, milliseconds.
-    pub mean_simulated_ms: f64,
-    /// Mean measured response time, milliseconds.
-    pub mean_measured_ms: f64,
-    /// Requests compared.
-    pub requests: usize,
-}
-
 /// Replays `list` on `drive` and compares.
 pub fn validate(drive: &mut dyn Drive, list: &[Measured]) -> Result<Comparison, ListError> {
-    let simulated: Vec<f64> = one_at_a_time(drive, list)?.into_iter().map(|ns| ns as f64 / 1e6).collect();
-    let measured: Vec<f64> = list.iter().map(|request| request.response_us / 1e3).collect();
-    Ok(compare(simulated, measured))
+    Ok(validate_part(drive, list, 1, None)?.whole)
 }
 
-/// Compares two lists of response times of the same length, milliseconds.
-pub fn compare(mut simulated: Vec<f64>, mut measured: Vec<f64>) -> Comparison {
-    simulated.sort_by(f64::total_cmp);
-    measured.sort_by(f64::total_cmp);
-    let requests = simulated.len();
-    let mean = |times: &[f64]| times.iter().sum::<f64>() / requests as f64;
-    let squares: f64 = simulated.iter().zip(&measured).map(|(a, b)| (a - b) * (a - b)).sum();
-    Comparison {
-        rms_ms: (squares / requests as f64).sqrt(),
-        mean_simulated_ms: mean(&simulated),
-        mean_measured_ms: mean(&measured),
-        requests,
+/// Replays `list` on `drive` up to request number `to`, counted from 1, or to its end, and compares the requests from
+/// number `from` on. Those before bring the drive into the state of the measured one.
+pub fn validate_part(
+    drive: &mut dyn Drive,
+    list: &[Measured],
+    from: usize,
+    to: Option<usize>,
+) -> Result<Details, ListError> {
+    let to = to.unwrap_or(list.len());
+    if list.is_empty() {
+        return Err(ListError::Empty);
     }
+    if from == 0 || from > to || to > list.len() {
+        return Err(ListError::Part { from, to, requests: list.len() });
+    }
+    let list = &list[..to];
+    let simulated = one_at_a_time(drive, list)?;
+    Ok(compare::details(list, &simulated, from - 1))
 }
 
 /// Keeps `depth` requests outstanding in `drive` until `count` are complete. Returns the last completion time. `next`
@@ -168,6 +181,7 @@ pub fn closed_loop(drive: &mut dyn Drive, depth: u64, count: u64, mut next: impl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::drive::presets;
 
     #[test]
     fn a_list_is_read_and_what_is_wrong_is_named() {
@@ -184,10 +198,25 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_is_between_sorted_lists() {
-        let same = compare(vec![1.0, 3.0, 2.0], vec![3.0, 1.0, 2.0]);
-        assert_eq!((same.rms_ms, same.mean_simulated_ms), (0.0, 2.0));
-        let other = compare(vec![1.0, 2.0], vec![2.0, 3.0]);
-        assert_eq!((other.rms_ms, other.requests), (1.0, 2));
+    fn time_that_no_drive_can_count_is_an_error() {
+        let request = Measured { op: Op::Read, sector: 0, sectors: 8, response_us: 1.0, gap_us: 9.9e11 };
+        for preset in ["flash", "cheetah-15k5", "throttled"] {
+            let mut drive = presets::preset(preset).unwrap().unwrap().build().unwrap();
+            let error = one_at_a_time(&mut *drive, &[request; 20_000]).unwrap_err().to_string();
+            assert!(error.contains("line 4661: ") && error.contains("146 years"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_list_is_one() {
+        let request = Measured { op: Op::Read, sector: 0, sectors: 8, response_us: 1.0, gap_us: 1.0 };
+        let mut drive = presets::preset("flash").unwrap().unwrap().build().unwrap();
+        let mut part = |from, to| validate_part(&mut *drive, &[request; 9], from, to);
+        assert_eq!(part(4, Some(6)).unwrap().whole.requests, 3);
+        assert_eq!(part(9, None).unwrap().whole.requests, 1);
+        for (from, to) in [(0, None), (10, None), (5, Some(4)), (1, Some(10))] {
+            let error = part(from, to).unwrap_err().to_string();
+            assert!(error.contains("it has requests 1 to 9"), "{error}");
+        }
     }
 }

@@ -21,6 +21,10 @@ pub struct BucketSpec {
     pub burst: u64,
 }
 
+/// When a bucket is full at the latest, nanoseconds: 146 years. A description may give a rate of one byte a second, and
+/// later times, with those of the drive behind the bucket, would overflow.
+const FULL_AT_MAX: Nanos = 1 << 62;
+
 #[derive(Debug)]
 struct Bucket {
     spec: BucketSpec,
@@ -37,11 +41,11 @@ impl Bucket {
     }
 
     fn take(&mut self, now: Nanos, tokens: u64) {
-        self.full_at = self.full_at.max(now) + self.ns(tokens);
+        self.full_at = self.full_at.max(now).saturating_add(self.ns(tokens)).min(FULL_AT_MAX);
     }
 
     fn ns(&self, tokens: u64) -> Nanos {
-        (u128::from(tokens) * u128::from(SECOND) / u128::from(self.spec.rate)) as Nanos
+        (u128::from(tokens) * u128::from(SECOND) / u128::from(self.spec.rate)).min(FULL_AT_MAX.into()) as Nanos
     }
 }
 

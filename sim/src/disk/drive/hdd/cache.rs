@@ -16,6 +16,8 @@ pub struct ReadCacheSpec {
     pub ahead_sectors: u64,
     /// Read ahead only after a request that continued a segment: the second request of a stream.
     pub ahead_after_sequential: bool,
+    /// Read ahead at most to the end of the track.
+    pub ahead_to_track_end: bool,
 }
 
 /// The parameters of the write cache.
@@ -266,7 +268,13 @@ mod tests {
             steps in prop::collection::vec((0u8..3, 0u64..200, 1u64..20), 1..60)
         ) {
             let (segments, segment_sectors, ahead_sectors) = (3, 32, 8);
-            let spec = ReadCacheSpec { segments, segment_sectors, ahead_sectors, ahead_after_sequential: false };
+            let spec = ReadCacheSpec {
+                segments,
+                segment_sectors,
+                ahead_sectors,
+                ahead_after_sequential: false,
+                ahead_to_track_end: false,
+            };
             let (mut cache, mut read) = (ReadCache::new(spec), BTreeSet::new());
             for (step, sector, len) in steps {
                 match step {

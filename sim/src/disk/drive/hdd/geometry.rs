@@ -66,6 +66,8 @@ pub struct Zone {
     pub cylinders: u32,
     /// Sectors of each track.
     pub sectors_per_track: u32,
+    /// The skews between its tracks.
+    pub skew: Skew,
 }
 
 /// How much later, in nanoseconds of rotation, the first sector of a track begins than that of the track before it.
@@ -109,8 +111,6 @@ pub struct Geometry {
     pub band_cylinders: u32,
     /// Heads and directions alternate, which shortens arm movements.
     pub serpentine: bool,
-    /// The skews between consecutive tracks.
-    pub skew: Skew,
 }
 
 impl Geometry {
@@ -141,8 +141,8 @@ impl Geometry {
         let cylinder = z.first_cylinder + band * self.band_cylinders + offset;
         let head_changes = u64::from(band) * u64::from(self.heads - 1) + u64::from(turn);
         let steps = u64::from(track) - head_changes - u64::from(band);
-        let skew_ns =
-            steps * self.skew.track_ns + head_changes * self.skew.head_ns + u64::from(band) * self.skew.band_ns;
+        let Skew { track_ns, head_ns, band_ns } = z.skew;
+        let skew_ns = steps * track_ns + head_changes * head_ns + u64::from(band) * band_ns;
         Place { zone, track, sector, cylinder, head, track_angle_ns: self.rotation.angle_at(skew_ns) }
     }
 
@@ -165,6 +165,11 @@ impl Geometry {
         per_track.min(z.sectors - start) - u64::from(place.sector)
     }
 
+    /// After the last sector of the track that holds `sector`.
+    pub fn track_end(&self, sector: u64) -> u64 {
+        sector + self.left_on_track(&self.place(sector))
+    }
+
     /// The sector at a position.
     pub fn sector(&self, place: &Place) -> u64 {
         let z = &self.zones[place.zone as usize];
@@ -181,14 +186,14 @@ mod tests {
     use super::*;
 
     fn geometry() -> impl Strategy<Value = Geometry> {
-        let zone = (1u32..12, 1u32..30, 1u32..5, 0u64..4);
         let skews = (0u64..1000, 0u64..1000, 0u64..1000);
-        (1u32..5, 1u32..6, any::<bool>(), prop::collection::vec(zone, 1..4), skews).prop_map(
-            |(heads, band_cylinders, serpentine, zones, (track_ns, head_ns, band_ns))| {
+        let zone = (1u32..12, 1u32..30, 1u32..5, 0u64..4, skews);
+        (1u32..5, 1u32..6, any::<bool>(), prop::collection::vec(zone, 1..4)).prop_map(
+            |(heads, band_cylinders, serpentine, zones)| {
                 let (mut cylinder, mut sector) = (0, 0);
                 let zones = zones
                     .into_iter()
-                    .map(|(cylinders, sectors_per_track, gap, spare)| {
+                    .map(|(cylinders, sectors_per_track, gap, spare, (track_ns, head_ns, band_ns))| {
                         let all = u64::from(cylinders * heads * sectors_per_track);
                         let sectors = all.saturating_sub(spare).max(1);
                         let zone = Zone {
@@ -197,14 +202,14 @@ mod tests {
                             first_cylinder: cylinder,
                             cylinders,
                             sectors_per_track,
+                            skew: Skew { track_ns, head_ns, band_ns },
                         };
                         cylinder += cylinders + gap;
                         sector += sectors;
                         zone
                     })
                     .collect();
-                let skew = Skew { track_ns, head_ns, band_ns };
-                Geometry { rotation: Rotation::new(8_333_333), zones, heads, band_cylinders, serpentine, skew }
+                Geometry { rotation: Rotation::new(8_333_333), zones, heads, band_cylinders, serpentine }
             },
         )
     }
@@ -225,6 +230,10 @@ mod tests {
             for sector in 0..geometry.sectors() {
                 let place = geometry.place(sector);
                 prop_assert_eq!(geometry.sector(&place), sector);
+                let end = geometry.track_end(sector);
+                let beyond = (end < geometry.sectors()).then(|| geometry.place(end));
+                let is_same = |other: Place| (other.zone, other.track) == (place.zone, place.track);
+                prop_assert!(is_same(geometry.place(end - 1)) && !beyond.is_some_and(is_same), "{sector} {end}");
                 prop_assert!(place.head < geometry.heads);
                 let zone = &geometry.zones[place.zone as usize];
                 prop_assert!((zone.first_cylinder..zone.first_cylinder + zone.cylinders).contains(&place.cylinder));
@@ -261,15 +270,14 @@ mod tests {
 
     #[test]
     fn a_serpentine_band_goes_out_and_back() {
-        let zone = Zone { first_sector: 0, sectors: 24, first_cylinder: 0, cylinders: 6, sectors_per_track: 2 };
         let skew = Skew { track_ns: 1, head_ns: 10, band_ns: 100 };
+        let zone = Zone { first_sector: 0, sectors: 24, first_cylinder: 0, cylinders: 6, sectors_per_track: 2, skew };
         let geometry = Geometry {
             rotation: Rotation::new(1000),
             zones: vec![zone],
             heads: 2,
             band_cylinders: 3,
             serpentine: true,
-            skew,
         };
         let places: Vec<_> = (0..24).step_by(2).map(|sector| geometry.place(sector)).collect();
         let cylinders: Vec<_> = places.iter().map(|place| place.cylinder).collect();

@@ -8,6 +8,7 @@
 
 use engine::units::Nanos;
 
+use super::cache::ReadCacheSpec;
 use super::geometry::{Geometry, Place};
 use super::seek::SeekTable;
 
@@ -90,6 +91,15 @@ impl Mechanism {
             here = Progress { sector: here.sector + u64::from(sectors), at: begin + took_ns, arm: track };
         }
         here
+    }
+
+    /// Where the read-ahead after a request that ends at `end`, more than 0, ends.
+    pub fn ahead_end(&self, end: u64, cache: &ReadCacheSpec) -> u64 {
+        let limit = match cache.ahead_to_track_end {
+            true => self.geometry.track_end(end - 1),
+            false => self.geometry.sectors(),
+        };
+        (end + cache.ahead_sectors).min(limit)
     }
 
     /// How many of `wanted` sectors of one track pass within `limit_ns`, and the time that they take.

@@ -30,7 +30,7 @@ use self::mech::{Arm, Mechanism, Progress};
 use self::queue::{Passing, QueueSpec, Waiting};
 use super::done::{Done, earlier};
 use super::{Drive, Tag};
-use crate::rng::Rng;
+use crate::rng::{MILLION, Rng};
 
 /// Any constant: a drive is the same in each run.
 const MISSES_SEED: u64 = 1;
@@ -40,8 +40,11 @@ const MISSES_SEED: u64 = 1;
 pub struct BusSpec {
     /// Picoseconds per byte: nanoseconds are too coarse.
     pub byte_ps: u64,
-    /// The data of a read is sent while the medium is being read, rather than afterwards.
-    pub overlaps_media: bool,
+    /// The part of a read that must be in the buffer before the bus begins to send it, parts per million: 0 if it is
+    /// sent while the medium is being read, [`MILLION`] if it is sent afterwards.
+    pub read_water_ppm: u64,
+    /// The data of a write crosses the bus while the arm moves, rather than before.
+    pub write_overlaps_media: bool,
 }
 
 /// Time of the electronics for a request, without any movement.
@@ -67,8 +70,10 @@ pub struct HddSpec {
     pub missed_ppm: u64,
     /// Its bus.
     pub bus: BusSpec,
-    /// Its electronics.
+    /// Its electronics, for a request after a read and for the first one.
     pub overhead: OverheadSpec,
+    /// Its electronics, for a request after a write.
+    pub overhead_after_write: OverheadSpec,
     /// Its command queue.
     pub queue: QueueSpec,
     /// Its read cache, if enabled.
@@ -110,6 +115,9 @@ pub struct Hdd {
     rng: Rng,
     bus: BusSpec,
     overhead: OverheadSpec,
+    overhead_after_write: OverheadSpec,
+    /// Whether the last request that arrived is a write.
+    after_write: bool,
     queue: QueueSpec,
     read_cache: Option<ReadCache>,
     write_cache: Option<WriteCache>,
@@ -143,6 +151,8 @@ impl Hdd {
             rng: Rng::new(MISSES_SEED),
             bus: spec.bus,
             overhead: spec.overhead,
+            overhead_after_write: spec.overhead_after_write,
+            after_write: false,
             queue: spec.queue,
             read_cache: spec.read_cache.map(ReadCache::new),
             write_cache: spec.write_cache.map(WriteCache::new),
@@ -166,6 +176,11 @@ impl Hdd {
         self.served
     }
 
+    /// Time of the electronics for a request that arrives now.
+    fn overhead(&self) -> &OverheadSpec {
+        if self.after_write { &self.overhead_after_write } else { &self.overhead }
+    }
+
     fn bus_ns(&self, sectors: u64) -> Nanos {
         sectors * SECTOR * self.bus.byte_ps / 1000
     }
@@ -181,12 +196,12 @@ impl Hdd {
     fn read(&mut self, now: Nanos, tag: Tag, sector: u64, sectors: u64) {
         self.read_on(now);
         if self.is_cached(now, sector, sector + sectors) {
-            let end = self.transfer(now + self.overhead.read_hit_ns, sectors, 0);
+            let end = self.transfer(now + self.overhead().read_hit_ns, sectors, 0);
             self.done.push(end, tag);
             self.extend_ahead(now, sector + sectors);
             return;
         }
-        let ready_at = now + self.overhead.read_ns;
+        let ready_at = now + self.overhead().read_ns;
         self.wait(now, tag, false, sector, sectors, ready_at, ready_at);
     }
 
@@ -219,18 +234,19 @@ impl Hdd {
             // Flushes do not wait for overwritten sectors.
             self.finish_flushes(now);
             if cached {
-                let done = self.transfer(now + self.overhead.write_hit_ns, data, 0);
+                let done = self.transfer(now + self.overhead().write_hit_ns, data, 0);
                 self.done.push(done, tag);
                 return;
             }
         }
-        let ready_at = now + self.overhead.write_ns;
+        let ready_at = now + self.overhead().write_ns;
         let data_at = self.transfer(ready_at, data, 0);
+        let ready_at = if self.bus.write_overlaps_media { ready_at } else { data_at };
         self.wait(now, tag, true, sector, sectors, ready_at, data_at);
     }
 
     fn flush(&mut self, now: Nanos, tag: Tag) {
-        let ready_at = now + self.overhead.write_hit_ns;
+        let ready_at = now + self.overhead().write_hit_ns;
         let turn = self.write_cache.as_ref().map_or(0, WriteCache::turn);
         self.flushes.push(Flush { tag, ready_at, turn });
         self.finish_flushes(now);
@@ -256,8 +272,7 @@ impl Hdd {
     fn extend_ahead(&mut self, now: Nanos, end: u64) {
         let (Some(ahead), Some(cache)) = (&mut self.ahead, &self.read_cache) else { return };
         let segment = cache.segment(ahead.segment);
-        let last = self.mechanism.geometry.sectors();
-        let further = (end + cache.spec().ahead_sectors).min(last);
+        let further = self.mechanism.ahead_end(end, cache.spec());
         if !(segment.start..=segment.end).contains(&end) || further <= ahead.end {
             return;
         }
@@ -367,11 +382,18 @@ impl Hdd {
             return end.at;
         }
         self.note_read(request.sector, end, segment);
-        let last_ns = self.bus_ns(1);
-        if self.bus.overlaps_media {
-            self.transfer(begin.at.max(request.ready_at), request.sectors, end.at + last_ns)
-        } else {
-            self.transfer(end.at.max(request.ready_at), request.sectors, 0)
+        let water_at = self.water_at(request, begin, end);
+        self.transfer(water_at.max(request.ready_at), request.sectors, end.at + self.bus_ns(1))
+    }
+
+    /// When so much of a read is in the buffer that the bus begins to send it. The medium is read from `begin` to
+    /// `end`; what comes before that in the request is there already.
+    fn water_at(&self, request: &Waiting, begin: Progress, end: Progress) -> Nanos {
+        let mark = (request.sectors * self.bus.read_water_ppm).div_ceil(MILLION);
+        match request.sector + mark {
+            mark if mark <= begin.sector => begin.at,
+            mark if mark >= end.sector => end.at,
+            mark => self.mechanism.pass(begin, mark, Nanos::MAX, false).at,
         }
     }
 
@@ -410,10 +432,9 @@ impl Hdd {
     fn note_read(&mut self, from: u64, end: Progress, segment: Option<usize>) {
         let Some(cache) = &mut self.read_cache else { return };
         let reads_on = segment.is_some() || !cache.spec().ahead_after_sequential;
-        let ahead_sectors = if reads_on { cache.spec().ahead_sectors } else { 0 };
+        let ahead_end = if reads_on { self.mechanism.ahead_end(end.sector, cache.spec()) } else { end.sector };
         let segment = segment.unwrap_or_else(|| cache.begin(from));
         cache.extend(segment, end.sector, end.at);
-        let ahead_end = (end.sector + ahead_sectors).min(self.mechanism.geometry.sectors());
         self.ahead = Some(ReadAhead { segment, progress: end, end: ahead_end });
     }
 
@@ -451,8 +472,13 @@ impl Drive for Hdd {
             // Only the command crosses the bus (WRITE SAME).
             Op::Zero => self.write(now, tag, false, sector, sectors, 0),
             // Drives of this kind do not release space; TRIM concerns only the host and the file system.
-            Op::Punch => self.done.push(now + self.overhead.write_hit_ns, tag),
+            Op::Punch => self.done.push(now + self.overhead().write_hit_ns, tag),
             Op::Flush => self.flush(now, tag),
+        }
+        match op {
+            Op::Read => self.after_write = false,
+            Op::Write { .. } | Op::Zero => self.after_write = true,
+            Op::Punch | Op::Flush => {}
         }
         self.plan();
     }
@@ -473,6 +499,7 @@ impl Drive for Hdd {
         self.read_cache.iter_mut().for_each(ReadCache::clear);
         self.write_cache.iter_mut().for_each(WriteCache::clear);
         (self.ahead, self.wrote) = (None, None);
+        self.after_write = false;
         self.decide_at = None;
         (self.free_at, self.bus_free_at, self.written_at, self.served) = (now, now, now, (now, now));
     }

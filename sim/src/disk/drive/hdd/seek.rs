@@ -38,7 +38,8 @@ pub struct SeekTable {
 
 impl SeekTable {
     /// A table of (cylinders, nanoseconds): distances are increasing and at least 1; at least one row and at most
-    /// [`POINTS_MOST`]. Beyond the table its last line continues.
+    /// [`POINTS_MOST`]. Beyond the table its last line continues, but does not fall: measured tables are noisy, and no
+    /// longer seek is faster by more than noise.
     pub fn new(table: &[(u32, u32)]) -> SeekTable {
         debug_assert!(!table.is_empty() && table[0].0 > 0 && table.is_sorted_by(|a, b| a.0 < b.0));
         let mut points = vec![Point { distance: 0, time_ns: table[0].1, slope: 0 }];
@@ -47,7 +48,7 @@ impl SeekTable {
             let (rise, run) = (i64::from(time_ns) - i64::from(before.time_ns), i64::from(distance - before.distance));
             let slope = (rise << SLOPE_BITS).div_euclid(run);
             before.slope = slope;
-            points.push(Point { distance, time_ns, slope });
+            points.push(Point { distance, time_ns, slope: slope.max(0) });
         }
         let furthest = points[points.len() - 1].distance;
         points.push(Point { distance: u32::MAX, time_ns: 0, slope: 0 });

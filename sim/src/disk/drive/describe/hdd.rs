@@ -1,20 +1,15 @@
-//! The description of a drive, a TOML file: parsed, validated, and converted to the parameters of the drive models.
-//!
-//! Files use milliseconds, revolutions and megabytes; the models use nanoseconds. An error names the key, what is wrong
-//! with its value, and a valid value. `docs/design/disk.md` explains every key; `presets/` has examples.
+//! The table `[hdd]` of a description: its keys, and their conversion to the parameters of [`Hdd`](super::super::hdd).
 
-use engine::units::{Nanos, SECOND, SECTOR};
+use engine::units::{Nanos, SECOND};
 use serde::Deserialize;
 
-use super::Drive;
-use super::flash::{Flash, FlashSpec};
-use super::hdd::cache::{ReadCacheSpec, WriteCacheSpec};
-use super::hdd::geometry::{Geometry, Rotation, Skew, Zone};
-use super::hdd::mech::Mechanism;
-use super::hdd::queue::{Policy, QueueSpec};
-use super::hdd::seek::{POINTS_MOST, SeekTable};
-use super::hdd::{BusSpec, Hdd, HddSpec, OverheadSpec};
-use super::throttled::{BucketSpec, ThrottleSpec, Throttled};
+use super::{Checked, MILLISECONDS_MOST, byte_ps, count, ms, wrong, yes};
+use crate::disk::drive::hdd::cache::{ReadCacheSpec, WriteCacheSpec};
+use crate::disk::drive::hdd::geometry::{Geometry, Rotation, Skew, Zone};
+use crate::disk::drive::hdd::mech::Mechanism;
+use crate::disk::drive::hdd::queue::{Policy, QueueSpec};
+use crate::disk::drive::hdd::seek::{POINTS_MOST, SeekTable};
+use crate::disk::drive::hdd::{BusSpec, HddSpec, OverheadSpec};
 use crate::rng::MILLION;
 
 /// Slower than any drive ever sold. A revolution stays below 2^32 ns.
@@ -27,49 +22,10 @@ const CYLINDERS_MOST: u32 = 1 << 24;
 const HEADS_MOST: u32 = 64;
 /// As above.
 const SECTORS_PER_TRACK_MOST: u32 = 1 << 16;
-/// Longer than any seek or overhead.
-const MILLISECONDS_MOST: f64 = 1000.0;
-
-/// Why a description is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum DescribeError {
-    /// It is not TOML, or a key is missing, unknown or of the wrong type; the source says where.
-    #[error("{0}")]
-    Syntax(#[from] toml::de::Error),
-    /// A value is invalid.
-    #[error("{key}: {what}; {fix}")]
-    Value {
-        /// Its key.
-        key: String,
-        /// What is wrong.
-        what: String,
-        /// The remedy.
-        fix: String,
-    },
-}
-
-type Checked<T> = Result<T, DescribeError>;
-
-fn wrong<T>(key: impl Into<String>, what: impl Into<String>, fix: impl Into<String>) -> Checked<T> {
-    Err(DescribeError::Value { key: key.into(), what: what.into(), fix: fix.into() })
-}
-
-/// A described drive: a hard disk or flash, optionally behind a throttle.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Description {
-    /// The name of the drive, for people.
-    pub model: String,
-    /// The source of the values, for people.
-    pub source: String,
-    hdd: Option<HddTable>,
-    flash: Option<FlashTable>,
-    throttle: Option<ThrottleTable>,
-}
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct HddTable {
+pub(super) struct HddTable {
     rpm: f64,
     heads: u32,
     band_cylinders: u32,
@@ -87,6 +43,9 @@ struct HddTable {
     write_settle_ms: f64,
     bus: BusTable,
     overhead_ms: OverheadTable,
+    /// What differs after a write.
+    #[serde(default)]
+    overhead_after_write_ms: AfterWriteTable,
     queue: QueueTable,
     read_cache: Option<ReadCacheTable>,
     write_cache: Option<WriteCacheTable>,
@@ -108,6 +67,8 @@ struct ZoneRow {
     sectors_per_track: u32,
     /// Sectors that hold data; all, if absent.
     sectors: Option<u64>,
+    /// Those of the drive, if absent.
+    skew_revolutions: Option<SkewTable>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -126,6 +87,10 @@ struct CurveTable {
 struct BusTable {
     mb_per_s: f64,
     overlaps_media: bool,
+    /// The part of a read that is in the buffer before the bus begins; 0 if absent.
+    read_water_mark: Option<f64>,
+    #[serde(default = "yes")]
+    write_overlaps_media: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -135,6 +100,15 @@ struct OverheadTable {
     write: f64,
     read_hit: f64,
     write_hit: f64,
+}
+
+#[derive(Clone, Copy, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AfterWriteTable {
+    read: Option<f64>,
+    write: Option<f64>,
+    read_hit: Option<f64>,
+    write_hit: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -169,6 +143,8 @@ struct ReadCacheTable {
     ahead_sectors: u64,
     #[serde(default)]
     ahead_after_sequential: bool,
+    #[serde(default)]
+    ahead_to_track_end: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -182,95 +158,65 @@ struct WriteCacheTable {
     idle_ms: f64,
 }
 
-fn yes() -> bool {
-    true
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FlashTable {
-    bytes: u64,
-    channels: usize,
-    page_bytes: u64,
-    read_ms: f64,
-    program_ms: f64,
-    overhead_ms: f64,
-    bus_mb_per_s: f64,
-    buffer_bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ThrottleTable {
-    requests_per_s: Option<u64>,
-    burst_requests: Option<u64>,
-    bytes_per_s: Option<u64>,
-    burst_bytes: Option<u64>,
-}
-
-impl Description {
-    /// Parses a description; [`Description::build`] validates its values.
-    pub fn parse(text: &str) -> Checked<Description> {
-        Ok(toml::from_str(text)?)
-    }
-
-    /// The described drive.
-    pub fn build(&self) -> Checked<Box<dyn Drive>> {
-        let drive: Box<dyn Drive> = match (&self.hdd, &self.flash) {
-            (Some(table), None) => Box::new(Hdd::new(table.spec()?)),
-            (None, Some(table)) => Box::new(Flash::new(table.spec()?)),
-            (None, None) => return wrong("hdd", "there is neither [hdd] nor [flash]", "add one of them"),
-            (Some(_), Some(_)) => return wrong("flash", "there are both [hdd] and [flash]", "leave one of them out"),
-        };
-        Ok(match &self.throttle {
-            Some(table) => Box::new(Throttled::new(table.spec()?, drive)),
-            None => drive,
-        })
-    }
-
-    /// The parameters of the hard disk, if the description has one.
-    pub fn hdd(&self) -> Checked<Option<HddSpec>> {
-        self.hdd.as_ref().map(HddTable::spec).transpose()
-    }
-
-    /// The throttle, if the description has one.
-    pub fn throttle(&self) -> Checked<Option<ThrottleSpec>> {
-        self.throttle.as_ref().map(ThrottleTable::spec).transpose()
-    }
-}
-
 impl HddTable {
-    fn spec(&self) -> Checked<HddSpec> {
+    pub(super) fn spec(&self) -> Checked<HddSpec> {
+        let overhead = self.overhead_ms;
+        let after = self.overhead_after_write_ms;
+        let after_write = OverheadTable {
+            read: after.read.unwrap_or(overhead.read),
+            write: after.write.unwrap_or(overhead.write),
+            read_hit: after.read_hit.unwrap_or(overhead.read_hit),
+            write_hit: after.write_hit.unwrap_or(overhead.write_hit),
+        };
         Ok(HddSpec {
             mechanism: self.mechanism()?,
             missed_ppm: self.missed()?,
-            bus: BusSpec {
-                byte_ps: byte_ps("hdd.bus.mb_per_s", self.bus.mb_per_s)?,
-                overlaps_media: self.bus.overlaps_media,
-            },
-            overhead: OverheadSpec {
-                read_ns: ms("hdd.overhead_ms.read", self.overhead_ms.read)?,
-                write_ns: ms("hdd.overhead_ms.write", self.overhead_ms.write)?,
-                read_hit_ns: ms("hdd.overhead_ms.read_hit", self.overhead_ms.read_hit)?,
-                write_hit_ns: ms("hdd.overhead_ms.write_hit", self.overhead_ms.write_hit)?,
-            },
+            bus: self.bus.spec()?,
+            overhead: overhead.spec("hdd.overhead_ms")?,
+            overhead_after_write: after_write.spec("hdd.overhead_after_write_ms")?,
             queue: self.queue.spec()?,
             read_cache: self.read_cache.filter(|cache| cache.enabled).map(|cache| cache.spec()).transpose()?,
             write_cache: self.write_cache.filter(|cache| cache.enabled).map(|cache| cache.spec()).transpose()?,
         })
     }
 
+    /// Tables of seek times that end before the longest seek of the drive.
+    pub(super) fn notes(&self) -> Checked<Vec<String>> {
+        let stroke = self.stroke();
+        let curves = [("hdd.seek", Some(&self.seek)), ("hdd.write_seek", self.write_seek.as_ref())];
+        let mut notes = Vec::new();
+        for (key, curve) in curves {
+            let Some(curve) = curve else { continue };
+            let Some(&(last, last_ms)) = curve.table_ms.as_ref().and_then(|rows| rows.last()) else { continue };
+            if last < stroke.longest {
+                let longest_ms = curve.table(key, stroke, 0)?.time_ns(stroke.longest) as f64 / 1e6;
+                notes.push(format!(
+                    "{key}.table_ms ends at {last} cylinders ({last_ms:.3} ms), and the longest seek is of {}: beyond \
+                     the table its last line continues, up to {longest_ms:.3} ms",
+                    stroke.longest
+                ));
+            }
+        }
+        Ok(notes)
+    }
+
+    fn stroke(&self) -> Stroke {
+        let cylinders = self.zones.last().map_or(1, |zone| zone.first_cylinder.saturating_add(zone.cylinders));
+        let first = self.zones.first().map_or(0, |zone| zone.first_cylinder);
+        Stroke { cylinders, longest: cylinders.saturating_sub(first.saturating_add(1)) }
+    }
+
     fn mechanism(&self) -> Checked<Mechanism> {
         let geometry = self.geometry()?;
-        let last = self.zones.last().map_or(1, |zone| zone.first_cylinder + zone.cylinders);
+        let stroke = self.stroke();
         let settle_ns = ms("hdd.write_settle_ms", self.write_settle_ms)? as u32;
-        let read_seek = self.seek.table("hdd.seek", last, 0)?;
+        let read_seek = self.seek.table("hdd.seek", stroke, 0)?;
         let write_seek = match &self.write_seek {
             Some(_) if settle_ns > 0 => {
                 return wrong("hdd.write_settle_ms", "there is a [hdd.write_seek] as well", "leave one of them out");
             }
-            Some(curve) => curve.table("hdd.write_seek", last, 0)?,
-            None => self.seek.table("hdd.seek", last, settle_ns)?,
+            Some(curve) => curve.table("hdd.write_seek", stroke, 0)?,
+            None => self.seek.table("hdd.seek", stroke, settle_ns)?,
         };
         let head_switch_ns = ms("hdd.head_switch_ms", self.head_switch_ms)?;
         Ok(Mechanism { geometry, read_seek, write_seek, head_switch_ns })
@@ -292,28 +238,17 @@ impl HddTable {
         let period_ns = (60.0 * SECOND as f64 / self.rpm).round() as Nanos;
         count("hdd.heads", u64::from(self.heads), u64::from(HEADS_MOST))?;
         count("hdd.band_cylinders", u64::from(self.band_cylinders), u64::from(CYLINDERS_MOST))?;
-        let skew = |key: &str, revolutions: f64| {
-            if !(0.0..1.0).contains(&revolutions) {
-                let what = format!("{revolutions} is not a part of a revolution");
-                return wrong(format!("hdd.skew_revolutions.{key}"), what, "give at least 0 and less than 1");
-            }
-            Ok((revolutions * period_ns as f64).round() as Nanos)
-        };
         Ok(Geometry {
             rotation: Rotation::new(period_ns),
-            zones: self.zones()?,
+            zones: self.zones(period_ns)?,
             heads: self.heads,
             band_cylinders: self.band_cylinders,
             serpentine: self.serpentine,
-            skew: Skew {
-                track_ns: skew("track", self.skew_revolutions.track)?,
-                head_ns: skew("head", self.skew_revolutions.head)?,
-                band_ns: skew("band", self.skew_revolutions.band)?,
-            },
         })
     }
 
-    fn zones(&self) -> Checked<Vec<Zone>> {
+    fn zones(&self, period_ns: Nanos) -> Checked<Vec<Zone>> {
+        let common = self.skew_revolutions.spec("hdd.skew_revolutions", period_ns)?;
         let (mut first_sector, mut next_cylinder) = (0, 0);
         let mut zones = Vec::with_capacity(self.zones.len());
         for (index, row) in self.zones.iter().enumerate() {
@@ -336,6 +271,10 @@ impl HddTable {
                 first_cylinder: row.first_cylinder,
                 cylinders: row.cylinders,
                 sectors_per_track: row.sectors_per_track,
+                skew: match row.skew_revolutions {
+                    Some(own) => own.spec(&key("skew_revolutions"), period_ns)?,
+                    None => common,
+                },
             });
             (first_sector, next_cylinder) = (first_sector + sectors, row.first_cylinder + row.cylinders);
         }
@@ -346,8 +285,66 @@ impl HddTable {
     }
 }
 
+impl SkewTable {
+    fn spec(&self, key: &str, period_ns: Nanos) -> Checked<Skew> {
+        let ns = |field: &str, revolutions: f64| {
+            if !(0.0..1.0).contains(&revolutions) {
+                let what = format!("{revolutions} is not a part of a revolution");
+                return wrong(format!("{key}.{field}"), what, "give at least 0 and less than 1");
+            }
+            Ok((revolutions * period_ns as f64).round() as Nanos)
+        };
+        Ok(Skew {
+            track_ns: ns("track", self.track)?,
+            head_ns: ns("head", self.head)?,
+            band_ns: ns("band", self.band)?,
+        })
+    }
+}
+
+impl BusTable {
+    fn spec(&self) -> Checked<BusSpec> {
+        let key = "hdd.bus.read_water_mark";
+        let read_water_ppm = match self.read_water_mark {
+            None if self.overlaps_media => 0,
+            None => MILLION,
+            Some(_) if !self.overlaps_media => {
+                return wrong(key, "reads do not overlap the medium", "leave it out, or give overlaps_media = true");
+            }
+            Some(part) if (0.0..=1.0).contains(&part) => (part * MILLION as f64).round() as u64,
+            Some(part) => return wrong(key, format!("{part} is not a part of a request"), "give 0 to 1"),
+        };
+        Ok(BusSpec {
+            byte_ps: byte_ps("hdd.bus.mb_per_s", self.mb_per_s)?,
+            read_water_ppm,
+            write_overlaps_media: self.write_overlaps_media,
+        })
+    }
+}
+
+impl OverheadTable {
+    fn spec(&self, key: &str) -> Checked<OverheadSpec> {
+        let ns = |field: &str, value_ms: f64| ms(&format!("{key}.{field}"), value_ms);
+        Ok(OverheadSpec {
+            read_ns: ns("read", self.read)?,
+            write_ns: ns("write", self.write)?,
+            read_hit_ns: ns("read_hit", self.read_hit)?,
+            write_hit_ns: ns("write_hit", self.write_hit)?,
+        })
+    }
+}
+
+/// How far the arm moves.
+#[derive(Clone, Copy, Debug)]
+struct Stroke {
+    /// Cylinders of the drive, counted from its edge.
+    cylinders: u32,
+    /// Cylinders of the longest seek.
+    longest: u32,
+}
+
 impl CurveTable {
-    fn table(&self, key: &str, cylinders: u32, more_ns: u32) -> Checked<SeekTable> {
+    fn table(&self, key: &str, stroke: Stroke, more_ns: u32) -> Checked<SeekTable> {
         match (&self.table_ms, self.single_ms, self.average_ms, self.full_ms) {
             (Some(rows), None, None, None) => {
                 let mut knots = Vec::with_capacity(rows.len());
@@ -360,7 +357,13 @@ impl CurveTable {
                     knots.push((distance, ms(&row, time_ms)? as u32 + more_ns));
                 }
                 count(&format!("{key}.table_ms (its rows)"), knots.len() as u64, POINTS_MOST as u64)?;
-                Ok(SeekTable::new(&knots))
+                let table = SeekTable::new(&knots);
+                let longest_ms = table.time_ns(stroke.longest) as f64 / 1e6;
+                if longest_ms > MILLISECONDS_MOST {
+                    let what = format!("continued to {} cylinders, a seek takes {longest_ms:.0} ms", stroke.longest);
+                    return wrong(format!("{key}.table_ms"), what, "add rows up to the longest seek");
+                }
+                Ok(table)
             }
             (None, Some(single), Some(average), Some(full)) => {
                 for (name, value) in [("single_ms", single), ("average_ms", average), ("full_ms", full)] {
@@ -371,7 +374,7 @@ impl CurveTable {
                     return wrong(key, what, "give single_ms < average_ms < full_ms");
                 }
                 let ns = |value: f64| value * 1e6 + f64::from(more_ns);
-                Ok(SeekTable::three_points(ns(single), ns(average), ns(full), cylinders.max(2)))
+                Ok(SeekTable::three_points(ns(single), ns(average), ns(full), stroke.cylinders.max(2)))
             }
             _ => wrong(
                 key,
@@ -416,6 +419,7 @@ impl ReadCacheTable {
             segment_sectors: self.segment_sectors,
             ahead_sectors: self.ahead_sectors,
             ahead_after_sequential: self.ahead_after_sequential,
+            ahead_to_track_end: self.ahead_to_track_end,
         })
     }
 }
@@ -432,78 +436,4 @@ impl WriteCacheTable {
         let (extents, sectors, high_sectors) = (self.extents, self.sectors, self.high_sectors);
         Ok(WriteCacheSpec { extents, sectors, high_sectors, idle_ns })
     }
-}
-
-impl FlashTable {
-    fn spec(&self) -> Checked<FlashSpec> {
-        count("flash.bytes", self.bytes, 1 << 60)?;
-        count("flash.channels", self.channels as u64, 1 << 12)?;
-        count("flash.page_bytes", self.page_bytes, 1 << 24)?;
-        if !self.page_bytes.is_multiple_of(SECTOR) || !self.bytes.is_multiple_of(SECTOR) {
-            return wrong("flash.page_bytes", "pages and size are not whole sectors", "give multiples of 512");
-        }
-        let least = self.page_bytes * self.channels as u64;
-        if self.buffer_bytes < least {
-            let what = format!("{} bytes are less than a page for each channel", self.buffer_bytes);
-            return wrong("flash.buffer_bytes", what, format!("give at least {least}"));
-        }
-        Ok(FlashSpec {
-            bytes: self.bytes,
-            channels: self.channels,
-            page_bytes: self.page_bytes,
-            read_ns: ms("flash.read_ms", self.read_ms)?,
-            program_ns: ms("flash.program_ms", self.program_ms)?.max(1),
-            overhead_ns: ms("flash.overhead_ms", self.overhead_ms)?,
-            byte_ps: byte_ps("flash.bus_mb_per_s", self.bus_mb_per_s)?,
-            buffer_bytes: self.buffer_bytes,
-        })
-    }
-}
-
-impl ThrottleTable {
-    fn spec(&self) -> Checked<ThrottleSpec> {
-        let bucket = |name: &str, rate: Option<u64>, burst: Option<u64>| {
-            let key = format!("throttle.{name}_per_s");
-            match (rate, burst) {
-                (Some(rate), burst) => {
-                    count(&key, rate, 1 << 50)?;
-                    Ok(Some(BucketSpec { rate, burst: burst.unwrap_or(0) }))
-                }
-                (None, Some(_)) => {
-                    wrong(key, "there is a burst without a rate", "give the rate, or leave out the burst")
-                }
-                (None, None) => Ok(None),
-            }
-        };
-        let requests = bucket("requests", self.requests_per_s, self.burst_requests)?;
-        let bytes = bucket("bytes", self.bytes_per_s, self.burst_bytes)?;
-        if requests.is_none() && bytes.is_none() {
-            return wrong("throttle", "it limits nothing", "give requests_per_s or bytes_per_s");
-        }
-        Ok(ThrottleSpec { requests, bytes })
-    }
-}
-
-fn count(key: &str, value: u64, most: u64) -> Checked<()> {
-    if value == 0 || value > most {
-        return wrong(key, format!("{value} is out of range"), format!("give 1 to {most}"));
-    }
-    Ok(())
-}
-
-/// Converts milliseconds to nanoseconds.
-fn ms(key: &str, value: f64) -> Checked<Nanos> {
-    if !(0.0..=MILLISECONDS_MOST).contains(&value) {
-        let fix = format!("give 0 to {MILLISECONDS_MOST} milliseconds");
-        return wrong(key, format!("{value} is no such time"), fix);
-    }
-    Ok((value * 1e6).round() as Nanos)
-}
-
-/// Converts megabytes (10^6 bytes) per second to picoseconds per byte.
-fn byte_ps(key: &str, mb_per_s: f64) -> Checked<u64> {
-    if !(0.1..=1e5).contains(&mb_per_s) {
-        return wrong(key, format!("{mb_per_s} is no such rate"), "give 0.1 to 100000 megabytes a second");
-    }
-    Ok((1e6 / mb_per_s).round() as u64)
 }
