@@ -80,8 +80,11 @@ impl Volumes {
         self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
         self.cache.partition_mut(spec.tenant).volumes += 1;
         self.curve(spec.tenant).opened(spec.volume);
-        let (volume, unflushed) = (spec.volume, spec.unflushed);
+        let (volume, tenant, unflushed) = (spec.volume, spec.tenant, spec.unflushed);
         self.table.insert(volume, Volume::new(spec));
+        let specs = self.table.values().map(|volume| &volume.spec);
+        let place = specs.filter(|spec| spec.tenant == tenant).filter_map(|spec| spec.disk_start).min();
+        self.route.disk.set_place(tenant, place);
         if unflushed && !planted!(OpenedAsFlushed) {
             self.cache.durability.unsettled(volume);
             self.flush_arrived(volume, FlushFor::Opening);
