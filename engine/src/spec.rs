@@ -38,6 +38,8 @@ pub struct VolumeSpec {
     /// Whether space gained by growing was never written and reads as zero. False where that is unknown (raw devices
     /// have arbitrary content) or must be read (a simulated drive takes time for it).
     pub grows_empty: bool,
+    /// Its first byte on the disk, if that is known: slices follow in an order in which the heads travel little.
+    pub disk_start: Option<u64>,
     /// Logical block size of the device, bytes: 512 or 4096. Offsets and lengths of requests are multiples of it.
     pub device_block: u32,
     /// Whether the device can zero a range without writing it (`Op::Zero`).
@@ -64,6 +66,7 @@ impl VolumeSpec {
             holes: Vec::new(),
             initialise: false,
             grows_empty: false,
+            disk_start: None,
             device_block: 512,
             can_zero: true,
             can_punch: true,

@@ -367,6 +367,7 @@ fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> Volume
         holes: Vec::new(),
         initialise,
         grows_empty: sparse || initialise,
+        disk_start: (!number.is_multiple_of(3)).then_some(size),
         device_block,
         can_zero: rng.one_in(2),
         can_punch: sparse && rng.chance(700_000),

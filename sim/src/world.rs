@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use engine::control::WriteCache;
 use engine::cpu::Scheduler;
-use engine::disk::policy::{HELD_BY_TURNS_NS, HOLD_MAX_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
+use engine::disk::policy::{HELD_BY_TURNS_NS, Kind, PACE_DEBT_NS, STUCK_NS, Settings};
 use engine::disk::{Io, Op};
 use engine::driver::Driver as _;
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
@@ -52,6 +52,9 @@ const EVENTS_AT_ONCE_MAX: u32 = 200_000;
 const SILENCE_MAX_NS: Nanos = 120 * SECOND;
 /// Maximum time for which a request hangs.
 const HUNG_MAX_NS: Nanos = 200 * SECOND;
+/// Maximum number of longest rounds for which a disk with slices idles while a flush waits: idle time is part of the
+/// slices, a slice has at most the time of two, and each tenant may idle in its own.
+const IDLE_ROUNDS_MAX: u64 = 2;
 /// Maximum number of events in a pass of the driver.
 const PASS_EVENTS_MAX: u64 = 24;
 
@@ -459,7 +462,7 @@ impl World {
         // the device may do nothing for a volume for a limited time.
         let hold_ns = match self.policy {
             policy if policy.kind != Kind::Insulated => None,
-            policy if policy.needs_slices => Some(HOLD_MAX_NS),
+            policy if policy.needs_slices => Some(IDLE_ROUNDS_MAX * policy.round_max_ns),
             _ => Some(PACE_DEBT_NS.max(HELD_BY_TURNS_NS)),
         };
         let works = |volume: &Volume| self.cpu.has_backlog(volume.setup.spec.tenant);

@@ -152,6 +152,11 @@ impl Device {
         self.scheduler.set_keep(tenant, keep_permille);
     }
 
+    /// Sets where the tenant's data is on the disk: the first byte of its first volume, if that is known.
+    pub(crate) fn set_place(&mut self, tenant: TenantId, place: Option<u64>) {
+        self.scheduler.set_place(tenant, place);
+    }
+
     /// The settings of the policy.
     pub(crate) fn settings(&self) -> &policy::Settings {
         &self.settings

@@ -125,6 +125,11 @@ impl Queue {
         self.len() == 0
     }
 
+    /// Whether a client waits for one of the requests: it is a read, or urgent.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.urgent.len() > 0 || self.others.first(Some(Direction::Read)).is_some()
+    }
+
     /// The cost of the requests that may be submitted at once: at most `count` requests, ending before a sequential
     /// read when the ones before it have reached `following` bytes.
     pub(crate) fn cost_ns(&self, count: usize, mut following: u64) -> Nanos {
@@ -226,6 +231,7 @@ mod tests {
         let requests =
             [(0, WRITE, false), (1, Op::Read, false), (2, Op::Flush, true), (3, Op::Read, false), (4, WRITE, false)];
         let mut all = queue(&requests);
+        assert_eq!((all.is_awaited(), queue(&requests[..1]).is_awaited()), (true, false), "nobody waits for a write");
         assert_eq!(drain(&mut all, Some(Direction::Read)), [1, 3]);
         assert_eq!(drain(&mut all, Some(Direction::Write)), [2, 0, 4]);
         assert!(all.is_empty());

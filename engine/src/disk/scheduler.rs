@@ -5,7 +5,7 @@ use super::books::{Books, DiskTime};
 use super::lanes::Lanes;
 use super::policy::{Policy, Settings, Slice, TenantPlan, Turn};
 use super::queue::Entry;
-use super::slices::{Slices, Stage, Step, View};
+use super::slices::{Cause, Slices, Stage, Step, View};
 use crate::disk::Op;
 use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
@@ -18,6 +18,8 @@ struct Terms {
     share: Option<Share>,
     /// The part of its slices that it must not lose, in thousandths; `None` for the default.
     keep_permille: Option<u32>,
+    /// Where its data is on the disk, bytes from the beginning, if that is known.
+    place: Option<u64>,
 }
 
 /// The scheduler. Tests know its policy.
@@ -55,6 +57,7 @@ impl Scheduler {
             }
             self.policy.set_tenant(now, tenant, terms.share);
             self.policy.set_keep(tenant, terms.keep_permille);
+            self.policy.set_place(tenant, terms.place);
         }
         queued
     }
@@ -88,8 +91,9 @@ impl<P: Policy + ?Sized> Scheduler<P> {
 
     /// Adds a tenant, or changes its share.
     pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
-        let keep_permille = self.terms.get(tenant).and_then(|terms| terms.keep_permille);
-        self.terms.insert(tenant, Terms { share, keep_permille });
+        let before = self.terms.get(tenant);
+        let (keep_permille, place) = before.map_or((None, None), |terms| (terms.keep_permille, terms.place));
+        self.terms.insert(tenant, Terms { share, keep_permille, place });
         self.lanes.add(tenant);
         self.books.open(tenant);
         if self.has_slices {
@@ -104,11 +108,17 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.policy.set_keep(tenant, keep_permille);
     }
 
+    /// Sets where the data of a tenant is on the disk, bytes from the beginning, if that is known.
+    pub(crate) fn set_place(&mut self, tenant: TenantId, place: Option<u64>) {
+        self.terms[tenant].place = place;
+        self.policy.set_place(tenant, place);
+    }
+
     /// Removes a tenant that has no volumes.
     pub(crate) fn drop_tenant(&mut self, now: Nanos, tenant: TenantId) {
         if self.slices.owner() == Some(tenant) {
             let (slices, stage) = self.stage();
-            slices.end(now, false, stage);
+            slices.end(now, Cause::Idle, stage);
         }
         self.terms.remove(tenant);
         self.policy.drop_tenant(tenant);

@@ -81,8 +81,11 @@ impl Volumes {
         let partition = self.cache.partition_mut(spec.tenant);
         (partition.volumes, partition.volume_bytes) = (partition.volumes + 1, partition.volume_bytes + spec.size);
         self.curve(spec.tenant).opened(spec.volume);
-        let (volume, unflushed) = (spec.volume, spec.unflushed);
+        let (volume, tenant, unflushed) = (spec.volume, spec.tenant, spec.unflushed);
         self.table.insert(volume, Volume::new(spec));
+        let specs = self.table.values().map(|volume| &volume.spec);
+        let place = specs.filter(|spec| spec.tenant == tenant).filter_map(|spec| spec.disk_start).min();
+        self.route.disk.set_place(tenant, place);
         if unflushed && !planted!(OpenedAsFlushed) {
             self.cache.durability.unsettled(volume);
             self.flush_arrived(volume, FlushFor::Opening);

@@ -187,6 +187,7 @@ impl Bench {
             holes: Vec::new(),
             initialise: false,
             grows_empty: false,
+            disk_start: Some(on.start),
             device_block: 512,
             can_zero: false,
             can_punch: false,

@@ -15,7 +15,7 @@ use crate::units::{BLOCK, Nanos, SECOND, Share};
 pub use super::books::{Count, DiskTime, Usage};
 pub use super::lanes::STUCK_NS;
 pub(crate) use super::slices::FOLLOWING_BYTES;
-pub use super::slices::{HOLD_MAX_NS, SLICES_KEPT, Slice};
+pub use super::slices::{SLICES_KEPT, Slice};
 pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS, Prices};
 pub(crate) use weights::Weights;
 
@@ -175,6 +175,8 @@ pub(crate) trait Policy: Slicing + std::fmt::Debug {
     /// Sets the part of its slices, in thousandths, that a tenant must not lose; `None` for the default. A tenant whose
     /// cache does not keep all of its throughput must lose less of its disk time.
     fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}
+    /// Sets where the data of a tenant is on the disk, bytes from the beginning, if that is known.
+    fn set_place(&mut self, _tenant: TenantId, _place: Option<u64>) {}
     /// Removes a tenant that has no volumes.
     fn drop_tenant(&mut self, tenant: TenantId);
     /// A request of `tenant` was queued.

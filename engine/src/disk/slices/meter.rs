@@ -17,8 +17,8 @@
 //! picks near requests and leaves the far ones to the drain, so `useful` is slightly too small and slices are slightly
 //! too long.
 
-use crate::disk::queue::BYTE_NS;
-use crate::disk::queue::Entry;
+use super::Cause;
+use crate::disk::queue::{BYTE_NS, Entry};
 use crate::units::Nanos;
 
 /// The memory of the sums: 8 s of the tenant's slices, and at least about a dozen slices. Seconds, so that many
@@ -183,9 +183,8 @@ impl Meter {
         Watch::new(now, self.depth.map_or(u32::MAX, |depth| depth.ceil() as u32 + 1))
     }
 
-    /// A slice ended at `now`. Returns the standalone-equivalent time of its work. `used_up` if it ended although the
-    /// tenant had more requests.
-    pub(crate) fn slice(&mut self, now: Nanos, watch: &Watch, used_up: bool) -> Nanos {
+    /// A slice ended at `now`. Returns the standalone-equivalent time of its work.
+    pub(crate) fn slice(&mut self, now: Nanos, watch: &Watch, cause: Cause) -> Nanos {
         let total = now - watch.begun;
         if watch.done == 0 || !watch.has_demand {
             return 0;
@@ -201,8 +200,13 @@ impl Meter {
             follow(&mut self.depth, f64::from(in_device));
             self.drain.add(fade, watch.done - mark.done, now - mark.at, in_device_ns);
         }
-        if used_up {
+        // If the disk idled for the tenant when its slice was interrupted, nothing was lost in a drain.
+        let is_drained = watch.drain.is_some_and(|(_, in_device_ns, _)| in_device_ns > 0);
+        if cause == Cause::UsedUp || cause == Cause::Interrupted && is_drained {
             self.whole.add(fade, watch.done, total, watch.done_ns);
+        }
+        // The length of an interrupted slice is not the plan's.
+        if cause == Cause::UsedUp {
             self.dark_ns = (self.dark_ns + total).saturating_sub(4 * seen_ns);
             self.too_short_ns = (seen_ns == 0 && self.seen_rate().is_none()).then_some(total);
         }
@@ -245,6 +249,11 @@ impl Meter {
     pub(crate) fn drain_ns(&self, cost_ns: Nanos) -> Nanos {
         let rate = self.drain.rate().or(self.whole.rate()).unwrap_or(1.0);
         (cost_ns as f64 * rate) as Nanos
+    }
+
+    /// Mean time of a drain.
+    pub(crate) fn drain_mean_ns(&self) -> Nanos {
+        if self.drain.slices > 0.0 { (self.drain.time / self.drain.slices) as Nanos } else { 0 }
     }
 
     /// How long the backlog takes that the tenant has for the device when its slice begins.
@@ -313,7 +322,7 @@ mod tests {
             }
         }
         watch.done(now + 30, 100, 1);
-        meter.slice(now + 30, &watch, true)
+        meter.slice(now + 30, &watch, Cause::UsedUp)
     }
 
     #[test]
@@ -330,7 +339,7 @@ mod tests {
         let mut meter = Meter::default();
         let mut watch = watch(&meter, 0);
         (1..=5).for_each(|at| watch.done(at * 10, 100, 1));
-        assert_eq!(meter.slice(100, &watch, false), 50, "then the disk was held for it in vain");
+        assert_eq!(meter.slice(100, &watch, Cause::Idle), 50, "then the disk was held for it in vain");
         assert_eq!((meter.loss_ns(), meter.need_ns(100, 12)), (None, 120));
     }
 }

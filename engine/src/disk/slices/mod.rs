@@ -11,8 +11,9 @@
 //! ```
 //!
 //! - How many requests fit follows from the tenant's service times (`meter.rs`).
-//! - A tenant without requests keeps its slice while its next request is likely to come soon: anticipatory idling
+//! - A tenant without requests keeps its slice while idling takes less disk time than its return: anticipatory idling
 //!   (`gap.rs`). Then the slice ends.
+//! - The policy may interrupt a slice for another tenant: it drains, and the policy decides what follows.
 //! - At most two sequential reads are in the device at once, more if they are small: a drive that reorders then keeps
 //!   its place in the stream.
 //! - While no other tenant wants the disk, a slice continues without a drain: a tenant alone loses nothing.
@@ -36,8 +37,7 @@ use super::queue::Entry;
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::Nanos;
-use gap::Gap;
-pub use gap::HOLD_MAX_NS;
+use gap::{Gap, RESERVE_NS};
 use meter::{Meter, Watch};
 
 /// At most two sequential reads are in the device at once, or more if they are small, up to these bytes: the next one
@@ -79,7 +79,7 @@ impl Habits {
     fn new(now: Nanos) -> Habits {
         Habits {
             meter: Meter::default(),
-            gap: Gap::UNKNOWN,
+            gap: Gap::unknown(),
             idle_since: now,
             followers: 0,
             following: 0,
@@ -88,10 +88,22 @@ impl Habits {
         }
     }
 
-    /// Whether the tenant is idle, and its next request is likely to come before its idle timeout.
-    pub(crate) fn is_expected(&self, now: Nanos, lane: &Lane) -> bool {
-        let idle_timeout = self.gap.idle_timeout();
-        lane.is_idle() && idle_timeout <= HOLD_MAX_NS && now < self.idle_since + idle_timeout
+    /// Whether the request of the tenant that has just arrived found it idle after a pause, not only on the way to the
+    /// client and back.
+    pub(crate) fn has_paused(&self, now: Nanos, lane: &Lane) -> bool {
+        lane.queue.len() == 1 && lane.in_service() == 0 && now > self.idle_since + RESERVE_NS
+    }
+
+    /// Until when the disk idles for the tenant, if it is idle and idling takes less disk time than its return.
+    fn held_until(&self, now: Nanos, lane: &Lane, idling: Idling) -> Option<Nanos> {
+        let idle_ns = now - self.idle_since;
+        let timeout = lane.is_idle().then(|| self.gap.idle_timeout(idle_ns, idling.most_ns, idling.return_ns));
+        timeout.flatten().map(|timeout| self.idle_since + timeout)
+    }
+
+    /// Whether the tenant is idle, and the disk would idle for it if its slice began now.
+    pub(crate) fn is_expected(&self, now: Nanos, lane: &Lane, idling: Idling) -> bool {
+        self.held_until(now, lane, idling).is_some()
     }
 }
 
@@ -120,6 +132,26 @@ pub(crate) struct Slot {
     pub(crate) enough_bytes: Option<u64>,
 }
 
+/// What bounds anticipatory idling for a tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Idling {
+    /// The length of its slice, or what is left of it: idle time is the tenant's own.
+    pub(crate) most_ns: Nanos,
+    /// The disk time that it takes to have the tenant back after its slice has ended.
+    pub(crate) return_ns: Nanos,
+}
+
+/// Why a slice ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    /// Its time is used up, and the owner had more requests.
+    UsedUp,
+    /// The owner has no requests.
+    Idle,
+    /// The policy interrupted it ([`Slicing::interrupts`]).
+    Interrupted,
+}
+
 /// How a slice ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
@@ -127,15 +159,22 @@ pub(crate) struct Ended {
     pub(crate) tenant: TenantId,
     /// The time that was left of it; negative if it was exceeded.
     pub(crate) left_ns: i64,
-    /// Whether the owner had more requests.
-    pub(crate) used_up: bool,
+    /// Why it ended.
+    pub(crate) cause: Cause,
+    /// The disk idled for the owner, and its next request came.
+    pub(crate) was_held: bool,
 }
 
 /// What the runner asks of the policy whose slices it carries out. A policy without slices needs none of this.
 pub(crate) trait Slicing {
-    /// Whether the tenant had work in the last rounds. The disk idles only for such tenants.
-    fn is_active(&self, _tenant: TenantId) -> bool {
-        true
+    /// What bounds idling for the tenant in its next slice. `None` if it had no work in the last rounds: the disk does
+    /// not idle for it. By default the disk idles while the next request is likely to come within the slice.
+    fn idling(&self, _tenant: TenantId) -> Option<Idling> {
+        Some(Idling { most_ns: Nanos::MAX, return_ns: Nanos::MAX })
+    }
+    /// Whether the slice in progress, of which `left_ns` are left, ends now for another tenant. It drains first.
+    fn interrupts(&mut self, _owner: TenantId, _left_ns: Nanos, _view: View<'_>) -> bool {
+        false
     }
     /// The slice is used up, and no other tenant has work: the owner keeps the disk for at least this time.
     fn continues(&mut self, _tenant: TenantId, _view: View<'_>) -> Nanos {
@@ -156,8 +195,12 @@ struct Current {
     enough_bytes: Option<u64>,
     /// When the drain began: nothing more is issued.
     draining: Option<Nanos>,
+    /// The policy interrupted the slice.
+    is_interrupted: bool,
     /// The owner is idle, and the disk idles for it until then.
     held_until: Option<Nanos>,
+    /// The disk idled for the owner before, and its next request came.
+    was_held: bool,
     issued: u32,
     /// The next request waits for requests in the device to complete: earlier sequential reads, or as many requests as
     /// the owner may have there.
@@ -277,7 +320,9 @@ impl Slices {
             ends: now + slot.ns,
             enough_bytes: slot.enough_bytes.map(|bytes| books.delivered_bytes(owner).saturating_add(bytes)),
             draining: None,
+            is_interrupted: false,
             held_until: None,
+            was_held: false,
             issued: 0,
             is_held_up: false,
             watch: meter.watch(now),
@@ -286,13 +331,19 @@ impl Slices {
 
     /// What the present slice does now.
     pub(super) fn step<P: Slicing + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
-        let Stage { lanes, books, .. } = &stage;
-        let current = self.current.as_mut().expect("a slice");
-        let owner = current.owner;
-        if let Some(since) = current.draining {
+        if let Some(since) = self.current.as_ref().and_then(|current| current.draining) {
             return self.drain(now, since, stage);
         }
+        let Stage { lanes, books, policy } = stage;
+        let current = self.current.as_mut().expect("a slice");
+        let owner = current.owner;
         let lane = &lanes[owner];
+        let left_ns = current.ends.saturating_sub(now);
+        if policy.interrupts(owner, left_ns, View { lanes, books, slices: &self.observed }) {
+            (current.draining, current.is_interrupted) = (Some(now), true);
+            current.watch.drain(now, lane.in_service(), lane.in_device_ns());
+            return Step::Again;
+        }
         let habits = &mut self.observed[owner];
         let others = lane.queue.len() < lanes.waiting();
         if lanes.is_full() && lane.in_service() == 0 {
@@ -303,13 +354,15 @@ impl Slices {
         }
         let is_full = !lanes.has_place(lane);
         current.is_held_up = is_full && others;
-        let Some(entry) = lane.queue.peek().filter(|_| !is_full) else { return self.pause(now, stage) };
-        current.held_until = None;
+        let Some(entry) = lane.queue.peek().filter(|_| !is_full) else {
+            return self.pause(now, Stage { lanes, books, policy });
+        };
+        current.was_held |= current.held_until.take().is_some();
         let left = current.ends.saturating_sub(now);
         let fits = habits.meter.drain_ns(lane.in_device_ns() + entry.cost_ns) <= left;
         if !fits && current.issued > 0 {
             let cost_ns = entry.cost_ns;
-            return self.is_over(now, cost_ns, stage);
+            return self.is_over(now, cost_ns, Stage { lanes, books, policy });
         }
         let are_many = habits.followers >= FOLLOWERS_MAX && habits.following >= FOLLOWING_BYTES;
         current.is_held_up = entry.reads_on() && are_many;
@@ -333,7 +386,8 @@ impl Slices {
         let lane = &lanes[owner];
         // A client with one request outstanding has none queued at the moment at which a slice ends.
         let is_expected = |(tenant, habits): (TenantId, &Habits)| {
-            tenant != owner && policy.is_active(tenant) && habits.is_expected(now, &lanes[tenant])
+            let is_expected = |idling| habits.is_expected(now, &lanes[tenant], idling);
+            tenant != owner && policy.idling(tenant).is_some_and(is_expected)
         };
         if lane.queue.len() < lanes.waiting() || self.observed.iter().any(is_expected) {
             current.draining = Some(now);
@@ -363,19 +417,20 @@ impl Slices {
             return Step::Again;
         }
         // The owner is idle: the disk idles for it until its idle timeout.
-        let habits = &self.observed[owner];
-        let until = (habits.idle_since + habits.gap.idle_timeout()).min(current.ends);
-        if policy.is_active(owner) && habits.is_expected(now, lane) && now < until {
-            current.held_until = Some(until);
+        let most_ns = current.ends.saturating_sub(now);
+        let idling = policy.idling(owner).map(|idling| Idling { most_ns, ..idling });
+        current.held_until = idling.and_then(|idling| self.observed[owner].held_until(now, lane, idling));
+        if current.held_until.is_some_and(|until| now < until) {
             return Step::Wait;
         }
-        self.end(now, false, stage);
+        self.end(now, Cause::Idle, stage);
         Step::Ended
     }
 
     /// The drain has lasted since `since`.
     fn drain<P: Slicing + ?Sized>(&mut self, now: Nanos, since: Nanos, stage: Stage<'_, P>) -> Step {
-        let owner = self.current.as_ref().expect("a slice").owner;
+        let current = self.current.as_ref().expect("a slice");
+        let (owner, cause) = (current.owner, if current.is_interrupted { Cause::Interrupted } else { Cause::UsedUp });
         let lane = &stage.lanes[owner];
         if lane.in_service() > 0 && !planted!(SliceNotDrained) {
             let habits = &mut self.observed[owner];
@@ -387,26 +442,26 @@ impl Slices {
             stage.books.gave_up(now, owner, given_up);
             (habits.followers, habits.following) = (0, 0);
         }
-        self.end(now, true, stage);
+        self.end(now, cause, stage);
         Step::Ended
     }
 
-    /// Ends the slice; `used_up` if its owner had more requests.
-    pub(super) fn end<P: Slicing + ?Sized>(&mut self, now: Nanos, used_up: bool, stage: Stage<'_, P>) {
+    /// Ends the slice.
+    pub(super) fn end<P: Slicing + ?Sized>(&mut self, now: Nanos, cause: Cause, stage: Stage<'_, P>) {
         let Stage { lanes, books, policy } = stage;
         let current = self.current.take().expect("a slice");
-        let Current { owner, begun, ends, watch, .. } = current;
+        let Current { owner, begun, ends, watch, was_held, .. } = current;
         let habits = &mut self.observed[owner];
-        let useful_ns = habits.meter.slice(now, &watch, used_up);
+        let useful_ns = habits.meter.slice(now, &watch, cause);
         habits.slices += 1;
-        if !used_up && planted!(IdleSliceNotBooked) {
+        if cause == Cause::Idle && planted!(IdleSliceNotBooked) {
             books.slice_begins(now, owner);
             books.slice_ends(now, 0);
         } else {
             habits.useful_ns += useful_ns;
             books.slice_ends(now, useful_ns);
         }
-        let ended = Ended { tenant: owner, left_ns: ends as i64 - now as i64, used_up };
+        let ended = Ended { tenant: owner, left_ns: ends as i64 - now as i64, cause, was_held };
         policy.ended(ended, View { lanes, books, slices: &self.observed });
         if self.past.len() == SLICES_KEPT {
             self.past.pop_front();

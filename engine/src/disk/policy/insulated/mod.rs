@@ -6,17 +6,21 @@
 //!                     + credit: time that was left of earlier slices; below 0 if they were exceeded
 //! ```
 //!
+//! - The order of slices follows from where the tenants' data is (`order.rs`).
 //! - The lengths of slices follow from R and the tenants' measured losses (`plan.rs`, `../../slices/meter.rs`).
 //! - The overrun of a slice is subtracted from the tenant's next ones, and time left because the next request did not
 //!   fit is added: deficits, as in deficit round robin (Shreedhar and Varghese 1995). So an overrun never costs the
 //!   successor.
-//! - A tenant without requests forfeits its slice unless its next request is likely to come soon. After three rounds
-//!   without work it is not planned for. It returns to its old place with its next request.
+//! - The disk idles for a tenant in its slice, or the tenant interrupts another one later with the time that it did not
+//!   use, whichever takes less disk time (`interrupt.rs`, `../../slices/gap.rs`). After three rounds without work it is
+//!   not planned for. It returns to its old place with its next request.
 //! - While no other tenant wants the disk, a slice continues.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; `docs/design/slices.md`. Downside: response times are
 //! rounds, not requests.
 
+mod interrupt;
+mod order;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -24,10 +28,11 @@ mod tests;
 use super::{Policy, REQUEST_BYTES_LEAST, Settings, TenantPlan, Turn};
 use crate::disk::Op;
 use crate::disk::queue::Entry;
-use crate::disk::slices::{Ended, Slicing, Slot, View};
+use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::{Nanos, Share};
+use interrupt::Interrupts;
 use plan::Needs;
 
 /// Rounds without work after which a tenant is not planned for. Argon, section 4.
@@ -36,6 +41,8 @@ const IDLE_ROUNDS: u32 = 3;
 #[derive(Debug)]
 struct Tenant {
     share: Option<Share>,
+    /// Where its data is on the disk, bytes from the beginning, if that is known.
+    place: Option<u64>,
     /// The part of its slices, in thousandths, that it must not lose, if not the default.
     keep_permille: Option<u32>,
     /// Time that remains of earlier slices; negative if they were exceeded.
@@ -43,9 +50,14 @@ struct Tenant {
     /// Time saved from its slices for a long one, which shows the meter a steady part that the usual slices do not
     /// show.
     saved: i64,
+    /// Time of its slices that it did not use because it was idle: with it the tenant may interrupt others. At most one
+    /// slice, so that it cannot save for more than that.
+    unused_ns: Nanos,
+    /// The disk time that it takes to have it back after its slice has ended: its idling is weighed against it.
+    return_ns: Nanos,
     /// Consecutive rounds without work.
     idle_rounds: u32,
-    /// The tenant is backlogged: its last slice was used up, so its loss counts.
+    /// The tenant is backlogged: its last slice was used up, or most of it, so its loss counts.
     is_backlogged: bool,
     /// The value of `Insulated::begun` since which it has had queued requests and a slice was due, but it did not own
     /// the disk.
@@ -57,15 +69,28 @@ impl Tenant {
         self.idle_rounds < IDLE_ROUNDS
     }
 
-    /// Its slice is skipped because it has no work. It keeps its debt and forfeits its credit.
-    fn passes(&mut self) {
-        (self.credit, self.saved) = (self.credit.min(0), 0);
+    /// Its slice of this length is skipped because it has no work.
+    fn passes(&mut self, length: Nanos) {
+        self.saved = 0;
+        self.idles(self.credit + length as i64, length);
         self.idle_rounds = self.idle_rounds.saturating_add(1);
+    }
+
+    /// It has `left_ns` of its slices, of this length, and no work: the time first pays its debt.
+    fn idles(&mut self, left_ns: i64, length: Nanos) {
+        self.credit = left_ns.min(0);
+        self.unused_ns = (self.unused_ns + left_ns.max(0) as Nanos).min(length);
     }
 
     /// No slice was due to it in this round: its queued requests have waited for others' slices only since `begun`.
     fn wait_anew(&mut self, begun: u64) {
         self.waiting_since = self.waiting_since.map(|_| begun);
+    }
+
+    /// What bounds idling for it in its next slice, of this length.
+    fn idling(&self, length: Nanos) -> Option<Idling> {
+        let most_ns = (self.credit + length as i64).max(0) as Nanos;
+        self.is_active().then_some(Idling { most_ns, return_ns: self.return_ns })
     }
 
     /// At the beginning of a slice: if the meter needs a long slice of `look_ns`, a quarter of the time is saved for
@@ -91,8 +116,9 @@ impl Tenant {
 pub(crate) struct Insulated {
     settings: Settings,
     tenants: Table<TenantId, Tenant>,
-    /// The tenant that was considered last in the round.
-    turn: TenantId,
+    /// The order of slices in the round, and the position of the tenant that was considered last.
+    order: Vec<TenantId>,
+    at: usize,
     /// The plan: the slice of each tenant, and the round.
     lengths: Vec<Nanos>,
     round_ns: Nanos,
@@ -103,6 +129,7 @@ pub(crate) struct Insulated {
     /// enough.
     begun: u64,
     looked: u64,
+    interrupts: Interrupts,
 }
 
 impl Insulated {
@@ -110,13 +137,15 @@ impl Insulated {
         Insulated {
             settings,
             tenants: Table::default(),
-            turn: TenantId(0),
+            order: Vec::new(),
+            at: 0,
             lengths: Vec::new(),
             round_ns: 0,
             is_planned: false,
             needs: Vec::new(),
             begun: 0,
             looked: 0,
+            interrupts: Interrupts::default(),
         }
     }
 
@@ -129,6 +158,15 @@ impl Insulated {
 
     fn length(&self, tenant: TenantId) -> Nanos {
         self.lengths[tenant.0 as usize]
+    }
+
+    /// The tenants or their places have changed: the order of slices is another one. The round goes on after the tenant
+    /// that was considered last.
+    fn arrange(&mut self) {
+        let last = self.order.get(self.at).copied();
+        order::tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.order);
+        let found = self.order.iter().position(|&id| Some(id) == last);
+        self.at = found.unwrap_or(self.at.saturating_sub(1)).min(self.order.len().saturating_sub(1));
     }
 
     fn make_plan(&mut self, view: View<'_>) {
@@ -146,25 +184,33 @@ impl Insulated {
         self.needs.extend((0..self.tenants.past()).map(|at| needs(TenantId(at))));
         self.round_ns = plan::slices(&self.needs, self.settings.round_max_ns, &mut self.lengths);
         self.is_planned = true;
+        self.price_returns(view);
+    }
+
+    /// Plans, if something has changed since the last plan.
+    fn plan_anew(&mut self, view: View<'_>) {
+        if !self.is_planned {
+            self.make_plan(view);
+        }
     }
 
     /// Considers each tenant once, until one takes the disk.
     fn pass(&mut self, now: Nanos, view: View<'_>) -> Option<Slot> {
-        let count = self.tenants.past();
         let wants_disk = |tenant: TenantId| view.lanes.wants_device(&view.lanes[tenant]);
-        for _ in 0..count {
-            let goes_on = planted!(TurnNotPassed) && self.tenants.get(self.turn).is_some() && wants_disk(self.turn);
-            if !goes_on {
-                self.turn = TenantId((self.turn.0 + 1) % count);
+        for _ in 0..self.order.len() {
+            if !planted!(TurnNotPassed) || !wants_disk(self.order[self.at]) {
+                self.at = (self.at + 1) % self.order.len();
             }
-            if self.turn.0 == 0 || !self.is_planned {
+            if self.at == 0 || !self.is_planned {
                 self.make_plan(view);
             }
-            let (id, length) = (self.turn, self.length(self.turn));
-            let Some(tenant) = self.tenants.get_mut(id) else { continue };
+            let id = self.order[self.at];
+            let length = self.length(id);
+            let tenant = &mut self.tenants[id];
             let habits = &view.slices[id];
-            if !(wants_disk(id) || tenant.is_active() && habits.is_expected(now, &view.lanes[id])) {
-                tenant.passes();
+            let idling = tenant.idling(length);
+            if !(wants_disk(id) || idling.is_some_and(|idling| habits.is_expected(now, &view.lanes[id], idling))) {
+                tenant.passes(length);
                 tenant.wait_anew(self.begun);
                 continue;
             }
@@ -179,6 +225,7 @@ impl Insulated {
             }
             tenant.waiting_since = None;
             self.begun += 1;
+            self.interrupts.served(id);
             return Some(Slot { tenant: id, ns: tenant.credit as Nanos, enough_bytes: None });
         }
         None
@@ -219,15 +266,19 @@ impl Policy for Insulated {
             None => {
                 let new = Tenant {
                     share,
+                    place: None,
                     keep_permille: None,
                     credit: 0,
                     saved: 0,
+                    unused_ns: 0,
+                    return_ns: 0,
                     idle_rounds: IDLE_ROUNDS,
                     is_backlogged: true,
                     waiting_since: None,
                 };
                 self.tenants.insert(tenant, new);
                 self.lengths.resize(self.tenants.past() as usize, 0);
+                self.arrange();
             }
         }
         self.is_planned = false;
@@ -237,12 +288,19 @@ impl Policy for Insulated {
         self.tenants[tenant].keep_permille = keep_permille;
     }
 
+    fn set_place(&mut self, tenant: TenantId, place: Option<u64>) {
+        self.tenants[tenant].place = place;
+        self.arrange();
+    }
+
     fn drop_tenant(&mut self, tenant: TenantId) {
         self.tenants.remove(tenant);
+        self.interrupts.forget(tenant);
+        self.arrange();
         self.is_planned = false;
     }
 
-    fn arrived(&mut self, _now: Nanos, id: TenantId, _entry: &Entry, view: View<'_>) {
+    fn arrived(&mut self, now: Nanos, id: TenantId, _entry: &Entry, view: View<'_>) {
         let tenant = &mut self.tenants[id];
         if !tenant.is_active() {
             self.is_planned = false;
@@ -250,6 +308,9 @@ impl Policy for Insulated {
         tenant.idle_rounds = 0;
         if view.books.owner() != Some(id) {
             tenant.waiting_since.get_or_insert(self.begun);
+            if view.slices[id].has_paused(now, &view.lanes[id]) {
+                self.interrupts.calls(id);
+            }
         }
     }
 
@@ -264,6 +325,9 @@ impl Policy for Insulated {
         let View { lanes, .. } = view;
         if lanes.waiting() == 0 || !lanes.iter().any(|(_, lane)| lanes.wants_device(lane)) {
             return Turn::Nothing(None);
+        }
+        if let Some(slot) = self.interruption(view).or_else(|| self.resumed(now, view)) {
+            return Turn::Slice(slot);
         }
         // All waiting tenants may have debts: then as many rounds are skipped as the smallest debt takes, more if the
         // plan has changed meanwhile.
@@ -286,9 +350,7 @@ impl Policy for Insulated {
     }
 
     fn plan(&mut self, id: TenantId, view: View<'_>) -> Option<TenantPlan> {
-        if !self.is_planned {
-            self.make_plan(view);
-        }
+        self.plan_anew(view);
         let (tenant, meter) = (self.tenants.get(id)?, &view.slices[id].meter);
         let (slice_ns, loss_ns) = (self.length(id), meter.loss_ns().unwrap_or(self.settings.switch_ns));
         let needs = self.needs[id.0 as usize].filter(|needs| needs.active);
@@ -307,31 +369,50 @@ impl Policy for Insulated {
 }
 
 impl Slicing for Insulated {
-    fn is_active(&self, tenant: TenantId) -> bool {
-        self.tenants[tenant].is_active()
+    fn idling(&self, tenant: TenantId) -> Option<Idling> {
+        self.tenants[tenant].idling(self.length(tenant))
+    }
+
+    fn interrupts(&mut self, owner: TenantId, left_ns: Nanos, view: View<'_>) -> bool {
+        self.is_interrupted(owner, left_ns, view)
     }
 
     /// It counts as a round without work for the others, so that they do not stay in the plan during a slice that
-    /// continues for hours.
+    /// continues for hours, and the next slice is as long as is known by now.
     fn continues(&mut self, owner: TenantId, view: View<'_>) -> Nanos {
-        for (_, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
-            tenant.passes();
-            self.is_planned &= tenant.idle_rounds != IDLE_ROUNDS;
+        for (id, tenant) in self.tenants.iter_mut().filter(|&(id, _)| id != owner) {
+            tenant.passes(self.lengths[id.0 as usize]);
         }
-        if !self.is_planned {
-            self.make_plan(view);
-        }
+        self.interrupts.end();
+        self.make_plan(view);
         self.length(owner)
     }
 
     fn ended(&mut self, ended: Ended, view: View<'_>) {
-        let Ended { tenant: id, left_ns, used_up } = ended;
-        let length = self.length(id) as i64;
+        let Ended { tenant: id, left_ns, cause, was_held } = ended;
+        let (length, least) = (self.length(id), -(self.settings.round_max_ns as i64));
+        let is_guest = self.interrupts.guest_leaves(id);
+        let paid_ns = if cause == Cause::Interrupted { self.pay(id) } else { 0 };
         let tenant = &mut self.tenants[id];
         tenant.waiting_since = (!view.lanes[id].queue.is_empty()).then_some(self.begun);
-        tenant.is_backlogged = used_up;
-        // Time left because the next request did not fit is less than that request takes.
-        let most = if used_up { length } else { 0 };
-        tenant.credit = left_ns.clamp(-(self.settings.round_max_ns as i64), most);
+        if is_guest {
+            let credit = tenant.credit + left_ns.min(0);
+            tenant.credit = credit.max(least);
+            tenant.unused_ns = (tenant.unused_ns + left_ns.max(0) as Nanos).min(length);
+            tenant.is_backlogged &= cause != Cause::Idle;
+            return;
+        }
+        match cause {
+            // Time left because the next request did not fit is less than that request takes.
+            Cause::UsedUp => tenant.credit = left_ns.clamp(least, length as i64),
+            Cause::Idle => tenant.idles(left_ns.max(least), length),
+            Cause::Interrupted => tenant.credit = (left_ns + paid_ns as i64).max(least),
+        }
+        tenant.is_backlogged = match cause {
+            Cause::UsedUp => true,
+            // It uses its slices, with pauses, and loses as much of each as if it were never idle.
+            Cause::Idle => was_held && left_ns < length as i64 / 2,
+            Cause::Interrupted => tenant.is_backlogged,
+        };
     }
 }

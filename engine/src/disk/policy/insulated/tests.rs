@@ -13,7 +13,8 @@ const COST: Nanos = 8 * MS;
 const ENTRY: Entry =
     Entry { io: IoId(0), op: crate::disk::Op::Read, len: 0, cost_ns: COST, follows: false, internal: false };
 
-/// A disk that serves one request at a time, 8 ms each, and clients that keep a fixed number outstanding.
+/// A disk that serves one request at a time, 8 ms each, more for the first one of another tenant; and clients that keep
+/// a fixed number outstanding, or think after each request.
 struct Stage {
     policy: Scheduler<Insulated>,
     now: Nanos,
@@ -26,6 +27,16 @@ struct Stage {
     next: u32,
     /// Completed requests, by tenant.
     served: Vec<u64>,
+    /// Cost of a context switch, and the tenant that was served last.
+    switch_ns: Nanos,
+    last: usize,
+    /// The think times of each tenant, which it repeats; none if it never thinks. And its number of think times so far.
+    thinks: Vec<(Vec<Nanos>, usize)>,
+    /// Requests to come: when, and of which tenant.
+    to_come: Vec<(Nanos, usize)>,
+    /// When each tenant made its latest request, and the longest response time, of a tenant with one at a time.
+    asked_at: Vec<Nanos>,
+    longest_ns: Vec<Nanos>,
 }
 
 impl Stage {
@@ -52,7 +63,36 @@ impl Stage {
             depths: depths.iter().map(|&depth| (0, depth)).collect(),
             next: 0,
             served: vec![0; shares.len()],
+            switch_ns: 0,
+            last: 0,
+            thinks: vec![Default::default(); shares.len()],
+            to_come: Vec::new(),
+            asked_at: vec![0; shares.len()],
+            longest_ns: vec![0; shares.len()],
         }
+    }
+
+    /// The first of two tenants, with the first share, pauses for these times; the second has `depth` outstanding.
+    fn pausing(percent: u64, depth: u32, thinks: &[Nanos]) -> Stage {
+        let mut stage = Stage::new(&[percent, 100 - percent], &[1, depth]);
+        stage.switch_ns = 10 * MS;
+        stage.thinks[0].0 = thinks.to_vec();
+        stage
+    }
+
+    /// Throughput of both tenants in a minute, relative to their shares of what they have alone.
+    fn kept(&mut self) -> [f64; 2] {
+        self.run(self.now + 60 * SECOND);
+        let before = self.served.clone();
+        (self.longest_ns[0], self.longest_ns[1]) = (0, 0);
+        self.run(self.now + 60 * SECOND);
+        [0, 1].map(|at| {
+            let thinks = &self.thinks[at].0;
+            let think = thinks.iter().sum::<Nanos>() as f64 / thinks.len().max(1) as f64;
+            let alone = 60e9 / (COST as f64 + think);
+            let share = self.policy.policy.tenants[TenantId(at as u32)].share.expect("a share").ppb() as f64 / 1e9;
+            (self.served[at] - before[at]) as f64 / alone / share
+        })
     }
 
     fn ask(&mut self) {
@@ -61,9 +101,31 @@ impl Stage {
                 self.depths[at].0 += 1;
                 let entry = Entry { io: IoId(self.next), ..ENTRY };
                 self.next += 1;
+                self.asked_at[at] = self.now;
                 self.policy.arrived(self.now, TenantId(at as u32), entry, false);
             }
         }
+    }
+
+    /// A request of the tenant completed: the next one follows, now or when the client has thought.
+    fn completes(&mut self, owner: usize) {
+        self.served[owner] += 1;
+        self.longest_ns[owner] = self.longest_ns[owner].max(self.now - self.asked_at[owner]);
+        let (thinks, count) = &mut self.thinks[owner];
+        match thinks.get(*count % thinks.len().max(1)) {
+            Some(&think) => self.to_come.push((self.now + think, owner)),
+            None => self.depths[owner].0 -= 1,
+        }
+        *count += 1;
+    }
+
+    /// Clients that have thought for long enough make their requests.
+    fn come(&mut self) {
+        let now = self.now;
+        for (_, owner) in self.to_come.extract_if(.., |&mut (at, _)| at <= now) {
+            self.depths[owner].0 -= 1;
+        }
+        self.ask();
     }
 
     fn dispatch(&mut self) {
@@ -71,7 +133,8 @@ impl Stage {
             let owner = tenant.0 as usize;
             assert!(self.device.iter().all(|&(other, ..)| other == owner), "two tenants in the device");
             if self.device.is_empty() {
-                self.done_at = self.now + COST;
+                let switch_ns = if std::mem::replace(&mut self.last, owner) == owner { 0 } else { self.switch_ns };
+                self.done_at = self.now + COST + switch_ns;
             }
             self.device.push_back((owner, entry.io, self.now));
         }
@@ -83,7 +146,8 @@ impl Stage {
         self.dispatch();
         loop {
             let done = (!self.device.is_empty()).then_some(self.done_at);
-            let Some(next) = [done, self.policy.poll_timeout()].into_iter().flatten().min() else { return };
+            let comes = self.to_come.iter().map(|&(at, _)| at).min();
+            let Some(next) = [done, comes, self.policy.poll_timeout()].into_iter().flatten().min() else { return };
             if next > end {
                 self.now = end;
                 return;
@@ -93,10 +157,9 @@ impl Stage {
                 let (owner, _, since) = self.device.pop_front().expect("one is done");
                 self.policy.done(self.now, TenantId(owner as u32), &ENTRY, since);
                 self.done_at = self.now + COST;
-                self.depths[owner].0 -= 1;
-                self.served[owner] += 1;
-                self.ask();
+                self.completes(owner);
             }
+            self.come();
             self.dispatch();
         }
     }
@@ -174,6 +237,24 @@ fn who_was_away_has_its_slices_at_once_when_it_is_back() {
 }
 
 #[test]
+fn slices_follow_in_the_order_of_places() {
+    let mut stage = Stage::new(&[20; 5], &[2; 5]);
+    for (at, place) in [40, 0, 30, 10, 20].into_iter().enumerate() {
+        stage.policy.set_place(TenantId(at as u32), Some(place));
+    }
+    stage.run(20 * SECOND);
+    let order: Vec<_> =
+        stage.policy.past_slices().iter().map(|slice| slice.tenant.0).skip_while(|&id| id != 1).collect();
+    assert_eq!(order[..7], [1, 4, 0, 2, 3, 1, 4], "in on even places, back on odd ones");
+    stage.depths[4].1 = 0;
+    stage.run(stage.now + 10 * SECOND);
+    stage.policy.drop_tenant(stage.now, TenantId(4));
+    stage.policy.set_place(TenantId(1), Some(90));
+    let arranged: Vec<_> = stage.policy.policy.order.iter().map(|id| id.0).collect();
+    assert_eq!(arranged, [3, 0, 1, 2]);
+}
+
+#[test]
 fn a_share_changes_live() {
     let mut stage = Stage::new(&[50, 50], &[4, 4]);
     stage.run(20 * SECOND);
@@ -210,7 +291,7 @@ fn who_is_in_debt_has_the_disk_though_the_plan_changes_meanwhile() {
     // The other tenant has just become idle: in this round it is planned for, and in the next it is not, so that slices
     // become shorter.
     let policy = &mut stage.policy.policy;
-    policy.turn = TenantId(1);
+    policy.at = 1;
     let first = &mut policy.tenants[TenantId(0)];
     (first.credit, first.is_backlogged) = (-530 * MS as i64, false);
     policy.tenants[TenantId(1)].idle_rounds = IDLE_ROUNDS - 1;
@@ -317,5 +398,61 @@ fn shares_of_any_size_neither_starve_nor_overflow() {
         }
         stage.run(60 * SECOND);
         assert!(stage.served.iter().all(|&served| served > 0), "{:?} for {ppb} ppb", stage.served);
+    }
+}
+
+#[test]
+fn a_client_that_pauses_keeps_its_share_beside_any_queue_and_so_does_the_other() {
+    for percent in [50, 25] {
+        for (depth, pause_ms) in [1, 4, 27]
+            .into_iter()
+            .flat_map(|depth| [1, 5, 20, 50, 100, 150, 250, 400, 700, 1000, 2000].map(|pause_ms| (depth, pause_ms)))
+        {
+            let mut stage = Stage::pausing(percent, depth, &[pause_ms * MS]);
+            let kept = stage.kept();
+            let what = format!("{percent} %, beside {depth}, {pause_ms} ms: {kept:?}, {:?}", stage.longest_ns);
+            assert!(kept[0] >= 0.9 && kept[1] >= 0.9, "{what}");
+            let plan = stage.policy.plan(stage.now, TenantId(0)).expect("a plan");
+            let is_long = pause_ms * MS > plan.slice_ns / 2;
+            assert!(!is_long || stage.longest_ns[0] <= plan.round_ns + 3 * COST, "{what}, {plan:?}");
+        }
+    }
+}
+
+/// The think times that make a client interrupt as often as possible are not known, so many are tried.
+#[test]
+fn no_pauses_take_more_than_a_share() {
+    let random = |seed: u64| {
+        let mut state = seed;
+        let times = std::iter::from_fn(move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            Some((state >> 33) % (1 << (21 + seed % 10)))
+        });
+        times.take(97).collect::<Vec<_>>()
+    };
+    for depth in [1, 27] {
+        for seed in 0..40 {
+            for percent in [50, 20] {
+                let mut stage = Stage::pausing(percent, depth, &random(seed));
+                let kept = stage.kept();
+                assert!(kept[1] >= 0.9, "{percent} %, beside {depth}, {seed}: {kept:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_was_away_for_long_has_no_more_than_a_slice_at_once() {
+    let mut stage = Stage::pausing(50, 4, &[]);
+    stage.run(20 * SECOND);
+    for away_s in [1, 100] {
+        stage.depths[0].1 = 0;
+        stage.run(stage.now + away_s * SECOND);
+        let (slice_ns, before) = (stage.policy.policy.length(TenantId(1)), stage.served[1]);
+        stage.depths[0].1 = 16;
+        // Its interruption, its slice, and one of the other.
+        stage.run(stage.now + 4 * slice_ns);
+        let other_ns = (stage.served[1] - before) * COST;
+        assert!(other_ns >= slice_ns / 2, "{other_ns} ns in four slices of {slice_ns} ns");
     }
 }

@@ -1,0 +1,193 @@
+//! Interruptions: a tenant that was idle has the disk at once instead of in its slice, and pays for that with time of
+//! its slices that it did not use.
+//!
+//! ```text
+//!   a's slice          |drain| b     | a's slice goes on        |
+//!          ▲ b's request      switch         switch
+//!
+//!   b pays   its time, and a's mean loss per slice (a's drain, and the switch back to a)
+//!   a gets   what was left of its slice, and that loss
+//! ```
+//!
+//! - A tenant has `unused_ns`: slices that fell due while it was idle, and what was left of its slices when it became
+//!   idle; at most one slice. An interruption lasts no longer than that. So in any time a tenant has its slices and one
+//!   more at most, whatever its think times.
+//! - It interrupts if the wait that this saves is longer than what it pays. Otherwise, and when it cannot pay, it waits
+//!   for its slice. At the end of another tenant's slice only the switch counts.
+//! - Only requests that a client waits for interrupt: reads, and writes that a flush waits for.
+//!
+//! Letting a tenant go instead of idling for it costs both losses. It also costs the tenant the time until it has the
+//! disk again, in which only its share of the disk's time passes for it:
+//!
+//! ```text
+//!   return = max(losses, (drain + losses) x share / (1 - share))          the bound on idling, `../../slices/gap.rs`
+//! ```
+//!
+//! A tenant that thinks for longer than that is let go, and keeps at least its share of its standalone throughput: each
+//! of its requests takes less disk time than idling would, and the time between two of them grows by less than a factor
+//! of 1 / share. One that thinks for less is idled for.
+//!
+//! Downside: the interrupted tenant is paid its mean loss, which may be more or less than it loses this time.
+
+use super::Insulated;
+use crate::disk::slices::{Slot, View};
+use crate::ids::TenantId;
+use crate::units::Nanos;
+
+/// The interruptions in progress and to come.
+#[derive(Default, Debug)]
+pub(super) struct Interrupts {
+    /// Tenants whose requests arrived after a pause, while they did not own the disk.
+    callers: Vec<TenantId>,
+    /// The tenant for which the present slice drains, and what it pays for that.
+    price: Option<(TenantId, Nanos)>,
+    /// The tenant whose slice in progress is an interruption.
+    guest: Option<TenantId>,
+    /// The tenant whose slice goes on afterwards.
+    interrupted: Option<TenantId>,
+}
+
+impl Interrupts {
+    /// The tenant was idle, and has a request now.
+    pub(super) fn calls(&mut self, tenant: TenantId) {
+        if !self.callers.contains(&tenant) {
+            self.callers.push(tenant);
+        }
+    }
+
+    /// The tenant has the disk.
+    pub(super) fn served(&mut self, tenant: TenantId) {
+        self.callers.retain(|&caller| caller != tenant);
+    }
+
+    /// The slice of a tenant ended. Whether it was an interruption.
+    pub(super) fn guest_leaves(&mut self, tenant: TenantId) -> bool {
+        self.guest.take() == Some(tenant)
+    }
+
+    /// No other tenant wants the disk: the slice in progress is an ordinary one, and nobody waits for its end.
+    pub(super) fn end(&mut self) {
+        (self.guest, self.interrupted) = (None, None);
+    }
+
+    /// The tenant is removed.
+    pub(super) fn forget(&mut self, tenant: TenantId) {
+        self.served(tenant);
+        self.price = self.price.filter(|&(payer, _)| payer != tenant);
+        self.guest = self.guest.filter(|&guest| guest != tenant);
+        self.interrupted = self.interrupted.filter(|&interrupted| interrupted != tenant);
+    }
+}
+
+impl Insulated {
+    /// Mean loss of a slice of the tenant.
+    fn loss_ns(&self, tenant: TenantId, view: View<'_>) -> Nanos {
+        view.slices[tenant].meter.loss_ns().unwrap_or(self.settings.switch_ns)
+    }
+
+    /// Computes for each tenant the disk time that it takes to have it back after its slice has ended.
+    pub(super) fn price_returns(&mut self, view: View<'_>) {
+        // Sums over the active tenants: their slices, and losses and drains weighted by these.
+        let (mut slices, mut losses, mut drains) = (0.0, 0.0, 0.0);
+        let parts = |policy: &Insulated, id: TenantId| {
+            let slice = policy.length(id) as f64;
+            let drain = view.slices[id].meter.drain_mean_ns() as f64;
+            (slice, slice * policy.loss_ns(id, view) as f64, slice * drain)
+        };
+        for (id, _) in self.tenants.iter().filter(|(_, tenant)| tenant.is_active()) {
+            let (slice, loss, drain) = parts(self, id);
+            (slices, losses, drains) = (slices + slice, losses + loss, drains + drain);
+        }
+        for at in 0..self.tenants.past() {
+            let id = TenantId(at);
+            let Some(is_active) = self.tenants.get(id).map(|tenant| tenant.is_active()) else { continue };
+            let own = parts(self, id);
+            let (slice, loss, drain) = if is_active { own } else { (0.0, 0.0, 0.0) };
+            let others = slices - slice;
+            // Without other tenants idling costs nothing.
+            let return_ns = if others < 1.0 {
+                f64::MAX
+            } else {
+                let lost = self.loss_ns(id, view) as f64 + (losses - loss) / others;
+                lost.max((lost + (drains - drain) / others) * own.0 / others)
+            };
+            self.tenants[id].return_ns = return_ns as Nanos;
+        }
+    }
+
+    /// Whether the slice of `owner`, of which `left_ns` are left, is interrupted now.
+    pub(super) fn is_interrupted(&mut self, owner: TenantId, left_ns: Nanos, view: View<'_>) -> bool {
+        if self.interrupts.callers.is_empty() || self.interrupts.guest.is_some() {
+            return false;
+        }
+        self.plan_anew(view);
+        let lost_ns = self.loss_ns(owner, view);
+        let drain_ns = view.slices[owner].meter.drain_ns(view.lanes[owner].in_device_ns());
+        let interrupts = |id: &TenantId| *id != owner && self.pays(*id, left_ns, drain_ns, lost_ns, view);
+        let payer = self.interrupts.callers.iter().copied().find(interrupts);
+        self.interrupts.price = payer.map(|payer| (payer, lost_ns));
+        payer.is_some()
+    }
+
+    /// Whether a tenant pays `lost_ns` and its own switch, to have the disk in `drain_ns` instead of in its slice. The
+    /// slice in progress lasts for another `left_ns`.
+    fn pays(&self, id: TenantId, left_ns: Nanos, drain_ns: Nanos, lost_ns: Nanos, view: View<'_>) -> bool {
+        let lane = &view.lanes[id];
+        let price_ns = lost_ns + self.settings.switch_ns;
+        let can = self.tenants[id].unused_ns.min(self.length(id)) > price_ns;
+        can && lane.queue.is_awaited()
+            && view.lanes.wants_device(lane)
+            && left_ns + self.due_in_ns(id, view) > drain_ns + price_ns
+    }
+
+    /// The slices of the tenants with work that come before the tenant's own.
+    fn due_in_ns(&self, id: TenantId, view: View<'_>) -> Nanos {
+        let next = self.order.iter().cycle().skip(self.at + 1).take_while(|&&at| at != id);
+        let with_work = next.filter(|&&at| view.lanes.wants_device(&view.lanes[at]));
+        with_work.map(|&at| self.length(at)).sum()
+    }
+
+    /// The slice of `interrupted` has ended for another tenant. Returns what that tenant pays for it.
+    pub(super) fn pay(&mut self, interrupted: TenantId) -> Nanos {
+        self.interrupts.interrupted = Some(interrupted);
+        let Some((payer, lost_ns)) = self.interrupts.price.take() else { return 0 };
+        let payer = &mut self.tenants[payer];
+        payer.unused_ns = payer.unused_ns.saturating_sub(lost_ns);
+        lost_ns
+    }
+
+    /// At the end of a slice: the interruption that follows.
+    pub(super) fn interruption(&mut self, view: View<'_>) -> Option<Slot> {
+        self.interrupts.callers.retain(|&caller| !view.lanes[caller].queue.is_empty());
+        if !self.interrupts.callers.is_empty() {
+            self.plan_anew(view);
+        }
+        let left_ns = self.interrupts.interrupted.map_or(0, |tenant| self.tenants[tenant].credit.max(0) as Nanos);
+        let mut callers = self.interrupts.callers.iter().copied();
+        let tenant = callers.find(|&id| self.pays(id, left_ns, 0, 0, view))?;
+        let ns = self.tenants[tenant].unused_ns.min(self.length(tenant));
+        self.tenants[tenant].unused_ns = 0;
+        self.tenants[tenant].waiting_since = None;
+        self.interrupts.served(tenant);
+        self.interrupts.guest = Some(tenant);
+        Some(Slot { tenant, ns, enough_bytes: None })
+    }
+
+    /// The interrupted slice goes on.
+    pub(super) fn resumed(&mut self, now: Nanos, view: View<'_>) -> Option<Slot> {
+        let id = self.interrupts.interrupted.take()?;
+        let length = self.length(id);
+        let tenant = &mut self.tenants[id];
+        let (lane, habits) = (&view.lanes[id], &view.slices[id]);
+        let is_expected = tenant.idling(0).is_some_and(|idling| habits.is_expected(now, lane, idling));
+        if tenant.credit > 0 && (view.lanes.wants_device(lane) || is_expected) {
+            tenant.waiting_since = None;
+            self.interrupts.served(id);
+            return Some(Slot { tenant: id, ns: tenant.credit as Nanos, enough_bytes: None });
+        }
+        if tenant.credit > 0 {
+            tenant.idles(tenant.credit, length);
+        }
+        None
+    }
+}
