@@ -4,20 +4,15 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use engine::disk::profile::{BUDGET_NS, Options};
-use engine::units::SECOND;
+use engine::disk::profile::{BUDGET_NS, Options, Probe, Space};
+use engine::units::{BLOCK, SECOND};
 use serde::Serialize;
 use sim::disk::drive::describe::Description;
 use sim::disk::drive::presets;
 use sim::disk::probe::probe;
 use sim::disk::truth::{Truth, truth};
-
-use crate::quantity::show_bytes;
-
-/// The smallest drive that is probed, bytes: less than 1 % of it holds a measurement of a sequential rate.
-const BYTES_MIN: u64 = 256 << 20;
 
 /// Probe a simulated drive in virtual time, and compare the results with the true values; fails if they differ too
 /// much.
@@ -60,15 +55,10 @@ impl ProbeDrive {
     pub fn run(self) -> Result<ExitCode> {
         let description = describe(&self.disk)?;
         let mut drive = description.build().with_context(|| self.disk.clone())?;
-        ensure!(
-            drive.bytes() >= BYTES_MIN,
-            "{} has {}, too little for a probe: describe a drive of at least {}",
-            self.disk,
-            show_bytes(drive.bytes()),
-            show_bytes(BYTES_MIN)
-        );
         let budget_ns = self.seconds.max(1).saturating_mul(SECOND);
-        let (found, took_ns) = probe(&mut *drive, Options { budget_ns, seed: self.seed, read_only: false });
+        let options = Options { budget_ns, seed: self.seed, read_only: false };
+        Probe::new(Space::whole(drive.bytes(), BLOCK), options, 0).with_context(|| self.disk.clone())?;
+        let (found, took_ns) = probe(&mut *drive, options);
         let truths = truth(&description, self.seed)?;
         let line = |(key, finding): &(_, engine::disk::profile::Finding)| {
             let truth: Option<&Truth> = truths.iter().find(|truth| truth.key == *key);
@@ -119,5 +109,24 @@ impl Report {
             text += &format!("{:<50} {found:>14} {error:>7} {truth:>14} {off:>8}{verdict}\n", line.name);
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_is_probed_or_too_small() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mine.toml");
+        let of = |bytes: u64| {
+            let text = presets::text("flash").unwrap().replace("480_103_981_056", &bytes.to_string());
+            std::fs::write(&path, text).unwrap();
+            ProbeDrive { disk: path.display().to_string(), json: true, seed: 1, seconds: 1 }.run()
+        };
+        let error = format!("{:#}", of((16 << 20) - 512).unwrap_err());
+        assert!(error.contains("mine.toml: a probe needs 16777216 bytes"), "{error}");
+        of(16 << 20).unwrap();
     }
 }

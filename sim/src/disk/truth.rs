@@ -72,6 +72,8 @@ const SWITCHES: usize = 1500;
 const SWITCH_BYTES: u64 = 64 * 1024;
 const STREAM_BYTES: u64 = 256 * 1024;
 const STREAM_DEPTH: usize = 8;
+/// The room of a stream at the end of a drive, bytes: the smallest drive that is probed.
+const STREAM_ROOM: u64 = 64 * STREAM_BYTES;
 
 /// A description from which fresh drives are made.
 struct Maker<'a> {
@@ -153,7 +155,8 @@ impl Maker<'_> {
     /// Bytes per second.
     fn sequential(&mut self, direction: Direction, percent: u8) -> f64 {
         let mut drive = self.fresh();
-        let mut next = drive.bytes() / 100 * u64::from(percent) / BLOCK * BLOCK;
+        let from = drive.bytes() / 100 * u64::from(percent);
+        let mut next = from.min(drive.bytes().saturating_sub(STREAM_ROOM)) / BLOCK * BLOCK;
         // One or two seconds, as in the probe: further on, tracks are shorter.
         let count = if self.requests == REQUESTS_HDD { 800 } else { 8000 };
         let left = (drive.bytes() - next) / STREAM_BYTES;
