@@ -93,8 +93,9 @@ struct Account {
     in_device_ns: Nanos,
     given_up_at: Option<Nanos>,
     demand: Demand,
-    /// Requests of clients alone.
+    /// Requests of clients alone, and device requests alone.
     clients: Demand,
+    device: Demand,
     own: VirtualClock,
 }
 
@@ -168,6 +169,7 @@ impl Books {
         account.usage.arrived.add(entry.len);
         if !entry.internal {
             account.demand.begin(now, TURNAROUND_NS);
+            account.device.begin(now, TURNAROUND_NS);
         }
         if entry.op == Op::Read {
             account.own.begin(others_ns);
@@ -180,6 +182,7 @@ impl Books {
         let account = &mut self.accounts[tenant];
         if !entry.internal {
             account.demand.end(now);
+            account.device.end(now);
         }
         if entry.op == Op::Read {
             account.own.end(others_ns);
@@ -218,6 +221,7 @@ impl Books {
         }
         if !entry.internal {
             account.demand.end(now);
+            account.device.end(now);
         }
     }
 
@@ -318,6 +322,11 @@ impl Books {
     /// Time in which the tenant had demand, nanoseconds: a client's request, or a device request for one.
     pub(crate) fn wanting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.accounts[tenant].demand.wanting_ns(now)
+    }
+
+    /// Time in which the tenant wanted the device, nanoseconds.
+    pub(crate) fn device_wanted_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.accounts[tenant].device.wanting_ns(now)
     }
 
     /// Time in which a client of the tenant waited for an answer, nanoseconds.

@@ -354,6 +354,11 @@ impl Device {
         self.scheduler.books.wanting_ns(now, tenant)
     }
 
+    /// Time in which the tenant wanted the device, nanoseconds.
+    pub(crate) fn wanted_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
+        self.scheduler.books.device_wanted_ns(now, tenant)
+    }
+
     /// Time in which a client of the tenant waited for an answer, nanoseconds.
     pub(crate) fn waiting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.waiting_ns(now, tenant)

@@ -60,9 +60,9 @@ pub(crate) struct Facts {
     pub(crate) loss_ns: Option<Nanos>,
     /// Shortest slice for its backlog.
     pub(crate) burst_ns: Nanos,
-    /// Standalone-equivalent time of its disk work, and its time with demand, so far.
+    /// Standalone-equivalent time of its disk work, and the time in which it wanted the disk, so far.
     pub(crate) useful_ns: Nanos,
-    pub(crate) wanting_ns: Nanos,
+    pub(crate) wanted_ns: Nanos,
 }
 
 /// What was seen of a tenant in its turn.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   R_time planned   = 1 - loss / slice
-//!   R_time measured  = standalone-equivalent time of its work / (its part of the disk x time)     while it has demand
+//!   R_time measured  = standalone-equivalent time of its work / (its part of the disk x time)     while it wants the disk
 //!   shortfall        = mean of planned - measured, at least 0      ─► subtracted from R_time planned
 //! ```
 //!
@@ -15,7 +15,7 @@ use crate::units::{Nanos, SECOND};
 
 /// Length of a measurement: at least five of the longest usual rounds.
 const WINDOW_NS: Nanos = 10 * SECOND;
-/// The part of a window for which a tenant must have demand: else it did not want all of its disk time.
+/// The part of a window for which a tenant must want the disk: else it did not want all of its disk time.
 const WANTED: f64 = 0.98;
 /// Weight of a new measurement: three of them, half a minute, count for two thirds.
 const GAIN: f64 = 0.3;
@@ -25,7 +25,7 @@ const MOST: f64 = 0.3;
 /// The feedback on one tenant.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Feedback {
-    /// The beginning of the measurement, useful time and time with demand then.
+    /// The beginning of the measurement, useful time and time in which it wanted the disk then.
     since: Option<(Nanos, Nanos, Nanos)>,
     shortfall: f64,
 }
@@ -35,15 +35,15 @@ impl Feedback {
     pub(super) fn look(&mut self, now: Nanos, facts: &Facts, weight: f64, planned: f64) {
         let began_anew = |useful: Nanos| facts.useful_ns < useful / 2;
         let Some((at, useful, wanting)) = self.since.filter(|&(_, useful, _)| !began_anew(useful)) else {
-            self.since = Some((now, facts.useful_ns, facts.wanting_ns));
+            self.since = Some((now, facts.useful_ns, facts.wanted_ns));
             return;
         };
         let past = (now - at) as f64;
         if now < at + WINDOW_NS {
             return;
         }
-        self.since = Some((now, facts.useful_ns, facts.wanting_ns));
-        if (facts.wanting_ns - wanting) as f64 >= WANTED * past {
+        self.since = Some((now, facts.useful_ns, facts.wanted_ns));
+        if (facts.wanted_ns - wanting) as f64 >= WANTED * past {
             let measured = facts.useful_ns.saturating_sub(useful) as f64 / (weight * past);
             self.shortfall = (self.shortfall + GAIN * (planned - measured - self.shortfall)).clamp(0.0, MOST);
         }
@@ -75,7 +75,7 @@ mod tests {
                 loss_ns: None,
                 burst_ns: 0,
                 useful_ns: window * useful * SECOND,
-                wanting_ns: window * wanting * SECOND,
+                wanted_ns: window * wanting * SECOND,
             };
             feedback.look(window * WINDOW_NS, &facts, 0.5, 0.95);
         }

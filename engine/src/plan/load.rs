@@ -101,10 +101,18 @@ impl Keeps {
 pub(super) struct Load {
     /// Frames of the partition, and R_cache with it: low end, estimate, high end. All increase.
     points: Vec<(u64, [f64; 3])>,
+    /// By end: what a block of cache saves of the unseen reuse, relative to the service time standalone; and the working
+    /// set, blocks.
+    unseen: [(f64, f64); 3],
 }
 
 /// Frames of a partition that are not cache: data being received and sent.
 const OTHER_FRAMES: u64 = FRAMES_MIN as u64;
+
+/// Blocks that a partition of `frames` frames can cache.
+fn blocks_of(frames: u64) -> u64 {
+    frames.saturating_sub(OTHER_FRAMES)
+}
 
 /// The model of a tenant's service times.
 struct Model<'a> {
@@ -175,7 +183,7 @@ impl Load {
             let before = points[at - 1].1;
             points[at].1.iter_mut().zip(before).for_each(|(now, before)| *now = now.min(before));
         }
-        let mut load = Load { points };
+        let mut load = Load { points, unseen: [(0.0, 1.0); 3] };
         // Standalone, writes cost what they cost with the whole cache, less the gain because the same writes come
         // sooner.
         let (_, writes_ns) = model.present();
@@ -184,6 +192,9 @@ impl Load {
         let error = [writes_ns * (gain.alone - less), 0.0, 0.0];
         let with_all = load.at(whole);
         let alone: [f64; 3] = std::array::from_fn(|end| (with_all[end] - sooner - error[end]).max(f64::MIN_POSITIVE));
+        let saved_ns = model.part(view.reads, 1.0, cost.read_ns()) - model.part(view.reads, 0.0, cost.read_ns());
+        let saved = |end: usize| (view.first_reads * saved_ns / model.sets[end] / alone[end], model.sets[end]);
+        load.unseen = std::array::from_fn(saved);
         for (_, ends) in &mut load.points {
             *ends = std::array::from_fn(|end| (alone[end] / ends[end]).min(1.0));
             ends[0] = ends[0].min(ends[1]);
@@ -206,6 +217,17 @@ impl Load {
         Keeps::of(self.at(frames))
     }
 
+    /// R_cache at present with a partition of `frames` frames, of which `used` are in use. What has not been used yet
+    /// absorbs no unseen reuse; the curve counts first references as misses anyway.
+    pub(super) fn keeps_with(&self, frames: u64, used: u64) -> Keeps {
+        let (full, ends) = (self.at(frames), [frames, used.min(frames)].map(|frames| blocks_of(frames) as f64));
+        let now = |end: usize| {
+            let (saved, set) = self.unseen[end];
+            1.0 / (1.0 / full[end] + saved * (ends[0].min(set) - ends[1].min(set)))
+        };
+        Keeps::of(std::array::from_fn(now))
+    }
+
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
     /// which is below 1.
     pub(super) fn least(&self, keeps: f64) -> u64 {
@@ -214,16 +236,15 @@ impl Load {
     }
 }
 
-/// The cost of reads with `whole` frames relative to that with `used` frames, as estimated, and the interval in which
-/// it is: how wide.
-pub(super) fn reads_gain(view: &View, area: Area, used: u64, whole: u64) -> (f64, f64) {
+/// The cost of reads with `whole` frames relative to that with `target` frames of which `used` are in use, as estimated,
+/// and how wide the interval is in which it is.
+pub(super) fn reads_gain(view: &View, area: Area, (target, used): (u64, u64), whole: u64) -> (f64, f64) {
     let gain = |set: f64| {
-        let misses = |frames: u64| {
-            let blocks = frames.saturating_sub(OTHER_FRAMES);
-            let unseen = view.first_reads * (blocks as f64 / set).min(1.0);
-            Some((view.misses_of_reads(blocks)? - unseen).max(0.0))
+        let misses = |frames: u64, full: u64| {
+            let unseen = view.first_reads * (blocks_of(full) as f64 / set).min(1.0);
+            Some((view.misses_of_reads(blocks_of(frames))? - unseen).max(0.0))
         };
-        match (misses(used), misses(whole)) {
+        match (misses(target, used.min(target)), misses(whole, whole)) {
             (Some(now), Some(alone)) if now > 0.0 => (alone / now).min(1.0),
             _ => 1.0,
         }
@@ -327,6 +348,10 @@ pub(super) mod tests {
         near(point, (0.6 - 0.25) / (0.8 - 0.0625));
         near(low, (0.6 - 0.5) / (0.8 - 0.125));
         assert_eq!(load.keeps(4000 + OTHER_FRAMES), Keeps::UNKNOWN, "with the whole cache it is alone");
+        let empty = load.keeps_with(1000 + OTHER_FRAMES, 0);
+        near(empty.high, 0.6 / 0.8);
+        near(empty.point, (0.6 - 0.25) / 0.8);
+        near(load.keeps_with(1000 + OTHER_FRAMES, 9999).point, point);
     }
 
     #[test]

@@ -74,10 +74,9 @@ impl Known {
         (gain, area, view)
     }
 
-    /// R_cache with `target` frames, of which no more count than are in use: others will be there only after as many
-    /// misses.
+    /// R_cache at present with `target` frames.
     fn keeps(&self, target: u64) -> Option<Keeps> {
-        self.load.as_ref().map(|load| load.keeps(target.min(self.used)))
+        self.load.as_ref().map(|load| load.keeps_with(target, self.used))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
@@ -185,7 +184,7 @@ impl Planner {
         let observed = *look.observed?;
         let (target, used, whole) = (observed.target, observed.used, self.latest.frames);
         let (gain, area, view) = known.learn(observed, &self.latest);
-        let (reads, width) = load::reads_gain(&view, area, used.min(target), whole);
+        let (reads, width) = load::reads_gain(&view, area, (target, used), whole);
         let part = |kind: f64| kind / (view.reads + view.writes).max(1.0);
         let is_certain = part(view.reads) * width + part(view.writes) * (1.0 - gain.alone) <= CERTAIN_WITHIN;
         Some(Gained {
@@ -378,7 +377,7 @@ impl Planner {
             loss_ns: model.and_then(|model| model.loss_ns),
             burst_ns: model.map_or(0, |model| model.burst_ns),
             useful_ns: 0,
-            wanting_ns: 0,
+            wanted_ns: 0,
         }
     }
 }

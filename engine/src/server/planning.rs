@@ -228,7 +228,7 @@ impl Server {
 
     fn facts(&mut self, tenant: TenantId) -> Facts {
         let (now, disk) = (self.volumes.now, &mut self.volumes.route.disk);
-        let (plan, wanting_ns) = (disk.plan(now, tenant), disk.wanting_ns(now, tenant));
+        let (plan, wanted_ns) = (disk.plan(now, tenant), disk.wanted_ns(now, tenant));
         let planned = &self.planning.tenants[tenant];
         Facts {
             tenant,
@@ -239,7 +239,7 @@ impl Server {
             loss_ns: plan.map(|plan| plan.loss_ns),
             burst_ns: plan.map_or(0, |plan| plan.burst_ns),
             useful_ns: plan.map_or(0, |plan| plan.useful_ns),
-            wanting_ns,
+            wanted_ns,
         }
     }
 

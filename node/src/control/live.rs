@@ -488,7 +488,7 @@ mod tests {
             share_ppb,
             slices: Some(useful_ns / (10 * MILLISECOND)),
             by_cost: false,
-            progress: Some(Progress { standalone_ns: useful_ns, elapsed_ns: now, requests: now }),
+            progress: Some(Progress { standalone_ns: useful_ns, elapsed_ns: now, requests: now, is_certain: true }),
             wanting_ns: now,
             reads: now / MILLISECOND,
             read_bytes: 4096 * (now / MILLISECOND),

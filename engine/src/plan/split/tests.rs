@@ -213,6 +213,7 @@ fn promises_hold_for_all_kinds_of_tenants() {
                     claim,
                     weight: 1.0 / count as f64,
                     loss_ns: below(60) as f64 * MS,
+                    shortfall: 0.0,
                     slice_least_ns: below(100) as f64 * MS,
                     load: (claim != Claim::Watched && below(8) > 0).then_some(load),
                     transfer: (0.001, below(1000)),
