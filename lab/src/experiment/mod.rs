@@ -48,6 +48,7 @@ pub const ALL: &[Experiment] = &[
     insulation::traced::CLOSED,
     insulation::traced::OPEN,
     insulation::limits::EXPERIMENT,
+    insulation::precision::EXPERIMENT,
     insulation::change::EXPERIMENT,
     insulation::sweep::PREFETCH,
     insulation::sweep::SLICES,

@@ -144,7 +144,8 @@ impl Mix {
         Mix::parse(&text, directory).with_context(name)
     }
 
-    fn parse(text: &str, directory: &Path) -> Result<Mix> {
+    /// Parses and checks a description; the paths of traces are relative to `directory`.
+    pub fn parse(text: &str, directory: &Path) -> Result<Mix> {
         // TOML's messages are one text with the place in the file; as a source they would be printed twice.
         let file: File = toml::from_str(text).map_err(|error| anyhow!("{}", error.to_string().trim_end()))?;
         ensure!((1..=TENANTS_MAX).contains(&file.tenant.len()), "a mix has 1 to {TENANTS_MAX} [[tenant]]s");

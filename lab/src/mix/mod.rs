@@ -15,7 +15,8 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 
 use crate::experiment::progress;
-use file::Mix;
+pub(crate) use file::Mix;
+pub(crate) use play::{Kept, decision, play};
 
 /// The disks of a mix that names none: three generations of disks with heads.
 const DISKS: [&str; 3] = ["cheetah-15k5", "barracuda-7200.9", "nearline"];
@@ -54,7 +55,7 @@ impl MixArgs {
         }
         let seeds: Vec<_> = (0..self.seeds).map(|at| self.seed.wrapping_add(at)).collect();
         let bar = progress(&self.file.display().to_string());
-        let played = play::play(&mix, &disks, &seeds, &bar);
+        let played = play(&mix, &disks, &seeds, &bar);
         bar.finish_and_clear();
         let report = report::report(&mix, &played?);
         if let Some(path) = &self.svg {

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod mixes;
 mod partitions;
 mod play;
+pub mod precision;
 pub mod stage;
 pub mod sweep;
 pub mod traced;

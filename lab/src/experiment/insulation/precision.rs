@@ -1,0 +1,150 @@
+//! Whether what the server says of a tenant holds: mixes of tenants of every kind (`lab/mixes`), as the server decides.
+
+use serde_json::{Map, Value, json};
+
+use super::super::chart::{Group, bars};
+use super::super::stand::mean;
+use super::super::{Bound, Claim, Context, Experiment, Outcome, Picture};
+use super::short;
+use crate::mix::{Kept, Mix, decision, play};
+
+/// Three generations of disks with heads, and two that the server's parameters were never looked at on.
+const DISKS: [&str; 5] = ["cheetah-15k5", "barracuda-7200.9", "nearline", "laptop-5400", "enterprise-10k"];
+
+/// A mix and its description.
+macro_rules! mixes {
+    ($($name:literal),*) => { [$(($name, include_str!(concat!("../../../mixes/", $name, ".toml")))),*] };
+}
+
+const MIXES: [(&str, &str); 12] = mixes![
+    "bursts",
+    "logs",
+    "mixed",
+    "pauses",
+    "roomy",
+    "sixteen",
+    "small",
+    "unequal",
+    "uniform",
+    "writers",
+    "zipf-readers",
+    "zipf-writers"
+];
+/// The mixes of a quick run.
+const QUICK: [&str; 2] = ["small", "uniform"];
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "insulated-mixes",
+    question: "Does what the server calls admitted keep R, and does it show what a tenant keeps?",
+    setup: "Twelve mixes of three to sixteen tenants (`lab/mixes`): Zipf readers and writers whose working sets do not \
+            fit, uniform readers, streams, transaction logs, clients that pause, loads that come in bursts. R = 0.9, 32 \
+            to 512 MiB. 300 s to warm up; what the server says then is compared with the next 120 s. A tenant misses R \
+            if it keeps less than R minus a standard error of its mean over the seeds. Live insulation is compared with \
+            throughput together / (share x throughput alone) over the counted time, where the server shows it. A quick \
+            run has two mixes on one disk.",
+    paper: "Argon has no admission for working sets that do not fit, and shows no live figure.",
+    run,
+};
+
+/// The tenant-runs of a mix on all disks.
+#[derive(Default)]
+struct Score {
+    runs: usize,
+    admitted: usize,
+    kept: usize,
+    shown: usize,
+    errors: Vec<f64>,
+}
+
+impl Score {
+    fn add(&mut self, runs: &[&Kept], r: f64) {
+        let kept: Vec<_> = runs.iter().map(|run| run.kept).collect();
+        let average = mean(kept.iter().copied());
+        let squares: f64 = kept.iter().map(|kept| (kept - average).powi(2)).sum();
+        let count = kept.len() as f64;
+        let error = if kept.len() > 1 { (squares / (count - 1.0) / count).sqrt() } else { 0.0 };
+        for run in runs {
+            self.runs += 1;
+            let admitted = decision(run.sizing) == "admitted";
+            self.admitted += usize::from(admitted);
+            self.kept += usize::from(admitted && run.kept >= r - error);
+            if let Some(live) = run.live {
+                self.shown += 1;
+                self.errors.push((live - run.kept).abs());
+            }
+        }
+    }
+
+    fn absorb(&mut self, other: &Score) {
+        self.runs += other.runs;
+        self.admitted += other.admitted;
+        self.kept += other.kept;
+        self.shown += other.shown;
+        self.errors.extend(&other.errors);
+    }
+
+    fn precision(&self) -> f64 {
+        self.kept as f64 / self.admitted as f64
+    }
+}
+
+fn run(context: &Context) -> Result<Outcome, String> {
+    let disks = &DISKS[..if context.quick { 1 } else { DISKS.len() }];
+    let disks: Vec<_> = disks.iter().map(|&disk| disk.to_owned()).collect();
+    let (mut all, mut data, mut groups) = (Score::default(), Map::new(), Vec::new());
+    for (name, text) in MIXES.iter().filter(|(name, _)| !context.quick || QUICK.contains(name)) {
+        let mix = Mix::parse(text, "".as_ref()).map_err(|error| format!("{name}: {error:#}"))?;
+        let played = play(&mix, &disks, &context.seeds, &context.progress).map_err(|error| format!("{name}: {error:#}"))?;
+        let r = f64::from(mix.insulation_permille) / 1000.0;
+        let mut score = Score::default();
+        for on in &played {
+            for (at, tenant) in mix.tenants.iter().enumerate() {
+                let runs: Vec<_> = on.seeds.iter().map(|(_, tenants)| &tenants[at]).collect();
+                score.add(&runs, r);
+                let label = format!("{name}, {}, {}", short(&on.disk), tenant.name);
+                let kept: Vec<_> = runs.iter().map(|run| run.kept).collect();
+                let live: Vec<_> = runs.iter().map(|run| run.live).collect();
+                let decisions: Vec<_> = runs.iter().map(|run| decision(run.sizing)).collect();
+                data.insert(label, json!({ "kept": kept, "live": live, "decision": decisions }));
+            }
+        }
+        let parts = [score.admitted, score.kept].map(|count| count as f64 / score.runs as f64);
+        groups.push(Group { label: (*name).into(), bars: parts.into() });
+        all.absorb(&score);
+    }
+    let count = all.errors.len().max(1) as f64;
+    let claims = vec![
+        Claim::new("admitted tenants that keep R", all.precision(), Bound::AtLeast(0.95)),
+        Claim::new("tenants that are admitted", all.admitted as f64 / all.runs as f64, Bound::AtLeast(0.25)),
+        Claim::new("live insulation: mean error", all.errors.iter().sum::<f64>() / count, Bound::AtMost(0.05)),
+        Claim::new("live insulation: largest error", all.errors.iter().copied().fold(0.0, f64::max), Bound::AtMost(0.1)),
+        Claim::new("tenant-time without live insulation", 1.0 - all.shown as f64 / all.runs as f64, Bound::AtMost(0.1)),
+    ];
+    let svg = bars("part of all tenants", &["admitted", "admitted and keeps R"], &groups, None)?;
+    let caption = "How many tenants of each mix are admitted, and how many of them keep R, on all disks.".into();
+    let pictures = vec![Picture { name: "admitted".into(), caption, svg }];
+    Ok(Outcome { claims, data: Value::Object(data), pictures, ..Outcome::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_that_misses_r_by_less_than_its_error_keeps_it() {
+        let runs = [0.80, 0.96].map(|kept| Kept {
+            alone: 1.0,
+            together: kept,
+            kept,
+            sizing: None,
+            admitted: 0.0,
+            live: Some(kept + 0.04),
+            p99_ms: 1.0,
+        });
+        let mut score = Score::default();
+        score.add(&[&runs[0], &runs[1]], 0.9);
+        assert_eq!((score.runs, score.admitted, score.shown), (2, 0, 2), "no decision is no admission");
+        assert!(score.errors.iter().all(|error| (error - 0.04).abs() < 1e-9));
+        assert!(MIXES.iter().all(|(_, text)| Mix::parse(text, "".as_ref()).is_ok()));
+    }
+}
