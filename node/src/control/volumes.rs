@@ -136,7 +136,7 @@ impl Control {
             error if error.is_busy() => NotOpen::Busy(error.into()),
             error => Error::VolumeOffline(name.clone(), VolumeReason::Data(error.into())).into(),
         })?;
-        let Data { file, id: data, abilities, holes } = data;
+        let Data { file, id: data, abilities, holes, disk_start } = data;
         let block = abilities.device_block;
         let sparse = spec.allocation == Allocation::Sparse;
         // On a raw device or a simulated drive, reads of unwritten blocks must reach the device.
@@ -150,6 +150,7 @@ impl Control {
             holes,
             initialise: !sparse && is_file,
             grows_empty: is_file,
+            disk_start: if store.model.is_some() { Some(start) } else { disk_start },
             device_block: block,
             can_zero: abilities.can_zero,
             can_punch: abilities.can_punch,

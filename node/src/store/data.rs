@@ -62,6 +62,8 @@ pub struct Data {
     pub abilities: Abilities,
     /// Ranges that were never written: start and end, bytes.
     pub holes: Vec<(u64, u64)>,
+    /// Its first byte on the drive, or on the device of its file system, if that is known.
+    pub disk_start: Option<u64>,
 }
 
 /// Why a volume's data cannot be opened now.
@@ -107,7 +109,8 @@ impl Data {
             // A simulated drive takes time for unwritten ranges, too, so no read may be answered from the list of
             // holes.
             let holes = if store.model.is_some() { Vec::new() } else { file::holes(&file, spec.size) };
-            Ok(Data { file, id, abilities: store.abilities, holes })
+            let disk_start = file::disk_start(&file);
+            Ok(Data { file, id, abilities: store.abilities, holes, disk_start })
         };
         open().map_err(|error: io::Error| match Errno::from_io_error(&error) {
             Some(Errno::WOULDBLOCK) => DataError::Locked(path.clone()),
@@ -127,8 +130,8 @@ impl From<RawError> for DataError {
 
 impl From<Claim> for Data {
     /// A raw device may hold any data, so no range is known to be unwritten.
-    fn from(Claim { file, number, abilities }: Claim) -> Data {
-        Data { file, id: DataId::Device(number), abilities, holes: Vec::new() }
+    fn from(Claim { file, number, start, abilities }: Claim) -> Data {
+        Data { file, id: DataId::Device(number), abilities, holes: Vec::new(), disk_start: start }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -162,6 +163,34 @@ pub fn holes(file: &File, size: u64) -> Vec<(u64, u64)> {
     holes
 }
 
+/// Where the data of a file begins on the device of its file system, bytes; `None` if the file system does not tell
+/// (FIEMAP, linux/fiemap.h). It says nothing of further extents.
+pub fn disk_start(file: &File) -> Option<u64> {
+    const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+    const EXTENT_UNKNOWN: u32 = 2;
+    /// `struct fiemap`, with room for one extent, `struct fiemap_extent`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Map {
+        start: u64,
+        length: u64,
+        flags: u32,
+        mapped: u32,
+        count: u32,
+        reserved: u32,
+        logical: u64,
+        physical: u64,
+        extent_length: u64,
+        extent_reserved: [u64; 2],
+        extent_flags: u32,
+        extent_reserved_too: [u32; 3],
+    }
+    let mut map = Map { length: u64::MAX, count: 1, ..Map::default() };
+    // SAFETY: the kernel reads and writes a `struct fiemap` with as many extents as its count says, which is `map`.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut map) };
+    (result == 0 && map.mapped == 1 && map.extent_flags & EXTENT_UNKNOWN == 0).then_some(map.physical)
+}
+
 fn keep_largest(holes: &mut Vec<(u64, u64)>) {
     if holes.len() > HOLES_MAX {
         holes.select_nth_unstable_by_key(HOLES_MAX, |(start, end)| std::cmp::Reverse(end.saturating_sub(*start)));
@@ -241,6 +270,22 @@ mod tests {
         for (start, end) in holes(&file, 1 << 20) {
             assert!(end <= 128 << 10 || start >= (128 << 10) + 4096);
         }
+    }
+
+    /// Not every file system tells.
+    #[test]
+    fn files_that_are_allocated_one_after_the_other_begin_at_different_places() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |name: &str, data: &[u8]| {
+            let file = File::create(dir.path().join(name)).unwrap();
+            file.write_all_at(data, 0).unwrap();
+            file.sync_all().unwrap();
+            disk_start(&file)
+        };
+        assert_eq!(start("empty", &[]), None);
+        let starts = ["a", "b", "c"].map(|name| start(name, &[1; 1 << 20]));
+        let known = starts.iter().flatten().count();
+        assert!(known == 0 || known == 3 && starts[0] != starts[1] && starts[1] != starts[2], "{starts:?}");
     }
 
     #[test]

@@ -106,6 +106,11 @@ impl Kernel {
         })
     }
 
+    /// The first byte of a partition on its drive; `None` if the device is no partition.
+    pub fn start(&self, number: u64) -> Option<u64> {
+        self.text(number, "start")?.parse::<u64>().ok()?.checked_mul(SECTOR)
+    }
+
     /// The properties that identify this device under any name and at any port. May be empty.
     pub fn facts(&self, number: u64) -> io::Result<BTreeMap<String, String>> {
         let mut facts = BTreeMap::new();
@@ -250,6 +255,7 @@ pub mod tests {
         assert_eq!(kernel.drives(part), [drive].into());
         assert_eq!(kernel.drives(drive), [drive].into());
         assert_eq!(kernel.name(part), "sdb1");
+        assert_eq!((kernel.start(part), kernel.start(drive)), (Some(1 << 20), None));
         let limits = Limits { size: 512_000, block: 4096, read_only: true, can_zero: true, can_punch: false };
         assert_eq!(kernel.limits(part).unwrap(), limits);
         let facts: Vec<_> = kernel.facts(part).unwrap().into_iter().collect();

@@ -64,6 +64,8 @@ pub struct Claim {
     pub file: File,
     /// Its device number.
     pub number: u64,
+    /// Its first byte on its drive, if it is a partition.
+    pub start: Option<u64>,
     /// What it supports.
     pub abilities: Abilities,
 }
@@ -221,7 +223,8 @@ impl Raw {
             return Err(RawError::Another { path: path(), why });
         }
         let Limits { can_zero, can_punch, .. } = limits;
-        Ok(Claim { file, number, abilities: Abilities { direct: true, device_block, can_zero, can_punch } })
+        let abilities = Abilities { direct: true, device_block, can_zero, can_punch };
+        Ok(Claim { file, number, start: kernel.start(number), abilities })
     }
 
     /// Opens the device for a probe, while the server that serves it has it claimed.

@@ -5,7 +5,7 @@
 //!   a's slice          |drain| b     | a's slice goes on        |
 //!          ▲ b's request      switch         switch
 //!
-//!   b pays   its time, and a's mean loss per slice (a's drain, and the switch back to a)
+//!   b pays   its time, and what a loses: its mean loss per slice (drain and switch), and a switch cost
 //!   a gets   what was left of its slice, and that loss
 //! ```
 //!
@@ -27,7 +27,7 @@
 //! of its requests takes less disk time than idling would, and the time between two of them grows by less than a factor
 //! of 1 / share. One that thinks for less is idled for.
 //!
-//! Downside: the interrupted tenant is paid its mean loss, which may be more or less than it loses this time.
+//! Downside: the interrupted tenant is paid an estimate, which may be more or less than it loses this time.
 
 use super::Insulated;
 use crate::disk::slices::{Slot, View};
@@ -80,9 +80,12 @@ impl Interrupts {
 }
 
 impl Insulated {
-    /// Mean loss of a slice of the tenant.
-    fn loss_ns(&self, tenant: TenantId, view: View<'_>) -> Nanos {
-        view.slices[tenant].meter.loss_ns().unwrap_or(self.settings.switch_ns)
+    /// What an interruption costs the tenant that is interrupted: its mean loss, and a switch cost more. The first
+    /// requests after a switch take longer than the meter can tell in a part of a slice, so that it measures too small
+    /// a loss; hence also the minimum.
+    fn cut_ns(&self, tenant: TenantId, view: View<'_>) -> Nanos {
+        let switch_ns = self.settings.switch_ns;
+        switch_ns + view.slices[tenant].meter.loss_ns().map_or(switch_ns, |loss| loss.max(switch_ns))
     }
 
     /// Computes for each tenant the disk time that it takes to have it back after its slice has ended.
@@ -92,7 +95,7 @@ impl Insulated {
         let parts = |policy: &Insulated, id: TenantId| {
             let slice = policy.length(id) as f64;
             let drain = view.slices[id].meter.drain_mean_ns() as f64;
-            (slice, slice * policy.loss_ns(id, view) as f64, slice * drain)
+            (slice, slice * policy.cut_ns(id, view) as f64, slice * drain)
         };
         for (id, _) in self.tenants.iter().filter(|(_, tenant)| tenant.is_active()) {
             let (slice, loss, drain) = parts(self, id);
@@ -108,7 +111,7 @@ impl Insulated {
             let return_ns = if others < 1.0 {
                 f64::MAX
             } else {
-                let lost = self.loss_ns(id, view) as f64 + (losses - loss) / others;
+                let lost = self.settings.switch_ns as f64 + (losses - loss) / others;
                 lost.max((lost + (drains - drain) / others) * own.0 / others)
             };
             self.tenants[id].return_ns = return_ns as Nanos;
@@ -121,7 +124,7 @@ impl Insulated {
             return false;
         }
         self.plan_anew(view);
-        let lost_ns = self.loss_ns(owner, view);
+        let lost_ns = self.cut_ns(owner, view);
         let drain_ns = view.slices[owner].meter.drain_ns(view.lanes[owner].in_device_ns());
         let interrupts = |id: &TenantId| *id != owner && self.pays(*id, left_ns, drain_ns, lost_ns, view);
         let payer = self.interrupts.callers.iter().copied().find(interrupts);
