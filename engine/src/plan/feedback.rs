@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   R_time planned   = 1 - loss / slice
-//!   R_time measured  = standalone-equivalent time of its work / (its part of the disk x time)     while it wants the disk
+//!   R_time measured  = standalone-equivalent time of its work / (its part of the disk x time), while it wants it
 //!   shortfall        = mean of planned - measured, at least 0      ─► subtracted from R_time planned
 //! ```
 //!

@@ -101,8 +101,8 @@ impl Keeps {
 pub(super) struct Load {
     /// Frames of the partition, and R_cache with it: low end, estimate, high end. All increase.
     points: Vec<(u64, [f64; 3])>,
-    /// By end: what a block of cache saves of the unseen reuse, relative to the service time standalone; and the working
-    /// set, blocks.
+    /// By end: what a block of cache saves of the unseen reuse, relative to the service time standalone; and the
+    /// working set, blocks.
     unseen: [(f64, f64); 3],
 }
 
@@ -236,8 +236,8 @@ impl Load {
     }
 }
 
-/// The cost of reads with `whole` frames relative to that with `target` frames of which `used` are in use, as estimated,
-/// and how wide the interval is in which it is.
+/// The cost of reads with `whole` frames relative to that with `target` frames of which `used` are in use, as
+/// estimated, and how wide the interval is in which it is.
 pub(super) fn reads_gain(view: &View, area: Area, (target, used): (u64, u64), whole: u64) -> (f64, f64) {
     let gain = |set: f64| {
         let misses = |frames: u64, full: u64| {
