@@ -1,6 +1,6 @@
 //! The longest time that the data thread needs for one pass, with many tenants whose trials end together.
 
-use engine::control::{Command, Decision, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
+use engine::control::{Command, Decision, Doubt, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use engine::disk::policy::Kind;
 use engine::ids::{ConnId, IoId, TenantId, VolumeId};
 use engine::nbd::wire::{REQUEST_BYTES, REQUEST_MAGIC, command};
@@ -165,7 +165,8 @@ fn run(needs_slices: bool) -> Thread {
         thread.settle();
         let Some(Report::Snapshot(snapshot)) = thread.reports.pop() else { panic!("a snapshot") };
         let decisions = snapshot.tenants.iter().filter_map(|tenant| tenant.sizing);
-        decisions.filter(|sizing| !matches!(sizing.decision, Decision::Trial(_))).count()
+        let is_watched = |decision| matches!(decision, Decision::Trial(Doubt::Unused | Doubt::Unsettled { .. }));
+        decisions.filter(|sizing| !is_watched(sizing.decision)).count()
     };
     thread.run(SECOND);
     assert_eq!(decided(&mut thread), 0);

@@ -16,15 +16,19 @@
 //! ```text
 //!   m_r(c) = curve(c) - first x min(1, c / w)       high end:  w infinite, the curve itself
 //!                                                   estimate:  w the volumes
-//!                                                   low end:   w the blocks seen / (1 - first) (Good and Turing)
+//!                                                   low end:   w the geometric mean of the volumes and of
+//!                                                              the blocks seen / the part of w that was seen
 //! ```
+//!
+//! The part of w that was seen is that of far references that are not first ones: reuse / (reuse + first). Far is a
+//! distance beyond half of the blocks seen, so that a small hot set does not pass for the whole.
 //!
 //! **Low end.** It also bears the error of the write model: the gain by more dirty data may be the one and a half fold
 //! of what it seems ([`GAIN_POWER`]), and at least [`WRITE_ERROR`].
 //!
-//! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. The share
-//! of unseen species: Good (1953), Biometrika 40. Downside: hits and misses are assumed to follow each other, as with a
-//! queue depth of 1. At higher depths hits cost even less; compared with milliseconds of disk time this does not
+//! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. The part
+//! that was not seen: after Good (1953), Biometrika 40. Downside: hits and misses are assumed to follow each other, as
+//! with a queue depth of 1. At higher depths hits cost even less; compared with milliseconds of disk time this does not
 //! matter.
 
 use crate::cache::FRAMES_MIN;
@@ -33,6 +37,8 @@ use crate::curve::{Cost, Point, View};
 /// Power of the gain by more dirty data that the low end assumes: blocks and runs standalone were within 5 % in half of
 /// the figures of four traces, else off by 29 % at most (`docs/notes/sizing.md`).
 const GAIN_POWER: f64 = 1.5;
+/// The largest partition relative to that which the estimate asks for.
+const CAUTION: u64 = 2;
 /// The least error of the cost of writes that no flush demands: eight writers on one disk kept 0.05 less than
 /// estimated.
 const WRITE_ERROR: f64 = 0.06;
@@ -70,11 +76,23 @@ pub(super) struct Area {
 }
 
 impl Area {
+    /// The working set as far as the curve tells, blocks.
+    fn told(self, view: &View) -> f64 {
+        let misses = |blocks: f64| view.misses_of_reads(blocks as u64).unwrap_or(1.0);
+        let seen = self.seen.max(1.0);
+        // In a uniformly used set, reuse at distances beyond half of what was seen is half of all reuse.
+        let reused = 2.0 * (misses(seen / 2.0) - misses(seen)).max(0.0);
+        let covered = reused / (reused + view.first_reads).max(f64::MIN_POSITIVE);
+        (seen / covered).min(self.volume())
+    }
+
+    fn volume(self) -> f64 {
+        self.volume.max(1) as f64
+    }
+
     /// The working sets of the low end, the estimate and the high end.
     fn sets(self, view: &View) -> [f64; 3] {
-        let seen = self.seen.max(1.0) / (1.0 - view.first_reads).max(f64::MIN_POSITIVE);
-        let volume = self.volume.max(1) as f64;
-        [seen.min(volume), volume, f64::INFINITY]
+        [(self.told(view) * self.volume()).sqrt(), self.volume(), f64::INFINITY]
     }
 }
 
@@ -229,10 +247,14 @@ impl Load {
     }
 
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
-    /// which is below 1.
+    /// which is below 1; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
+    /// may not be there.
     pub(super) fn least(&self, keeps: f64) -> u64 {
-        let at = self.points.partition_point(|point| point.1[0] < keeps);
-        self.points[at.min(self.points.len() - 1)].0
+        let by = |end: usize| {
+            let at = self.points.partition_point(|point| point.1[end] < keeps);
+            self.points[at.min(self.points.len() - 1)].0
+        };
+        by(0).min(CAUTION * by(1))
     }
 }
 
@@ -249,7 +271,7 @@ pub(super) fn reads_gain(view: &View, area: Area, (target, used): (u64, u64), wh
             _ => 1.0,
         }
     };
-    let [low, point, high] = area.sets(view).map(gain);
+    let [low, point, high] = [area.told(view), area.volume(), f64::INFINITY].map(gain);
     (point, high - low)
 }
 
@@ -337,20 +359,21 @@ pub(super) mod tests {
 
     #[test]
     fn first_references_may_be_unseen_reuse() {
-        // Half of the reads are first ones; 2,000 of 8,000 blocks have been seen. Whole cache: 4,000 blocks.
-        let view = View { first_reads: 0.5, ..reads(&[(1000, 0.8), (4000, 0.6)]) };
+        // Half of the reads are first ones; 2,000 of 8,000 blocks have been seen. Whole cache: 4,000 blocks. As much
+        // far reuse as first references: half of the working set has been seen.
+        let view = View { first_reads: 0.5, ..reads(&[(1000, 0.8), (2000, 0.55), (4000, 0.55)]) };
         let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0 };
         let area = Area { volume: 8000, seen: 2000.0 };
         let load = Load::new(&view, &cost(), gain, area, 4000 + OTHER_FRAMES).unwrap();
         let Keeps { low, point, high } = load.keeps(1000 + OTHER_FRAMES);
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
-        near(high, 0.6 / 0.8);
-        near(point, (0.6 - 0.25) / (0.8 - 0.0625));
-        near(low, (0.6 - 0.5) / (0.8 - 0.125));
+        near(high, 0.55 / 0.8);
+        near(point, (0.55 - 0.25) / (0.8 - 0.0625));
+        near(low, (0.55 - 0.5 * 4000.0 / 5657.0) / (0.8 - 0.5 * 1000.0 / 5657.0));
         assert_eq!(load.keeps(4000 + OTHER_FRAMES), Keeps::UNKNOWN, "with the whole cache it is alone");
         let empty = load.keeps_with(1000 + OTHER_FRAMES, 0);
-        near(empty.high, 0.6 / 0.8);
-        near(empty.point, (0.6 - 0.25) / 0.8);
+        near(empty.high, 0.55 / 0.8);
+        near(empty.point, (0.55 - 0.25) / 0.8);
         near(load.keeps_with(1000 + OTHER_FRAMES, 9999).point, point);
     }
 
