@@ -26,7 +26,7 @@ const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 /// The widest interval of the gain of reads, plus the gain of writes by more dirty data, each by its part of the
 /// references, with which live insulation is shown: its error then is about a third of this.
 const CERTAIN_WITHIN: f64 = 0.15;
-/// The largest part of its slices that a tenant is to keep: more would take rounds of any length.
+/// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
 /// What is known of a tenant.
@@ -224,7 +224,8 @@ impl Planner {
         let cache = known.and_then(|known| known.load.as_ref()).map_or(Keeps::UNKNOWN, |load| load.keeps(frames)).low;
         // Longer slices make up for what is lost beside them.
         let shortfall = known.map_or(0.0, |known| known.feedback.shortfall());
-        let keep = (question.slices_keep(cache, fate.time_longest, fate.aim) + shortfall).min(KEEP_MOST);
+        let keep = question.slices_keep(cache, fate.time_longest, fate.aim);
+        let keep = keep.max((keep + shortfall).min(KEEP_MOST));
         Promise {
             kept: if matches!(facts.spec.cache, CacheSpec::Asked(_)) { 0 } else { fate.kept },
             hard: fate.hard,
