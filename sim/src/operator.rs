@@ -3,7 +3,7 @@
 use engine::cache::EvictionPolicy;
 use engine::control::LEAST_BYTES;
 use engine::control::{
-    CacheSpec, Command, Decision, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache,
+    CacheSpec, Command, Decision, Doubt, FRAME_BYTES, Refusal, Report, Snapshot, TenantSpec, VolumeSpec, WriteCache,
 };
 use engine::curve::{Point, View};
 use engine::disk::policy::{Kind, Settings, Slice};
@@ -480,15 +480,16 @@ fn check_curve(policy: EvictionPolicy, view: &View) -> Verdict {
     Err(format!("this is no curve: {view:?}"))
 }
 
-/// An admitted tenant has what it needs, and no more memory is promised than exists, once the planner has seen the
-/// present tenants and memory.
+/// An admitted tenant has what it needs, and so has one whose partition fills; and no more memory is promised than
+/// exists, once the planner has seen the present tenants and memory.
 fn check_sizing(snapshot: &Snapshot) -> Option<&'static str> {
     if !snapshot.is_planned {
         return None;
     }
     let sizings =
         || snapshot.tenants.iter().filter_map(|tenant| Some((tenant.target_frames * FRAME_BYTES, tenant.sizing?)));
-    let admitted = || sizings().filter(|(_, sizing)| sizing.decision == Decision::Admitted);
+    let is_guaranteed = |decision| matches!(decision, Decision::Admitted | Decision::Trial(Doubt::Filling { .. }));
+    let admitted = || sizings().filter(|(_, sizing)| is_guaranteed(sizing.decision));
     if admitted().any(|(target_bytes, sizing)| target_bytes < sizing.kept_bytes.max(sizing.need_bytes.unwrap_or(0))) {
         Some("the partition of an admitted tenant is below its need")
     } else if sizings().map(|(_, sizing)| sizing.kept_bytes).sum::<u64>() > snapshot.frames * FRAME_BYTES {
