@@ -14,8 +14,8 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
-.PHONY: test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless bench-insulation bench-mixes
-.PHONY: bench-release bench-realtime readme install deb lint deny clean
+.PHONY: test-here test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
+.PHONY: bench-insulation bench-mixes bench-release bench-realtime readme install deb lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,12 +31,15 @@ build: ## build the server: target/release/aerogel
 
 test: ## all tests that run in minutes
 	@scripts/setup test
-	@$(MAKE) --no-print-directory lint test-rust test-planted test-swarm test-lab test-clients
+	@$(MAKE) --no-print-directory test-here test-clients
+
+test-here: lint test-rust test-planted test-swarm test-lab ## those of them that need no client
 
 test-long: ## test, and what takes longer: more crashes, seeds and fuzzing
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory swarm SEEDS=20000
 	@$(MAKE) --no-print-directory test-traces
+	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-clients-long
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=600
 	@$(MAKE) --no-print-directory deny
@@ -60,6 +63,9 @@ test-swarm: ## some hundreds of simulated worlds
 
 swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --seeds $(SEEDS)
+
+test-tables: ## what pausing clients, many tenants and deep queues keep, on three disks (minutes)
+	cargo test --workspace $(CHECKED) --test slices -- --ignored --nocapture
 
 test-traces: ## the figures of whole traces, if they are in TRACES=DIR (../shared/data/traces)
 	$(BUILD_CHECKED)

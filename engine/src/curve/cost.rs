@@ -20,9 +20,9 @@ const BLOCKS_LEAST: f64 = 64.0;
 /// `disk::policy::cost_ns`.
 const UNKNOWN_NS: f64 = 8e6;
 
-/// Why device time was used.
+/// What device time was used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Work {
+pub(crate) enum DiskUse {
     /// Reads for which a client waits.
     Fill,
     /// Reads ahead of a stream.
@@ -33,8 +33,8 @@ pub(crate) enum Work {
     Sync,
 }
 
-/// Kinds of [`Work`].
-pub(crate) const WORKS: usize = 4;
+/// Number of [`DiskUse`]s.
+pub(crate) const DISK_USES: usize = 4;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Span {
@@ -64,8 +64,8 @@ pub(crate) struct Cost {
     writes: [Span; OCTAVES],
     /// Writes with any number of dirty blocks.
     all_writes: Span,
-    /// Total disk time by [`Work`].
-    time_ns: [f64; WORKS],
+    /// Total disk time by [`DiskUse`].
+    time_ns: [f64; DISK_USES],
 }
 
 impl Cost {
@@ -74,9 +74,9 @@ impl Cost {
         self.reads.add(time_ns, blocks);
     }
 
-    /// Records disk time by its cause.
-    pub(crate) fn worked(&mut self, work: Work, time_ns: Nanos) {
-        self.time_ns[work as usize] += time_ns as f64;
+    /// Records disk time by its use.
+    pub(crate) fn add(&mut self, of: DiskUse, time_ns: Nanos) {
+        self.time_ns[of as usize] += time_ns as f64;
     }
 
     /// Records a write of `blocks` blocks, or a flush (0 blocks), with `dirty` unwritten blocks in the partition.
@@ -85,8 +85,8 @@ impl Cost {
         self.all_writes.add(time_ns, blocks);
     }
 
-    /// Total disk time by [`Work`], nanoseconds.
-    pub(crate) fn time_ns(&self) -> [f64; WORKS] {
+    /// Total disk time by [`DiskUse`], nanoseconds.
+    pub(crate) fn time_ns(&self) -> [f64; DISK_USES] {
         self.time_ns
     }
 

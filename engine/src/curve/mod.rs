@@ -35,7 +35,7 @@ mod view;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
-pub(crate) use cost::{Cost, Work};
+pub(crate) use cost::{DiskUse, Cost};
 pub(crate) use dirty::{DirtyData, POOLS, Written};
 pub(crate) use standalone::{Seen, Standalone};
 pub(crate) use view::Counts;

@@ -4,7 +4,7 @@
 //! ```text
 //!   quiet    time in which no client waited for the server: clients pause (for at most 3 s: else they are away, which
 //!            is no time at all), or the cache answers at once
-//!   useful   standalone disk time of the disk's work, without context switches, divided by cause (`cost.rs`)
+//!   useful   standalone disk time of the disk's work, without context switches, divided by use (`cost.rs`)
 //!            x what the whole cache would have left of it: reads m_r(whole) / m_r(partition), writes ALONE / NOW
 //!
 //!   standalone = useful of fills and flushes + max(quiet, useful of read-ahead and write-back)
@@ -17,7 +17,7 @@
 //! Useful time of slices has the pauses for which the disk idled. They are quiet time, so useful time is at most the
 //! time that the device took for the tenant's requests.
 
-use super::cost::{WORKS, Work};
+use super::cost::{DISK_USES, DiskUse};
 use crate::units::Nanos;
 
 /// Factor of earlier times per look (about a second), for the ratio of device time to useful time: half after 8 s, some
@@ -49,10 +49,13 @@ pub(crate) struct Standalone {
 pub(crate) struct Seen {
     pub(crate) now: Nanos,
     pub(crate) useful_ns: Nanos,
-    /// Time in which a client waited, and in which none had demand. On a device without slices: `None`.
-    pub(crate) clients_ns: Option<(Nanos, Nanos)>,
-    /// Disk time by [`Work`].
-    pub(crate) disk_ns: [f64; WORKS],
+    /// Time in which a client waited, and in which none had demand.
+    pub(crate) waiting_ns: Nanos,
+    pub(crate) away_ns: Nanos,
+    /// Whether the policy serves tenants in slices: else the useful time has the pauses already.
+    pub(crate) has_slices: bool,
+    /// Disk time by [`DiskUse`].
+    pub(crate) disk_ns: [f64; DISK_USES],
 }
 
 impl Standalone {
@@ -61,12 +64,12 @@ impl Standalone {
     pub(crate) fn look(&mut self, seen: Seen, reads: f64, writes: f64) {
         let before = self.seen;
         self.gains = Some([reads, writes]);
-        let parts: [f64; WORKS] = std::array::from_fn(|at| (seen.disk_ns[at] - before.disk_ns[at]).max(0.0));
+        let parts: [f64; DISK_USES] = std::array::from_fn(|at| (seen.disk_ns[at] - before.disk_ns[at]).max(0.0));
         let sum: f64 = parts.iter().sum();
         if sum > 0.0 {
-            let part = |work: Work, gain: f64| parts[work as usize] / sum * gain;
-            self.waited = part(Work::Fill, reads) + part(Work::Sync, writes);
-            self.beside = part(Work::Prefetch, reads) + part(Work::WriteBack, writes);
+            let part = |of: DiskUse, gain: f64| parts[of as usize] / sum * gain;
+            self.waited = part(DiskUse::Fill, reads) + part(DiskUse::Sync, writes);
+            self.beside = part(DiskUse::Prefetch, reads) + part(DiskUse::WriteBack, writes);
             self.device_ns = self.device_ns * FADES + sum;
             self.useful_ns = self.useful_ns * FADES + gained(before.useful_ns, seen.useful_ns).max(0.0);
         }
@@ -84,10 +87,12 @@ impl Standalone {
         if self.gains.is_none() {
             return useful;
         }
-        let Some((waiting, away)) = seen.clients_ns else { return useful * (self.waited + self.beside) };
-        let before = self.seen.clients_ns.unwrap_or((0, 0));
+        if !seen.has_slices {
+            return useful * (self.waited + self.beside);
+        }
+        let since = |now: Nanos, before: Nanos| now as f64 - before as f64;
         // A pause may turn out later to have been an absence.
-        let busy = (waiting as f64 - before.0 as f64) + (away as f64 - before.1 as f64);
+        let busy = since(seen.waiting_ns, self.seen.waiting_ns) + since(seen.away_ns, self.seen.away_ns);
         let quiet = (seen.now - self.seen.now) as f64 - busy;
         let useful = useful * if self.useful_ns > 0.0 { (self.device_ns / self.useful_ns).min(1.0) } else { 1.0 };
         useful * self.waited + if quiet < 0.0 { quiet } else { quiet.max(useful * self.beside) }
@@ -123,10 +128,10 @@ mod tests {
     const S: f64 = SECOND as f64;
 
     /// After `seconds`, of which a client waited for `waiting`; disk time of fills, read-ahead, write-back and flushes.
-    fn seen(seconds: Nanos, waiting: Nanos, useful: Nanos, disk: [f64; WORKS]) -> Seen {
+    fn seen(seconds: Nanos, waiting: Nanos, useful: Nanos, disk: [f64; DISK_USES]) -> Seen {
         let disk_ns = disk.map(|time| time * S);
-        let clients_ns = Some((waiting * SECOND, 0));
-        Seen { now: seconds * SECOND, useful_ns: useful * SECOND, clients_ns, disk_ns }
+        let (now, useful_ns, waiting_ns) = (seconds * SECOND, useful * SECOND, waiting * SECOND);
+        Seen { now, useful_ns, waiting_ns, away_ns: 0, has_slices: true, disk_ns }
     }
 
     fn after(seen: Seen, reads: f64, writes: f64) -> f64 {
@@ -147,7 +152,7 @@ mod tests {
         // times.
         let thinks = seen(20, 11, 10, [1.0, 0.0, 0.0, 0.0]);
         assert!((after(thinks, 1.0, 1.0) - 10.0).abs() < 1e-6, "{}", after(thinks, 1.0, 1.0));
-        assert_eq!(after(seen(20, 0, 0, [0.0; WORKS]), 1.0, 1.0), 20.0, "the cache answers at once");
+        assert_eq!(after(seen(20, 0, 0, [0.0; DISK_USES]), 1.0, 1.0), 20.0, "the cache answers at once");
         assert_eq!(after(seen(20, 1, 1, [1.0, 0.0, 0.0, 0.0]), 0.0, 1.0), 19.0, "standalone the cache has all");
     }
 
@@ -158,7 +163,7 @@ mod tests {
         standalone.look(before, 1.0, 1.0);
         assert_eq!(standalone.at(&Seen { now: 12 * SECOND, ..after }), 7 * SECOND, "a pause");
         standalone.look(Seen { now: 12 * SECOND, ..after }, 1.0, 1.0);
-        let away = Seen { clients_ns: Some((10 * SECOND, 10 * SECOND)), ..after };
+        let away = Seen { away_ns: 10 * SECOND, ..after };
         assert_eq!(standalone.at(&away), 5 * SECOND, "the pause was its beginning");
     }
 
@@ -172,9 +177,13 @@ mod tests {
     #[test]
     fn without_slices_useful_time_is_all() {
         let mut standalone = Standalone::default();
-        let seen = Seen { clients_ns: None, ..seen(10, 0, 4, [1.0, 1.0, 0.0, 0.0]) };
-        standalone.look(seen, 0.5, 1.0);
-        assert_eq!(standalone.at(&seen), 2 * SECOND);
+        let fair = Seen { has_slices: false, ..seen(10, 9, 4, [1.0, 1.0, 0.0, 0.0]) };
+        standalone.look(fair, 0.5, 1.0);
+        assert_eq!(standalone.at(&fair), 2 * SECOND);
+        // With a new policy useful time begins anew; what clients waited for before does not count again.
+        let slices = seen(20, 19, 1, [4.0, 1.0, 0.0, 0.0]);
+        standalone.look(slices, 1.0, 1.0);
+        assert_eq!(standalone.at(&slices), 3 * SECOND);
     }
 
     #[test]
@@ -185,7 +194,7 @@ mod tests {
         assert_eq!(alone(&standalone), [0, 2], "a quarter");
         standalone.look(seen(24, 24, 16, [16.0, 0.0, 0.0, 0.0]), 1.0, 1.0);
         assert_eq!([24, 32].map(|second| standalone.alone(second * SECOND) / SECOND), [2, 10], "as fast as it can");
-        assert_eq!(standalone.at(&seen(24, 24, 16, [0.0; WORKS])), 12 * SECOND);
-        assert_eq!(standalone.at(&seen(24, 24, 1, [0.0; WORKS])), 13 * SECOND, "useful time began anew");
+        assert_eq!(standalone.at(&seen(24, 24, 16, [0.0; DISK_USES])), 12 * SECOND);
+        assert_eq!(standalone.at(&seen(24, 24, 1, [0.0; DISK_USES])), 13 * SECOND, "useful time began anew");
     }
 }

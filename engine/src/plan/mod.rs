@@ -115,6 +115,11 @@ pub enum Bound {
         /// The round that R needs, nanoseconds.
         needs_ns: Nanos,
     },
+    /// It measurably gets less disk time than its slices should give it: so much less that no round is long enough.
+    Shortfall {
+        /// What it lacks of its R_time, thousandths.
+        lacks_permille: u32,
+    },
     /// The age limit of dirty data: standalone, the tenant makes so many more requests in that time that more writes
     /// are absorbed or combined than with any cache size under contention.
     Age {

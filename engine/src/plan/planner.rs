@@ -306,6 +306,9 @@ impl Planner {
             }
             Verdict::Asked(needs) => Decision::BestEffort(Bound::Asked { needs_bytes: bytes_of(needs) }),
             Verdict::Round(needs_ns) => Decision::BestEffort(Bound::Round { needs_ns }),
+            Verdict::Shortfall(lacks) => {
+                Decision::BestEffort(Bound::Shortfall { lacks_permille: permille(lacks) })
+            }
             Verdict::Age(most) => Decision::BestEffort(Bound::Age { most_permille: permille(most) }),
         };
         let is_same = |before: &Decision| std::mem::discriminant(before) == std::mem::discriminant(&decision);

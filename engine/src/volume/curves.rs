@@ -80,22 +80,26 @@ impl Volumes {
             Op::Write { .. } | Op::Flush => cost.wrote(time_ns, blocks, dirty),
             Op::Zero | Op::Punch => return,
         }
-        let work = match (op, purpose) {
-            (Op::Read, Purpose::Prefetch(_)) => Work::Prefetch,
-            (Op::Read, _) => Work::Fill,
-            (Op::Flush, _) => Work::Sync,
-            _ => Work::WriteBack,
+        let of = match (op, purpose) {
+            (Op::Read, Purpose::Prefetch(_)) => DiskUse::Prefetch,
+            (Op::Read, _) => DiskUse::Fill,
+            (Op::Flush, _) => DiskUse::Sync,
+            _ => DiskUse::WriteBack,
         };
-        cost.worked(work, time_ns);
+        cost.add(of, time_ns);
     }
 
     /// The counters from which a tenant's standalone-equivalent time follows.
     pub(crate) fn seen(&mut self, tenant: TenantId) -> Seen {
         let (disk, now) = (&mut self.route.disk, self.now);
-        let has_slices = disk.settings().has_slices();
-        let clients_ns = has_slices.then(|| (disk.waiting_ns(now, tenant), disk.away_ns(now, tenant)));
-        let useful_ns = disk.plan(now, tenant).map_or(0, |plan| plan.useful_ns);
-        Seen { now, useful_ns, clients_ns, disk_ns: self.measured[tenant].cost.time_ns() }
+        Seen {
+            now,
+            useful_ns: disk.plan(now, tenant).map_or(0, |plan| plan.useful_ns),
+            waiting_ns: disk.waiting_ns(now, tenant),
+            away_ns: disk.away_ns(now, tenant),
+            has_slices: disk.settings().has_slices(),
+            disk_ns: self.measured[tenant].cost.time_ns(),
+        }
     }
 
     /// Standalone-equivalent time of a tenant's work and of its clients' pauses, nanoseconds.

@@ -103,7 +103,6 @@ fn perform(mix: &Mix, places: &[(u64, u64)], stand: &Stand, seed: u64, job: &Job
         let write_cache = WriteCache::Volatile;
         volumes.push(Volume { tenant: tenants.len() - 1, start, bytes, write_cache, load });
     }
-    // Alone a load that is not steady has to do as much as it does together, which takes less time.
     stand.serve(&tenants, volumes, seed).map_err(|error| anyhow!("{}: {error}", stand.disk))
 }
 

@@ -27,53 +27,31 @@ struct OnDisk {
     tenants: Vec<Line>,
 }
 
-/// A tenant: means over the seeds.
+/// What a tenant gets.
 #[derive(Serialize, Debug)]
-struct Line {
-    name: String,
-    share: f64,
+struct Figures {
     /// Bytes per second.
     alone: f64,
     together: f64,
     kept: f64,
-    /// The standard error of `kept`; `None` with one seed.
-    kept_error: Option<f64>,
     /// R as the server names it at the end of the warm-up: the estimate, and the ends of its interval.
     named: Option<f64>,
     named_low: Option<f64>,
     named_high: Option<f64>,
     live: Option<f64>,
-    /// The decision at the end of the warm-up: of most seeds.
+    /// The decision at the end of the warm-up.
     decision: &'static str,
     /// The part of the counted time for which it was admitted.
     admitted: f64,
     p99_ms: f64,
-    runs: Vec<Single>,
 }
 
-/// A tenant in the run of one seed.
-#[derive(Serialize, Debug)]
-struct Single {
-    seed: u64,
-    alone: f64,
-    together: f64,
-    kept: f64,
-    named: Option<f64>,
-    named_low: Option<f64>,
-    named_high: Option<f64>,
-    live: Option<f64>,
-    decision: &'static str,
-    admitted: f64,
-    p99_ms: f64,
-}
-
-impl Single {
-    fn new(seed: u64, run: &Kept) -> Single {
+impl Figures {
+    fn new(run: &Kept) -> Figures {
         let named = |of: fn(&Sizing) -> Option<u32>| {
             run.sizing.as_ref().and_then(of).map(|permille| f64::from(permille) / 1000.0)
         };
-        Single {
-            seed,
+        Figures {
             alone: run.alone,
             together: run.together,
             kept: run.kept,
@@ -86,6 +64,47 @@ impl Single {
             p99_ms: run.p99_ms,
         }
     }
+
+    /// Means, of what is known; the decision of most runs.
+    fn mean(runs: &[Single]) -> Figures {
+        let of = |value: fn(&Figures) -> f64| mean(runs.iter().map(|run| value(&run.figures)));
+        let known = |value: fn(&Figures) -> Option<f64>| {
+            let values: Vec<_> = runs.iter().filter_map(|run| value(&run.figures)).collect();
+            (!values.is_empty()).then(|| mean(values))
+        };
+        Figures {
+            alone: of(|run| run.alone),
+            together: of(|run| run.together),
+            kept: of(|run| run.kept),
+            named: known(|run| run.named),
+            named_low: known(|run| run.named_low),
+            named_high: known(|run| run.named_high),
+            live: known(|run| run.live),
+            decision: most_frequent(runs.iter().map(|run| run.figures.decision)),
+            admitted: of(|run| run.admitted),
+            p99_ms: of(|run| run.p99_ms),
+        }
+    }
+}
+
+/// A tenant: means over the seeds.
+#[derive(Serialize, Debug)]
+struct Line {
+    name: String,
+    share: f64,
+    #[serde(flatten)]
+    figures: Figures,
+    /// The standard error of `kept`; `None` with one seed.
+    kept_error: Option<f64>,
+    runs: Vec<Single>,
+}
+
+/// A tenant in the run of one seed.
+#[derive(Serialize, Debug)]
+struct Single {
+    seed: u64,
+    #[serde(flatten)]
+    figures: Figures,
 }
 
 /// The standard error of the mean.
@@ -99,26 +118,13 @@ fn error(values: &[f64]) -> Option<f64> {
 pub fn report(mix: &Mix, played: &[Played]) -> Report {
     let of_disk = |on: &Played| {
         let line = |(at, tenant): (usize, &super::file::Tenant)| {
-            let runs: Vec<_> = on.seeds.iter().map(|(seed, kept)| Single::new(*seed, &kept[at])).collect();
-            let of = |value: fn(&Single) -> f64| mean(runs.iter().map(value));
-            let known = |value: fn(&Single) -> Option<f64>| {
-                let values: Vec<_> = runs.iter().filter_map(value).collect();
-                (!values.is_empty()).then(|| mean(values))
-            };
+            let single = |(seed, kept): &(u64, Vec<Kept>)| Single { seed: *seed, figures: Figures::new(&kept[at]) };
+            let runs: Vec<_> = on.seeds.iter().map(single).collect();
             Line {
                 name: tenant.name.clone(),
                 share: tenant.share(),
-                alone: of(|run| run.alone),
-                together: of(|run| run.together),
-                kept: of(|run| run.kept),
-                kept_error: error(&runs.iter().map(|run| run.kept).collect::<Vec<_>>()),
-                named: known(|run| run.named),
-                named_low: known(|run| run.named_low),
-                named_high: known(|run| run.named_high),
-                live: known(|run| run.live),
-                decision: most_frequent(runs.iter().map(|run| run.decision)),
-                admitted: of(|run| run.admitted),
-                p99_ms: of(|run| run.p99_ms),
+                figures: Figures::mean(&runs),
+                kept_error: error(&runs.iter().map(|run| run.figures.kept).collect::<Vec<_>>()),
                 runs,
             }
         };
@@ -156,22 +162,22 @@ impl Report {
                 "  {:width$}  share  alone MB/s  together  p99 ms  decision     named           live  kept\n",
                 "tenant"
             );
-            for line in &on.tenants {
-                let named = match (line.named_low, line.named_high) {
-                    (Some(low), Some(high)) => format!("{} [{low:.2} {high:.2}]", two(line.named)),
-                    _ => two(line.named),
+            for Line { name, share, figures, .. } in &on.tenants {
+                let named = match (figures.named_low, figures.named_high) {
+                    (Some(low), Some(high)) => format!("{} [{low:.2} {high:.2}]", two(figures.named)),
+                    _ => two(figures.named),
                 };
                 text += &format!(
                     "  {:width$}  {:5.3}  {:10.3}  {:8.3}  {:6.0}  {:11}  {named:16}{:>4}  {:.2} {}\n",
-                    line.name,
-                    line.share,
-                    line.alone / 1e6,
-                    line.together / 1e6,
-                    line.p99_ms,
-                    line.decision,
-                    two(line.live),
-                    line.kept,
-                    bar(line.kept, self.r),
+                    name,
+                    share,
+                    figures.alone / 1e6,
+                    figures.together / 1e6,
+                    figures.p99_ms,
+                    figures.decision,
+                    two(figures.live),
+                    figures.kept,
+                    bar(figures.kept, self.r),
                 );
             }
         }
@@ -184,7 +190,8 @@ impl Report {
             on.tenants.iter().map(|line| {
                 let label =
                     if self.disks.len() > 1 { format!("{}: {}", on.disk, line.name) } else { line.name.clone() };
-                let values = [Some(line.kept), line.named, line.live];
+                let Figures { kept, named, live, .. } = line.figures;
+                let values = [Some(kept), named, live];
                 Group { label, bars: values.map(|value| value.unwrap_or(0.0)).into() }
             })
         });

@@ -22,8 +22,8 @@
 use crate::units::{MILLISECOND, Nanos};
 
 /// Added to the longest think time that is waited for: the jitter of a client that always answers at once, on a machine
-/// with other work. Idling in vain costs the tenant's own time; giving up too early costs it its return. So a return
-/// counts for at least this time.
+/// with other work. It is also the least cost of a return: if the disk idles too long, the tenant loses some of its own
+/// slice, but if it gives up too early, the tenant waits for a round.
 pub(super) const RESERVE_NS: Nanos = 10 * MILLISECOND;
 /// The first octave of think times ends here: clients that answer at once, over a network too.
 const PROMPT_NS: Nanos = MILLISECOND;

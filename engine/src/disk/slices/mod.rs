@@ -135,7 +135,7 @@ pub(crate) struct Slot {
 /// What bounds anticipatory idling for a tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Idling {
-    /// The length of its slice, or what is left of it: idle time is the tenant's own.
+    /// The length of its slice, or the rest of it: the disk idles for a tenant only within its own slice.
     pub(crate) most_ns: Nanos,
     /// The disk time that it takes to have the tenant back after its slice has ended.
     pub(crate) return_ns: Nanos,

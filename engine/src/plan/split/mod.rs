@@ -161,6 +161,8 @@ pub(super) enum Verdict {
     /// Frames needed by a tenant that has the requested size.
     Asked(u64),
     Round(Nanos),
+    /// What it measurably lacks of its R_time: too much for any round.
+    Shortfall(f64),
     /// R_cache with the largest cache.
     Age(f64),
 }
@@ -290,8 +292,11 @@ impl Splitter<'_> {
     fn fails_by_time(&self, at: usize, cache: f64) -> Verdict {
         let keep = self.question.keep;
         let most = self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX).low);
-        match keep / cache {
-            time if time < 1.0 => Verdict::Round(self.tenants[at].round_for(time) as Nanos),
+        match (keep / cache, self.tenants[at].shortfall) {
+            (time, shortfall) if time < 1.0 - shortfall => {
+                Verdict::Round(self.tenants[at].round_for(time) as Nanos)
+            }
+            (time, shortfall) if time < 1.0 => Verdict::Shortfall(shortfall),
             _ => Verdict::Age(most),
         }
     }

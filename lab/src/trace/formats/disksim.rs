@@ -32,8 +32,9 @@ impl LineFormat for Disksim {
     }
 }
 
-/// Whole times that are so far apart on average are no milliseconds, in this unit: nobody records a disk that is used
-/// once a minute, and in nanoseconds it is a request each 60 us or less often.
+/// The largest mean distance of two requests, in the unit of the trace, at which whole numbers are taken for
+/// milliseconds: a minute, and nobody records a disk that is used once a minute. In nanoseconds it is 60 us, and a disk
+/// is rarely used more often.
 const GAP_MAX: u64 = 60_000;
 
 /// The unit of the times of a trace.

@@ -172,6 +172,13 @@ fn reason(sizing: &Sizing, now: Nanos) -> String {
         Decision::BestEffort(Bound::Round { needs_ns }) => {
             format!("needs rounds of {} for {wanted}, more than the maximum round{best}", duration(seconds(needs_ns)))
         }
+        Decision::BestEffort(Bound::Shortfall { lacks_permille }) => {
+            format!(
+                "measured, its slices give it {:.2} less of its standalone throughput than planned, too much for \
+                 {wanted} in any round{best}",
+                part(lacks_permille)
+            )
+        }
         Decision::BestEffort(Bound::Age { most_permille }) => {
             format!(
                 "limited by the age limit of dirty data: under contention even the whole cache combines fewer writes \

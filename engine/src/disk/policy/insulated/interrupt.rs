@@ -1,17 +1,17 @@
-//! Interruptions: a tenant that was idle has the disk at once instead of in its slice, and pays for that with time of
+//! Interruptions: a tenant that was idle gets the disk at once instead of in its slice, and pays for that with time of
 //! its slices that it did not use.
 //!
 //! ```text
 //!   a's slice          |drain| b     | a's slice goes on        |
 //!          ▲ b's request      switch         switch
 //!
-//!   b pays   its time, and what a loses: its mean loss per slice (drain and switch), and a switch cost
-//!   a gets   what was left of its slice, and that loss
+//!   b pays        the disk time that it uses, and a's loss: a's mean loss per slice (drain and switch) + a switch cost
+//!   a's slice     goes on with what was left of it, longer by that loss
 //! ```
 //!
-//! - A tenant has `unused_ns`: slices that fell due while it was idle, and what was left of its slices when it became
-//!   idle; at most one slice. An interruption lasts no longer than that. So in any time a tenant has its slices and one
-//!   more at most, whatever its think times.
+//! - `unused_ns` of a tenant counts the slices that it did not take because it was idle, and the rest of those that it
+//!   gave up when it became idle; at most one slice. An interruption lasts no longer than that. So in any interval a
+//!   tenant gets its slices and at most one more, whatever its think times.
 //! - It interrupts if the wait that this saves is longer than what it pays. Otherwise, and when it cannot pay, it waits
 //!   for its slice. At the end of another tenant's slice only the switch counts.
 //! - Only requests that a client waits for interrupt: reads, and writes that a flush waits for.
@@ -65,7 +65,7 @@ impl Interrupts {
         self.guest.take() == Some(tenant)
     }
 
-    /// No other tenant wants the disk: the slice in progress is an ordinary one, and nobody waits for its end.
+    /// No other tenant wants the disk, so no slice is interrupted: the slice in progress counts as the owner's own.
     pub(super) fn end(&mut self) {
         (self.guest, self.interrupted) = (None, None);
     }
