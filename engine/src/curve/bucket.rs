@@ -44,8 +44,8 @@ pub(super) struct Tally {
     sampled: [f32; PLACES],
     /// The part of it that came soon after the previous reference to the same block.
     soon: [f32; PLACES],
-    /// The part of it that is the first reference to its block, and was not prefetched.
-    first: f32,
+    /// Weight of first references to blocks that were not prefetched, by the number of blocks seen before them.
+    censored: [f32; PLACES],
     /// Weight of all references, sampled or not.
     all: f64,
     /// References that `all` does not include yet.
@@ -54,7 +54,7 @@ pub(super) struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        Tally { sampled: [0.0; PLACES], soon: [0.0; PLACES], first: 0.0, all: 0.0, fresh: 0 }
+        Tally { sampled: [0.0; PLACES], soon: [0.0; PLACES], censored: [0.0; PLACES], all: 0.0, fresh: 0 }
     }
 }
 
@@ -73,21 +73,20 @@ impl Tally {
         }
     }
 
-    /// The reference just recorded, of this weight, is the first one to its block.
-    pub(super) fn record_first(&mut self, weight: f64) {
-        self.first += weight as f32;
+    /// The reference just recorded, of this weight, is the first one to its block, after those to `seen` others.
+    pub(super) fn record_first(&mut self, weight: f64, seen: u64) {
+        self.censored[usize::from(bucket(seen)).min(BUCKETS)] += weight as f32;
     }
 
-    /// The fraction of references that are the first ones to their blocks, 0 to 1.
-    pub(super) fn first(&self) -> f64 {
-        let sampled = sum(&self.sampled);
-        if sampled > 0.0 { (f64::from(self.first) / sampled).min(1.0) } else { 0.0 }
+    /// The weight of first references at which the number of blocks of this bucket had been seen.
+    pub(super) fn censored(&self, at: usize) -> f64 {
+        f64::from(self.censored[at])
     }
 
     /// Multiplies the weight of all references so far.
     pub(super) fn fade(&mut self, factor: f64) {
         self.all = (self.all + std::mem::take(&mut self.fresh) as f64) * factor;
-        let parts = self.sampled.iter_mut().chain(&mut self.soon).chain([&mut self.first]);
+        let parts = self.sampled.iter_mut().chain(&mut self.soon).chain(&mut self.censored);
         parts.for_each(|weight| *weight *= factor as f32);
     }
 
@@ -103,23 +102,27 @@ impl Tally {
         if soon > 0.0 { absorbed / soon } else { 0.0 }
     }
 
-    /// The miss ratio of each bucket, 0 to 1; it decreases with size. `None` without references.
+    /// The weight of references by the smallest size that absorbs them. `None` without references.
     ///
     /// Most of the error of a sample is that it has too many or too few of the few hot blocks. Blocks are sampled
     /// uniformly, so the weight that the sample lacks, compared with the weight of all references, consists of
     /// references to hot blocks. It is added where references fall that come soon after another one. (SHARDS-adj adds
     /// it at the smallest size.)
-    pub(super) fn misses(&self) -> Option<[f64; BUCKETS]> {
+    pub(super) fn weights(&self) -> Option<[f64; PLACES]> {
         let all = self.weight();
-        if all <= 0.0 {
-            return None;
-        }
         let (lacking, soon) = (all - sum(&self.sampled), sum(&self.soon));
+        let part = if soon > 0.0 { lacking / soon } else { 0.0 };
+        let weight = |at: usize| f64::from(self.sampled[at]) + part * f64::from(self.soon[at]);
+        (all > 0.0).then(|| std::array::from_fn(weight))
+    }
+
+    /// The miss ratio of each bucket, 0 to 1; it decreases with size. `None` without references.
+    pub(super) fn misses(&self) -> Option<[f64; BUCKETS]> {
+        let (weights, all) = (self.weights()?, self.weight());
         let mut absorbed = 0.0;
         let mut misses = [1.0; BUCKETS];
         for (at, miss) in misses.iter_mut().enumerate() {
-            absorbed += f64::from(self.sampled[at]);
-            absorbed += if soon > 0.0 { lacking * f64::from(self.soon[at]) / soon } else { 0.0 };
+            absorbed += weights[at];
             *miss = 1.0 - absorbed / all;
         }
         // The correction may subtract more than there is at some sizes.

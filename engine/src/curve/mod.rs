@@ -28,6 +28,7 @@ mod cost;
 mod dirty;
 mod miniature;
 mod recency;
+mod reuse;
 mod samples;
 mod standalone;
 mod view;
@@ -35,8 +36,9 @@ mod view;
 use crate::eviction::Policy as EvictionPolicy;
 use crate::ids::VolumeId;
 use crate::units::{MILLISECOND, Nanos, SectorMask};
-pub(crate) use cost::{DiskUse, Cost};
+pub(crate) use cost::{Cost, DISK_USES, DiskUse};
 pub(crate) use dirty::{DirtyData, POOLS, Written};
+pub use reuse::Reuse;
 pub(crate) use standalone::{Seen, Standalone};
 pub(crate) use view::Counts;
 pub use view::{Point, View};
@@ -345,7 +347,7 @@ impl Curve {
         {
             self.reads.record(outcome.absorbed_by, outcome.weight, outcome.soon);
             if outcome.first {
-                self.reads.record_first(outcome.weight);
+                self.reads.record_first(outcome.weight, self.samples.blocks());
             }
         }
         let now = self.dirt(now, block.volume);

@@ -37,6 +37,8 @@ pub(crate) struct Standalone {
     /// Recent device time and useful time.
     device_ns: f64,
     useful_ns: f64,
+    /// Time so far in which no client waited, and none was away, nanoseconds.
+    quiet_ns: f64,
     /// The standalone clock at the last look, and its speed. It never goes back.
     alone_ns: f64,
     speed: f64,
@@ -74,6 +76,7 @@ impl Standalone {
             self.useful_ns = self.useful_ns * FADES + gained(before.useful_ns, seen.useful_ns).max(0.0);
         }
         let gained = self.gained(&seen);
+        self.quiet_ns += self.quiet(&seen);
         let past = (seen.now - before.now) as f64;
         self.standalone_ns += gained;
         self.alone_ns += self.speed * past;
@@ -90,12 +93,27 @@ impl Standalone {
         if !seen.has_slices {
             return useful * (self.waited + self.beside);
         }
-        let since = |now: Nanos, before: Nanos| now as f64 - before as f64;
-        // A pause may turn out later to have been an absence.
-        let busy = since(seen.waiting_ns, self.seen.waiting_ns) + since(seen.away_ns, self.seen.away_ns);
-        let quiet = (seen.now - self.seen.now) as f64 - busy;
+        let quiet = self.quiet(seen);
         let useful = useful * if self.useful_ns > 0.0 { (self.device_ns / self.useful_ns).min(1.0) } else { 1.0 };
         useful * self.waited + if quiet < 0.0 { quiet } else { quiet.max(useful * self.beside) }
+    }
+
+    /// Time since the last look in which no client waited, and none was away. A pause may turn out later to have been
+    /// an absence: then it is negative.
+    fn quiet(&self, seen: &Seen) -> f64 {
+        let since = |now: Nanos, before: Nanos| now as f64 - before as f64;
+        let busy = since(seen.waiting_ns, self.seen.waiting_ns) + since(seen.away_ns, self.seen.away_ns);
+        (seen.now - self.seen.now) as f64 - busy
+    }
+
+    /// Time until the last look in which no client waited, and none was away, nanoseconds.
+    pub(crate) fn quiet_ns(&self) -> Nanos {
+        self.quiet_ns.max(0.0) as Nanos
+    }
+
+    /// The speed of the standalone clock, 0 to 1; 0 while it is unknown.
+    pub(crate) fn speed(&self) -> f64 {
+        self.speed
     }
 
     /// Useful time at the last look.

@@ -4,7 +4,7 @@
 //! and the planner, on another thread, computes views.
 
 use super::bucket::{BUCKETS, Bucket, Tally, blocks, bucket};
-use super::miniature;
+use super::{Reuse, miniature};
 use crate::eviction::Policy as EvictionPolicy;
 
 /// A cache size and its miss ratios, 0 to 1.
@@ -31,9 +31,8 @@ pub struct View {
     pub reads: f64,
     /// Block writes that the curve represents.
     pub writes: f64,
-    /// The fraction of block reads that are the first ones of their blocks and were not prefetched, 0 to 1. They count
-    /// as misses at all sizes.
-    pub first_reads: f64,
+    /// Reuse by reads that the points do not show.
+    pub reuse: Reuse,
     /// The sampling rate.
     pub rate: f64,
     /// The number of sampled blocks.
@@ -99,7 +98,7 @@ impl Counts {
             },
             reads: weights.0,
             writes: weights.1,
-            first_reads: self.reads.first(),
+            reuse: Reuse::new(&self.reads, (f64::from(self.samples) / self.rate) as u64, self.rate),
             rate: self.rate,
             samples: self.samples,
         }

@@ -81,8 +81,10 @@ pub(crate) struct Observed {
     /// Frames of its partition, and those of them that are in use: a partition fills as its tenant misses.
     pub(crate) target: u64,
     pub(crate) used: u64,
-    /// Blocks of its volumes.
-    pub(crate) volume_blocks: u64,
+    /// Time so far in which none of its clients waited, and none was away.
+    pub(crate) quiet_ns: Nanos,
+    /// The speed of its standalone clock, 0 to 1; 0 while it is unknown.
+    pub(crate) standalone_speed: f64,
     /// References of its curve.
     pub(crate) references: u64,
     pub(crate) counts: Counts,

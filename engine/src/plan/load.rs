@@ -1,45 +1,40 @@
 //! R_cache: a tenant's throughput by partition size, relative to that with the whole cache, as an interval.
 //!
 //! ```text
-//!   S(c) = reads x (m_r(c) x disk_r + (1 - m_r(c)) x hit)  +  writes x (m_w(c) x disk_w(c / 2) + (1 - m_w(c)) x hit)
-//!   R_cache(c) = S(alone) / S(c)
+//!   R_cache(c) = S(alone) / S(c)                 S: mean time of a block
+//!
+//!   reads(c)   = (m_r(c) x disk_r + (1 - m_r(c)) x hit) x part of the references that are reads
+//!   writes(c)  = (m_w(c) x disk_w(c / 2) + (1 - m_w(c)) x hit) x part that are writes
+//!   S(c)       = what of these clients wait for + max(pause of the clients, the rest: read-ahead and write-back)
 //! ```
 //!
-//! m are miss ratios from the tenant's curve. At most half a partition is dirty, and the cost of a written block falls
-//! with the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
+//! m are miss ratios from the tenant's curve, and what follows from it about unseen reuse (`curve/reuse.rs`), for the
+//! low end, the estimate and the high end. At most half a partition is dirty, and the cost of a written block falls with
+//! the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
 //! `curve/dirty.rs` ([`Gain`]).
 //!
-//! **Unseen reuse.** On the curve the first reference to a block is a miss at any size, but a cache that has been full
-//! for long would absorb some of them: a cache of c blocks has a random block of a working set of w blocks with
-//! probability c / w.
-//!
-//! ```text
-//!   m_r(c) = curve(c) - first x min(1, c / w)       high end:  w infinite, the curve itself
-//!                                                   estimate:  w the volumes
-//!                                                   low end:   w the geometric mean of the volumes and of
-//!                                                              the blocks seen / the part of w that was seen
-//! ```
-//!
-//! The part of w that was seen is that of far references that are not first ones: reuse / (reuse + first). Far is a
-//! distance beyond half of the blocks seen, so that a small hot set does not pass for the whole.
+//! **Alone** the tenant would have used its blocks faster: by now it would have seen the blocks that it has seen, times
+//! its speed alone / at present. The cache would have no more than these, and the low end allows for twice as many: the
+//! promise looks ahead as far again as the tenant has been seen.
 //!
 //! **Low end.** It also bears the error of the write model: the gain by more dirty data may be the one and a half fold
 //! of what it seems ([`GAIN_POWER`]), and at least [`WRITE_ERROR`].
 //!
-//! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. The part
-//! that was not seen: after Good (1953), Biometrika 40. Downside: hits and misses are assumed to follow each other, as
-//! with a queue depth of 1. At higher depths hits cost even less; compared with milliseconds of disk time this does not
-//! matter.
+//! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. Pauses and
+//! unseen reuse are ours. Downside: hits and misses are assumed to follow each other, as with a queue depth of 1. At
+//! higher depths hits cost even less; compared with milliseconds of disk time this does not matter.
 
+use super::evidence::Observed;
 use crate::cache::FRAMES_MIN;
-use crate::curve::{Cost, Point, View};
+use crate::curve::{Cost, DISK_USES, DiskUse, Point, View};
+use crate::units::Nanos;
 
 /// Power of the gain by more dirty data that the low end assumes: blocks and runs standalone were within 5 % in half of
 /// the figures of four traces, else off by 29 % at most (`docs/notes/sizing.md`).
 const GAIN_POWER: f64 = 1.5;
 /// The largest partition relative to that which the estimate asks for.
 const CAUTION: u64 = 2;
-/// The least error of the cost of writes that no flush demands: among eight tenants of one disk, those that mostly
+/// The least error of the positioning for writes that no flush demands: among eight tenants of one disk, those that mostly
 /// wrote kept up to 0.05 less than estimated.
 const WRITE_ERROR: f64 = 0.06;
 /// Time of an absorbed block: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU and
@@ -53,7 +48,7 @@ pub(super) struct Gain {
     pub(super) target: u64,
     pub(super) roomy: f64,
     pub(super) alone: f64,
-    /// The part of the written blocks that no flush demanded.
+    /// The part of the time of writes that is positioning for blocks that no flush demanded.
     pub(super) chosen: f64,
 }
 
@@ -63,36 +58,6 @@ impl Gain {
         let octaves = |frames: u64| (frames as f64 / self.target as f64).log2();
         let part = octaves(frames.min(whole)) / octaves(whole).max(f64::MIN_POSITIVE);
         self.roomy.powf(part.clamp(0.0, 1.0))
-    }
-}
-
-/// What is known of a tenant's working set beyond its curve, blocks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Area {
-    /// The size of its volumes.
-    pub(super) volume: u64,
-    /// Blocks that it has referenced recently.
-    pub(super) seen: f64,
-}
-
-impl Area {
-    /// The working set as far as the curve tells, blocks.
-    fn told(self, view: &View) -> f64 {
-        let misses = |blocks: f64| view.misses_of_reads(blocks as u64).unwrap_or(1.0);
-        let seen = self.seen.max(1.0);
-        // In a uniformly used set, reuse at distances beyond half of what was seen is half of all reuse.
-        let reused = 2.0 * (misses(seen / 2.0) - misses(seen)).max(0.0);
-        let covered = reused / (reused + view.first_reads).max(f64::MIN_POSITIVE);
-        (seen / covered).min(self.volume())
-    }
-
-    fn volume(self) -> f64 {
-        self.volume.max(1) as f64
-    }
-
-    /// The working sets of the low end, the estimate and the high end.
-    fn sets(self, view: &View) -> [f64; 3] {
-        [(self.told(view) * self.volume()).sqrt(), self.volume(), f64::INFINITY]
     }
 }
 
@@ -114,14 +79,56 @@ impl Keeps {
     }
 }
 
-/// A tenant's throughput by partition size.
-#[derive(Clone, Debug)]
-pub(super) struct Load {
-    /// Frames of the partition, and R_cache with it: low end, estimate, high end. All increase.
-    points: Vec<(u64, [f64; 3])>,
-    /// By end: what a block of cache saves of the unseen reuse, relative to the service time standalone; and the
-    /// working set, blocks.
-    unseen: [(f64, f64); 3],
+/// Factor of earlier figures per look, about a second: half after half a minute, many requests of a client that pauses.
+const TEMPO_FADES: f64 = 0.98;
+/// How many times the blocks that it would have seen alone, by end of the interval.
+const AHEAD: [f64; 3] = [2.0, 1.0, 1.0];
+
+/// How the requests of a tenant follow each other.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Tempo {
+    /// Of the last look.
+    before: (Nanos, u64, [f64; DISK_USES]),
+    /// Recent time in which no client waited, references, and disk time by use.
+    quiet_ns: f64,
+    references: f64,
+    disk_ns: [f64; DISK_USES],
+    /// The speed of its standalone clock, 0 to 1.
+    speed: f64,
+}
+
+impl Tempo {
+    pub(super) fn look(&mut self, seen: &Observed) {
+        let (quiet_ns, references, disk_ns) = (seen.quiet_ns, seen.references, seen.cost.time_ns());
+        let before = std::mem::replace(&mut self.before, (quiet_ns, references, disk_ns));
+        self.speed = seen.standalone_speed;
+        // A curve that is made anew counts from 0.
+        let Some(more) = references.checked_sub(before.1) else { return };
+        self.quiet_ns = (self.quiet_ns * TEMPO_FADES + quiet_ns as f64 - before.0 as f64).max(0.0);
+        self.references = self.references * TEMPO_FADES + more as f64;
+        for (at, sum) in self.disk_ns.iter_mut().enumerate() {
+            *sum = *sum * TEMPO_FADES + disk_ns[at] - before.2[at];
+        }
+    }
+
+    /// The relative error of the standalone-equivalent time, if reads and writes would take these parts of their disk
+    /// time more or less.
+    pub(super) fn error(&self, reads: f64, writes: f64) -> f64 {
+        let [fill, prefetch, write_back, sync] = self.disk_ns;
+        let all = self.disk_ns.iter().sum::<f64>() + self.quiet_ns;
+        if all > 0.0 { ((fill + prefetch) * reads + (write_back + sync) * writes) / all } else { 0.0 }
+    }
+
+    /// The pause of the clients for each reference.
+    fn pause_ns(&self) -> f64 {
+        if self.references > 0.0 { self.quiet_ns / self.references } else { 0.0 }
+    }
+
+    /// The part of the disk time of `beside` and `waited` that no client waits for.
+    fn beside(&self, beside: DiskUse, waited: DiskUse) -> f64 {
+        let [beside, waited] = [beside, waited].map(|of| self.disk_ns[of as usize]);
+        if beside > 0.0 { beside / (beside + waited) } else { 0.0 }
+    }
 }
 
 /// Frames of a partition that are not cache: data being received and sent.
@@ -132,14 +139,56 @@ fn blocks_of(frames: u64) -> u64 {
     frames.saturating_sub(OTHER_FRAMES)
 }
 
-/// The model of a tenant's service times.
+/// Miss ratios of reads with `blocks` blocks of cache: for the low end, as estimated, and for the high end.
+fn misses(view: &View, blocks: u64) -> [f64; 3] {
+    let misses = view.misses_of_reads(blocks).unwrap_or(1.0);
+    view.reuse.absorbed(blocks, misses).map(|more| (misses - more).max(0.0))
+}
+
+/// Likewise at present: the cache has no blocks that have not been used yet.
+fn misses_now(view: &View, blocks: u64) -> [f64; 3] {
+    misses(view, blocks.min(view.reuse.seen))
+}
+
+/// The miss ratios of reads standalone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reads {
+    alone: [f64; 3],
+}
+
+impl Reads {
+    /// Of a cache of `whole` frames.
+    pub(super) fn new(view: &View, tempo: &Tempo, whole: u64) -> Reads {
+        let seen = if tempo.speed > 0.0 { view.reuse.seen as f64 / tempo.speed } else { f64::MAX };
+        let alone = |end: usize| misses(view, blocks_of(whole).min((AHEAD[end] * seen) as u64))[end];
+        Reads { alone: std::array::from_fn(alone) }
+    }
+
+    /// The cost of reads standalone relative to that with `target` frames at present, as estimated, and how wide the
+    /// interval is in which it is.
+    pub(super) fn gain(&self, view: &View, target: u64) -> (f64, f64) {
+        let now = misses_now(view, blocks_of(target));
+        let gain = |end: usize| if now[end] > 0.0 { (self.alone[end] / now[end]).min(1.0) } else { 1.0 };
+        let [low, point, high] = std::array::from_fn(gain);
+        (point, (high - low).abs())
+    }
+}
+
+/// R_cache by partition size.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    /// Frames of the partition; R_cache with it: low end, estimate, high end; and before unseen reuse comes. All
+    /// increase.
+    points: Vec<(u64, [f64; 3], [f64; 3])>,
+}
+
+/// The model of a tenant's mean times of a block.
 struct Model<'a> {
     view: &'a View,
     cost: &'a Cost,
     gain: Gain,
     whole: u64,
-    /// Working sets of the low end, the estimate and the high end, blocks.
-    sets: [f64; 3],
+    tempo: &'a Tempo,
 }
 
 impl Model<'_> {
@@ -157,94 +206,91 @@ impl Model<'_> {
 
     /// Time of writes with `blocks`. Up to the present partition costs are measured; beyond it the miniatures of dirty
     /// data estimate them.
-    fn writes_ns(&self, blocks: u64, misses: f64) -> f64 {
+    fn writes_ns(&self, blocks: u64) -> f64 {
         match self.present() {
             (had, writes_ns) if blocks > had => writes_ns * self.gain.at(blocks + OTHER_FRAMES, self.whole),
-            _ => self.part(self.view.writes, misses, self.cost.write_ns(blocks / 2)),
+            _ => {
+                let misses = self.view.misses_of_writes(blocks).filter(|_| blocks > 0).unwrap_or(1.0);
+                self.part(self.view.writes, misses, self.cost.write_ns(blocks / 2))
+            }
         }
     }
 
-    /// Mean service time with `blocks`, for the low end, the estimate and the high end.
-    fn service_ns(&self, blocks: u64, reads: f64, writes: f64) -> [f64; 3] {
-        let writes_ns = self.writes_ns(blocks, writes);
-        self.sets.map(|set| {
-            let unseen = self.view.first_reads * (blocks as f64 / set).min(1.0);
-            self.part(self.view.reads, (reads - unseen).max(0.0), self.cost.read_ns()) + writes_ns
-        })
+    /// S, for a miss ratio of reads and a time of writes.
+    fn time_ns(&self, reads: f64, writes_ns: f64) -> f64 {
+        let reads_ns = self.part(self.view.reads, reads, self.cost.read_ns());
+        let beside_ns = reads_ns * self.tempo.beside(DiskUse::Prefetch, DiskUse::Fill)
+            + writes_ns * self.tempo.beside(DiskUse::WriteBack, DiskUse::Sync);
+        (reads_ns + writes_ns - beside_ns + beside_ns.max(self.tempo.pause_ns())).max(f64::MIN_POSITIVE)
+    }
+
+    /// S standalone. Writes cost what they cost with the whole cache, less the gain because the same writes come sooner.
+    fn alone_ns(&self) -> [f64; 3] {
+        let ((_, present_ns), gain) = (self.present(), &self.gain);
+        let writes_ns = self.writes_ns(blocks_of(self.whole)) - present_ns * (gain.roomy - gain.alone);
+        let less = gain.alone.powf(GAIN_POWER) * (1.0 - WRITE_ERROR * gain.chosen);
+        let writes = [writes_ns - present_ns * (gain.alone - less), writes_ns, writes_ns];
+        let reads = Reads::new(self.view, self.tempo, self.whole).alone;
+        std::array::from_fn(|end| self.time_ns(reads[end], writes[end].max(0.0)))
     }
 }
 
 impl Load {
-    /// From a curve, measured disk times, the gain by more dirty data, and the working set; `None` without references.
+    /// From a curve, measured disk times, the gain by more dirty data, and the tempo; `None` without references.
     /// `whole`: frames of the whole cache.
-    pub(super) fn new(view: &View, cost: &Cost, gain: Gain, area: Area, whole: u64) -> Option<Load> {
+    pub(super) fn new(view: &View, cost: &Cost, gain: Gain, tempo: &Tempo, whole: u64) -> Option<Load> {
         if view.reads + view.writes <= 0.0 {
             return None;
         }
-        let model = Model { view, cost, gain, whole, sets: area.sets(view) };
-        let nothing = (OTHER_FRAMES, model.service_ns(0, 1.0, 1.0));
+        let model = Model { view, cost, gain, whole, tempo };
         let known = |point: &&Point| {
             let has = |weight: f64, misses: Option<f64>| weight == 0.0 || misses.is_some();
             has(view.reads, point.reads) && has(view.writes, point.writes)
         };
-        let frames = |point: &Point| OTHER_FRAMES + point.blocks;
         // The last point is at the whole cache, or the next one above it: interpolation between two points is accurate
         // enough.
-        let past = view.points.partition_point(|point| frames(point) < whole) + 1;
-        let with = view.points[..past.min(view.points.len())].iter().filter(known).map(|point| {
-            let (reads, writes) = (point.reads.unwrap_or(0.0), point.writes.unwrap_or(0.0));
-            (frames(point), model.service_ns(point.blocks, reads, writes))
-        });
-        let mut points: Vec<_> = std::iter::once(nothing).chain(with).collect();
-        // More cache is never worse: if the measurement says so, that is noise.
-        for at in 1..points.len() {
-            let before = points[at - 1].1;
-            points[at].1.iter_mut().zip(before).for_each(|(now, before)| *now = now.min(before));
+        let past = view.points.partition_point(|point| OTHER_FRAMES + point.blocks < whole) + 1;
+        let sizes = view.points[..past.min(view.points.len())].iter().filter(known).map(|point| point.blocks);
+        let nothing = model.time_ns(1.0, model.writes_ns(0));
+        let mut points = vec![(OTHER_FRAMES, [nothing; 3], [nothing; 3])];
+        for blocks in sizes {
+            let writes_ns = model.writes_ns(blocks);
+            let times = |reads: [f64; 3]| reads.map(|reads| model.time_ns(reads, writes_ns));
+            points.push((OTHER_FRAMES + blocks, times(misses(view, blocks)), times(misses_now(view, blocks))));
         }
-        let mut load = Load { points, unseen: [(0.0, 1.0); 3] };
-        // Standalone, writes cost what they cost with the whole cache, less the gain because the same writes come
-        // sooner.
-        let (_, writes_ns) = model.present();
-        let sooner = writes_ns * (gain.roomy - gain.alone);
-        let less = gain.alone.powf(GAIN_POWER) * (1.0 - WRITE_ERROR * gain.chosen);
-        let error = [writes_ns * (gain.alone - less), 0.0, 0.0];
-        let with_all = load.at(whole);
-        let alone: [f64; 3] = std::array::from_fn(|end| (with_all[end] - sooner - error[end]).max(f64::MIN_POSITIVE));
-        let saved_ns = model.part(view.reads, 1.0, cost.read_ns()) - model.part(view.reads, 0.0, cost.read_ns());
-        let saved = |end: usize| (view.first_reads * saved_ns / model.sets[end] / alone[end], model.sets[end]);
-        load.unseen = std::array::from_fn(saved);
-        for (_, ends) in &mut load.points {
-            *ends = std::array::from_fn(|end| (alone[end] / ends[end]).min(1.0));
-            ends[0] = ends[0].min(ends[1]);
-            ends[2] = ends[2].max(ends[1]);
+        let (mut least, alone) = ([[f64::MAX; 3]; 2], model.alone_ns());
+        for (_, full, now) in &mut points {
+            for (ends, least) in [full, now].into_iter().zip(&mut least) {
+                for end in 0..3 {
+                    // More cache is never worse: if the measurement says so, that is noise.
+                    least[end] = least[end].min(ends[end]);
+                    ends[end] = (alone[end] / least[end]).min(1.0);
+                }
+                (ends[0], ends[2]) = (ends[0].min(ends[1]), ends[2].max(ends[1]));
+            }
         }
-        Some(load)
+        Some(Load { points })
     }
 
-    /// Linear interpolation.
-    fn at(&self, frames: u64) -> [f64; 3] {
+    /// Linear interpolation of `of`.
+    fn at(&self, frames: u64, of: impl Fn(&(u64, [f64; 3], [f64; 3])) -> [f64; 3]) -> Keeps {
         let past = self.points.partition_point(|point| point.0 < frames);
-        let Some(&after) = self.points.get(past) else { return self.points[past - 1].1 };
-        let Some(&before) = past.checked_sub(1).map(|at| &self.points[at]) else { return after.1 };
+        let Some(after) = self.points.get(past) else { return Keeps::of(of(&self.points[past - 1])) };
+        let Some(before) = past.checked_sub(1).map(|at| &self.points[at]) else { return Keeps::of(of(after)) };
         let part = (frames - before.0) as f64 / (after.0 - before.0) as f64;
-        std::array::from_fn(|end| before.1[end] + (after.1[end] - before.1[end]) * part)
+        let (from, to) = (of(before), of(after));
+        Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
     }
 
     /// R_cache with a partition of `frames` frames.
     pub(super) fn keeps(&self, frames: u64) -> Keeps {
-        Keeps::of(self.at(frames))
+        self.at(frames, |point| point.1)
     }
 
-    /// R_cache at present with a partition of `frames` frames, of which `used` are in use. What has not been used yet
-    /// absorbs no unseen reuse; the curve counts first references as misses anyway.
-    pub(super) fn keeps_with(&self, frames: u64, used: u64) -> Keeps {
-        let when_full = self.at(frames);
-        let (all, used) = (blocks_of(frames) as f64, blocks_of(used.min(frames)) as f64);
-        let now = |end: usize| {
-            let (saved, set) = self.unseen[end];
-            1.0 / (1.0 / when_full[end] + saved * (all.min(set) - used.min(set)))
-        };
-        Keeps::of(std::array::from_fn(now))
+    /// R_cache at present with a partition of `frames` frames, in which blocks are missing that the tenant has not used
+    /// yet.
+    pub(super) fn keeps_now(&self, frames: u64) -> Keeps {
+        self.at(frames, |point| point.2)
     }
 
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
@@ -259,27 +305,13 @@ impl Load {
     }
 }
 
-/// The cost of reads with `whole` frames relative to that with `target` frames of which `used` are in use, as
-/// estimated, and how wide the interval is in which it is.
-pub(super) fn reads_gain(view: &View, area: Area, (target, used): (u64, u64), whole: u64) -> (f64, f64) {
-    let gain = |set: f64| {
-        let misses = |frames: u64, full: u64| {
-            let unseen = view.first_reads * (blocks_of(full) as f64 / set).min(1.0);
-            Some((view.misses_of_reads(blocks_of(frames))? - unseen).max(0.0))
-        };
-        match (misses(target, used.min(target)), misses(whole, whole)) {
-            (Some(now), Some(alone)) if now > 0.0 => (alone / now).min(1.0),
-            _ => 1.0,
-        }
-    };
-    let [low, point, high] = [area.told(view), area.volume(), f64::INFINITY].map(gain);
-    (point, high - low)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::curve::{Curve, Limits, Reuse};
     use crate::eviction::Policy as EvictionPolicy;
+    use crate::ids::VolumeId;
+    use crate::units::SECOND;
 
     /// Reads only, with these miss ratios by size.
     pub(in super::super) fn reads(misses: &[(u64, f64)]) -> View {
@@ -290,13 +322,11 @@ pub(super) mod tests {
             points,
             reads: 1000.0,
             writes: 0.0,
-            first_reads: 0.0,
+            reuse: Reuse::default(),
             rate: 1.0,
             samples: 100,
         }
     }
-
-    const AREA: Area = Area { volume: 1 << 20, seen: 1000.0 };
 
     /// A miss takes 5 ms.
     pub(in super::super) fn cost() -> Cost {
@@ -307,7 +337,7 @@ pub(super) mod tests {
 
     /// More dirty data gains nothing.
     pub(in super::super) fn new(view: &View, cost: &Cost, whole: u64) -> Option<Load> {
-        Load::new(view, cost, Gain { target: whole, roomy: 1.0, alone: 1.0, chosen: 0.0 }, AREA, whole)
+        Load::new(view, cost, Gain { target: whole, roomy: 1.0, alone: 1.0, chosen: 0.0 }, &Tempo::default(), whole)
     }
 
     #[test]
@@ -352,30 +382,49 @@ pub(super) mod tests {
         let points = [1000, 16_000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
         let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: 0.5, alone: 0.25, chosen: 0.0 };
-        let load = Load::new(&view, &cost, gain, AREA, 16_000 + OTHER_FRAMES).unwrap();
+        let load = Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
         near(load.keeps(1000 + OTHER_FRAMES).point, 0.25);
         near(load.keeps(16_000 + OTHER_FRAMES).point, 0.5);
     }
 
+    /// A uniformly used set of 8,000 blocks after 3,000 reads.
+    fn uniform() -> View {
+        let mut curve = Curve::new(Limits::exact(1 << 14, SECOND), 0);
+        curve.opened(VolumeId(0));
+        let mut at = 1u64;
+        for _ in 0..3000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            curve.read(0, VolumeId(0), (at >> 33) % 8000, u8::MAX.into(), false);
+        }
+        curve.view(EvictionPolicy::Lru)
+    }
+
     #[test]
     fn first_references_may_be_unseen_reuse() {
-        // Half of the reads are first ones; 2,000 of 8,000 blocks have been seen. Whole cache: 4,000 blocks. As much
-        // far reuse as first references: half of the working set has been seen.
-        let view = View { first_reads: 0.5, ..reads(&[(1000, 0.8), (2000, 0.55), (4000, 0.55)]) };
         let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0 };
-        let area = Area { volume: 8000, seen: 2000.0 };
-        let load = Load::new(&view, &cost(), gain, area, 4000 + OTHER_FRAMES).unwrap();
-        let Keeps { low, point, high } = load.keeps(1000 + OTHER_FRAMES);
-        let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
-        near(high, 0.55 / 0.8);
-        near(point, (0.55 - 0.25) / (0.8 - 0.0625));
-        near(low, (0.55 - 0.5 * 4000.0 / 5657.0) / (0.8 - 0.5 * 1000.0 / 5657.0));
-        assert_eq!(load.keeps(4000 + OTHER_FRAMES), Keeps::UNKNOWN, "with the whole cache it is alone");
-        let empty = load.keeps_with(1000 + OTHER_FRAMES, 0);
-        near(empty.high, 0.55 / 0.8);
-        near(empty.point, (0.55 - 0.25) / 0.8);
-        near(load.keeps_with(1000 + OTHER_FRAMES, 9999).point, point);
+        let keeps = |tempo: &Tempo| {
+            let load = Load::new(&uniform(), &cost(), gain, tempo, 4000 + OTHER_FRAMES).unwrap();
+            (load.keeps(1000 + OTHER_FRAMES), load.keeps_now(4000 + OTHER_FRAMES))
+        };
+        // A cache of half of the set against one of an eighth.
+        let (full, now) = keeps(&Tempo::default());
+        let truth = (1.0 - 0.5) / (1.0 - 0.125);
+        assert!((full.low..full.high).contains(&truth) && (full.point - truth).abs() < 0.1, "{full:?} {truth}");
+        assert!(now.point < 0.9, "blocks that it has not used yet are not in the cache: {now:?}");
+        // Alone it would not have seen more by now than it has, and the cache has all of that.
+        let (_, now) = keeps(&Tempo { speed: 1.0, ..Tempo::default() });
+        assert!(now.point > 0.95, "{now:?}");
+    }
+
+    #[test]
+    fn a_client_that_pauses_has_no_use_for_cache() {
+        let view = reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]);
+        let tempo = Tempo { quiet_ns: 100e6, references: 1.0, ..Tempo::default() };
+        let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0 };
+        let load = Load::new(&view, &cost(), gain, &tempo, 5000).unwrap();
+        let keeps = load.keeps(1000 + OTHER_FRAMES).point;
+        assert!((keeps - (100.0 + 2.0) / (100.0 + 4.0)).abs() < 0.001, "{keeps}");
     }
 
     #[test]
@@ -386,7 +435,7 @@ pub(super) mod tests {
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
         let keeps = |alone| {
             let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: alone, alone, chosen: 0.0 };
-            Load::new(&view, &cost, gain, AREA, 16_000 + OTHER_FRAMES).unwrap().keeps(1000 + OTHER_FRAMES)
+            Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap().keeps(1000 + OTHER_FRAMES)
         };
         assert_eq!(keeps(1.0), Keeps::UNKNOWN);
         let Keeps { low, point, high } = keeps(0.64);

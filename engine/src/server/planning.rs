@@ -19,7 +19,7 @@ use crate::plan::allot::{self, Claim, frames_of};
 use crate::plan::{Evidence, Facts, Look, Observed, Sizing, Targets};
 use crate::slab::Table;
 use crate::spec::{CacheSpec, Refusal, TenantSpec};
-use crate::units::{BLOCK, Nanos, SECOND};
+use crate::units::{Nanos, SECOND};
 use crate::volume::Volumes;
 
 /// Period of reviews: short compared with the seconds in which a curve changes, long compared with the cost of a
@@ -263,9 +263,16 @@ impl Server {
         let counts = curve.counts(partition.spec.eviction);
         let (cost, written) = (measured.cost.clone(), measured.dirty.written());
         measured.dirty.fade(DIRT_FADES);
-        let volume_blocks = partition.volume_bytes.div_ceil(BLOCK);
-        let used = u64::from(partition.used);
-        look.observed = Some(Box::new(Observed { target, used, volume_blocks, references, counts, cost, written }));
+        look.observed = Some(Box::new(Observed {
+            target,
+            used: u64::from(partition.used),
+            quiet_ns: measured.standalone.quiet_ns(),
+            standalone_speed: measured.standalone.speed(),
+            references,
+            counts,
+            cost,
+            written,
+        }));
         look
     }
 

@@ -3,8 +3,8 @@
 
 use crate::config::Config;
 use crate::curve::{
-    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, Limits, Seen, Standalone, View,
-    Work,
+    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, DiskUse, Limits, Seen, Standalone,
+    View,
 };
 use crate::disk::{Op, Purpose};
 use crate::ids::{FrameId, TenantId, VolumeId};

@@ -293,9 +293,7 @@ impl Splitter<'_> {
         let keep = self.question.keep;
         let most = self.tenants[at].load.map_or(1.0, |load| load.keeps(u64::MAX).low);
         match (keep / cache, self.tenants[at].shortfall) {
-            (time, shortfall) if time < 1.0 - shortfall => {
-                Verdict::Round(self.tenants[at].round_for(time) as Nanos)
-            }
+            (time, shortfall) if time < 1.0 - shortfall => Verdict::Round(self.tenants[at].round_for(time) as Nanos),
             (time, shortfall) if time < 1.0 => Verdict::Shortfall(shortfall),
             _ => Verdict::Age(most),
         }

@@ -232,7 +232,7 @@ fn promises_hold_for_all_kinds_of_tenants() {
                 Verdict::Met => 0,
                 Verdict::Open => 1,
                 Verdict::Memory(..) | Verdict::Asked(_) => 2,
-                Verdict::Round(_) | Verdict::Age(_) => 3,
+                Verdict::Round(_) | Verdict::Shortfall(_) | Verdict::Age(_) => 3,
             };
             verdicts[at] += 1;
             if fate.verdict == Verdict::Met {
