@@ -93,6 +93,8 @@ pub(crate) struct Written {
     pub(crate) blocks: f64,
     /// Those of the blocks that were written for a flush, or durably: with any amount of dirty data alike.
     pub(crate) demanded: f64,
+    /// Those of the blocks that have left the pool: what the others cost is not known yet.
+    pub(crate) left: f64,
 }
 
 #[derive(Debug)]
@@ -120,6 +122,8 @@ pub(crate) struct DirtyData {
     /// Regions with lower hashes are sampled.
     admitted: u64,
     age_max_ms: u32,
+    /// The tenant writes more than the disk can.
+    outpaces: bool,
     /// The block after the last durable write: a durable write of that block belongs to the same request.
     durable: u64,
 }
@@ -139,6 +143,7 @@ impl DirtyData {
             index: HashTable::with_capacity(2 * room),
             admitted: ALL,
             age_max_ms: (age_max_ns / MILLISECOND) as u32,
+            outpaces: false,
             durable: u64::MAX,
         }
     }
@@ -148,8 +153,10 @@ impl DirtyData {
         self.regions.len() == room(bytes)
     }
 
-    /// Sets the dirty blocks that the tenant's partition, and the whole cache, may have.
-    pub(crate) fn set_room(&mut self, partition: u64, whole: u64) {
+    /// Sets the dirty blocks that the tenant's partition, and the whole cache, may have. If the tenant writes more than
+    /// the disk can, dirty data waits until there is no more room, however old it is.
+    pub(crate) fn set_room(&mut self, partition: u64, whole: u64, outpaces: bool) {
+        self.outpaces = outpaces;
         self.pools.iter_mut().zip([partition, whole, whole]).for_each(|(pool, blocks)| pool.blocks_max = blocks);
     }
 
@@ -228,7 +235,8 @@ impl DirtyData {
         };
         let blocks = self.pools[pool].entered;
         let demanded = self.pools[pool].written.demanded.min(blocks);
-        Written { requests: blocks * runs(pool).or(runs(NOW)).unwrap_or(1.0), blocks, demanded }
+        let left = self.pools[pool].written.blocks.min(blocks);
+        Written { requests: blocks * runs(pool).or(runs(NOW)).unwrap_or(1.0), blocks, demanded, left }
     }
 
     fn settle(&mut self, pool: usize, clock_ms: u32) {
@@ -239,7 +247,7 @@ impl DirtyData {
                 return;
             }
             let age_ms = clock_ms.wrapping_sub(self.regions[oldest as usize].since_ms[pool]);
-            if f64::from(dirty) <= most && age_ms < self.age_max_ms {
+            if f64::from(dirty) <= most && (age_ms < self.age_max_ms || self.outpaces) {
                 return;
             }
             self.write_out(pool, oldest, false);
@@ -348,6 +356,11 @@ impl Written {
         if self.blocks > 0.0 { 1.0 - (self.demanded / self.blocks).min(1.0) } else { 1.0 }
     }
 
+    /// The part of the blocks whose cost is not known yet, 0 to 1.
+    pub(crate) fn open(&self) -> f64 {
+        if self.blocks > 0.0 { 1.0 - self.left / self.blocks } else { 0.0 }
+    }
+
     fn add(&mut self, requests: f64, blocks: f64, demanded: bool) {
         (self.requests, self.blocks) = (self.requests + requests, self.blocks + blocks);
         self.demanded += if demanded { blocks } else { 0.0 };
@@ -389,7 +402,7 @@ mod tests {
 
     fn dirt(partition: u64, whole: u64) -> DirtyData {
         let mut dirt = DirtyData::new(1 << 20, 5 * SECOND);
-        dirt.set_room(partition, whole);
+        dirt.set_room(partition, whole, false);
         dirt
     }
 
@@ -430,7 +443,7 @@ mod tests {
 
     #[test]
     fn fewer_runs_and_fewer_blocks_take_less() {
-        let written = |requests, blocks| Written { requests, blocks, demanded: 0.0 };
+        let written = |requests, blocks| Written { requests, blocks, demanded: 0.0, left: blocks };
         // 8 blocks in two runs took 10 each, 2 of it for the transfer: each run costs 32.
         let now = written(2.0, 8.0);
         assert_eq!(
@@ -458,7 +471,7 @@ mod tests {
     #[test]
     fn a_full_table_samples_less_and_still_knows_the_proportion() {
         let mut dirt = DirtyData::new(64 << 10, 5 * SECOND);
-        dirt.set_room(2000, 20_000);
+        dirt.set_room(2000, 20_000, false);
         // Uniform over 40,000 blocks far apart: in a pool of n blocks, n / 40,000 of the writes are to dirty blocks.
         let mut at = 1u64;
         for step in 0..400_000 {

@@ -157,17 +157,30 @@ mod tests {
 
     #[test]
     fn what_a_young_curve_has_not_seen_is_estimated_from_what_it_has() {
-        for (name, block) in [("uniform", uniform as fn(f64, f64) -> u64), ("skewed", skewed), ("both", both)] {
+        for (block, smooth) in [(uniform as fn(f64, f64) -> u64, true), (skewed, true), (both, false)] {
             let old = curve(2_000_000, block);
             for reads in [4000, 16_000, 64_000] {
                 let young = curve(reads, block);
+                let seen = young.view(EvictionPolicy::Lru).reuse.seen;
                 for blocks in [500, 4000, 20_000] {
                     let truth = misses(&old, blocks)[1];
                     let [low, point, high] = misses(&young, blocks);
-                    let seen = young.view(EvictionPolicy::Lru).misses_of_reads(blocks).unwrap();
-                    println!("{name} {reads} {blocks}: {truth:.3}, seen {seen:.3}: {low:.3} {point:.3} {high:.3}");
+                    let what = format!("{reads} reads, {blocks} blocks: {low:.3} {point:.3} {high:.3}, is {truth:.3}");
+                    assert!(low <= point && point <= high && low <= truth + 0.02, "{what}");
+                    assert!(blocks > seen / 2 || (point - truth).abs() < 0.02 && high - low < 0.01, "{what}");
+                    // The end of a hot set looks like the beginning of more reuse.
+                    assert!(!smooth || (point - truth).abs() < 0.05 && truth < high + 0.02, "{what}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_stream_and_a_young_curve_have_no_reuse() {
+        let next = std::cell::Cell::new(0);
+        let stream = curve(5000, |_, _| next.replace(next.get() + 1));
+        assert!(misses(&stream, 20_000)[0] > 0.9, "{:?}", misses(&stream, 20_000));
+        assert_eq!(misses(&stream, 20_000)[1], 1.0);
+        assert_eq!(curve(50, uniform).view(EvictionPolicy::Lru).reuse.absorbed(1000, 0.7), [0.0; 3]);
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Gain {
     pub(super) alone: f64,
     /// The part of the time of writes that is positioning for blocks that no flush demanded.
     pub(super) chosen: f64,
+    /// The part of what would have been written standalone whose cost is not known yet.
+    pub(super) open: f64,
 }
 
 impl Gain {
@@ -337,7 +339,13 @@ pub(super) mod tests {
 
     /// More dirty data gains nothing.
     pub(in super::super) fn new(view: &View, cost: &Cost, whole: u64) -> Option<Load> {
-        Load::new(view, cost, Gain { target: whole, roomy: 1.0, alone: 1.0, chosen: 0.0 }, &Tempo::default(), whole)
+        Load::new(
+            view,
+            cost,
+            Gain { target: whole, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 },
+            &Tempo::default(),
+            whole,
+        )
     }
 
     #[test]
@@ -381,7 +389,7 @@ pub(super) mod tests {
         cost.wrote(64 * 8_000_000, 64, 500);
         let points = [1000, 16_000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
-        let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: 0.5, alone: 0.25, chosen: 0.0 };
+        let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: 0.5, alone: 0.25, chosen: 0.0, open: 0.0 };
         let load = Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap();
         let near = |a: f64, b: f64| assert!((a - b).abs() < 0.005, "{a} {b}");
         near(load.keeps(1000 + OTHER_FRAMES).point, 0.25);
@@ -402,7 +410,7 @@ pub(super) mod tests {
 
     #[test]
     fn first_references_may_be_unseen_reuse() {
-        let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0 };
+        let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 };
         let keeps = |tempo: &Tempo| {
             let load = Load::new(&uniform(), &cost(), gain, tempo, 4000 + OTHER_FRAMES).unwrap();
             (load.keeps(1000 + OTHER_FRAMES), load.keeps_now(4000 + OTHER_FRAMES))
@@ -421,7 +429,7 @@ pub(super) mod tests {
     fn a_client_that_pauses_has_no_use_for_cache() {
         let view = reads(&[(1000, 0.8), (2000, 0.4), (4000, 0.4)]);
         let tempo = Tempo { quiet_ns: 100e6, references: 1.0, ..Tempo::default() };
-        let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0 };
+        let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 };
         let load = Load::new(&view, &cost(), gain, &tempo, 5000).unwrap();
         let keeps = load.keeps(1000 + OTHER_FRAMES).point;
         assert!((keeps - (100.0 + 2.0) / (100.0 + 4.0)).abs() < 0.001, "{keeps}");
@@ -434,7 +442,7 @@ pub(super) mod tests {
         let points = [1000, 16_000].map(|blocks| Point { blocks, reads: None, writes: Some(1.0), all: Some(1.0) });
         let view = View { reads: 0.0, writes: 10.0, points: points.into(), ..reads(&[]) };
         let keeps = |alone| {
-            let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: alone, alone, chosen: 0.0 };
+            let gain = Gain { target: 1000 + OTHER_FRAMES, roomy: alone, alone, chosen: 0.0, open: 0.0 };
             Load::new(&view, &cost, gain, &Tempo::default(), 16_000 + OTHER_FRAMES).unwrap().keeps(1000 + OTHER_FRAMES)
         };
         assert_eq!(keeps(1.0), Keeps::UNKNOWN);

@@ -25,10 +25,10 @@ const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
 /// The largest error with which live insulation is shown ([`Tempo::error`]) for the interval of reads, and for writes
 /// the gain by more dirty data and [`SORTED`]: it then is about a third of this.
-const CERTAIN_WITHIN: f64 = 0.15;
+const CERTAIN_WITHIN: f64 = 0.25;
 /// What positioning for writes may gain standalone because the drive has more of them to sort at once: random writers
 /// with a quarter and a half of a disk kept 0.50 to 0.66 where live insulation was 0.86 to 0.92.
-const SORTED: f64 = 0.4;
+const SORTED: f64 = 0.25;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
@@ -102,10 +102,11 @@ impl Known {
 fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64) -> Gain {
     let transfer_ns = BLOCK as f64 * SECOND as f64 / stream_bytes_per_s.max(1) as f64;
     let [now, roomy, alone] = written;
+    let open = alone.open();
     let mean_ns = cost.any_write_ns().unwrap_or(0.0);
     let [roomy, alone] = [roomy, alone].map(|other| other.by(now, mean_ns, transfer_ns));
     let positioning = if mean_ns > 0.0 { (1.0 - transfer_ns / mean_ns).max(0.0) } else { 0.0 };
-    Gain { target, roomy, alone: alone.min(roomy), chosen: now.chosen() * positioning }
+    Gain { target, roomy, alone: alone.min(roomy), chosen: now.chosen() * positioning, open: open * positioning }
 }
 
 /// The claim of a tenant with this cache size and `kept` promised frames.
@@ -192,7 +193,8 @@ impl Planner {
         let target = observed.target;
         let (gain, reads, view) = known.learn(observed, &self.latest);
         let (reads, width) = reads.gain(&view, target);
-        let is_certain = known.tempo.error(width, 1.0 - gain.alone + SORTED * gain.chosen) <= CERTAIN_WITHIN;
+        let is_certain =
+            known.tempo.error(width, 1.0 - gain.alone + gain.open + SORTED * gain.chosen) <= CERTAIN_WITHIN;
         Some(Gained {
             tenant: look.tenant,
             reads,
