@@ -9,8 +9,8 @@
 //! ```
 //!
 //! m are miss ratios from the tenant's curve, and what follows from it about unseen reuse (`curve/reuse.rs`), for the
-//! low end, the estimate and the high end. At most half a partition is dirty, and the cost of a written block falls with
-//! the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
+//! low end, the estimate and the high end. At most half a partition is dirty, and the cost of a written block falls
+//! with the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
 //! `curve/dirty.rs` ([`Gain`]).
 //!
 //! **Alone** the tenant would have used its blocks faster: by now it would have seen the blocks that it has seen, times
@@ -34,8 +34,8 @@ use crate::units::Nanos;
 const GAIN_POWER: f64 = 1.5;
 /// The largest partition relative to that which the estimate asks for.
 const CAUTION: u64 = 2;
-/// The least error of the positioning for writes that no flush demands: among eight tenants of one disk, those that mostly
-/// wrote kept up to 0.05 less than estimated.
+/// The least error of the positioning for writes that no flush demands: among eight tenants of one disk, those that
+/// mostly wrote kept up to 0.05 less than estimated.
 const WRITE_ERROR: f64 = 0.06;
 /// Time of an absorbed block: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU and
 /// 14 us of latency at depth 1, less at higher depths. Accurate enough, as it is about a hundredth of a seek.
@@ -226,7 +226,8 @@ impl Model<'_> {
         (reads_ns + writes_ns - beside_ns + beside_ns.max(self.tempo.pause_ns())).max(f64::MIN_POSITIVE)
     }
 
-    /// S standalone. Writes cost what they cost with the whole cache, less the gain because the same writes come sooner.
+    /// S standalone. Writes cost what they cost with the whole cache, less the gain because the same writes come
+    /// sooner.
     fn alone_ns(&self) -> [f64; 3] {
         let ((_, present_ns), gain) = (self.present(), &self.gain);
         let writes_ns = self.writes_ns(blocks_of(self.whole)) - present_ns * (gain.roomy - gain.alone);

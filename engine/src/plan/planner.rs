@@ -23,8 +23,8 @@ const WINDOWS: u64 = 8;
 /// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
-/// The largest error with which live insulation is shown ([`Tempo::error`]) for the interval of reads, and for writes
-/// the gain by more dirty data and [`SORTED`]: it then is about a third of this.
+/// The largest error with which live insulation is shown ([`Tempo::error`]), if reads were at an end of their interval,
+/// and writes gained nothing by more dirty data, had the cost of what is not known yet, or [`SORTED`].
 const CERTAIN_WITHIN: f64 = 0.25;
 /// What positioning for writes may gain standalone because the drive has more of them to sort at once: random writers
 /// with a quarter and a half of a disk kept 0.50 to 0.66 where live insulation was 0.86 to 0.92.
