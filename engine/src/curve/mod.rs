@@ -304,6 +304,7 @@ impl Curve {
             blocks_max: self.limits.blocks_max,
             rate: self.samples.rate(),
             samples: self.samples.recorded(),
+            times: self.samples.times(),
         }
     }
 

@@ -12,80 +12,69 @@
 //!      └──┐    estimated │ extrapolated
 //!         └──────┐       │                    h: half of the blocks seen; beyond it too little is at risk
 //!                └───────●.
-//!                        h  `·. _             it falls off as it did over the last four octaves; the ends have the
-//!                            `·._ ` · .       sampling errors of D and u, the high end half of D
+//!                        h  `·. _             S(c): the part of the references that will be first ones when c blocks
+//!                            `·._ ` · .             have been seen
 //! ```
 //!
-//! With D = S(h / 4) - S(h), and D' = S(h / 16) - S(h / 4):
+//! Beyond h, S follows from how many blocks were read once, twice and three times (n1, n2, n3), as the number of
+//! species that are still to be found does. If the popularities of blocks have a gamma distribution, then with r1 = 2
+//! n2 / n1 and r2 = 3 n3 / n2, and v blocks seen:
 //!
 //! ```text
-//!   S(c) = S(h) - D x ((c / h)^u - 1) / (1 - 4^-u)        u = log4(D / D'), from -1 to 1
+//!   S(c) = S(h) x (A(c) / A(h)) ^ (-r1 / g)        A(c) = 1 + (c - v) x g / n1        g = r2 - 2 r1
 //! ```
 //!
-//! A uniformly used set has u = 1, a Zipf distribution about 0: as much reuse in each octave.
+//! In a uniformly used set r1 = r2 and S falls on a straight line; next to a hot set, n3 is large and S falls slowly,
+//! by the blocks of the rest; a Zipf distribution is in between. The ends of the interval have the sampling errors of
+//! r1 and r2.
 //!
-//! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations" (JASA 1958); the extrapolation is
-//! ours. Assumed: the tenant goes on as it does. Downside: nothing tells of a loop that is longer than what has been
-//! seen.
+//! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations" (JASA 1958); Fisher, Corbet and
+//! Williams (J. Animal Ecology 1943) and Efron and Thisted (Biometrika 1976) for the gamma distribution; the formula in
+//! c instead of time is ours. Assumed: the tenant goes on as it does. Downside: nothing tells of a loop that is longer
+//! than what has been seen.
 
 use super::bucket::{BUCKETS, Tally, blocks, bucket};
+use super::samples::TIMES;
 
-/// Both windows of distances from which reuse is extrapolated have two octaves: one octave of a young curve has a few
-/// references only.
-const WINDOW: u64 = 4;
-/// The part of the reuse beyond `h` that the high end expects: a hot set may end where the curve does.
-const HIGH_PART: f64 = 0.5;
 /// Fewer blocks say nothing.
-const SEEN_LEAST: u64 = 64;
+const SEEN_LEAST: f64 = 64.0;
 
 /// By how much unseen reuse lowers the miss ratio of reads, by size.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reuse {
     /// Blocks that have been seen.
     pub seen: u64,
-    /// The miss ratio and S at the sizes of the buckets, up to `horizon`. Empty if nothing is known.
+    /// The miss ratio and S at the sizes of the buckets, up to h. Empty if nothing is known.
     known: Vec<(f64, f64)>,
-    /// Blocks.
+    /// h, blocks.
     horizon: f64,
-    /// D and u: for the low end, as estimated, and for the high end.
-    falls: [(f64, f64); 3],
+    /// Blocks that were seen once, those that were prefetched in proportion.
+    once: f64,
+    /// r1 and g: for the low end, as estimated, and for the high end.
+    shapes: [(f64, f64); 3],
 }
 
 impl Reuse {
-    /// From the reads of a curve that has seen `seen` blocks, each of which stands for 1 / `rate` blocks.
-    pub(super) fn new(reads: &Tally, seen: u64, rate: f64) -> Reuse {
+    /// From the reads of a curve that has seen `samples` sampled blocks, each of which stands for 1 / `rate` blocks;
+    /// of these, those that clients read once, twice and three times, and those that were prefetched first.
+    pub(super) fn new(reads: &Tally, samples: u32, (times, ahead): ([u32; TIMES], u32), rate: f64) -> Reuse {
         let (Some(weights), Some(misses)) = (reads.weights(), reads.misses()) else { return Reuse::default() };
+        let seen = f64::from(samples) / rate;
         if seen < SEEN_LEAST {
-            return Reuse { seen, ..Reuse::default() };
+            return Reuse { seen: seen as u64, ..Reuse::default() };
         }
-        let past = usize::from(bucket(seen / 2)).min(BUCKETS - 1) + 1;
-        let mut at_risk = reads.weight();
-        let mut left = 1.0_f64;
-        let (mut known, mut reused) = (Vec::with_capacity(past), Vec::with_capacity(past));
+        let past = usize::from(bucket(seen as u64 / 2)).min(BUCKETS - 1) + 1;
+        let (mut at_risk, mut left) = (reads.weight(), 1.0_f64);
+        let mut known = Vec::with_capacity(past);
         for at in 0..past {
             let hazard = if at_risk > 0.0 { (weights[at] / at_risk).clamp(0.0, 1.0) } else { 1.0 };
             left *= 1.0 - hazard;
             known.push((misses[at], left.min(misses[at])));
-            reused.push(weights[at].max(0.0));
             at_risk -= weights[at] + reads.censored(at);
         }
-        let horizon = blocks((past - 1) as u8);
-        let place = |blocks: u64| usize::from(bucket(blocks)).min(past - 1);
-        let places = [horizon / WINDOW / WINDOW, horizon / WINDOW, horizon].map(place);
-        let window = |from: usize, to: usize| {
-            let samples = reused[from + 1..=to].iter().sum::<f64>() * rate;
-            (known[from].1 - known[to].1, samples)
-        };
-        let [(before, few), (last, many)] = [window(places[0], places[1]), window(places[1], places[2])];
-        // What one more sample would add.
-        let one = left / (at_risk * rate).max(1.0);
-        let growth = ((last + one) / (before + one)).ln() / (WINDOW as f64).ln();
-        let error = (1.0 / (few + 1.0) + 1.0 / (many + 1.0)).sqrt() / (WINDOW as f64).ln();
-        let end = |fall: f64, growth: f64| (fall.max(0.0), growth.clamp(-1.0, 1.0));
-        let most = end(last + one * (1.0 + many.sqrt()), growth + error);
-        let least = end(HIGH_PART * (last - one * many.sqrt()), growth - error);
-        let falls = [most, end(last, growth), least];
-        Reuse { seen, known, horizon: horizon as f64, falls }
+        let horizon = blocks((past - 1) as u8) as f64;
+        let once = f64::from(times[0]) / rate * f64::from(samples) / f64::from(samples - ahead).max(1.0);
+        Reuse { seen: seen as u64, known, horizon, once, shapes: shapes(times) }
     }
 
     /// The part of the reads that `blocks` blocks would absorb besides those on the curve, of which the miss ratio with
@@ -97,16 +86,35 @@ impl Reuse {
             let (misses, left) = self.known[usize::from(bucket(blocks)).min(self.known.len() - 1)];
             return [misses - left; 3];
         }
-        let ratio = size / self.horizon;
-        let more = |(fall, growth): (f64, f64)| {
-            let times = match growth {
-                growth if growth.abs() < 0.01 => ratio.ln() / (WINDOW as f64).ln(),
-                growth => (ratio.powf(growth) - 1.0) / (1.0 - (WINDOW as f64).powf(-growth)),
+        let a = |size: f64, g: f64| 1.0 + (size - self.seen as f64) * g / self.once.max(1.0);
+        let [most, point, least] = self.shapes.map(|(r1, g)| {
+            let falls = match (a(size, g), a(self.horizon, g)) {
+                _ if g.abs() < G_LEAST => (-r1 * (size - self.horizon) / self.once.max(1.0)).exp(),
+                (now, then) if now > 0.0 && then > 0.0 => (now / then).powf(-r1 / g).min(1.0),
+                // All blocks of the set have been seen.
+                (now, _) if now <= 0.0 => 0.0,
+                _ => 1.0,
             };
-            (misses - last + fall * times).clamp(0.0, misses)
-        };
-        self.falls.map(more)
+            (misses - last * falls).clamp(0.0, misses)
+        });
+        [most.max(point).max(least), point, least.min(point).min(most)]
     }
+}
+
+/// Standard errors to either end of the interval.
+const ERRORS: f64 = 2.0;
+/// A smaller g is taken for 0: S falls exponentially.
+const G_LEAST: f64 = 1e-6;
+
+/// r1 and g for the low end, as estimated, and for the high end.
+fn shapes(times: [u32; TIMES]) -> [(f64, f64); 3] {
+    let [n1, n2, n3] = times.map(f64::from);
+    let ratio = |factor: f64, more: f64, less: f64| (factor * more / less.max(1.0), factor / less.max(1.0));
+    let ((r1, one1), (r2, one2)) = (ratio(2.0, n2, n1), ratio(3.0, n3, n2));
+    // The standard errors of counts are their square roots. The ends allow for one block more.
+    let (error1, error2) = (ERRORS * one1 * n2.sqrt(), ERRORS * one2 * n3.sqrt());
+    let shape = |r1: f64, r2: f64| (r1.max(0.0), r2.max(r1.max(0.0)) - 2.0 * r1.max(0.0));
+    [shape(r1 + error1 + one1, r2 - error2), shape(r1, r2), shape(r1 - error1, r2 + error2 + one2)]
 }
 
 #[cfg(test)]
@@ -157,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_a_young_curve_has_not_seen_is_estimated_from_what_it_has() {
-        for (block, smooth) in [(uniform as fn(f64, f64) -> u64, true), (skewed, true), (both, false)] {
+        for block in [uniform as fn(f64, f64) -> u64, skewed, both] {
             let old = curve(2_000_000, block);
             for reads in [4000, 16_000, 64_000] {
                 let young = curve(reads, block);
@@ -166,10 +174,10 @@ mod tests {
                     let truth = misses(&old, blocks)[1];
                     let [low, point, high] = misses(&young, blocks);
                     let what = format!("{reads} reads, {blocks} blocks: {low:.3} {point:.3} {high:.3}, is {truth:.3}");
-                    assert!(low <= point && point <= high && low <= truth + 0.02, "{what}");
+                    assert!(low <= point && point <= high, "{what}");
+                    assert!(low <= truth + 0.02 && (truth < high + 0.02 || blocks > 5 * seen), "{what}");
                     assert!(blocks > seen / 2 || (point - truth).abs() < 0.02 && high - low < 0.01, "{what}");
-                    // The end of a hot set looks like the beginning of more reuse.
-                    assert!(!smooth || (point - truth).abs() < 0.05 && truth < high + 0.02, "{what}");
+                    assert!(blocks > 4 * seen || (point - truth).abs() < 0.05, "{what}");
                 }
             }
         }

@@ -37,6 +37,13 @@ const FORGET_HALF_LIVES: u64 = 8;
 /// Resolution of the time of a sample's last reference, in references.
 const TICK: u64 = 1024;
 
+/// Blocks are counted by their number of reads up to this one.
+pub(super) const TIMES: usize = 3;
+/// The number of reads of a block when it enters the table with a read, with a write, and because it is prefetched.
+const READ: u8 = 1;
+const WRITTEN: u8 = 0;
+const READ_AHEAD: u8 = u8::MAX;
+
 /// A sampled block.
 #[derive(Clone, Debug)]
 struct Sample {
@@ -52,6 +59,9 @@ struct Sample {
     flushes: u32,
     /// Time of its last reference, in [`TICK`]s.
     seen: u32,
+    /// Reads by clients that did not come soon after another reference, at most [`TIMES`] + 1; [`READ_AHEAD`] if it was
+    /// prefetched first. Writes do not count: an update is a read and a write of a block.
+    times: u8,
     /// The smallest cache in which each of its sectors is valid.
     valid: [Bucket; SECTORS_PER_BLOCK as usize],
 }
@@ -97,6 +107,10 @@ pub(super) struct Samples {
     oldest: u32,
     used: Recency,
     wrote: Recency,
+    /// Recorded blocks that were read once, twice, three times.
+    times: [u32; TIMES],
+    /// Recorded blocks that were prefetched first.
+    ahead: u32,
     /// When `counted` becomes `admitted`, in references.
     settles_at: u64,
     /// The earliest time of the next increase of the rate, in references.
@@ -120,6 +134,8 @@ impl Samples {
             oldest: 0,
             used: Recency::new(slots),
             wrote: Recency::new(slots),
+            times: [0; TIMES],
+            ahead: 0,
             settles_at: 0,
             raise_at: 0,
         }
@@ -149,6 +165,32 @@ impl Samples {
         self.used.ones()
     }
 
+    /// Recorded blocks that clients read once, twice, three times; and those that were prefetched first.
+    pub(super) fn times(&self) -> ([u32; TIMES], u32) {
+        (self.times, self.ahead)
+    }
+
+    /// The number of recorded blocks that were read as often as this.
+    fn as_often(&mut self, times: u8) -> Option<&mut u32> {
+        match times {
+            READ_AHEAD => Some(&mut self.ahead),
+            times => self.times.get_mut(usize::from(times).wrapping_sub(1)),
+        }
+    }
+
+    /// A client reads a sample.
+    fn count_read(&mut self, id: u32, counted: bool) {
+        let before = self.samples[id as usize].times;
+        if usize::from(before) > TIMES {
+            return;
+        }
+        self.samples[id as usize].times = before + 1;
+        if counted {
+            self.as_often(before).into_iter().for_each(|blocks| *blocks -= 1);
+            self.as_often(before + 1).into_iter().for_each(|blocks| *blocks += 1);
+        }
+    }
+
     /// The estimated number of blocks that the curve remembers, sampled or not.
     pub(super) fn blocks(&self) -> u64 {
         (f64::from(self.recorded()) / self.rate()) as u64
@@ -156,7 +198,7 @@ impl Samples {
 
     /// Sectors of a block are read; `references` is the clock.
     pub(super) fn read(&mut self, block: Block, hash: u32, references: u64, sectors: SectorMask) -> Option<Outcome> {
-        let (id, depth) = self.refer(block, hash, references);
+        let (id, depth) = self.refer(block, hash, references, READ);
         let at = self.size_of(depth);
         let sample = &mut self.samples[id as usize];
         let valid = (0..SECTORS_PER_BLOCK as usize).filter(|sector| sectors >> sector & 1 != 0);
@@ -174,7 +216,7 @@ impl Samples {
         sectors: SectorMask,
         dirt: Option<Dirtying>,
     ) -> Option<Outcome> {
-        let (id, depth) = self.refer(block, hash, references);
+        let (id, depth) = self.refer(block, hash, references, WRITTEN);
         let at = self.size_of(depth);
         self.keep_sectors(id, at, sectors);
         let Sample { wrote, dirty_since_ms, flushes, used, .. } = self.samples[id as usize];
@@ -209,7 +251,7 @@ impl Samples {
     /// A block is prefetched: its recency is updated, but a read that is a hit only because of the prefetch does not
     /// count as absorbed by the cache.
     pub(super) fn read_ahead(&mut self, block: Block, hash: u32, references: u64) {
-        let (id, depth) = self.refer(block, hash, references);
+        let (id, depth) = self.refer(block, hash, references, READ_AHEAD);
         let at = self.size_of(depth);
         self.keep_sectors(id, at, 0);
     }
@@ -261,15 +303,17 @@ impl Samples {
         self.index.find(spread(hash), |&id| self.samples[id as usize].block == block).copied()
     }
 
-    /// Records a reference to a block. Returns its sample, and the number of other samples referenced since its last
-    /// reference.
-    fn refer(&mut self, block: Block, hash: u32, references: u64) -> (u32, Option<u32>) {
+    /// Records a reference to a block, which has been read `times` times if this is the first one. Returns its sample,
+    /// and the number of other samples referenced since its last reference.
+    fn refer(&mut self, block: Block, hash: u32, references: u64, times: u8) -> (u32, Option<u32>) {
         debug_assert!(u64::from(hash) < self.admitted);
         if self.next as usize == self.who.len() {
             self.number_anew();
         }
         let counted = self.is_counted(hash);
-        let (id, depth) = match self.find(block, hash) {
+        let found = self.find(block, hash);
+        let is_known = found.is_some();
+        let (id, depth) = match found {
             Some(id) => {
                 let used = self.samples[id as usize].used;
                 if counted {
@@ -280,8 +324,12 @@ impl Samples {
                     (id, None)
                 }
             }
-            None => (self.insert(block, hash), None),
+            None => (self.insert(block, hash, times), None),
         };
+        let soon = depth.is_some_and(|depth| depth <= self.recorded() / super::SOON);
+        if is_known && times == READ && !soon {
+            self.count_read(id, counted);
+        }
         let slot = self.next;
         self.next += 1;
         self.who[slot as usize] = id;
@@ -293,7 +341,7 @@ impl Samples {
         (id, depth)
     }
 
-    fn insert(&mut self, block: Block, hash: u32) -> u32 {
+    fn insert(&mut self, block: Block, hash: u32, times: u8) -> u32 {
         let fresh = Sample {
             block,
             hash,
@@ -302,6 +350,7 @@ impl Samples {
             dirty_since_ms: 0,
             flushes: 0,
             seen: 0,
+            times,
             valid: [NEVER; SECTORS_PER_BLOCK as usize],
         };
         let id = match self.free.pop() {
@@ -314,14 +363,18 @@ impl Samples {
                 (self.samples.len() - 1) as u32
             }
         };
+        if self.is_counted(hash) {
+            self.as_often(times).into_iter().for_each(|blocks| *blocks += 1);
+        }
         let samples = &self.samples;
         self.index.insert_unique(spread(hash), id, |&id| spread(samples[id as usize].hash));
         id
     }
 
     fn remove(&mut self, id: u32) {
-        let Sample { hash, used, wrote, .. } = self.samples[id as usize];
+        let Sample { hash, used, wrote, times, .. } = self.samples[id as usize];
         if self.is_counted(hash) {
+            self.as_often(times).into_iter().for_each(|blocks| *blocks -= 1);
             self.used.clear(used);
             if wrote != NONE {
                 self.wrote.clear(wrote);
@@ -400,6 +453,7 @@ impl Samples {
         self.oldest = 0;
         self.used.reset(self.who.len());
         self.wrote.reset(self.who.len());
+        (self.times, self.ahead) = ([0; TIMES], 0);
         for slot in 0..past {
             let id = self.who[slot as usize];
             let counted = self.is_counted(self.samples[id as usize].hash);
@@ -419,6 +473,8 @@ impl Samples {
             }
             if used && counted {
                 self.used.set(fresh);
+                let times = sample.times;
+                self.as_often(times).into_iter().for_each(|blocks| *blocks += 1);
             }
             if wrote && counted {
                 self.wrote.set(fresh);

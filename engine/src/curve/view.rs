@@ -4,6 +4,7 @@
 //! and the planner, on another thread, computes views.
 
 use super::bucket::{BUCKETS, Bucket, Tally, blocks, bucket};
+use super::samples::TIMES;
 use super::{Reuse, miniature};
 use crate::eviction::Policy as EvictionPolicy;
 
@@ -78,6 +79,8 @@ pub(crate) struct Counts {
     /// The sampling rate, and the number of sampled blocks.
     pub(super) rate: f64,
     pub(super) samples: u32,
+    /// Sampled blocks that clients read once, twice, three times; and those that were prefetched first.
+    pub(super) times: ([u32; TIMES], u32),
 }
 
 impl Counts {
@@ -98,7 +101,7 @@ impl Counts {
             },
             reads: weights.0,
             writes: weights.1,
-            reuse: Reuse::new(&self.reads, (f64::from(self.samples) / self.rate) as u64, self.rate),
+            reuse: Reuse::new(&self.reads, self.samples, self.times, self.rate),
             rate: self.rate,
             samples: self.samples,
         }
