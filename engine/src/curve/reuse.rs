@@ -137,7 +137,7 @@ mod tests {
         };
         for _ in 0..reads {
             let (a, b) = (next(), next());
-            curve.read(0, VOLUME, block(a, b), u8::MAX.into(), false);
+            curve.read(0, VOLUME, block(a, b), u8::MAX, false);
         }
         curve
     }

@@ -404,7 +404,7 @@ pub(super) mod tests {
         let mut at = 1u64;
         for _ in 0..3000 {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            curve.read(0, VolumeId(0), (at >> 33) % 8000, u8::MAX.into(), false);
+            curve.read(0, VolumeId(0), (at >> 33) % 8000, u8::MAX, false);
         }
         curve.view(EvictionPolicy::Lru)
     }
