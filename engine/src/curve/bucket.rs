@@ -44,7 +44,7 @@ pub(super) struct Tally {
     sampled: [f32; PLACES],
     /// The part of it that came soon after the previous reference to the same block.
     soon: [f32; PLACES],
-    /// Weight of first references to blocks that were not prefetched, by the number of blocks seen before them.
+    /// Weight of first references to blocks that were not prefetched, by the number of blocks seen by then.
     censored: [f32; PLACES],
     /// Weight of all references, sampled or not.
     all: f64,
@@ -73,7 +73,7 @@ impl Tally {
         }
     }
 
-    /// The reference just recorded, of this weight, is the first one to its block, after those to `seen` others.
+    /// The reference just recorded, of this weight, is the first one to its block, and `seen` blocks have been seen by then.
     pub(super) fn record_first(&mut self, weight: f64, seen: u64) {
         self.censored[usize::from(bucket(seen)).min(BUCKETS)] += weight as f32;
     }

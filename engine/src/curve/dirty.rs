@@ -8,6 +8,8 @@
 //!              the oldest region of a pool that is too full or too old is written: a number of runs and of blocks
 //! ```
 //!
+//! While the tenant writes more than the disk can take, no pool has an age limit.
+//!
 //! More dirty data absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on which
 //! blocks are written, and when: standalone, a tenant makes in five seconds the requests that take it a minute under
 //! contention with seven others, longer than dirty data may wait. A curve of single blocks shows neither. Only the
@@ -29,6 +31,10 @@ const NOW: usize = 0;
 const ROOMY: usize = 1;
 const ALONE: usize = 2;
 pub(crate) const POOLS: usize = 3;
+
+/// Looks (about a second each) for which a tenant is taken to write more than the disk can take, after it last did:
+/// some rounds.
+const OUTPACES_LOOKS: u32 = 10;
 
 /// Blocks of a region, one bit each.
 const REGION_BLOCKS: u64 = 256;
@@ -122,8 +128,8 @@ pub(crate) struct DirtyData {
     /// Regions with lower hashes are sampled.
     admitted: u64,
     age_max_ms: u32,
-    /// The tenant writes more than the disk can.
-    outpaces: bool,
+    /// For so many more looks the tenant is taken to write more than the disk can take.
+    outpaces: u32,
     /// The block after the last durable write: a durable write of that block belongs to the same request.
     durable: u64,
 }
@@ -143,7 +149,7 @@ impl DirtyData {
             index: HashTable::with_capacity(2 * room),
             admitted: ALL,
             age_max_ms: (age_max_ns / MILLISECOND) as u32,
-            outpaces: false,
+            outpaces: 0,
             durable: u64::MAX,
         }
     }
@@ -154,9 +160,9 @@ impl DirtyData {
     }
 
     /// Sets the dirty blocks that the tenant's partition, and the whole cache, may have. If the tenant writes more than
-    /// the disk can, dirty data waits until there is no more room, however old it is.
+    /// the disk can take, dirty data waits until there is no more room, however old it is.
     pub(crate) fn set_room(&mut self, partition: u64, whole: u64, outpaces: bool) {
-        self.outpaces = outpaces;
+        self.outpaces = if outpaces { OUTPACES_LOOKS } else { self.outpaces.saturating_sub(1) };
         self.pools.iter_mut().zip([partition, whole, whole]).for_each(|(pool, blocks)| pool.blocks_max = blocks);
     }
 
@@ -247,7 +253,7 @@ impl DirtyData {
                 return;
             }
             let age_ms = clock_ms.wrapping_sub(self.regions[oldest as usize].since_ms[pool]);
-            if f64::from(dirty) <= most && (age_ms < self.age_max_ms || self.outpaces) {
+            if f64::from(dirty) <= most && (age_ms < self.age_max_ms || self.outpaces > 0) {
                 return;
             }
             self.write_out(pool, oldest, false);

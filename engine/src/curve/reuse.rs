@@ -5,37 +5,40 @@
 //! the observation is *censored*. A young curve consists mostly of such references, and shows too many misses.
 //!
 //! ```text
-//!   S(d) = product over distances x <= d of (1 - reused at x / at risk at x)        Kaplan and Meier (1958)
+//!   U(d) = product over distances x <= d of (1 - reused at x / at risk at x)        Kaplan and Meier (1958)
 //!          at risk at x: references whose distance is x or longer, or was censored at x or later
 //!
 //!   1 ─┐
 //!      └──┐    estimated │ extrapolated
 //!         └──────┐       │                    h: half of the blocks seen; beyond it too little is at risk
 //!                └───────●.
-//!                        h  `·. _             S(c): the part of the references that will be first ones when c blocks
+//!                        h  `·. _             U(c): the part of the references that will be first ones when c blocks
 //!                            `·._ ` · .             have been seen
 //! ```
 //!
-//! Beyond h, S follows from how many blocks were read once, twice and three times (n1, n2, n3), as the number of
+//! Beyond h, U follows from how many blocks were read once, twice and three times (n1, n2, n3), as the number of
 //! species that are still to be found does. If the popularities of blocks have a gamma distribution, then with r1 = 2
 //! n2 / n1 and r2 = 3 n3 / n2, and v blocks seen:
 //!
 //! ```text
-//!   S(c) = S(h) x (A(c) / A(h)) ^ (-r1 / g)        A(c) = 1 + (c - v) x g / n1        g = r2 - 2 r1
+//!   U(c) = U(h) x (A(c) / A(h)) ^ (-r1 / q)        A(c) = 1 + (c - v) x q / n1        q = r2 - 2 r1
 //! ```
 //!
-//! In a uniformly used set r1 = r2 and S falls on a straight line; next to a hot set, n3 is large and S falls slowly,
+//! In a uniformly used set r1 = r2 and U falls on a straight line; next to a hot set, n3 is large and U falls slowly,
 //! by the blocks of the rest; a Zipf distribution is in between. The ends of the interval have the sampling errors of
 //! r1 and r2.
 //!
 //! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations" (JASA 1958); Fisher, Corbet and
 //! Williams (J. Animal Ecology 1943) and Efron and Thisted (Biometrika 1976) for the gamma distribution; the formula in
 //! c instead of time is ours. Assumed: the tenant goes on as it does. Downside: nothing tells of a loop that is longer
-//! than what has been seen.
+//! than what has been seen; v has blocks that were only written, so that U falls too slowly for a tenant that reads and
+//! writes the same blocks at random.
 
 use super::bucket::{BUCKETS, Tally, blocks, bucket};
 use super::samples::TIMES;
 
+/// The least part of the references with longer distances that is at risk.
+const AT_RISK_LEAST: f64 = 0.05;
 /// Fewer blocks say nothing.
 const SEEN_LEAST: f64 = 64.0;
 
@@ -44,13 +47,15 @@ const SEEN_LEAST: f64 = 64.0;
 pub struct Reuse {
     /// Blocks that have been seen.
     pub seen: u64,
-    /// The miss ratio and S at the sizes of the buckets, up to h. Empty if nothing is known.
+    /// The miss ratio and U at the sizes of the buckets, up to h. Empty if nothing is known.
     known: Vec<(f64, f64)>,
     /// h, blocks.
     horizon: f64,
+    /// The part of the reads that no size absorbs and that are no first references: of prefetched blocks, for example.
+    never: f64,
     /// Blocks that were seen once, those that were prefetched in proportion.
     once: f64,
-    /// r1 and g: for the low end, as estimated, and for the high end.
+    /// r1 and q: for the low end, as estimated, and for the high end.
     shapes: [(f64, f64); 3],
 }
 
@@ -64,17 +69,24 @@ impl Reuse {
             return Reuse { seen: seen as u64, ..Reuse::default() };
         }
         let past = usize::from(bucket(seen as u64 / 2)).min(BUCKETS - 1) + 1;
-        let (mut at_risk, mut left) = (reads.weight(), 1.0_f64);
+        let all = reads.weight();
+        let (mut at_risk, mut left, mut censored) = (all, 1.0_f64, 0.0);
         let mut known = Vec::with_capacity(past);
         for at in 0..past {
-            let hazard = if at_risk > 0.0 { (weights[at] / at_risk).clamp(0.0, 1.0) } else { 1.0 };
-            left *= 1.0 - hazard;
+            // Blocks are also seen by writes and read-ahead: reads may all have been censored long before.
+            if at_risk < AT_RISK_LEAST * left * all {
+                break;
+            }
+            left *= 1.0 - (weights[at] / at_risk).clamp(0.0, 1.0);
             known.push((misses[at], left.min(misses[at])));
+            censored += reads.censored(at);
             at_risk -= weights[at] + reads.censored(at);
         }
-        let horizon = blocks((past - 1) as u8) as f64;
+        censored += (known.len()..=BUCKETS).map(|at| reads.censored(at)).sum::<f64>();
+        let never = ((weights[BUCKETS] - censored) / all).max(0.0);
+        let horizon = blocks(known.len().saturating_sub(1) as u8) as f64;
         let once = f64::from(times[0]) / rate * f64::from(samples) / f64::from(samples - ahead).max(1.0);
-        Reuse { seen: seen as u64, known, horizon, once, shapes: shapes(times) }
+        Reuse { seen: seen as u64, known, horizon, never, once, shapes: shapes(times) }
     }
 
     /// The part of the reads that `blocks` blocks would absorb besides those on the curve, of which the miss ratio with
@@ -86,16 +98,16 @@ impl Reuse {
             let (misses, left) = self.known[usize::from(bucket(blocks)).min(self.known.len() - 1)];
             return [misses - left; 3];
         }
-        let a = |size: f64, g: f64| 1.0 + (size - self.seen as f64) * g / self.once.max(1.0);
-        let [most, point, least] = self.shapes.map(|(r1, g)| {
-            let falls = match (a(size, g), a(self.horizon, g)) {
-                _ if g.abs() < G_LEAST => (-r1 * (size - self.horizon) / self.once.max(1.0)).exp(),
-                (now, then) if now > 0.0 && then > 0.0 => (now / then).powf(-r1 / g).min(1.0),
+        let a = |size: f64, q: f64| 1.0 + (size - self.seen as f64) * q / self.once.max(1.0);
+        let [most, point, least] = self.shapes.map(|(r1, q)| {
+            let falls = match (a(size, q), a(self.horizon, q)) {
+                _ if q.abs() < Q_LEAST => (-r1 * (size - self.horizon) / self.once.max(1.0)).exp(),
                 // All blocks of the set have been seen.
-                (now, _) if now <= 0.0 => 0.0,
-                _ => 1.0,
+                (now, _) if q < 0.0 && now <= 0.0 => 0.0,
+                (now, then) => (now.max(A_LEAST) / then.max(A_LEAST)).powf(-r1 / q).min(1.0),
             };
-            (misses - last * falls).clamp(0.0, misses)
+            let never = self.never.min(last);
+            (misses - never - (last - never) * falls).clamp(0.0, misses)
         });
         [most.max(point).max(least), point, least.min(point).min(most)]
     }
@@ -103,10 +115,12 @@ impl Reuse {
 
 /// Standard errors to either end of the interval.
 const ERRORS: f64 = 2.0;
-/// A smaller g is taken for 0: S falls exponentially.
-const G_LEAST: f64 = 1e-6;
+/// A smaller q is taken for 0: U falls exponentially.
+const Q_LEAST: f64 = 1e-6;
+/// The least A: a smaller one is before the beginning of what the distribution describes.
+const A_LEAST: f64 = 0.1;
 
-/// r1 and g for the low end, as estimated, and for the high end.
+/// r1 and q for the low end, as estimated, and for the high end.
 fn shapes(times: [u32; TIMES]) -> [(f64, f64); 3] {
     let [n1, n2, n3] = times.map(f64::from);
     let ratio = |factor: f64, more: f64, less: f64| (factor * more / less.max(1.0), factor / less.max(1.0));
@@ -119,7 +133,7 @@ fn shapes(times: [u32; TIMES]) -> [(f64, f64); 3] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Curve, Limits};
+    use super::super::{Ack, Curve, Limits};
     use crate::eviction::Policy as EvictionPolicy;
     use crate::ids::VolumeId;
     use crate::units::SECOND;
@@ -190,5 +204,28 @@ mod tests {
         assert!(misses(&stream, 20_000)[0] > 0.9, "{:?}", misses(&stream, 20_000));
         assert_eq!(misses(&stream, 20_000)[1], 1.0);
         assert_eq!(curve(50, uniform).view(EvictionPolicy::Lru).reuse.absorbed(1000, 0.7), [0.0; 3]);
+    }
+
+    #[test]
+    fn what_the_counts_do_not_describe_is_no_reuse() {
+        // A hot set, and a scan of a few blocks: nearly all that was read once will not be read again.
+        let step = std::cell::Cell::new(0);
+        let hot = curve(20_400, |a, _| match step.replace(step.get() + 1) {
+            step if step < 20_000 => (a * 2000.0) as u64,
+            step => step,
+        });
+        let [low, _, high] = misses(&hot, 1300);
+        assert!((0.3..0.4).contains(&low) && (0.3..0.4).contains(&high), "{low} {high}");
+        // Many more blocks were written than read: all reads are censored far below half of the blocks seen.
+        let mut written = curve(10_000, |_, _| step.replace(step.get() + 1));
+        (0..30_000).for_each(|at| written.write(0, VOLUME, 100_000 + at, u8::MAX, Ack::Cached));
+        assert!(misses(&written, 20_000)[0] > 0.9, "{:?}", misses(&written, 20_000));
+        // A stream with read-ahead, and a few random reads.
+        let mut stream = curve(20, uniform);
+        for at in 100_000..108_000 {
+            stream.read_ahead(0, VOLUME, at);
+            stream.read(0, VOLUME, at, u8::MAX, false);
+        }
+        assert!(misses(&stream, 200_000)[0] > 0.99, "{:?}", misses(&stream, 200_000));
     }
 }

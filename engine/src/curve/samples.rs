@@ -311,25 +311,20 @@ impl Samples {
             self.number_anew();
         }
         let counted = self.is_counted(hash);
-        let found = self.find(block, hash);
-        let is_known = found.is_some();
-        let (id, depth) = match found {
+        let (id, depth) = match self.find(block, hash) {
             Some(id) => {
                 let used = self.samples[id as usize].used;
-                if counted {
-                    let depth = self.used.after(used);
-                    self.used.clear(used);
-                    (id, Some(depth))
-                } else {
-                    (id, None)
+                let depth = self.used.after(used);
+                if times == READ && depth > self.recorded() / super::SOON {
+                    self.count_read(id, counted);
                 }
+                if counted {
+                    self.used.clear(used);
+                }
+                (id, counted.then_some(depth))
             }
             None => (self.insert(block, hash, times), None),
         };
-        let soon = depth.is_some_and(|depth| depth <= self.recorded() / super::SOON);
-        if is_known && times == READ && !soon {
-            self.count_read(id, counted);
-        }
         let slot = self.next;
         self.next += 1;
         self.who[slot as usize] = id;

@@ -111,9 +111,14 @@ impl Standalone {
         self.quiet_ns.max(0.0) as Nanos
     }
 
-    /// The speed of the standalone clock, 0 to 1; 0 while it is unknown.
-    pub(crate) fn speed(&self) -> f64 {
-        self.speed
+    /// Standalone-equivalent time until the last look.
+    pub(crate) fn counted_ns(&self) -> Nanos {
+        self.standalone_ns.max(0.0) as Nanos
+    }
+
+    /// Time until the last look in which its clients were not away.
+    pub(crate) fn there_ns(&self) -> Nanos {
+        self.seen.now.saturating_sub(self.seen.away_ns)
     }
 
     /// Useful time at the last look.

@@ -1,6 +1,6 @@
 //! Views of a curve, and the counts from which a view follows.
 //!
-//! Computing a view takes about 20 us, copying the counts (4 KiB) less than one. So the server of a disk copies counts,
+//! Computing a view takes about 20 us, copying the counts (6 KiB) about one. So the server of a disk copies counts,
 //! and the planner, on another thread, computes views.
 
 use super::bucket::{BUCKETS, Bucket, Tally, blocks, bucket};

@@ -83,8 +83,9 @@ pub(crate) struct Observed {
     pub(crate) used: u64,
     /// Time so far in which none of its clients waited, and none was away.
     pub(crate) quiet_ns: Nanos,
-    /// The speed of its standalone clock, 0 to 1; 0 while it is unknown.
-    pub(crate) standalone_speed: f64,
+    /// Standalone-equivalent time so far, and time in which its clients were not away.
+    pub(crate) standalone_ns: Nanos,
+    pub(crate) there_ns: Nanos,
     /// References of its curve.
     pub(crate) references: u64,
     pub(crate) counts: Counts,

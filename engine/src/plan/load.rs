@@ -86,31 +86,50 @@ const TEMPO_FADES: f64 = 0.98;
 /// How many times the blocks that it would have seen alone, by end of the interval.
 const AHEAD: [f64; 3] = [4.0, 1.0, 1.0];
 
-/// How the requests of a tenant follow each other.
+/// How the requests of a tenant follow each other: recent sums.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Tempo {
-    /// Of the last look.
-    before: (Nanos, u64, [f64; DISK_USES]),
-    /// Recent time in which no client waited, references, and disk time by use.
+    /// The totals at the last look.
+    before: Totals,
+    /// Time in which no client waited, references, and disk time by use.
     quiet_ns: f64,
     references: f64,
     disk_ns: [f64; DISK_USES],
-    /// The speed of its standalone clock, 0 to 1.
-    speed: f64,
+    /// Standalone-equivalent time, and time in which its clients were not away.
+    standalone_ns: f64,
+    there_ns: f64,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Totals {
+    references: u64,
+    /// Quiet time, standalone-equivalent time, time in which its clients were not away.
+    times_ns: [Nanos; 3],
+    disk_ns: [f64; DISK_USES],
 }
 
 impl Tempo {
     pub(super) fn look(&mut self, seen: &Observed) {
-        let (quiet_ns, references, disk_ns) = (seen.quiet_ns, seen.references, seen.cost.time_ns());
-        let before = std::mem::replace(&mut self.before, (quiet_ns, references, disk_ns));
-        self.speed = seen.standalone_speed;
+        let times_ns = [seen.quiet_ns, seen.standalone_ns, seen.there_ns];
+        let totals = Totals { references: seen.references, times_ns, disk_ns: seen.cost.time_ns() };
+        let before = std::mem::replace(&mut self.before, totals);
         // A curve that is made anew counts from 0.
-        let Some(more) = references.checked_sub(before.1) else { return };
-        self.quiet_ns = (self.quiet_ns * TEMPO_FADES + quiet_ns as f64 - before.0 as f64).max(0.0);
-        self.references = self.references * TEMPO_FADES + more as f64;
-        for (at, sum) in self.disk_ns.iter_mut().enumerate() {
-            *sum = *sum * TEMPO_FADES + disk_ns[at] - before.2[at];
+        let Some(more) = totals.references.checked_sub(before.references) else { return };
+        let add = |sum: &mut f64, now: f64, before: f64| *sum = (*sum * TEMPO_FADES + now - before).max(0.0);
+        add(&mut self.references, more as f64, 0.0);
+        let sums = [&mut self.quiet_ns, &mut self.standalone_ns, &mut self.there_ns];
+        for (at, sum) in sums.into_iter().enumerate() {
+            add(sum, times_ns[at] as f64, before.times_ns[at] as f64);
         }
+        for (at, sum) in self.disk_ns.iter_mut().enumerate() {
+            add(sum, totals.disk_ns[at], before.disk_ns[at]);
+        }
+    }
+
+    /// The tenant's speed at present relative to that alone, 0 to 1; `None` while it is unknown.
+    fn speed(&self) -> Option<f64> {
+        let speed = self.standalone_ns / self.there_ns;
+        (self.there_ns > 0.0 && speed > 0.0).then(|| speed.min(1.0))
     }
 
     /// The relative error of the standalone-equivalent time, if reads and writes would take these parts of their disk
@@ -161,7 +180,7 @@ pub(super) struct Reads {
 impl Reads {
     /// Of a cache of `whole` frames.
     pub(super) fn new(view: &View, tempo: &Tempo, whole: u64) -> Reads {
-        let seen = if tempo.speed > 0.0 { view.reuse.seen as f64 / tempo.speed } else { f64::MAX };
+        let seen = tempo.speed().map_or(f64::MAX, |speed| view.reuse.seen as f64 / speed);
         let alone = |end: usize| misses(view, blocks_of(whole).min((AHEAD[end] * seen) as u64))[end];
         Reads { alone: std::array::from_fn(alone) }
     }
@@ -422,7 +441,7 @@ pub(super) mod tests {
         assert!((full.low..full.high).contains(&truth) && (full.point - truth).abs() < 0.1, "{full:?} {truth}");
         assert!(now.point < 0.9, "blocks that it has not used yet are not in the cache: {now:?}");
         // Alone it would not have seen more by now than it has, and the cache has all of that.
-        let (_, now) = keeps(&Tempo { speed: 1.0, ..Tempo::default() });
+        let (_, now) = keeps(&Tempo { standalone_ns: 1.0, there_ns: 1.0, ..Tempo::default() });
         assert!(now.point > 0.95, "{now:?}");
     }
 

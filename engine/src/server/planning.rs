@@ -252,7 +252,8 @@ impl Server {
         let mut look = Look { tenant, streams: partition.streams, observed: None };
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
-        measured.dirty.set_room(target / 2, whole / 2, partition.too_dirty());
+        let outpaces = u64::from(partition.unwritten) > target / 2;
+        measured.dirty.set_room(target / 2, whole / 2, outpaces);
         measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
         let references = curve.references();
         let useful_ns = device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns);
@@ -267,7 +268,8 @@ impl Server {
             target,
             used: u64::from(partition.used),
             quiet_ns: measured.standalone.quiet_ns(),
-            standalone_speed: measured.standalone.speed(),
+            standalone_ns: measured.standalone.counted_ns(),
+            there_ns: measured.standalone.there_ns(),
             references,
             counts,
             cost,
