@@ -73,7 +73,8 @@ impl Tally {
         }
     }
 
-    /// The reference just recorded, of this weight, is the first one to its block, and `seen` blocks have been seen by then.
+    /// The reference just recorded, of this weight, is the first one to its block, and `seen` blocks have been seen by
+    /// then.
     pub(super) fn record_first(&mut self, weight: f64, seen: u64) {
         self.censored[usize::from(bucket(seen)).min(BUCKETS)] += weight as f32;
     }

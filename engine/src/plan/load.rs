@@ -35,7 +35,7 @@ const GAIN_POWER: f64 = 1.5;
 /// The largest partition relative to that which the estimate asks for.
 const CAUTION: u64 = 2;
 /// The least error of the positioning for writes that no flush demands. With 0.06, two of 40 admitted tenants did not
-/// keep R, both of whom wrote 40 to 50 % at random; with 0.15 one of 35 (`lab/mixes`, two disks).
+/// keep R, both of whom wrote 40 to 50 % at random; with 0.15 all of 34 did (`lab/mixes`, two disks).
 const WRITE_ERROR: f64 = 0.15;
 /// Time of an absorbed block: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU and
 /// 14 us of latency at depth 1, less at higher depths. Accurate enough, as it is about a hundredth of a seek.
