@@ -84,10 +84,10 @@ lab: ## all experiments in full; their figures go into docs/claims-lab.md, their
 	cargo run --release -p lab --bin aerogel-lab -- run --traces $(TRACES) --write docs/claims-lab.md
 	cargo run --release -p lab --bin aerogel-lab -- report --traces $(TRACES)
 
-test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern for some)
+test-clients: ## libnbd, qemu and fio against a real server (ONLY=pattern, WITHOUT=pattern for some)
 	@scripts/setup test
 	$(BUILD_CHECKED)
-	$(PYTHON) tests/run.py $(addprefix -k ,$(ONLY))
+	$(PYTHON) tests/run.py $(addprefix -k ,$(ONLY)) $(addprefix --without ,$(WITHOUT))
 
 test-clients-long: ## the same with more rounds, databases, an emulated machine, crash images by the thousand
 	@scripts/setup long

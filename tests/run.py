@@ -117,6 +117,7 @@ class Beside:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", action="append", metavar="PATTERN", help="only tests whose name has this in it")
+    parser.add_argument("--without", metavar="PATTERN", help="no tests whose name has this in it")
     parser.add_argument("--long", action="store_true", help="more rounds of what is random, and what takes minutes")
     parser.add_argument("--list", action="store_true", help="name the tests, run none")
     options = parser.parse_args()
@@ -137,6 +138,8 @@ def main():
     started = time.monotonic()
     waiting, others = [], []
     for test in each(suite):
+        if options.without and options.without in test.id():
+            continue
         (waiting if getattr(sys.modules[type(test).__module__], "WAITS", False) else others).append(test)
     beside = Beside(waiting)
     passed, failed, skipped = map(sum, zip(run(others), beside.join()))
