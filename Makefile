@@ -59,7 +59,7 @@ test-planted: ## the simulation's checkers find every planted bug, the fuzzer's 
 # With the assertions on, and few enough seeds for each change.
 test-swarm: ## some hundreds of simulated worlds
 	$(BUILD_CHECKED)
-	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 400
+	$(TARGET)/checked/aerogel-lab swarm --from 1000 --seeds 250
 
 swarm: ## SEEDS=n simulated worlds; a failing one is printed as a command
 	cargo run --profile release -p lab --bin aerogel-lab -- swarm --seeds $(SEEDS)
