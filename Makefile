@@ -15,7 +15,7 @@ BUILD_CHECKED := cargo test --workspace $(CHECKED) --no-run
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-long test-rust test-clients test-clients-long test-planted test-swarm test-lab
 .PHONY: test-here test-tables test-traces swarm lab fuzz fuzz-minimise bench bench-attacks bench-headless
-.PHONY: bench-insulation bench-mixes bench-release bench-realtime readme install deb lint deny clean
+.PHONY: bench-passes bench-insulation bench-mixes bench-release bench-realtime readme install deb lint deny clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ bench: ## ours against nbdkit, qemu-nbd and fio on this machine (BENCH="--quick 
 	@scripts/setup bench
 	cargo build --release -p node
 	$(PYTHON) bench/run.py $(BENCH)
+
+bench-passes: ## the longest pass of the data thread, with 1,000 tenants of which 256 end their trials together
+	cargo test --release -p lab --test planning -- --nocapture
 
 bench-headless: ## three tenants on the disk of this machine, taken for an SSD (10 minutes; BENCH="--only readers")
 	@scripts/setup bench

@@ -1,4 +1,5 @@
-//! The longest time that the data thread needs for one pass, with many tenants whose trials end together.
+//! Many tenants whose trials end together: all are decided, and how long the data thread needs for one pass.
+//! `make bench-passes` runs it as released; the time of a build with assertions is printed only.
 
 use engine::control::{Command, Decision, Doubt, LEAST_BYTES, Report, TenantSpec, VolumeSpec};
 use engine::disk::policy::Kind;
@@ -20,9 +21,8 @@ const SNAPSHOT_NS: Nanos = SECOND / 4;
 const TRIAL_NS: Nanos = 5 * SECOND;
 /// All tenants have been looked at twice: 64 in a second.
 const END_NS: Nanos = 36 * SECOND;
-/// The goal is 1 ms in a release build; with the assertions of this build, it was 1.4 ms on a busy machine, whose
-/// processor caches others use too.
-const MOST_NS: u64 = 2_000_000;
+/// A request of another tenant that arrives meanwhile waits so long.
+const MOST_NS: u64 = MILLISECOND;
 /// The machine may interrupt a pass: then all are repeated, and the shorter time of each counts.
 const RUNS_MAX: u32 = 3;
 
@@ -176,12 +176,12 @@ fn run(needs_slices: bool) -> Thread {
 }
 
 #[test]
-fn no_pass_takes_long_with_a_thousand_tenants_whose_trials_end_together() {
+fn the_trials_of_many_among_a_thousand_tenants_end_together_and_no_pass_takes_long() {
     for needs_slices in [true, false] {
         let Thread { mut took, longest_plan, .. } = run(needs_slices);
         let longest = |took: &[u64]| took.iter().copied().max().unwrap_or(0);
         for _ in 1..RUNS_MAX {
-            if longest(&took) <= MOST_NS {
+            if cfg!(debug_assertions) || longest(&took) <= MOST_NS {
                 break;
             }
             let again = run(needs_slices).took;
@@ -190,6 +190,6 @@ fn no_pass_takes_long_with_a_thousand_tenants_whose_trials_end_together() {
         }
         let longest = longest(&took);
         println!("slices: {needs_slices}, the planner {longest_plan} ns, the longest pass {longest} ns");
-        assert!(longest <= MOST_NS, "{longest} ns");
+        assert!(cfg!(debug_assertions) || longest <= MOST_NS, "{longest} ns");
     }
 }

@@ -162,17 +162,17 @@ impl Server {
     }
 
     /// Collects evidence for some tenants, if it is due: the first when there is something to review (`is_news`) or a
-    /// change, further ones with each timer event, of which a pass has one.
-    pub(crate) fn gather(&mut self, is_news: bool, is_timer: bool) {
+    /// change, further ones with each timer event, of which a pass has one. Whether it did.
+    pub(crate) fn gather(&mut self, is_news: bool, is_timer: bool) -> bool {
         let Planning { generation, sent, in_flight, review_at, .. } = self.planning;
         let looks = is_news && self.volumes.now >= review_at;
         if self.planning.is_gathering() {
             if !is_timer {
-                return;
+                return false;
             }
         } else {
             if in_flight || !looks && generation == sent {
-                return;
+                return false;
             }
             self.begin_gathering(looks);
         }
@@ -180,7 +180,7 @@ impl Server {
         let is_complete = self.gather_some(&mut gathering);
         if !is_complete {
             self.planning.gathering = Some(gathering);
-            return;
+            return true;
         }
         let mut evidence = gathering.evidence;
         self.planning.reviews += usize::from(gathering.turns.is_some());
@@ -191,6 +191,7 @@ impl Server {
         evidence.prefetch_bytes = self.volumes.prefetch_bytes;
         (self.planning.sent, self.planning.in_flight) = (evidence.generation, true);
         self.actions.push_back(Action::Evidence(evidence));
+        true
     }
 
     fn begin_gathering(&mut self, looks: bool) {

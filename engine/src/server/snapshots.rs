@@ -1,5 +1,5 @@
 //! Snapshots: collected in steps, so that no pass of the thread takes long, and answered in the order of the commands.
-//! The first step is done with the command, each further one with a timer event, of which a pass has one.
+//! The first step is done with the command, each further one with a timer event without evidence for the planner.
 
 use std::collections::VecDeque;
 
@@ -66,6 +66,11 @@ impl Server {
     fn add_to_snapshot(&mut self, snapshot: &mut Snapshot, next: &mut (u32, u32)) -> bool {
         self.front.leave_at_once(&mut self.volumes);
         let all = self.volumes.table.past();
+        if *next == (0, 0) {
+            // Otherwise one step would move all that the earlier ones have collected.
+            snapshot.volumes.reserve_exact(all as usize);
+            snapshot.tenants.reserve_exact(self.volumes.cache.tenants().count());
+        }
         let past = (next.0 + VOLUMES_PER_STEP).min(all);
         let volumes = (next.0..past).filter_map(|at| self.volumes.table.get(VolumeId(at)));
         snapshot.volumes.extend(volumes.map(|volume| self.volume_stats(volume)));

@@ -6,7 +6,7 @@
 //!          ▲ b's request      switch         switch
 //!
 //!   b pays        the disk time that it uses, and a's loss: a's mean loss per slice (drain and switch) + a switch cost
-//!   a's slice     goes on with what was left of it, longer by that loss
+//!   a's slice     continues afterwards: with the time that was left of it, plus that loss
 //! ```
 //!
 //! - `unused_ns` of a tenant counts the slices that it did not take because it was idle, and the rest of those that it
@@ -123,31 +123,46 @@ impl Insulated {
         if self.interrupts.callers.is_empty() || self.interrupts.guest.is_some() {
             return false;
         }
-        self.plan_anew(view);
+        // The lengths are those at the beginning of the slice: a plan takes too long for each request that arrives.
         let lost_ns = self.cut_ns(owner, view);
         let drain_ns = view.slices[owner].meter.drain_ns(view.lanes[owner].in_device_ns());
-        let interrupts = |id: &TenantId| *id != owner && self.pays(*id, left_ns, drain_ns, lost_ns, view);
-        let payer = self.interrupts.callers.iter().copied().find(interrupts);
+        let payer = self.payer(left_ns, drain_ns, lost_ns, view);
         self.interrupts.price = payer.map(|payer| (payer, lost_ns));
         payer.is_some()
     }
 
-    /// Whether a tenant pays `lost_ns` and its own switch, to have the disk in `drain_ns` instead of in its slice. The
-    /// slice in progress lasts for another `left_ns`.
-    fn pays(&self, id: TenantId, left_ns: Nanos, drain_ns: Nanos, lost_ns: Nanos, view: View<'_>) -> bool {
-        let lane = &view.lanes[id];
+    /// The first caller that pays `lost_ns` and its own switch, to have the disk in `drain_ns` instead of in its slice.
+    /// The slice in progress lasts for another `left_ns`.
+    fn payer(&self, left_ns: Nanos, drain_ns: Nanos, lost_ns: Nanos, view: View<'_>) -> Option<TenantId> {
         let price_ns = lost_ns + self.settings.switch_ns;
-        let can = self.tenants[id].unused_ns.min(self.length(id)) > price_ns;
-        can && lane.queue.is_awaited()
-            && view.lanes.wants_device(lane)
-            && left_ns + self.due_in_ns(id, view) > drain_ns + price_ns
+        let can_pay = |&id: &TenantId| {
+            let lane = &view.lanes[id];
+            self.tenants[id].unused_ns.min(self.length(id)) > price_ns
+                && lane.queue.is_awaited()
+                && view.lanes.wants_device(lane)
+        };
+        let mut callers = self.interrupts.callers.iter().copied().filter(can_pay).peekable();
+        callers.peek()?;
+        let soon = self.slices_within((drain_ns + price_ns).checked_sub(left_ns), view);
+        callers.find(|&id| self.slices_before(id) >= soon)
     }
 
-    /// The slices of the tenants with work that come before the tenant's own.
-    fn due_in_ns(&self, id: TenantId, view: View<'_>) -> Nanos {
-        let next = self.order.iter().cycle().skip(self.at + 1).take_while(|&&at| at != id);
-        let with_work = next.filter(|&&at| view.lanes.wants_device(&view.lanes[at]));
-        with_work.map(|&at| self.length(at)).sum()
+    /// The number of slices in the order, from the next one, after which more than `ns` have passed; 0 for `None`.
+    /// Tenants without work take no time.
+    fn slices_within(&self, ns: Option<Nanos>, view: View<'_>) -> usize {
+        let Some(ns) = ns else { return 0 };
+        let next = self.order.iter().cycle().skip(self.at + 1).take(self.order.len());
+        let mut sum_ns = 0;
+        let within = next.take_while(|&&id| {
+            sum_ns += if view.lanes.wants_device(&view.lanes[id]) { self.length(id) } else { 0 };
+            sum_ns <= ns
+        });
+        within.count() + 1
+    }
+
+    /// The number of slices in the order before the tenant's own, from the next one.
+    fn slices_before(&self, id: TenantId) -> usize {
+        (self.tenants[id].rank + self.order.len() - (self.at + 1) % self.order.len()) % self.order.len()
     }
 
     /// The slice of `interrupted` has ended for another tenant. Returns what that tenant pays for it.
@@ -166,8 +181,7 @@ impl Insulated {
             self.plan_anew(view);
         }
         let left_ns = self.interrupts.interrupted.map_or(0, |tenant| self.tenants[tenant].credit.max(0) as Nanos);
-        let mut callers = self.interrupts.callers.iter().copied();
-        let tenant = callers.find(|&id| self.pays(id, left_ns, 0, 0, view))?;
+        let tenant = self.payer(left_ns, 0, 0, view)?;
         let ns = self.tenants[tenant].unused_ns.min(self.length(tenant));
         self.tenants[tenant].unused_ns = 0;
         self.tenants[tenant].waiting_since = None;

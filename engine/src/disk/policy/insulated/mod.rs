@@ -43,6 +43,8 @@ struct Tenant {
     share: Option<Share>,
     /// Where its data is on the disk, bytes from the beginning, if that is known.
     place: Option<u64>,
+    /// Its position in the order of slices.
+    rank: usize,
     /// The part of its slices, in thousandths, that it must not lose, if not the default.
     keep_permille: Option<u32>,
     /// Time that remains of earlier slices; negative if they were exceeded.
@@ -122,6 +124,8 @@ pub(crate) struct Insulated {
     /// The plan: the slice of each tenant, and the round.
     lengths: Vec<Nanos>,
     round_ns: Nanos,
+    /// The number of tenants that are planned for.
+    active: usize,
     is_planned: bool,
     /// The input of the plan; its memory is reused.
     needs: Vec<Option<Needs>>,
@@ -141,6 +145,7 @@ impl Insulated {
             at: 0,
             lengths: Vec::new(),
             round_ns: 0,
+            active: 0,
             is_planned: false,
             needs: Vec::new(),
             begun: 0,
@@ -166,6 +171,9 @@ impl Insulated {
         let last = self.order.get(self.at).copied();
         order::tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.order);
         let found = self.order.iter().position(|&id| Some(id) == last);
+        for (rank, &id) in self.order.iter().enumerate() {
+            self.tenants[id].rank = rank;
+        }
         self.at = found.unwrap_or(self.at.saturating_sub(1)).min(self.order.len().saturating_sub(1));
     }
 
@@ -183,6 +191,7 @@ impl Insulated {
         self.needs.clear();
         self.needs.extend((0..self.tenants.past()).map(|at| needs(TenantId(at))));
         self.round_ns = plan::slices(&self.needs, self.settings.round_max_ns, &mut self.lengths);
+        self.active = self.needs.iter().flatten().filter(|needs| needs.active).count();
         self.is_planned = true;
         self.price_returns(view);
     }
@@ -267,6 +276,7 @@ impl Policy for Insulated {
                 let new = Tenant {
                     share,
                     place: None,
+                    rank: 0,
                     keep_permille: None,
                     credit: 0,
                     saved: 0,
@@ -342,9 +352,8 @@ impl Policy for Insulated {
     /// An eighth of a slice (`docs/design/slices.md`), so that little of it is lost because the next request does not
     /// fit. A tenant alone is not limited.
     fn request_bytes_max(&self, tenant: TenantId, _op: Op, view: View<'_>) -> u64 {
-        let alone = self.needs.iter().flatten().filter(|needs| needs.active).count() < 2;
         match view.slices.get(tenant) {
-            Some(habits) if !alone => habits.meter.bytes_in(self.length(tenant) / 8).max(REQUEST_BYTES_LEAST),
+            Some(habits) if self.active > 1 => habits.meter.bytes_in(self.length(tenant) / 8).max(REQUEST_BYTES_LEAST),
             _ => u64::MAX,
         }
     }
