@@ -176,6 +176,15 @@ fn mix(disk: &Disk, tenants: &[(f64, Stream)]) -> (Vec<(f64, f64)>, f64) {
     (got.iter().enumerate().map(kept).collect(), round_ms)
 }
 
+/// A log that flushes each write, in order, beside a stream: in its slice it makes many such pairs, whose costs differ
+/// by a factor of 200 if the order of the writes counts.
+#[test]
+fn a_sequential_log_that_flushes_each_write_keeps_its_share() {
+    let log = Stream { read_ppm: 0, flush_every: 1, place: Place::Sequential, ..random(1, 0) };
+    let (kept, round_ms) = mix(&Disk::probed("nearline"), &[(0.125, log), (0.875, stream())]);
+    assert!(kept.iter().all(|(kept, _)| *kept >= R), "{kept:?}, round {round_ms} ms");
+}
+
 /// Sixteen tenants from the outer to the inner edge, with one random read outstanding each, keep R.
 #[test]
 #[ignore = "the whole table takes minutes"]

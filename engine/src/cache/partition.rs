@@ -16,6 +16,9 @@ pub(crate) const FRAMES_MIN: u32 = 2 * (PIECE_BLOCKS as u32 + 2);
 /// Frames of the smallest piece of a payload: a block that is written in part, and a spare frame for its fill.
 const PAYLOAD_FRAMES_MIN: u32 = 2;
 
+/// Most of [`Partition::relief`]: two pieces of the largest size at once.
+const RELIEF_MAX: u32 = 2 * FRAMES_MIN;
+
 /// Blocks that one step looks at when frames retire: about 40 us, because the blocks are adjacent in memory.
 const RETIRE_BLOCKS: usize = 2 * 1024;
 
@@ -34,6 +37,10 @@ pub(crate) struct Partition {
     pub(crate) failing: u32,
     /// Blocks being written.
     pub(crate) writing: u32,
+    /// Blocks that were written back while too much was dirty, less twice the frames that were taken meanwhile. When a
+    /// loan of frames is recalled from a writer, it goes on with half of what it writes back: without this it would
+    /// stand still until its dirty data fits into what is left, which may take minutes.
+    relief: u32,
     /// Frames of pieces that wait for payload, spare frames for their fills included.
     pub(crate) receiving: u32,
     /// Frames of replies that are being read or wait to be sent: at most half the partition, unless it has shrunk.
@@ -46,9 +53,8 @@ pub(crate) struct Partition {
     pub(crate) unread: u64,
     /// Frames of read-ahead in flight or queued.
     pub(crate) prefetching: u32,
-    /// Volumes of the tenant, and the sum of their sizes.
+    /// Volumes of the tenant.
     pub(crate) volumes: u32,
-    pub(crate) volume_bytes: u64,
     /// Requests received and not yet answered.
     pub(crate) requests: u32,
     /// The tenant has too many requests: each connection may have only one until a quarter of them is answered.
@@ -69,6 +75,7 @@ impl Partition {
             unwritten: 0,
             writing: 0,
             failing: 0,
+            relief: 0,
             receiving: 0,
             unsent: 0,
             throttled: false,
@@ -76,7 +83,6 @@ impl Partition {
             unread: 0,
             prefetching: 0,
             volumes: 0,
-            volume_bytes: 0,
             requests: 0,
             crowded: false,
             caching: 0,
@@ -89,11 +95,28 @@ impl Partition {
         self.unwritten - self.writing > self.target / 2
     }
 
+    /// Most frames of dirty data and payload together: reads always find room.
+    fn dirty_max(&self) -> u32 {
+        self.target / 4 * 3
+    }
+
+    /// Whether `frames` frames may be taken although there is no room for them: half of what was written back.
+    fn has_relief(&self, frames: u32) -> bool {
+        2 * frames <= self.relief
+    }
+
     /// Whether `frames` more may be taken for payload. Dirty data and payload together may have three quarters of the
-    /// partition, so that reads always find room; payload may have half, so that slow senders cannot use all of it.
+    /// partition; payload may have half, so that slow senders cannot use all of it.
     pub(crate) fn admits_payload(&self, frames: u32) -> bool {
         let receiving = self.receiving + frames;
-        receiving <= self.target / 2 && self.unwritten + receiving <= self.target / 4 * 3
+        receiving <= self.target / 2 && (self.unwritten + receiving <= self.dirty_max() || self.has_relief(frames))
+    }
+
+    /// A block was written back.
+    pub(super) fn became_clean(&mut self) {
+        self.unwritten -= 1;
+        self.stirred = true;
+        self.relief = if self.unwritten > self.dirty_max() { (self.relief + 1).min(RELIEF_MAX) } else { 0 };
     }
 
     /// How many of `wanted` frames a volume may take for payload now, if `receiving` frames of it already wait for
@@ -214,7 +237,8 @@ impl Cache {
     pub(crate) fn take_frames(&mut self, tenant: TenantId, count: u32, into: &mut Vec<FrameId>) -> bool {
         loop {
             let partition = self.partition(tenant);
-            if partition.used + count <= partition.target && self.pool.available() >= count {
+            let fits = partition.used + count <= partition.target || partition.has_relief(count);
+            if fits && self.pool.available() >= count {
                 break;
             }
             if !self.evict(tenant) {
@@ -222,7 +246,9 @@ impl Cache {
             }
         }
         self.pool.take(tenant, count, into);
-        self.partition_mut(tenant).used += count;
+        let partition = self.partition_mut(tenant);
+        partition.used += count;
+        partition.relief = partition.relief.saturating_sub(2 * count);
         true
     }
 

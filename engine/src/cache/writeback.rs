@@ -269,9 +269,7 @@ impl Cache {
         let volume = self.volume_mut(volume);
         volume.unwritten -= 1;
         let tenant = volume.tenant;
-        let partition = self.partition_mut(tenant);
-        partition.unwritten -= 1;
-        partition.stirred = true;
+        self.partition_mut(tenant).became_clean();
         if !self.block(id).in_order {
             self.enter_order(id, true);
         }

@@ -27,9 +27,9 @@ pub(crate) enum DiskUse {
     Fill,
     /// Reads ahead of a stream.
     Prefetch,
-    /// Writes of dirty data.
+    /// Writes of dirty data that no client waits for.
     WriteBack,
-    /// Flushes of the device.
+    /// Durable writes, writes that a flush waits for, and flushes of the device.
     Sync,
 }
 

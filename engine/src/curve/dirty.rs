@@ -242,7 +242,9 @@ impl DirtyData {
         let blocks = self.pools[pool].entered;
         let demanded = self.pools[pool].written.demanded.min(blocks);
         let left = self.pools[pool].written.blocks.min(blocks);
-        Written { requests: blocks * runs(pool).or(runs(NOW)).unwrap_or(1.0), blocks, demanded, left }
+        // If no pool has written, run lengths are alike, and cancel in [`Written::by`].
+        let per_block = [pool, NOW, ROOMY, ALONE].into_iter().find_map(runs).unwrap_or(1.0);
+        Written { requests: blocks * per_block, blocks, demanded, left }
     }
 
     fn settle(&mut self, pool: usize, clock_ms: u32) {
@@ -349,7 +351,7 @@ impl Written {
     /// The cost of these writes relative to `now`, for which a block takes `mean_ns` on average: `transfer_ns` of it is
     /// transfer, the rest is the cost of positioning for each run. 1 if nothing was written.
     pub(crate) fn by(self, now: Written, mean_ns: f64, transfer_ns: f64) -> f64 {
-        if now.blocks <= 0.0 || mean_ns <= 0.0 {
+        if now.blocks <= 0.0 || now.requests <= 0.0 || mean_ns <= 0.0 {
             return 1.0;
         }
         let transfer_ns = transfer_ns.min(mean_ns);
@@ -357,12 +359,12 @@ impl Written {
         ((self.blocks * transfer_ns + self.requests * run_ns) / (now.blocks * mean_ns)).min(1.0)
     }
 
-    /// The part of the blocks that flushes and durable writes did not demand, 0 to 1.
+    /// The part of the blocks that flushes and durable writes did not demand, 0 to 1; 1 if nothing was written.
     pub(crate) fn chosen(&self) -> f64 {
         if self.blocks > 0.0 { 1.0 - (self.demanded / self.blocks).min(1.0) } else { 1.0 }
     }
 
-    /// The part of the blocks whose cost is not known yet, 0 to 1.
+    /// The part of the blocks whose cost is not known yet, 0 to 1; 0 if nothing was written.
     pub(crate) fn open(&self) -> f64 {
         if self.blocks > 0.0 { 1.0 - self.left / self.blocks } else { 0.0 }
     }

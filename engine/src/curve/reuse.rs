@@ -16,23 +16,24 @@
 //!                            `·._ ` · .             have been seen
 //! ```
 //!
-//! Beyond h, U follows from how many blocks were read once, twice and three times (n1, n2, n3), as the number of
-//! species that are still to be found does. If the popularities of blocks have a gamma distribution, then with r1 = 2
+//! Beyond h, U is extrapolated as the number of unseen species is, from the numbers of blocks that were read once, twice
+//! and three times (n1, n2, n3). If the popularities of blocks have a gamma distribution, then with r1 = 2
 //! n2 / n1 and r2 = 3 n3 / n2, and v blocks seen:
 //!
 //! ```text
 //!   U(c) = U(h) x (A(c) / A(h)) ^ (-r1 / q)        A(c) = 1 + (c - v) x q / n1        q = r2 - 2 r1
 //! ```
 //!
-//! In a uniformly used set r1 = r2 and U falls on a straight line; next to a hot set, n3 is large and U falls slowly,
-//! by the blocks of the rest; a Zipf distribution is in between. The ends of the interval have the sampling errors of
-//! r1 and r2.
+//! In a uniformly used set r1 = r2, and U falls linearly in c. Hot blocks next to it are soon read more than three times:
+//! then n1 to n3 are those of the others. A Zipf distribution is in between. The ends of the interval have the sampling
+//! errors of r1 and r2; up to h it has no width.
 //!
 //! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations" (JASA 1958); Fisher, Corbet and
 //! Williams (J. Animal Ecology 1943) and Efron and Thisted (Biometrika 1976) for the gamma distribution; the formula in
 //! c instead of time is ours. Assumed: the tenant goes on as it does. Downside: nothing tells of a loop that is longer
 //! than what has been seen; v has blocks that were only written, so that U falls too slowly for a tenant that reads and
-//! writes the same blocks at random.
+//! writes the same blocks at random; n1 to n3 are totals, while the curve forgets. Under another eviction policy than LRU
+//! the estimate is that of LRU.
 
 use super::bucket::{BUCKETS, Tally, blocks, bucket};
 use super::samples::TIMES;
@@ -70,7 +71,7 @@ impl Reuse {
         }
         let past = usize::from(bucket(seen as u64 / 2)).min(BUCKETS - 1) + 1;
         let all = reads.weight();
-        let (mut at_risk, mut left, mut censored) = (all, 1.0_f64, 0.0);
+        let (mut at_risk, mut left) = (all, 1.0_f64);
         let mut known = Vec::with_capacity(past);
         for at in 0..past {
             // Blocks are also seen by writes and read-ahead: reads may all have been censored long before.
@@ -79,10 +80,9 @@ impl Reuse {
             }
             left *= 1.0 - (weights[at] / at_risk).clamp(0.0, 1.0);
             known.push((misses[at], left.min(misses[at])));
-            censored += reads.censored(at);
             at_risk -= weights[at] + reads.censored(at);
         }
-        censored += (known.len()..=BUCKETS).map(|at| reads.censored(at)).sum::<f64>();
+        let censored: f64 = (0..=BUCKETS).map(|at| reads.censored(at)).sum();
         let never = ((weights[BUCKETS] - censored) / all).max(0.0);
         let horizon = blocks(known.len().saturating_sub(1) as u8) as f64;
         let once = f64::from(times[0]) / rate * f64::from(samples) / f64::from(samples - ahead).max(1.0);
@@ -102,8 +102,8 @@ impl Reuse {
         let [most, point, least] = self.shapes.map(|(r1, q)| {
             let falls = match (a(size, q), a(self.horizon, q)) {
                 _ if q.abs() < Q_LEAST => (-r1 * (size - self.horizon) / self.once.max(1.0)).exp(),
-                // All blocks of the set have been seen.
-                (now, _) if q < 0.0 && now <= 0.0 => 0.0,
+                // A falls to 0: all blocks of the set have been seen.
+                (now, then) if q < 0.0 => (now.max(0.0) / then).powf(-r1 / q),
                 (now, then) => (now.max(A_LEAST) / then.max(A_LEAST)).powf(-r1 / q).min(1.0),
             };
             let never = self.never.min(last);

@@ -240,9 +240,11 @@ impl Device {
         slot.arrived = now;
         slot.urgent.set(urgent);
         slot.others_ns = self.scheduler.books.others_ns(now, tenant);
-        let follows = self.ends[tenant.0 as usize].follows(&slot.io);
-        let internal = slot.purpose == Purpose::Sync { internal: true };
         let Io { op, len, .. } = slot.io;
+        // A write that a flush or a client waits for comes when the place after the one before has passed the heads.
+        let is_late = urgent && matches!(op, Op::Write { .. });
+        let follows = self.ends[tenant.0 as usize].follows(&slot.io) && !is_late;
+        let internal = slot.purpose == Purpose::Sync { internal: true };
         let cost_ns = self.scheduler.cost_ns(tenant, op, len, follows);
         slot.entry = Entry { io, op, len, cost_ns, follows, internal };
         self.scheduler.arrived(now, tenant, slot.entry, urgent);

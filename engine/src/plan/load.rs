@@ -13,12 +13,13 @@
 //! with the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
 //! `curve/dirty.rs` ([`Gain`]).
 //!
-//! **Alone** the tenant would have used its blocks faster: by now it would have seen the blocks that it has seen, times
-//! its speed alone / at present. The cache would have no more than these, and the low end allows for four times as
-//! many: the promise looks ahead.
+//! **Alone** the tenant would run 1 / speed times as fast: by now it would have referenced about seen / speed blocks.
+//! The cache would hold at most these. The low end assumes four times as many ([`AHEAD`]), because the decision also has
+//! to hold later.
 //!
-//! **Low end.** It also bears the error of the write model: the gain by more dirty data may be the one and a half fold
-//! of what it seems ([`GAIN_POWER`]), and at least [`WRITE_ERROR`].
+//! **Low end.** It also has the error of the write model: the factor by which more dirty data lowers the cost is raised
+//! to the power [`GAIN_POWER`], and at least [`WRITE_ERROR`] of the positioning that no flush demands may be gained; all
+//! of it where the cost standalone is not known yet.
 //!
 //! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. Pauses and
 //! unseen reuse are ours. Downside: hits and misses are assumed to follow each other, as with a queue depth of 1. At
@@ -35,7 +36,7 @@ const GAIN_POWER: f64 = 1.5;
 /// The largest partition relative to that which the estimate asks for.
 const CAUTION: u64 = 2;
 /// The least error of the positioning for writes that no flush demands. With 0.06, two of 40 admitted tenants did not
-/// keep R, both of whom wrote 40 to 50 % at random; with 0.15 all of 34 did (`lab/mixes`, two disks).
+/// keep R, both of whom wrote 40 to 50 % at random; with 0.15 one of 35 did not (`docs/notes/sizing.md`).
 const WRITE_ERROR: f64 = 0.15;
 /// Time of an absorbed block: a request of 4 KiB through the server's thread and a socket, measured at 5 us of CPU and
 /// 14 us of latency at depth 1, less at higher depths. Accurate enough, as it is about a hundredth of a seek.
@@ -81,7 +82,7 @@ impl Keeps {
     }
 }
 
-/// Factor of earlier figures per look, about a second: half after half a minute, many requests of a client that pauses.
+/// Factor of earlier figures per look, about a second: half after 34 s, many requests of a client that pauses.
 const TEMPO_FADES: f64 = 0.98;
 /// How many times the blocks that it would have seen alone, by end of the interval.
 const AHEAD: [f64; 3] = [4.0, 1.0, 1.0];
@@ -132,15 +133,15 @@ impl Tempo {
         (self.there_ns > 0.0 && speed > 0.0).then(|| speed.min(1.0))
     }
 
-    /// The relative error of the standalone-equivalent time, if reads and writes would take these parts of their disk
-    /// time more or less.
+    /// The error of the standalone-equivalent time, relative to the time that was taken, if reads and writes would take
+    /// these parts of their disk time more or less. Infinite if no time was taken.
     pub(super) fn error(&self, reads: f64, writes: f64) -> f64 {
         let [fill, prefetch, write_back, sync] = self.disk_ns;
         let all = self.disk_ns.iter().sum::<f64>() + self.quiet_ns;
-        if all > 0.0 { ((fill + prefetch) * reads + (write_back + sync) * writes) / all } else { 0.0 }
+        if all > 0.0 { ((fill + prefetch) * reads + (write_back + sync) * writes) / all } else { f64::INFINITY }
     }
 
-    /// The pause of the clients for each reference.
+    /// The pause of the clients for each reference; 0 if it is not known, which asks for more cache.
     fn pause_ns(&self) -> f64 {
         if self.references > 0.0 { self.quiet_ns / self.references } else { 0.0 }
     }
@@ -162,45 +163,34 @@ fn blocks_of(frames: u64) -> u64 {
 
 /// Miss ratios of reads with `blocks` blocks of cache: for the low end, as estimated, and for the high end.
 fn misses(view: &View, blocks: u64) -> [f64; 3] {
+    // Without reads the ratio has no weight.
     let misses = view.misses_of_reads(blocks).unwrap_or(1.0);
     view.reuse.absorbed(blocks, misses).map(|more| (misses - more).max(0.0))
 }
 
-/// Likewise at present: the cache has no blocks that have not been used yet.
-fn misses_now(view: &View, blocks: u64) -> [f64; 3] {
-    misses(view, blocks.min(view.reuse.seen))
+/// Miss ratios of reads standalone, with a cache of `whole` frames. While the speed is not known, it is full.
+fn misses_alone(view: &View, tempo: &Tempo, whole: u64) -> [f64; 3] {
+    let seen = tempo.speed().map_or(f64::MAX, |speed| view.reuse.seen as f64 / speed);
+    std::array::from_fn(|end| misses(view, blocks_of(whole).min((AHEAD[end] * seen) as u64))[end])
 }
 
-/// The miss ratios of reads standalone.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reads {
-    alone: [f64; 3],
-}
-
-impl Reads {
-    /// Of a cache of `whole` frames.
-    pub(super) fn new(view: &View, tempo: &Tempo, whole: u64) -> Reads {
-        let seen = tempo.speed().map_or(f64::MAX, |speed| view.reuse.seen as f64 / speed);
-        let alone = |end: usize| misses(view, blocks_of(whole).min((AHEAD[end] * seen) as u64))[end];
-        Reads { alone: std::array::from_fn(alone) }
-    }
-
-    /// The cost of reads standalone relative to that with `target` frames at present, as estimated, and how wide the
-    /// interval is in which it is.
-    pub(super) fn gain(&self, view: &View, target: u64) -> (f64, f64) {
-        let now = misses_now(view, blocks_of(target));
-        let gain = |end: usize| if now[end] > 0.0 { (self.alone[end] / now[end]).min(1.0) } else { 1.0 };
-        let [low, point, high] = std::array::from_fn(gain);
-        (point, (high - low).abs())
-    }
+/// The cost of reads standalone relative to that with `target` of `whole` frames at present, as estimated, and how wide
+/// the interval is in which it is.
+pub(super) fn gain_of_reads(view: &View, tempo: &Tempo, target: u64, whole: u64) -> (f64, f64) {
+    // The cache has no blocks that have not been used yet.
+    let now = misses(view, blocks_of(target).min(view.reuse.seen));
+    let alone = misses_alone(view, tempo, whole);
+    let gains: [f64; 3] =
+        std::array::from_fn(|end| if now[end] > 0.0 { (alone[end] / now[end]).min(1.0) } else { 1.0 });
+    let (least, most) = gains.iter().fold((1.0_f64, 0.0_f64), |(least, most), &gain| (least.min(gain), most.max(gain)));
+    (gains[1], most - least)
 }
 
 /// R_cache by partition size.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Frames of the partition; R_cache with it: low end, estimate, high end; and before unseen reuse comes. All
-    /// increase.
-    points: Vec<(u64, [f64; 3], [f64; 3])>,
+    /// Frames of the partition; R_cache with it: low end, estimate, high end. All increase.
+    points: Vec<(u64, [f64; 3])>,
 }
 
 /// The model of a tenant's mean times of a block.
@@ -221,6 +211,7 @@ impl Model<'_> {
     /// Blocks of the present partition, and the time of writes with it.
     fn present(&self) -> (u64, f64) {
         let had = self.gain.target.saturating_sub(OTHER_FRAMES).max(1);
+        // Without writes the ratio has no weight.
         let misses = self.view.misses_of_writes(had).unwrap_or(1.0);
         (had, self.part(self.view.writes, misses, self.cost.write_ns(had / 2)))
     }
@@ -231,6 +222,7 @@ impl Model<'_> {
         match self.present() {
             (had, writes_ns) if blocks > had => writes_ns * self.gain.at(blocks + OTHER_FRAMES, self.whole),
             _ => {
+                // Without cache each write goes to the disk.
                 let misses = self.view.misses_of_writes(blocks).filter(|_| blocks > 0).unwrap_or(1.0);
                 self.part(self.view.writes, misses, self.cost.write_ns(blocks / 2))
             }
@@ -242,7 +234,9 @@ impl Model<'_> {
         let reads_ns = self.part(self.view.reads, reads, self.cost.read_ns());
         let beside_ns = reads_ns * self.tempo.beside(DiskUse::Prefetch, DiskUse::Fill)
             + writes_ns * self.tempo.beside(DiskUse::WriteBack, DiskUse::Sync);
-        (reads_ns + writes_ns - beside_ns + beside_ns.max(self.tempo.pause_ns())).max(f64::MIN_POSITIVE)
+        let time_ns = reads_ns + writes_ns - beside_ns + beside_ns.max(self.tempo.pause_ns());
+        debug_assert!(time_ns.is_finite());
+        time_ns.max(f64::MIN_POSITIVE)
     }
 
     /// S standalone. Writes cost what they cost with the whole cache, less the gain because the same writes come
@@ -250,9 +244,9 @@ impl Model<'_> {
     fn alone_ns(&self) -> [f64; 3] {
         let ((_, present_ns), gain) = (self.present(), &self.gain);
         let writes_ns = self.writes_ns(blocks_of(self.whole)) - present_ns * (gain.roomy - gain.alone);
-        let less = gain.alone.powf(GAIN_POWER) * (1.0 - WRITE_ERROR * gain.chosen);
+        let less = gain.alone.powf(GAIN_POWER) * (1.0 - (WRITE_ERROR * gain.chosen).max(gain.open));
         let writes = [writes_ns - present_ns * (gain.alone - less), writes_ns, writes_ns];
-        let reads = Reads::new(self.view, self.tempo, self.whole).alone;
+        let reads = misses_alone(self.view, self.tempo, self.whole);
         std::array::from_fn(|end| self.time_ns(reads[end], writes[end].max(0.0)))
     }
 }
@@ -274,45 +268,30 @@ impl Load {
         let past = view.points.partition_point(|point| OTHER_FRAMES + point.blocks < whole) + 1;
         let sizes = view.points[..past.min(view.points.len())].iter().filter(known).map(|point| point.blocks);
         let nothing = model.time_ns(1.0, model.writes_ns(0));
-        let mut points = vec![(OTHER_FRAMES, [nothing; 3], [nothing; 3])];
+        let mut points = vec![(OTHER_FRAMES, [nothing; 3])];
         for blocks in sizes {
             let writes_ns = model.writes_ns(blocks);
-            let times = |reads: [f64; 3]| reads.map(|reads| model.time_ns(reads, writes_ns));
-            points.push((OTHER_FRAMES + blocks, times(misses(view, blocks)), times(misses_now(view, blocks))));
+            points.push((OTHER_FRAMES + blocks, misses(view, blocks).map(|reads| model.time_ns(reads, writes_ns))));
         }
-        let (mut least, alone) = ([[f64::MAX; 3]; 2], model.alone_ns());
-        for (_, full, now) in &mut points {
-            for (ends, least) in [full, now].into_iter().zip(&mut least) {
-                for end in 0..3 {
-                    // More cache is never worse: if the measurement says so, that is noise.
-                    least[end] = least[end].min(ends[end]);
-                    ends[end] = (alone[end] / least[end]).min(1.0);
-                }
-                (ends[0], ends[2]) = (ends[0].min(ends[1]), ends[2].max(ends[1]));
+        let (mut least, alone) = ([f64::MAX; 3], model.alone_ns());
+        for (_, ends) in &mut points {
+            for end in 0..3 {
+                // More cache is never worse: if the measurement says so, that is noise.
+                least[end] = least[end].min(ends[end]);
+                ends[end] = (alone[end] / least[end]).min(1.0);
             }
+            (ends[0], ends[2]) = (ends[0].min(ends[1]), ends[2].max(ends[1]));
         }
         Some(Load { points })
     }
 
-    /// Linear interpolation of `of`.
-    fn at(&self, frames: u64, of: impl Fn(&(u64, [f64; 3], [f64; 3])) -> [f64; 3]) -> Keeps {
-        let past = self.points.partition_point(|point| point.0 < frames);
-        let Some(after) = self.points.get(past) else { return Keeps::of(of(&self.points[past - 1])) };
-        let Some(before) = past.checked_sub(1).map(|at| &self.points[at]) else { return Keeps::of(of(after)) };
-        let part = (frames - before.0) as f64 / (after.0 - before.0) as f64;
-        let (from, to) = (of(before), of(after));
-        Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
-    }
-
-    /// R_cache with a partition of `frames` frames.
+    /// R_cache with `frames` frames that are in use: interpolated linearly.
     pub(super) fn keeps(&self, frames: u64) -> Keeps {
-        self.at(frames, |point| point.1)
-    }
-
-    /// R_cache at present with a partition of `frames` frames, in which blocks are missing that the tenant has not used
-    /// yet.
-    pub(super) fn keeps_now(&self, frames: u64) -> Keeps {
-        self.at(frames, |point| point.2)
+        let past = self.points.partition_point(|point| point.0 < frames);
+        let Some(&(after, to)) = self.points.get(past) else { return Keeps::of(self.points[past - 1].1) };
+        let Some(&(before, from)) = past.checked_sub(1).map(|at| &self.points[at]) else { return Keeps::of(to) };
+        let part = (frames - before) as f64 / (after - before) as f64;
+        Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
     }
 
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
@@ -433,16 +412,16 @@ pub(super) mod tests {
         let gain = Gain { target: 1000, roomy: 1.0, alone: 1.0, chosen: 0.0, open: 0.0 };
         let keeps = |tempo: &Tempo| {
             let load = Load::new(&uniform(), &cost(), gain, tempo, 4000 + OTHER_FRAMES).unwrap();
-            (load.keeps(1000 + OTHER_FRAMES), load.keeps_now(4000 + OTHER_FRAMES))
+            (load.keeps(1000 + OTHER_FRAMES), load.keeps(2600 + OTHER_FRAMES))
         };
         // A cache of half of the set against one of an eighth.
-        let (full, now) = keeps(&Tempo::default());
+        let (eighth, seen) = keeps(&Tempo::default());
         let truth = (1.0 - 0.5) / (1.0 - 0.125);
-        assert!((full.low..full.high).contains(&truth) && (full.point - truth).abs() < 0.1, "{full:?} {truth}");
-        assert!(now.point < 0.9, "blocks that it has not used yet are not in the cache: {now:?}");
-        // Alone it would not have seen more by now than it has, and the cache has all of that.
-        let (_, now) = keeps(&Tempo { standalone_ns: 1.0, there_ns: 1.0, ..Tempo::default() });
-        assert!(now.point > 0.95, "{now:?}");
+        assert!((eighth.low..eighth.high).contains(&truth) && (eighth.point - truth).abs() < 0.1, "{eighth:?} {truth}");
+        assert!(seen.point < 0.9, "standalone it would have seen more than it has: {seen:?}");
+        // If it runs as fast as alone, it would not, and a cache of what it has seen is as good.
+        let (_, seen) = keeps(&Tempo { standalone_ns: 1.0, there_ns: 1.0, ..Tempo::default() });
+        assert!(seen.point > 0.95, "{seen:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::allot::{self, Claim, bytes_of, frames_of};
 use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
 use super::feedback::Feedback;
-use super::load::{Gain, Keeps, Load, Reads, Tempo};
+use super::load::{Gain, Keeps, Load, Tempo, gain_of_reads};
 use super::split::{self, Fate, Question, Split, Verdict, split};
 use super::trial::Trial;
 use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
@@ -23,8 +23,9 @@ const WINDOWS: u64 = 8;
 /// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
-/// The largest error with which live insulation is shown ([`Tempo::error`]), if reads were at an end of their interval,
-/// and writes gained nothing by more dirty data, had the cost of what is not known yet, or [`SORTED`].
+/// Live insulation is shown if its error ([`Tempo::error`]) is at most this. Reads may be at an end of their interval; of
+/// the time of writes, the gain by more dirty data may be missing, and what is not known yet and [`SORTED`] of the
+/// positioning may be gained.
 const CERTAIN_WITHIN: f64 = 0.25;
 /// What positioning for writes may gain standalone because the drive has more of them to sort at once: random writers
 /// with a quarter and a half of a disk kept 0.50 to 0.66 where live insulation was 0.86 to 0.92.
@@ -65,24 +66,23 @@ impl Known {
     }
 
     /// Learns from a look at the tenant.
-    fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, Reads, View) {
+    fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
         self.tempo.look(&observed);
         (self.cost, self.used) = (observed.cost, observed.used);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
-        let reads = Reads::new(&view, &self.tempo, whole);
         self.trial.look(evidence.now, observed.references, || view.clone());
         if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
             self.writes = view.writes > 0.0;
             // If the curve has been restarted, the earlier load is better than none.
             self.load = Load::new(&view, &self.cost, gain, &self.tempo, whole).or(self.load.take());
         }
-        (gain, reads, view)
+        (gain, view)
     }
 
-    /// R_cache at present with `target` frames.
+    /// R_cache at present with a partition of `target` frames, which may not have filled yet.
     fn keeps(&self, target: u64) -> Option<Keeps> {
-        self.load.as_ref().map(|load| load.keeps_now(target))
+        self.load.as_ref().map(|load| load.keeps(target.min(self.used)))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
@@ -105,7 +105,8 @@ fn gain(cost: &Cost, written: [Written; 3], target: u64, stream_bytes_per_s: u64
     let open = alone.open();
     let mean_ns = cost.any_write_ns().unwrap_or(0.0);
     let [roomy, alone] = [roomy, alone].map(|other| other.by(now, mean_ns, transfer_ns));
-    let positioning = if mean_ns > 0.0 { (1.0 - transfer_ns / mean_ns).max(0.0) } else { 0.0 };
+    // Before the first write all of it may be positioning.
+    let positioning = if mean_ns > 0.0 { (1.0 - transfer_ns / mean_ns).max(0.0) } else { 1.0 };
     Gain { target, roomy, alone: alone.min(roomy), chosen: now.chosen() * positioning, open: open * positioning }
 }
 
@@ -191,8 +192,8 @@ impl Planner {
         known.streams = look.streams.max(known.streams.saturating_sub(1));
         let observed = *look.observed?;
         let target = observed.target;
-        let (gain, reads, view) = known.learn(observed, &self.latest);
-        let (reads, width) = reads.gain(&view, target);
+        let (gain, view) = known.learn(observed, &self.latest);
+        let (reads, width) = gain_of_reads(&view, &known.tempo, target, self.latest.frames);
         let is_certain =
             known.tempo.error(width, 1.0 - gain.alone + gain.open + SORTED * gain.chosen) <= CERTAIN_WITHIN;
         Some(Gained {

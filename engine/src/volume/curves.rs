@@ -71,8 +71,15 @@ impl Volumes {
         }
     }
 
-    /// Records the device time of a device request for blocks of a tenant.
-    pub(crate) fn note_cost(&mut self, tenant: TenantId, (op, purpose): (Op, Purpose), time_ns: Nanos, blocks: usize) {
+    /// Records the device time of a device request for blocks of a tenant; `waited`: a client waits for it, if it is a
+    /// write.
+    pub(crate) fn note_cost(
+        &mut self,
+        tenant: TenantId,
+        (op, purpose, waited): (Op, Purpose, bool),
+        time_ns: Nanos,
+        blocks: usize,
+    ) {
         let dirty = self.cache.partition(tenant).unwritten;
         let cost = &mut self.measured[tenant].cost;
         match op {
@@ -84,6 +91,7 @@ impl Volumes {
             (Op::Read, Purpose::Prefetch(_)) => DiskUse::Prefetch,
             (Op::Read, _) => DiskUse::Fill,
             (Op::Flush, _) => DiskUse::Sync,
+            _ if waited => DiskUse::Sync,
             _ => DiskUse::WriteBack,
         };
         cost.add(of, time_ns);

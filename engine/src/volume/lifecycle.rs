@@ -78,8 +78,7 @@ impl Volumes {
             return Err(Refusal::BadSize);
         }
         self.cache.open_volume(spec.volume, spec.tenant, u64::from(spec.device_block) == BLOCK);
-        let partition = self.cache.partition_mut(spec.tenant);
-        (partition.volumes, partition.volume_bytes) = (partition.volumes + 1, partition.volume_bytes + spec.size);
+        self.cache.partition_mut(spec.tenant).volumes += 1;
         self.curve(spec.tenant).opened(spec.volume);
         let (volume, tenant, unflushed) = (spec.volume, spec.tenant, spec.unflushed);
         self.table.insert(volume, Volume::new(spec));
@@ -120,8 +119,6 @@ impl Volumes {
             state.holes.dig(before, size);
         }
         state.initialising = state.spec.initialise && !state.holes.is_empty();
-        let tenant = state.spec.tenant;
-        self.cache.partition_mut(tenant).volume_bytes += size - before;
         self.initialise_soon();
         Ok(())
     }
@@ -192,7 +189,7 @@ impl Volumes {
         if state.device_requests > 0 && !planted!(ClosedBesideDeviceRequests) || !state.flushes.is_idle() {
             return;
         }
-        let (tenant, size) = (state.spec.tenant, state.spec.size);
+        let tenant = state.spec.tenant;
         let dropped = self.cache.drop_some(volume, (self.work.left() / DROP_UNITS).max(1));
         self.charge(tenant, DROP_UNITS * dropped);
         if self.cache.cached_blocks(volume) > 0 {
@@ -202,7 +199,6 @@ impl Volumes {
         self.cache.close_volume(volume);
         let partition = self.cache.partition_mut(tenant);
         partition.volumes -= u32::from(!planted!(ClosedVolumeStillCounted));
-        partition.volume_bytes -= size;
         let ahead = (partition.streams, partition.unread, partition.prefetching);
         assert!(partition.volumes > 0 || ahead == (0, 0, 0), "read ahead for no volume: {ahead:?}");
         self.table.remove(volume);

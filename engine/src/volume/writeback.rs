@@ -206,8 +206,9 @@ impl Volumes {
         let trusted = self.cache.durability.trusts(slot.failures);
         let parts = std::mem::take(&mut slot.parts);
         if result.is_ok() {
+            let waited = op == Op::Write { durable: true } || self.volume(volume).flushes.wanted_epoch().is_some();
             let blocks = if purpose == Purpose::WriteBack { wanted } else { parts.len() };
-            self.note_cost(tenant, (op, purpose), served.service_ns, blocks);
+            self.note_cost(tenant, (op, purpose, waited), served.service_ns, blocks);
         }
         let state = self.volume_mut(volume);
         state.device_requests -= 1;

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 pub struct Group {
     /// The label of the group.
     pub label: String,
-    /// The heights of its bars, one per series.
+    /// The heights of its bars, one per series; NaN for what is not known.
     pub bars: Vec<f64>,
 }
 
@@ -67,14 +67,14 @@ fn draw(
         let colour = COLOURS[which % COLOURS.len()];
         let bars = groups.iter().enumerate().map(|(at, group)| {
             let left = at as f64 + GAP / 2.0 + which as f64 * width;
-            Rectangle::new([(left, 0.0), (left + width * 0.94, group.bars[which])], colour.filled())
+            Rectangle::new([(left, 0.0), (left + width * 0.94, group.bars[which].max(0.0))], colour.filled())
         });
         chart.draw_series(bars)?;
         let style = ("sans-serif", 11).into_font().color(&BLACK);
         chart.draw_series(groups.iter().enumerate().map(|(at, group)| {
             let left = at as f64 + GAP / 2.0 + which as f64 * width;
             let value = group.bars[which];
-            Text::new(short(value), (left + width * 0.1, value + highest * 0.06), style.clone())
+            Text::new(short(value), (left + width * 0.1, value.max(0.0) + highest * 0.06), style.clone())
         }))?;
     }
     if let Some((at, _)) = line {
@@ -102,6 +102,7 @@ fn short(value: f64) -> String {
     match value.abs() {
         0.0..0.0005 => "0".into(),
         0.0005..10.0 => format!("{value:.2}"),
+        magnitude if magnitude.is_nan() => "?".into(),
         10.0..100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
     }
@@ -115,12 +116,12 @@ mod tests {
     fn a_chart_shows_every_group_series_and_line() {
         let groups = [
             Group { label: "here".into(), bars: vec![0.5, 0.25] },
-            Group { label: "there".into(), bars: vec![1.0, 0.0] },
+            Group { label: "there".into(), bars: vec![1.0, f64::NAN] },
         ];
         let svg = bars("kept", &["one", "other"], &groups, Some((0.5, "due"))).unwrap();
         assert!(
             svg.starts_with("<svg")
-                && ["here", "there", "one", "other", "due", "kept"].iter().all(|word| svg.contains(word))
+                && ["here", "there", "one", "other", "due", "kept", "?\n"].iter().all(|word| svg.contains(word))
         );
     }
 }

@@ -192,7 +192,7 @@ impl Report {
                     if self.disks.len() > 1 { format!("{}: {}", on.disk, line.name) } else { line.name.clone() };
                 let Figures { kept, named, live, .. } = line.figures;
                 let values = [Some(kept), named, live];
-                Group { label, bars: values.map(|value| value.unwrap_or(0.0)).into() }
+                Group { label, bars: values.map(|value| value.unwrap_or(f64::NAN)).into() }
             })
         });
         let groups: Vec<_> = groups.collect();

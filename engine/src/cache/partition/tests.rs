@@ -86,3 +86,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_writer_whose_loan_is_recalled_goes_on_with_half_of_what_it_writes_back() {
+    let (tenant, volume, mut frames) = (TenantId(0), VolumeId(0), Vec::new());
+    let mut cache = Cache::new(2000, 2000, 0);
+    cache.set_tenant(tenant, TenantSpec::default());
+    cache.partition_mut(tenant).target = 2000;
+    cache.open_volume(volume, tenant, false);
+    let dirty: Vec<_> = (0..1500)
+        .map(|number| {
+            assert!(cache.take_frames(tenant, 1, &mut frames));
+            let id = cache.insert(volume, number);
+            cache.write(0, id, frames.pop().unwrap(), (0, BLOCK), Rest::Cached, &mut Bytes);
+            id
+        })
+        .collect();
+    cache.partition_mut(tenant).target = 600;
+    assert!(!cache.partition(tenant).admits_payload(1) && !cache.take_frames(tenant, 1, &mut frames));
+    // 1,500 dirty blocks become 450, three quarters of what is left.
+    let mut taken = 0;
+    for &id in &dirty {
+        cache.forget_dirt(id);
+        while cache.partition(tenant).admits_payload(1) && cache.partition(tenant).unwritten > 450 {
+            assert!(cache.take_frames(tenant, 1, &mut frames));
+            taken += 1;
+        }
+        if cache.partition(tenant).unwritten <= 450 {
+            break;
+        }
+    }
+    assert!((500..=526).contains(&taken), "{taken}");
+    assert_eq!(cache.partition(tenant).relief, 0);
+}
