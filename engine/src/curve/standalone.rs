@@ -14,10 +14,19 @@
 //! Live insulation is standalone / (share x time). On a device that needs no slices the policy's useful time has the
 //! pauses already, and the time is that with demand.
 //!
+//! Some clients do not wait for answers: a timer, a replayed trace, or many clients that pause for longer than a round.
+//! Standalone they would not send more either, so that with them a second stands for up to a second:
+//!
+//! ```text
+//!   open        rate of requests while clients wait and nothing is answered / rate at other times, 0 to 1
+//!   standalone  at least open x requests answered / requests that arrived x time
+//! ```
+//!
 //! Useful time of slices has the pauses for which the disk idled. They are quiet time, so useful time is at most the
 //! time that the device took for the tenant's requests.
 
 use super::cost::{DISK_USES, DiskUse};
+use crate::disk::Arrivals;
 use crate::units::Nanos;
 
 /// Factor of earlier times per look (about a second), for the ratio of device time to useful time: half after 8 s, some
@@ -37,7 +46,11 @@ pub(crate) struct Standalone {
     /// Recent device time and useful time.
     device_ns: f64,
     useful_ns: f64,
-    /// Time so far in which no client waited, and none was away, nanoseconds.
+    /// Recent arrivals, and the part of the time for which they stand.
+    recent: Recent,
+    open: f64,
+    /// Time so far in which no client waited, and none was away, nanoseconds; of clients that do not wait for answers,
+    /// at least the time for which their requests stand.
     quiet_ns: f64,
     /// The standalone clock at the last look, and its speed. It never goes back.
     alone_ns: f64,
@@ -54,10 +67,53 @@ pub(crate) struct Seen {
     /// Time in which a client waited, and in which none had demand.
     pub(crate) waiting_ns: Nanos,
     pub(crate) away_ns: Nanos,
+    pub(crate) arrivals: Arrivals,
     /// Whether the policy serves tenants in slices: else the useful time has the pauses already.
     pub(crate) has_slices: bool,
     /// Disk time by [`DiskUse`].
     pub(crate) disk_ns: [f64; DISK_USES],
+}
+
+/// Fewest late requests that tell how open a client is, and the shortest late time.
+const LATE_LEAST: f64 = 8.0;
+const LATE_NS_LEAST: f64 = 1e9;
+
+/// Recent sums of [`Arrivals`], and of the time in which clients were not away.
+#[derive(Clone, Copy, Default, Debug)]
+struct Recent {
+    requests: f64,
+    answered: f64,
+    late: f64,
+    late_ns: f64,
+    there_ns: f64,
+}
+
+impl Recent {
+    fn add(&mut self, seen: &Seen, before: &Seen) {
+        let add = |sum: &mut f64, now: u64, before: u64| *sum = *sum * FADES + (now as f64 - before as f64);
+        add(&mut self.requests, seen.arrivals.requests, before.arrivals.requests);
+        add(&mut self.answered, seen.arrivals.answered, before.arrivals.answered);
+        add(&mut self.late, seen.arrivals.late, before.arrivals.late);
+        add(&mut self.late_ns, seen.arrivals.late_ns, before.arrivals.late_ns);
+        add(&mut self.there_ns, seen.there_ns(), before.there_ns());
+    }
+
+    /// The part of the time for which the requests stand because they do not wait for answers, 0 to 1.
+    fn open(&self) -> f64 {
+        let (others, others_ns) = (self.requests - self.late, self.there_ns - self.late_ns);
+        if self.late < LATE_LEAST || self.late_ns < LATE_NS_LEAST || others <= 0.0 || others_ns <= 0.0 {
+            return 0.0;
+        }
+        let open = (self.late / self.late_ns) / (others / others_ns);
+        open.min(1.0) * (self.answered / self.requests).clamp(0.0, 1.0)
+    }
+}
+
+impl Seen {
+    /// Time in which clients were not away.
+    fn there_ns(&self) -> Nanos {
+        self.now.saturating_sub(self.away_ns)
+    }
 }
 
 impl Standalone {
@@ -75,8 +131,10 @@ impl Standalone {
             self.device_ns = self.device_ns * FADES + sum;
             self.useful_ns = self.useful_ns * FADES + gained(before.useful_ns, seen.useful_ns).max(0.0);
         }
+        self.recent.add(&seen, &before);
+        self.open = self.recent.open();
         let gained = self.gained(&seen);
-        self.quiet_ns += self.quiet(&seen);
+        self.quiet_ns += self.at_least_open(self.quiet(&seen), &seen);
         let past = (seen.now - before.now) as f64;
         self.standalone_ns += gained;
         self.alone_ns += self.speed * past;
@@ -95,7 +153,14 @@ impl Standalone {
         }
         let quiet = self.quiet(seen);
         let useful = useful * if self.useful_ns > 0.0 { (self.device_ns / self.useful_ns).min(1.0) } else { 1.0 };
-        useful * self.waited + if quiet < 0.0 { quiet } else { quiet.max(useful * self.beside) }
+        let standalone = useful * self.waited + if quiet < 0.0 { quiet } else { quiet.max(useful * self.beside) };
+        self.at_least_open(standalone, seen)
+    }
+
+    /// `time_ns`, or what the requests since the last look stand for because they do not wait for answers.
+    fn at_least_open(&self, time_ns: f64, seen: &Seen) -> f64 {
+        let there_ns = seen.there_ns() as f64 - self.seen.there_ns() as f64;
+        if self.open > 0.0 { time_ns.max(self.open * there_ns) } else { time_ns }
     }
 
     /// Time since the last look in which no client waited, and none was away. A pause may turn out later to have been
@@ -118,7 +183,7 @@ impl Standalone {
 
     /// Time until the last look in which its clients were not away.
     pub(crate) fn there_ns(&self) -> Nanos {
-        self.seen.now.saturating_sub(self.seen.away_ns)
+        self.seen.there_ns()
     }
 
     /// Useful time at the last look.
@@ -154,7 +219,7 @@ mod tests {
     fn seen(seconds: Nanos, waiting: Nanos, useful: Nanos, disk: [f64; DISK_USES]) -> Seen {
         let disk_ns = disk.map(|time| time * S);
         let (now, useful_ns, waiting_ns) = (seconds * SECOND, useful * SECOND, waiting * SECOND);
-        Seen { now, useful_ns, waiting_ns, away_ns: 0, has_slices: true, disk_ns }
+        Seen { now, useful_ns, waiting_ns, away_ns: 0, arrivals: Arrivals::default(), has_slices: true, disk_ns }
     }
 
     fn after(seen: Seen, reads: f64, writes: f64) -> f64 {
@@ -195,6 +260,26 @@ mod tests {
         assert_eq!(after(seen(10, 5, 5, [0.0, 5.0, 0.0, 0.0]), 1.0, 1.0), 5.0, "a stream that is read ahead");
         assert_eq!(after(seen(10, 0, 3, [0.0, 0.0, 3.0, 0.0]), 1.0, 1.0), 10.0, "a writer that never waits");
         assert_eq!(after(seen(10, 10, 3, [0.0, 0.0, 3.0, 0.0]), 1.0, 1.0), 3.0, "a writer that waits for frames");
+    }
+
+    #[test]
+    fn clients_that_do_not_wait_for_answers_get_what_they_would_get() {
+        // 20 requests a second, answered in the tenant's slice, a quarter of the time.
+        let look = |standalone: &mut Standalone, second: u64, late: u64, answered: u64| {
+            let arrivals = Arrivals { requests: 20 * second, answered, late_ns: second * 3 * SECOND / 4, late };
+            let seen = Seen { arrivals, ..seen(second, second, 0, [0.1 * second as f64, 0.0, 0.0, 0.0]) };
+            standalone.look(seen, 1.0, 1.0);
+            standalone.at(&seen) as f64 / S
+        };
+        let all = |late: u64, answered: u64| {
+            let mut standalone = Standalone::default();
+            let seconds: Vec<_> =
+                (1..=20).map(|second| look(&mut standalone, second, late * second, answered * second)).collect();
+            seconds[19] - seconds[9]
+        };
+        assert!((all(15, 20) - 10.0).abs() < 0.01, "an open client: {}", all(15, 20));
+        assert!((all(15, 10) - 5.0).abs() < 0.01, "half of it is answered: {}", all(15, 10));
+        assert!(all(0, 20) < 0.01, "each of its requests waits for an answer: {}", all(0, 20));
     }
 
     #[test]

@@ -32,6 +32,22 @@ pub(crate) const TURNAROUND_NS: Nanos = 1_000_000;
 /// longest usual round (2 s), in which a client may wait.
 const AWAY_NS: Nanos = 3_000_000_000;
 
+/// A client whose requests are answered sends the next ones within this time of the last answer, or it does not wait
+/// for answers: longer than the turnaround of many clients at once, short compared with the wait for a slice.
+const LATE_NS: Nanos = 50_000_000;
+
+/// When requests of a tenant's clients arrive: total numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Arrivals {
+    /// Requests that arrived, and requests that were answered or cancelled.
+    pub(crate) requests: u64,
+    pub(crate) answered: u64,
+    /// The time in which a request was outstanding and nothing had been answered for [`LATE_NS`], and the requests that
+    /// arrived in it: none, if each waits for the answer to an earlier one.
+    pub(crate) late_ns: Nanos,
+    pub(crate) late: u64,
+}
+
 /// A number of requests, and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Count {
@@ -96,6 +112,7 @@ struct Account {
     /// Requests of clients alone, and device requests alone.
     clients: Demand,
     device: Demand,
+    arrivals: Arrivals,
     own: VirtualClock,
 }
 
@@ -308,6 +325,8 @@ impl Books {
     /// A client's request is begun.
     pub(crate) fn begin_request(&mut self, now: Nanos, tenant: TenantId) {
         let account = &mut self.accounts[tenant];
+        account.arrivals.requests += 1;
+        account.arrivals.late += u64::from(account.clients.late_ns(now) > 0);
         account.demand.begin(now, TURNAROUND_NS);
         account.clients.begin(now, 0);
     }
@@ -315,8 +334,16 @@ impl Books {
     /// That request was answered or cancelled.
     pub(crate) fn end_request(&mut self, now: Nanos, tenant: TenantId) {
         let account = &mut self.accounts[tenant];
+        account.arrivals.answered += 1;
+        account.arrivals.late_ns += account.clients.late_ns(now);
         account.demand.end(now);
         account.clients.end(now);
+    }
+
+    /// When the requests of the tenant's clients arrive.
+    pub(crate) fn arrivals(&self, now: Nanos, tenant: TenantId) -> Arrivals {
+        let Account { arrivals, clients, .. } = &self.accounts[tenant];
+        Arrivals { late_ns: arrivals.late_ns + clients.late_ns(now), ..*arrivals }
     }
 
     /// Time in which the tenant had demand, nanoseconds: a client's request, or a device request for one.
@@ -361,6 +388,7 @@ impl Books {
 struct Demand {
     outstanding: u32,
     since: Nanos,
+    /// The last end of a request.
     until: Nanos,
     past_ns: Nanos,
     away_ns: Nanos,
@@ -380,10 +408,15 @@ impl Demand {
 
     fn end(&mut self, now: Nanos) {
         self.outstanding -= 1;
+        self.until = now;
         if self.outstanding == 0 {
             self.past_ns += now - self.since;
-            self.until = now;
         }
+    }
+
+    /// The time since [`LATE_NS`] after the last answer, if a request has been outstanding since then.
+    fn late_ns(&self, now: Nanos) -> Nanos {
+        if self.outstanding > 0 { now.saturating_sub(self.since.max(self.until) + LATE_NS) } else { 0 }
     }
 
     fn away_ns(&self, now: Nanos) -> Nanos {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::books::{Books, DiskTime, Usage};
+use super::books::{Arrivals, Books, DiskTime, Usage};
 use super::durability::Failures;
 use super::policy::{self, REQUEST_BYTES_LEAST, Slice, TenantPlan};
 use super::queue::Entry;
@@ -364,6 +364,11 @@ impl Device {
     /// Time in which a client of the tenant waited for an answer, nanoseconds.
     pub(crate) fn waiting_ns(&self, now: Nanos, tenant: TenantId) -> Nanos {
         self.scheduler.books.waiting_ns(now, tenant)
+    }
+
+    /// When the requests of the tenant's clients arrive.
+    pub(crate) fn arrivals(&self, now: Nanos, tenant: TenantId) -> Arrivals {
+        self.scheduler.books.arrivals(now, tenant)
     }
 
     /// Time in which no client of the tenant had demand, nanoseconds.

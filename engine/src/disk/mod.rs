@@ -19,5 +19,6 @@ mod scheduler;
 mod slices;
 mod virtual_clock;
 
+pub(crate) use books::Arrivals;
 pub(crate) use device::{Device, Purpose, Served, Slot, Split};
 pub use io::{Io, Op, Segment};

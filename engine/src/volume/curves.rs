@@ -105,6 +105,7 @@ impl Volumes {
             useful_ns: disk.plan(now, tenant).map_or(0, |plan| plan.useful_ns),
             waiting_ns: disk.waiting_ns(now, tenant),
             away_ns: disk.away_ns(now, tenant),
+            arrivals: disk.arrivals(now, tenant),
             has_slices: disk.settings().has_slices(),
             disk_ns: self.measured[tenant].cost.time_ns(),
         }
