@@ -117,7 +117,8 @@ class Beside:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", action="append", metavar="PATTERN", help="only tests whose name has this in it")
-    parser.add_argument("--without", action="append", default=[], metavar="PATTERN", help="no tests whose name has this in it")
+    without = "no tests whose name has this in it"
+    parser.add_argument("--without", action="append", default=[], metavar="PATTERN", help=without)
     parser.add_argument("--long", action="store_true", help="more rounds of what is random, and what takes minutes")
     parser.add_argument("--list", action="store_true", help="name the tests, run none")
     options = parser.parse_args()

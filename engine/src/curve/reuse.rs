@@ -16,24 +16,24 @@
 //!                            `·._ ` · .             have been seen
 //! ```
 //!
-//! Beyond h, U is extrapolated as the number of unseen species is, from the numbers of blocks that were read once, twice
-//! and three times (n1, n2, n3). If the popularities of blocks have a gamma distribution, then with r1 = 2
-//! n2 / n1 and r2 = 3 n3 / n2, and v blocks seen:
+//! Beyond h, U is extrapolated as the number of unseen species is, from the numbers of blocks that were read once,
+//! twice and three times (n1, n2, n3). If the popularities of blocks have a gamma distribution, then with r1 = 2 n2 /
+//! n1 and r2 = 3 n3 / n2, and v blocks seen:
 //!
 //! ```text
 //!   U(c) = U(h) x (A(c) / A(h)) ^ (-r1 / q)        A(c) = 1 + (c - v) x q / n1        q = r2 - 2 r1
 //! ```
 //!
-//! In a uniformly used set r1 = r2, and U falls linearly in c. Hot blocks next to it are soon read more than three times:
-//! then n1 to n3 are those of the others. A Zipf distribution is in between. The ends of the interval have the sampling
-//! errors of r1 and r2; up to h it has no width.
+//! In a uniformly used set r1 = r2, and U falls linearly in c. Hot blocks next to it are soon read more than three
+//! times: then n1 to n3 are those of the others. A Zipf distribution is in between. The ends of the interval have the
+//! sampling errors of r1 and r2; up to h it has no width.
 //!
 //! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations" (JASA 1958); Fisher, Corbet and
 //! Williams (J. Animal Ecology 1943) and Efron and Thisted (Biometrika 1976) for the gamma distribution; the formula in
 //! c instead of time is ours. Assumed: the tenant goes on as it does. Downside: nothing tells of a loop that is longer
 //! than what has been seen; v has blocks that were only written, so that U falls too slowly for a tenant that reads and
-//! writes the same blocks at random; n1 to n3 are totals, while the curve forgets. Under another eviction policy than LRU
-//! the estimate is that of LRU.
+//! writes the same blocks at random; n1 to n3 are totals, while the curve forgets. Under another eviction policy than
+//! LRU the estimate is that of LRU.
 
 use super::bucket::{BUCKETS, Tally, blocks, bucket};
 use super::samples::TIMES;

@@ -43,8 +43,9 @@ pub(crate) struct Standalone {
     /// The fraction of disk time for which clients wait, times what would have been left of it; likewise the rest.
     waited: f64,
     beside: f64,
-    /// Recent device time and useful time.
+    /// Recent device time, what context switches took of it, and useful time.
     device_ns: f64,
+    switches_ns: f64,
     useful_ns: f64,
     /// Recent arrivals, and the part of the time for which they stand.
     recent: Recent,
@@ -64,6 +65,8 @@ pub(crate) struct Standalone {
 pub(crate) struct Seen {
     pub(crate) now: Nanos,
     pub(crate) useful_ns: Nanos,
+    /// What its context switches took so far.
+    pub(crate) switches_ns: Nanos,
     /// Time in which a client waited, and in which none had demand.
     pub(crate) waiting_ns: Nanos,
     pub(crate) away_ns: Nanos,
@@ -129,6 +132,7 @@ impl Standalone {
             self.waited = part(DiskUse::Fill, reads) + part(DiskUse::Sync, writes);
             self.beside = part(DiskUse::Prefetch, reads) + part(DiskUse::WriteBack, writes);
             self.device_ns = self.device_ns * FADES + sum;
+            self.switches_ns = self.switches_ns * FADES + gained(before.switches_ns, seen.switches_ns).max(0.0);
             self.useful_ns = self.useful_ns * FADES + gained(before.useful_ns, seen.useful_ns).max(0.0);
         }
         self.recent.add(&seen, &before);
@@ -152,9 +156,18 @@ impl Standalone {
             return useful * (self.waited + self.beside);
         }
         let quiet = self.quiet(seen);
-        let useful = useful * if self.useful_ns > 0.0 { (self.device_ns / self.useful_ns).min(1.0) } else { 1.0 };
+        let useful = useful * self.without_pauses();
         let standalone = useful * self.waited + if quiet < 0.0 { quiet } else { quiet.max(useful * self.beside) };
         self.at_least_open(standalone, seen)
+    }
+
+    /// The part of the useful time that is the disk's work. Useful time has no switches, device time has no pauses:
+    /// where the latter is less there are pauses.
+    fn without_pauses(&self) -> f64 {
+        if self.device_ns >= self.useful_ns {
+            return 1.0;
+        }
+        ((self.device_ns - self.switches_ns) / self.useful_ns).max(0.0)
     }
 
     /// `time_ns`, or what the requests since the last look stand for because they do not wait for answers.
@@ -219,7 +232,16 @@ mod tests {
     fn seen(seconds: Nanos, waiting: Nanos, useful: Nanos, disk: [f64; DISK_USES]) -> Seen {
         let disk_ns = disk.map(|time| time * S);
         let (now, useful_ns, waiting_ns) = (seconds * SECOND, useful * SECOND, waiting * SECOND);
-        Seen { now, useful_ns, waiting_ns, away_ns: 0, arrivals: Arrivals::default(), has_slices: true, disk_ns }
+        Seen {
+            now,
+            useful_ns,
+            switches_ns: 0,
+            waiting_ns,
+            away_ns: 0,
+            arrivals: Arrivals::default(),
+            has_slices: true,
+            disk_ns,
+        }
     }
 
     fn after(seen: Seen, reads: f64, writes: f64) -> f64 {

@@ -268,7 +268,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         let Scheduler { lanes, books, policy, slices, .. } = self;
         let mut plan = policy.plan(tenant, View { lanes, books, slices: slices.observed() })?;
         if self.has_slices {
-            (plan.slices, plan.useful_ns) = slices.of(now, tenant);
+            (plan.slices, plan.switches_ns, plan.useful_ns) = slices.of(now, tenant);
         }
         Some(plan)
     }

@@ -14,12 +14,12 @@
 //! `curve/dirty.rs` ([`Gain`]).
 //!
 //! **Alone** the tenant would run 1 / speed times as fast: by now it would have referenced about seen / speed blocks.
-//! The cache would hold at most these. The low end assumes four times as many ([`AHEAD`]), because the decision also has
-//! to hold later.
+//! The cache would hold at most these. The low end assumes four times as many ([`AHEAD`]), because the decision also
+//! has to hold later.
 //!
 //! **Low end.** It also has the error of the write model: the factor by which more dirty data lowers the cost is raised
-//! to the power [`GAIN_POWER`], and at least [`WRITE_ERROR`] of the positioning that no flush demands may be gained; all
-//! of it where the cost standalone is not known yet.
+//! to the power [`GAIN_POWER`], and at least [`WRITE_ERROR`] of the positioning that no flush demands may be gained;
+//! all of it where the cost standalone is not known yet.
 //!
 //! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. Pauses and
 //! unseen reuse are ours. Downside: hits and misses are assumed to follow each other, as with a queue depth of 1. At

@@ -23,8 +23,8 @@ const WINDOWS: u64 = 8;
 /// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
-/// Live insulation is shown if its error ([`Tempo::error`]) is at most this. Reads may be at an end of their interval; of
-/// the time of writes, the gain by more dirty data may be missing, and what is not known yet and [`SORTED`] of the
+/// Live insulation is shown if its error ([`Tempo::error`]) is at most this. Reads may be at an end of their interval;
+/// of the time of writes, the gain by more dirty data may be missing, and what is not known yet and [`SORTED`] of the
 /// positioning may be gained.
 const CERTAIN_WITHIN: f64 = 0.25;
 /// What positioning for writes may gain standalone because the drive has more of them to sort at once: random writers

@@ -100,9 +100,11 @@ impl Volumes {
     /// The counters from which a tenant's standalone-equivalent time follows.
     pub(crate) fn seen(&mut self, tenant: TenantId) -> Seen {
         let (disk, now) = (&mut self.route.disk, self.now);
+        let plan = disk.plan(now, tenant);
         Seen {
             now,
-            useful_ns: disk.plan(now, tenant).map_or(0, |plan| plan.useful_ns),
+            useful_ns: plan.map_or(0, |plan| plan.useful_ns),
+            switches_ns: plan.map_or(0, |plan| plan.switches_ns),
             waiting_ns: disk.waiting_ns(now, tenant),
             away_ns: disk.away_ns(now, tenant),
             arrivals: disk.arrivals(now, tenant),

@@ -124,6 +124,8 @@ pub struct TenantPlan {
     pub useful_ns: Nanos,
     /// Number of its slices.
     pub slices: u64,
+    /// What the context switches at their beginnings have cost.
+    pub switches_ns: Nanos,
     /// Disk time by which it exceeded its slices, to be subtracted from the next ones.
     pub debt_ns: Nanos,
     /// Slices of other tenants since one of its own is due: a request is queued, the tenant has no debt, and its hung

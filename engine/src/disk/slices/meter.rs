@@ -86,16 +86,39 @@ pub(crate) struct Watch {
     /// End of the steady part: the first completion after the drain began. The device had chosen that request, or was
     /// serving it, before. Leaving it out because its slice was over would leave out the long requests.
     past: Option<Mark>,
+    /// When the last request was issued, and the number and time of those that were in the device alone, after the
+    /// first one.
+    issued_at: Nanos,
+    later: u32,
+    later_ns: Nanos,
+    /// The usual cost of a context switch on this disk.
+    switch_ns: Nanos,
 }
 
 impl Watch {
-    fn new(begun: Nanos, depth: u32) -> Watch {
-        let (first, steady, last, drain, past) = (None, None, None, None, None);
-        Watch { begun, done_ns: 0, done: 0, has_demand: false, batch: 0, depth, first, steady, last, drain, past }
+    fn new(begun: Nanos, depth: u32, switch_ns: Nanos) -> Watch {
+        Watch {
+            begun,
+            done_ns: 0,
+            done: 0,
+            has_demand: false,
+            batch: 0,
+            depth,
+            first: None,
+            steady: None,
+            last: None,
+            drain: None,
+            past: None,
+            issued_at: begun,
+            later: 0,
+            later_ns: 0,
+            switch_ns,
+        }
     }
 
     /// A request is submitted to the device.
     pub(crate) fn issued(&mut self, now: Nanos, entry: &Entry) {
+        self.issued_at = now;
         if !entry.internal && !self.has_demand {
             (self.begun, self.has_demand) = (now, true);
         }
@@ -112,6 +135,8 @@ impl Watch {
         if self.done == 1 {
             self.batch = in_device.min(self.depth);
             self.first = self.last;
+        } else if in_device == 1 {
+            (self.later, self.later_ns) = (self.later + 1, self.later_ns + (now - self.issued_at));
         }
         // The batch and one more request: a drive that served a request out of order at first loses a revolution when
         // it returns to the place where it left off.
@@ -152,6 +177,9 @@ pub(crate) struct Meter {
     rough: Span,
     /// Whole slices that were used up.
     whole: Span,
+    /// The first request of each slice if it was in the device alone, and such later ones.
+    first: Span,
+    later: Span,
     /// Drains: their time, and the cost of the requests that were in the device at their beginning.
     drain: Span,
     /// Cost of the requests that the tenant has for the device when its slice begins, a moving average.
@@ -179,8 +207,8 @@ impl Meter {
     }
 
     /// The observation of a slice that begins now.
-    pub(crate) fn watch(&self, now: Nanos) -> Watch {
-        Watch::new(now, self.depth.map_or(u32::MAX, |depth| depth.ceil() as u32 + 1))
+    pub(crate) fn watch(&self, now: Nanos, switch_ns: Nanos) -> Watch {
+        Watch::new(now, self.depth.map_or(u32::MAX, |depth| depth.ceil() as u32 + 1), switch_ns)
     }
 
     /// A slice ended at `now`. Returns the standalone-equivalent time of its work.
@@ -210,9 +238,21 @@ impl Meter {
             self.dark_ns = (self.dark_ns + total).saturating_sub(4 * seen_ns);
             self.too_short_ns = (seen_ns == 0 && self.seen_rate().is_none()).then_some(total);
         }
+        if let Some(mark) = watch.first.filter(|_| watch.batch == 1) {
+            self.first.add(fade, 1, mark.at - watch.begun, mark.done_ns);
+            self.later.add(fade, watch.later, watch.later_ns, 0);
+        }
         let (useful, carry) = self.worth(now, watch);
         self.carry = carry;
         useful
+    }
+
+    /// What the context switch at the beginning of the slice cost: by how much longer the first request takes than
+    /// later ones that are in the device alone, if there are such requests; else what it usually costs on this disk.
+    pub(crate) fn switch_ns(&self, watch: &Watch) -> Nanos {
+        let mean = |span: Span| (span.requests >= STEADY).then(|| span.time / span.requests);
+        let more = mean(self.first).zip(mean(self.later)).map(|(first, later)| (first - later).max(0.0) as Nanos);
+        if watch.done > 0 { more.unwrap_or(watch.switch_ns) } else { 0 }
     }
 
     /// Time per nanosecond of cost where nothing is lost.
@@ -227,12 +267,16 @@ impl Meter {
 
     /// Standalone-equivalent time of the slice's work so far, at most the time that passed, and the excess over that.
     /// The excess is carried over, so that the sum over slices with more and less work is right. If all requests were
-    /// internal, nothing is added.
+    /// internal, nothing is added. A slice with no more than its first batch shows the switch only as a part of that
+    /// batch: then that part is no work.
     fn worth(&self, now: Nanos, watch: &Watch) -> (Nanos, f64) {
         if !watch.has_demand {
             return (0, self.carry);
         }
+        let switch_ns = if watch.steady.is_none() { self.switch_ns(watch) } else { 0 };
+        // What takes less than a switch had none: the drive's own cache, for example.
         let total = now - watch.begun;
+        let total = if total > switch_ns { total - switch_ns } else { total };
         let Some(rate) = self.rate() else { return (total, 0.0) };
         let worth = watch.done_ns as f64 * rate + self.carry;
         let useful = worth.min(total as f64);
@@ -304,7 +348,7 @@ mod tests {
 
     fn watch(meter: &Meter, begun: Nanos) -> Watch {
         let (io, op) = (IoId(0), Op::Read);
-        let mut watch = meter.watch(begun);
+        let mut watch = meter.watch(begun, 0);
         watch.issued(begun, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false });
         watch
     }
@@ -323,6 +367,29 @@ mod tests {
         }
         watch.done(now + 30, 100, 1);
         meter.slice(now + 30, &watch, Cause::UsedUp)
+    }
+
+    /// Requests of cost 100 one after the other: the first one takes 40, each further one 10, after a pause of 90.
+    fn thinks(meter: &mut Meter, begun: Nanos, requests: u32) -> Nanos {
+        let (io, op) = (IoId(0), Op::Read);
+        let mut watch = meter.watch(begun, 25);
+        let mut now = begun;
+        for at in 0..requests {
+            now += if at == 0 { 0 } else { 90 };
+            watch.issued(now, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false });
+            now += if at == 0 { 40 } else { 10 };
+            watch.done(now, 100, 1);
+        }
+        meter.slice(now, &watch, Cause::Idle)
+    }
+
+    #[test]
+    fn a_switch_costs_what_the_first_request_takes_more_than_later_ones() {
+        let mut meter = Meter::default();
+        assert_eq!(thinks(&mut meter, 0, 1), 40 - 25, "as usual on this disk");
+        (1..=8).for_each(|slice| _ = thinks(&mut meter, 1000 * slice, 3));
+        assert_eq!(meter.switch_ns(&watch(&meter, 0)), 0, "nothing was done");
+        assert_eq!(thinks(&mut meter, 10_000, 1), 10, "what later ones take");
     }
 
     #[test]

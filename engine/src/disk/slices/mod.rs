@@ -73,6 +73,7 @@ pub(crate) struct Habits {
     following: u64,
     useful_ns: Nanos,
     slices: u64,
+    switches_ns: Nanos,
 }
 
 impl Habits {
@@ -85,6 +86,7 @@ impl Habits {
             following: 0,
             useful_ns: 0,
             slices: 0,
+            switches_ns: 0,
         }
     }
 
@@ -130,6 +132,8 @@ pub(crate) struct Slot {
     pub(crate) ns: Nanos,
     /// If another tenant wants the disk, it ends early when the owner's clients were sent so many bytes in it.
     pub(crate) enough_bytes: Option<u64>,
+    /// What a context switch costs on this disk.
+    pub(crate) switch_ns: Nanos,
 }
 
 /// What bounds anticipatory idling for a tenant.
@@ -262,11 +266,11 @@ impl Slices {
         self.past.iter().copied().collect()
     }
 
-    /// The number of the tenant's slices, and the standalone-equivalent time of its work.
-    pub(super) fn of(&self, now: Nanos, tenant: TenantId) -> (u64, Nanos) {
-        let Some(habits) = self.observed.get(tenant) else { return (0, 0) };
+    /// The number of the tenant's slices, the cost of its switches, and the standalone-equivalent time of its work.
+    pub(super) fn of(&self, now: Nanos, tenant: TenantId) -> (u64, Nanos, Nanos) {
+        let Some(habits) = self.observed.get(tenant) else { return (0, 0, 0) };
         let useful_ns = if self.owner() == Some(tenant) { self.useful_ns(now) } else { 0 };
-        (habits.slices, habits.useful_ns + useful_ns)
+        (habits.slices, habits.switches_ns, habits.useful_ns + useful_ns)
     }
 
     /// Standalone-equivalent time of the work in the present slice so far.
@@ -325,7 +329,7 @@ impl Slices {
             was_held: false,
             issued: 0,
             is_held_up: false,
-            watch: meter.watch(now),
+            watch: meter.watch(now, slot.switch_ns),
         });
     }
 
@@ -454,6 +458,7 @@ impl Slices {
         let habits = &mut self.observed[owner];
         let useful_ns = habits.meter.slice(now, &watch, cause);
         habits.slices += 1;
+        habits.switches_ns += habits.meter.switch_ns(&watch);
         if cause == Cause::Idle && planted!(IdleSliceNotBooked) {
             books.slice_begins(now, owner);
             books.slice_ends(now, 0);

@@ -35,7 +35,7 @@ impl Policy for Alternate {
             return Turn::Nothing(None);
         };
         self.begun = tenant.0 + 1;
-        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough_bytes: self.enough_bytes })
+        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough_bytes: self.enough_bytes, switch_ns: 0 })
     }
 }
 

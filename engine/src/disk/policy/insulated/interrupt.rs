@@ -187,7 +187,7 @@ impl Insulated {
         self.tenants[tenant].waiting_since = None;
         self.interrupts.served(tenant);
         self.interrupts.guest = Some(tenant);
-        Some(Slot { tenant, ns, enough_bytes: None })
+        Some(self.slot(tenant, ns))
     }
 
     /// The interrupted slice goes on.
@@ -200,7 +200,8 @@ impl Insulated {
         if tenant.credit > 0 && (view.lanes.wants_device(lane) || is_expected) {
             tenant.waiting_since = None;
             self.interrupts.served(id);
-            return Some(Slot { tenant: id, ns: tenant.credit as Nanos, enough_bytes: None });
+            let ns = tenant.credit as Nanos;
+            return Some(self.slot(id, ns));
         }
         if tenant.credit > 0 {
             tenant.idles(tenant.credit, length);

@@ -235,9 +235,14 @@ impl Insulated {
             tenant.waiting_since = None;
             self.begun += 1;
             self.interrupts.served(id);
-            return Some(Slot { tenant: id, ns: tenant.credit as Nanos, enough_bytes: None });
+            let ns = tenant.credit as Nanos;
+            return Some(self.slot(id, ns));
         }
         None
+    }
+
+    fn slot(&self, tenant: TenantId, ns: Nanos) -> Slot {
+        Slot { tenant, ns, enough_bytes: None, switch_ns: self.settings.switch_ns }
     }
 
     /// Skips at once the rounds in which all waiting tenants have debts.
