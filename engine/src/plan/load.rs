@@ -18,8 +18,7 @@
 //! has to hold later.
 //!
 //! **Low end.** It also has the error of the write model: the factor by which more dirty data lowers the cost is raised
-//! to the power [`GAIN_POWER`], and at least [`WRITE_ERROR`] of the positioning that no flush demands may be gained;
-//! all of it where the cost standalone is not known yet.
+//! to the power [`GAIN_POWER`], and at least [`WRITE_ERROR`] of the positioning that no flush demands may be gained.
 //!
 //! Source: Argon (Wachs et al., FAST 2007): "S = p x cache time + (1 - p) x disk time", throughput is 1 / S. Pauses and
 //! unseen reuse are ours. Downside: hits and misses are assumed to follow each other, as with a queue depth of 1. At
@@ -244,7 +243,7 @@ impl Model<'_> {
     fn alone_ns(&self) -> [f64; 3] {
         let ((_, present_ns), gain) = (self.present(), &self.gain);
         let writes_ns = self.writes_ns(blocks_of(self.whole)) - present_ns * (gain.roomy - gain.alone);
-        let less = gain.alone.powf(GAIN_POWER) * (1.0 - (WRITE_ERROR * gain.chosen).max(gain.open));
+        let less = gain.alone.powf(GAIN_POWER) * (1.0 - WRITE_ERROR * gain.chosen);
         let writes = [writes_ns - present_ns * (gain.alone - less), writes_ns, writes_ns];
         let reads = misses_alone(self.view, self.tempo, self.whole);
         std::array::from_fn(|end| self.time_ns(reads[end], writes[end].max(0.0)))

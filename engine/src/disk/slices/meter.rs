@@ -267,13 +267,13 @@ impl Meter {
 
     /// Standalone-equivalent time of the slice's work so far, at most the time that passed, and the excess over that.
     /// The excess is carried over, so that the sum over slices with more and less work is right. If all requests were
-    /// internal, nothing is added. A slice with no more than its first batch shows the switch only as a part of that
-    /// batch: then that part is no work.
+    /// internal, nothing is added. A slice with one request does not show its switch by itself.
     fn worth(&self, now: Nanos, watch: &Watch) -> (Nanos, f64) {
         if !watch.has_demand {
             return (0, self.carry);
         }
-        let switch_ns = if watch.steady.is_none() { self.switch_ns(watch) } else { 0 };
+        let is_alone = watch.done == 1 && watch.batch == 1;
+        let switch_ns = if is_alone { self.switch_ns(watch) } else { 0 };
         // What takes less than a switch had none: the drive's own cache, for example.
         let total = now - watch.begun;
         let total = if total > switch_ns { total - switch_ns } else { total };
