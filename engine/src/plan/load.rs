@@ -152,8 +152,8 @@ impl Tempo {
     }
 }
 
-/// Frames of a partition that are not cache: data being received and sent.
-const OTHER_FRAMES: u64 = FRAMES_MIN as u64;
+/// Frames of a partition that are not cache: data being received and sent. They are in use only while it is.
+pub(super) const OTHER_FRAMES: u64 = FRAMES_MIN as u64;
 
 /// Blocks that a partition of `frames` frames can cache.
 fn blocks_of(frames: u64) -> u64 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::allot::{self, Claim, bytes_of, frames_of};
 use super::evidence::{Evidence, Facts, Gained, Look, Observed, Promise, Target, Targets};
 use super::feedback::Feedback;
-use super::load::{Gain, Keeps, Load, Tempo, gain_of_reads};
+use super::load::{Gain, Keeps, Load, OTHER_FRAMES, Tempo, gain_of_reads};
 use super::split::{self, Fate, Question, Split, Verdict, split};
 use super::trial::Trial;
 use super::{Bound, Decision, Doubt, Plan, PlanRequest, Sizing};
@@ -82,7 +82,7 @@ impl Known {
 
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
     fn keeps(&self, target: u64) -> Option<Keeps> {
-        self.load.as_ref().map(|load| load.keeps(target.min(self.used)))
+        self.load.as_ref().map(|load| load.keeps(target.min(self.used + OTHER_FRAMES)))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
