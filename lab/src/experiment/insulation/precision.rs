@@ -16,11 +16,13 @@ macro_rules! mixes {
     ($($name:literal),*) => { [$(($name, include_str!(concat!("../../../mixes/", $name, ".toml")))),*] };
 }
 
-const MIXES: [(&str, &str); 12] = mixes![
+const MIXES: [(&str, &str); 14] = mixes![
     "bursts",
+    "log-scan",
     "logs",
     "mixed",
     "pauses",
+    "rates",
     "roomy",
     "sixteen",
     "small",
@@ -36,12 +38,12 @@ const QUICK: [&str; 2] = ["small", "uniform"];
 pub const EXPERIMENT: Experiment = Experiment {
     name: "insulated-mixes",
     question: "Does what the server calls admitted keep R, and does it show what a tenant keeps?",
-    setup: "Twelve mixes of three to sixteen tenants (`lab/mixes`): Zipf readers and writers whose working sets do not \
-            fit, uniform readers, streams, transaction logs, clients that pause, loads that come in bursts. R = 0.9, \
-            32 to 512 MiB. 300 s to warm up; what the server says then is compared with the next 120 s. A tenant \
-            misses R if it keeps less than R minus a standard error of its mean over the seeds. Live insulation is \
-            compared with throughput together / (share x throughput alone) over the counted time, where the server \
-            shows it. A quick run has two mixes on one disk.",
+    setup: "Fourteen mixes of three to sixteen tenants (`lab/mixes`): Zipf readers and writers whose working sets do \
+            not fit, uniform readers, streams, transaction logs, clients that pause or do not wait, loads that come in \
+            bursts. R = 0.9, 32 to 512 MiB. 300 s to warm up; what the server says then is compared with the next 120 \
+            s. A tenant misses R if it keeps less than R minus a standard error of its mean over the seeds. Live \
+            insulation is compared with throughput together / (share x throughput alone) over the counted time, where \
+            the server shows it. A quick run has two mixes on one disk.",
     paper: "Argon has no admission for working sets that do not fit, and shows no live figure.",
     run,
 };

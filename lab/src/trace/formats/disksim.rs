@@ -32,9 +32,9 @@ impl LineFormat for Disksim {
     }
 }
 
-/// The largest mean distance of two requests, in the unit of the trace, at which whole numbers are taken for
-/// milliseconds: a minute, and nobody records a disk that is used once a minute. In nanoseconds it is 60 us, and a disk
-/// is rarely used more often.
+/// Times that are whole numbers are taken for milliseconds if the mean distance of two requests is less than this, else
+/// for nanoseconds. As milliseconds it would be a minute: a disk that is used so rarely is not recorded. As nanoseconds
+/// it is 60 us: few disks are used more often.
 const GAP_MAX: u64 = 60_000;
 
 /// The unit of the times of a trace.
