@@ -17,7 +17,7 @@ pub(crate) const FRAMES_MIN: u32 = 2 * (PIECE_BLOCKS as u32 + 2);
 const PAYLOAD_FRAMES_MIN: u32 = 2;
 
 /// Most of [`Partition::relief`]: two pieces of the largest size at once.
-const RELIEF_MAX: u32 = 2 * FRAMES_MIN;
+const RELIEF_MAX: i32 = 2 * FRAMES_MIN as i32;
 
 /// Blocks that one step looks at when frames retire: about 40 us, because the blocks are adjacent in memory.
 const RETIRE_BLOCKS: usize = 2 * 1024;
@@ -37,10 +37,10 @@ pub(crate) struct Partition {
     pub(crate) failing: u32,
     /// Blocks being written.
     pub(crate) writing: u32,
-    /// Blocks that were written back while too much was dirty, less twice the frames that were taken meanwhile. When a
-    /// loan of frames is recalled from a writer, it goes on with half of what it writes back: without this it would
-    /// stand still until its dirty data fits into what is left, which may take minutes.
-    relief: u32,
+    /// Blocks that were written back while too much was dirty, less twice the frames that were taken beyond the limits
+    /// meanwhile. When a loan of frames is recalled from a writer, it goes on with half of what it writes back: without
+    /// this it would stand still until its dirty data fits into what is left, which may take minutes.
+    relief: i32,
     /// Frames of pieces that wait for payload, spare frames for their fills included.
     pub(crate) receiving: u32,
     /// Frames of replies that are being read or wait to be sent: at most half the partition, unless it has shrunk.
@@ -100,9 +100,22 @@ impl Partition {
         self.target / 4 * 3
     }
 
-    /// Whether `frames` frames may be taken although there is no room for them: half of what was written back.
+    fn is_over_dirty(&self) -> bool {
+        self.unwritten > self.dirty_max()
+    }
+
+    /// Whether `frames` frames may be taken beyond the limits: half of what was written back.
     fn has_relief(&self, frames: u32) -> bool {
-        2 * frames <= self.relief
+        self.is_over_dirty() && 2 * frames as i32 <= self.relief
+    }
+
+    /// `frames` were taken beyond the limits.
+    fn takes_relief(&mut self, frames: u32) {
+        self.relief -= 2 * frames as i32;
+    }
+
+    fn fits(&self, frames: u32) -> bool {
+        self.used + frames <= self.target
     }
 
     /// Whether `frames` more may be taken for payload. Dirty data and payload together may have three quarters of the
@@ -112,11 +125,26 @@ impl Partition {
         receiving <= self.target / 2 && (self.unwritten + receiving <= self.dirty_max() || self.has_relief(frames))
     }
 
+    /// `frames` were taken for payload.
+    pub(crate) fn takes_payload(&mut self, frames: u32) {
+        self.receiving += frames;
+        // Beyond the target, the frames have been paid for already.
+        if self.is_over_dirty() && self.used <= self.target {
+            self.takes_relief(frames);
+        }
+    }
+
+    /// A clean block is being rewritten, and counts as unwritten meanwhile.
+    pub(super) fn rewrites(&mut self) {
+        self.unwritten += 1;
+        self.relief -= 1;
+    }
+
     /// A block was written back.
     pub(super) fn became_clean(&mut self) {
         self.unwritten -= 1;
         self.stirred = true;
-        self.relief = if self.unwritten > self.dirty_max() { (self.relief + 1).min(RELIEF_MAX) } else { 0 };
+        self.relief = if self.is_over_dirty() { (self.relief + 1).min(RELIEF_MAX) } else { 0 };
     }
 
     /// How many of `wanted` frames a volume may take for payload now, if `receiving` frames of it already wait for
@@ -237,7 +265,7 @@ impl Cache {
     pub(crate) fn take_frames(&mut self, tenant: TenantId, count: u32, into: &mut Vec<FrameId>) -> bool {
         loop {
             let partition = self.partition(tenant);
-            let fits = partition.used + count <= partition.target || partition.has_relief(count);
+            let fits = partition.fits(count) || partition.used > partition.target && partition.has_relief(count);
             if fits && self.pool.available() >= count {
                 break;
             }
@@ -247,8 +275,10 @@ impl Cache {
         }
         self.pool.take(tenant, count, into);
         let partition = self.partition_mut(tenant);
+        if !partition.fits(count) {
+            partition.takes_relief(count);
+        }
         partition.used += count;
-        partition.relief = partition.relief.saturating_sub(2 * count);
         true
     }
 

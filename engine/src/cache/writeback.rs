@@ -188,7 +188,7 @@ impl Cache {
             // A durable rewrite of clean sectors counts as dirty data while it is in flight.
             block.dirty_epoch = volume.ledger.dirtied();
             volume.unwritten += 1;
-            self.partitions[volume.tenant].unwritten += 1;
+            self.partitions[volume.tenant].rewrites();
         }
         self.partitions[volume.tenant].writing += 1;
         volume.ledger.issued(block.dirty_epoch);

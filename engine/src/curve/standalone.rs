@@ -14,11 +14,11 @@
 //! Live insulation is standalone / (share x time). On a device that needs no slices the policy's useful time has the
 //! pauses already, and the time is that with demand.
 //!
-//! Some clients do not wait for answers: a timer, a replayed trace, or many clients that pause for longer than a round.
-//! Standalone they would not send more either, so that with them a second stands for up to a second:
+//! Some clients do not wait for answers: a timer, or a replayed trace. Standalone they would not send more either, as
+//! long as all their requests are answered at times, so that with them a second stands for up to a second:
 //!
 //! ```text
-//!   open        rate of requests while clients wait and nothing is answered / rate at other times, 0 to 1
+//!   open        rate of requests while others wait and nothing is answered / rate at other times, 0 to 1
 //!   standalone  at least open x requests answered / requests that arrived x time
 //! ```
 //!
@@ -161,19 +161,18 @@ impl Standalone {
         self.at_least_open(standalone, seen)
     }
 
-    /// The part of the useful time that is the disk's work. Useful time has no switches, device time has no pauses:
-    /// where the latter is less there are pauses.
+    /// The part of the useful time that is the disk's work: useful time has no switches, device time has no pauses.
     fn without_pauses(&self) -> f64 {
-        if self.device_ns >= self.useful_ns {
+        if self.useful_ns <= 0.0 {
             return 1.0;
         }
-        ((self.device_ns - self.switches_ns) / self.useful_ns).max(0.0)
+        ((self.device_ns - self.switches_ns) / self.useful_ns).clamp(0.0, 1.0)
     }
 
     /// `time_ns`, or what the requests since the last look stand for because they do not wait for answers.
     fn at_least_open(&self, time_ns: f64, seen: &Seen) -> f64 {
         let there_ns = seen.there_ns() as f64 - self.seen.there_ns() as f64;
-        if self.open > 0.0 { time_ns.max(self.open * there_ns) } else { time_ns }
+        if self.open > 0.0 && there_ns > 0.0 { time_ns.max(self.open * there_ns) } else { time_ns }
     }
 
     /// Time since the last look in which no client waited, and none was away. A pause may turn out later to have been
@@ -184,7 +183,8 @@ impl Standalone {
         (seen.now - self.seen.now) as f64 - busy
     }
 
-    /// Time until the last look in which no client waited, and none was away, nanoseconds.
+    /// Time until the last look in which no client waited, and none was away, or for which requests stand that do not
+    /// wait for answers, nanoseconds.
     pub(crate) fn quiet_ns(&self) -> Nanos {
         self.quiet_ns.max(0.0) as Nanos
     }

@@ -32,8 +32,8 @@ pub(crate) const TURNAROUND_NS: Nanos = 1_000_000;
 /// longest usual round (2 s), in which a client may wait.
 const AWAY_NS: Nanos = 3_000_000_000;
 
-/// A client whose requests are answered sends the next ones within this time of the last answer, or it does not wait
-/// for answers: longer than the turnaround of many clients at once, short compared with the wait for a slice.
+/// A request that arrives later than this after the last answer, while others wait, hardly comes because of an answer:
+/// longer than the turnaround of many clients at once, short compared with the wait for a slice.
 const LATE_NS: Nanos = 50_000_000;
 
 /// When requests of a tenant's clients arrive: total numbers.
@@ -43,7 +43,7 @@ pub(crate) struct Arrivals {
     pub(crate) requests: u64,
     pub(crate) answered: u64,
     /// The time in which a request was outstanding and nothing had been answered for [`LATE_NS`], and the requests that
-    /// arrived in it: none, if each waits for the answer to an earlier one.
+    /// arrived in it, if all requests were answered afterwards: else those that wait may hold others back.
     pub(crate) late_ns: Nanos,
     pub(crate) late: u64,
 }
@@ -113,6 +113,8 @@ struct Account {
     clients: Demand,
     device: Demand,
     arrivals: Arrivals,
+    /// Late requests since some request has been outstanding.
+    late: u64,
     own: VirtualClock,
 }
 
@@ -326,7 +328,7 @@ impl Books {
     pub(crate) fn begin_request(&mut self, now: Nanos, tenant: TenantId) {
         let account = &mut self.accounts[tenant];
         account.arrivals.requests += 1;
-        account.arrivals.late += u64::from(account.clients.late_ns(now) > 0);
+        account.late += u64::from(account.clients.late_ns(now) > 0);
         account.demand.begin(now, TURNAROUND_NS);
         account.clients.begin(now, 0);
     }
@@ -338,6 +340,9 @@ impl Books {
         account.arrivals.late_ns += account.clients.late_ns(now);
         account.demand.end(now);
         account.clients.end(now);
+        if account.clients.outstanding == 0 {
+            account.arrivals.late += std::mem::take(&mut account.late);
+        }
     }
 
     /// When the requests of the tenant's clients arrive.
@@ -452,6 +457,20 @@ mod tests {
     fn submit(books: &mut Books, now: Nanos, tenant: TenantId, cost_ns: Nanos) {
         books.arrived(now, tenant, &entry(cost_ns, false));
         books.submitted(now, tenant, &entry(cost_ns, false));
+    }
+
+    #[test]
+    fn requests_come_late_if_others_wait_and_all_are_answered_afterwards() {
+        const MS: Nanos = 1_000_000;
+        let mut books = books();
+        [0, 30, 100, 200].into_iter().for_each(|at| books.begin_request(at * MS, A));
+        (0..3).for_each(|_| books.end_request(300 * MS, A));
+        let waiting = books.arrivals(300 * MS, A);
+        assert_eq!((waiting.requests, waiting.answered, waiting.late, waiting.late_ns), (4, 3, 0, 250 * MS));
+        books.end_request(310 * MS, A);
+        assert_eq!(books.arrivals(310 * MS, A).late, 2, "those of 100 and 200 ms");
+        books.begin_request(900 * MS, A);
+        assert_eq!(books.arrivals(940 * MS, A), Arrivals { requests: 5, answered: 4, late: 2, late_ns: 250 * MS });
     }
 
     #[test]

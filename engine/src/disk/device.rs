@@ -241,8 +241,9 @@ impl Device {
         slot.urgent.set(urgent);
         slot.others_ns = self.scheduler.books.others_ns(now, tenant);
         let Io { op, len, .. } = slot.io;
-        // A write that a flush or a client waits for comes when the place after the one before has passed the heads.
-        let is_late = urgent && matches!(op, Op::Write { .. });
+        // A write that a flush or a client waits for, and no other write goes before: by now the place after the last
+        // one has passed the heads.
+        let is_late = urgent && matches!(op, Op::Write { .. }) && self.scheduler.is_idle(tenant);
         let follows = self.ends[tenant.0 as usize].follows(&slot.io) && !is_late;
         let internal = slot.purpose == Purpose::Sync { internal: true };
         let cost_ns = self.scheduler.cost_ns(tenant, op, len, follows);

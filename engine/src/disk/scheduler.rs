@@ -142,6 +142,11 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.policy.request_bytes_max(tenant, op, self.view())
     }
 
+    /// Whether the tenant has no request queued or in the device, but hung ones.
+    pub(crate) fn is_idle(&self, tenant: TenantId) -> bool {
+        self.lanes[tenant].is_idle()
+    }
+
     /// A request arrived: it is queued, an urgent one ahead of its tenant's others.
     pub(crate) fn arrived(&mut self, now: Nanos, tenant: TenantId, entry: Entry, urgent: bool) {
         self.books.arrived(now, tenant, &entry);

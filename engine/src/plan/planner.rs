@@ -30,6 +30,9 @@ const CERTAIN_WITHIN: f64 = 0.25;
 /// What positioning for writes may gain standalone because the drive has more of them to sort at once: random writers
 /// with a quarter and a half of a disk kept 0.50 to 0.66 where live insulation was 0.86 to 0.92.
 const SORTED: f64 = 0.25;
+/// The part of the blocks used so far that are in a filled partition, if it has room for more: the number of blocks
+/// used is known from samples.
+const FILLED: f64 = 0.95;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
 
@@ -45,8 +48,9 @@ struct Known {
     tempo: Tempo,
     /// Recent number of concurrent streams.
     streams: u32,
-    /// Frames of its partition that are in use.
+    /// Frames of its partition that are in use, and blocks that it has used.
     used: u64,
+    seen: u64,
     feedback: Feedback,
 }
 
@@ -61,6 +65,7 @@ impl Known {
             tempo: Tempo::default(),
             streams: 0,
             used: 0,
+            seen: 0,
             feedback: Feedback::default(),
         }
     }
@@ -69,7 +74,7 @@ impl Known {
     fn learn(&mut self, observed: Observed, evidence: &Evidence) -> (Gain, View) {
         let (view, whole) = (observed.counts.view(), evidence.frames);
         self.tempo.look(&observed);
-        (self.cost, self.used) = (observed.cost, observed.used);
+        (self.cost, self.used, self.seen) = (observed.cost, observed.used, view.reuse.seen);
         let gain = gain(&self.cost, observed.written, observed.target, evidence.settings.stream_bytes_per_s);
         self.trial.look(evidence.now, observed.references, || view.clone());
         if self.trial.is_over(evidence.now, evidence.trial_ns_max) {
@@ -82,7 +87,9 @@ impl Known {
 
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
     fn keeps(&self, target: u64) -> Option<Keeps> {
-        self.load.as_ref().map(|load| load.keeps(target.min(self.used + OTHER_FRAMES)))
+        let is_filled = self.used as f64 >= FILLED * self.seen as f64;
+        let frames = if is_filled { target } else { target.min(self.used + OTHER_FRAMES) };
+        self.load.as_ref().map(|load| load.keeps(frames))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write

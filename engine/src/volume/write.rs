@@ -140,7 +140,7 @@ impl Volumes {
         self.cut(piece, blocks);
         self.note_waited(piece, volume);
         if kind == Kind::Write {
-            self.cache.partition_mut(tenant).receiving += blocks + spares;
+            self.cache.partition_mut(tenant).takes_payload(blocks + spares);
             self.volume_mut(volume).receiving += blocks + spares;
             self.pieces[piece].receiving_since = self.now;
             self.client(conn).inbound = Inbound::Payload { piece, received: 0 };

@@ -86,9 +86,9 @@ pub(crate) struct Watch {
     /// End of the steady part: the first completion after the drain began. The device had chosen that request, or was
     /// serving it, before. Leaving it out because its slice was over would leave out the long requests.
     past: Option<Mark>,
-    /// When the last request was issued, and the number and time of those that were in the device alone, after the
-    /// first one.
-    issued_at: Nanos,
+    /// When the last request was issued, if the device was empty then; and the number and time of such requests after
+    /// the first one that were alone until they completed.
+    issued_at: Option<Nanos>,
     later: u32,
     later_ns: Nanos,
     /// The usual cost of a context switch on this disk.
@@ -109,16 +109,16 @@ impl Watch {
             last: None,
             drain: None,
             past: None,
-            issued_at: begun,
+            issued_at: None,
             later: 0,
             later_ns: 0,
             switch_ns,
         }
     }
 
-    /// A request is submitted to the device.
-    pub(crate) fn issued(&mut self, now: Nanos, entry: &Entry) {
-        self.issued_at = now;
+    /// A request is submitted to the device, in which there is no other one if it `is_alone`.
+    pub(crate) fn issued(&mut self, now: Nanos, entry: &Entry, is_alone: bool) {
+        self.issued_at = is_alone.then_some(now);
         if !entry.internal && !self.has_demand {
             (self.begun, self.has_demand) = (now, true);
         }
@@ -135,8 +135,10 @@ impl Watch {
         if self.done == 1 {
             self.batch = in_device.min(self.depth);
             self.first = self.last;
-        } else if in_device == 1 {
-            (self.later, self.later_ns) = (self.later + 1, self.later_ns + (now - self.issued_at));
+        } else if let Some(at) = self.issued_at.take()
+            && in_device == 1
+        {
+            (self.later, self.later_ns) = (self.later + 1, self.later_ns + (now - at));
         }
         // The batch and one more request: a drive that served a request out of order at first loses a revolution when
         // it returns to the place where it left off.
@@ -349,7 +351,7 @@ mod tests {
     fn watch(meter: &Meter, begun: Nanos) -> Watch {
         let (io, op) = (IoId(0), Op::Read);
         let mut watch = meter.watch(begun, 0);
-        watch.issued(begun, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false });
+        watch.issued(begun, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false }, true);
         watch
     }
 
@@ -376,7 +378,7 @@ mod tests {
         let mut now = begun;
         for at in 0..requests {
             now += if at == 0 { 0 } else { 90 };
-            watch.issued(now, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false });
+            watch.issued(now, &Entry { io, op, len: 0, cost_ns: 100, follows: false, internal: false }, true);
             now += if at == 0 { 40 } else { 10 };
             watch.done(now, 100, 1);
         }

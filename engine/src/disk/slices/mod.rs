@@ -374,7 +374,7 @@ impl Slices {
             return Step::Wait;
         }
         current.issued += 1;
-        current.watch.issued(now, entry);
+        current.watch.issued(now, entry, lane.in_service() == 0);
         if entry.reads_on() {
             habits.followers += 1;
             habits.following += entry.len;

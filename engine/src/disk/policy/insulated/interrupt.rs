@@ -123,7 +123,7 @@ impl Insulated {
         if self.interrupts.callers.is_empty() || self.interrupts.guest.is_some() {
             return false;
         }
-        // The lengths are those at the beginning of the slice: a plan takes too long for each request that arrives.
+        // The lengths are those of the last plan, 0 for a new tenant: a plan takes too long for each request.
         let lost_ns = self.cut_ns(owner, view);
         let drain_ns = view.slices[owner].meter.drain_ns(view.lanes[owner].in_device_ns());
         let payer = self.payer(left_ns, drain_ns, lost_ns, view);
