@@ -293,6 +293,12 @@ impl Load {
         Keeps::of(std::array::from_fn(|end| from[end] + (to[end] - from[end]) * part))
     }
 
+    /// The smallest size of the curve of at least `frames` frames, or `frames`.
+    pub(super) fn size_from(&self, frames: u64) -> u64 {
+        let past = self.points.partition_point(|point| point.0 < frames);
+        self.points.get(past).map_or(frames, |point| point.0)
+    }
+
     /// The smallest partition, in frames and of the sizes of the curve, with a low end of R_cache of at least `keeps`,
     /// which is below 1; at most [`CAUTION`] times that by the estimate: more would take memory from others for what
     /// may not be there.

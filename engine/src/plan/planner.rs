@@ -30,8 +30,7 @@ const CERTAIN_WITHIN: f64 = 0.25;
 /// What positioning for writes may gain standalone because the drive has more of them to sort at once: random writers
 /// with a quarter and a half of a disk kept 0.50 to 0.66 where live insulation was 0.86 to 0.92.
 const SORTED: f64 = 0.25;
-/// The part of the blocks used so far that are in a filled partition, if it has room for more: the number of blocks
-/// used is known from samples.
+/// A partition with this part of the blocks used so far has all of them: their number is known from samples.
 const FILLED: f64 = 0.95;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
@@ -87,9 +86,11 @@ impl Known {
 
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
     fn keeps(&self, target: u64) -> Option<Keeps> {
-        let is_filled = self.used as f64 >= FILLED * self.seen as f64;
-        let frames = if is_filled { target } else { target.min(self.used + OTHER_FRAMES) };
-        self.load.as_ref().map(|load| load.keeps(frames))
+        let load = self.load.as_ref()?;
+        let frames = self.used + OTHER_FRAMES;
+        // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part.
+        let has_all = self.used as f64 >= FILLED * self.seen as f64;
+        Some(load.keeps(target.min(if has_all { load.size_from(frames) } else { frames })))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
