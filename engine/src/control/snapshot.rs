@@ -100,9 +100,11 @@ pub struct TenantStats {
 /// A tenant's progress since the start, compared with what it would have been standalone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Standalone-equivalent time of its work and of its clients' pauses, nanoseconds. May decrease slightly when a
-    /// slice ends.
+    /// Standalone-equivalent time of its work and of its clients' pauses with the whole cache, nanoseconds. May
+    /// decrease slightly when a slice ends.
     pub standalone_ns: Nanos,
+    /// The same with the cache that it has.
+    pub own_cache_ns: Nanos,
     /// The time to compare it with, nanoseconds: where tenants own the disk in slices, all time in which a client was
     /// there (its pauses were shorter than 3 s); else the time with demand.
     pub elapsed_ns: Nanos,
@@ -113,12 +115,24 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Live insulation since an earlier moment: standalone-equivalent time / (share x time). `None` if no request was
-    /// answered in between, if counters were reset, or if it is not known what the whole cache would gain.
+    /// Live insulation since an earlier moment: standalone-equivalent time / (share x time), with the whole cache: an
+    /// estimate. `None` if no request was answered in between, if counters were reset, or if it is not known what the
+    /// whole cache would gain.
     pub fn insulation_since(&self, earlier: &Progress, share: f64) -> Option<f64> {
-        let standalone_ns = self.standalone_ns.checked_sub(earlier.standalone_ns)?;
+        self.since(earlier, share, |progress| progress.standalone_ns).filter(|_| self.is_certain)
+    }
+
+    /// Live insulation since an earlier moment with the cache that the tenant has: what it keeps of its share of a disk
+    /// of its own with that cache. It is measured, and promised to every tenant. `None` if no request was answered in
+    /// between, or if counters were reset.
+    pub fn own_cache_insulation_since(&self, earlier: &Progress, share: f64) -> Option<f64> {
+        self.since(earlier, share, |progress| progress.own_cache_ns)
+    }
+
+    fn since(&self, earlier: &Progress, share: f64, time_ns: fn(&Progress) -> Nanos) -> Option<f64> {
+        let standalone_ns = time_ns(self).checked_sub(time_ns(earlier))?;
         let due_ns = self.elapsed_ns.checked_sub(earlier.elapsed_ns)? as f64 * share;
-        let has_work = self.is_certain && self.requests > earlier.requests && standalone_ns > 0 && due_ns > 0.0;
+        let has_work = self.requests > earlier.requests && standalone_ns > 0 && due_ns > 0.0;
         has_work.then(|| standalone_ns as f64 / due_ns)
     }
 }

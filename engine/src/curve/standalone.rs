@@ -1,17 +1,19 @@
-//! Standalone-equivalent time: how long a tenant's work and its clients' pauses would have taken with the whole disk
-//! and the whole cache.
+//! Standalone-equivalent time: how long a tenant's work and its clients' pauses would have taken with the whole disk,
+//! and with the whole cache or with the cache that it has.
 //!
 //! ```text
 //!   quiet    time in which no client waited for the server: clients pause (for at most 3 s: else they are away, which
 //!            is no time at all), or the cache answers at once
 //!   useful   standalone disk time of the disk's work, without context switches, divided by use (`cost.rs`)
-//!            x what the whole cache would have left of it: reads m_r(whole) / m_r(partition), writes ALONE / NOW
+//!            x what the whole cache would have left of it: reads m_r(whole) / m_r(partition), writes ALONE / NOW;
+//!            x 1 with the cache that it has
 //!
 //!   standalone = useful of fills and flushes + max(quiet, useful of read-ahead and write-back)
 //! ```
 //!
 //! Clients wait for fills and flushes, so these come after the pauses; the disk reads ahead and writes back meanwhile.
-//! Live insulation is standalone / (share x time). On a device that needs no slices the policy's useful time has the
+//! Live insulation is standalone / (share x time): with the whole cache an estimate, with the cache that the tenant has
+//! a measurement. On a device that needs no slices the policy's useful time has the
 //! pauses already, and the time is that with demand.
 //!
 //! Some clients do not wait for answers: a timer, or a replayed trace. Standalone they would not send more either, as
@@ -33,16 +35,21 @@ use crate::units::Nanos;
 /// rounds.
 const FADES: f64 = 0.917;
 
-/// The standalone-equivalent time of one tenant.
+/// The caches with which a tenant is compared, as indices: the whole cache, and the cache that it has.
+const WHOLE: usize = 0;
+const OWN: usize = 1;
+const CACHES: usize = 2;
+
+/// The standalone-equivalent time of one tenant, by the cache that it would have.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Standalone {
-    standalone_ns: f64,
+    standalone_ns: [f64; CACHES],
     seen: Seen,
-    /// What would have been left of the disk time of reads and of writes.
-    gains: Option<[f64; 2]>,
+    /// Whether it is known what would have been left of disk time.
+    has_gains: bool,
     /// The fraction of disk time for which clients wait, times what would have been left of it; likewise the rest.
-    waited: f64,
-    beside: f64,
+    waited: [f64; CACHES],
+    beside: [f64; CACHES],
     /// Recent device time, what context switches took of it, and useful time.
     device_ns: f64,
     switches_ns: f64,
@@ -124,40 +131,43 @@ impl Standalone {
     /// time, and writes the fraction `writes`.
     pub(crate) fn look(&mut self, seen: Seen, reads: f64, writes: f64) {
         let before = self.seen;
-        self.gains = Some([reads, writes]);
+        self.has_gains = true;
         let parts: [f64; DISK_USES] = std::array::from_fn(|at| (seen.disk_ns[at] - before.disk_ns[at]).max(0.0));
         let sum: f64 = parts.iter().sum();
         if sum > 0.0 {
             let part = |of: DiskUse, gain: f64| parts[of as usize] / sum * gain;
-            self.waited = part(DiskUse::Fill, reads) + part(DiskUse::Sync, writes);
-            self.beside = part(DiskUse::Prefetch, reads) + part(DiskUse::WriteBack, writes);
+            let both = |of: [DiskUse; 2], [reads, writes]: [f64; 2]| part(of[0], reads) + part(of[1], writes);
+            let gains = [[reads, writes], [1.0; 2]];
+            self.waited = gains.map(|gains| both([DiskUse::Fill, DiskUse::Sync], gains));
+            self.beside = gains.map(|gains| both([DiskUse::Prefetch, DiskUse::WriteBack], gains));
             self.device_ns = self.device_ns * FADES + sum;
             self.switches_ns = self.switches_ns * FADES + gained(before.switches_ns, seen.switches_ns).max(0.0);
             self.useful_ns = self.useful_ns * FADES + gained(before.useful_ns, seen.useful_ns).max(0.0);
         }
         self.recent.add(&seen, &before);
         self.open = self.recent.open();
-        let gained = self.gained(&seen);
+        let gained = [WHOLE, OWN].map(|cache| self.gained(&seen, cache));
         self.quiet_ns += self.at_least_open(self.quiet(&seen), &seen);
         let past = (seen.now - before.now) as f64;
-        self.standalone_ns += gained;
+        self.standalone_ns = [WHOLE, OWN].map(|cache| self.standalone_ns[cache] + gained[cache]);
         self.alone_ns += self.speed * past;
-        self.speed = if past > 0.0 { (gained / past).clamp(0.0, 1.0) } else { self.speed };
+        self.speed = if past > 0.0 { (gained[WHOLE] / past).clamp(0.0, 1.0) } else { self.speed };
         self.seen = seen;
     }
 
     /// Standalone-equivalent time since the last look.
-    fn gained(&self, seen: &Seen) -> f64 {
+    fn gained(&self, seen: &Seen, cache: usize) -> f64 {
         let useful = gained(self.seen.useful_ns, seen.useful_ns);
-        if self.gains.is_none() {
+        if !self.has_gains {
             return useful;
         }
+        let (waited, beside) = (self.waited[cache], self.beside[cache]);
         if !seen.has_slices {
-            return useful * (self.waited + self.beside);
+            return useful * (waited + beside);
         }
         let quiet = self.quiet(seen);
         let useful = useful * self.without_pauses();
-        let standalone = useful * self.waited + if quiet < 0.0 { quiet } else { quiet.max(useful * self.beside) };
+        let standalone = useful * waited + if quiet < 0.0 { quiet } else { quiet.max(useful * beside) };
         self.at_least_open(standalone, seen)
     }
 
@@ -189,9 +199,9 @@ impl Standalone {
         self.quiet_ns.max(0.0) as Nanos
     }
 
-    /// Standalone-equivalent time until the last look.
+    /// Standalone-equivalent time with the whole cache until the last look.
     pub(crate) fn counted_ns(&self) -> Nanos {
-        self.standalone_ns.max(0.0) as Nanos
+        self.standalone_ns[WHOLE].max(0.0) as Nanos
     }
 
     /// Time until the last look in which its clients were not away.
@@ -204,9 +214,9 @@ impl Standalone {
         self.seen.useful_ns
     }
 
-    /// Standalone-equivalent time at present.
-    pub(crate) fn at(&self, seen: &Seen) -> Nanos {
-        (self.standalone_ns + self.gained(seen)).max(0.0) as Nanos
+    /// Standalone-equivalent time at present: with the whole cache, and with the cache that the tenant has.
+    pub(crate) fn at(&self, seen: &Seen) -> [Nanos; CACHES] {
+        [WHOLE, OWN].map(|cache| (self.standalone_ns[cache] + self.gained(seen, cache)).max(0.0) as Nanos)
     }
 
     /// The standalone clock: only differences are meaningful.
@@ -247,13 +257,24 @@ mod tests {
     fn after(seen: Seen, reads: f64, writes: f64) -> f64 {
         let mut standalone = Standalone::default();
         standalone.look(seen, reads, writes);
-        standalone.at(&seen) as f64 / S
+        standalone.at(&seen)[WHOLE] as f64 / S
     }
 
     #[test]
     fn a_client_that_waits_takes_what_its_work_would_have_taken() {
         assert_eq!(after(seen(8, 8, 4, [4.0, 0.0, 0.0, 0.0]), 0.5, 0.25), 2.0, "reads");
         assert_eq!(after(seen(8, 8, 4, [1.0, 0.0, 3.0, 0.0]), 0.5, 0.25), 4.0 * (0.125 + 0.75 * 0.25), "both");
+    }
+
+    #[test]
+    fn with_the_cache_that_it_has_its_work_takes_what_the_device_took() {
+        let own = |seen: Seen| {
+            let mut standalone = Standalone::default();
+            standalone.look(seen, 0.5, 0.25);
+            standalone.at(&seen)[OWN] as f64 / S
+        };
+        assert_eq!(own(seen(8, 8, 4, [4.0, 0.0, 0.0, 0.0])), 4.0, "a reader");
+        assert_eq!(own(seen(10, 0, 3, [0.0, 0.0, 3.0, 0.0])), 10.0, "a writer that never waits");
     }
 
     #[test]
@@ -271,10 +292,10 @@ mod tests {
         let mut standalone = Standalone::default();
         let (before, after) = (seen(10, 10, 5, [5.0, 0.0, 0.0, 0.0]), seen(20, 10, 5, [5.0, 0.0, 0.0, 0.0]));
         standalone.look(before, 1.0, 1.0);
-        assert_eq!(standalone.at(&Seen { now: 12 * SECOND, ..after }), 7 * SECOND, "a pause");
+        assert_eq!(standalone.at(&Seen { now: 12 * SECOND, ..after })[WHOLE], 7 * SECOND, "a pause");
         standalone.look(Seen { now: 12 * SECOND, ..after }, 1.0, 1.0);
         let away = Seen { away_ns: 10 * SECOND, ..after };
-        assert_eq!(standalone.at(&away), 5 * SECOND, "the pause was its beginning");
+        assert_eq!(standalone.at(&away)[WHOLE], 5 * SECOND, "the pause was its beginning");
     }
 
     #[test]
@@ -291,7 +312,7 @@ mod tests {
             let arrivals = Arrivals { requests: 20 * second, answered, late_ns: second * 3 * SECOND / 4, late };
             let seen = Seen { arrivals, ..seen(second, second, 0, [0.1 * second as f64, 0.0, 0.0, 0.0]) };
             standalone.look(seen, 1.0, 1.0);
-            standalone.at(&seen) as f64 / S
+            standalone.at(&seen)[WHOLE] as f64 / S
         };
         let all = |late: u64, answered: u64| {
             let mut standalone = Standalone::default();
@@ -309,11 +330,11 @@ mod tests {
         let mut standalone = Standalone::default();
         let fair = Seen { has_slices: false, ..seen(10, 9, 4, [1.0, 1.0, 0.0, 0.0]) };
         standalone.look(fair, 0.5, 1.0);
-        assert_eq!(standalone.at(&fair), 2 * SECOND);
+        assert_eq!(standalone.at(&fair), [2 * SECOND, 4 * SECOND]);
         // With a new policy useful time begins anew; what clients waited for before does not count again.
         let slices = seen(20, 19, 1, [4.0, 1.0, 0.0, 0.0]);
         standalone.look(slices, 1.0, 1.0);
-        assert_eq!(standalone.at(&slices), 3 * SECOND);
+        assert_eq!(standalone.at(&slices)[WHOLE], 3 * SECOND);
     }
 
     #[test]
@@ -324,7 +345,7 @@ mod tests {
         assert_eq!(alone(&standalone), [0, 2], "a quarter");
         standalone.look(seen(24, 24, 16, [16.0, 0.0, 0.0, 0.0]), 1.0, 1.0);
         assert_eq!([24, 32].map(|second| standalone.alone(second * SECOND) / SECOND), [2, 10], "as fast as it can");
-        assert_eq!(standalone.at(&seen(24, 24, 16, [0.0; DISK_USES])), 12 * SECOND);
-        assert_eq!(standalone.at(&seen(24, 24, 1, [0.0; DISK_USES])), 13 * SECOND, "useful time began anew");
+        assert_eq!(standalone.at(&seen(24, 24, 16, [0.0; DISK_USES]))[WHOLE], 12 * SECOND);
+        assert_eq!(standalone.at(&seen(24, 24, 1, [0.0; DISK_USES]))[WHOLE], 13 * SECOND, "useful time began anew");
     }
 }

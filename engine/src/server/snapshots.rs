@@ -164,8 +164,9 @@ impl Server {
             dirty_frames: u64::from(partition.unwritten),
             usage,
             wanting_ns,
-            progress: standalone_ns.map(|standalone_ns| Progress {
+            progress: standalone_ns.map(|[standalone_ns, own_cache_ns]| Progress {
                 standalone_ns,
+                own_cache_ns,
                 elapsed_ns: if device.settings().has_slices() { *now - away_ns } else { wanting_ns },
                 requests: usage.delivered.requests,
                 is_certain,

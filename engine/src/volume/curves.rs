@@ -113,8 +113,9 @@ impl Volumes {
         }
     }
 
-    /// Standalone-equivalent time of a tenant's work and of its clients' pauses, nanoseconds.
-    pub(crate) fn standalone_ns(&mut self, tenant: TenantId) -> Nanos {
+    /// Standalone-equivalent time of a tenant's work and of its clients' pauses, nanoseconds: with the whole cache, and
+    /// with the cache that it has.
+    pub(crate) fn standalone_ns(&mut self, tenant: TenantId) -> [Nanos; 2] {
         let seen = self.seen(tenant);
         self.measured[tenant].standalone.at(&seen)
     }

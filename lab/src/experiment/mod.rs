@@ -22,7 +22,7 @@ pub mod stand;
 mod insulation;
 mod sharing;
 
-pub(crate) use insulation::{alone_s, counted_bins, live};
+pub(crate) use insulation::{alone_s, counted_bins, live, live_own_cache};
 
 use std::path::PathBuf;
 

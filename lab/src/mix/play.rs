@@ -11,7 +11,7 @@ use sim::bench::Volume;
 
 use super::file::{Mix, Tenant};
 use crate::experiment::stand::{Run, Stand, mixed};
-use crate::experiment::{alone_s, counted_bins, live, parallel};
+use crate::experiment::{alone_s, counted_bins, live, live_own_cache, parallel};
 
 /// Between two looks at the server's decisions.
 const LOOK_NS: Nanos = 10 * SECOND;
@@ -29,8 +29,10 @@ pub struct Kept {
     pub sizing: Option<Sizing>,
     /// The part of the looks during the counted time at which it was admitted.
     pub admitted: f64,
-    /// The insulation that the server measured over the counted time.
+    /// The insulation that the server measured over the counted time: with the whole cache, and with the cache that the
+    /// tenant had.
     pub live: Option<f64>,
+    pub live_own_cache: Option<f64>,
     /// 99th percentile of latency, milliseconds.
     pub p99_ms: f64,
 }
@@ -125,6 +127,7 @@ fn judge(tenant: &Tenant, alone: &Run, together: &Run, at: usize) -> Kept {
         sizing: together.before.tenants[at].sizing,
         admitted: looks().filter(is_admitted).count() as f64 / looks().count() as f64,
         live: Some(live(together, at, share).0).filter(|live| live.is_finite()),
+        live_own_cache: live_own_cache(together, at, share),
         p99_ms: mine.latency_ms()[1],
     }
 }

@@ -39,6 +39,7 @@ struct Figures {
     named_low: Option<f64>,
     named_high: Option<f64>,
     live: Option<f64>,
+    live_own_cache: Option<f64>,
     /// The decision at the end of the warm-up.
     decision: &'static str,
     /// The part of the counted time for which it was admitted.
@@ -59,6 +60,7 @@ impl Figures {
             named_low: named(|sizing| sizing.low_permille),
             named_high: named(|sizing| sizing.high_permille),
             live: run.live,
+            live_own_cache: run.live_own_cache,
             decision: decision(run.sizing),
             admitted: run.admitted,
             p99_ms: run.p99_ms,
@@ -80,6 +82,7 @@ impl Figures {
             named_low: known(|run| run.named_low),
             named_high: known(|run| run.named_high),
             live: known(|run| run.live),
+            live_own_cache: known(|run| run.live_own_cache),
             decision: most_frequent(runs.iter().map(|run| run.figures.decision)),
             admitted: of(|run| run.admitted),
             p99_ms: of(|run| run.p99_ms),
@@ -159,7 +162,7 @@ impl Report {
         for on in &self.disks {
             text += &format!("{}, R = {}\n", on.disk, self.r);
             text += &format!(
-                "  {:width$}  share  alone MB/s  together  p99 ms  decision     named           live  kept\n",
+                "  {:width$}  share  alone MB/s  together  p99 ms  decision     named           disk  live  kept\n",
                 "tenant"
             );
             for Line { name, share, figures, .. } in &on.tenants {
@@ -168,13 +171,14 @@ impl Report {
                     _ => two(figures.named),
                 };
                 text += &format!(
-                    "  {:width$}  {:5.3}  {:10.3}  {:8.3}  {:6.0}  {:11}  {named:16}{:>4}  {:.2} {}\n",
+                    "  {:width$}  {:5.3}  {:10.3}  {:8.3}  {:6.0}  {:11}  {named:16}{:>4}  {:>4}  {:.2} {}\n",
                     name,
                     share,
                     figures.alone / 1e6,
                     figures.together / 1e6,
                     figures.p99_ms,
                     figures.decision,
+                    two(figures.live_own_cache),
                     two(figures.live),
                     figures.kept,
                     bar(figures.kept, self.r),

@@ -349,10 +349,12 @@ impl Scrape {
 
     /// Insulation and slices of tenants.
     fn slices(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-        let (mut ratios, mut slices) = (Vec::new(), Vec::new());
+        let (mut ratios, mut own, mut slices) = (Vec::new(), Vec::new(), Vec::new());
         for observed in &self.0 {
             let labels = |tenant| vec![("disk", observed.disk.as_str()), ("tenant", tenant)];
-            ratios.extend(observed.insulation.iter().map(|(tenant, ratio)| (labels(tenant.as_str()), *ratio)));
+            for (all, of) in [(&mut ratios, &observed.insulation), (&mut own, &observed.own_cache_insulation)] {
+                all.extend(of.iter().map(|(tenant, ratio)| (labels(tenant.as_str()), *ratio)));
+            }
             for (id, tenant) in &observed.tenants {
                 let stats = observed.snapshot.tenants.iter().find(|stats| stats.tenant == *id);
                 let plan = stats.and_then(|stats| stats.plan);
@@ -361,8 +363,12 @@ impl Scrape {
                 );
             }
         }
-        let help = "Part of its standalone efficiency that a tenant kept in the last rounds; absent without demand";
+        let help = "Part of its share of a disk of its own with the whole cache that a tenant kept in the last rounds, \
+                    estimated; absent without demand, or while it is not known";
         gauges(to, "aerogel_tenant_insulation_ratio", help, ratios)?;
+        let help = "Part of its share of a disk of its own with the cache that it has that a tenant kept in the last \
+                    rounds; guaranteed to be at least R; absent without demand";
+        gauges(to, "aerogel_tenant_own_cache_insulation_ratio", help, own)?;
         gauges(to, "aerogel_tenant_slice_seconds", "Slice of disk time in each round", slices)
     }
 
@@ -605,6 +611,7 @@ mod tests {
             volumes,
             tenants: vec![(TenantId(2), name("team"))],
             insulation: vec![(name("team"), 0.925)],
+            own_cache_insulation: vec![(name("team"), 0.955)],
             time: DiskUse { tenant_ns: 1_500_000_000, switch_ns: 250_000_000, idle_ns: 1_250_000_000 },
             committed_share: 0.25,
             layers,
@@ -646,6 +653,7 @@ mod tests {
             r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="0.999"} 0.03"#,
             r#"aerogel_tenant_read_latency_recent_seconds{disk="default",tenant="team",quantile="1"} 0.05"#,
             r#"aerogel_tenant_insulation_ratio{disk="default",tenant="team"} 0.925"#,
+            r#"aerogel_tenant_own_cache_insulation_ratio{disk="default",tenant="team"} 0.955"#,
             r#"aerogel_disk_committed_share_ratio{disk="default"} 0.25"#,
             "process_start_time_seconds 1500000000.0",
             r#"aerogel_disk_online{disk="default"} 1.0"#,

@@ -154,7 +154,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("cache for R", volume.sizing.as_ref().map_or_else(String::new, cache_for_r)),
         ("eviction", eviction(volume.cache.eviction)),
         ("slice", volume.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
-        ("keeps", volume.insulation.as_ref().map_or_else(String::new, kept)),
+        ("keeps", kept(volume.insulation.as_ref(), volume.own_cache_insulation.as_ref())),
         ("latency", volume.latency.as_ref().map_or_else(String::new, latency)),
         ("write cache", write_cache(volume.write_cache)),
         ("dirty data", bytes(volume.dirty_bytes)),
@@ -166,14 +166,18 @@ pub fn volume(volume: &VolumeView) -> String {
     ])
 }
 
-/// The insulation of a tenant.
-fn kept(kept: &RatioView) -> String {
-    format!(
-        "insulation ratio {:.2} in the last {}; standalone-equivalent time predicted {}",
-        kept.ratio,
-        duration(kept.window_seconds),
-        kept.prediction
-    )
+/// The insulation of a tenant: against the cache that it has, and against the whole cache.
+fn kept(whole: Option<&RatioView>, own: Option<&RatioView>) -> String {
+    let line = |ratio: &RatioView, against: &str| {
+        let RatioView { ratio, window_seconds, prediction } = ratio;
+        format!(
+            "{ratio:.2} of its share of a disk of its own with {against}, in the last {}, {prediction}",
+            duration(*window_seconds)
+        )
+    };
+    let own = own.map(|own| line(own, "the cache that it has (guaranteed: R)"));
+    let whole = whole.map(|whole| line(whole, "the whole cache (estimated)"));
+    own.into_iter().chain(whole).collect::<Vec<_>>().join("\n")
 }
 
 /// The cache that a tenant needs, what is guaranteed to it, and what is lent to it.
@@ -241,7 +245,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("cache for R", on.sizing.as_ref().map_or_else(String::new, cache_for_r)),
             ("eviction", eviction(on.cache.eviction)),
             ("slice", on.slice.as_ref().map_or_else(String::new, SliceView::in_words)),
-            ("keeps", on.insulation.as_ref().map_or_else(String::new, kept)),
+            ("keeps", kept(on.insulation.as_ref(), on.own_cache_insulation.as_ref())),
             ("latency", on.latency.as_ref().map_or_else(String::new, latency)),
         ])
     };
@@ -381,11 +385,12 @@ fn round(policy: &PolicyView) -> String {
 }
 
 /// The headings of the table of tenants.
-pub const TENANT_HEADINGS: [&str; 15] = [
+pub const TENANT_HEADINGS: [&str; 16] = [
     "TENANT",
     " SHARE",
     " SLICE",
     " LOST",
+    " DISK",
     " KEEPS",
     " READS",
     " WRITES",
@@ -398,11 +403,13 @@ pub const TENANT_HEADINGS: [&str; 15] = [
     "R",
     "WAITS FOR",
 ];
-/// The column of the insulation.
-pub const KEEPS: usize = 4;
+/// The columns of the insulation, against the cache that a tenant has and against the whole cache.
+pub const DISK: usize = 4;
+pub const KEEPS: usize = 5;
 
 /// A row of the table of tenants.
 pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
+    let kept = |of: Option<&RatioView>| of.map_or("-".into(), |kept| format!("{:.2}", kept.ratio));
     let slice = |of: fn(&SliceView) -> f64| tenant.slice.as_ref().map_or("-".into(), |slice| duration(of(slice)));
     let rates = tenant.rates.clone().unwrap_or_default();
     let recent = tenant.latency.and_then(|all| all.recent.both);
@@ -412,7 +419,8 @@ pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
         ratio(tenant.share.effective),
         slice(|slice| slice.seconds),
         slice(|slice| slice.loss_seconds),
-        tenant.insulation.as_ref().map_or("-".into(), |kept| format!("{:.2}", kept.ratio)),
+        kept(tenant.own_cache_insulation.as_ref()),
+        kept(tenant.insulation.as_ref()),
         throughput(rates.reads, rates.read_bytes),
         throughput(rates.writes, rates.write_bytes),
         latency(|latency| latency.p50_seconds),

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The insulation of a tenant is the standalone-equivalent time of its work and of its clients' pauses, divided by its
-//! share of the time (engine, [`Progress`]). Ten rounds average out which tenant's slice comes first.
+//! share of the time (engine, [`Progress`]): against the whole cache, and against the cache that it has. Ten rounds
+//! average out which tenant's slice comes first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -43,6 +44,16 @@ const SAMPLES_MAX: u64 = 64;
 const PREDICTION: &str = "from the steady part of the tenant's slices, its miss-ratio curve and its dirty data";
 const PREDICTION_BY_COST: &str =
     "from the cost of its requests, their load on the device, its miss-ratio curve and its dirty data";
+/// The same with the cache that the tenant has.
+const PREDICTION_OWN: &str = "from the steady part of the tenant's slices";
+const PREDICTION_OWN_BY_COST: &str = "from the cost of its requests and their load on the device";
+
+/// The cache of the disk of its own with which a tenant is compared.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Against {
+    WholeCache,
+    OwnCache,
+}
 
 /// The samples of each disk.
 pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
@@ -108,14 +119,17 @@ impl Counters {
             && counts(self).iter().zip(counts(earlier)).all(|(now, before)| *now >= before)
     }
 
-    fn ratio(&self, earlier: &Counters, past_ns: Nanos) -> Option<RatioView> {
+    fn ratio(&self, earlier: &Counters, past_ns: Nanos, against: Against) -> Option<RatioView> {
         let (now, before) = self.progress.zip(earlier.progress)?;
-        let ratio = now.insulation_since(&before, self.share_ppb as f64 / 1e9)?;
-        Some(RatioView {
-            ratio,
-            window_seconds: seconds(past_ns),
-            prediction: if self.by_cost { PREDICTION_BY_COST } else { PREDICTION }.into(),
-        })
+        let share = self.share_ppb as f64 / 1e9;
+        let (ratio, by_slices, by_cost) = match against {
+            Against::WholeCache => (now.insulation_since(&before, share)?, PREDICTION, PREDICTION_BY_COST),
+            Against::OwnCache => {
+                (now.own_cache_insulation_since(&before, share)?, PREDICTION_OWN, PREDICTION_OWN_BY_COST)
+            }
+        };
+        let prediction = if self.by_cost { by_cost } else { by_slices }.into();
+        Some(RatioView { ratio, window_seconds: seconds(past_ns), prediction })
     }
 
     fn rates(&self, earlier: &Counters, past_ns: Nanos) -> RatesView {
@@ -237,9 +251,9 @@ impl Series {
     }
 
     /// The insulation of a tenant, if it has demand.
-    fn ratio(&self, now: &Sample, name: &Name) -> Option<RatioView> {
+    fn ratio(&self, now: &Sample, name: &Name, against: Against) -> Option<RatioView> {
         let (earlier, past_ns) = self.before(now, name, now.window_ns())?;
-        now.tenants.get(name)?.ratio(earlier, past_ns)
+        now.tenants.get(name)?.ratio(earlier, past_ns, against)
     }
 
     /// The fraction of recent time in which the disk was busy.
@@ -299,10 +313,16 @@ impl Control {
     }
 
     /// The insulation of those tenants of a disk that have demand.
-    pub(super) fn ratios(&self, disk: &Name, running: &Running, snapshot: &Snapshot) -> Vec<(Name, f64)> {
+    pub(super) fn ratios(
+        &self,
+        disk: &Name,
+        running: &Running,
+        snapshot: &Snapshot,
+        against: Against,
+    ) -> Vec<(Name, f64)> {
         let (all, now) = (self.series(), Sample::new(running, snapshot));
         let Some(series) = all.get(disk) else { return Vec::new() };
-        let ratio = |name: &Name| Some((name.clone(), series.ratio(&now, name)?.ratio));
+        let ratio = |name: &Name| Some((name.clone(), series.ratio(&now, name, against)?.ratio));
         running.tenants.keys().filter_map(ratio).collect()
     }
 
@@ -322,13 +342,16 @@ impl Control {
         let now = snapshot.map(|snapshot| Sample::new(running, snapshot));
         let all = self.series();
         let (series, now, shares) = (all.get(disk), now.as_ref(), Shares::of(running));
+        let insulation =
+            |name: &Name, against| series.zip(now).and_then(|(series, now)| series.ratio(now, name, against));
         let view = |(name, tenant): (&Name, &super::Tenant)| TenantView {
             name: name.to_string(),
             volumes: running.members(name).map(|(volume, _)| volume.to_string()).collect(),
             share: shares.view(name),
             slice: snapshot.and_then(|snapshot| slice_view(&plan_of(snapshot, tenant.id)?, chosen)),
             usage: snapshot.and_then(|snapshot| Some(usage_view(&stats_of(snapshot, tenant.id)?.usage))),
-            insulation: series.zip(now).and_then(|(series, now)| series.ratio(now, name)),
+            insulation: insulation(name, Against::WholeCache),
+            own_cache_insulation: insulation(name, Against::OwnCache),
             rates: series.zip(now).and_then(|(series, now)| series.rates(now, name)),
             latency: snapshot.and_then(|snapshot| Some(latency_view(&stats_of(snapshot, tenant.id)?.latency))),
             sizing: snapshot.and_then(|snapshot| {
@@ -488,7 +511,13 @@ mod tests {
             share_ppb,
             slices: Some(useful_ns / (10 * MILLISECOND)),
             by_cost: false,
-            progress: Some(Progress { standalone_ns: useful_ns, elapsed_ns: now, requests: now, is_certain: true }),
+            progress: Some(Progress {
+                standalone_ns: useful_ns,
+                own_cache_ns: 2 * useful_ns,
+                elapsed_ns: now,
+                requests: now,
+                is_certain: true,
+            }),
             wanting_ns: now,
             reads: now / MILLISECOND,
             read_bytes: 4096 * (now / MILLISECOND),
@@ -515,16 +544,21 @@ mod tests {
     #[test]
     fn insulation_is_over_a_window_and_rates_over_a_shorter_one() {
         let mut series = Series::default();
-        assert!(series.ratio(&sample(SECOND, 0, QUARTER), &name()).is_none(), "nothing to compare with");
+        assert!(
+            series.ratio(&sample(SECOND, 0, QUARTER), &name(), Against::WholeCache).is_none(),
+            "nothing to compare with"
+        );
         // Nine tenths of its share for a minute, then half of it for three seconds.
         (0..120).for_each(|i| series.add(sample(i * SECOND / 2, i * SECOND / 2 * 225 / 1000, QUARTER)));
         let start = 60 * SECOND * 225 / 1000;
         let now = sample(63 * SECOND, start + 3 * SECOND / 8, QUARTER);
-        let ratio = series.ratio(&now, &name()).unwrap();
+        let ratio = series.ratio(&now, &name(), Against::WholeCache).unwrap();
         assert!((5.0..6.0).contains(&ratio.window_seconds), "{ratio:?}");
         let past = ratio.window_seconds - 3.0;
         let expected = (0.9 * past + 0.5 * 3.0) / (past + 3.0);
         assert!((ratio.ratio - expected).abs() < 0.01, "{ratio:?}, {expected}");
+        let own = series.ratio(&now, &name(), Against::OwnCache).unwrap();
+        assert!((own.ratio - 2.0 * ratio.ratio).abs() < 1e-6, "{own:?}");
         let rates = series.rates(&now, &name()).unwrap();
         assert!(rates.window_seconds < 4.0, "{rates:?}");
         assert!((rates.reads - 1000.0).abs() < 1.0 && (rates.delay_seconds.slice - 0.5).abs() < 0.01, "{rates:?}");
@@ -536,10 +570,19 @@ mod tests {
     fn without_demand_or_after_a_change_there_is_no_ratio() {
         let mut series = Series::default();
         series.add(sample(SECOND, SECOND / 4, QUARTER));
-        assert!(series.ratio(&sample(2 * SECOND, SECOND / 2, QUARTER), &name()).is_some());
-        assert!(series.ratio(&sample(2 * SECOND, SECOND / 2, 2 * QUARTER), &name()).is_none(), "another share");
-        assert!(series.ratio(&sample(2 * SECOND, SECOND / 4, QUARTER), &name()).is_none(), "no work");
-        assert!(series.ratio(&sample(2 * SECOND, 0, QUARTER), &name()).is_none(), "the counters began anew");
+        assert!(series.ratio(&sample(2 * SECOND, SECOND / 2, QUARTER), &name(), Against::WholeCache).is_some());
+        assert!(
+            series.ratio(&sample(2 * SECOND, SECOND / 2, 2 * QUARTER), &name(), Against::WholeCache).is_none(),
+            "another share"
+        );
+        assert!(
+            series.ratio(&sample(2 * SECOND, SECOND / 4, QUARTER), &name(), Against::WholeCache).is_none(),
+            "no work"
+        );
+        assert!(
+            series.ratio(&sample(2 * SECOND, 0, QUARTER), &name(), Against::WholeCache).is_none(),
+            "the counters began anew"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use engine::disk::profile::{Key, Profile, Value};
 use engine::units::{BLOCK, Share};
 
 use super::faults::{fault_views, fault_warnings};
-use super::live::{DiskUse, policy_view};
+use super::live::{Against, DiskUse, policy_view};
 use super::registry::Remembered;
 use super::view::{
     AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView,
@@ -41,6 +41,8 @@ pub struct Observed {
     pub tenants: Vec<(engine::ids::TenantId, Name)>,
     /// The insulation of those tenants that have demand.
     pub insulation: Vec<(Name, f64)>,
+    /// The same with the cache that they have.
+    pub own_cache_insulation: Vec<(Name, f64)>,
     /// The uses of its time.
     pub time: DiskUse,
     /// The sum of the promised shares, 0 to 1.
@@ -107,9 +109,20 @@ impl Control {
             let volumes = served.collect();
             let tenants = running.tenants.iter().map(|(name, tenant)| (tenant.id, name.clone())).collect();
             let committed_share = ratio(running.committed_ppb(None));
-            let insulation = self.ratios(&disk, running, &snapshot);
+            let ratios = |against| self.ratios(&disk, running, &snapshot, against);
+            let (insulation, own_cache_insulation) = (ratios(Against::WholeCache), ratios(Against::OwnCache));
             let time = self.disk_use(&disk, &snapshot);
-            Some(Observed { disk: disk.clone(), snapshot, volumes, tenants, insulation, time, committed_share, layers })
+            Some(Observed {
+                disk: disk.clone(),
+                snapshot,
+                volumes,
+                tenants,
+                insulation,
+                own_cache_insulation,
+                time,
+                committed_share,
+                layers,
+            })
         });
         futures::future::join_all(disks).await.into_iter().flatten().collect()
     }
@@ -307,6 +320,7 @@ fn volume_view(
         cache: cache_view(running, &tenant, snapshot),
         slice: of_tenant.and_then(|view| view.slice.clone()),
         insulation: of_tenant.and_then(|view| view.insulation.clone()),
+        own_cache_insulation: of_tenant.and_then(|view| view.own_cache_insulation.clone()),
         latency: of_tenant.and_then(|view| view.latency),
         sizing: of_tenant.and_then(|view| view.sizing.clone()),
         write_cache: spec.map_or_else(WriteCache::default, |spec| spec.write_cache),
@@ -346,6 +360,7 @@ fn remembered_views(
         cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
         slice: None,
         insulation: None,
+        own_cache_insulation: None,
         latency: None,
         sizing: None,
         write_cache: WriteCache::default(),

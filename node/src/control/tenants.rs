@@ -220,6 +220,7 @@ impl Control {
                 cache: cache_view(running, &name, snapshot),
                 slice: live.and_then(|view| view.slice.clone()),
                 insulation: live.and_then(|view| view.insulation.clone()),
+                own_cache_insulation: live.and_then(|view| view.own_cache_insulation.clone()),
                 latency: live.and_then(|view| view.latency),
                 sizing: live.and_then(|view| view.sizing.clone()),
             };
@@ -281,6 +282,7 @@ fn offline_views(state: &State, disk: &Name) -> Vec<(Name, AllotmentView)> {
             },
             slice: None,
             insulation: None,
+            own_cache_insulation: None,
             latency: None,
             sizing: None,
         };

@@ -25,7 +25,7 @@ mod traces;
 
 pub use play::{alone_s, counted_bins};
 
-use engine::control::TenantSpec;
+use engine::control::{Progress, TenantSpec};
 use engine::units::{Nanos, SECOND, Share};
 
 use super::Experiment;
@@ -146,9 +146,18 @@ fn surely(values: &[f64]) -> f64 {
 
 /// The insulation that the server reported between two snapshots (NaN if unknown), and its round.
 pub fn live(run: &Run, tenant: usize, share: f64) -> (f64, Nanos) {
-    let (before, after) = (&run.before.tenants[tenant], &run.after.tenants[tenant]);
-    let ratio = after.progress.zip(before.progress).and_then(|(after, before)| after.insulation_since(&before, share));
-    (ratio.unwrap_or(f64::NAN), after.plan.unwrap_or_default().round_ns)
+    let ratio = progress(run, tenant).and_then(|[before, after]| after.insulation_since(&before, share));
+    (ratio.unwrap_or(f64::NAN), run.after.tenants[tenant].plan.unwrap_or_default().round_ns)
+}
+
+/// The insulation with the cache that the tenant has that the server reported between two snapshots.
+pub fn live_own_cache(run: &Run, tenant: usize, share: f64) -> Option<f64> {
+    progress(run, tenant).and_then(|[before, after]| after.own_cache_insulation_since(&before, share))
+}
+
+fn progress(run: &Run, tenant: usize) -> Option<[Progress; 2]> {
+    let [before, after] = [&run.before, &run.after].map(|snapshot| snapshot.tenants[tenant].progress);
+    Some([before?, after?])
 }
 
 fn short(disk: &str) -> &str {

@@ -143,6 +143,7 @@ mod tests {
             sizing: None,
             admitted: 0.0,
             live: Some(kept + 0.04),
+            live_own_cache: Some(kept),
             p99_ms: 1.0,
         });
         let mut score = Score::default();

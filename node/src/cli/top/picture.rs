@@ -6,12 +6,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
-use super::super::print::{self, KEEPS, TENANT_HEADINGS};
+use super::super::print::{self, DISK, KEEPS, TENANT_HEADINGS};
 use super::strip::{self, Owner};
-use crate::control::view::{LiveView, TenantView};
+use crate::control::view::{LiveView, RatioView, TenantView};
 
-/// Colours of tenants: distinguishable on dark and on light background, without red and green, which KEEPS uses.
-/// Tenants with the same colour are distinguished by their tags.
+/// Colours of tenants: distinguishable on dark and on light background, without red and green, which DISK and KEEPS
+/// use. Tenants with the same colour are distinguished by their tags.
 const COLOURS: [u8; 12] = [39, 214, 177, 81, 205, 228, 69, 180, 99, 223, 45, 248];
 /// Tags of tenants, in the order of their names; shown in the strip and before the name.
 const TAGS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -177,7 +177,8 @@ fn table(disk: &LiveView, order: Order, width: usize) -> Vec<Line<'static>> {
     for ((place, tenant), cells) in rows.iter().zip(&cells) {
         lines.push(line(cells, &|column| match column {
             0 => colour(*place),
-            KEEPS => kept(disk, tenant),
+            DISK => kept(disk, tenant.own_cache_insulation.as_ref()),
+            KEEPS => kept(disk, tenant.insulation.as_ref()),
             _ => Style::new(),
         }));
     }
@@ -206,9 +207,9 @@ fn colour(place: usize) -> Style {
 }
 
 /// Red if the insulation is below R.
-fn kept(disk: &LiveView, tenant: &TenantView) -> Style {
+fn kept(disk: &LiveView, insulation: Option<&RatioView>) -> Style {
     let wanted = disk.policy.as_ref().and_then(|policy| policy.insulation.effective);
-    match tenant.insulation.as_ref().zip(wanted) {
+    match insulation.zip(wanted) {
         Some((kept, wanted)) if kept.ratio < wanted => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
         Some(_) => Style::new().fg(Color::Green),
         None => Style::new(),
@@ -241,7 +242,9 @@ fn help() -> Vec<Line<'static>> {
         "\u{2591} the current slice, \u{2593} a removed tenant.".to_owned(),
         "busy: part of the last seconds in which the disk had a request.".to_owned(),
         "SLICE  disk time in each round; LOST: part of it lost at context switches".to_owned(),
-        "KEEPS  insulation ratio, red below R; READS, WRITES, P50..MAX: client requests".to_owned(),
+        "DISK   part of its share of a disk of its own with its cache, red below R".to_owned(),
+        "KEEPS  the same with the whole cache: an estimate".to_owned(),
+        "READS, WRITES, P50..MAX: client requests".to_owned(),
         "CACHE  guaranteed + lent; R: R_time x R_cache, ? until it is measured".to_owned(),
         "WAITS FOR: causes of delay of the requests".to_owned(),
         String::new(),

@@ -29,6 +29,7 @@ fn tenant(name: &str, ratio: f64, reads: f64) -> TenantView {
         slice: Some(SliceView { seconds: 0.757, loss_seconds: 0.057, round_seconds: 1.5, wait_seconds_max: 2.0 }),
         sizing: None,
         insulation: Some(RatioView { ratio, window_seconds: 5.0, prediction: String::new() }),
+        own_cache_insulation: Some(RatioView { ratio: 0.97, window_seconds: 5.0, prediction: String::new() }),
         rates: Some(RatesView {
             reads,
             read_bytes: 4096.0 * reads,
@@ -96,7 +97,9 @@ fn eighty_columns_cut_no_number() {
     let tenants = vec![tenant("alice", 0.93, 123_456.0), tenant("a-tenant-with-a-long-name", 1.0, 1_234_567.0)];
     let lines = screen(&mut State::new(vec![disk(tenants, Vec::new())]), 80, 24);
     let text = lines.join("\n");
-    for part in ["123456/s 482.2MiB/s", "1234567/s 4.7GiB/s", "0.93", "KEEPS", "46 ms", "busy 87%", "? help"] {
+    for part in
+        ["123456/s 482.2MiB/s", "1234567/s 4.7GiB/s", "0.93", "KEEPS", "0.97", "DISK", "46 ms", "busy 87%", "? help"]
+    {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     let wide = screen(&mut State::new(vec![disk(vec![tenant("bob", 1.0, 120.0)], Vec::new())]), 200, 24).join("\n");

@@ -62,8 +62,8 @@ impl SliceView {
     }
 }
 
-/// The insulation of a tenant: the predicted standalone-equivalent time of its work, divided by (share x time in which
-/// it had a request outstanding).
+/// The insulation of a tenant: the predicted standalone-equivalent time of its work and of its clients' pauses, divided
+/// by (share x time).
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RatioView {
     /// Above 1 if it got more than promised.
@@ -169,8 +169,11 @@ pub struct TenantView {
     pub slice: Option<SliceView>,
     /// What it requested of the disk and what it got; absent while the disk does not answer.
     pub usage: Option<UsageView>,
-    /// Its insulation; absent without demand, or under a policy that does not insulate.
+    /// Its insulation against a disk of its own with the whole cache, which is estimated; absent without demand, under
+    /// a policy that does not insulate, and while what the whole cache would gain is not known.
     pub insulation: Option<RatioView>,
+    /// The same with the cache that it has, which is measured and guaranteed to be at least R; absent likewise.
+    pub own_cache_insulation: Option<RatioView>,
     /// Its rates; absent until there are two samples.
     pub rates: Option<RatesView>,
     /// Latency of its requests; absent while the disk does not answer.
@@ -205,8 +208,11 @@ pub struct AllotmentView {
     pub cache: CacheView,
     /// Its slice; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
-    /// Its insulation; absent without demand, or under a policy that does not insulate.
+    /// Its insulation against a disk of its own with the whole cache, which is estimated; absent without demand, under
+    /// a policy that does not insulate, and while what the whole cache would gain is not known.
     pub insulation: Option<RatioView>,
+    /// The same with the cache that it has, which is measured and guaranteed to be at least R; absent likewise.
+    pub own_cache_insulation: Option<RatioView>,
     /// Latency of its requests; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
     /// What it needs for R, and the decision on it; absent if the disk's policy does not insulate.

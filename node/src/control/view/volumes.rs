@@ -125,8 +125,11 @@ pub struct VolumeView {
     pub cache: CacheView,
     /// The slice of its tenant; absent if the disk's policy has no slices.
     pub slice: Option<SliceView>,
-    /// The insulation of its tenant; absent without demand, or under a policy that does not insulate.
+    /// The insulation of its tenant against a disk of its own with the whole cache, which is estimated; absent without
+    /// demand, under a policy that does not insulate, and while what the whole cache would gain is not known.
     pub insulation: Option<RatioView>,
+    /// The same with the cache that it has, which is measured and guaranteed to be at least R; absent likewise.
+    pub own_cache_insulation: Option<RatioView>,
     /// Latency of its tenant's requests; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
     /// What its tenant needs for R, and the decision on it; absent if the disk's policy does not insulate.
