@@ -8,7 +8,8 @@
 //!              the oldest region of a pool that is too full or too old is written: a number of runs and of blocks
 //! ```
 //!
-//! While the tenant writes more than the disk can take, no pool has an age limit.
+//! While the tenant writes more than the disk can take, at present (NOW, ROOMY) or standalone (ALONE), a pool has no age
+//! limit and three quarters of the frames, as partitions have (`cache/partition.rs`).
 //!
 //! More dirty data absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on which
 //! blocks are written, and when: standalone, a tenant makes in five seconds the requests that take it a minute under
@@ -128,8 +129,8 @@ pub(crate) struct DirtyData {
     /// Regions with lower hashes are sampled.
     admitted: u64,
     age_max_ms: u32,
-    /// For so many more looks the tenant is taken to write more than the disk can take.
-    outpaces: u32,
+    /// By pool: for so many more looks the tenant is taken to write more than the disk can take.
+    outpaces: [u32; POOLS],
     /// The block after the last durable write: a durable write of that block belongs to the same request.
     durable: u64,
 }
@@ -149,7 +150,7 @@ impl DirtyData {
             index: HashTable::with_capacity(2 * room),
             admitted: ALL,
             age_max_ms: (age_max_ns / MILLISECOND) as u32,
-            outpaces: 0,
+            outpaces: [0; POOLS],
             durable: u64::MAX,
         }
     }
@@ -159,11 +160,16 @@ impl DirtyData {
         self.regions.len() == room(bytes)
     }
 
-    /// Sets the dirty blocks that the tenant's partition, and the whole cache, may have. If the tenant writes more than
-    /// the disk can take, dirty data waits until there is no more room, however old it is.
-    pub(crate) fn set_room(&mut self, partition: u64, whole: u64, outpaces: bool) {
-        self.outpaces = if outpaces { OUTPACES_LOOKS } else { self.outpaces.saturating_sub(1) };
-        self.pools.iter_mut().zip([partition, whole, whole]).for_each(|(pool, blocks)| pool.blocks_max = blocks);
+    /// Sets the frames of the tenant's partition, and of the whole cache. Half of them may be dirty. If the tenant writes
+    /// more than the disk can take, at present or standalone, dirty data waits until there is no more room, which is
+    /// three quarters, however old it is.
+    pub(crate) fn set_room(&mut self, partition: u64, whole: u64, [now, alone]: [bool; 2]) {
+        let rooms = [(partition, now), (whole, now), (whole, alone)];
+        for (at, (frames, outpaces)) in rooms.into_iter().enumerate() {
+            let looks = if outpaces { OUTPACES_LOOKS } else { self.outpaces[at].saturating_sub(1) };
+            self.outpaces[at] = looks;
+            self.pools[at].blocks_max = if looks > 0 { frames / 4 * 3 } else { frames / 2 };
+        }
     }
 
     /// A block is written at `now`, which is `alone` on its standalone clock.
@@ -255,7 +261,7 @@ impl DirtyData {
                 return;
             }
             let age_ms = clock_ms.wrapping_sub(self.regions[oldest as usize].since_ms[pool]);
-            if f64::from(dirty) <= most && (age_ms < self.age_max_ms || self.outpaces > 0) {
+            if f64::from(dirty) <= most && (age_ms < self.age_max_ms || self.outpaces[pool] > 0) {
                 return;
             }
             self.write_out(pool, oldest, false);
@@ -410,7 +416,7 @@ mod tests {
 
     fn dirt(partition: u64, whole: u64) -> DirtyData {
         let mut dirt = DirtyData::new(1 << 20, 5 * SECOND);
-        dirt.set_room(partition, whole, false);
+        dirt.set_room(2 * partition, 2 * whole, [false; 2]);
         dirt
     }
 
@@ -479,7 +485,7 @@ mod tests {
     #[test]
     fn a_full_table_samples_less_and_still_knows_the_proportion() {
         let mut dirt = DirtyData::new(64 << 10, 5 * SECOND);
-        dirt.set_room(2000, 20_000, false);
+        dirt.set_room(4000, 40_000, [false; 2]);
         // Uniform over 40,000 blocks far apart: in a pool of n blocks, n / 40,000 of the writes are to dirty blocks.
         let mut at = 1u64;
         for step in 0..400_000 {

@@ -83,8 +83,8 @@ pub(crate) struct Observed {
     pub(crate) used: u64,
     /// Time so far in which none of its clients waited, and none was away.
     pub(crate) quiet_ns: Nanos,
-    /// Standalone-equivalent time so far, and time in which its clients were not away.
-    pub(crate) standalone_ns: Nanos,
+    /// Standalone-equivalent time with the cache that it has so far, and time in which its clients were not away.
+    pub(crate) own_cache_ns: Nanos,
     pub(crate) there_ns: Nanos,
     /// References of its curve.
     pub(crate) references: u64,

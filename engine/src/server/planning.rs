@@ -254,7 +254,7 @@ impl Server {
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
         let outpaces = u64::from(partition.unwritten) > target / 2;
-        measured.dirty.set_room(target / 2, whole / 2, outpaces);
+        measured.dirty.set_room(target, whole, [outpaces, measured.standalone.outpaces()]);
         measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
         let references = curve.references();
         let useful_ns = device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns);
@@ -269,7 +269,7 @@ impl Server {
             target,
             used: u64::from(partition.used),
             quiet_ns: measured.standalone.quiet_ns(),
-            standalone_ns: measured.standalone.counted_ns(),
+            own_cache_ns: measured.standalone.own_cache_ns(),
             there_ns: measured.standalone.there_ns(),
             references,
             counts,
