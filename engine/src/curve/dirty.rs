@@ -8,8 +8,8 @@
 //!              the oldest region of a pool that is too full or too old is written: a number of runs and of blocks
 //! ```
 //!
-//! While the tenant writes more than the disk can take, at present (NOW, ROOMY) or standalone (ALONE), a pool has no age
-//! limit and three quarters of the frames, as partitions have (`cache/partition.rs`).
+//! While the tenant writes more than the disk can take, at present (NOW, ROOMY) or standalone (ALONE), a pool has no
+//! age limit and three quarters of the frames, as partitions have (`cache/partition.rs`).
 //!
 //! More dirty data absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on which
 //! blocks are written, and when: standalone, a tenant makes in five seconds the requests that take it a minute under
@@ -160,9 +160,9 @@ impl DirtyData {
         self.regions.len() == room(bytes)
     }
 
-    /// Sets the frames of the tenant's partition, and of the whole cache. Half of them may be dirty. If the tenant writes
-    /// more than the disk can take, at present or standalone, dirty data waits until there is no more room, which is
-    /// three quarters, however old it is.
+    /// Sets the frames of the tenant's partition, and of the whole cache. Half of them may be dirty. If the tenant
+    /// writes more than the disk can take, at present or standalone, dirty data waits until there is no more room,
+    /// which is three quarters, however old it is.
     pub(crate) fn set_room(&mut self, partition: u64, whole: u64, [now, alone]: [bool; 2]) {
         let rooms = [(partition, now), (whole, now), (whole, alone)];
         for (at, (frames, outpaces)) in rooms.into_iter().enumerate() {

@@ -45,8 +45,8 @@ const FADES: f64 = 0.917;
 const UNHINDERED_LOOKS: u32 = 60;
 const BEGINS_AFTER_NS: Nanos = 60_000_000_000;
 /// A tenant outpaces the disk standalone if write-back takes this many times what its clients take without. A client
-/// that also waits for reads makes its writes no faster than these: with a factor of 1, readers and writers of Zipf sets
-/// were taken for it.
+/// that also waits for reads makes its writes no faster than these: with a factor of 1, readers and writers of Zipf
+/// sets were taken for it.
 const OUTPACES: f64 = 4.0;
 
 /// The caches with which a tenant is compared, as indices: the whole cache, and the cache that it has.

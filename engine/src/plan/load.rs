@@ -13,10 +13,10 @@
 //! with the amount of dirty data. The cost for more dirty data than the tenant has, and standalone, is estimated by
 //! `curve/dirty.rs` ([`Gain`]).
 //!
-//! **Alone** the disk would do 1 / speed times as much for the tenant, and it is the disk that brings new blocks: by now
-//! about seen / speed of them. The cache would hold at most these. (With the speed of the clients, which the cache
-//! raises, more cache would let them see more, and a set that fits would always seem to have been read as a whole.) The low end assumes four times as many ([`AHEAD`]), because the decision also
-//! has to hold later.
+//! **Alone** the disk would do 1 / speed times as much for the tenant, and it is the disk that brings new blocks: by
+//! now about seen / speed of them. The cache would hold at most these. (With the speed of the clients, which the cache
+//! raises, more cache would let them see more, and a set that fits would always seem to have been read as a whole.) The
+//! low end assumes four times as many ([`AHEAD`]), because the decision also has to hold later.
 //!
 //! **Low end.** It also has the error of the write model: the factor by which more dirty data lowers the cost is raised
 //! to the power [`GAIN_POWER`], and at least [`WRITE_ERROR`] of the positioning that no flush demands may be gained.
@@ -59,9 +59,9 @@ pub(super) struct Gain {
 }
 
 impl Gain {
-    /// The width of the interval in which the cost standalone is: the factor by which more dirty data lowers it is known
-    /// up to the power [`GAIN_POWER`], what has not been written yet may never be, and [`SORTED`] of the positioning may
-    /// be gained.
+    /// The width of the interval in which the cost standalone is: the factor by which more dirty data lowers it is
+    /// known up to the power [`GAIN_POWER`], what has not been written yet may never be, and [`SORTED`] of the
+    /// positioning may be gained.
     pub(super) fn width(&self) -> f64 {
         let low = self.alone.powf(GAIN_POWER) * (1.0 - self.open).max(0.0) * (1.0 - SORTED * self.chosen);
         self.alone.powf(1.0 / GAIN_POWER) - low
@@ -144,8 +144,8 @@ impl Tempo {
         (self.there_ns > 0.0 && speed > 0.0).then(|| speed.min(1.0))
     }
 
-    /// The width of the interval of standalone-equivalent time, relative to the time that was taken, from those of reads
-    /// and of writes relative to their disk time. Infinite if no time was taken.
+    /// The width of the interval of standalone-equivalent time, relative to the time that was taken, from those of
+    /// reads and of writes relative to their disk time. Infinite if no time was taken.
     pub(super) fn width(&self, reads: f64, writes: f64) -> f64 {
         let [fill, prefetch, write_back, sync] = self.disk_ns;
         let all = self.disk_ns.iter().sum::<f64>() + self.quiet_ns;

@@ -23,9 +23,8 @@ const WINDOWS: u64 = 8;
 /// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
-/// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 16
-/// are not shown, and the others are off by 0.03 on average; with 0.25, 31 were not shown, whose figures were off by
-/// 0.10 on average (`docs/notes/sizing.md`).
+/// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 15
+/// are not shown, which would be off by 0.09 on average; the others are off by 0.04 (`docs/notes/sizing.md`).
 const CERTAIN_WITHIN: f64 = 0.4;
 /// A partition with this part of the blocks used so far has all of them: their number is known from samples.
 const FILLED: f64 = 0.95;
