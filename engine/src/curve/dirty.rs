@@ -2,14 +2,14 @@
 //! tenant's dirty data three times in miniature, on the same writes.
 //!
 //! ```text
-//!   a write ─► hash of its region < admitted? ─► NOW    half of its partition, 5 s of its virtual clock
-//!                                              ─► ROOMY  half of the whole cache, 5 s of its virtual clock
-//!                                              ─► ALONE  half of the whole cache, 5 s of its standalone clock
+//!   a write ─► hash of its region < admitted? ─► NOW    room in its partition, 5 s of its virtual clock
+//!                                              ─► ROOMY  room in the whole cache, 5 s of its virtual clock
+//!                                              ─► ALONE  room in the whole cache, 5 s of its standalone clock
 //!              the oldest region of a pool that is too full or too old is written: a number of runs and of blocks
 //! ```
 //!
-//! While the tenant writes more than the disk can take, at present (NOW, ROOMY) or standalone (ALONE), a pool has no
-//! age limit and three quarters of the frames, as partitions have (`cache/partition.rs`).
+//! The room is half of the frames. While the tenant writes more than the disk can take, at present (NOW, ROOMY) or
+//! standalone (ALONE), it is three quarters, and there is no age limit, as in partitions (`cache/partition.rs`).
 //!
 //! More dirty data absorbs more overwrites, and more of it has neighbours that go in one request. Both depend on which
 //! blocks are written, and when: standalone, a tenant makes in five seconds the requests that take it a minute under
@@ -473,6 +473,28 @@ mod tests {
         let mut dirt = dirt(10, 1000);
         (0..500).for_each(|at| dirt.write(0, 0, VOLUME, at * 256, false));
         assert_eq!(all(&dirt), [(500.0, 500.0); POOLS]);
+    }
+
+    #[test]
+    fn who_outpaces_the_disk_has_more_room_and_no_age_limit() {
+        let dirty = |outpaces: [bool; 2]| {
+            let mut dirt = DirtyData::new(1 << 20, 5 * SECOND);
+            dirt.set_room(1000, 1000, outpaces);
+            (0..900).for_each(|at| dirt.write(0, 0, VOLUME, at * 256, false));
+            let full = dirt.pools.each_ref().map(|pool| pool.dirty);
+            dirt.pass(60 * SECOND, 60 * SECOND);
+            (full, dirt.pools.each_ref().map(|pool| pool.dirty))
+        };
+        assert_eq!(dirty([false; 2]), ([500; POOLS], [0; POOLS]));
+        assert_eq!(dirty([true, false]), ([750, 750, 500], [750, 750, 0]));
+        assert_eq!(dirty([false, true]), ([500, 500, 750], [0, 0, 750]));
+        let mut dirt = dirt(10, 10);
+        dirt.set_room(10, 10, [true; 2]);
+        let outpaces = |dirt: &mut DirtyData| {
+            dirt.set_room(10, 10, [false; 2]);
+            dirt.outpaces[ALONE] > 0
+        };
+        assert_eq!((0..=OUTPACES_LOOKS).filter(|_| outpaces(&mut dirt)).count() as u32, OUTPACES_LOOKS - 1);
     }
 
     #[test]

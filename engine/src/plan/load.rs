@@ -452,6 +452,23 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_width_of_a_gain_is_a_part_of_the_time() {
+        let gain = |alone, chosen, open| Gain { target: 1000, roomy: 1.0, alone, chosen, open }.width();
+        assert_eq!(
+            [gain(1.0, 0.0, 0.0), gain(1.0, 1.0, 0.0), gain(1.0, 0.0, 1.0), gain(0.0, 1.0, 0.0)],
+            [0.0, SORTED, 1.0, 0.0]
+        );
+        assert!((gain(0.5, 0.0, 0.0) - (0.63 - 0.354)).abs() < 1e-3, "{}", gain(0.5, 0.0, 0.0));
+    }
+
+    #[test]
+    fn between_two_sizes_of_the_curve_the_next_one_is_found() {
+        let load = new(&reads(&[(1000, 0.5), (3000, 0.1)]), &cost(), 4000).unwrap();
+        let sizes = [0, 999, 1000, 1001, 9000].map(|blocks| load.size_from(blocks + OTHER_FRAMES) - OTHER_FRAMES);
+        assert_eq!(sizes, [0, 1000, 1000, 3000, 9000]);
+    }
+
+    #[test]
     fn a_gain_by_more_dirty_data_may_be_larger() {
         let mut cost = Cost::default();
         cost.wrote(64 * 8_000_000, 64, 500);

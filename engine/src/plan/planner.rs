@@ -23,8 +23,8 @@ const WINDOWS: u64 = 8;
 /// arriving, and half the partition dirty.
 const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 
-/// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 15
-/// are not shown, which would be off by 0.09 on average; the others are off by 0.04 (`docs/notes/sizing.md`).
+/// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 16
+/// are not shown, which would be off by 0.09 on average; the others are off by 0.03 (`docs/notes/sizing.md`).
 const CERTAIN_WITHIN: f64 = 0.4;
 /// A partition with this part of the blocks used so far has all of them: their number is known from samples.
 const FILLED: f64 = 0.95;
@@ -86,7 +86,10 @@ impl Known {
         let frames = self.used + OTHER_FRAMES;
         // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part.
         let has_all = self.used as f64 >= FILLED * self.seen as f64;
-        Some(load.keeps(target.min(if has_all { load.size_from(frames) } else { frames })))
+        // A curve that has been restarted has seen nothing yet.
+        let most =
+            if self.seen == 0 { target } else { target.min(if has_all { load.size_from(frames) } else { frames }) };
+        Some(load.keeps(most))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write

@@ -253,12 +253,12 @@ impl Server {
         let mut look = Look { tenant, streams: partition.streams, observed: None };
         let (curve, measured) = (&curves[tenant], &mut measured[tenant]);
         let (target, whole) = (u64::from(partition.target), u64::from(cache.pool().limit()));
-        let outpaces = u64::from(partition.unwritten) > target / 2;
-        measured.dirty.set_room(target, whole, [outpaces, measured.standalone.outpaces()]);
+        let (references, useful_ns) = (curve.references(), device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns));
+        let is_idle = references == planned.references && useful_ns == measured.standalone.useful_ns();
+        let outpaces = [u64::from(partition.unwritten) > target / 2, measured.standalone.outpaces()];
+        measured.dirty.set_room(target, whole, outpaces.map(|outpaces| outpaces && !is_idle));
         measured.dirty.pass(device.virtual_time(*now, tenant), measured.standalone.alone(*now));
-        let references = curve.references();
-        let useful_ns = device.plan(*now, tenant).map_or(0, |plan| plan.useful_ns);
-        if references == planned.references && useful_ns == measured.standalone.useful_ns() {
+        if is_idle {
             return look;
         }
         planned.references = references;

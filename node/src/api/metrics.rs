@@ -367,7 +367,8 @@ impl Scrape {
                     estimated; absent without demand, or while it is not known";
         gauges(to, "aerogel_tenant_insulation_ratio", help, ratios)?;
         let help = "Part of its share of a disk of its own with the cache that it has that a tenant kept in the last \
-                    rounds; guaranteed to be at least R; absent without demand";
+                    rounds, measured; at least R is promised where the longest round is long enough; absent without \
+                    demand";
         gauges(to, "aerogel_tenant_own_cache_insulation_ratio", help, own)?;
         gauges(to, "aerogel_tenant_slice_seconds", "Slice of disk time in each round", slices)
     }

@@ -427,7 +427,7 @@ pub struct StatusArgs {
 /// Show disks and their tenants live: slices, throughput, insulation, latency and causes of delay
 ///
 /// SLICE is the disk time of a tenant in each round, LOST the part of it that is lost at context switches. DISK is what
-/// it keeps of its share of a disk of its own with the cache that it has, which is measured; at least R is guaranteed.
+/// it keeps of its share of a disk of its own with the cache that it has, which is measured; at least R is promised.
 /// KEEPS is the same with the whole cache, which is estimated; at least R is promised to tenants that are admitted.
 /// Both are of the last ten rounds and at least five seconds, throughput of two seconds, latencies of the last 10 to 15
 /// seconds. R is R_time x R_cache; R_cache is '?' until it is measured. The coloured strip shows the owners of the last

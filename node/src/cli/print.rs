@@ -175,7 +175,7 @@ fn kept(whole: Option<&RatioView>, own: Option<&RatioView>) -> String {
             duration(*window_seconds)
         )
     };
-    let own = own.map(|own| line(own, "the cache that it has (guaranteed: R)"));
+    let own = own.map(|own| line(own, "the cache that it has (measured; promised: R)"));
     let whole = whole.map(|whole| line(whole, "the whole cache (estimated)"));
     own.into_iter().chain(whole).collect::<Vec<_>>().join("\n")
 }

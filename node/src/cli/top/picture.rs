@@ -18,7 +18,8 @@ const TAGS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01
 /// Spaces between two columns.
 const SPACING: usize = 2;
 /// Columns that a narrow screen omits, the least important first. `--once` and `volume show` print all.
-const DROPPED: [&str; 9] = [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE", "WAITS FOR"];
+const DROPPED: [&str; 10] =
+    [" P99.9", " CACHE", " MAX", "R", " LOST", "DECISION", " P50", " SLICE", "WAITS FOR", " DISK"];
 
 /// The order of tenants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -172,7 +172,8 @@ pub struct TenantView {
     /// Its insulation against a disk of its own with the whole cache, which is estimated; absent without demand, under
     /// a policy that does not insulate, and while what the whole cache would gain is not known.
     pub insulation: Option<RatioView>,
-    /// The same with the cache that it has, which is measured and guaranteed to be at least R; absent likewise.
+    /// The same with the cache that it has, which is measured; at least R is promised where the longest round is long
+    /// enough. Absent without demand, or under a policy that does not insulate.
     pub own_cache_insulation: Option<RatioView>,
     /// Its rates; absent until there are two samples.
     pub rates: Option<RatesView>,
@@ -211,7 +212,8 @@ pub struct AllotmentView {
     /// Its insulation against a disk of its own with the whole cache, which is estimated; absent without demand, under
     /// a policy that does not insulate, and while what the whole cache would gain is not known.
     pub insulation: Option<RatioView>,
-    /// The same with the cache that it has, which is measured and guaranteed to be at least R; absent likewise.
+    /// The same with the cache that it has, which is measured; at least R is promised where the longest round is long
+    /// enough. Absent without demand, or under a policy that does not insulate.
     pub own_cache_insulation: Option<RatioView>,
     /// Latency of its requests; absent while the disk does not answer.
     pub latency: Option<LatencyView>,
