@@ -38,8 +38,8 @@ pub(crate) struct Partition {
     /// Blocks being written.
     pub(crate) writing: u32,
     /// Blocks that were written back while too much was dirty, less twice the frames that were taken beyond the limits
-    /// meanwhile. When a loan of frames is recalled from a writer, it goes on with half of what it writes back: without
-    /// this it would stand still until its dirty data fits into what is left, which may take minutes.
+    /// meanwhile. When a loan of frames is recalled from a writer, the writer may take half as many frames as it writes
+    /// back. Without this its writes would stall until its dirty data fits into what is left, which may take minutes.
     relief: i32,
     /// Frames of pieces that wait for payload, spare frames for their fills included.
     pub(crate) receiving: u32,

@@ -16,8 +16,8 @@
 //! a measurement. On a device that needs no slices the policy's useful time has the
 //! pauses already, and the time is that with demand.
 //!
-//! Some clients do not wait for answers: a timer, or a replayed trace. Standalone they would not send more either, as
-//! long as all their requests are answered at times, so that with them a second stands for up to a second:
+//! Some clients do not wait for answers: a timer, or a replayed trace. Standalone they would not send more either. If
+//! the server keeps up with them (from time to time no request is left), a second with them counts as up to a second:
 //!
 //! ```text
 //!   open        (rate of requests while others wait and nothing is answered / rate at other times) x (1 + its standard
@@ -42,12 +42,12 @@ use crate::units::Nanos;
 /// rounds.
 const FADES: f64 = 0.917;
 
-/// The beginning of a load, in which its standalone clock has no write-back, and the absence before a beginning.
+/// How long the standalone clock goes on without write-back after a load begins. A load begins after an absence of
+/// [`BEGINS_AFTER_NS`].
 const UNHINDERED_NS: Nanos = 60_000_000_000;
 const BEGINS_AFTER_NS: f64 = 60e9;
-/// A tenant outpaces the disk standalone if write-back takes this many times what its clients take without. A client
-/// that also waits for reads makes its writes no faster than these: with a factor of 1, readers and writers of Zipf
-/// sets were taken for it.
+/// A tenant outpaces the disk standalone if write-back would take this many times as long as everything else. With a
+/// factor of 1, clients that read as much as they write were taken to outpace it, although their reads slow them down.
 const OUTPACES: f64 = 4.0;
 
 /// The caches with which a tenant is compared, as indices: the whole cache, and the cache that it has.

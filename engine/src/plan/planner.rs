@@ -26,7 +26,8 @@ const WRITER_FRAMES: u64 = 8 << 20 >> 12;
 /// Live insulation is shown if the interval in which it is ([`Tempo::width`]) is no wider than this. Of 134 tenants, 16
 /// are not shown, which would be off by 0.09 on average; the others are off by 0.03 (`docs/notes/sizing.md`).
 const CERTAIN_WITHIN: f64 = 0.4;
-/// A partition with this part of the blocks used so far has all of them: their number is known from samples.
+/// A partition that holds this part of the blocks used so far is taken to hold all of them: their number is an estimate
+/// from samples.
 const FILLED: f64 = 0.95;
 /// The largest part of its slices that a tenant is to keep for a shortfall: more would take rounds of any length.
 const KEEP_MOST: f64 = 0.995;
@@ -83,13 +84,14 @@ impl Known {
     /// R_cache at present with a partition of `target` frames, which may not have filled yet.
     fn keeps(&self, target: u64) -> Option<Keeps> {
         let load = self.load.as_ref()?;
+        if self.seen == 0 {
+            // The curve has been restarted: it says nothing about what the partition has.
+            return Some(load.keeps(target));
+        }
         let frames = self.used + OTHER_FRAMES;
         // Between two sizes of the curve, a set that is wholly cached would seem to be cached in part.
         let has_all = self.used as f64 >= FILLED * self.seen as f64;
-        // A curve that has been restarted has seen nothing yet.
-        let most =
-            if self.seen == 0 { target } else { target.min(if has_all { load.size_from(frames) } else { frames }) };
-        Some(load.keeps(most))
+        Some(load.keeps(target.min(if has_all { load.size_from(frames) } else { frames })))
     }
 
     /// Frames transferred per nanosecond of disk time, and frames that suffice for read-ahead and for full-length write
