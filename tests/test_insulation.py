@@ -133,6 +133,7 @@ class Insulation(ServerCase):
         server.cli("disk", "set", "hdd", "--policy", "none")
         shown = server.json("disk", "show", "hdd")
         self.assertEqual((shown["policy"]["name"], shown["policy"]["reason"]), ("none", "requested"))
+        # The disk has no profile from which insulation could be estimated.
         self.assertFalse([tenant for tenant in shown["tenants"] if tenant["slice"] or tenant["insulation"]])
         server.cli("disk", "set", "hdd", "--policy", "default")
         for load in loads:

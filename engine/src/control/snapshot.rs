@@ -105,8 +105,10 @@ pub struct Progress {
     pub standalone_ns: Nanos,
     /// The same with the cache that it has.
     pub own_cache_ns: Nanos,
-    /// The time to compare it with, nanoseconds: where tenants own the disk in slices, all time in which a client was
-    /// there (its pauses were shorter than 3 s); else the time with demand.
+    /// By how much both may be off in each direction: under the policy `none` they are estimated from the profile.
+    pub uncertain_ns: Nanos,
+    /// The time to compare it with, nanoseconds: where requests are ordered by cost, the time with demand; else all
+    /// time in which a client was there (its pauses were shorter than 3 s).
     pub elapsed_ns: Nanos,
     /// Requests of clients that succeeded.
     pub requests: u64,
@@ -114,17 +116,22 @@ pub struct Progress {
     pub is_certain: bool,
 }
 
+/// Live insulation is not shown if it may be off by more than this: a tenant that keeps 0.03 of its share is told from
+/// one that keeps 0.9 in any case.
+const UNCERTAIN_MOST: f64 = 0.1;
+
 impl Progress {
     /// Live insulation since an earlier moment: standalone-equivalent time / (share x time), with the whole cache: an
-    /// estimate. `None` if no request was answered in between, if counters were reset, or if it is not known what the
-    /// whole cache would gain.
+    /// estimate. `None` if no request was answered in between, if counters were reset, if it is not known what the
+    /// whole cache would gain, or if an estimate from the profile may be off by more than [`UNCERTAIN_MOST`].
     pub fn insulation_since(&self, earlier: &Progress, share: f64) -> Option<f64> {
         self.since(earlier, share, |progress| progress.standalone_ns).filter(|_| self.is_certain)
     }
 
     /// Live insulation since an earlier moment with the cache that the tenant has: what it keeps of its share of a disk
-    /// of its own with that cache. It is measured, and promised to every tenant. `None` if no request was answered in
-    /// between, or if counters were reset.
+    /// of its own with that cache. With insulation it is measured, and promised to every tenant. `None` if no request
+    /// was answered in between, if counters were reset, or if an estimate from the profile may be off by more than
+    /// [`UNCERTAIN_MOST`].
     pub fn own_cache_insulation_since(&self, earlier: &Progress, share: f64) -> Option<f64> {
         self.since(earlier, share, |progress| progress.own_cache_ns)
     }
@@ -132,8 +139,9 @@ impl Progress {
     fn since(&self, earlier: &Progress, share: f64, time_ns: fn(&Progress) -> Nanos) -> Option<f64> {
         let standalone_ns = time_ns(self).checked_sub(time_ns(earlier))?;
         let due_ns = self.elapsed_ns.checked_sub(earlier.elapsed_ns)? as f64 * share;
+        let uncertain_ns = self.uncertain_ns.checked_sub(earlier.uncertain_ns)? as f64;
         let has_work = self.requests > earlier.requests && standalone_ns > 0 && due_ns > 0.0;
-        has_work.then(|| standalone_ns as f64 / due_ns)
+        (has_work && uncertain_ns <= UNCERTAIN_MOST * due_ns).then(|| standalone_ns as f64 / due_ns)
     }
 }
 

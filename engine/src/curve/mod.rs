@@ -39,7 +39,7 @@ use crate::units::{MILLISECOND, Nanos, SectorMask};
 pub(crate) use cost::{Cost, DISK_USES, DiskUse};
 pub(crate) use dirty::{DirtyData, POOLS, Written};
 pub use reuse::Reuse;
-pub(crate) use standalone::{Seen, Standalone};
+pub(crate) use standalone::{Pauses, Seen, Standalone};
 pub(crate) use view::Counts;
 pub use view::{Point, View};
 

@@ -13,8 +13,8 @@
 //!
 //! Clients wait for fills and flushes, so these come after the pauses; the disk reads ahead and writes back meanwhile.
 //! Live insulation is standalone / (share x time): with the whole cache an estimate, with the cache that the tenant has
-//! a measurement. On a device that needs no slices the policy's useful time has the
-//! pauses already, and the time is that with demand.
+//! a measurement. Where requests are ordered by cost the policy's useful time has the
+//! pauses already, and the time is that with demand ([`Pauses`]).
 //!
 //! Some clients do not wait for answers: a timer, or a replayed trace. Standalone they would not send more either. If
 //! the server keeps up with them (from time to time no request is left), a second with them counts as up to a second:
@@ -87,6 +87,18 @@ pub(crate) struct Standalone {
     pub(crate) is_certain: bool,
 }
 
+/// The pauses of clients that the policy's useful time contains.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Pauses {
+    /// None: it is the sum over requests.
+    #[default]
+    Without,
+    /// Those for which the disk idled within slices.
+    Idled,
+    /// All.
+    All,
+}
+
 /// Counters of a tenant at one time.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Seen {
@@ -98,8 +110,8 @@ pub(crate) struct Seen {
     pub(crate) waiting_ns: Nanos,
     pub(crate) away_ns: Nanos,
     pub(crate) arrivals: Arrivals,
-    /// Whether the policy serves tenants in slices: else the useful time has the pauses already.
-    pub(crate) has_slices: bool,
+    /// The pauses in `useful_ns`.
+    pub(crate) pauses: Pauses,
     /// Disk time by [`DiskUse`].
     pub(crate) disk_ns: [f64; DISK_USES],
 }
@@ -193,11 +205,11 @@ impl Standalone {
             return useful;
         }
         let (waited, beside) = (self.waited[cache], self.beside[cache]);
-        if !seen.has_slices {
+        if seen.pauses == Pauses::All {
             return useful * (waited + beside);
         }
         let quiet = self.quiet(seen);
-        let useful = useful * self.without_pauses();
+        let useful = useful * self.without_pauses(seen);
         let standalone = useful * waited + if quiet < 0.0 { quiet } else { quiet.max(useful * beside) };
         self.at_least_open(standalone, seen)
     }
@@ -205,7 +217,7 @@ impl Standalone {
     /// Standalone-equivalent time since the last look with the whole cache, if write-back and read-ahead took no time,
     /// and what these take.
     fn unhindered(&self, seen: &Seen) -> (f64, f64) {
-        let useful = gained(self.seen.useful_ns, seen.useful_ns) * self.without_pauses();
+        let useful = gained(self.seen.useful_ns, seen.useful_ns) * self.without_pauses(seen);
         let waited = useful * self.waited[WHOLE] + self.quiet(seen).max(0.0);
         (self.at_least_open(waited, seen).max(0.0), (useful * self.beside[WHOLE]).max(0.0))
     }
@@ -216,8 +228,8 @@ impl Standalone {
     }
 
     /// The part of the useful time that is the disk's work: useful time has no switches, device time has no pauses.
-    fn without_pauses(&self) -> f64 {
-        if self.useful_ns <= 0.0 {
+    fn without_pauses(&self, seen: &Seen) -> f64 {
+        if seen.pauses == Pauses::Without || self.useful_ns <= 0.0 {
             return 1.0;
         }
         ((self.device_ns - self.switches_ns) / self.useful_ns).clamp(0.0, 1.0)
@@ -293,7 +305,7 @@ mod tests {
             waiting_ns,
             away_ns: 0,
             arrivals: Arrivals::default(),
-            has_slices: true,
+            pauses: Pauses::Idled,
             disk_ns,
         }
     }
@@ -372,9 +384,13 @@ mod tests {
     #[test]
     fn without_slices_useful_time_is_all() {
         let mut standalone = Standalone::default();
-        let fair = Seen { has_slices: false, ..seen(10, 9, 4, [1.0, 1.0, 0.0, 0.0]) };
+        let fair = Seen { pauses: Pauses::All, ..seen(10, 9, 4, [1.0, 1.0, 0.0, 0.0]) };
         standalone.look(fair, 0.5, 1.0);
         assert_eq!(standalone.at(&fair), [2 * SECOND, 4 * SECOND]);
+        let none = Seen { pauses: Pauses::Without, ..seen(10, 9, 4, [1.0, 1.0, 0.0, 0.0]) };
+        let mut without = Standalone::default();
+        without.look(none, 0.5, 1.0);
+        assert_eq!(without.at(&none), [2 * SECOND, 4 * SECOND], "1 s of fills and a pause, or 2 s and 2 s beside them");
         // With a new policy useful time begins anew; what clients waited for before does not count again.
         let slices = seen(20, 19, 1, [4.0, 1.0, 0.0, 0.0]);
         standalone.look(slices, 1.0, 1.0);

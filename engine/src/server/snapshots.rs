@@ -167,7 +167,8 @@ impl Server {
             progress: standalone_ns.map(|[standalone_ns, own_cache_ns]| Progress {
                 standalone_ns,
                 own_cache_ns,
-                elapsed_ns: if device.settings().has_slices() { *now - away_ns } else { wanting_ns },
+                elapsed_ns: if device.settings().is_by_cost() { wanting_ns } else { *now - away_ns },
+                uncertain_ns: plan.map_or(0, |plan| plan.uncertain_ns),
                 requests: usage.delivered.requests,
                 is_certain,
             }),

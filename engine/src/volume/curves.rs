@@ -3,8 +3,8 @@
 
 use crate::config::Config;
 use crate::curve::{
-    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, DiskUse, Limits, Seen, Standalone,
-    View,
+    Ack, CURVE_BYTES_PER_FRAME, Cost, Curve, DIRTY_DATA_BYTES_PER_FRAME, DirtyData, DiskUse, Limits, Pauses, Seen,
+    Standalone, View,
 };
 use crate::disk::{Op, Purpose};
 use crate::ids::{FrameId, TenantId, VolumeId};
@@ -108,7 +108,11 @@ impl Volumes {
             waiting_ns: disk.waiting_ns(now, tenant),
             away_ns: disk.away_ns(now, tenant),
             arrivals: disk.arrivals(now, tenant),
-            has_slices: disk.settings().has_slices(),
+            pauses: match disk.settings() {
+                settings if settings.has_slices() => Pauses::Idled,
+                settings if settings.is_by_cost() => Pauses::All,
+                _ => Pauses::Without,
+            },
             disk_ns: self.measured[tenant].cost.time_ns(),
         }
     }

@@ -163,6 +163,7 @@ impl Stand {
         let of = |key| profile.number(key);
         self.switch_ns = of(Key::SwitchCost(Quantile::P50)).map_or(self.switch_ns, |cost| cost as Nanos);
         self.stream_bytes_per_s = profile.stream_bytes_per_s().unwrap_or(self.stream_bytes_per_s);
+        self.prices = Prices::of(&profile).unwrap_or(self.prices);
         Ok(self)
     }
 

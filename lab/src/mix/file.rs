@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::control::{CacheSpec, TenantSpec};
+use engine::disk::policy::Kind;
 use engine::units::{BLOCK, Nanos, SECOND, Share};
 use serde::Deserialize;
 use sim::load::{Pace, Record};
@@ -29,6 +30,8 @@ const RECORDS_MAX: usize = 50_000_000;
 /// A mix of tenants.
 #[derive(Clone, Debug)]
 pub struct Mix {
+    /// The policy of the disk.
+    pub policy: Kind,
     /// R, thousandths.
     pub insulation_permille: u32,
     /// The server's memory, bytes.
@@ -81,6 +84,8 @@ impl Tenant {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    #[serde(default)]
+    policy: PolicyName,
     r: Option<Text>,
     memory: Text,
     warm_up: Option<Text>,
@@ -88,6 +93,15 @@ struct File {
     max_round: Option<Text>,
     #[serde(default)]
     tenant: Vec<Keys>,
+}
+
+/// The policies of a disk, as the server names them.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+enum PolicyName {
+    #[default]
+    Insulated,
+    None,
 }
 
 #[derive(Deserialize)]
@@ -166,7 +180,12 @@ impl Mix {
         ensure!(counted_ns >= SECOND, "counted: at least 1 s");
         let round_max_ns = optional("max_round", &file.max_round, 2 * SECOND)?;
         ensure!(round_max_ns > 0, "max_round: above 0");
+        let policy = match file.policy {
+            PolicyName::Insulated => Kind::Insulated,
+            PolicyName::None => Kind::None,
+        };
         Ok(Mix {
+            policy,
             insulation_permille: (r_ppm / 1000) as u32,
             memory: parsed("memory", &file.memory, size)?,
             warm_up_ns: optional("warm_up", &file.warm_up, WARM_UP_NS)?,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, anyhow};
 use engine::control::{Decision, Sizing, WriteCache};
-use engine::disk::policy::Kind;
 use engine::units::{Nanos, SECOND};
 use indicatif::ProgressBar;
 use sim::bench::Volume;
@@ -86,7 +85,7 @@ fn stand(mix: &Mix, disk: &str) -> Result<Stand> {
         looks: mix.counted_ns / LOOK_NS,
         round_max_ns: mix.round_max_ns,
         insulation_permille: mix.insulation_permille,
-        policy: Kind::Insulated,
+        policy: mix.policy,
         prefetch: None,
         ..Stand::new(disk, false)
     };

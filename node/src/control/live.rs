@@ -47,6 +47,9 @@ const PREDICTION_BY_COST: &str =
 /// The same with the cache that the tenant has.
 const PREDICTION_OWN: &str = "from the steady part of the tenant's slices";
 const PREDICTION_OWN_BY_COST: &str = "from the cost of its requests and their load on the device";
+/// Without insulation, with either cache.
+const PREDICTION_BY_PROFILE: &str =
+    "from the profile of the device, within 0.1; not known where the profile does not say that closely";
 
 /// The cache of the disk of its own with which a tenant is compared.
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +61,32 @@ pub(super) enum Against {
 /// The samples of each disk.
 pub type AllSeries = Mutex<BTreeMap<Name, Series>>;
 
+/// From what standalone-equivalent time is derived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum By {
+    Slices,
+    Cost,
+    Profile,
+}
+
+impl By {
+    /// Only policies with slices have a round, and only estimates from a profile are uncertain.
+    fn of(plan: &TenantPlan) -> By {
+        match (plan.round_ns > 0, plan.uncertain_ns > 0) {
+            (true, _) => By::Slices,
+            (_, true) => By::Profile,
+            _ => By::Cost,
+        }
+    }
+}
+
 /// The counters of a tenant.
 #[derive(Clone, PartialEq, Debug)]
 struct Counters {
     share_ppb: u64,
-    /// Slices so far; `None` under a policy without insulation.
+    /// Slices so far; `None` without a plan.
     slices: Option<u64>,
-    by_cost: bool,
+    by: By,
     progress: Option<Progress>,
     wanting_ns: Nanos,
     reads: u64,
@@ -81,8 +103,7 @@ impl Counters {
         let mut counters = Counters {
             share_ppb,
             slices: stats.plan.map(|plan| plan.slices),
-            // Only policies with slices have a round.
-            by_cost: stats.plan.is_some_and(|plan| plan.round_ns == 0),
+            by: stats.plan.map_or(By::Slices, |plan| By::of(&plan)),
             progress: stats.progress,
             wanting_ns: stats.wanting_ns,
             reads: 0,
@@ -122,14 +143,18 @@ impl Counters {
     fn ratio(&self, earlier: &Counters, past_ns: Nanos, against: Against) -> Option<RatioView> {
         let (now, before) = self.progress.zip(earlier.progress)?;
         let share = self.share_ppb as f64 / 1e9;
-        let (ratio, by_slices, by_cost) = match against {
-            Against::WholeCache => (now.insulation_since(&before, share)?, PREDICTION, PREDICTION_BY_COST),
-            Against::OwnCache => {
-                (now.own_cache_insulation_since(&before, share)?, PREDICTION_OWN, PREDICTION_OWN_BY_COST)
-            }
+        let ratio = match against {
+            Against::WholeCache => now.insulation_since(&before, share)?,
+            Against::OwnCache => now.own_cache_insulation_since(&before, share)?,
         };
-        let prediction = if self.by_cost { by_cost } else { by_slices }.into();
-        Some(RatioView { ratio, window_seconds: seconds(past_ns), prediction })
+        let prediction = match (self.by, against) {
+            (By::Slices, Against::WholeCache) => PREDICTION,
+            (By::Slices, Against::OwnCache) => PREDICTION_OWN,
+            (By::Cost, Against::WholeCache) => PREDICTION_BY_COST,
+            (By::Cost, Against::OwnCache) => PREDICTION_OWN_BY_COST,
+            (By::Profile, _) => PREDICTION_BY_PROFILE,
+        };
+        Some(RatioView { ratio, window_seconds: seconds(past_ns), prediction: prediction.into() })
     }
 
     fn rates(&self, earlier: &Counters, past_ns: Nanos) -> RatesView {
@@ -510,10 +535,11 @@ mod tests {
         let counters = Counters {
             share_ppb,
             slices: Some(useful_ns / (10 * MILLISECOND)),
-            by_cost: false,
+            by: By::Slices,
             progress: Some(Progress {
                 standalone_ns: useful_ns,
                 own_cache_ns: 2 * useful_ns,
+                uncertain_ns: 0,
                 elapsed_ns: now,
                 requests: now,
                 is_certain: true,

@@ -3,6 +3,7 @@
 mod fair;
 mod insulated;
 mod none;
+mod price;
 mod weights;
 
 use super::Op;
@@ -16,7 +17,8 @@ pub use super::books::{Count, DiskTime, Usage};
 pub use super::lanes::STUCK_NS;
 pub(crate) use super::slices::FOLLOWING_BYTES;
 pub use super::slices::{SLICES_KEPT, Slice};
-pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS, Prices};
+pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS};
+pub use price::Prices;
 pub(crate) use weights::Weights;
 
 /// The parts of the disk's time, 0 to 1, that tenants with these shares get while all of them are backlogged.
@@ -90,7 +92,7 @@ impl Settings {
         match self.kind {
             Kind::Insulated if self.needs_slices => Box::new(insulated::Insulated::new(self)),
             Kind::Insulated => Box::new(fair::Fair::new(self)),
-            Kind::None => Box::new(none::None::default()),
+            Kind::None => Box::new(none::None::new(&self)),
         }
     }
 
@@ -99,12 +101,16 @@ impl Settings {
         self.kind == Kind::Insulated
     }
 
+    /// Whether requests of all tenants are in the device together, ordered by cost. Then the standalone-equivalent time
+    /// of a tenant's work has its pauses.
+    pub(crate) fn is_by_cost(&self) -> bool {
+        self.kind == Kind::Insulated && !self.needs_slices
+    }
+
     /// Whether these settings need another policy than `before`. Other prices do, because costs by different prices
     /// cannot be told apart.
     pub(crate) fn is_other(&self, before: &Settings) -> bool {
-        let prices = |settings: &Settings| {
-            (settings.kind == Kind::Insulated && !settings.needs_slices).then_some(settings.prices)
-        };
+        let prices = |settings: &Settings| settings.is_by_cost().then_some(settings.prices);
         self.kind != before.kind || prices(self) != prices(before)
     }
 }
@@ -122,6 +128,8 @@ pub struct TenantPlan {
     pub efficiency_permille: u32,
     /// Standalone-equivalent time of its work, derived from its own slices (or from costs, where there are no slices).
     pub useful_ns: Nanos,
+    /// By how much that may be off in each direction, because it is estimated from the profile; 0 where it is measured.
+    pub uncertain_ns: Nanos,
     /// Number of its slices.
     pub slices: u64,
     /// What the context switches at their beginnings have cost.

@@ -10,11 +10,14 @@
 //! A tenant at its bound of requests in the device ([`Lanes::places`]) is passed over; its turns keep their place in
 //! the order of arrival.
 //!
+//! What a tenant's work would have taken standalone is estimated from the profile of the device, if it has one.
+//!
 //! Downside: shares have no effect.
 
 use std::collections::VecDeque;
 
-use super::{Policy, Turn};
+use super::price::Estimate;
+use super::{Policy, Prices, Settings, TenantPlan, Turn};
 use crate::disk::lanes::Lanes;
 use crate::disk::queue::Entry;
 use crate::disk::slices::{Slicing, View};
@@ -23,22 +26,35 @@ use crate::slab::Table;
 use crate::units::{Nanos, Share};
 
 /// First come, first served.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct None {
+    prices: Prices,
     /// The tenants whose requests go next, each with its place in the order of arrival: one turn per queued request,
     /// except the turns that were passed over.
     turns: VecDeque<(u64, TenantId)>,
     arrived: u64,
-    /// Places of each tenant's turns that were passed over. These are its oldest turns.
-    places: Table<TenantId, VecDeque<u64>>,
+    tenants: Table<TenantId, Tenant>,
     /// Tenants with turns that were passed over.
     passed_over: Vec<TenantId>,
 }
 
+#[derive(Debug)]
+struct Tenant {
+    /// Places of its turns that were passed over. These are its oldest turns.
+    places: VecDeque<u64>,
+    /// Of its clients' requests that completed; 0 if the device has no profile.
+    worth: Estimate,
+}
+
 impl None {
+    pub(super) fn new(settings: &Settings) -> None {
+        let (turns, tenants, passed_over) = (VecDeque::new(), Table::default(), Vec::new());
+        None { prices: settings.prices, turns, arrived: 0, tenants, passed_over }
+    }
+
     /// Takes the oldest turn of a tenant that is below its bound.
     fn take_turn(&mut self, lanes: &Lanes) -> Option<TenantId> {
-        let place = |tenant: &TenantId| self.places[*tenant].front().copied();
+        let place = |tenant: &TenantId| self.tenants[*tenant].places.front().copied();
         let candidates = self.passed_over.iter().copied().filter(|&tenant| lanes.has_place(&lanes[tenant]));
         let oldest = candidates.min_by_key(place);
         let oldest_place = oldest.as_ref().and_then(place).unwrap_or(u64::MAX);
@@ -46,14 +62,14 @@ impl None {
             if lanes.has_place(&lanes[tenant]) {
                 return Some(tenant);
             }
-            let places = &mut self.places[tenant];
+            let places = &mut self.tenants[tenant].places;
             places.push_back(place);
             if places.len() == 1 {
                 self.passed_over.push(tenant);
             }
         }
         let tenant = oldest?;
-        let places = &mut self.places[tenant];
+        let places = &mut self.tenants[tenant].places;
         places.pop_front();
         if places.is_empty() {
             self.passed_over.retain(|&other| other != tenant);
@@ -66,13 +82,13 @@ impl Slicing for None {}
 
 impl Policy for None {
     fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _share: Option<Share>) {
-        if self.places.get(tenant).is_none() {
-            self.places.insert(tenant, VecDeque::new());
+        if self.tenants.get(tenant).is_none() {
+            self.tenants.insert(tenant, Tenant { places: VecDeque::new(), worth: Estimate::default() });
         }
     }
 
     fn drop_tenant(&mut self, tenant: TenantId) {
-        self.places.remove(tenant);
+        self.tenants.remove(tenant);
     }
 
     fn arrived(&mut self, _now: Nanos, tenant: TenantId, _entry: &Entry, _view: View<'_>) {
@@ -83,7 +99,7 @@ impl Policy for None {
     fn cancelled(&mut self, _now: Nanos, tenant: TenantId, view: View<'_>) {
         // The tenant loses its latest turns: the remaining requests have waited since the oldest ones.
         let keep = view.lanes[tenant].queue.len();
-        let places = &mut self.places[tenant];
+        let places = &mut self.tenants[tenant].places;
         places.truncate(keep);
         let mut turns = places.len();
         if turns == 0 {
@@ -99,11 +115,33 @@ impl Policy for None {
         let tenant = if view.lanes.is_full() { Option::None } else { self.take_turn(view.lanes) };
         tenant.map_or(Turn::Nothing(Option::None), |tenant| Turn::Request(tenant, Option::None))
     }
+
+    fn set(&mut self, settings: Settings) {
+        self.prices = settings.prices;
+    }
+
+    fn done(&mut self, _now: Nanos, tenant: TenantId, entry: &Entry, view: View<'_>) {
+        let lane = &view.lanes[tenant];
+        // With the request that completed.
+        let outstanding = lane.queue.len() as u64 + u64::from(lane.in_service()) + 1;
+        let estimate = self.prices.estimate(entry.op, entry.len, entry.follows, outstanding);
+        let Some(estimate) = estimate.filter(|_| !entry.internal) else { return };
+        let worth = &mut self.tenants[tenant].worth;
+        worth.standalone_ns += estimate.standalone_ns;
+        worth.uncertain_ns += estimate.uncertain_ns;
+    }
+
+    fn plan(&mut self, tenant: TenantId, _view: View<'_>) -> Option<TenantPlan> {
+        let worth = self.tenants.get(tenant).filter(|_| self.prices.have_profile())?.worth;
+        let (useful_ns, uncertain_ns) = (worth.standalone_ns as Nanos, worth.uncertain_ns as Nanos);
+        Some(TenantPlan { useful_ns, uncertain_ns, ..TenantPlan::default() })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Config;
     use crate::disk::Op;
     use crate::disk::scheduler::Scheduler;
     use crate::ids::IoId;
@@ -117,7 +155,7 @@ mod tests {
 
     /// A scheduler with these requests, numbered by arrival: the tenant, and whether the request is urgent.
     fn with(arrivals: &[(TenantId, bool)]) -> Scheduler<None> {
-        let mut policy = Scheduler::new(Box::<None>::default(), u32::MAX);
+        let mut policy = Scheduler::new(Box::new(None::new(&Config::new(0).policy())), u32::MAX);
         [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Option::None));
         for (i, &(tenant, urgent)) in arrivals.iter().enumerate() {
             policy.arrived(0, tenant, entry(i as u32), urgent);

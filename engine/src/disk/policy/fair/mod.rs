@@ -32,7 +32,6 @@
 
 mod balance;
 mod pace;
-mod price;
 mod scale;
 mod tenant;
 mod turns;
@@ -54,7 +53,6 @@ use tenant::Tenant;
 use turns::{Lengths, Turns};
 
 pub use pace::PACE_DEBT_NS;
-pub use price::Prices;
 pub use turns::HELD_BY_TURNS_NS;
 
 /// A tenant without a request for this long is not active: longer than the pauses of an intermittent client.

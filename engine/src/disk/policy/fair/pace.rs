@@ -7,7 +7,7 @@
 //!
 //! Downside: only a tenant that is alone can use a burst that the throttle has saved up.
 
-use super::price::Prices;
+use crate::disk::policy::Prices;
 use crate::units::{MILLISECOND, Nanos};
 
 /// The part of the throttle's rate that is not used, in hundredths.

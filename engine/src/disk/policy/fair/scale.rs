@@ -20,8 +20,8 @@
 //! by its part. Downside: the costs of a tenant that is never alone are those of the profile, or of windows full of
 //! other tenants' requests of its kind.
 
-use super::price::Prices;
 use crate::disk::Op;
+use crate::disk::policy::Prices;
 use crate::ids::TenantId;
 use crate::units::{MILLISECOND, Nanos};
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::disk::policy::Kind;
+use crate::disk::policy::{Kind, Prices};
 use crate::disk::profile::{Finding, Key, Profile, Quantile};
 use crate::disk::scheduler::Scheduler;
 use crate::ids::IoId;

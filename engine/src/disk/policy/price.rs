@@ -116,7 +116,31 @@ pub struct Prices {
     throttle: [Option<f64>; 2],
     /// How much longer a small read takes right behind writes than alone: the difference of the 95th percentiles.
     behind_writes_ns: Option<f64>,
+    /// How requests take their time on this device; `None` if it has no profile.
+    model: Option<Model>,
 }
+
+/// How far the times of a profile hold for the requests of one tenant.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Model {
+    /// Half a revolution; `None` if the device does not rotate.
+    half_turn_ns: Option<f64>,
+    /// The highest sequential read rate, bytes a second.
+    stream_bytes_per_s: f64,
+}
+
+/// Standalone-equivalent time of a request, estimated from the profile, and by how much it may be off in each
+/// direction.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub(super) struct Estimate {
+    pub(super) standalone_ns: f64,
+    pub(super) uncertain_ns: f64,
+}
+
+/// Sequential requests near the inner edge of a disk are slower than the fastest ones, by up to a half.
+const STREAM_ERROR: f64 = 0.3;
+/// Rates of a device without heads vary with what it does by itself, and with the mix of requests.
+const RATE_ERROR: f64 = 0.2;
 
 impl Default for Prices {
     /// 100,000 reads and 30,000 writes a second, 500 MB/s, 100 us: a usual SATA drive. Only ratios matter for shares,
@@ -126,7 +150,7 @@ impl Default for Prices {
         let write = Kind { cost_ns: [3e4, 1.5e5, 2.2e6], alone_ns: [5e4, 2e5, 2.5e6] };
         let utilisation =
             [(0.1, 0.1), (0.2, 0.2), (0.4, 0.38), (0.8, 0.6), (1.6, 0.8), (3.2, 0.95), (6.4, 0.99), (12.8, 1.0)];
-        Prices { read, write, utilisation, throttle: [None; 2], behind_writes_ns: None }
+        Prices { read, write, utilisation, throttle: [None; 2], behind_writes_ns: None, model: None }
     }
 }
 
@@ -144,7 +168,10 @@ impl Prices {
         let most = |key: fn(Quantile) -> Key| profile.number(key(Quantile::P95));
         let behind_writes_ns = most(Key::ReadBehindWrites).zip(most(|q| Key::ServiceTime(Read, q)));
         let behind_writes_ns = behind_writes_ns.map(|(behind, alone)| behind - alone);
-        Some(Prices { read, write, utilisation, throttle, behind_writes_ns })
+        let half_turn_ns = profile.number(Key::RotationPeriod).map(|turn| turn / 2.0);
+        let stream = profile.stream_bytes_per_s();
+        let model = stream.map(|rate| Model { half_turn_ns, stream_bytes_per_s: rate as f64 });
+        Some(Prices { read, write, utilisation, throttle, behind_writes_ns, model })
     }
 
     fn kind(&self, op: Op) -> (&Kind, Option<u64>) {
@@ -188,6 +215,28 @@ impl Prices {
             (low, reached) = (high, reaches);
         }
         1.0
+    }
+
+    /// Whether they are those of a device with a profile.
+    pub(super) fn have_profile(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// Standalone-equivalent time of a request while its tenant has `outstanding` of them; `follows` if it begins where
+    /// an earlier one ended. `None` if the device has no profile.
+    ///
+    /// The profile was measured with positions all over the disk. A volume is in one part of it, so seeks take between
+    /// nothing and the measured time: half of it, give or take the other half.
+    pub(super) fn estimate(&self, op: Op, len: u64, follows: bool, outstanding: u64) -> Option<Estimate> {
+        let Model { half_turn_ns, stream_bytes_per_s } = self.model?;
+        let of = |standalone_ns: f64, error: f64| Estimate { standalone_ns, uncertain_ns: error * standalone_ns };
+        if follows && matches!(op, Op::Read | Op::Write { durable: false }) {
+            return Some(of(len as f64 * SECOND as f64 / stream_bytes_per_s, STREAM_ERROR));
+        }
+        let alone_ns = self.cost_ns(op, len) / self.utilisation(outstanding, self.load_ppm(op, len));
+        let Some(half_turn_ns) = half_turn_ns else { return Some(of(alone_ns, RATE_ERROR)) };
+        let seeks = (1.0 - half_turn_ns / self.alone_ns(Op::Read, BLOCK)).clamp(0.0, 1.0) * alone_ns;
+        Some(Estimate { standalone_ns: alone_ns - seeks / 2.0, uncertain_ns: seeks / 2.0 })
     }
 
     /// The knee: the smallest load with which the device is saturated.
@@ -277,6 +326,26 @@ mod tests {
         assert!((7.0..16.5).contains(&depth), "{depth}");
         assert!((prices.utilisation(1, of_one) - 0.12).abs() < 0.01 && prices.utilisation(1000, of_one) == 1.0);
         assert_eq!((prices.split_bytes(Op::Read), prices.throttle_ns(5000)), (64 << 10, [0, 10_000]));
+    }
+
+    #[test]
+    fn what_a_request_takes_standalone_is_estimated_within_bounds() {
+        assert_eq!(Prices::default().estimate(Op::Read, 4096, false, 1), None, "no profile");
+        let found = |turn: Option<f64>| {
+            let mut profile = profile();
+            let stream = (Key::Sequential(Read, 0), Finding::plain(Some(2e8)));
+            profile.take(&[stream, (Key::RotationPeriod, Finding::plain(turn))], 1);
+            let prices = Prices::of(&profile).unwrap();
+            let bounds = |len, follows, outstanding| {
+                let Estimate { standalone_ns, uncertain_ns } =
+                    prices.estimate(Op::Read, len, follows, outstanding).unwrap();
+                [standalone_ns - uncertain_ns, standalone_ns + uncertain_ns].map(|ns| (ns / 1e3).round())
+            };
+            [bounds(4096, false, 1), bounds(4096, false, 100), bounds(1 << 20, true, 1)]
+        };
+        // 104 us alone and 12.5 us at a large depth; 5.2 ms for a MiB.
+        assert_eq!(found(None), [[83.0, 125.0], [10.0, 15.0], [3670.0, 6816.0]]);
+        assert_eq!(found(Some(100e3)), [[50.0, 104.0], [6.0, 13.0], [3670.0, 6816.0]], "half a revolution is certain");
     }
 
     #[test]
