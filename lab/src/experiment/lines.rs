@@ -3,6 +3,7 @@
 use plotters::prelude::*;
 
 /// The figures for each value of a setting.
+#[derive(Clone)]
 pub struct Line {
     /// Its label.
     pub name: String,

@@ -49,6 +49,7 @@ pub const ALL: &[Experiment] = &[
     insulation::traced::OPEN,
     insulation::limits::EXPERIMENT,
     insulation::precision::EXPERIMENT,
+    insulation::recall::EXPERIMENT,
     insulation::change::EXPERIMENT,
     insulation::sweep::PREFETCH,
     insulation::sweep::SLICES,

@@ -1,9 +1,11 @@
 //! The stand of most experiments: runs loads on a simulated disk, alone and together, and measures what each gets.
 
 use engine::Config;
-use engine::control::{Sizing, Snapshot, TenantSpec, WriteCache};
+use engine::control::{Command, Report, Sizing, Snapshot, TenantSpec, WriteCache};
+use engine::curve::View;
 use engine::disk::policy::{Kind, Prices, Settings};
 use engine::disk::profile::{BUDGET_NS, Key, Options, Profile, Quantile};
+use engine::ids::VolumeId;
 use engine::units::{BLOCK, Nanos, SECOND};
 use hdrhistogram::Histogram;
 use sim::bench::raw::Raw;
@@ -87,6 +89,8 @@ pub struct Run {
     pub rates: Vec<Rate>,
     /// The server's snapshot when counting began.
     pub before: Snapshot,
+    /// The curve of each volume's tenant then.
+    pub curves: Vec<View>,
     /// The decisions on each tenant at [`Stand::looks`] moments in between.
     pub decided: Vec<Vec<Option<Sizing>>>,
     /// The server's snapshot at the end.
@@ -246,7 +250,7 @@ impl Stand {
 
     /// Runs a server with these tenants and volumes.
     pub fn serve(&self, tenants: &[TenantSpec], volumes: Vec<Volume>, seed: u64) -> Result<Run, String> {
-        let mut rates = vec![Rate::new(self); volumes.len()];
+        let (mut rates, count_of_volumes) = (vec![Rate::new(self); volumes.len()], volumes.len() as u32);
         let mut bench = Bench::new(self.config(seed), self.drive()?, Costs::default(), tenants, volumes)?;
         let mut failed = None;
         let mut count = |done: Done| {
@@ -255,6 +259,13 @@ impl Stand {
         };
         bench.run(self.warm_up_ns, &mut count);
         let before = bench.snapshot()?;
+        let mut curves = Vec::new();
+        for volume in 0..count_of_volumes {
+            match bench.ask(Command::Curve(VolumeId(volume), None))? {
+                Report::Curve(view) => curves.push(*view),
+                other => return Err(format!("a curve was asked for: {other:?}")),
+            }
+        }
         let mut decided = Vec::new();
         for look in 1..=self.looks {
             bench.run(self.warm_up_ns + self.counted_ns * look / (self.looks + 1), &mut count);
@@ -264,7 +275,7 @@ impl Stand {
         let after = bench.snapshot()?;
         match failed {
             Some(done) => Err(format!("{done:?} failed on a disk without faults")),
-            None => Ok(Run { rates, before, decided, after }),
+            None => Ok(Run { rates, before, curves, decided, after }),
         }
     }
 

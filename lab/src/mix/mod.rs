@@ -16,7 +16,7 @@ use clap::Args;
 
 use crate::experiment::progress;
 pub(crate) use file::Mix;
-pub(crate) use play::{Kept, decision, play};
+pub(crate) use play::{Job, Kept, Scene, decision, judge, play};
 
 /// The disks of a mix that names none: three generations of disks with heads.
 const DISKS: [&str; 3] = ["cheetah-15k5", "barracuda-7200.9", "nearline"];

@@ -42,28 +42,41 @@ pub struct Played {
     pub seeds: Vec<(u64, Vec<Kept>)>,
 }
 
-enum Job {
-    Alone(usize),
-    Together,
+/// A mix on one disk: the places of its volumes, and the server.
+pub struct Scene<'a> {
+    mix: &'a Mix,
+    places: Vec<(u64, u64)>,
+    stand: Stand,
 }
+
+/// Who takes part in a run, and with which cache.
+#[derive(Clone, Copy, Debug)]
+pub enum Job {
+    /// One tenant, with the whole cache, whatever it requested.
+    Alone(usize),
+    /// All.
+    Together,
+    /// One tenant, with this cache, bytes.
+    AloneWith(usize, u64),
+    /// All, each with this cache, bytes, and a larger memory if that needs one; in the longest rounds.
+    EachWith(u64),
+}
+
+/// More than any round keeps, thousandths: the policy takes the longest rounds.
+const LONGEST_PERMILLE: u32 = 990;
 
 /// Runs the mix on each disk with each seed.
 pub fn play(mix: &Mix, disks: &[String], seeds: &[u64], bar: &ProgressBar) -> Result<Vec<Played>> {
-    let mut stands = Vec::new();
-    for disk in disks {
-        // Fails before anything runs: the place of each volume.
-        let bytes = crate::disk::build(disk)?.bytes();
-        stands.push((mix.places(bytes).with_context(|| format!("on {disk}"))?, stand(mix, disk)?));
-    }
+    let scenes = disks.iter().map(|disk| Scene::new(mix, disk)).collect::<Result<Vec<_>>>()?;
     let jobs = || (0..mix.tenants.len()).map(Job::Alone).chain([Job::Together]);
     let mut all = Vec::new();
-    for (places, stand) in &stands {
-        all.extend(seeds.iter().flat_map(|&seed| jobs().map(move |job| (places, stand, seed, job))));
+    for scene in &scenes {
+        all.extend(seeds.iter().flat_map(|&seed| jobs().map(move |job| (scene, seed, job))));
     }
-    let runs = parallel(bar, &all, |(places, stand, seed, job)| perform(mix, places, stand, *seed, job));
+    let runs = parallel(bar, &all, |(scene, seed, job)| scene.run(*seed, *job));
     let mut runs = runs.into_iter();
     let mut played = Vec::new();
-    for (_, stand) in &stands {
+    for Scene { stand, .. } in &scenes {
         let mut of_seeds = Vec::new();
         for &seed in seeds {
             let runs = runs.by_ref().take(mix.tenants.len() + 1).collect::<Result<Vec<_>>>()?;
@@ -92,22 +105,48 @@ fn stand(mix: &Mix, disk: &str) -> Result<Stand> {
     stand.probed().map_err(|error| anyhow!("{disk}: {error}"))
 }
 
-fn perform(mix: &Mix, places: &[(u64, u64)], stand: &Stand, seed: u64, job: &Job) -> Result<Run> {
-    let is_there = |at: usize| matches!(job, Job::Together) || matches!(job, Job::Alone(only) if *only == at);
-    let (mut tenants, mut volumes) = (Vec::new(), Vec::new());
-    for (at, (tenant, &(start, bytes))) in mix.tenants.iter().zip(places).enumerate().filter(|&(at, _)| is_there(at)) {
-        // Alone a tenant has the whole cache, whatever it requested.
-        let spec = tenant.spec();
-        tenants.push(if matches!(job, Job::Alone(_)) { Tenant { cache: None, ..tenant.clone() }.spec() } else { spec });
-        let load = tenant.load.workload(bytes, mixed(seed, at));
-        let load = load.map_err(|error| anyhow!("tenant {}: {error}", tenant.name))?;
-        let write_cache = WriteCache::Volatile;
-        volumes.push(Volume { tenant: tenants.len() - 1, start, bytes, write_cache, load });
+impl<'a> Scene<'a> {
+    /// Fails before anything runs if a volume does not fit on the disk.
+    pub fn new(mix: &'a Mix, disk: &str) -> Result<Scene<'a>> {
+        let bytes = crate::disk::build(disk)?.bytes();
+        Ok(Scene { mix, places: mix.places(bytes).with_context(|| format!("on {disk}"))?, stand: stand(mix, disk)? })
     }
-    stand.serve(&tenants, volumes, seed).map_err(|error| anyhow!("{}: {error}", stand.disk))
+
+    pub fn run(&self, seed: u64, job: Job) -> Result<Run> {
+        let (only, cache) = match job {
+            Job::Alone(at) => (Some(at), None),
+            Job::Together => (None, None),
+            Job::AloneWith(at, bytes) => (Some(at), Some(bytes)),
+            Job::EachWith(bytes) => (None, Some(bytes)),
+        };
+        let (mut tenants, mut volumes, mut stand) = (Vec::new(), Vec::new(), self.stand.clone());
+        let all = self.mix.tenants.iter().zip(&self.places).enumerate();
+        for (at, (tenant, &(start, bytes))) in all.filter(|&(at, _)| only.is_none_or(|only| only == at)) {
+            let requested = if matches!(job, Job::Together) { tenant.cache } else { cache };
+            tenants.push(Tenant { cache: requested, ..tenant.clone() }.spec());
+            let load = tenant.load.workload(bytes, mixed(seed, at));
+            let load = load.map_err(|error| anyhow!("tenant {}: {error}", tenant.name))?;
+            let write_cache = WriteCache::Volatile;
+            volumes.push(Volume { tenant: tenants.len() - 1, start, bytes, write_cache, load });
+        }
+        if let Job::EachWith(bytes) = job {
+            stand.insulation_permille = LONGEST_PERMILLE;
+            stand.memory = stand.memory.max((bytes + ROUNDED_BYTES) * tenants.len() as u64);
+        }
+        stand.serve(&tenants, volumes, seed).map_err(|error| anyhow!("{}: {error}", stand.disk))
+    }
+
+    /// The server's memory, bytes.
+    pub fn memory(&self) -> u64 {
+        self.stand.memory
+    }
 }
 
-fn judge(tenant: &Tenant, alone: &Run, together: &Run, at: usize) -> Kept {
+/// More than a requested size loses when it is rounded to frames.
+const ROUNDED_BYTES: u64 = 1 << 20;
+
+/// What a tenant kept in a run of all, relative to its run alone.
+pub fn judge(tenant: &Tenant, alone: &Run, together: &Run, at: usize) -> Kept {
     let rate = |run: &Run, at: usize| run.rates[at].bytes as f64 / run.rates[at].seconds;
     let (mine, share) = (&together.rates[at], tenant.share());
     let kept = match tenant.load.is_steady() || tenant.load.is_open() {

@@ -18,6 +18,7 @@ pub mod mixes;
 mod partitions;
 mod play;
 pub mod precision;
+pub mod recall;
 pub mod stage;
 pub mod sweep;
 pub mod traced;

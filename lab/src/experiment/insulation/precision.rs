@@ -9,14 +9,14 @@ use super::short;
 use crate::mix::{Kept, Mix, decision, play};
 
 /// Three generations of disks with heads, and two that the server's parameters were never looked at on.
-const DISKS: [&str; 5] = ["cheetah-15k5", "barracuda-7200.9", "nearline", "laptop-5400", "enterprise-10k"];
+pub(super) const DISKS: [&str; 5] = ["cheetah-15k5", "barracuda-7200.9", "nearline", "laptop-5400", "enterprise-10k"];
 
 /// A mix and its description.
 macro_rules! mixes {
     ($($name:literal),*) => { [$(($name, include_str!(concat!("../../../mixes/", $name, ".toml")))),*] };
 }
 
-const MIXES: [(&str, &str); 14] = mixes![
+pub(super) const MIXES: [(&str, &str); 14] = mixes![
     "bursts",
     "log-scan",
     "logs",
@@ -33,7 +33,7 @@ const MIXES: [(&str, &str); 14] = mixes![
     "zipf-writers"
 ];
 /// The mixes of a quick run.
-const QUICK: [&str; 2] = ["small", "uniform"];
+pub(super) const QUICK: [&str; 2] = ["small", "uniform"];
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "insulated-mixes",
