@@ -94,10 +94,36 @@ pub enum CacheSpec {
 pub struct TenantSpec {
     /// The promised fraction of disk time. Tenants with `None` divide the remaining time equally.
     pub share: Option<Share>,
+    /// A minimum bandwidth, bytes a second: it holds as long as it fits into the share (Wachs and Ganger 2010, section
+    /// 3.4). 0 if there is none.
+    pub min_bytes_per_s: u64,
     /// How much cache it has.
     pub cache: CacheSpec,
     /// The eviction policy of its partition.
     pub eviction: EvictionPolicy,
+}
+
+impl TenantSpec {
+    /// What the scheduler has to know of it.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms { share: self.share, min_bytes_per_s: self.min_bytes_per_s }
+    }
+}
+
+/// What a tenant is promised of the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Terms {
+    /// The promised fraction of disk time; tenants with `None` get a part of the unpromised rest.
+    pub(crate) share: Option<Share>,
+    /// Its minimum bandwidth, bytes a second; 0 if there is none.
+    pub(crate) min_bytes_per_s: u64,
+}
+
+/// A share alone.
+impl From<Option<Share>> for Terms {
+    fn from(share: Option<Share>) -> Terms {
+        Terms { share, min_bytes_per_s: 0 }
+    }
 }
 
 /// Why a command was refused.

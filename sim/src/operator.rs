@@ -135,7 +135,10 @@ impl World {
                 let cache = self.rng.pick(&[CacheSpec::Trial, asked(1), asked(2), asked(4)]);
                 let eviction = self.rng.pick(&EvictionPolicy::ALL);
                 let share = if self.ops.is_multiple_of(2) { crate::setup::share(&mut self.rng, 1) } else { None };
-                self.ask(Command::SetTenant(tenant, TenantSpec { share, cache, eviction }), Ask::Tenant(tenant))
+                self.ask(
+                    Command::SetTenant(tenant, TenantSpec { share, cache, eviction, ..TenantSpec::default() }),
+                    Ask::Tenant(tenant),
+                )
             }
             1 => self.set_write_cache(at),
             2 => self.grow(at),

@@ -344,7 +344,7 @@ fn tenant(rng: &mut Rng) -> TenantSpec {
         1 => CacheSpec::Asked(LEAST_BYTES),
         _ => CacheSpec::Asked(rng.between(LEAST_BYTES, 2 * LEAST_BYTES)),
     };
-    TenantSpec { share: None, cache, eviction: rng.pick(&EvictionPolicy::ALL) }
+    TenantSpec { cache, eviction: rng.pick(&EvictionPolicy::ALL), ..TenantSpec::default() }
 }
 
 fn volume(number: u32, tenants: u64, device_block: u32, rng: &mut Rng) -> VolumeSetup {

@@ -12,7 +12,8 @@ use crate::errno::Errno;
 use crate::ids::Ticket;
 use crate::ids::{BlockId, IoId, TenantId, VolumeId};
 use crate::slab::Slab;
-use crate::units::{BLOCK, Nanos, SECOND, SectorMask, Share};
+use crate::spec::Terms;
+use crate::units::{BLOCK, Nanos, SECOND, SectorMask};
 
 /// What a device request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,11 +136,11 @@ impl Device {
         }
     }
 
-    /// Adds a tenant, or changes its share.
-    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
+    /// Adds a tenant, or changes what it is promised.
+    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
         let at = tenant.0 as usize;
         self.ends.resize(self.ends.len().max(at + 1), Ends::default());
-        self.scheduler.set_tenant(now, tenant, share);
+        self.scheduler.set_tenant(now, tenant, terms);
     }
 
     /// Size of one read-ahead, bytes.
@@ -435,6 +436,7 @@ mod tests {
     use super::*;
     use crate::disk::policy::{Kind, Settings};
     use crate::units::MILLISECOND;
+    use crate::units::Share;
 
     const A: TenantId = TenantId(0);
     const B: TenantId = TenantId(1);
@@ -455,7 +457,7 @@ mod tests {
     fn device(kind: Kind, depth: u32) -> Device {
         let mut device = Device::new(settings(kind, depth));
         device.books().account(0);
-        [A, B].into_iter().for_each(|tenant| device.set_tenant(0, tenant, Share::from_ppb(500_000_000)));
+        [A, B].into_iter().for_each(|tenant| device.set_tenant(0, tenant, Share::from_ppb(500_000_000).into()));
         device
     }
 

@@ -10,12 +10,13 @@ use crate::disk::Op;
 use crate::disk::profile::Direction;
 use crate::ids::{IoId, TenantId};
 use crate::slab::Table;
-use crate::units::{Nanos, Share};
+use crate::spec::Terms;
+use crate::units::Nanos;
 
 /// What a policy was told of a tenant, for the next policy.
 #[derive(Debug)]
-struct Terms {
-    share: Option<Share>,
+struct Told {
+    terms: Terms,
     /// The part of its slices that it must not lose, in thousandths; `None` for the default.
     keep_permille: Option<u32>,
     /// Where its data is on the disk, bytes from the beginning, if that is known.
@@ -25,7 +26,7 @@ struct Terms {
 /// The scheduler. Tests know its policy.
 #[derive(Debug)]
 pub(crate) struct Scheduler<P: Policy + ?Sized = dyn Policy> {
-    terms: Table<TenantId, Terms>,
+    told: Table<TenantId, Told>,
     pub(super) lanes: Lanes,
     pub(crate) books: Books,
     slices: Slices,
@@ -40,7 +41,7 @@ impl Scheduler {
     /// Requests in the device stay there; [`Scheduler::done`] is not told of them, but [`Scheduler::left`].
     pub(crate) fn replace(&mut self, now: Nanos, settings: Settings) -> Vec<IoId> {
         let mut queued = Vec::with_capacity(self.lanes.waiting());
-        for (tenant, _) in self.terms.iter() {
+        for (tenant, _) in self.told.iter() {
             self.lanes.withdraw(tenant, &|_| true, &mut queued);
         }
         self.books.slice_ends(now, self.slices.useful_ns(now));
@@ -51,13 +52,13 @@ impl Scheduler {
         self.lanes = self.lanes.renewed(settings.depth, self.policy.detects_hung());
         self.slices = Slices::default();
         self.ask_at = None;
-        for (tenant, terms) in self.terms.iter() {
+        for (tenant, told) in self.told.iter() {
             if self.has_slices {
                 self.slices.set_tenant(now, tenant);
             }
-            self.policy.set_tenant(now, tenant, terms.share);
-            self.policy.set_keep(tenant, terms.keep_permille);
-            self.policy.set_place(tenant, terms.place);
+            self.policy.set_tenant(now, tenant, told.terms);
+            self.policy.set_keep(tenant, told.keep_permille);
+            self.policy.set_place(tenant, told.place);
         }
         queued
     }
@@ -69,7 +70,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         let mut books = Books::default();
         books.set_slices(has_slices);
         Scheduler {
-            terms: Table::default(),
+            told: Table::default(),
             lanes: Lanes::new(depth, policy.detects_hung()),
             books,
             slices: Slices::default(),
@@ -89,28 +90,28 @@ impl<P: Policy + ?Sized> Scheduler<P> {
         self.policy.set(settings);
     }
 
-    /// Adds a tenant, or changes its share.
-    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
-        let before = self.terms.get(tenant);
-        let (keep_permille, place) = before.map_or((None, None), |terms| (terms.keep_permille, terms.place));
-        self.terms.insert(tenant, Terms { share, keep_permille, place });
+    /// Adds a tenant, or changes what it is promised.
+    pub(crate) fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
+        let before = self.told.get(tenant);
+        let (keep_permille, place) = before.map_or((None, None), |told| (told.keep_permille, told.place));
+        self.told.insert(tenant, Told { terms, keep_permille, place });
         self.lanes.add(tenant);
         self.books.open(tenant);
         if self.has_slices {
             self.slices.set_tenant(now, tenant);
         }
-        self.policy.set_tenant(now, tenant, share);
+        self.policy.set_tenant(now, tenant, terms);
     }
 
     /// Sets the part of its slices that a tenant must not lose.
     pub(crate) fn set_keep(&mut self, tenant: TenantId, keep_permille: Option<u32>) {
-        self.terms[tenant].keep_permille = keep_permille;
+        self.told[tenant].keep_permille = keep_permille;
         self.policy.set_keep(tenant, keep_permille);
     }
 
     /// Sets where the data of a tenant is on the disk, bytes from the beginning, if that is known.
     pub(crate) fn set_place(&mut self, tenant: TenantId, place: Option<u64>) {
-        self.terms[tenant].place = place;
+        self.told[tenant].place = place;
         self.policy.set_place(tenant, place);
     }
 
@@ -120,7 +121,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
             let (slices, stage) = self.stage();
             slices.end(now, Cause::Idle, stage);
         }
-        self.terms.remove(tenant);
+        self.told.remove(tenant);
         self.policy.drop_tenant(tenant);
         self.slices.drop_tenant(tenant);
         self.lanes.remove(tenant);
@@ -226,7 +227,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
 
     /// All requests in the device hang.
     fn give_up(&mut self, now: Nanos) {
-        for (tenant, _) in self.terms.iter() {
+        for (tenant, _) in self.told.iter() {
             let given_up = self.lanes.give_up(now, tenant);
             if given_up > 0 {
                 self.books.gave_up(now, tenant, given_up);
@@ -292,7 +293,7 @@ impl<P: Policy + ?Sized> Scheduler<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::{MILLISECOND, SECOND};
+    use crate::units::{MILLISECOND, SECOND, Share};
 
     const A: TenantId = TenantId(0);
     const B: TenantId = TenantId(1);
@@ -304,8 +305,8 @@ mod tests {
     impl crate::disk::slices::Slicing for TokenBucket {}
 
     impl Policy for TokenBucket {
-        fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, share: Option<Share>) {
-            let percent = share.map_or(1, |share| share.ppb() / 10_000_000);
+        fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, terms: Terms) {
+            let percent = terms.share.map_or(1, |share| share.ppb() / 10_000_000);
             self.0.insert(tenant, (0, SECOND / percent));
         }
         fn drop_tenant(&mut self, tenant: TenantId) {
@@ -330,7 +331,7 @@ mod tests {
     fn scheduler(depth: u32) -> Scheduler<TokenBucket> {
         let mut scheduler = Scheduler::new(Box::<TokenBucket>::default(), depth);
         for (tenant, percent) in [(A, 40), (B, 10)] {
-            scheduler.set_tenant(0, tenant, Share::from_ppb(percent * 10_000_000));
+            scheduler.set_tenant(0, tenant, Share::from_ppb(percent * 10_000_000).into());
             (0..100).for_each(|io| scheduler.arrived(0, tenant, entry(100 * tenant.0 + io), false));
         }
         scheduler

@@ -13,7 +13,7 @@ const READ: Purpose = Purpose::Fill;
 /// The first two blocks and a half of the volume are in `LOW`, from its start, the others in `HIGH`, from 1 MiB.
 fn route() -> Route {
     let mut route = Route::new(Device::new(Config::new(1 << 20).policy()));
-    route.disk.set_tenant(0, TENANT, None);
+    route.disk.set_tenant(0, TENANT, None.into());
     let half = 5 * BLOCK / 2;
     let places = [Place { end: half, file: LOW, from: 0 }, Place { end: u64::MAX, file: HIGH, from: 1 << 20 }].to_vec();
     route.set_places(VOLUME, places);
@@ -132,7 +132,7 @@ fn a_transfer_is_distrusted_if_a_failure_came_after_its_first_part_was_submitted
 #[test]
 fn urgent_writes_are_promoted_in_all_their_parts_and_parts_are_not_cancelled() {
     let mut route = Route { disk: Device::new(Config { device_depth: 1, ..Config::new(1 << 20) }.policy()), ..route() };
-    route.disk.set_tenant(0, TENANT, None);
+    route.disk.set_tenant(0, TENANT, None.into());
     let busy = transfer(&mut route, Op::Read, VolumeId(1), 0, 1);
     assert_eq!(in_device(&mut route), [busy]);
     let read = transfer(&mut route, Op::Read, VolumeId(1), 1, 2);

@@ -14,7 +14,7 @@ impl Volumes {
     pub(crate) fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) -> Option<CacheSpec> {
         let before = self.cache.has_tenant(tenant).then(|| self.cache.partition(tenant).spec.cache);
         self.cache.set_tenant(tenant, spec);
-        self.route.disk.set_tenant(self.now, tenant, spec.share);
+        self.route.disk.set_tenant(self.now, tenant, spec.terms());
         if before.is_none() {
             self.waiting.insert(tenant, Waiting::default());
         }

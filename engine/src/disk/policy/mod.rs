@@ -11,6 +11,7 @@ use super::profile::Direction;
 use super::queue::{Entry, cost_ns};
 use super::slices::{Slicing, Slot, View};
 use crate::ids::TenantId;
+use crate::spec::Terms;
 use crate::units::{BLOCK, Nanos, SECOND, Share};
 
 pub use super::books::{Count, DiskTime, Usage};
@@ -180,8 +181,8 @@ pub(crate) trait Policy: Slicing + std::fmt::Debug {
     }
     /// Changes the settings; the kind stays the same.
     fn set(&mut self, _settings: Settings) {}
-    /// Adds a tenant, or changes its share; with `None` the tenant gets a part of the unpromised rest.
-    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>);
+    /// Adds a tenant, or changes what it is promised.
+    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms);
     /// Sets the part of its slices, in thousandths, that a tenant must not lose; `None` for the default. A tenant whose
     /// cache does not keep all of its throughput must lose less of its disk time.
     fn set_keep(&mut self, _tenant: TenantId, _keep_permille: Option<u32>) {}

@@ -23,7 +23,8 @@ use crate::disk::queue::Entry;
 use crate::disk::slices::{Slicing, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
-use crate::units::{Nanos, Share};
+use crate::spec::Terms;
+use crate::units::Nanos;
 
 /// First come, first served.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ impl None {
 impl Slicing for None {}
 
 impl Policy for None {
-    fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _share: Option<Share>) {
+    fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _terms: Terms) {
         if self.tenants.get(tenant).is_none() {
             self.tenants.insert(tenant, Tenant { places: VecDeque::new(), worth: Estimate::default() });
         }
@@ -156,7 +157,7 @@ mod tests {
     /// A scheduler with these requests, numbered by arrival: the tenant, and whether the request is urgent.
     fn with(arrivals: &[(TenantId, bool)]) -> Scheduler<None> {
         let mut policy = Scheduler::new(Box::new(None::new(&Config::new(0).policy())), u32::MAX);
-        [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Option::None));
+        [A, B].into_iter().for_each(|tenant| policy.set_tenant(0, tenant, Terms::default()));
         for (i, &(tenant, urgent)) in arrivals.iter().enumerate() {
             policy.arrived(0, tenant, entry(i as u32), urgent);
         }

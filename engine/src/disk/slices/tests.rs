@@ -5,7 +5,8 @@ use crate::disk::Op;
 use crate::disk::policy::{Policy, Turn};
 use crate::disk::scheduler::Scheduler;
 use crate::ids::IoId;
-use crate::units::{MILLISECOND, SECOND, Share};
+use crate::spec::Terms;
+use crate::units::{MILLISECOND, SECOND};
 
 const MS: Nanos = MILLISECOND;
 const A: TenantId = TenantId(0);
@@ -26,7 +27,7 @@ impl Policy for Alternate {
     fn has_slices(&self) -> bool {
         true
     }
-    fn set_tenant(&mut self, _now: Nanos, _tenant: TenantId, _share: Option<Share>) {}
+    fn set_tenant(&mut self, _now: Nanos, _tenant: TenantId, _terms: Terms) {}
     fn drop_tenant(&mut self, _tenant: TenantId) {}
     fn arrived(&mut self, _now: Nanos, _tenant: TenantId, _entry: &Entry, _view: View<'_>) {}
     fn next(&mut self, _now: Nanos, view: View<'_>) -> Turn {
@@ -50,7 +51,7 @@ impl Slicing for Alternate {
 
 fn scheduler(enough_bytes: Option<u64>) -> Scheduler<Alternate> {
     let mut scheduler = Scheduler::new(Box::new(Alternate { enough_bytes, ..Alternate::default() }), 8);
-    [A, B].into_iter().for_each(|tenant| scheduler.set_tenant(0, tenant, None));
+    [A, B].into_iter().for_each(|tenant| scheduler.set_tenant(0, tenant, Terms::default()));
     scheduler
 }
 

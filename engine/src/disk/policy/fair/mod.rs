@@ -45,7 +45,8 @@ use crate::disk::queue::Entry;
 use crate::disk::slices::{Slicing, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
-use crate::units::{MILLISECOND, Nanos, SECOND, Share};
+use crate::spec::Terms;
+use crate::units::{MILLISECOND, Nanos, SECOND};
 use balance::Balance;
 use pace::Pace;
 use scale::{Scale, Who};
@@ -290,7 +291,8 @@ impl Policy for Fair {
         self.tick_at = 0;
     }
 
-    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, share: Option<Share>) {
+    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
+        let Terms { share, .. } = terms;
         match self.tenants.get_mut(tenant) {
             Some(tenant) => tenant.share = share,
             None => self.tenants.insert(tenant, Tenant::new(now, share, self.virtual_ns)),

@@ -10,6 +10,7 @@ use crate::disk::policy::{Kind, Prices};
 use crate::disk::profile::{Finding, Key, Profile, Quantile};
 use crate::disk::scheduler::Scheduler;
 use crate::ids::IoId;
+use crate::units::Share;
 
 const A: TenantId = TenantId(0);
 const B: TenantId = TenantId(1);
@@ -46,7 +47,7 @@ impl Rig {
         let settings = settings(prices);
         let mut policy = Scheduler::new(Box::new(Fair::new(settings)), settings.depth);
         for (tenant, &percent) in (0..).zip(percents) {
-            policy.set_tenant(0, TenantId(tenant), Share::from_ppb(percent * 10_000_000));
+            policy.set_tenant(0, TenantId(tenant), Share::from_ppb(percent * 10_000_000).into());
         }
         let given_ns = vec![0; percents.len()];
         Rig { policy, now: 0, requests: Vec::new(), in_device: VecDeque::new(), given_ns }
@@ -486,7 +487,7 @@ proptest! {
         let shares = [ppb, (1_000_000_000 - ppb).max(1)];
         let shares = if last { [shares[1], shares[0]] } else { shares };
         for (tenant, ppb) in [A, B].into_iter().zip(shares) {
-            rig.policy.set_tenant(0, tenant, Share::from_ppb(ppb));
+            rig.policy.set_tenant(0, tenant, Share::from_ppb(ppb).into());
         }
         rig.backlogged([SMALL; 2], 4 * SECOND);
         let [a, b] = [rig.given_ns[0], rig.given_ns[1]];

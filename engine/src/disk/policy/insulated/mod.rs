@@ -31,6 +31,7 @@ use crate::disk::queue::Entry;
 use crate::disk::slices::{Cause, Ended, Idling, Slicing, Slot, View};
 use crate::ids::TenantId;
 use crate::slab::Table;
+use crate::spec::Terms;
 use crate::units::{Nanos, Share};
 use interrupt::Interrupts;
 use plan::Needs;
@@ -274,7 +275,8 @@ impl Policy for Insulated {
         self.is_planned = false;
     }
 
-    fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, share: Option<Share>) {
+    fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, terms: Terms) {
+        let Terms { share, .. } = terms;
         match self.tenants.get_mut(tenant) {
             Some(tenant) => tenant.share = share,
             None => {

@@ -53,7 +53,7 @@ impl Stage {
         };
         let mut policy = Scheduler::new(Box::new(Insulated::new(settings)), settings.depth);
         for (at, &percent) in shares.iter().enumerate() {
-            policy.set_tenant(0, TenantId(at as u32), Share::from_ppb(percent * 10_000_000));
+            policy.set_tenant(0, TenantId(at as u32), Share::from_ppb(percent * 10_000_000).into());
         }
         Stage {
             policy,
@@ -258,8 +258,8 @@ fn slices_follow_in_the_order_of_places() {
 fn a_share_changes_live() {
     let mut stage = Stage::new(&[50, 50], &[4, 4]);
     stage.run(20 * SECOND);
-    stage.policy.set_tenant(stage.now, TenantId(0), Share::from_ppb(100_000_000));
-    stage.policy.set_tenant(stage.now, TenantId(1), Share::from_ppb(900_000_000));
+    stage.policy.set_tenant(stage.now, TenantId(0), Share::from_ppb(100_000_000).into());
+    stage.policy.set_tenant(stage.now, TenantId(1), Share::from_ppb(900_000_000).into());
     stage.served = vec![0; 2];
     stage.run(80 * SECOND);
     assert!(stage.served_percent(0).abs_diff(10) <= 2, "{:?}", stage.served);
@@ -394,7 +394,7 @@ fn shares_of_any_size_neither_starve_nor_overflow() {
     for ppb in [1, 7, 1000, 999_999, 500_000_000, 999_999_999, 1_000_000_000] {
         let mut stage = Stage::new(&[50, 50], &[16, 16]);
         for (at, ppb) in [ppb, (1_000_000_000 - ppb).max(1)].into_iter().enumerate() {
-            stage.policy.set_tenant(0, TenantId(at as u32), Share::from_ppb(ppb));
+            stage.policy.set_tenant(0, TenantId(at as u32), Share::from_ppb(ppb).into());
         }
         stage.run(60 * SECOND);
         assert!(stage.served.iter().all(|&served| served > 0), "{:?} for {ppb} ppb", stage.served);
