@@ -150,6 +150,11 @@ impl Kind {
         }
     }
 
+    /// Whether it may leave the device idle although requests wait, until a limit permits them.
+    pub fn holds_back(self) -> bool {
+        matches!(self, Kind::TokenBucket { .. } | Kind::Facade { .. } | Kind::MClock { limit_permille: Some(_) })
+    }
+
     /// The same kind with this parameter.
     fn with(self, text: &str) -> Result<Kind, UnknownKind> {
         let name = self.name();

@@ -100,7 +100,7 @@ impl Rule for Facade {
         let deadline = head.deadline(self.latency_ns);
         if in_device >= self.bound && deadline > now {
             self.was_reached = true;
-            return Err(Some(deadline));
+            return Err(Some(deadline.min(self.changes_at)));
         }
         let Head { io, tenant, arrived, .. } = head;
         self.sent.push(Sent { io, tenant, arrived, target_ns: deadline - arrived });

@@ -264,3 +264,105 @@ impl<R: Rule> Policy for Baseline<R> {
         self.estimates.plan(tenant)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::disk::policy::Kind;
+    use crate::disk::scheduler::Scheduler;
+    use crate::units::MILLISECOND;
+
+    const A: TenantId = TenantId(0);
+    const B: TenantId = TenantId(1);
+
+    fn entry(io: u32) -> Entry {
+        Entry { io: IoId(io), op: Op::Read, len: 4096, cost_ns: 0, follows: false, internal: false }
+    }
+
+    /// 60 requests of each of two tenants; the first one has a guarantee.
+    fn scheduler(kind: Kind, depth: u32) -> Scheduler {
+        let settings = Settings { kind, depth, ..Config::new(0).policy() };
+        let mut scheduler = Scheduler::new(settings.build(), depth);
+        for (tenant, min_bytes_per_s) in [(A, 4_096_000), (B, 0)] {
+            scheduler.set_tenant(0, tenant, Terms { share: None, min_bytes_per_s });
+            (0..60).for_each(|io| scheduler.arrived(0, tenant, entry(100 * tenant.0 + io), false));
+        }
+        scheduler
+    }
+
+    fn baselines() -> impl Iterator<Item = Kind> {
+        let with_parameter = ["token-bucket:0.1", "mclock:0.1", "facade:1ms", "edf:1ms", "pclock:1ms"];
+        let usual = Kind::ALL.into_iter().filter(|&kind| kind != Kind::Insulated);
+        usual.chain(with_parameter.map(|text| text.parse().expect("a policy")))
+    }
+
+    /// The requests that go to the device from `now` on, which takes a millisecond for each.
+    fn order(scheduler: &mut Scheduler, mut now: Nanos) -> Vec<u32> {
+        let mut order = Vec::new();
+        loop {
+            while let Some((tenant, entry)) = scheduler.next(now) {
+                order.push(entry.io.0);
+                scheduler.done(now + MILLISECOND, tenant, &entry, now);
+                now += MILLISECOND;
+            }
+            let Some(at) = scheduler.poll_timeout() else { return order };
+            assert!(at > now, "no progress at {now}");
+            now = at;
+        }
+    }
+
+    #[test]
+    fn cancelled_requests_do_not_go_promoted_ones_go_first_and_all_others_go() {
+        for kind in baselines() {
+            let mut scheduler = scheduler(kind, 1);
+            let mut dropped = Vec::new();
+            scheduler.withdraw(0, A, &|io| io.0 % 2 == 0, &mut dropped);
+            [A, B].into_iter().for_each(|tenant| scheduler.promote(tenant, &|io| io.0 % 100 == 51));
+            let order = order(&mut scheduler, 0);
+            assert_eq!((dropped.len(), order.len(), scheduler.waiting()), (30, 90, 0), "{kind}");
+            let of = |tenant: u32| order.iter().copied().filter(move |io| io / 100 == tenant);
+            assert!(of(0).next() == Some(51) && of(1).next() == Some(151), "{kind}: {order:?}");
+            assert!(of(0).skip(1).is_sorted() && of(1).skip(1).is_sorted(), "{kind}: {order:?}");
+            // A tenant whose queue was emptied begins anew.
+            let later = 3600 * SECOND;
+            (0..9).for_each(|io| scheduler.arrived(later, A, entry(io), false));
+            scheduler.withdraw(later, A, &|_| true, &mut dropped);
+            scheduler.arrived(later, A, entry(70), false);
+            assert_eq!((dropped.len(), self::order(&mut scheduler, later)), (39, vec![70]), "{kind}");
+        }
+    }
+
+    #[test]
+    fn hung_requests_of_one_tenant_leave_the_device_to_the_others() {
+        for kind in baselines() {
+            let mut scheduler = scheduler(kind, 8);
+            let (mut now, mut of_b) = (0, 0);
+            while let Some(at) = {
+                while let Some((tenant, entry)) = scheduler.next(now) {
+                    if tenant == B {
+                        scheduler.done(now, tenant, &entry, now);
+                        of_b += 1;
+                    }
+                }
+                scheduler.poll_timeout()
+            } {
+                now = at;
+            }
+            assert_eq!((of_b, scheduler.in_device()), (60, 6), "{kind}");
+        }
+    }
+
+    #[test]
+    fn queued_requests_move_from_each_policy_to_the_next() {
+        let mut scheduler = scheduler(Kind::Insulated, 8);
+        for kind in baselines() {
+            let settings = Settings { kind, depth: 8, ..Config::new(0).policy() };
+            let queued = scheduler.replace(0, settings);
+            assert_eq!(queued.len(), 120, "{kind}");
+            queued.into_iter().for_each(|io| scheduler.queue(0, TenantId(io.0 / 100), entry(io.0), false));
+        }
+        scheduler.drop_tenant(0, TenantId(7));
+        assert_eq!(order(&mut scheduler, 0).len(), 120);
+    }
+}
