@@ -39,10 +39,12 @@ impl Rig {
             answered: 0,
             gap: MILLISECOND,
         };
-        // A second tenant, so that policies have to choose.
+        // A second tenant, so that policies have to choose. Baselines are about guarantees; this one limits nothing.
+        let min_bytes_per_s = if policy == Kind::Insulated { 0 } else { 1 << 40 };
         for number in 0..2 {
             let (tenant, volume) = (TenantId(number), VolumeId(number));
-            rig.handle(Event::Control { token: 1, command: Command::SetTenant(tenant, TenantSpec::default()) });
+            let spec = TenantSpec { min_bytes_per_s, ..TenantSpec::default() };
+            rig.handle(Event::Control { token: 1, command: Command::SetTenant(tenant, spec) });
             let spec = VolumeSpec::plain(volume, tenant, BLOCKS * BLOCK);
             rig.handle(Event::Control { token: 2, command: Command::OpenVolume(spec) });
         }
@@ -102,7 +104,7 @@ impl Rig {
 
 /// Runs `request` until nothing grows any more, then counts what further runs allocate.
 fn count(mut request: impl FnMut(&mut Rig, u64)) {
-    for (policy, needs_slices) in [(Kind::None, true), (Kind::Insulated, true), (Kind::Insulated, false)] {
+    for (policy, needs_slices) in Kind::ALL.map(|kind| (kind, true)).into_iter().chain([(Kind::Insulated, false)]) {
         let mut rig = Rig::new(policy, needs_slices);
         (0..WARM_UP).for_each(|at| request(&mut rig, at));
         rig.gap = 2000;

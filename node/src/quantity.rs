@@ -283,18 +283,20 @@ impl Description {
 /// Implements serialisation as text for a type that parses and prints.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
-        impl Serialize for $type {
+        impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
                 to.collect_str(self)
             }
         }
-        impl<'de> Deserialize<'de> for $type {
+        impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+                <String as serde::Deserialize>::deserialize(from)?.parse().map_err(serde::de::Error::custom)
             }
         }
     )*};
 }
+pub(crate) use as_text;
+
 as_text!(ShareText, Time, Name, Insulation, Description);
 
 impl Serialize for Size {

@@ -167,8 +167,9 @@ impl World {
     }
 
     fn set_policy(&mut self) -> Verdict {
+        let bare = if self.setup.config.policy == Kind::Insulated { Kind::None } else { self.setup.config.policy };
         let settings = Settings {
-            kind: self.rng.pick(&[Kind::None, Kind::Insulated, Kind::Insulated]),
+            kind: self.rng.pick(&[bare, Kind::Insulated, Kind::Insulated]),
             needs_slices: self.rng.one_in(2),
             insulation_permille: self.rng.pick(&[500, 900, 950]),
             round_max_ns: self.rng.pick(&[50 * MILLISECOND, 2 * SECOND]),

@@ -50,6 +50,9 @@ use crate::workload::Places;
 const EVENTS_AT_ONCE_MAX: u32 = 200_000;
 /// Maximum time until an answer to a client that reads.
 const SILENCE_MAX_NS: Nanos = 120 * SECOND;
+/// Longest time for which a baseline may leave the device idle: until the tokens of the largest request arrive at the
+/// lowest guarantee of a world, 1 MB/s.
+const HELD_BACK_NS: Nanos = 2 * SECOND;
 /// Maximum time for which a request hangs.
 const HUNG_MAX_NS: Nanos = 200 * SECOND;
 /// Maximum number of longest rounds for which a disk with slices idles while a flush waits: idle time is part of the
@@ -458,9 +461,10 @@ impl World {
         }
         self.watch_outgoing()?;
         // With slices, the disk may belong to another tenant, or idle for one (anticipatory idling). Without slices,
-        // the policy may leave the device idle behind a throttle, in a read phase, or while hung requests are in it. So
-        // the device may do nothing for a volume for a limited time.
+        // the policy may leave the device idle behind a throttle, in a read phase, or while hung requests are in it; a
+        // baseline, until a tenant's next token. So the device may do nothing for a volume for a limited time.
         let hold_ns = match self.policy {
+            policy if policy.kind.holds_back() => Some(HELD_BACK_NS),
             policy if policy.kind != Kind::Insulated => None,
             policy if policy.needs_slices => Some(IDLE_ROUNDS_MAX * policy.round_max_ns),
             _ => Some(PACE_DEBT_NS.max(HELD_BY_TURNS_NS)),

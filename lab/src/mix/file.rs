@@ -84,8 +84,7 @@ impl Tenant {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(default)]
-    policy: PolicyName,
+    policy: Option<String>,
     r: Option<Text>,
     memory: Text,
     warm_up: Option<Text>,
@@ -93,15 +92,6 @@ struct File {
     max_round: Option<Text>,
     #[serde(default)]
     tenant: Vec<Keys>,
-}
-
-/// The policies of a disk, as the server names them.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "lowercase")]
-enum PolicyName {
-    #[default]
-    Insulated,
-    None,
 }
 
 #[derive(Deserialize)]
@@ -180,10 +170,7 @@ impl Mix {
         ensure!(counted_ns >= SECOND, "counted: at least 1 s");
         let round_max_ns = optional("max_round", &file.max_round, 2 * SECOND)?;
         ensure!(round_max_ns > 0, "max_round: above 0");
-        let policy = match file.policy {
-            PolicyName::Insulated => Kind::Insulated,
-            PolicyName::None => Kind::None,
-        };
+        let policy = file.policy.map_or(Ok(Kind::Insulated), |text| text.parse()).context("policy")?;
         Ok(Mix {
             policy,
             insulation_permille: (r_ppm / 1000) as u32,

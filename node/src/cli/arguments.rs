@@ -309,7 +309,9 @@ pub enum DiskVerb {
         /// A fault that is active after each start, such as 'error read 1%'; may be repeated
         #[arg(long = "fault", value_name = "FAULT")]
         faults: Vec<FaultText>,
-        /// Scheduling policy: insulated or none [default: insulated, once it has a profile or description]
+        /// Scheduling policy: insulated, none, or one to compare with: token-bucket[:FACTOR], pclock[:TIME], sfq,
+        /// edf[:TIME], lottery, facade[:TIME], mclock[:FACTOR] [default: insulated, once it has a profile or
+        /// description]
         #[arg(long)]
         policy: Option<PolicyName>,
         /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90% [default: 0.9]
@@ -349,7 +351,8 @@ pub enum DiskVerb {
     Set {
         /// Its name
         name: Name,
-        /// Scheduling policy: insulated or none; or 'default', which follows from its profile or description
+        /// Scheduling policy: insulated, none, token-bucket[:FACTOR], pclock[:TIME], sfq, edf[:TIME], lottery,
+        /// facade[:TIME] or mclock[:FACTOR]; or 'default', which follows from its profile or description
         #[arg(long, group = "what")]
         policy: Option<OrDefault<PolicyName>>,
         /// R, the part of its standalone efficiency that a tenant keeps: 0.9 or 90%; or 'default'

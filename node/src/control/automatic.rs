@@ -17,13 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use engine::control::Snapshot;
+use engine::disk::policy::Kind;
 use engine::disk::profile::Key;
 
 use super::Control;
 use super::probes::Ended;
 use crate::probe::SECONDS_QUICK;
 use crate::quantity::{Name, Time};
-use crate::store::{PolicyName, Scheduling, Store};
+use crate::store::{Scheduling, Store};
 
 /// A disk is idle when it had no activity for this long, which is longer than the pauses of a program that uses it.
 const IDLE: Duration = Duration::from_secs(10);
@@ -208,7 +209,9 @@ fn without_profile(ended: &Ended) -> (Duration, String) {
 fn is_wanted(store: &Store) -> bool {
     let known = store.known();
     let is_known = known.profile.values.contains_key(&Key::NeedsSlices);
-    let asked = known.scheduling.policy != Some(PolicyName::None) && !known.scheduling.no_probe;
+    // A policy that was requested and does not insulate needs no profile.
+    let insulates = known.scheduling.policy.is_none_or(|name| name.0 == Kind::Insulated);
+    let asked = insulates && !known.scheduling.no_probe;
     store.model.is_none() && !is_known && asked
 }
 

@@ -16,9 +16,9 @@ use super::view::{CreateVolume, EventView, PlanView, SizingView, Verdict};
 use super::volumes::which_disk;
 use super::{Control, Error, Invalid, Kind, blocking};
 use crate::quantity::{Name, ShareText, Size};
+use crate::store::TenantSpec;
 use crate::store::profile::date;
 use crate::store::spec::check_size;
-use crate::store::{PolicyName, TenantSpec};
 
 /// How long an answer waits for the planner's decision, which usually takes milliseconds: nobody takes this for a hang.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(1);
@@ -202,7 +202,7 @@ impl Control {
     /// no decisions, or those before the change that is being answered.
     pub(super) async fn wait_for_decision(&self, disk: &Name) {
         let Some(store) = self.state().disk(disk).ok().map(|running| running.store.clone()) else { return };
-        if self.chosen(disk, &store).name == PolicyName::None {
+        if !self.chosen(disk, &store).settings.insulates() {
             return;
         }
         let planned = async { while self.snapshot(disk).await.is_some_and(|snapshot| !snapshot.is_planned) {} };

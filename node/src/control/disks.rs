@@ -107,7 +107,7 @@ impl Control {
     fn start(&self, name: &Name, store: Store, budget_bytes: u64) -> Result<Running, DiskReason> {
         let limits = &self.config.limits;
         let Chosen { name: policy, reason, settings } = self.chosen(name, &store);
-        info!(disk = %name, policy = policy.as_str(), "{reason}");
+        info!(disk = %name, %policy, "{reason}");
         let engine = engine::Config {
             policy: settings.kind,
             insulation_permille: settings.insulation_permille,
@@ -121,7 +121,7 @@ impl Control {
             requests_per_connection: limits.requests_per_connection,
             unsent_bytes_per_connection: limits.unsent_per_connection.0,
             dirty_age_max_ns: limits.dirty_age.0.as_nanos() as u64,
-            seed: store.identity.uuid.as_u64_pair().0,
+            seed: settings.seed,
             ..engine::Config::new(budget_bytes)
         };
         let drive = store.identity.simulated.as_ref().map(Simulated::open).transpose();

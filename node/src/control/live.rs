@@ -26,7 +26,7 @@ use super::view::{
 };
 use super::{Control, Error, Kind, Running};
 use crate::quantity::{Name, Time};
-use crate::store::{Chosen, PolicyName};
+use crate::store::Chosen;
 
 /// The interval of samples: what is shown changes as fast as people can follow.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -480,7 +480,7 @@ fn owned_views(running: &Running, snapshot: &Snapshot) -> Vec<OwnedView> {
 pub(super) fn policy_view(running: &Running, chosen: &Chosen, snapshot: Option<&Snapshot>) -> PolicyView {
     let plans = |(name, tenant): (&Name, &super::Tenant)| Some((name.clone(), plan_of(snapshot?, tenant.id)?));
     let plans: Vec<(Name, TenantPlan)> = running.tenants.iter().filter_map(plans).collect();
-    let (insulated, slices) = (chosen.name == PolicyName::Insulated, chosen.has_slices());
+    let (insulated, slices) = (chosen.settings.insulates(), chosen.has_slices());
     let settings = chosen.settings;
     let requested = f64::from(settings.insulation_permille) / 1000.0;
     let short = shortest(&plans, settings.insulation_permille);

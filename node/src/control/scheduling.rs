@@ -8,16 +8,18 @@ use super::probes::parse;
 use super::view::SetDisk;
 use super::{Control, Done, Error, Invalid, blocking};
 use crate::quantity::Name;
-use crate::store::{Chosen, PolicyName, Store};
+use crate::store::{Chosen, Store};
 
 impl Control {
     /// The policy and settings of a disk, with the reason.
     pub(super) fn chosen(&self, disk: &Name, store: &Store) -> Chosen {
         let known = store.known();
-        let usual = engine::Config { device_depth: self.config.limits.device_depth, ..engine::Config::new(0) }.policy();
+        let seed = store.identity.uuid.as_u64_pair().0;
+        let device_depth = self.config.limits.device_depth;
+        let usual = engine::Config { device_depth, seed, ..engine::Config::new(0) }.policy();
         let chosen = known.scheduling.choose(usual, disk.as_str(), store.model.as_ref(), &known.profile);
-        match (chosen.name, known.scheduling.policy) {
-            (PolicyName::None, None) => Chosen { reason: self.why_unprobed(disk, &known.scheduling), ..chosen },
+        match (chosen.settings.insulates(), known.scheduling.policy) {
+            (false, None) => Chosen { reason: self.why_unprobed(disk, &known.scheduling), ..chosen },
             _ => chosen,
         }
     }
@@ -29,7 +31,7 @@ impl Control {
             let state = self.state();
             let Ok(running) = state.disk(disk) else { return };
             let chosen = self.chosen(disk, &running.store);
-            info!(%disk, policy = chosen.name.as_str(), "{}", chosen.reason);
+            info!(%disk, policy = %chosen.name, "{}", chosen.reason);
             running.thread.command(Command::SetPolicy(Box::new(chosen.settings)))
         };
         // A stopped thread needs no policy, and no policy is refused.

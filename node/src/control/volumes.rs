@@ -18,9 +18,7 @@ use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
 use crate::store::spec::{Allocation, WriteCache, check_size};
-use crate::store::{
-    Data, DataError, DataId, Files, Found, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store, TenantSpec,
-};
+use crate::store::{Data, DataError, DataId, Files, Found, Kernel, LossNote, Progress, Raw, Spec, Store, TenantSpec};
 
 impl Control {
     /// Opens the volumes of a disk. One that cannot be used is offline; the others are served.
@@ -578,7 +576,7 @@ impl Control {
         Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None, tenant: None })
     }
 
-    /// A note for a share that has no effect because the disk's policy does not insulate, with the reason.
+    /// A note for a share that has no effect under the disk's policy, with the reason.
     pub(super) fn unheeded(&self, disk: &Name, tenant: &Name) -> String {
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return String::new() };
@@ -586,12 +584,10 @@ impl Control {
             return String::new();
         }
         let chosen = self.chosen(disk, &running.store);
-        match chosen.name {
-            PolicyName::None => {
-                format!("\nits share has no effect: disk '{disk}' does not insulate tenants ({})", chosen.reason)
-            }
-            PolicyName::Insulated => String::new(),
+        if chosen.name.0.uses_shares() {
+            return String::new();
         }
+        format!("\nits share has no effect: disk '{disk}' has the policy '{}' ({})", chosen.name, chosen.reason)
     }
 
     /// As `done`, with notes on a shared allotment, the tenant's slice, and the decision on it.

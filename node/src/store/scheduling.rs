@@ -3,59 +3,36 @@
 
 use std::time::Duration;
 
-use engine::disk::policy::{Kind, Prices, Settings};
+use engine::disk::policy::{Kind, Prices, Settings, UnknownKind};
 use engine::disk::profile::{Key, Profile, Quantile};
 use engine::units::Nanos;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::Model;
-use crate::quantity::{Insulation, Time};
+use crate::quantity::{Insulation, Time, as_text};
 
 /// Permitted values of `max_round`: in shorter rounds the time is lost in context switches; longer waits have no use.
 const ROUND_MAX: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(60);
 
-/// The name of a scheduling policy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PolicyName {
-    /// Each tenant gets its share of the disk: by slices of its time, long enough for R, or by cost on a device without
-    /// heads.
-    Insulated,
-    /// First come, first served, without insulation.
-    None,
-}
-
-impl PolicyName {
-    /// The name on the command line and in files.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            PolicyName::Insulated => "insulated",
-            PolicyName::None => "none",
-        }
-    }
-}
+/// A scheduling policy as text: its name, and a parameter of some (`token-bucket:1.2`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PolicyName(pub Kind);
 
 impl std::fmt::Display for PolicyName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
+        self.0.fmt(f)
     }
 }
 
 impl std::str::FromStr for PolicyName {
-    type Err = UnknownPolicy;
+    type Err = UnknownKind;
 
-    fn from_str(text: &str) -> Result<PolicyName, UnknownPolicy> {
-        let known = [PolicyName::Insulated, PolicyName::None];
-        let found = known.into_iter().find(|name| name.as_str() == text);
-        found.ok_or_else(|| UnknownPolicy(text.into()))
+    fn from_str(text: &str) -> Result<PolicyName, UnknownKind> {
+        text.parse().map(PolicyName)
     }
 }
 
-/// A name of no policy.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no policy '{}': the policies are insulated and none", .0.escape_debug())]
-pub struct UnknownPolicy(String);
+as_text!(PolicyName);
 
 /// A maximum round that is out of bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -98,7 +75,7 @@ pub struct Chosen {
 impl Chosen {
     /// Whether tenants have slices.
     pub fn has_slices(&self) -> bool {
-        self.settings.kind == Kind::Insulated && self.settings.needs_slices
+        self.settings.has_slices()
     }
 }
 
@@ -119,12 +96,8 @@ impl Scheduling {
     /// The settings for a disk with this profile. `usual` holds the defaults.
     pub fn choose(&self, usual: Settings, disk: &str, model: Option<&Model>, profile: &Profile) -> Chosen {
         let (name, reason) = self.choose_policy(disk, model, profile);
-        let kind = match name {
-            PolicyName::Insulated => Kind::Insulated,
-            PolicyName::None => Kind::None,
-        };
         let settings = Settings {
-            kind,
+            kind: name.0,
             insulation_permille: self.insulation.map_or(usual.insulation_permille, |insulation| insulation.0),
             switch_ns: profile.number(Key::SwitchCost(Quantile::P50)).map_or(usual.switch_ns, |cost| cost as Nanos),
             round_max_ns: self.max_round.map_or(usual.round_max_ns, |round| round.0.as_nanos() as Nanos),
@@ -145,15 +118,16 @@ impl Scheduling {
             Some((false, source)) => Ok(format!("by cost, {source}")),
             None => Err(format!("not probed, run `aerogel disk probe {disk}`")),
         };
-        match (self.policy, how) {
-            (Some(PolicyName::Insulated), Ok(how)) => (PolicyName::Insulated, format!("requested; {how}")),
-            (Some(PolicyName::Insulated), Err(why)) => {
-                (PolicyName::Insulated, format!("requested; by slices of disk time, which suit any device: {why}"))
+        let (kind, reason) = match (self.policy.map(|name| name.0), how) {
+            (Some(Kind::Insulated), Ok(how)) => (Kind::Insulated, format!("requested; {how}")),
+            (Some(Kind::Insulated), Err(why)) => {
+                (Kind::Insulated, format!("requested; by slices of disk time, which suit any device: {why}"))
             }
-            (Some(PolicyName::None), _) => (PolicyName::None, "requested".into()),
-            (None, Ok(how)) => (PolicyName::Insulated, how),
-            (None, Err(why)) => (PolicyName::None, why),
-        }
+            (Some(kind), _) => (kind, "requested".into()),
+            (None, Ok(how)) => (Kind::Insulated, how),
+            (None, Err(why)) => (Kind::None, why),
+        };
+        (PolicyName(kind), reason)
     }
 }
 
@@ -193,8 +167,8 @@ mod tests {
 
     #[test]
     fn the_policy_follows_from_what_is_known() {
-        use PolicyName::{Insulated, None as Bare};
-        let asked = |policy| Scheduling { policy: Some(policy), ..Scheduling::default() };
+        use Kind::{Insulated, None as Bare, Sfq};
+        let asked = |kind| Scheduling { policy: Some(PolicyName(kind)), ..Scheduling::default() };
         let unasked = Scheduling::default();
         for (scheduling, heads, needs_slices, name, slices, reason) in [
             (unasked, None, None, Bare, true, "not probed, run `aerogel disk probe d`"),
@@ -213,11 +187,22 @@ mod tests {
             ),
             (asked(Insulated), Some(false), None, Insulated, false, "requested; by cost"),
             (asked(Bare), Some(true), Some(1.0), Bare, true, "requested"),
+            (asked(Sfq), Some(true), Some(0.0), Sfq, false, "requested"),
         ] {
             let chosen = chosen(scheduling, heads, &profile(needs_slices));
-            assert_eq!((chosen.name, chosen.settings.needs_slices), (name, slices), "{}", chosen.reason);
+            assert_eq!((chosen.name, chosen.settings.needs_slices), (PolicyName(name), slices), "{}", chosen.reason);
             assert!(chosen.reason.contains(reason), "{}", chosen.reason);
         }
+    }
+
+    #[test]
+    fn a_policy_with_its_parameter_is_stored_as_text() {
+        let stored: Scheduling = toml::from_str("policy = 'token-bucket:1.5'").unwrap();
+        assert_eq!(stored.policy, Some(PolicyName(Kind::TokenBucket { rate_permille: 1500 })));
+        assert_eq!(toml::to_string(&stored).unwrap(), "policy = \"token-bucket:1.5\"\n");
+        assert_eq!(chosen(stored, None, &profile(None)).settings.kind, stored.policy.unwrap().0);
+        let wrong = toml::from_str::<Scheduling>("policy = 'fifo'").unwrap_err().to_string();
+        assert!(wrong.contains("there is no policy 'fifo'") && wrong.contains("mclock"), "{wrong}");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Scheduling policies: one trait, and a file or folder for each policy.
 
+mod baselines;
+mod estimates;
 mod fair;
 mod insulated;
+mod kind;
 mod none;
 mod price;
 mod weights;
@@ -19,6 +22,7 @@ pub use super::lanes::STUCK_NS;
 pub(crate) use super::slices::FOLLOWING_BYTES;
 pub use super::slices::{SLICES_KEPT, Slice};
 pub use fair::{HELD_BY_TURNS_NS, PACE_DEBT_NS};
+pub use kind::{Kind, UnknownKind};
 pub use price::Prices;
 pub(crate) use weights::Weights;
 
@@ -27,17 +31,6 @@ pub(crate) fn weights(shares: &[Option<Share>]) -> Vec<f64> {
     let weights = weights::Weights::new(shares.iter().copied());
     let sum: u64 = shares.iter().map(|&share| weights.of(share)).sum();
     shares.iter().map(|&share| weights.of(share) as f64 / sum as f64).collect()
-}
-
-/// The kinds of policies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Kind {
-    /// Exclusive slices of disk time, long enough for R (Argon); on a device that needs no slices, fair queueing on
-    /// cost.
-    #[default]
-    Insulated,
-    /// First come, first served.
-    None,
 }
 
 /// No policy limits requests to less than this, the size of a block of the cache.
@@ -63,6 +56,8 @@ pub struct Settings {
     pub prices: Prices,
     /// The highest sequential read rate of the device, bytes a second.
     pub stream_bytes_per_s: u64,
+    /// Seed of the policies that draw at random.
+    pub seed: u64,
 }
 
 /// Smallest read-ahead, bytes, also where there is no seek to amortise: Linux's read-ahead on a disk.
@@ -94,11 +89,22 @@ impl Settings {
             Kind::Insulated if self.needs_slices => Box::new(insulated::Insulated::new(self)),
             Kind::Insulated => Box::new(fair::Fair::new(self)),
             Kind::None => Box::new(none::None::new(&self)),
+            Kind::TokenBucket { rate_permille } => self.baseline(baselines::TokenBucket::new(rate_permille)),
+            Kind::PClock { latency_ns } => self.baseline(baselines::PClock::new(latency_ns)),
+            Kind::Sfq => self.baseline(baselines::Sfq::default()),
+            Kind::Edf { latency_ns } => self.baseline(baselines::Edf::new(latency_ns)),
+            Kind::Lottery => self.baseline(baselines::Lottery::new(baselines::Generator::new(self.seed))),
+            Kind::Facade { latency_ns } => self.baseline(baselines::Facade::new(latency_ns, self.depth)),
+            Kind::MClock { limit_permille } => self.baseline(baselines::MClock::new(limit_permille)),
         }
     }
 
+    fn baseline<R: baselines::Rule + 'static>(&self, rule: R) -> Box<dyn Policy> {
+        Box::new(baselines::Baseline::new(self, rule))
+    }
+
     /// Whether tenants are promised a fraction of their standalone throughput.
-    pub(crate) fn insulates(&self) -> bool {
+    pub fn insulates(&self) -> bool {
         self.kind == Kind::Insulated
     }
 

@@ -16,8 +16,8 @@
 
 use std::collections::VecDeque;
 
-use super::price::Estimate;
-use super::{Policy, Prices, Settings, TenantPlan, Turn};
+use super::estimates::Estimates;
+use super::{Policy, Settings, TenantPlan, Turn};
 use crate::disk::lanes::Lanes;
 use crate::disk::queue::Entry;
 use crate::disk::slices::{Slicing, View};
@@ -29,33 +29,26 @@ use crate::units::Nanos;
 /// First come, first served.
 #[derive(Debug)]
 pub(crate) struct None {
-    prices: Prices,
+    estimates: Estimates,
     /// The tenants whose requests go next, each with its place in the order of arrival: one turn per queued request,
     /// except the turns that were passed over.
     turns: VecDeque<(u64, TenantId)>,
     arrived: u64,
-    tenants: Table<TenantId, Tenant>,
+    /// Of each tenant, the places of its turns that were passed over. These are its oldest turns.
+    places: Table<TenantId, VecDeque<u64>>,
     /// Tenants with turns that were passed over.
     passed_over: Vec<TenantId>,
 }
 
-#[derive(Debug)]
-struct Tenant {
-    /// Places of its turns that were passed over. These are its oldest turns.
-    places: VecDeque<u64>,
-    /// Of its clients' requests that completed; 0 if the device has no profile.
-    worth: Estimate,
-}
-
 impl None {
     pub(super) fn new(settings: &Settings) -> None {
-        let (turns, tenants, passed_over) = (VecDeque::new(), Table::default(), Vec::new());
-        None { prices: settings.prices, turns, arrived: 0, tenants, passed_over }
+        let (turns, places, passed_over) = (VecDeque::new(), Table::default(), Vec::new());
+        None { estimates: Estimates::new(settings.prices), turns, arrived: 0, places, passed_over }
     }
 
     /// Takes the oldest turn of a tenant that is below its bound.
     fn take_turn(&mut self, lanes: &Lanes) -> Option<TenantId> {
-        let place = |tenant: &TenantId| self.tenants[*tenant].places.front().copied();
+        let place = |tenant: &TenantId| self.places[*tenant].front().copied();
         let candidates = self.passed_over.iter().copied().filter(|&tenant| lanes.has_place(&lanes[tenant]));
         let oldest = candidates.min_by_key(place);
         let oldest_place = oldest.as_ref().and_then(place).unwrap_or(u64::MAX);
@@ -63,14 +56,14 @@ impl None {
             if lanes.has_place(&lanes[tenant]) {
                 return Some(tenant);
             }
-            let places = &mut self.tenants[tenant].places;
+            let places = &mut self.places[tenant];
             places.push_back(place);
             if places.len() == 1 {
                 self.passed_over.push(tenant);
             }
         }
         let tenant = oldest?;
-        let places = &mut self.tenants[tenant].places;
+        let places = &mut self.places[tenant];
         places.pop_front();
         if places.is_empty() {
             self.passed_over.retain(|&other| other != tenant);
@@ -83,13 +76,15 @@ impl Slicing for None {}
 
 impl Policy for None {
     fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, _terms: Terms) {
-        if self.tenants.get(tenant).is_none() {
-            self.tenants.insert(tenant, Tenant { places: VecDeque::new(), worth: Estimate::default() });
+        if !self.places.contains(tenant) {
+            self.places.insert(tenant, VecDeque::new());
         }
+        self.estimates.add(tenant);
     }
 
     fn drop_tenant(&mut self, tenant: TenantId) {
-        self.tenants.remove(tenant);
+        self.places.remove(tenant);
+        self.estimates.remove(tenant);
     }
 
     fn arrived(&mut self, _now: Nanos, tenant: TenantId, _entry: &Entry, _view: View<'_>) {
@@ -100,7 +95,7 @@ impl Policy for None {
     fn cancelled(&mut self, _now: Nanos, tenant: TenantId, view: View<'_>) {
         // The tenant loses its latest turns: the remaining requests have waited since the oldest ones.
         let keep = view.lanes[tenant].queue.len();
-        let places = &mut self.tenants[tenant].places;
+        let places = &mut self.places[tenant];
         places.truncate(keep);
         let mut turns = places.len();
         if turns == 0 {
@@ -118,24 +113,15 @@ impl Policy for None {
     }
 
     fn set(&mut self, settings: Settings) {
-        self.prices = settings.prices;
+        self.estimates.set(settings.prices);
     }
 
     fn done(&mut self, _now: Nanos, tenant: TenantId, entry: &Entry, view: View<'_>) {
-        let lane = &view.lanes[tenant];
-        // With the request that completed.
-        let outstanding = lane.queue.len() as u64 + u64::from(lane.in_service()) + 1;
-        let estimate = self.prices.estimate(entry.op, entry.len, entry.follows, outstanding);
-        let Some(estimate) = estimate.filter(|_| !entry.internal) else { return };
-        let worth = &mut self.tenants[tenant].worth;
-        worth.standalone_ns += estimate.standalone_ns;
-        worth.uncertain_ns += estimate.uncertain_ns;
+        self.estimates.done(tenant, entry, view);
     }
 
     fn plan(&mut self, tenant: TenantId, _view: View<'_>) -> Option<TenantPlan> {
-        let worth = self.tenants.get(tenant).filter(|_| self.prices.have_profile())?.worth;
-        let (useful_ns, uncertain_ns) = (worth.standalone_ns as Nanos, worth.uncertain_ns as Nanos);
-        Some(TenantPlan { useful_ns, uncertain_ns, ..TenantPlan::default() })
+        self.estimates.plan(tenant)
     }
 }
 

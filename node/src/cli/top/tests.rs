@@ -1,3 +1,4 @@
+use engine::disk::policy::Kind;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -45,7 +46,7 @@ fn tenant(name: &str, ratio: f64, reads: f64) -> TenantView {
 
 fn disk(tenants: Vec<TenantView>, slices: Vec<OwnedView>) -> LiveView {
     let policy = PolicyView {
-        name: PolicyName::Insulated,
+        name: PolicyName(Kind::Insulated),
         reason: "by slices of disk time".into(),
         requested: None,
         insulation: InsulationView { requested: 0.9, effective: Some(0.9), reason: None },

@@ -284,8 +284,10 @@ pub struct AddDisk {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub faults: Vec<FaultText>,
-    /// The scheduling policy. The default follows from the disk's profile or description.
+    /// The scheduling policy, such as "none" or "token-bucket:1.2". The default follows from the disk's profile or
+    /// description.
     #[serde(default)]
+    #[schema(value_type = Option<String>)]
     pub policy: Option<PolicyName>,
     /// R, the fraction of its standalone efficiency that a tenant keeps: "0.9" or "90%". The default is 0.9.
     #[serde(default)]

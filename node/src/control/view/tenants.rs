@@ -10,11 +10,13 @@ use crate::store::PolicyName;
 /// The scheduling policy of a disk.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PolicyView {
-    /// The policy in effect.
+    /// The policy in effect: its name, and a parameter of some, as in "token-bucket:1.2".
+    #[schema(value_type = String)]
     pub name: PolicyName,
     /// Why it was chosen.
     pub reason: String,
     /// The requested policy; absent if it follows from the disk.
+    #[schema(value_type = Option<String>)]
     pub requested: Option<PolicyName>,
     /// R.
     pub insulation: InsulationView,
