@@ -19,6 +19,7 @@ pub mod loads;
 pub mod page;
 pub mod stand;
 
+mod guarantees;
 mod insulation;
 mod sharing;
 
@@ -56,6 +57,8 @@ pub const ALL: &[Experiment] = &[
     insulation::headless::READERS,
     insulation::headless::WRITER,
     insulation::headless::STREAM_WRITER,
+    guarantees::PLAIN,
+    guarantees::CACHED,
 ];
 
 /// One experiment.
