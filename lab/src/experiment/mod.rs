@@ -57,8 +57,11 @@ pub const ALL: &[Experiment] = &[
     insulation::headless::READERS,
     insulation::headless::WRITER,
     insulation::headless::STREAM_WRITER,
+    guarantees::LOADS,
     guarantees::PLAIN,
     guarantees::CACHED,
+    guarantees::mixed::EXPERIMENT,
+    guarantees::hostile::EXPERIMENT,
 ];
 
 /// One experiment.

@@ -40,6 +40,11 @@ impl Level {
         self.fits.get(window).copied()
     }
 
+    /// Number of windows of the dedicated run.
+    pub fn windows(&self) -> usize {
+        self.fits.len()
+    }
+
     fn fraction(&self, of: impl Fn(&Fit) -> bool) -> f64 {
         self.fits.iter().filter(|fit| of(fit)).count() as f64 / self.fits.len() as f64
     }

@@ -22,8 +22,10 @@
 //!
 //! Downside: all runs last equally long, so a policy under which a workload starves is judged by fewer of its windows.
 
+pub mod hostile;
 pub mod judge;
 pub mod level;
+pub mod mixed;
 pub mod pictures;
 pub mod play;
 pub mod plot;
@@ -33,6 +35,7 @@ pub mod window;
 pub mod workloads;
 
 use engine::units::{Nanos, SECOND};
+use serde_json::json;
 
 use super::{Context, Experiment, Outcome};
 use level::Level;
@@ -81,15 +84,16 @@ pub struct Extent {
     /// The sizes of sets.
     pub sizes: Vec<usize>,
     /// The most sets of a size.
-    sets_most: usize,
+    pub sets_most: usize,
     /// The length of a run for each member of its set.
-    member_ns: Nanos,
+    pub member_ns: Nanos,
     /// The longest run is so many times that, where there are few sets.
     times_most: usize,
 }
 
 impl Extent {
-    fn new(quick: bool) -> Extent {
+    /// That of a full or quick comparison.
+    pub fn new(quick: bool) -> Extent {
         match quick {
             true => Extent { sizes: SIZES_QUICK.into(), sets_most: 2, member_ns: 25 * SECOND, times_most: 1 },
             false => Extent { sizes: SIZES.collect(), sets_most: 45, member_ns: 60 * SECOND, times_most: 6 },
@@ -108,7 +112,7 @@ impl Extent {
     }
 
     /// The length of a dedicated run: no shared run gets further, because it has to share, except by pauses of others.
-    fn dedicated_ns(&self) -> Nanos {
+    pub fn dedicated_ns(&self) -> Nanos {
         let longest = self.sizes.iter().map(|&size| self.end_ns(size) / size as Nanos).max().unwrap_or(0);
         2 * longest
     }
@@ -163,32 +167,60 @@ impl Row {
     }
 }
 
+/// The workloads and their guarantees.
+pub const LOADS: Experiment = Experiment {
+    name: "guarantees-workloads",
+    question: "Which guarantees do ten workloads have, and which of their windows do not fit into a share of 1/n?",
+    setup: "The workloads of `guarantees`, each alone on the disk.",
+    paper: "Wachs and Ganger, sections 5.1.4 and 5.2.2: guarantees that fit most of the time; from 0 % of windows at \
+            1/2 to 20 % at 1/10 do not.",
+    run: loads,
+};
+
+fn loads(context: &Context) -> Result<Outcome, String> {
+    let cast = Cast::new(context, Cache::Smallest, Extent::new(context.quick).dedicated_ns())?;
+    let of_workload = |(workload, levels): (&Workload, &Vec<Level>)| {
+        let of = |value: fn(&Level) -> f64| levels.iter().map(value).collect::<Vec<_>>();
+        json!({
+            "name": workload.name, "bytes_per_second": levels[0].bytes_per_s, "windows": levels[0].windows(),
+            "workloads": SIZES.collect::<Vec<_>>(), "fundamental": of(Level::fundamental), "near": of(Level::near),
+        })
+    };
+    let data = cast.workloads.iter().zip(&cast.levels).map(of_workload).collect();
+    let claims = SIZES.flat_map(|size| judge::of_guarantees(&cast, size)).collect();
+    let pictures = vec![pictures::fundamental(&cast)?];
+    Ok(Outcome { claims, data, pictures, ..Outcome::default() })
+}
+
 fn run(context: &Context, cache: Cache) -> Result<Outcome, String> {
     let extent = Extent::new(context.quick);
     let cast = Cast::new(context, cache, extent.dedicated_ns())?;
-    let rows = rows(context, &extent, &cast)?;
-    let data = judge::data(&rows);
-    let pictures = pictures::all(&extent, &cast, &rows)?;
-    Ok(Outcome { claims: judge::claims(&extent, &cast, &rows), data, pictures, ..Outcome::default() })
+    let rows = rows(context, &extent, &cast, policies::ALL, false)?;
+    let (data, pictures) = (judge::data(&rows), pictures::comparison(&extent, &cast, &rows)?);
+    Ok(Outcome { claims: judge::claims(&extent, &rows), data, pictures, ..Outcome::default() })
 }
 
-/// Runs all sets under all policies.
-fn rows(context: &Context, extent: &Extent, cast: &Cast) -> Result<Vec<Row>, String> {
+/// Runs all sets under these policies.
+fn rows(
+    context: &Context,
+    extent: &Extent,
+    cast: &Cast,
+    policies: &'static [Policy],
+    is_mixed: bool,
+) -> Result<Vec<Row>, String> {
     let levels: Vec<_> = extent.sizes.iter().map(|&size| cast.levels(size)).collect();
     let sets: Vec<_> = extent.sizes.iter().map(|&size| extent.sets(size)).collect();
     let mut jobs = Vec::new();
-    for policy in policies::ALL {
+    for policy in policies {
         for ((&size, sets), levels) in extent.sizes.iter().zip(&sets).zip(&levels) {
-            jobs.extend(sets.iter().map(|members| {
-                let (workloads, end_ns, seed) = (&cast.workloads[..], extent.end_ns(size), context.seeds[0]);
-                (policy, Set { workloads, levels, members, end_ns, seed })
-            }));
+            let (end_ns, seed) = (extent.end_ns(size), context.seeds[0]);
+            let set = |members| (policy, Set { cast, levels, members, is_mixed, end_ns, seed });
+            jobs.extend(sets.iter().map(|members| set(members)));
         }
     }
-    let runs = context.parallel(&jobs, |(policy, set)| set.run(&cast.ground, policy));
-    let mut runs = runs.into_iter();
+    let mut runs = context.parallel(&jobs, |(policy, set)| set.run(policy)).into_iter();
     let mut rows = Vec::new();
-    for policy in policies::ALL {
+    for policy in policies {
         for (&size, sets) in extent.sizes.iter().zip(&sets) {
             let shared = runs.by_ref().take(sets.len()).collect::<Result<_, _>>()?;
             rows.push(Row { policy, size, shared });

@@ -1,10 +1,10 @@
 //! The paper's pictures: a workload's timeline, what does not fit, and the violations of each policy.
 
-use super::super::{Picture, lines};
+use super::super::Picture;
 use super::level::{Level, needs};
 use super::plot::{self, Panel};
 use super::policies::OURS;
-use super::{Cast, Extent, Row};
+use super::{Cast, Extent, Row, SIZES};
 
 /// The size of the set whose timeline is drawn, as in the paper.
 const TIMELINE_SIZE: usize = 5;
@@ -13,9 +13,9 @@ const TIMELINES: [(&str, &str); 2] = [("none", "unmanaged"), (OURS, "guarantees"
 /// Values above so many times the line are drawn there.
 const HIGHEST: f64 = 4.0;
 
-/// All pictures.
-pub fn all(extent: &Extent, cast: &Cast, rows: &[Row]) -> Result<Vec<Picture>, String> {
-    let mut pictures = vec![fundamental(extent, cast)?, scatter(rows)?];
+/// The pictures of a comparison.
+pub fn comparison(extent: &Extent, cast: &Cast, rows: &[Row]) -> Result<Vec<Picture>, String> {
+    let mut pictures = vec![scatter(rows)?];
     pictures.extend(timeline(extent, cast, rows)?);
     Ok(pictures)
 }
@@ -57,29 +57,26 @@ fn timeline(extent: &Extent, cast: &Cast, rows: &[Row]) -> Result<Option<Picture
 }
 
 /// Figures 2 and 3: windows that do not fit, and the bound on windows in which the sum of needs exceeds the disk.
-fn fundamental(extent: &Extent, cast: &Cast) -> Result<Picture, String> {
-    let sizes = || extent.sizes.iter().copied();
-    let line = |name: &str, of: &dyn Fn(usize) -> f64| lines::Line {
-        name: name.into(),
-        points: sizes().map(|size| (size as f64, of(size))).collect(),
-        chosen: None,
+pub fn fundamental(cast: &Cast) -> Result<Picture, String> {
+    let panel = |title: &str, of: &dyn Fn(usize) -> f64| Panel {
+        title: title.into(),
+        points: SIZES.map(|size| (size as f64, 100.0 * of(size))).collect(),
+        joined: true,
     };
     let mean = |size: usize| {
         let levels = cast.levels(size);
         levels.iter().map(Level::fundamental).sum::<f64>() / levels.len() as f64
     };
     let needs: Vec<_> = cast.needs().collect();
-    let ranges = || needs.iter().map(|need| need.range);
-    let range_mean = ranges().sum::<f64>() / needs.len() as f64;
-    let range_most = ranges().fold(0.0, f64::max);
-    let sum_mean = needs.iter().map(|need| need.mean).sum::<f64>() / needs.len() as f64;
-    let bound = |range: f64| move |size: usize| hoeffding(size, sum_mean, range);
-    let of = [
-        line("do not fit into the share", &mean),
-        line("oversubscribed at most (Hoeffding), mean range", &bound(range_mean)),
-        line("oversubscribed at most, widest range", &bound(range_most)),
+    let (count, ranges) = (needs.len() as f64, || needs.iter().map(|need| need.range));
+    let need = needs.iter().map(|need| need.mean).sum::<f64>() / count;
+    let bound = |range: f64| move |size: usize| hoeffding(size, need, range);
+    let panels = [
+        panel("do not fit into 1/n", &mean),
+        panel("Hoeffding, mean range", &bound(ranges().sum::<f64>() / count)),
+        panel("Hoeffding, widest range", &bound(ranges().fold(0.0, f64::max))),
     ];
-    let svg = lines::lines(("workloads", "fraction of windows"), &of, (0.25, "at most, by choice"))?;
+    let svg = plot::panels(("workloads", "% of windows"), &panels, 3, None)?;
     let caption = "Windows that do not fit into a share of 1/n, and Hoeffding's bound on the time in which n workloads \
                    need more than the whole disk, from the mean and the range of their uncut needs";
     Ok(Picture { name: "fundamental".into(), caption: caption.into(), svg })

@@ -5,11 +5,13 @@ use engine::disk::policy::Kind;
 use engine::units::{MILLISECOND, Nanos, SECOND, Share};
 use hdrhistogram::Histogram;
 use sim::bench::{Done, Volume};
+use sim::load::Bursts;
 
 use super::super::stand::Stand;
+use super::Cast;
 use super::level::Level;
 use super::policies::Policy;
-use super::window::{Counts, Cutter, Progress};
+use super::window::{Counts, Cutter, Fit, Progress};
 use super::workloads::{COUNT, Workload};
 
 /// The longest round.
@@ -37,16 +39,6 @@ pub struct Ground {
     cache: Cache,
 }
 
-/// A workload in a run.
-pub struct Member {
-    /// Its workload, which also says where its volume is.
-    pub workload: usize,
-    /// Its tenant's share; `None`: a part of what is not promised.
-    pub share: Option<Share>,
-    /// Its tenant's guarantee, bytes per second; 0 for none.
-    pub min_bytes_per_s: u64,
-}
-
 impl Ground {
     /// The disk of the paper.
     pub fn new(cache: Cache) -> Result<Ground, String> {
@@ -65,65 +57,57 @@ impl Ground {
         R.min(1.0 - self.stand.switch_ns as f64 / slice_ns)
     }
 
-    fn tenant(&self, member: &Member) -> TenantSpec {
+    /// A tenant with a share (`None`: a part of what is not promised) and a guarantee, bytes per second (0: none).
+    pub fn tenant(&self, share: Option<Share>, min_bytes_per_s: u64) -> TenantSpec {
         let cache = match self.cache {
             Cache::Smallest => LEAST_BYTES,
             Cache::Each(bytes) => bytes,
         };
-        let Member { share, min_bytes_per_s, .. } = *member;
         TenantSpec { share, min_bytes_per_s, cache: CacheSpec::Asked(cache), ..TenantSpec::default() }
     }
 
-    fn volume(&self, tenant: usize, place: usize, workload: &Workload, pauses: bool) -> Result<Volume, String> {
+    /// The bytes of a volume: a tenth of the disk.
+    pub fn volume_bytes(&self) -> Result<u64, String> {
+        Ok(self.stand.place(0, COUNT)?.1)
+    }
+
+    /// A volume at one of ten places.
+    pub fn volume(&self, tenant: usize, place: usize, load: sim::load::Workload) -> Result<Volume, String> {
         let (start, bytes) = self.stand.place(place, COUNT)?;
         let write_cache = match self.cache {
             Cache::Smallest => WriteCache::None,
             Cache::Each(_) => WriteCache::Volatile,
         };
-        let load = workload.load(bytes, workload.pauses.filter(|_| pauses));
         Ok(Volume { tenant, start, bytes, write_cache, load })
     }
 
     /// Runs a workload alone on the same server with the whole disk.
     pub fn dedicated(&self, workloads: &[Workload], at: usize, end_ns: Nanos, seed: u64) -> Result<Progress, String> {
-        let stand = Stand { policy: Kind::Insulated, ..self.stand.clone() };
-        let alone = Member { workload: at, share: None, min_bytes_per_s: 0 };
-        let volume = self.volume(0, at, &workloads[at], false)?;
-        let mut bench = stand.bench(&[self.tenant(&alone)], vec![volume], seed)?;
-        let (mut progress, mut failed) = (Progress::default(), None);
-        bench.run(end_ns, |done| {
-            failed = failed.or(done.failed.then_some(done));
-            progress.answered(done.done_ns, done.request.bytes);
-        });
-        good(failed).map(|()| progress)
+        let volume = self.volume(0, at, workloads[at].load(self.volume_bytes()?, None))?;
+        let mut progress = Progress::default();
+        let done = |done: Done| progress.answered(done.done_ns, done.request.bytes);
+        self.serve(Kind::Insulated, &[self.tenant(None, 0)], vec![volume], end_ns, seed, done)?;
+        Ok(progress)
     }
 
-    /// Runs members together under a policy; calls `done` for each answer.
-    pub fn together(
+    /// Runs tenants under a policy; calls `done` for each answer.
+    pub fn serve(
         &self,
-        kind: Kind,
-        workloads: &[Workload],
-        members: &[Member],
+        policy: Kind,
+        tenants: &[TenantSpec],
+        volumes: Vec<Volume>,
         end_ns: Nanos,
         seed: u64,
         mut done: impl FnMut(Done),
     ) -> Result<(), String> {
-        let stand = Stand { policy: kind, ..self.stand.clone() };
-        let tenants: Vec<_> = members.iter().map(|member| self.tenant(member)).collect();
-        let volume =
-            |(at, member): (usize, &Member)| self.volume(at, member.workload, &workloads[member.workload], true);
-        let volumes = members.iter().enumerate().map(volume).collect::<Result<_, _>>()?;
+        let stand = Stand { policy, ..self.stand.clone() };
         let mut failed = None;
-        stand.bench(&tenants, volumes, seed)?.run(end_ns, |answer| {
+        stand.bench(tenants, volumes, seed)?.run(end_ns, |answer| {
             failed = failed.or(answer.failed.then_some(answer));
             done(answer);
         });
-        good(failed)
+        failed.map_or(Ok(()), |done| Err(format!("{done:?} failed on a disk without faults")))
     }
-}
-
-fn good(failed: Option<Done>) -> Result<(), String> {
-    failed.map_or(Ok(()), |done| Err(format!("{done:?} failed on a disk without faults")))
 }
 
 /// A histogram of response times, nanoseconds, to 1 %.
@@ -131,24 +115,85 @@ pub fn latencies() -> Histogram<u64> {
     Histogram::new(2).expect("two digits are allowed")
 }
 
+/// What a workload gets in a shared run.
+pub struct Tally<'a> {
+    level: &'a Level,
+    cutter: Cutter,
+    /// The first answer after the warm-up and the last one: (time, bytes answered).
+    counted: Option<[(Nanos, u64); 2]>,
+    bytes: u64,
+}
+
+impl Tally<'_> {
+    /// Nothing yet.
+    pub fn new(level: &Level, pauses: Option<Bursts>) -> Tally<'_> {
+        Tally { level, cutter: Cutter::new(level.window_bytes(), pauses), counted: None, bytes: 0 }
+    }
+
+    /// An answer. Its response time is recorded if the request was outstanding only in windows whose guarantee fits.
+    pub fn answered(&mut self, done: &Done, latency: &mut Histogram<u64>) {
+        let Done { request, done_ns, .. } = *done;
+        let fits = |window| self.level.fit(window).is_some_and(Fit::fits);
+        if request.intended_ns >= WARM_UP_NS && self.cutter.since(request.intended_ns).all(fits) {
+            latency.record(done_ns - request.intended_ns).expect("histograms grow");
+        }
+        self.cutter.answered(done_ns, request.bytes);
+        self.bytes += request.bytes;
+        if done_ns >= WARM_UP_NS {
+            let now = (done_ns, self.bytes);
+            self.counted = Some([self.counted.map_or(now, |[first, _]| first), now]);
+        }
+    }
+
+    /// The windows. One beyond the end of the dedicated run has nothing to be compared with, and does not count.
+    pub fn counts(&self, end_ns: Nanos) -> Counts {
+        let mut counts = Counts::default();
+        for window in self.cutter.windows(WARM_UP_NS, end_ns) {
+            if let Some(fit) = self.level.fit(window.number) {
+                counts.count(&window, fit);
+            }
+        }
+        counts
+    }
+
+    /// The duration of each window, from the first on.
+    pub fn windows(&self, end_ns: Nanos) -> Vec<Nanos> {
+        self.cutter.windows(0, end_ns).iter().map(|window| window.took_ns).collect()
+    }
+
+    /// The time that its work takes alone, over its share of the time that it took: its insulation. NaN past the end of
+    /// the dedicated run.
+    pub fn insulation(&self, progress: &Progress, share: f64) -> f64 {
+        let ratio = self.counted.and_then(|[(from_ns, first), (to_ns, last)]| {
+            let alone_ns = progress.at(last)? - progress.at(first)?;
+            Some(alone_ns as f64 / ((to_ns - from_ns) as f64 * share))
+        });
+        ratio.unwrap_or(f64::NAN)
+    }
+}
+
 /// The result of a set under a policy.
 pub struct Shared {
     /// By member of the set.
     pub counts: Vec<Counts>,
-    /// Response times of requests that were outstanding only in windows whose guarantee fits, nanoseconds.
+    /// Response times of requests that were outstanding only in windows whose guarantee fits.
     pub latency: Histogram<u64>,
-    /// By member: the duration of each window, from the first on, nanoseconds.
+    /// By member: the duration of each window, from the first on.
     pub windows: Vec<Vec<Nanos>>,
+    /// By member.
+    pub insulation: Vec<f64>,
 }
 
-/// A set of workloads.
+/// A set of workloads, each with an equal share.
 pub struct Set<'a> {
     /// The ten workloads.
-    pub workloads: &'a [Workload],
+    pub cast: &'a Cast,
     /// Their guarantees at this size of a set.
     pub levels: &'a [Level],
     /// Which of them are in the set.
     pub members: &'a [usize],
+    /// Whether only every second one has a guarantee.
+    pub is_mixed: bool,
     /// The length of the run.
     pub end_ns: Nanos,
     /// The run's seed.
@@ -156,45 +201,39 @@ pub struct Set<'a> {
 }
 
 impl Set<'_> {
-    /// Runs the set under a policy, each member with an equal share.
-    pub fn run(&self, ground: &Ground, policy: &Policy) -> Result<Shared, String> {
-        let share = Share::from_ppb(Share::ONE.ppb() / self.members.len() as u64);
-        let member = |&workload: &usize| Member {
-            workload,
-            share,
-            min_bytes_per_s: policy.told(self.levels[workload].bytes_per_s),
-        };
-        let members: Vec<_> = self.members.iter().map(member).collect();
-        let cutter = |&at: &usize| Cutter::new(self.levels[at].window_bytes(), self.workloads[at].pauses);
-        let mut cutters: Vec<_> = self.members.iter().map(cutter).collect();
-        let mut latency = latencies();
-        let fits = |at: usize, window: usize| self.levels[self.members[at]].fit(window).is_some_and(|fit| fit.fits());
-        ground.together(
-            policy.kind,
-            self.workloads,
-            &members,
-            self.end_ns,
-            self.seed,
-            |Done { volume, request, done_ns, .. }| {
-                let mut outstanding = cutters[volume].since(request.intended_ns);
-                if request.intended_ns >= WARM_UP_NS && outstanding.all(|window| fits(volume, window)) {
-                    latency.record(done_ns - request.intended_ns).expect("histograms grow");
-                }
-                cutters[volume].answered(done_ns, request.bytes);
-            },
-        )?;
-        let (mut counts, mut windows) = (Vec::new(), Vec::new());
-        for (cutter, &at) in cutters.iter().zip(self.members) {
-            let mut count = Counts::default();
-            for window in cutter.windows(WARM_UP_NS, self.end_ns) {
-                // A window beyond the end of the dedicated run has nothing to be compared with.
-                if let Some(fit) = self.levels[at].fit(window.number) {
-                    count.count(&window, fit);
-                }
-            }
-            counts.push(count);
-            windows.push(cutter.windows(0, self.end_ns).iter().map(|window| window.took_ns).collect());
-        }
-        Ok(Shared { counts, latency, windows })
+    /// Whether a member has a guarantee.
+    pub fn has_guarantee(&self, member: usize) -> bool {
+        !self.is_mixed || member.is_multiple_of(2)
     }
+
+    /// Runs the set under a policy.
+    pub fn run(&self, policy: &Policy) -> Result<Shared, String> {
+        let (ground, workloads) = (&self.cast.ground, &self.cast.workloads);
+        let (share, volume_bytes) = (equal_share(self.members.len()), ground.volume_bytes()?);
+        let (mut tenants, mut volumes, mut tallies) = (Vec::new(), Vec::new(), Vec::new());
+        for (member, &at) in self.members.iter().enumerate() {
+            // A tenant without a guarantee is judged by its throughput, which pauses would lessen.
+            let pauses = workloads[at].pauses.filter(|_| self.has_guarantee(member));
+            let told = policy.is_told && self.has_guarantee(member);
+            tenants.push(ground.tenant(share, if told { self.levels[at].bytes_per_s } else { 0 }));
+            volumes.push(ground.volume(member, at, workloads[at].load(volume_bytes, pauses))?);
+            tallies.push(Tally::new(&self.levels[at], pauses));
+        }
+        let mut latency = latencies();
+        let done = |done: Done| tallies[done.volume].answered(&done, &mut latency);
+        ground.serve(policy.kind, &tenants, volumes, self.end_ns, self.seed, done)?;
+        let counts = tallies.iter().map(|tally| tally.counts(self.end_ns)).collect();
+        let windows = tallies.iter().map(|tally| tally.windows(self.end_ns)).collect();
+        let insulation = tallies
+            .iter()
+            .zip(self.members)
+            .map(|(tally, &at)| tally.insulation(&self.cast.progress[at], 1.0 / self.members.len() as f64));
+        let insulation = insulation.collect();
+        Ok(Shared { counts, latency, windows, insulation })
+    }
+}
+
+/// The share of each of so many tenants.
+pub fn equal_share(tenants: usize) -> Option<Share> {
+    Share::from_ppb(Share::ONE.ppb() / tenants as u64)
 }

@@ -35,7 +35,7 @@ impl Progress {
     }
 
     /// When so many bytes had been answered; `None` if the run ended before.
-    fn at(&self, bytes: u64) -> Option<Nanos> {
+    pub fn at(&self, bytes: u64) -> Option<Nanos> {
         if bytes == 0 {
             return Some(0);
         }
