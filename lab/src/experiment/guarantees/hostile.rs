@@ -17,8 +17,8 @@ use super::{Cast, Extent};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "guarantees-hostile",
     question: "Which tenant can break the guarantees or the insulation of others?",
-    setup: "As `guarantees`: four of the workloads and one hostile tenant, a share of 1/5 each; the fourth workload has \
-            no guarantee, the hostile tenant neither. Six sets.",
+    setup: "As `guarantees`: four of the workloads and one hostile tenant, a share of 1/5 each; the fourth workload \
+            has no guarantee, the hostile tenant neither. Six sets.",
     paper: "No paper has such tenants.",
     run,
 };
@@ -37,7 +37,7 @@ const AVOIDABLE_MOST: f64 = 0.01;
 enum Hostile {
     /// 1,024 random reads outstanding.
     Deep,
-    /// 64 KiB hits, 128 at a time.
+    /// Hits of 256 KiB, 128 at a time.
     Hits,
     /// A flush after every write.
     Flushes,
@@ -85,7 +85,7 @@ impl Hostile {
         let stream = match self {
             Hostile::Deep => Stream { pace: closed(1024), ..random },
             // It fits into the smallest partition.
-            Hostile::Hits => Stream { area_bytes: 128 << 10, sizes: vec![(1, 64 << 10)], pace: closed(128), ..random },
+            Hostile::Hits => Stream { area_bytes: 256 << 10, sizes: vec![(1, 256 << 10)], pace: closed(128), ..random },
             Hostile::Flushes => Stream { read_ppm: 0, flush_every: 1, ..random },
             Hostile::Alternates => {
                 let stream = Stream { place: Place::Sequential, sizes: vec![(1, 64 << 10)], ..random.clone() };

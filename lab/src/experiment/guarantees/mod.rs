@@ -6,18 +6,18 @@
 //! ```
 //!
 //! - *Workloads* are replayed closed, 16 requests at a time, as fast as possible; each has its own tenth of the disk.
-//! - *Guarantees*: one for each workload, the same at all sizes of a set. The rule ([`level`]) looks for the one with the
-//!   fewest windows near the threshold of which 5 to 25 % are fundamental at every share from 1/2 to 1/10. This is
+//! - *Guarantees*: one for each workload, the same at all sizes of a set. The rule ([`level`]) looks for the one with
+//!   the fewest windows near the threshold of which 5 to 25 % are fundamental at every share from 1/2 to 1/10. This is
 //!   possible because each workload alternates between two localities.
-//! - *Windows* have the bytes of 15 s at the guaranteed rate, in the workload's own sequence of requests, so that window
-//!   k is the same work in every run. A window is missed if it took longer than 15 s. A window is compared with the same
-//!   window of the dedicated run, never a count with a count.
+//! - *Windows* have the bytes of 15 s at the guaranteed rate, in the workload's own sequence of requests, so that
+//!   window k is the same work in every run. A window is missed if it took longer than 15 s. A window is compared with
+//!   the same window of the dedicated run, never a count with a count.
 //! - A missed window is counted once: as `no_demand` if it took 15 s or less without the pauses of the client; as
 //!   `fundamental` if share x R x the dedicated rate is below the guarantee; as `marginal` if it is not, but by 5 % of
-//!   the threshold at most; otherwise as `avoidable`. So *avoidable outside the marginal ones* is `avoidable / (windows -
-//!   marginal)`, and *with them* `(avoidable + marginal) / windows`.
-//! - *R* is 0.9, or what the server can keep with slices of `max_round` / n if that is less: 1 - switch cost / slice, with
-//!   the profile's switch cost. It is fixed before the run, and the same for all policies.
+//!   the threshold at most; otherwise as `avoidable`. So *avoidable outside the marginal ones* is `avoidable / (windows
+//!   - marginal)`, and *with them* `(avoidable + marginal) / windows`.
+//! - *R* is 0.9, or what the server can keep with slices of `max_round` / n if that is less: 1 - switch cost / slice,
+//!   with the profile's switch cost. It is fixed before the run, and the same for all policies.
 //! - A window that has not ended with the run counts if it is missed already. Windows of the first 10 s do not count.
 //!
 //! Downside: all runs last equally long, so a policy under which a workload starves is judged by fewer of its windows.
@@ -65,8 +65,8 @@ pub const PLAIN: Experiment = Experiment {
 pub const CACHED: Experiment = Experiment {
     name: "guarantees-cached",
     question: "And with cache, read-ahead and write-back?",
-    setup: "As `guarantees`, with a partition of 16 MiB for each workload, alone and together, read-ahead as R requires, \
-            and write-back.",
+    setup: "As `guarantees`, with a partition of 16 MiB for each workload, alone and together, read-ahead as R \
+            requires, and write-back.",
     paper: PAPER,
     run: |context: &Context| match context.quick {
         true => Ok(Outcome::left_out("not in quick runs".into())),

@@ -27,8 +27,8 @@ pub const WARM_UP_NS: Nanos = 10 * SECOND;
 pub enum Cache {
     /// Next to nothing, as in the paper: the smallest partitions, no read-ahead, write-through.
     Smallest,
-    /// Reads ahead and writes back, in a partition of so many bytes for each workload, alone and together: the effect of
-    /// the disk's time is not mixed with that of the partition's size.
+    /// Reads ahead and writes back, in a partition of so many bytes for each workload, alone and together: the effect
+    /// of the disk's time is not mixed with that of the partition's size.
     Each(u64),
 }
 

@@ -131,8 +131,8 @@ fn sequential(bytes: u64, read_ppm: u64) -> Stream {
     Stream { place: Place::Sequential, ..random(bytes, read_ppm) }
 }
 
-/// The ten descriptions. The fast phase of each is at least ten times as fast as its slow phase on a disk of its own, so
-/// that one guarantee fits the former and not the latter at every share from 1/2 to 1/10.
+/// The ten descriptions. The fast phase of each is at least ten times as fast as its slow phase on a disk of its own,
+/// so that one guarantee fits the former and not the latter at every share from 1/2 to 1/10.
 fn descriptions() -> Vec<Workload> {
     const READ: u64 = 1_000_000;
     let all: [(&str, Stream, u64, Stream, u64); COUNT] = [
