@@ -84,16 +84,17 @@ impl Load {
                 Ok(lane(Lane::of_trace(Changing { at_ns: *at_ns, parts }, before.pace)))
             }
             Load::Trace(records, pace) => {
-                let records = records.clone();
                 let times = if self.is_open() { 1 } else { usize::MAX };
-                let all = (0..times).flat_map({
-                    let count = records.len();
-                    move |_| 0..count
-                });
-                Ok(lane(Lane::of_trace(all.map(move |at| within(records[at], bytes)), *pace)))
+                Ok(lane(Lane::of_trace(repeated(records.clone(), bytes, times), *pace)))
             }
         }
     }
+}
+
+/// The records so many times, on a volume of so many bytes.
+pub fn repeated(records: Arc<Vec<Record>>, volume_bytes: u64, times: usize) -> impl Iterator<Item = Record> + Send {
+    let count = records.len();
+    (0..times).flat_map(move |_| 0..count).map(move |at| within(records[at], volume_bytes))
 }
 
 /// Moves a record into a volume of so many bytes.

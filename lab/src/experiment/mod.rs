@@ -19,6 +19,7 @@ pub mod loads;
 pub mod page;
 pub mod stand;
 
+mod guarantees;
 mod insulation;
 mod sharing;
 
@@ -56,6 +57,11 @@ pub const ALL: &[Experiment] = &[
     insulation::headless::READERS,
     insulation::headless::WRITER,
     insulation::headless::STREAM_WRITER,
+    guarantees::LOADS,
+    guarantees::PLAIN,
+    guarantees::CACHED,
+    guarantees::mixed::EXPERIMENT,
+    guarantees::hostile::EXPERIMENT,
 ];
 
 /// One experiment.

@@ -248,10 +248,15 @@ impl Stand {
         self.serve(&tenants, volumes, seed)
     }
 
+    /// A server with these tenants and volumes.
+    pub fn bench(&self, tenants: &[TenantSpec], volumes: Vec<Volume>, seed: u64) -> Result<Bench, String> {
+        Bench::new(self.config(seed), self.drive()?, Costs::default(), tenants, volumes)
+    }
+
     /// Runs a server with these tenants and volumes.
     pub fn serve(&self, tenants: &[TenantSpec], volumes: Vec<Volume>, seed: u64) -> Result<Run, String> {
         let (mut rates, count_of_volumes) = (vec![Rate::new(self); volumes.len()], volumes.len() as u32);
-        let mut bench = Bench::new(self.config(seed), self.drive()?, Costs::default(), tenants, volumes)?;
+        let mut bench = self.bench(tenants, volumes, seed)?;
         let mut failed = None;
         let mut count = |done: Done| {
             failed = failed.or(done.failed.then_some(done));

@@ -116,6 +116,12 @@ impl Bursts {
         if phase < self.on_ns { at_ns } else { (at_ns - phase).saturating_add(round) }
     }
 
+    /// Nanoseconds without requests until `at_ns`.
+    pub fn pauses(&self, at_ns: Nanos) -> Nanos {
+        let round = self.on_ns + self.off_ns;
+        at_ns / round * self.off_ns + (at_ns % round).saturating_sub(self.on_ns)
+    }
+
     /// The time at which `active_ns` nanoseconds with requests have passed.
     pub fn stretch(&self, active_ns: Nanos) -> Nanos {
         (active_ns / self.on_ns).saturating_mul(self.off_ns).saturating_add(active_ns)
@@ -290,5 +296,6 @@ mod tests {
         let bursts = Bursts { on_ns: 10, off_ns: 90 };
         assert_eq!([0, 9, 10, 99, 100].map(|at| bursts.gate(at)), [0, 9, 100, 100, 100]);
         assert_eq!([0, 9, 10, 25].map(|active| bursts.stretch(active)), [0, 9, 100, 205]);
+        assert_eq!([10, 11, 100, 115].map(|at| bursts.pauses(at)), [0, 1, 90, 95]);
     }
 }

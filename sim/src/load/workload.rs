@@ -64,6 +64,11 @@ impl Lane {
         Lane::new(Box::new(source), pace, None)
     }
 
+    /// The same with pauses, at a closed pace.
+    pub fn with_bursts(self, bursts: Option<Bursts>) -> Lane {
+        Lane { bursts, ..self }
+    }
+
     fn new(source: Box<dyn Source>, pace: Pace, base_ns: Option<Nanos>) -> Lane {
         let mut lane = Lane {
             source,

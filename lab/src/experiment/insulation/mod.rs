@@ -22,7 +22,7 @@ pub mod recall;
 pub mod stage;
 pub mod sweep;
 pub mod traced;
-mod traces;
+pub mod traces;
 
 pub use play::{alone_s, counted_bins};
 

@@ -1,0 +1,239 @@
+//! Runs workloads: each alone on the dedicated disk, and sets of them under a policy.
+
+use engine::control::{CacheSpec, LEAST_BYTES, TenantSpec, WriteCache};
+use engine::disk::policy::Kind;
+use engine::units::{MILLISECOND, Nanos, SECOND, Share};
+use hdrhistogram::Histogram;
+use sim::bench::{Done, Volume};
+use sim::load::Bursts;
+
+use super::super::stand::Stand;
+use super::Cast;
+use super::level::Level;
+use super::policies::Policy;
+use super::window::{Counts, Cutter, Fit, Progress};
+use super::workloads::{COUNT, Workload};
+
+/// The longest round.
+pub const ROUND_NS: Nanos = 2400 * MILLISECOND;
+/// R.
+pub const R: f64 = 0.9;
+const R_PERMILLE: u32 = 900;
+/// Windows that begin earlier are not counted: the server has not yet measured anything.
+pub const WARM_UP_NS: Nanos = 10 * SECOND;
+
+/// What the server's cache does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cache {
+    /// Next to nothing, as in the paper: the smallest partitions, no read-ahead, write-through.
+    Smallest,
+    /// Reads ahead and writes back, in a partition of so many bytes for each workload, alone and together: the effect
+    /// of the disk's time is not mixed with that of the partition's size.
+    Each(u64),
+}
+
+/// The disk and the server of all runs.
+pub struct Ground {
+    /// The disk, probed, and the server's settings.
+    pub stand: Stand,
+    cache: Cache,
+}
+
+impl Ground {
+    /// The disk of the paper.
+    pub fn new(cache: Cache) -> Result<Ground, String> {
+        let (memory, prefetch) = match cache {
+            Cache::Smallest => (COUNT as u64 * LEAST_BYTES, Some(0)),
+            Cache::Each(bytes) => (COUNT as u64 * bytes, None),
+        };
+        let stand = Stand::new("barracuda-7200.9", false);
+        let settings = Stand { memory, prefetch, round_max_ns: ROUND_NS, insulation_permille: R_PERMILLE, ..stand };
+        Ok(Ground { stand: settings.probed()?, cache })
+    }
+
+    /// The R that the server can keep with so many equal tenants: a slice loses the profile's switch cost.
+    pub fn effective_r(&self, tenants: usize) -> f64 {
+        let slice_ns = ROUND_NS as f64 / tenants as f64;
+        R.min(1.0 - self.stand.switch_ns as f64 / slice_ns)
+    }
+
+    /// A tenant with a share (`None`: a part of what is not promised) and a guarantee, bytes per second (0: none).
+    pub fn tenant(&self, share: Option<Share>, min_bytes_per_s: u64) -> TenantSpec {
+        let cache = match self.cache {
+            Cache::Smallest => LEAST_BYTES,
+            Cache::Each(bytes) => bytes,
+        };
+        TenantSpec { share, min_bytes_per_s, cache: CacheSpec::Asked(cache), ..TenantSpec::default() }
+    }
+
+    /// The bytes of a volume: a tenth of the disk.
+    pub fn volume_bytes(&self) -> Result<u64, String> {
+        Ok(self.stand.place(0, COUNT)?.1)
+    }
+
+    /// A volume at one of ten places.
+    pub fn volume(&self, tenant: usize, place: usize, load: sim::load::Workload) -> Result<Volume, String> {
+        let (start, bytes) = self.stand.place(place, COUNT)?;
+        let write_cache = match self.cache {
+            Cache::Smallest => WriteCache::None,
+            Cache::Each(_) => WriteCache::Volatile,
+        };
+        Ok(Volume { tenant, start, bytes, write_cache, load })
+    }
+
+    /// Runs a workload alone on the same server with the whole disk.
+    pub fn dedicated(&self, workloads: &[Workload], at: usize, end_ns: Nanos, seed: u64) -> Result<Progress, String> {
+        let volume = self.volume(0, at, workloads[at].load(self.volume_bytes()?, None))?;
+        let mut progress = Progress::default();
+        let done = |done: Done| progress.answered(done.done_ns, done.request.bytes);
+        self.serve(Kind::Insulated, &[self.tenant(None, 0)], vec![volume], end_ns, seed, done)?;
+        Ok(progress)
+    }
+
+    /// Runs tenants under a policy; calls `done` for each answer.
+    pub fn serve(
+        &self,
+        policy: Kind,
+        tenants: &[TenantSpec],
+        volumes: Vec<Volume>,
+        end_ns: Nanos,
+        seed: u64,
+        mut done: impl FnMut(Done),
+    ) -> Result<(), String> {
+        let stand = Stand { policy, ..self.stand.clone() };
+        let mut failed = None;
+        stand.bench(tenants, volumes, seed)?.run(end_ns, |answer| {
+            failed = failed.or(answer.failed.then_some(answer));
+            done(answer);
+        });
+        failed.map_or(Ok(()), |done| Err(format!("{done:?} failed on a disk without faults")))
+    }
+}
+
+/// A histogram of response times, nanoseconds, to 1 %.
+pub fn latencies() -> Histogram<u64> {
+    Histogram::new(2).expect("two digits are allowed")
+}
+
+/// What a workload gets in a shared run.
+pub struct Tally<'a> {
+    level: &'a Level,
+    cutter: Cutter,
+    /// The first answer after the warm-up and the last one: (time, bytes answered).
+    counted: Option<[(Nanos, u64); 2]>,
+    bytes: u64,
+}
+
+impl Tally<'_> {
+    /// Nothing yet.
+    pub fn new(level: &Level, pauses: Option<Bursts>) -> Tally<'_> {
+        Tally { level, cutter: Cutter::new(level.window_bytes(), pauses), counted: None, bytes: 0 }
+    }
+
+    /// An answer. Its response time is recorded if the request was outstanding only in windows whose guarantee fits.
+    pub fn answered(&mut self, done: &Done, latency: &mut Histogram<u64>) {
+        let Done { request, done_ns, .. } = *done;
+        let fits = |window| self.level.fit(window).is_some_and(Fit::fits);
+        if request.intended_ns >= WARM_UP_NS && self.cutter.since(request.intended_ns).all(fits) {
+            latency.record(done_ns - request.intended_ns).expect("histograms grow");
+        }
+        self.cutter.answered(done_ns, request.bytes);
+        self.bytes += request.bytes;
+        if done_ns >= WARM_UP_NS {
+            let now = (done_ns, self.bytes);
+            self.counted = Some([self.counted.map_or(now, |[first, _]| first), now]);
+        }
+    }
+
+    /// The windows. One beyond the end of the dedicated run has nothing to be compared with, and does not count.
+    pub fn counts(&self, end_ns: Nanos) -> Counts {
+        let mut counts = Counts::default();
+        for window in self.cutter.windows(WARM_UP_NS, end_ns) {
+            if let Some(fit) = self.level.fit(window.number) {
+                counts.count(&window, fit);
+            }
+        }
+        counts
+    }
+
+    /// The duration of each window, from the first on.
+    pub fn windows(&self, end_ns: Nanos) -> Vec<Nanos> {
+        self.cutter.windows(0, end_ns).iter().map(|window| window.took_ns).collect()
+    }
+
+    /// The time that its work takes alone, over its share of the time that it took: its insulation. NaN past the end of
+    /// the dedicated run.
+    pub fn insulation(&self, progress: &Progress, share: f64) -> f64 {
+        let ratio = self.counted.and_then(|[(from_ns, first), (to_ns, last)]| {
+            let alone_ns = progress.at(last)? - progress.at(first)?;
+            Some(alone_ns as f64 / ((to_ns - from_ns) as f64 * share))
+        });
+        ratio.unwrap_or(f64::NAN)
+    }
+}
+
+/// The result of a set under a policy.
+pub struct Shared {
+    /// By member of the set.
+    pub counts: Vec<Counts>,
+    /// Response times of requests that were outstanding only in windows whose guarantee fits.
+    pub latency: Histogram<u64>,
+    /// By member: the duration of each window, from the first on.
+    pub windows: Vec<Vec<Nanos>>,
+    /// By member.
+    pub insulation: Vec<f64>,
+}
+
+/// A set of workloads, each with an equal share.
+pub struct Set<'a> {
+    /// The ten workloads.
+    pub cast: &'a Cast,
+    /// Their guarantees at this size of a set.
+    pub levels: &'a [Level],
+    /// Which of them are in the set.
+    pub members: &'a [usize],
+    /// Whether only every second one has a guarantee.
+    pub is_mixed: bool,
+    /// The length of the run.
+    pub end_ns: Nanos,
+    /// The run's seed.
+    pub seed: u64,
+}
+
+impl Set<'_> {
+    /// Whether a member has a guarantee.
+    pub fn has_guarantee(&self, member: usize) -> bool {
+        !self.is_mixed || member.is_multiple_of(2)
+    }
+
+    /// Runs the set under a policy.
+    pub fn run(&self, policy: &Policy) -> Result<Shared, String> {
+        let (ground, workloads) = (&self.cast.ground, &self.cast.workloads);
+        let (share, volume_bytes) = (equal_share(self.members.len()), ground.volume_bytes()?);
+        let (mut tenants, mut volumes, mut tallies) = (Vec::new(), Vec::new(), Vec::new());
+        for (member, &at) in self.members.iter().enumerate() {
+            // A tenant without a guarantee is judged by its throughput, which pauses would lessen.
+            let pauses = workloads[at].pauses.filter(|_| self.has_guarantee(member));
+            let told = policy.is_told && self.has_guarantee(member);
+            tenants.push(ground.tenant(share, if told { self.levels[at].bytes_per_s } else { 0 }));
+            volumes.push(ground.volume(member, at, workloads[at].load(volume_bytes, pauses))?);
+            tallies.push(Tally::new(&self.levels[at], pauses));
+        }
+        let mut latency = latencies();
+        let done = |done: Done| tallies[done.volume].answered(&done, &mut latency);
+        ground.serve(policy.kind, &tenants, volumes, self.end_ns, self.seed, done)?;
+        let counts = tallies.iter().map(|tally| tally.counts(self.end_ns)).collect();
+        let windows = tallies.iter().map(|tally| tally.windows(self.end_ns)).collect();
+        let insulation = tallies
+            .iter()
+            .zip(self.members)
+            .map(|(tally, &at)| tally.insulation(&self.cast.progress[at], 1.0 / self.members.len() as f64));
+        let insulation = insulation.collect();
+        Ok(Shared { counts, latency, windows, insulation })
+    }
+}
+
+/// The share of each of so many tenants.
+pub fn equal_share(tenants: usize) -> Option<Share> {
+    Share::from_ppb(Share::ONE.ppb() / tenants as u64)
+}
