@@ -46,7 +46,7 @@ pub struct Config {
     /// Largest read-ahead window of a stream, bytes; 0 for none; `None`: derived from R and the disk
     /// ([`policy::Settings::prefetch_bytes`]). Changed by `Command::SetPrefetch`.
     pub prefetch_bytes_max: Option<u64>,
-    /// Seed of the hash tables.
+    /// Seed of the hash tables, and of what the policy decides at random.
     pub seed: u64,
 }
 
@@ -98,6 +98,7 @@ impl Config {
             needs_slices: self.needs_slices,
             prices: self.prices,
             stream_bytes_per_s: self.stream_bytes_per_s,
+            seed: self.seed,
         }
     }
 

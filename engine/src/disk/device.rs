@@ -451,6 +451,7 @@ mod tests {
             needs_slices: true,
             prices: policy::Prices::default(),
             stream_bytes_per_s: 100_000_000,
+            seed: 1,
         }
     }
 

@@ -63,6 +63,8 @@ pub struct Settings {
     pub prices: Prices,
     /// The highest sequential read rate of the device, bytes a second.
     pub stream_bytes_per_s: u64,
+    /// The seed of what a policy decides at random.
+    pub seed: u64,
 }
 
 /// Smallest read-ahead, bytes, also where there is no seek to amortise: Linux's read-ahead on a disk.

@@ -29,6 +29,7 @@ fn settings(prices: Prices) -> Settings {
         needs_slices: false,
         prices,
         stream_bytes_per_s: 100_000_000,
+        seed: 1,
     }
 }
 

@@ -50,6 +50,7 @@ impl Stage {
             needs_slices: true,
             prices: Default::default(),
             stream_bytes_per_s: 100_000_000,
+            seed: 1,
         };
         let mut policy = Scheduler::new(Box::new(Insulated::new(settings)), settings.depth);
         for (at, &percent) in shares.iter().enumerate() {
