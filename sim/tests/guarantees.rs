@@ -40,7 +40,16 @@ impl Changing {
     fn new(seed: u64, area: u64) -> Changing {
         let mut rng = Rng::new(seed);
         let size = rng.pick(&[16, 32, 64]) << 10;
-        Changing { rng, area, size, phase_bytes: (4 << 20, 40 << 20), left: 0, run: 1, run_left: 0, at: 0 }
+        Changing {
+            rng,
+            area,
+            size,
+            phase_bytes: (env("PHASE_LEAST", 4) << 20, env("PHASE_MOST", 40) << 20),
+            left: 0,
+            run: 1,
+            run_left: 0,
+            at: 0,
+        }
     }
 }
 
@@ -49,7 +58,7 @@ impl Iterator for Changing {
     fn next(&mut self) -> Option<Record> {
         if self.left < self.size {
             self.left = self.rng.between(self.phase_bytes.0, self.phase_bytes.1);
-            self.run = self.rng.pick(&RUNS);
+            self.run = if env("EXTREME", 0) == 1 { self.rng.pick(&[1, 1, 2, 256]) } else { self.rng.pick(&RUNS) };
             self.run_left = 0;
         }
         self.left -= self.size;
@@ -68,6 +77,8 @@ impl Iterator for Changing {
 struct Member {
     share: f64,
     min: u64,
+    /// Its volume's place on the disk, 0 to 9.
+    place: u64,
     load: Option<Box<dyn Fn(u64) -> Workload>>,
 }
 
@@ -113,12 +124,12 @@ struct Run {
 fn run(members: &[Member], length: Nanos, seed: u64) -> Run {
     let drive = drive();
     let bytes = drive.bytes() / 16 / 4096 * 4096;
-    let gap = (drive.bytes() - bytes) / (members.len() as u64 - 1).max(1);
+    let gap = (drive.bytes() - bytes) / 9;
     let config = Config {
         policy: Kind::Insulated,
         switch_ns: 16 * MILLISECOND,
         round_max_ns: 2400 * MILLISECOND,
-        prefetch_bytes_max: Some(0),
+        prefetch_bytes_max: if env("PREFETCH", 0) == 1 { None } else { Some(0) },
         seed,
         ..Config::new(64 << 20)
     };
@@ -133,7 +144,7 @@ fn run(members: &[Member], length: Nanos, seed: u64) -> Run {
     let present: Vec<_> = (0..members.len()).filter(|&at| members[at].load.is_some()).collect();
     let volumes = present.iter().map(|&tenant| Volume {
         tenant,
-        start: gap * tenant as u64 / 4096 * 4096,
+        start: gap * members[tenant].place / 4096 * 4096,
         bytes,
         write_cache: WriteCache::Volatile,
         load: members[tenant].load.as_ref().unwrap()(bytes),
@@ -199,7 +210,11 @@ fn windows(got: &Got, alone: &Got, min: u64, share: f64, skipped: f64) -> Window
             if needs <= 0.95 {
                 windows.worst = windows.worst.max(takes);
                 if std::env::var("SHOW").is_ok() {
-                    println!("   avoidable: from {:.1} s, takes {:.2}, needs {needs:.2}", got.at(from) as f64 / 1e9, takes * 15.0);
+                    println!(
+                        "   avoidable: from {:.1} s, takes {:.2}, needs {needs:.2}",
+                        got.at(from) as f64 / 1e9,
+                        takes * 15.0
+                    );
                 }
             }
         }
@@ -225,24 +240,43 @@ fn env(name: &str, default: u64) -> u64 {
 #[test]
 fn explore() {
     let length = env("SECONDS", 400) * SECOND;
-    let sizes: Vec<usize> = std::env::var("SIZES").unwrap_or("2 3 5 8 10".into()).split(' ').map(|n| n.parse().unwrap()).collect();
-    let alone: Vec<_> = (0..10).map(|at| {
-        let members: Vec<_> = (0..10).map(|n| Member { share: 0.1, min: 0, load: changing(n + 1).filter(|_| n == at) }).collect();
-        run(&members, length, 1).got.into_iter().nth(at as usize).unwrap()
-    }).collect();
+    let sizes: Vec<usize> =
+        std::env::var("SIZES").unwrap_or("2 3 5 8 10".into()).split(' ').map(|n| n.parse().unwrap()).collect();
+    let alone: Vec<_> = (0..10)
+        .map(|at| {
+            let members: Vec<_> = (0..10)
+                .map(|n| Member { share: 0.1, min: 0, place: n, load: changing(n + 1).filter(|_| n == at) })
+                .collect();
+            run(&members, length, 1).got.into_iter().nth(at as usize).unwrap()
+        })
+        .collect();
     for n in sizes {
         let share = 1.0 / n as f64;
         let sets = env("SETS", 4);
         for (name, is_set) in [("insulated", false), ("guarantees", true)] {
+            if !is_set && env("ONLY", 0) == 1 {
+                continue;
+            }
             let (mut sum, mut shifted) = (Windows::default(), Windows::default());
             let (mut p99, mut most, mut round, mut lost) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
             let mut bytes = 0;
             for set in 0..sets {
                 let mut rng = Rng::new(set * 100 + n as u64);
                 let mut who: Vec<usize> = (0..10).collect();
-                for at in 0..n { let other = at + rng.below(10 - at as u64) as usize; who.swap(at, other); }
-                let mins: Vec<_> = who[..n].iter().map(|&at| guarantee(&alone[at], share, 0.15)).collect();
-                let members: Vec<_> = (0..n).map(|at| Member { share, min: if is_set { mins[at] } else { 0 }, load: changing(who[at] as u64 + 1) }).collect();
+                for at in 0..n {
+                    let other = at + rng.below(10 - at as u64) as usize;
+                    who.swap(at, other);
+                }
+                let mins: Vec<_> =
+                    who[..n].iter().map(|&at| guarantee(&alone[at], share, env("PART", 15) as f64 / 100.0)).collect();
+                let members: Vec<_> = (0..n)
+                    .map(|at| Member {
+                        share,
+                        min: if is_set { mins[at] } else { 0 },
+                        place: who[at] as u64,
+                        load: changing(who[at] as u64 + 1),
+                    })
+                    .collect();
                 let run = run(&members, length, set);
                 for at in 0..n {
                     sum += windows(&run.got[at], &alone[who[at]], mins[at], share, 0.0);
@@ -255,9 +289,19 @@ fn explore() {
                 lost = lost.max(run.lost);
             }
             let p = |n: u32, of: u32| 100.0 * f64::from(n) / f64::from(of.max(1));
-            println!("{n:2} {name:10} windows {:5} fund {:4.1} missed {:5.2} avoid {:5.2} (+marg {:5.2}) worst {:.2} | shifted: missed {:5.2} avoid {:5.2} worst {:.2} | p99 {p99:.2} max {most:.2} round {round:.2} lost {lost:.3} MB/s {:.1}",
-                sum.all, p(sum.fundamental, sum.all), p(sum.missed, sum.all), p(sum.avoidable, sum.all), p(sum.avoidable_marginal, sum.all), sum.worst,
-                p(shifted.missed, shifted.all), p(shifted.avoidable, shifted.all), shifted.worst, bytes as f64 / sets as f64 / (length as f64 / 1e9) / 1e6);
+            println!(
+                "{n:2} {name:10} windows {:5} fund {:4.1} missed {:5.2} avoid {:5.2} (+marg {:5.2}) worst {:.2} | shifted: missed {:5.2} avoid {:5.2} worst {:.2} | p99 {p99:.2} max {most:.2} round {round:.2} lost {lost:.3} MB/s {:.1}",
+                sum.all,
+                p(sum.fundamental, sum.all),
+                p(sum.missed, sum.all),
+                p(sum.avoidable, sum.all),
+                p(sum.avoidable_marginal, sum.all),
+                sum.worst,
+                p(shifted.missed, shifted.all),
+                p(shifted.avoidable, shifted.all),
+                shifted.worst,
+                bytes as f64 / sets as f64 / (length as f64 / 1e9) / 1e6
+            );
         }
     }
 }

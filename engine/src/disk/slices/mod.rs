@@ -351,10 +351,9 @@ impl Slices {
             owner,
             begun: now,
             ends: now + slot.ns,
-            enough: slot.enough.map(|enough| Enough {
-                bytes: books.delivered_bytes(owner).saturating_add(enough.bytes),
-                ..enough
-            }),
+            enough: slot
+                .enough
+                .map(|enough| Enough { bytes: books.delivered_bytes(owner).saturating_add(enough.bytes), ..enough }),
             draining: None,
             held_until: None,
             was_held: false,

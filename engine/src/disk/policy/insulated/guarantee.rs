@@ -6,19 +6,18 @@
 //!                                          the slice ends               to b now, to c in the next two rounds
 //! ```
 //!
-//! - A tenant is owed its guarantee for the time that passes. What it did not get although it had requests it is still
-//!   owed in the next rounds, up to [`BEHIND_NS`] of its guarantee; more than that is lost.
-//! - Its slice ends early when its clients have received what it is owed and another tenant wants the disk. The rest of
-//!   the slice is released.
-//! - Released time extends the slices of tenants with guarantees, until they have what they are owed: in the same
-//!   round, and in the next two. Tenants that are behind come first in the round, in random order, so that none of them
-//!   is always the one for which nothing remains.
-//! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: then slices do not
-//!   end before they have lasted for it. So a round is as long as without guarantees, and context switches take no more
-//!   of it.
+//! - In each slice the clients of a tenant are to receive what its guarantee makes in a round. If they have received
+//!   less than that since the beginning of the window, what the window still lacks is divided by the slices that follow
+//!   until its end. What a window lacked at its end is not made up.
+//! - A slice ends early when the bytes are there and another tenant wants the disk. The rest of it is released.
+//! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
+//!   the next two. Tenants that are behind come first in the round, in random order, so that none of them is always the
+//!   one for which nothing remains.
+//! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not end
+//!   before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more often.
 //!
-//! A tenant always has its share of each round, except what it released itself. Nothing is predicted: a reservation for
-//! the time that a guarantee is likely to take would be too short whenever the tenant loses locality.
+//! A tenant always has its share of each round, except what it released itself. What a guarantee will take is not
+//! predicted: if less than the share were reserved for a tenant, it would miss its bytes whenever it loses locality.
 //!
 //! Source: Wachs and Ganger, "Improving storage bandwidth guarantees with performance insulation" (CMU-PDL-10-113,
 //! 2010), section 4; `docs/design/guarantees.md`. Downside: a tenant that released time and then loses locality depends
@@ -28,46 +27,59 @@ use crate::disk::profile::walk::Dice;
 use crate::disk::slices::Enough;
 use crate::units::{Nanos, SECOND};
 
-/// A tenant that did not get its guarantee is owed at most what it would have got in this time: a third of the window
-/// in which guarantees are judged. What is missing for longer cannot be made up in it.
-const BEHIND_NS: Nanos = 5 * SECOND;
+/// Guarantees are judged by windows: the time that a tenant takes for the bytes of 15 s of its guarantee (section 5.1.6
+/// of the source).
+const WINDOW_NS: Nanos = 15 * SECOND;
 
 /// Bytes that `bytes_per_s` makes in `ns`.
 fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
     (u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)) as u64
 }
 
-/// A guarantee, and what the tenant is owed.
+/// A guarantee, and the window in progress.
 #[derive(Debug)]
 pub(super) struct Guarantee {
     bytes_per_s: u64,
-    /// Bytes that it is owed at `at`; negative if it has more than it is owed. And bytes that its clients had received
-    /// by then.
-    owed: i64,
-    at: Nanos,
-    delivered: u64,
-    /// Bytes that its clients will have received when it has what it is owed in this round.
+    /// The window in progress: when it began, and what the clients had received by then. `None` if the tenant was idle.
+    window: Option<(Nanos, u64)>,
+    /// When [`Guarantee::look`] was called last.
+    looked_at: Nanos,
+    /// Bytes that the clients will have received when this round has given them enough.
     goal: u64,
     /// Its last slice was too short for that.
     pub(super) is_behind: bool,
 }
 
 impl Guarantee {
-    pub(super) fn new(now: Nanos, bytes_per_s: u64) -> Guarantee {
-        Guarantee { bytes_per_s, owed: 0, at: now, delivered: 0, goal: 0, is_behind: false }
+    pub(super) fn new(bytes_per_s: u64) -> Guarantee {
+        Guarantee { bytes_per_s, window: None, looked_at: 0, goal: 0, is_behind: false }
     }
 
     pub(super) fn set(&mut self, bytes_per_s: u64) {
-        self.bytes_per_s = bytes_per_s;
+        (self.bytes_per_s, self.window) = (bytes_per_s, None);
     }
 
-    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it.
+    /// The clients have received so many bytes by now: a window may be over. It ended after the last look.
+    pub(super) fn look(&mut self, now: Nanos, delivered: u64) {
+        let bytes = bytes_in(self.bytes_per_s, WINDOW_NS).max(1);
+        if let Some((since, from)) = &mut self.window
+            && delivered >= *from + bytes
+        {
+            *from += (delivered - *from) / bytes * bytes;
+            *since = self.looked_at;
+        }
+        self.looked_at = now;
+    }
+
+    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what makes its
+    /// bandwidth, or, if more is missing, an equal part of what is missing in each slice until the end of the window.
     pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
-        let got = delivered.saturating_sub(self.delivered) as i64;
-        let owed = self.owed + bytes_in(self.bytes_per_s, now - self.at) as i64 - got;
-        self.owed = owed.clamp(0, bytes_in(self.bytes_per_s, BEHIND_NS) as i64);
-        (self.at, self.delivered) = (now, delivered);
-        let bytes = self.owed as u64 + bytes_in(self.bytes_per_s, round_ns);
+        let (since, from) = *self.window.get_or_insert((now, delivered));
+        let left_ns = (since + WINDOW_NS).saturating_sub(now);
+        let missing = (from + bytes_in(self.bytes_per_s, WINDOW_NS)).saturating_sub(delivered);
+        let slices = left_ns / round_ns.max(1) + 1;
+        let pace = bytes_in(self.bytes_per_s, round_ns);
+        let bytes = if left_ns > 0 { pace.max(missing / slices) } else { pace };
         self.goal = delivered + bytes;
         bytes
     }
@@ -84,7 +96,7 @@ impl Guarantee {
 
     /// It had no more requests: it is owed nothing.
     pub(super) fn idles(&mut self) {
-        (self.owed, self.is_behind) = (0, false);
+        (self.window, self.is_behind) = (None, false);
     }
 }
 

@@ -258,11 +258,22 @@ impl Insulated {
             tenant.waiting_since = None;
             self.begun += 1;
             self.interrupts.served(id);
+            self.look(now, view);
             let delivered = view.books.delivered_bytes(id);
+            let tenant = &mut self.tenants[id];
             let bytes = tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, self.round_ns));
             return Some(self.own_slot(id, bytes, spare_ns));
         }
         None
+    }
+
+    /// Windows of guarantees may be over.
+    fn look(&mut self, now: Nanos, view: View<'_>) {
+        for (id, tenant) in self.tenants.iter_mut().filter(|_| self.rounds.guarantees > 0) {
+            if let Some(guarantee) = &mut tenant.guarantee {
+                guarantee.look(now, view.books.delivered_bytes(id));
+            }
+        }
     }
 
     /// A slot of another length than the tenant's own slice.
@@ -309,12 +320,12 @@ impl Insulated {
     }
 
     /// Gives the tenant a guarantee, changes it, or takes it away (0).
-    fn set_guarantee(&mut self, now: Nanos, id: TenantId, bytes_per_s: u64) {
+    fn set_guarantee(&mut self, id: TenantId, bytes_per_s: u64) {
         let guarantee = &mut self.tenants[id].guarantee;
         match guarantee {
             _ if bytes_per_s == 0 => *guarantee = None,
             Some(guarantee) => guarantee.set(bytes_per_s),
-            None => *guarantee = Some(Guarantee::new(now, bytes_per_s)),
+            None => *guarantee = Some(Guarantee::new(bytes_per_s)),
         }
         let before = self.rounds.guarantees;
         self.rounds.guarantees = self.tenants.values().filter(|tenant| tenant.guarantee.is_some()).count() as u32;
@@ -353,7 +364,7 @@ impl Policy for Insulated {
         self.is_planned = false;
     }
 
-    fn set_tenant(&mut self, now: Nanos, tenant: TenantId, terms: Terms) {
+    fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, terms: Terms) {
         let Terms { share, min_bytes_per_s } = terms;
         match self.tenants.get_mut(tenant) {
             Some(tenant) => tenant.share = share,
@@ -378,7 +389,7 @@ impl Policy for Insulated {
                 self.arrange();
             }
         }
-        self.set_guarantee(now, tenant, min_bytes_per_s);
+        self.set_guarantee(tenant, min_bytes_per_s);
         self.is_planned = false;
     }
 
@@ -392,7 +403,7 @@ impl Policy for Insulated {
     }
 
     fn drop_tenant(&mut self, tenant: TenantId) {
-        self.set_guarantee(0, tenant, 0);
+        self.set_guarantee(tenant, 0);
         self.tenants.remove(tenant);
         self.interrupts.forget(tenant);
         self.arrange();
