@@ -232,10 +232,11 @@ impl Meter {
         }
         // If the disk idled for the tenant when its slice was interrupted, nothing was lost in a drain.
         let is_drained = watch.drain.is_some_and(|(_, in_device_ns, _)| in_device_ns > 0);
-        if cause == Cause::UsedUp || cause == Cause::Interrupted && is_drained {
+        let is_cut = matches!(cause, Cause::Interrupted | Cause::Enough);
+        if cause == Cause::UsedUp || is_cut && is_drained {
             self.whole.add(fade, watch.done, total, watch.done_ns);
         }
-        // The length of an interrupted slice is not the plan's.
+        // The length of a slice that was interrupted, or ended early, is not the plan's.
         if cause == Cause::UsedUp {
             self.dark_ns = (self.dark_ns + total).saturating_sub(4 * seen_ns);
             self.too_short_ns = (seen_ns == 0 && self.seen_rate().is_none()).then_some(total);

@@ -17,8 +17,8 @@
 //! - At most two sequential reads are in the device at once, more if they are small: a drive that reorders then keeps
 //!   its place in the stream.
 //! - While no other tenant wants the disk, a slice continues without a drain: a tenant alone loses nothing.
-//! - A slice whose policy sets a number of bytes ends early when the owner's clients have received them and another
-//!   tenant wants the disk.
+//! - A slice whose policy says what is enough ends early when the owner's clients have received that and another tenant
+//!   wants the disk.
 //! - A hung request delays the other tenants for [`STUCK_NS`] at most. Then they are served while it is in the device.
 //!
 //! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; `docs/design/slices.md`. Downside: response times are
@@ -130,10 +130,21 @@ pub(crate) struct Slot {
     pub(crate) tenant: TenantId,
     /// Its length.
     pub(crate) ns: Nanos,
-    /// If another tenant wants the disk, it ends early when the owner's clients were sent so many bytes in it.
-    pub(crate) enough_bytes: Option<u64>,
+    /// When it ends early if another tenant wants the disk.
+    pub(crate) enough: Option<Enough>,
     /// What a context switch costs on this disk.
     pub(crate) switch_ns: Nanos,
+}
+
+/// What is enough for a slice to end early: all of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Enough {
+    /// The owner's clients were sent so many bytes since the slice began.
+    pub(crate) bytes: u64,
+    /// The slice has lasted for this time.
+    pub(crate) ns: Nanos,
+    /// So many requests went to the device; at least one does in any case.
+    pub(crate) requests: u32,
 }
 
 /// What bounds anticipatory idling for a tenant.
@@ -150,6 +161,8 @@ pub(crate) struct Idling {
 pub(crate) enum Cause {
     /// Its time is used up, and the owner had more requests.
     UsedUp,
+    /// The owner has enough ([`Slot::enough`]), and another tenant wants the disk.
+    Enough,
     /// The owner has no requests.
     Idle,
     /// The policy interrupted it ([`Slicing::interrupts`]).
@@ -195,12 +208,10 @@ struct Current {
     begun: Nanos,
     /// When it should end.
     ends: Nanos,
-    /// When the owner's clients have received so many bytes since the account was opened, it may end.
-    enough_bytes: Option<u64>,
-    /// When the drain began: nothing more is issued.
-    draining: Option<Nanos>,
-    /// The policy interrupted the slice.
-    is_interrupted: bool,
+    /// What ends it early; the bytes count from the opening of the account.
+    enough: Option<Enough>,
+    /// When the drain began, and why the slice ends: nothing more is issued.
+    draining: Option<(Nanos, Cause)>,
     /// The owner is idle, and the disk idles for it until then.
     held_until: Option<Nanos>,
     /// The disk idled for the owner before, and its next request came.
@@ -210,6 +221,24 @@ struct Current {
     /// the owner may have there.
     is_held_up: bool,
     watch: Watch,
+}
+
+impl Current {
+    /// Nothing more is issued; when the device is empty, the slice ends for `cause`.
+    fn drains(&mut self, now: Nanos, cause: Cause, lane: &Lane) -> Step {
+        self.draining = Some((now, cause));
+        self.watch.drain(now, lane.in_service(), lane.in_device_ns());
+        Step::Again
+    }
+
+    /// Whether the slice may end early.
+    fn has_enough(&self, now: Nanos, books: &Books) -> bool {
+        self.enough.is_some_and(|enough| {
+            self.issued >= enough.requests.max(1)
+                && now >= self.begun + enough.ns
+                && books.delivered_bytes(self.owner) >= enough.bytes
+        })
+    }
 }
 
 /// What a slice does next.
@@ -322,9 +351,10 @@ impl Slices {
             owner,
             begun: now,
             ends: now + slot.ns,
-            enough_bytes: slot.enough_bytes.map(|bytes| books.delivered_bytes(owner).saturating_add(bytes)),
+            enough: slot
+                .enough
+                .map(|enough| Enough { bytes: books.delivered_bytes(owner).saturating_add(enough.bytes), ..enough }),
             draining: None,
-            is_interrupted: false,
             held_until: None,
             was_held: false,
             issued: 0,
@@ -335,8 +365,8 @@ impl Slices {
 
     /// What the present slice does now.
     pub(super) fn step<P: Slicing + ?Sized>(&mut self, now: Nanos, stage: Stage<'_, P>) -> Step {
-        if let Some(since) = self.current.as_ref().and_then(|current| current.draining) {
-            return self.drain(now, since, stage);
+        if let Some((since, cause)) = self.current.as_ref().and_then(|current| current.draining) {
+            return self.drain(now, since, cause, stage);
         }
         let Stage { lanes, books, policy } = stage;
         let current = self.current.as_mut().expect("a slice");
@@ -344,17 +374,15 @@ impl Slices {
         let lane = &lanes[owner];
         let left_ns = current.ends.saturating_sub(now);
         if policy.interrupts(owner, left_ns, View { lanes, books, slices: &self.observed }) {
-            (current.draining, current.is_interrupted) = (Some(now), true);
-            current.watch.drain(now, lane.in_service(), lane.in_device_ns());
-            return Step::Again;
+            return current.drains(now, Cause::Interrupted, lane);
         }
         let habits = &mut self.observed[owner];
         let others = lane.queue.len() < lanes.waiting();
         if lanes.is_full() && lane.in_service() == 0 {
             return Step::Wait;
         }
-        if others && current.enough_bytes.is_some_and(|bytes| books.delivered_bytes(owner) >= bytes) {
-            current.ends = current.ends.min(now);
+        if others && current.has_enough(now, books) {
+            return current.drains(now, Cause::Enough, lane);
         }
         let is_full = !lanes.has_place(lane);
         current.is_held_up = is_full && others;
@@ -394,14 +422,12 @@ impl Slices {
             tenant != owner && policy.idling(tenant).is_some_and(is_expected)
         };
         if lane.queue.len() < lanes.waiting() || self.observed.iter().any(is_expected) {
-            current.draining = Some(now);
-            current.watch.drain(now, lane.in_service(), lane.in_device_ns());
-            return Step::Again;
+            return current.drains(now, Cause::UsedUp, lane);
         }
         // No other tenant has work: the owner's next slice follows without a drain.
         let drain_ns = self.observed[owner].meter.drain_ns(lane.in_device_ns() + cost_ns);
         let next_ns = policy.continues(owner, View { lanes, books, slices: &self.observed });
-        (current.ends, current.enough_bytes) = (now + next_ns.max(drain_ns), None);
+        (current.ends, current.enough) = (now + next_ns.max(drain_ns), None);
         Step::Again
     }
 
@@ -416,9 +442,7 @@ impl Slices {
                 return Step::Wait;
             }
             // The slice is over, and the owner's requests in the device may hang.
-            current.draining = Some(now);
-            current.watch.drain(now, lane.in_service(), lane.in_device_ns());
-            return Step::Again;
+            return current.drains(now, Cause::UsedUp, lane);
         }
         // The owner is idle: the disk idles for it until its idle timeout.
         let most_ns = current.ends.saturating_sub(now);
@@ -431,10 +455,9 @@ impl Slices {
         Step::Ended
     }
 
-    /// The drain has lasted since `since`.
-    fn drain<P: Slicing + ?Sized>(&mut self, now: Nanos, since: Nanos, stage: Stage<'_, P>) -> Step {
-        let current = self.current.as_ref().expect("a slice");
-        let (owner, cause) = (current.owner, if current.is_interrupted { Cause::Interrupted } else { Cause::UsedUp });
+    /// The drain has lasted since `since`; afterwards the slice ends for `cause`.
+    fn drain<P: Slicing + ?Sized>(&mut self, now: Nanos, since: Nanos, cause: Cause, stage: Stage<'_, P>) -> Step {
+        let owner = self.current.as_ref().expect("a slice").owner;
         let lane = &stage.lanes[owner];
         if lane.in_service() > 0 && !planted!(SliceNotDrained) {
             let habits = &mut self.observed[owner];
@@ -480,7 +503,7 @@ impl Slices {
         let lane = &lanes[current.owner];
         let meter = &self.observed[current.owner].meter;
         match current.draining {
-            Some(since) => Some(since + meter.drain_ns(lane.in_device_ns()) + STUCK_NS),
+            Some((since, _)) => Some(since + meter.drain_ns(lane.in_device_ns()) + STUCK_NS),
             None if current.held_until.is_some() => current.held_until,
             // The owner only has requests in the device, which may hang, and another tenant waits.
             None => (current.is_held_up || lane.queue.is_empty() && lanes.waiting() > 0).then_some(current.ends),

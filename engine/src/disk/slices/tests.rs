@@ -36,7 +36,8 @@ impl Policy for Alternate {
             return Turn::Nothing(None);
         };
         self.begun = tenant.0 + 1;
-        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough_bytes: self.enough_bytes, switch_ns: 0 })
+        let enough = self.enough_bytes.map(|bytes| Enough { bytes, ..Enough::default() });
+        Turn::Slice(Slot { tenant, ns: 1000 * MS, enough, switch_ns: 0 })
     }
 }
 
@@ -78,7 +79,7 @@ fn a_slice_ends_when_enough_is_delivered_and_another_tenant_waits() {
     (10..16).for_each(|io| scheduler.arrived(now, B, entry(io), false));
     let served: Vec<_> = (0..9).map_while(|_| serve(&mut scheduler, &mut now)).collect();
     assert_eq!(served, [B, B, B, A, A, A, B, B, B]);
-    assert_eq!(scheduler.policy.ends[..2], [(A, 0, Cause::UsedUp), (B, 0, Cause::UsedUp)]);
+    assert_eq!(scheduler.policy.ends[..2], [(A, 950 * MS as i64, Cause::Enough), (B, 970 * MS as i64, Cause::Enough)]);
 }
 
 #[test]

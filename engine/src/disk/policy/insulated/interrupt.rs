@@ -200,11 +200,13 @@ impl Insulated {
         if tenant.credit > 0 && (view.lanes.wants_device(lane) || is_expected) {
             tenant.waiting_since = None;
             self.interrupts.served(id);
-            let ns = tenant.credit as Nanos;
-            return Some(self.slot(id, ns));
+            let delivered = view.books.delivered_bytes(id);
+            let bytes = tenant.guarantee.as_ref().map(|guarantee| guarantee.resume(delivered));
+            return Some(self.own_slot(id, bytes, 0));
         }
         if tenant.credit > 0 {
-            tenant.idles(tenant.credit, length);
+            let released_ns = tenant.idles(tenant.credit, length);
+            self.release(released_ns);
         }
         None
     }

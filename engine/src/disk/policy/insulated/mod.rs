@@ -19,6 +19,7 @@
 //! Source: Argon (Wachs et al., FAST 2007), sections 3.4 and 4; `docs/design/slices.md`. Downside: response times are
 //! rounds, not requests.
 
+mod guarantee;
 mod interrupt;
 mod order;
 mod plan;
@@ -33,6 +34,7 @@ use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::spec::Terms;
 use crate::units::{Nanos, Share};
+use guarantee::{Guarantee, Rounds};
 use interrupt::Interrupts;
 use plan::Needs;
 
@@ -65,6 +67,9 @@ struct Tenant {
     /// The value of `Insulated::begun` since which it has had queued requests and a slice was due, but it did not own
     /// the disk.
     waiting_since: Option<u64>,
+    /// Its minimum bandwidth, if it has one, and the time released by others that its slice in progress may use.
+    guarantee: Option<Guarantee>,
+    lent_ns: Nanos,
 }
 
 impl Tenant {
@@ -72,17 +77,25 @@ impl Tenant {
         self.idle_rounds < IDLE_ROUNDS
     }
 
-    /// Its slice of this length is skipped because it has no work.
-    fn passes(&mut self, length: Nanos) {
+    /// Its slice of this length is skipped because it has no work. Returns as [`Tenant::idles`].
+    fn passes(&mut self, length: Nanos) -> Nanos {
         self.saved = 0;
-        self.idles(self.credit + length as i64, length);
+        let is_active = self.is_active();
+        let released_ns = self.idles(self.credit + length as i64, length);
         self.idle_rounds = self.idle_rounds.saturating_add(1);
+        if is_active { released_ns } else { 0 }
     }
 
-    /// It has `left_ns` of its slices, of this length, and no work: the time first pays its debt.
-    fn idles(&mut self, left_ns: i64, length: Nanos) {
+    /// It has `left_ns` of its slices, of this length, and no work: the time first pays its debt. Returns the time that
+    /// it will not use itself.
+    fn idles(&mut self, left_ns: i64, length: Nanos) -> Nanos {
         self.credit = left_ns.min(0);
-        self.unused_ns = (self.unused_ns + left_ns.max(0) as Nanos).min(length);
+        let unused_ns = self.unused_ns + left_ns.max(0) as Nanos;
+        self.unused_ns = unused_ns.min(length);
+        if let Some(guarantee) = &mut self.guarantee {
+            guarantee.idles();
+        }
+        unused_ns - self.unused_ns
     }
 
     /// No slice was due to it in this round: its queued requests have waited for others' slices only since `begun`.
@@ -119,7 +132,9 @@ impl Tenant {
 pub(crate) struct Insulated {
     settings: Settings,
     tenants: Table<TenantId, Tenant>,
-    /// The order of slices in the round, and the position of the tenant that was considered last.
+    /// The tenants in the order of their places; the order of slices in the round, which is the same without
+    /// guarantees; and the position of the tenant that was considered last.
+    tour: Vec<TenantId>,
     order: Vec<TenantId>,
     at: usize,
     /// The plan: the slice of each tenant, and the round.
@@ -135,6 +150,7 @@ pub(crate) struct Insulated {
     begun: u64,
     looked: u64,
     interrupts: Interrupts,
+    rounds: Rounds,
 }
 
 impl Insulated {
@@ -142,6 +158,7 @@ impl Insulated {
         Insulated {
             settings,
             tenants: Table::default(),
+            tour: Vec::new(),
             order: Vec::new(),
             at: 0,
             lengths: Vec::new(),
@@ -152,6 +169,7 @@ impl Insulated {
             begun: 0,
             looked: 0,
             interrupts: Interrupts::default(),
+            rounds: Rounds::new(settings.seed),
         }
     }
 
@@ -170,11 +188,10 @@ impl Insulated {
     /// that was considered last.
     fn arrange(&mut self) {
         let last = self.order.get(self.at).copied();
-        order::tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.order);
+        order::tour(self.tenants.iter().map(|(id, tenant)| (id, tenant.place)), &mut self.tour);
+        self.order.clone_from(&self.tour);
         let found = self.order.iter().position(|&id| Some(id) == last);
-        for (rank, &id) in self.order.iter().enumerate() {
-            self.tenants[id].rank = rank;
-        }
+        self.rank();
         self.at = found.unwrap_or(self.at.saturating_sub(1)).min(self.order.len().saturating_sub(1));
     }
 
@@ -211,20 +228,25 @@ impl Insulated {
             if !planted!(TurnNotPassed) || !wants_disk(self.order[self.at]) {
                 self.at = (self.at + 1) % self.order.len();
             }
+            if self.at == 0 {
+                self.begin_round();
+            }
             if self.at == 0 || !self.is_planned {
                 self.make_plan(view);
             }
             let id = self.order[self.at];
             let length = self.length(id);
+            let spare_ns = self.rounds.spare_ns(length, self.round_ns);
             let tenant = &mut self.tenants[id];
             let habits = &view.slices[id];
             let idling = tenant.idling(length);
             if !(wants_disk(id) || idling.is_some_and(|idling| habits.is_expected(now, &view.lanes[id], idling))) {
-                tenant.passes(length);
+                let released_ns = tenant.passes(length);
                 tenant.wait_anew(self.begun);
+                self.release(released_ns);
                 continue;
             }
-            tenant.credit += length as i64;
+            tenant.credit += (length + spare_ns) as i64;
             if tenant.credit <= 0 {
                 tenant.wait_anew(self.begun);
                 continue;
@@ -236,14 +258,81 @@ impl Insulated {
             tenant.waiting_since = None;
             self.begun += 1;
             self.interrupts.served(id);
-            let ns = tenant.credit as Nanos;
-            return Some(self.slot(id, ns));
+            self.look(now, view);
+            let delivered = view.books.delivered_bytes(id);
+            let tenant = &mut self.tenants[id];
+            let bytes = tenant.guarantee.as_mut().map(|guarantee| guarantee.begin(now, delivered, self.round_ns));
+            return Some(self.own_slot(id, bytes, spare_ns));
         }
         None
     }
 
+    /// Windows of guarantees may be over.
+    fn look(&mut self, now: Nanos, view: View<'_>) {
+        for (id, tenant) in self.tenants.iter_mut().filter(|_| self.rounds.guarantees > 0) {
+            if let Some(guarantee) = &mut tenant.guarantee {
+                guarantee.look(now, view.books.delivered_bytes(id));
+            }
+        }
+    }
+
+    /// A slot of another length than the tenant's own slice.
     fn slot(&self, tenant: TenantId, ns: Nanos) -> Slot {
-        Slot { tenant, ns, enough_bytes: None, switch_ns: self.settings.switch_ns }
+        Slot { tenant, ns, enough: None, switch_ns: self.settings.switch_ns }
+    }
+
+    /// The tenant's slice. If it has a guarantee, so many bytes and so much time are enough, and it may use what others
+    /// released.
+    fn own_slot(&mut self, id: TenantId, bytes: Option<u64>, least_ns: Nanos) -> Slot {
+        let tenant = &mut self.tenants[id];
+        tenant.lent_ns = if bytes.is_some() { self.rounds.slack.total() } else { 0 };
+        let ns = tenant.credit as Nanos + tenant.lent_ns;
+        Slot { enough: bytes.map(|bytes| guarantee::enough(bytes, least_ns)), ..self.slot(id, ns) }
+    }
+
+    /// A tenant does not use this part of its slice. Without guarantees the next slices only come sooner.
+    fn release(&mut self, ns: Nanos) {
+        if self.rounds.guarantees > 0 {
+            self.rounds.slack.release(ns);
+        }
+    }
+
+    /// With guarantees, the tenants that are behind come first, in random order, and the others in their old one.
+    fn begin_round(&mut self) {
+        if self.rounds.guarantees == 0 {
+            return;
+        }
+        self.rounds.begin();
+        let Insulated { tenants, tour, order, rounds, .. } = self;
+        let is_behind = |&id: &TenantId| tenants[id].guarantee.as_ref().is_some_and(|guarantee| guarantee.is_behind);
+        order.clear();
+        order.extend(tour.iter().copied().filter(is_behind));
+        rounds.shuffle(order);
+        order.extend(tour.iter().copied().filter(|id| !is_behind(id)));
+        self.rank();
+    }
+
+    /// The order of slices is another one.
+    fn rank(&mut self) {
+        for (rank, &id) in self.order.iter().enumerate() {
+            self.tenants[id].rank = rank;
+        }
+    }
+
+    /// Gives the tenant a guarantee, changes it, or takes it away (0).
+    fn set_guarantee(&mut self, id: TenantId, bytes_per_s: u64) {
+        let guarantee = &mut self.tenants[id].guarantee;
+        match guarantee {
+            _ if bytes_per_s == 0 => *guarantee = None,
+            Some(guarantee) => guarantee.set(bytes_per_s),
+            None => *guarantee = Some(Guarantee::new(bytes_per_s)),
+        }
+        let before = self.rounds.guarantees;
+        self.rounds.guarantees = self.tenants.values().filter(|tenant| tenant.guarantee.is_some()).count() as u32;
+        if before > 0 && self.rounds.guarantees == 0 {
+            self.rounds.forget();
+            self.arrange();
+        }
     }
 
     /// Skips at once the rounds in which all waiting tenants have debts.
@@ -276,7 +365,7 @@ impl Policy for Insulated {
     }
 
     fn set_tenant(&mut self, _now: Nanos, tenant: TenantId, terms: Terms) {
-        let Terms { share, .. } = terms;
+        let Terms { share, min_bytes_per_s } = terms;
         match self.tenants.get_mut(tenant) {
             Some(tenant) => tenant.share = share,
             None => {
@@ -292,12 +381,15 @@ impl Policy for Insulated {
                     idle_rounds: IDLE_ROUNDS,
                     is_backlogged: true,
                     waiting_since: None,
+                    guarantee: None,
+                    lent_ns: 0,
                 };
                 self.tenants.insert(tenant, new);
                 self.lengths.resize(self.tenants.past() as usize, 0);
                 self.arrange();
             }
         }
+        self.set_guarantee(tenant, min_bytes_per_s);
         self.is_planned = false;
     }
 
@@ -311,6 +403,7 @@ impl Policy for Insulated {
     }
 
     fn drop_tenant(&mut self, tenant: TenantId) {
+        self.set_guarantee(tenant, 0);
         self.tenants.remove(tenant);
         self.interrupts.forget(tenant);
         self.arrange();
@@ -400,6 +493,8 @@ impl Slicing for Insulated {
             tenant.passes(self.lengths[id.0 as usize]);
         }
         self.interrupts.end();
+        self.rounds.forget();
+        self.tenants[owner].lent_ns = 0;
         self.make_plan(view);
         self.length(owner)
     }
@@ -410,6 +505,12 @@ impl Slicing for Insulated {
         let is_guest = self.interrupts.guest_leaves(id);
         let paid_ns = if cause == Cause::Interrupted { self.pay(id) } else { 0 };
         let tenant = &mut self.tenants[id];
+        // Its own time is used first.
+        let lent_ns = std::mem::take(&mut tenant.lent_ns);
+        let lent_left_ns = left_ns.clamp(0, lent_ns as i64);
+        self.rounds.slack.take(lent_ns - lent_left_ns as Nanos);
+        let left_ns = left_ns - lent_left_ns;
+        let mut released_ns = 0;
         tenant.waiting_since = (!view.lanes[id].queue.is_empty()).then_some(self.begun);
         if is_guest {
             let credit = tenant.credit + left_ns.min(0);
@@ -421,14 +522,22 @@ impl Slicing for Insulated {
         match cause {
             // Time left because the next request did not fit is less than that request takes.
             Cause::UsedUp => tenant.credit = left_ns.clamp(least, length as i64),
-            Cause::Idle => tenant.idles(left_ns.max(least), length),
+            Cause::Enough => {
+                tenant.credit = left_ns.clamp(least, 0);
+                released_ns = left_ns.max(0) as Nanos;
+            }
+            Cause::Idle => released_ns = tenant.idles(left_ns.max(least), length),
             Cause::Interrupted => tenant.credit = (left_ns + paid_ns as i64).max(least),
         }
         tenant.is_backlogged = match cause {
-            Cause::UsedUp => true,
+            Cause::UsedUp | Cause::Enough => true,
             // It uses its slices, with pauses, and loses as much of each as if it were never idle.
             Cause::Idle => was_held && left_ns < length as i64 / 2,
             Cause::Interrupted => tenant.is_backlogged,
         };
+        if let (Some(guarantee), Cause::UsedUp | Cause::Enough) = (&mut tenant.guarantee, cause) {
+            guarantee.used_up(view.books.delivered_bytes(id));
+        }
+        self.release(released_ns);
     }
 }

@@ -1,0 +1,179 @@
+//! Guarantees: a minimum bandwidth that holds as long as it fits into the tenant's share.
+//!
+//! ```text
+//!   round   | c (behind)  + released time | a       ·····| b           | d    ········|
+//!   slice     share x round   of others    bytes are there:             time that a and d release:
+//!                                          the slice ends               to b now, to c in the next two rounds
+//! ```
+//!
+//! - In each slice the clients of a tenant are to receive what its guarantee makes in a round. If they have received
+//!   less than that since the beginning of the window, what the window still lacks is divided by the slices that follow
+//!   until its end. What a window lacked at its end is not made up.
+//! - A slice ends early when the bytes are there and another tenant wants the disk. The rest of it is released.
+//! - Released time extends the slices of tenants with guarantees until their bytes are there: in the same round, and in
+//!   the next two. Tenants that are behind come first in the round, in random order, so that none of them is always the
+//!   one for which nothing remains.
+//! - What nobody used after two rounds ([`Slack`]) is divided among all by share in the next round: slices do not end
+//!   before they have lasted for it. So a round is as long as without guarantees, and the disk switches no more often.
+//!
+//! A tenant always has its share of each round, except what it released itself. What a guarantee will take is not
+//! predicted: if less than the share were reserved for a tenant, it would miss its bytes whenever it loses locality.
+//!
+//! Source: Wachs and Ganger, "Improving storage bandwidth guarantees with performance insulation" (CMU-PDL-10-113,
+//! 2010), section 4; `docs/design/guarantees.md`. Downside: a tenant that released time and then loses locality depends
+//! on what others release.
+
+use crate::disk::profile::walk::Dice;
+use crate::disk::slices::Enough;
+use crate::units::{Nanos, SECOND};
+
+/// Guarantees are judged by windows: the time that a tenant takes for the bytes of 15 s of its guarantee (section 5.1.6
+/// of the source).
+const WINDOW_NS: Nanos = 15 * SECOND;
+
+/// Bytes that `bytes_per_s` makes in `ns`.
+fn bytes_in(bytes_per_s: u64, ns: Nanos) -> u64 {
+    (u128::from(bytes_per_s) * u128::from(ns) / u128::from(SECOND)) as u64
+}
+
+/// A guarantee, and the window in progress.
+#[derive(Debug)]
+pub(super) struct Guarantee {
+    bytes_per_s: u64,
+    /// The window in progress: when it began, and what the clients had received by then. `None` if the tenant was idle.
+    window: Option<(Nanos, u64)>,
+    /// When [`Guarantee::look`] was called last.
+    looked_at: Nanos,
+    /// Bytes that the clients will have received when this round has given them enough.
+    goal: u64,
+    /// Its last slice was too short for that.
+    pub(super) is_behind: bool,
+}
+
+impl Guarantee {
+    pub(super) fn new(bytes_per_s: u64) -> Guarantee {
+        Guarantee { bytes_per_s, window: None, looked_at: 0, goal: 0, is_behind: false }
+    }
+
+    pub(super) fn set(&mut self, bytes_per_s: u64) {
+        (self.bytes_per_s, self.window) = (bytes_per_s, None);
+    }
+
+    /// The clients have received so many bytes by now: a window may be over. It ended after the last look.
+    pub(super) fn look(&mut self, now: Nanos, delivered: u64) {
+        let bytes = bytes_in(self.bytes_per_s, WINDOW_NS).max(1);
+        if let Some((since, from)) = &mut self.window
+            && delivered >= *from + bytes
+        {
+            *from += (delivered - *from) / bytes * bytes;
+            *since = self.looked_at;
+        }
+        self.looked_at = now;
+    }
+
+    /// A slice begins, in rounds of `round_ns`. Returns the bytes that the clients are to receive in it: what makes its
+    /// bandwidth, or, if more is missing, an equal part of what is missing in each slice until the end of the window.
+    pub(super) fn begin(&mut self, now: Nanos, delivered: u64, round_ns: Nanos) -> u64 {
+        let (since, from) = *self.window.get_or_insert((now, delivered));
+        let left_ns = (since + WINDOW_NS).saturating_sub(now);
+        let missing = (from + bytes_in(self.bytes_per_s, WINDOW_NS)).saturating_sub(delivered);
+        let slices = left_ns / round_ns.max(1) + 1;
+        let pace = bytes_in(self.bytes_per_s, round_ns);
+        let bytes = if left_ns > 0 { pace.max(missing / slices) } else { pace };
+        self.goal = delivered + bytes;
+        bytes
+    }
+
+    /// A slice that was interrupted goes on. Returns the bytes that the clients are to receive in it.
+    pub(super) fn resume(&self, delivered: u64) -> u64 {
+        self.goal.saturating_sub(delivered)
+    }
+
+    /// Its slice is used up.
+    pub(super) fn used_up(&mut self, delivered: u64) {
+        self.is_behind = delivered < self.goal;
+    }
+
+    /// It had no more requests: it is owed nothing.
+    pub(super) fn idles(&mut self) {
+        (self.window, self.is_behind) = (None, false);
+    }
+}
+
+/// Released time, by age: of the present round, the last one, and the one before.
+#[derive(Default, Debug)]
+pub(super) struct Slack([Nanos; 3]);
+
+impl Slack {
+    pub(super) fn total(&self) -> Nanos {
+        self.0.iter().sum()
+    }
+
+    pub(super) fn release(&mut self, ns: Nanos) {
+        self.0[0] += ns;
+    }
+
+    /// Takes `ns`, which are there, the oldest first.
+    pub(super) fn take(&mut self, mut ns: Nanos) {
+        for part in self.0.iter_mut().rev() {
+            let taken = ns.min(*part);
+            (*part, ns) = (*part - taken, ns - taken);
+        }
+    }
+
+    /// A round begins. Returns what has become too old.
+    fn age(&mut self) -> Nanos {
+        let [this, last, oldest] = self.0;
+        self.0 = [0, this, last];
+        oldest
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Slack::default();
+    }
+}
+
+/// What the tenants with guarantees have in common.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    /// The number of tenants with guarantees. Without any, nothing of this is used.
+    pub(super) guarantees: u32,
+    pub(super) slack: Slack,
+    /// Time that is divided among all by share in this round.
+    spare_ns: Nanos,
+    dice: Dice,
+}
+
+impl Rounds {
+    pub(super) fn new(seed: u64) -> Rounds {
+        Rounds { guarantees: 0, slack: Slack::default(), spare_ns: 0, dice: Dice::new(seed) }
+    }
+
+    /// A round begins.
+    pub(super) fn begin(&mut self) {
+        self.spare_ns = self.slack.age();
+    }
+
+    /// What a slice of `length` in a round of `round_ns` has of the time that is divided by share.
+    pub(super) fn spare_ns(&self, length: Nanos, round_ns: Nanos) -> Nanos {
+        (u128::from(self.spare_ns) * u128::from(length) / u128::from(round_ns.max(1))) as Nanos
+    }
+
+    /// No other tenant wants the disk.
+    pub(super) fn forget(&mut self) {
+        self.slack.clear();
+        self.spare_ns = 0;
+    }
+
+    /// Puts the items in random order.
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for at in (1..items.len()).rev() {
+            items.swap(at, self.dice.below(at as u64 + 1) as usize);
+        }
+    }
+}
+
+/// What is enough for a slice with a guarantee: the bytes, and the time that everybody has in addition.
+pub(super) fn enough(bytes: u64, spare_ns: Nanos) -> Enough {
+    Enough { bytes, ns: spare_ns, requests: 1 }
+}
