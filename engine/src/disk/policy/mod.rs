@@ -11,6 +11,7 @@ mod weights;
 
 use super::Op;
 use super::profile::Direction;
+use super::profile::walk::Dice;
 use super::queue::{Entry, cost_ns};
 use super::slices::{Slicing, Slot, View};
 use crate::ids::TenantId;
@@ -93,7 +94,7 @@ impl Settings {
             Kind::PClock { latency_ns } => self.baseline(baselines::PClock::new(latency_ns)),
             Kind::Sfq => self.baseline(baselines::Sfq::default()),
             Kind::Edf { latency_ns } => self.baseline(baselines::Edf::new(latency_ns)),
-            Kind::Lottery => self.baseline(baselines::Lottery::new(baselines::Generator::new(self.seed))),
+            Kind::Lottery => self.baseline(baselines::Lottery::new(Dice::new(self.seed))),
             Kind::Facade { latency_ns } => self.baseline(baselines::Facade::new(latency_ns, self.depth)),
             Kind::MClock { limit_permille } => self.baseline(baselines::MClock::new(limit_permille)),
         }

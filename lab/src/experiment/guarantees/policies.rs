@@ -1,6 +1,7 @@
 //! The policies that are compared.
 
 use engine::disk::policy::Kind;
+use engine::units::{MILLISECOND, Nanos};
 
 /// A policy in the comparison.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -22,9 +23,21 @@ const fn policy(name: &'static str, kind: Kind, is_told: bool) -> Policy {
     Policy { name, kind, is_told }
 }
 
-/// All policies; ours is the first. A new baseline is a line here.
+/// The latency target of pClock in the paper, and of tenants without a guarantee.
+const LATENCY_NS: Nanos = 2400 * MILLISECOND;
+
+/// All policies; ours is the first.
 pub const ALL: &[Policy] = &[
     policy(OURS, Kind::Insulated, true),
     policy(INSULATED, Kind::Insulated, false),
     policy("none", Kind::None, false),
+    policy("token-bucket", Kind::TokenBucket { rate_permille: 1000 }, true),
+    policy("token-bucket:1.2", Kind::TokenBucket { rate_permille: 1200 }, true),
+    policy("token-bucket:1.5", Kind::TokenBucket { rate_permille: 1500 }, true),
+    policy("pclock", Kind::PClock { latency_ns: LATENCY_NS }, true),
+    policy("mclock", Kind::MClock { limit_permille: None }, true),
+    policy("sfq", Kind::Sfq, true),
+    policy("edf", Kind::Edf { latency_ns: LATENCY_NS }, true),
+    policy("lottery", Kind::Lottery, true),
+    policy("facade", Kind::Facade { latency_ns: LATENCY_NS }, true),
 ];

@@ -8,51 +8,33 @@
 //! root.
 
 use super::{Head, Rule};
+use crate::disk::profile::walk::Dice;
 use crate::ids::TenantId;
 use crate::slab::Table;
 use crate::units::Nanos;
 
-/// The quantum of compensation tickets. Only ratios count, so it is any size that gives whole numbers: all requests
-/// are at least a sector.
-const QUANTUM_BYTES: u64 = 1 << 30;
-
-/// A random number generator with a seed: splitmix64 (Steele, Lea, Flood 2014).
-#[derive(Debug)]
-pub(in super::super) struct Generator(u64);
-
-impl Generator {
-    pub(in super::super) fn new(seed: u64) -> Generator {
-        Generator(seed)
-    }
-
-    /// A number below `n`.
-    fn below(&mut self, n: u128) -> u128 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // `n` is below 2^64: at most 2^30 tickets a tenant, times 2^21, times 2^12 tenants.
-        (u128::from(z ^ (z >> 31)) * n) >> 64
-    }
-}
+/// The quantum of compensation tickets. Only ratios count, so it is any size that gives whole numbers: a request has at
+/// most 32 MiB. A tenant has at most 2^30 x 2^18 tickets, 4,096 of them less than 2^64.
+const QUANTUM_BYTES: u64 = 1 << 27;
 
 #[derive(Debug)]
 pub(in super::super) struct Lottery {
-    generator: Generator,
+    dice: Dice,
     /// Bytes of each tenant's last request; 0 before the first one.
     last_bytes: Table<TenantId, u64>,
 }
 
 impl Lottery {
-    pub(in super::super) fn new(generator: Generator) -> Lottery {
-        Lottery { generator, last_bytes: Table::default() }
+    pub(in super::super) fn new(dice: Dice) -> Lottery {
+        Lottery { dice, last_bytes: Table::default() }
     }
 
-    fn tickets(&self, head: &Head) -> u128 {
+    fn tickets(&self, head: &Head) -> u64 {
         let last = match self.last_bytes[head.tenant] {
             0 => head.bytes,
             last => last,
         };
-        u128::from(head.weight) * u128::from((QUANTUM_BYTES / last).max(1))
+        head.weight * (QUANTUM_BYTES / last).max(1)
     }
 }
 
@@ -69,7 +51,7 @@ impl Rule for Lottery {
 
     fn choose(&mut self, _now: Nanos, heads: &[Head], _in_device: u32) -> Result<Head, Option<Nanos>> {
         let ready = || heads.iter().copied().filter(|head| head.is_ready);
-        let mut drawn = self.generator.below(ready().map(|head| self.tickets(&head)).sum());
+        let mut drawn = self.dice.below(ready().map(|head| self.tickets(&head)).sum());
         let wins = |head: &Head| {
             let tickets = self.tickets(head);
             let wins = drawn < tickets;

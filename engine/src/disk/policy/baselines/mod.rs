@@ -40,7 +40,7 @@ use crate::units::{BLOCK, Nanos, SECOND, SECTOR};
 
 pub(super) use edf::Edf;
 pub(super) use facade::Facade;
-pub(super) use lottery::{Generator, Lottery};
+pub(super) use lottery::Lottery;
 pub(super) use mclock::MClock;
 pub(super) use pclock::PClock;
 pub(super) use sfq::Sfq;
