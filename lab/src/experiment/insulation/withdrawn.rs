@@ -31,7 +31,7 @@ const QUICK: &str = "deepens";
 pub const EXPERIMENT: Experiment = Experiment {
     name: "insulated-withdrawn",
     question: "For how long is a tenant called admitted that no longer keeps R?",
-    setup: "Five mixes of four tenants (`lab/mixes/withdrawn`), one of which changes at 320 s: its queue becomes deeper \
+    setup: "Five mixes of four tenants (`lab/mixes/withdrawn`); a load changes at 320 s: its queue becomes deeper \
             than its slice in the longest round allows; its working set becomes larger than the memory; its working \
             set moves every 20 s; a neighbour's queue becomes deep; a reader of a cached set becomes a writer to a \
             large one. R = 0.9. A snapshot each second from 300 s to 600 s. Estimate: the longest time for which a \
