@@ -51,6 +51,7 @@ pub const ALL: &[Experiment] = &[
     insulation::limits::EXPERIMENT,
     insulation::precision::EXPERIMENT,
     insulation::recall::EXPERIMENT,
+    insulation::withdrawn::EXPERIMENT,
     insulation::change::EXPERIMENT,
     insulation::sweep::PREFETCH,
     insulation::sweep::SLICES,

@@ -1,7 +1,7 @@
 //! The stand of most experiments: runs loads on a simulated disk, alone and together, and measures what each gets.
 
 use engine::Config;
-use engine::control::{Command, Report, Sizing, Snapshot, TenantSpec, WriteCache};
+use engine::control::{Command, Report, Snapshot, TenantSpec, WriteCache};
 use engine::curve::View;
 use engine::disk::policy::{Kind, Prices, Settings};
 use engine::disk::profile::{BUDGET_NS, Key, Options, Profile, Quantile};
@@ -91,8 +91,8 @@ pub struct Run {
     pub before: Snapshot,
     /// The curve of each volume's tenant then.
     pub curves: Vec<View>,
-    /// The decisions on each tenant at [`Stand::looks`] moments in between.
-    pub decided: Vec<Vec<Option<Sizing>>>,
+    /// The server's snapshots at [`Stand::looks`] moments in between.
+    pub between: Vec<Snapshot>,
     /// The server's snapshot at the end.
     pub after: Snapshot,
 }
@@ -108,7 +108,7 @@ pub struct Stand {
     pub warm_up_ns: Nanos,
     /// The counted time.
     pub counted_ns: Nanos,
-    /// How often the server's decisions are sampled meanwhile.
+    /// How many snapshots of the server are taken meanwhile.
     pub looks: u64,
     /// The maximum prefetch of a sequential stream, bytes, 0 for none; `None`: as R and the disk require.
     pub prefetch: Option<u64>,
@@ -271,16 +271,16 @@ impl Stand {
                 other => return Err(format!("a curve was asked for: {other:?}")),
             }
         }
-        let mut decided = Vec::new();
+        let mut between = Vec::new();
         for look in 1..=self.looks {
             bench.run(self.warm_up_ns + self.counted_ns * look / (self.looks + 1), &mut count);
-            decided.push(bench.snapshot()?.tenants.iter().map(|tenant| tenant.sizing).collect());
+            between.push(bench.snapshot()?);
         }
         bench.run(self.warm_up_ns + self.counted_ns, &mut count);
         let after = bench.snapshot()?;
         match failed {
             Some(done) => Err(format!("{done:?} failed on a disk without faults")),
-            None => Ok(Run { rates, before, curves, decided, after }),
+            None => Ok(Run { rates, before, curves, between, after }),
         }
     }
 

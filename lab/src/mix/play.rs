@@ -112,6 +112,11 @@ impl<'a> Scene<'a> {
         Ok(Scene { mix, places: mix.places(bytes).with_context(|| format!("on {disk}"))?, stand: stand(mix, disk)? })
     }
 
+    /// Between two snapshots of the server during the counted time.
+    pub fn look_every(&mut self, time_ns: Nanos) {
+        self.stand.looks = (self.stand.counted_ns / time_ns).saturating_sub(1);
+    }
+
     pub fn run(&self, seed: u64, job: Job) -> Result<Run> {
         let (only, cache) = match job {
             Job::Alone(at) => (Some(at), None),
@@ -157,7 +162,7 @@ pub fn judge(tenant: &Tenant, alone: &Run, together: &Run, at: usize) -> Kept {
         }
     };
     let is_admitted = |sizing: &Option<Sizing>| sizing.is_some_and(|sizing| sizing.decision == Decision::Admitted);
-    let looks = || together.decided.iter().map(|tenants| tenants[at]).chain([together.after.tenants[at].sizing]);
+    let looks = || together.between.iter().chain([&together.after]).map(|snapshot| snapshot.tenants[at].sizing);
     Kept {
         alone: rate(alone, 0),
         together: rate(together, at),

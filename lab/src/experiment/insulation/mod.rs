@@ -23,6 +23,7 @@ pub mod stage;
 pub mod sweep;
 pub mod traced;
 pub mod traces;
+pub mod withdrawn;
 
 pub use play::{alone_s, counted_bins};
 

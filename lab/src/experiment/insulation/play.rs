@@ -118,7 +118,7 @@ const LOOKS: u64 = 19;
 /// the reported R. `None` if its trial had not ended when counting began.
 pub fn decided(run: &Run, at: usize) -> Option<(bool, f64)> {
     let ends = [&run.before, &run.after].map(|snapshot| snapshot.tenants[at].sizing);
-    let looks = || run.decided.iter().map(|tenants| tenants[at]).chain(ends);
+    let looks = || run.between.iter().map(|snapshot| snapshot.tenants[at].sizing).chain(ends);
     let named = |sizing: Option<Sizing>| Some(f64::from(sizing?.best_permille?) / 1000.0);
     let is_admitted = |sizing: &Option<Sizing>| sizing.is_some_and(|sizing| sizing.decision == Decision::Admitted);
     let (count, sum) = (looks().count(), looks().map(named).sum::<Option<f64>>()?);
