@@ -57,6 +57,8 @@ pub struct Tenant {
     pub at: Option<At>,
     /// Its requested cache, bytes.
     pub cache: Option<u64>,
+    /// Its minimum bandwidth, bytes a second; 0 if it has none.
+    pub min_bytes_per_s: u64,
     pub load: Load,
 }
 
@@ -77,7 +79,8 @@ impl Tenant {
 
     pub fn spec(&self) -> TenantSpec {
         let cache = self.cache.map_or(CacheSpec::Trial, CacheSpec::Asked);
-        TenantSpec { share: Some(self.share), cache, ..TenantSpec::default() }
+        let min_bytes_per_s = self.min_bytes_per_s;
+        TenantSpec { share: Some(self.share), cache, min_bytes_per_s, ..TenantSpec::default() }
     }
 }
 
@@ -102,6 +105,7 @@ struct Keys {
     size: Text,
     at: Option<Text>,
     cache: Option<Text>,
+    min_bandwidth: Option<Text>,
     load: Option<String>,
     trace: Option<PathBuf>,
     depth: Option<u32>,
@@ -132,6 +136,11 @@ fn part(text: &str) -> Result<Share, String> {
 /// Parses a byte of the disk, or `40%` of the room before the volume.
 fn place(text: &str) -> Result<At, String> {
     if text.ends_with('%') { share(text).map(At::Part) } else { size(text).map(At::Byte) }
+}
+
+/// Parses bytes a second, as in `30MiB/s`.
+fn rate(text: &str) -> Result<u64, String> {
+    size(text.strip_suffix("/s").unwrap_or(text)).map_err(|_| format!("'{text}' is not a rate: write 30MiB/s"))
 }
 
 fn speed(text: &str) -> Result<u64, String> {
@@ -229,6 +238,7 @@ impl Keys {
             bytes,
             at: self.at.as_ref().map(|text| parsed("at", text, place)).transpose()?,
             cache: self.cache.as_ref().map(|text| parsed("cache", text, size)).transpose()?,
+            min_bytes_per_s: self.min_bandwidth.as_ref().map_or(Ok(0), |text| parsed("min_bandwidth", text, rate))?,
             load: self.load(bytes, directory)?,
         })
     }
@@ -302,6 +312,12 @@ mod tests {
         assert_eq!((mix.insulation_permille, mix.memory, mix.warm_up_ns), (800, 64 << 20, 10 * SECOND));
         assert_eq!((mix.counted_ns, mix.tenants[0].share(), mix.tenants[1].share()), (COUNTED_NS, 0.25, 0.5));
         assert_eq!(mix.tenants[1].spec().cache, CacheSpec::Asked(8 << 20));
+        assert_eq!((mix.policy, mix.tenants[0].spec().min_bytes_per_s), (Kind::Insulated, 0));
+        let baseline =
+            TWO.replace("r = 0.8", "policy = \"mclock:1.5\"").replace("at =", "min_bandwidth = \"3MiB/s\"\nat =");
+        let baseline = parse(&baseline).unwrap();
+        assert_eq!(baseline.policy, Kind::MClock { limit_permille: Some(1500) });
+        assert_eq!(baseline.tenants[0].spec().min_bytes_per_s, 3 << 20);
         let places = mix.places(11 << 30).unwrap();
         assert_eq!(places, [(5 << 30, 1 << 30), (9 << 30, 2 << 30)]);
     }
@@ -315,6 +331,8 @@ mod tests {
         assert!(wrong("zipf:", "zip:").contains("tenant a: load: "));
         assert!(wrong("\"b\"", "\"a\"").contains("the name a"));
         assert!(wrong("flush=32", "flush=x").contains("tenant b"));
+        assert!(wrong("r = 0.8", "policy = \"fifo\"").contains("policy: there is no policy 'fifo'"));
+        assert!(wrong("cache = \"8MiB\"", "min_bandwidth = \"x/s\"").contains("tenant b: min_bandwidth: 'x/s'"));
         assert!(wrong("cache =", "cash =").contains("cash"));
         assert_eq!(wrong("cache =", "cash =").matches("TOML parse error").count(), 1);
         assert!(wrong("load = \"seq", "trace = \"seq").contains("tenant b: trace seq"));

@@ -61,8 +61,8 @@ const LATENCY_MS_MAX: u64 = 3_600_000;
 pub enum UnknownKind {
     /// The name.
     #[error(
-        "there is no policy '{}': the policies are insulated, none, token-bucket, pclock, sfq, edf, lottery, facade and \
-         mclock",
+        "there is no policy '{}': the policies are insulated, none, token-bucket, pclock, sfq, edf, lottery, facade \
+         and mclock",
         .0.escape_debug()
     )]
     Name(String),

@@ -365,4 +365,20 @@ mod tests {
         scheduler.drop_tenant(0, TenantId(7));
         assert_eq!(order(&mut scheduler, 0).len(), 120);
     }
+    #[test]
+    fn what_is_under_way_is_neither_lost_nor_kept_when_requests_are_cancelled_or_promoted() {
+        let settings = Settings { kind: Kind::Sfq, depth: 4, ..Config::new(0).policy() };
+        let mut scheduler = Scheduler::new(Box::new(Baseline::new(&settings, Sfq::default())), 4);
+        scheduler.set_tenant(0, A, Terms::default());
+        (1..20u32).for_each(|io| scheduler.arrived(0, A, Entry { len: 4096 * u64::from(io), ..entry(io) }, io == 9));
+        let sent: Vec<_> = std::iter::from_fn(|| scheduler.next(0)).collect();
+        scheduler.promote(A, &|io| io.0 > 15);
+        scheduler.withdraw(0, A, &|io| io.0 % 3 == 0, &mut Vec::new());
+        sent.into_iter().for_each(|(tenant, entry)| scheduler.done(1, tenant, &entry, 0));
+        while let Some((tenant, entry)) = scheduler.next(1) {
+            scheduler.done(1, tenant, &entry, 1);
+        }
+        let Tenant { arrivals, outstanding, .. } = &scheduler.policy.tenants[A];
+        assert_eq!((arrivals.len(), *outstanding), (0, 0));
+    }
 }

@@ -6,9 +6,15 @@
 //!   virtual time    = start of the request that went last; after an idle period, the greatest finish
 //! ```
 //!
-//! Two tenants that are backlogged for a time differ by at most one request each: |W_f / r_f - W_m / r_m| <= l_f / r_f +
-//! l_m / r_m, where W are the bytes, r the weights, l the largest requests. With a depth D of the device, SFQ(D), the
-//! virtual time is that of the last request that went to it, and up to D requests of each are added.
+//! Two tenants f and m that are backlogged for a time differ by at most one request each (theorem 1), where W are their
+//! bytes, r their weights, l their largest requests:
+//!
+//! ```text
+//!   |W_f / r_f - W_m / r_m| <= l_f / r_f + l_m / r_m
+//! ```
+//!
+//! With a depth D of the device, SFQ(D), the virtual time is that of the last request that went to it, and up to D
+//! requests of each are added.
 //!
 //! Guarantees have no effect, shares are weights.
 //!
