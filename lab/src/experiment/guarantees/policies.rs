@@ -11,20 +11,25 @@ pub struct Policy {
     pub kind: Kind,
     /// Whether its tenants are given their guarantees.
     pub is_told: bool,
+    /// Requests in the device at most. A policy that orders requests decides nothing while all of them are in it.
+    pub device_depth: u32,
 }
+
+/// The server's default. With slices, only one tenant's requests are in the device.
+const DEEP: u32 = 128;
 
 /// Ours.
 pub const OURS: &str = "guarantees";
 /// Ours without the rounds of section 5.3: slices, but no guarantees.
 pub const INSULATED: &str = "insulated";
 
-const fn policy(name: &'static str, kind: Kind, is_told: bool) -> Policy {
-    Policy { name, kind, is_told }
+const fn policy(name: &'static str, kind: Kind, is_told: bool, device_depth: u32) -> Policy {
+    Policy { name, kind, is_told, device_depth }
 }
 
 /// All policies; ours is the first. A new baseline is a line here.
 pub const ALL: &[Policy] = &[
-    policy(OURS, Kind::Insulated, true),
-    policy(INSULATED, Kind::Insulated, false),
-    policy("none", Kind::None, false),
+    policy(OURS, Kind::Insulated, true, DEEP),
+    policy(INSULATED, Kind::Insulated, false, DEEP),
+    policy("none", Kind::None, false, DEEP),
 ];
