@@ -27,8 +27,9 @@ const fn policy(name: &'static str, kind: Kind, is_told: bool, device_depth: u32
     Policy { name, kind, is_told, device_depth }
 }
 
-/// All policies; ours is the first. A new baseline is a line here. One that orders single requests should have the depth
-/// of the drive's own queue (31): at the server's default, the drive orders all requests of up to eight workloads.
+/// All policies; ours is the first. A new baseline is a line here. One that orders single requests should have the
+/// depth of the drive's own queue (31): at the server's default, the drive orders all requests of up to eight
+/// workloads.
 pub const ALL: &[Policy] = &[
     policy(OURS, Kind::Insulated, true, DEEP),
     policy(INSULATED, Kind::Insulated, false, DEEP),
