@@ -132,7 +132,7 @@ fn beside(cast: &Cast, hostile: Hostile, victims: &[usize], end_ns: Nanos, seed:
             tally.answered(&done, &mut latency);
         }
     };
-    ground.serve(policy.kind, &tenants, volumes, end_ns, seed, done)?;
+    ground.serve(policy, &tenants, volumes, end_ns, seed, done)?;
     let mut counts = Counts::default();
     tallies[..victims.len() - 1].iter().for_each(|tally| counts.add(&tally.counts(end_ns)));
     let (last, tally) = (victims[victims.len() - 1], &tallies[victims.len() - 1]);

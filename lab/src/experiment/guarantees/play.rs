@@ -1,7 +1,6 @@
 //! Runs workloads: each alone on the dedicated disk, and sets of them under a policy.
 
 use engine::control::{CacheSpec, LEAST_BYTES, TenantSpec, WriteCache};
-use engine::disk::policy::Kind;
 use engine::units::{MILLISECOND, Nanos, SECOND, Share};
 use hdrhistogram::Histogram;
 use sim::bench::{Done, Volume};
@@ -10,7 +9,7 @@ use sim::load::Bursts;
 use super::super::stand::Stand;
 use super::Cast;
 use super::level::Level;
-use super::policies::Policy;
+use super::policies::{ALL, Policy};
 use super::window::{Counts, Cutter, Fit, Progress};
 use super::workloads::{COUNT, Workload};
 
@@ -86,21 +85,21 @@ impl Ground {
         let volume = self.volume(0, at, workloads[at].load(self.volume_bytes()?, None))?;
         let mut progress = Progress::default();
         let done = |done: Done| progress.answered(done.done_ns, done.request.bytes);
-        self.serve(Kind::Insulated, &[self.tenant(None, 0)], vec![volume], end_ns, seed, done)?;
+        self.serve(&ALL[0], &[self.tenant(None, 0)], vec![volume], end_ns, seed, done)?;
         Ok(progress)
     }
 
     /// Runs tenants under a policy; calls `done` for each answer.
     pub fn serve(
         &self,
-        policy: Kind,
+        policy: &Policy,
         tenants: &[TenantSpec],
         volumes: Vec<Volume>,
         end_ns: Nanos,
         seed: u64,
         mut done: impl FnMut(Done),
     ) -> Result<(), String> {
-        let stand = Stand { policy, ..self.stand.clone() };
+        let stand = Stand { policy: policy.kind, device_depth: policy.device_depth, ..self.stand.clone() };
         let mut failed = None;
         stand.bench(tenants, volumes, seed)?.run(end_ns, |answer| {
             failed = failed.or(answer.failed.then_some(answer));
@@ -221,7 +220,7 @@ impl Set<'_> {
         }
         let mut latency = latencies();
         let done = |done: Done| tallies[done.volume].answered(&done, &mut latency);
-        ground.serve(policy.kind, &tenants, volumes, self.end_ns, self.seed, done)?;
+        ground.serve(policy, &tenants, volumes, self.end_ns, self.seed, done)?;
         let counts = tallies.iter().map(|tally| tally.counts(self.end_ns)).collect();
         let windows = tallies.iter().map(|tally| tally.windows(self.end_ns)).collect();
         let insulation = tallies
