@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::access::Rule;
 use crate::control::view::{OrDefault, Setting};
 use crate::fault::FaultText;
-use crate::quantity::{Description, Insulation, Name, ShareText, Size, Time};
+use crate::quantity::{Description, Insulation, Name, Rate, ShareText, Size, Time};
 use crate::serve::Serve;
 use crate::store::PolicyName;
 use crate::store::spec::{Eviction, WriteCache};
@@ -93,6 +93,12 @@ pub enum VolumeVerb {
         /// The share of its tenant, or 'none'
         #[arg(long, group = "what")]
         share: Option<Setting<ShareText>>,
+        /// The minimum bandwidth of its tenant, such as 30MiB/s, as long as that fits into its share; or 'none'
+        #[arg(long, value_name = "RATE", group = "what")]
+        min_bandwidth: Option<Setting<Rate>>,
+        /// Even if the shares of the disk sum to more than 1
+        #[arg(long, requires = "share")]
+        overcommit: bool,
         /// Cache of its tenant, or 'none'
         #[arg(long, value_name = "SIZE", group = "what")]
         cache: Option<Setting<Size>>,
@@ -168,6 +174,12 @@ pub struct CreateArgs {
     /// The part of the disk's time promised to its tenant: 1/4, 0.25 or 25%
     #[arg(long)]
     pub share: Option<ShareText>,
+    /// The minimum bandwidth of its tenant, such as 30MiB/s: it holds as long as it fits into the share
+    #[arg(long, value_name = "RATE")]
+    pub min_bandwidth: Option<Rate>,
+    /// Even if the shares of the disk sum to more than 1
+    #[arg(long, requires = "share")]
+    pub overcommit: bool,
     /// The tenant whose allotment the volume uses [default: a tenant of its own]
     #[arg(long)]
     pub tenant: Option<Name>,
@@ -259,7 +271,7 @@ pub enum TenantVerb {
         /// Its name: that of its volume, unless the volume names a tenant
         name: Name,
     },
-    /// Change the share and the cache of a tenant on one disk, for all its volumes there
+    /// Change the share, the guarantee and the cache of a tenant on one disk, for all its volumes there
     #[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
     Set {
         /// Its name: that of its volume, unless the volume names a tenant
@@ -270,6 +282,12 @@ pub enum TenantVerb {
         /// The part of the disk's time promised to it: 1/4, 0.25 or 25%; or 'none'
         #[arg(long, group = "what")]
         share: Option<Setting<ShareText>>,
+        /// The bandwidth guaranteed to it, such as 30MiB/s, as long as that fits into its share; or 'none'
+        #[arg(long, value_name = "RATE", group = "what")]
+        min_bandwidth: Option<Setting<Rate>>,
+        /// Even if the shares of the disk sum to more than 1
+        #[arg(long, requires = "share")]
+        overcommit: bool,
         /// Its cache, such as 64MiB, or 'none': the cache that it needs for R, found in a trial
         #[arg(long, value_name = "SIZE", group = "what")]
         cache: Option<Setting<Size>>,

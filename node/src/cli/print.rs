@@ -1,9 +1,9 @@
 //! Text output: tables and lists.
 
 use crate::control::view::{
-    AllotmentView, ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView,
-    LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status, TenantDetail,
-    TenantView, ValueSource, ValueView, VolumeView,
+    AllotmentView, ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView,
+    GuaranteeView, LatencyView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView,
+    Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
@@ -47,6 +47,10 @@ fn list(entries: &[(&str, String)]) -> String {
 
 pub(super) fn bytes(bytes: u64) -> String {
     Size(bytes).rounded()
+}
+
+fn rate(bytes_per_second: u64) -> String {
+    format!("{}/s", bytes(bytes_per_second))
 }
 
 pub(super) fn ratio(ratio: f64) -> String {
@@ -148,6 +152,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("allocation", allocation),
         ("tenant", volume.tenant.clone()),
         ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
+        ("guarantee", volume.guarantee.as_ref().map_or_else(String::new, GuaranteeView::in_words)),
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
         ("cache used", bytes(volume.cache.used_bytes)),
         ("decision", volume.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
@@ -213,13 +218,14 @@ pub fn tenant_list(tenants: &[TenantDetail]) -> String {
     if tenants.is_empty() {
         return "no tenants: a volume has one, create it with `aerogel volume create NAME SIZE`\n".into();
     }
-    let headings = ["TENANT", "DISK", " VOLUMES", " SHARE", " CACHE", "EVICTION", "DECISION", "STATE"];
+    let headings = ["TENANT", "DISK", " VOLUMES", " SHARE", " GUARANTEE", " CACHE", "EVICTION", "DECISION", "STATE"];
     let row = |(tenant, on): (&TenantDetail, &AllotmentView)| {
         vec![
             tenant.name.clone(),
             on.disk.clone(),
             on.volumes.len().to_string(),
             ratio(on.share.effective),
+            on.guarantee.as_ref().map_or("-".into(), |guarantee| rate(guarantee.min_bandwidth)),
             bytes(on.cache.effective_bytes),
             eviction(on.cache.eviction),
             on.sizing.as_ref().map_or("-".into(), |sizing| sizing.decision.name().into()),
@@ -239,6 +245,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("state", condition(on.condition)),
             ("volumes", on.volumes.join("\n")),
             ("share", both(on.share.requested.as_ref(), ratio(on.share.effective))),
+            ("guarantee", on.guarantee.as_ref().map_or_else(String::new, GuaranteeView::in_words)),
             ("cache", both(on.cache.requested_bytes.map(bytes).as_ref(), bytes(on.cache.effective_bytes))),
             ("cache used", bytes(on.cache.used_bytes)),
             ("decision", on.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
@@ -341,7 +348,7 @@ pub fn disk(disk: &DiskView) -> String {
         ("policy", disk.policy.as_ref().map_or_else(String::new, policy)),
         ("insulation", disk.policy.as_ref().map_or_else(String::new, insulation)),
         ("round", disk.policy.as_ref().map_or_else(String::new, round)),
-        ("promised", ratio(disk.committed_share)),
+        ("promised", promised(disk)),
         ("busy", ratio(disk.busy_ratio)),
         ("memory", bytes(disk.memory_bytes)),
         ("dirty data", bytes(disk.dirty_bytes)),
@@ -352,6 +359,15 @@ pub fn disk(disk: &DiskView) -> String {
         ("note", note.into()),
         ("profile", profile(&disk.profile)),
     ])
+}
+
+/// The sum of the shares; above 1 with --overcommit.
+fn promised(disk: &DiskView) -> String {
+    let sum = ratio(disk.committed_share);
+    match disk.committed_share > 1.0 {
+        true => format!("{sum}, OVERCOMMITTED: a share of 1/2 is {}", ratio(0.5 / disk.committed_share)),
+        false => sum,
+    }
 }
 
 fn policy(policy: &PolicyView) -> String {

@@ -160,7 +160,9 @@ impl Control {
             let is_new = !state.may_have_tenant(&disk, &tenant);
             let now = if is_new { TenantSpec::default() } else { running.allotment(&tenant) };
             let share = request.share.clone().or_else(|| now.share.clone());
-            running.check_share(&disk, &tenant, share.as_ref().map(|share| share.share))?;
+            let min_bandwidth = request.min_bandwidth.or(now.min_bandwidth);
+            let after = TenantSpec { share: share.clone(), min_bandwidth, ..now.clone() };
+            running.check_promises(&disk, &tenant, &after, request.overcommit)?;
             let others =
                 running.allotments().iter().filter(|(name, of)| **name != tenant && of.share.is_none()).count();
             let left = engine::units::Share::ONE.ppb().saturating_sub(running.committed_ppb(Some(&tenant)));
@@ -168,7 +170,9 @@ impl Control {
             let cache = TenantSpec { cache: request.cache.or(now.cache), ..now }.cache_spec();
             let like = request.like.as_ref().map(|like| running.tenant_like(&disk, like)).transpose()?;
             let known = running.tenants.get(&tenant).map(|tenant| tenant.id);
-            let asked = PlanRequest { tenant: known, share: share.map(|share| share.share), cache, like };
+            let (share, overcommit) =
+                (share.map(|share| share.share), running.is_overcommitted() || request.overcommit);
+            let asked = PlanRequest { tenant: known, share, overcommit, cache, like };
             (asked, ppb as f64 / 1e9)
         };
         let plan = self.ask_plan(&disk, &request.name, asked).await?;
@@ -189,9 +193,10 @@ impl Control {
                 return Err(Invalid::LikeOfTenant(tenant.clone()).into());
             }
             let share = request.share.as_ref().map(|share| share.share);
-            running.check_share(disk, request.tenant.as_ref().unwrap_or(&request.name), share)?;
+            let tenant = request.tenant.as_ref().unwrap_or(&request.name);
+            running.check_share(disk, tenant, share, request.overcommit)?;
             let like = Some(running.tenant_like(disk, like)?);
-            PlanRequest { tenant: None, share, cache: CacheSpec::Trial, like }
+            PlanRequest { tenant: None, share, overcommit: request.overcommit, cache: CacheSpec::Trial, like }
         };
         let plan = self.ask_plan(disk, &request.name, asked).await?;
         let admitted = plan.sizing.filter(|sizing| sizing.decision == Decision::Admitted);

@@ -292,7 +292,9 @@ impl Error {
             Error::NotProbing(name) => format!("`aerogel disk probe {name}` starts a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),
             Error::ShareTooLarge { .. } => {
-                "request less, or reduce another tenant's share: `aerogel tenant set NAME --share SHARE`".into()
+                "request less, reduce another tenant's share (`aerogel tenant set NAME --share SHARE`), or accept with \
+                 --overcommit that the shares exceed the disk"
+                    .into()
             }
             Error::SameDevice { .. } => {
                 "name one on another device, or accept it with --force (a disk of raw volumes only has little in its \

@@ -373,6 +373,7 @@ impl Control {
             name: name.to_string(),
             volumes: running.members(name).map(|(volume, _)| volume.to_string()).collect(),
             share: shares.view(name),
+            guarantee: shares.guarantee(name),
             slice: snapshot.and_then(|snapshot| slice_view(&plan_of(snapshot, tenant.id)?, chosen)),
             usage: snapshot.and_then(|snapshot| Some(usage_view(&stats_of(snapshot, tenant.id)?.usage))),
             insulation: insulation(name, Against::WholeCache),

@@ -11,6 +11,7 @@ mod decisions;
 mod disks;
 mod error;
 mod faults;
+mod guarantees;
 pub mod live;
 mod losses;
 mod places;
@@ -526,10 +527,12 @@ impl Running {
         others.filter_map(|(_, allotment)| allotment.share).map(|share| share.share.ppb()).sum()
     }
 
-    /// Refuses a share that exceeds what the other tenants' shares leave.
-    fn check_share(&self, disk: &Name, tenant: &Name, share: Option<Share>) -> Result<(), Error> {
+    /// Refuses a share that exceeds what the other tenants' shares leave, unless this is accepted or the tenant has it
+    /// already.
+    fn check_share(&self, disk: &Name, tenant: &Name, share: Option<Share>, overcommit: bool) -> Result<(), Error> {
         let left_ppb = Share::ONE.ppb().saturating_sub(self.committed_ppb(Some(tenant)));
-        match share.filter(|share| share.ppb() > left_ppb) {
+        let present_ppb = self.allotment(tenant).share.map_or(0, |share| share.share.ppb());
+        match share.filter(|share| !overcommit && share.ppb() > left_ppb.max(present_ppb)) {
             Some(asked) => Err(Error::ShareTooLarge { disk: disk.clone(), asked, left_ppb }),
             None => Ok(()),
         }
@@ -600,9 +603,9 @@ impl TenantSpec {
     fn for_engine(&self) -> engine::control::TenantSpec {
         engine::control::TenantSpec {
             share: self.share.as_ref().map(|share| share.share),
+            min_bytes_per_s: self.min_bandwidth.map_or(0, |rate| rate.0),
             cache: self.cache_spec(),
             eviction: self.eviction.into(),
-            ..engine::control::TenantSpec::default()
         }
     }
 }

@@ -14,12 +14,12 @@ use super::faults::{fault_views, fault_warnings};
 use super::live::{Against, DiskUse, policy_view};
 use super::registry::Remembered;
 use super::view::{
-    AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, Health, ProfileView, ShareView,
-    Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
+    AddDisk, CacheView, Condition, CreateVolume, DataKind, DiskView, DriveCache, GuaranteeView, Health, ProfileView,
+    ShareView, Status, TenantView, Traffic, ValueSource, ValueView, VolumeView,
 };
 use super::{Control, Disk, Error, Kind, Running, State, Volume, VolumeReason, VolumeState, blocking};
 use crate::address::{Address, NbdAddress, TlsMode};
-use crate::quantity::{Name, Size};
+use crate::quantity::{Name, ShareText, Size};
 use crate::reactor::LayerView;
 use crate::store::profile::date;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
@@ -317,6 +317,7 @@ fn volume_view(
         read_only: spec.is_some_and(|spec| spec.read_only),
         description: spec.map(|spec| spec.description.to_string()).unwrap_or_default(),
         share: of_tenant.map_or_else(|| Shares::of(running).view(&tenant), |view| view.share.clone()),
+        guarantee: of_tenant.map_or_else(|| Shares::of(running).guarantee(&tenant), |view| view.guarantee.clone()),
         cache: cache_view(running, &tenant, snapshot),
         slice: of_tenant.and_then(|view| view.slice.clone()),
         insulation: of_tenant.and_then(|view| view.insulation.clone()),
@@ -357,6 +358,7 @@ fn remembered_views(
         read_only: false,
         description: String::new(),
         share: ShareView { requested: None, effective: 0.0 },
+        guarantee: None,
         cache: CacheView { requested_bytes: None, effective_bytes: 0, used_bytes: 0, eviction: Eviction::default() },
         slice: None,
         insulation: None,
@@ -384,6 +386,8 @@ fn request_of(disk: &Name, name: &Name, spec: &Spec, allotment: &TenantSpec) -> 
         force: false,
         disk: Some(disk.clone()),
         share: allotment.share.clone(),
+        min_bandwidth: allotment.min_bandwidth,
+        overcommit: false,
         tenant: spec.tenant.clone(),
         cache: allotment.cache,
         like: None,
@@ -454,15 +458,18 @@ fn replaced_warning(path: &Path, data: DataId) -> Option<String> {
 pub(super) struct Shares {
     allotments: BTreeMap<Name, TenantSpec>,
     even_ppb: u64,
+    /// The sum of the requested shares, at least 1: more if the disk is overcommitted.
+    whole_ppb: u64,
 }
 
 impl Shares {
     pub(super) fn of(running: &Running) -> Shares {
         let allotments = running.allotments();
         let asked = allotments.values().filter_map(|allotment| allotment.share.as_ref());
-        let left = Share::ONE.ppb().saturating_sub(asked.clone().map(|share| share.share.ppb()).sum());
+        let promised: u64 = asked.clone().map(|share| share.share.ppb()).sum();
+        let left = Share::ONE.ppb().saturating_sub(promised);
         let without = (allotments.len() - asked.count()) as u64;
-        Shares { allotments, even_ppb: left / without.max(1) }
+        Shares { allotments, even_ppb: left / without.max(1), whole_ppb: promised.max(Share::ONE.ppb()) }
     }
 
     pub(super) fn view(&self, tenant: &Name) -> ShareView {
@@ -477,7 +484,14 @@ impl Shares {
 
     pub(super) fn effective_ppb(&self, tenant: &Name) -> u64 {
         let requested = self.allotments.get(tenant).and_then(|allotment| allotment.share.as_ref());
-        requested.map_or(self.even_ppb, |share| share.share.ppb())
+        let part = |share: &ShareText| u128::from(share.share.ppb()) * u128::from(Share::ONE.ppb());
+        requested.map_or(self.even_ppb, |share| (part(share) / u128::from(self.whole_ppb)) as u64)
+    }
+
+    /// The guarantee of a tenant, without measurements.
+    pub(super) fn guarantee(&self, tenant: &Name) -> Option<GuaranteeView> {
+        let rate = self.allotments.get(tenant)?.min_bandwidth?;
+        Some(GuaranteeView { min_bandwidth: rate.0, share: self.effective(tenant) })
     }
 }
 

@@ -205,7 +205,12 @@ impl Control {
         let decided = self.decide_like(&request, &disk).await?;
         let tenant = request.tenant.as_ref().unwrap_or(&request.name);
         let found = self.stored_tenant(&disk, tenant).await?;
-        let before = self.state().disk(&disk)?.shared_cache(tenant, &request.name);
+        let (before, promised) = {
+            let state = self.state();
+            let running = state.disk(&disk)?;
+            let promised = if running.has_tenant(tenant) { running.allotment(tenant) } else { TenantSpec::default() };
+            (running.shared_cache(tenant, &request.name), promised)
+        };
         let asks_cache = request.cache.is_some();
         let Planned { spec, store, progress, change, asks } =
             self.plan(&request, &disk, chosen.as_ref(), decided, found)?;
@@ -249,6 +254,7 @@ impl Control {
         if asks_cache {
             message += &cache_note(&tenant, before, request.cache);
         }
+        message += &self.promise_note(&disk, &tenant, &promised);
         self.done_with_slice(&name, &disk, &spec, asks, message).await
     }
 
@@ -310,18 +316,22 @@ impl Control {
         spec.read_only = request.read_only;
         spec.description = request.description.clone();
         running.take_place(disk, &mut spec)?;
-        let asks =
-            request.share.is_some() || request.cache.is_some() || request.eviction.is_some() || decided.is_some();
+        let asks = request.share.is_some()
+            || request.min_bandwidth.is_some()
+            || request.cache.is_some()
+            || request.eviction.is_some()
+            || decided.is_some();
         let has_none = !running.has_tenant(&tenant);
         if has_none {
             running.enter_tenant(&tenant, found);
         }
         let change = match asks || has_none {
-            true => Some(running.begin_change(disk, &tenant, |spec| {
+            true => Some(running.begin_change(disk, &tenant, request.overcommit, |spec| {
                 if is_new {
                     *spec = TenantSpec::default();
                 }
                 spec.share = request.share.clone().or(spec.share.take());
+                spec.min_bandwidth = request.min_bandwidth.or(spec.min_bandwidth);
                 spec.cache = request.cache.or(spec.cache);
                 spec.decided = decided.or(spec.decided);
                 spec.eviction = request.eviction.unwrap_or(spec.eviction);
@@ -364,7 +374,11 @@ impl Control {
         }
         let volume = self.changeable(name)?;
         let tenant = volume.spec.tenant(name);
-        let before = self.state().disk(&volume.disk)?.shared_cache(&tenant, name);
+        let (before, promised) = {
+            let state = self.state();
+            let running = state.disk(&volume.disk)?;
+            (running.shared_cache(&tenant, name), running.allotment(&tenant))
+        };
         let of_tenant = SetTenant::of(&request);
         let mut spec = volume.spec.clone();
         spec.write_cache = request.write_cache.unwrap_or(spec.write_cache);
@@ -375,7 +389,8 @@ impl Control {
             true => None,
             false => {
                 let mut state = self.state();
-                Some(state.disk_mut(&volume.disk)?.begin_change(&volume.disk, &tenant, |spec| of_tenant.apply(spec))?)
+                let (running, overcommit) = (state.disk_mut(&volume.disk)?, of_tenant.overcommit);
+                Some(running.begin_change(&volume.disk, &tenant, overcommit, |spec| of_tenant.apply(spec))?)
             }
         };
         if let Err(error) = self.apply(name, &volume, &spec, change.as_ref()).await {
@@ -385,6 +400,7 @@ impl Control {
         }
         info!(disk = %volume.disk, volume = %name, "changed");
         let note = of_tenant.cache.map(|cache| cache_note(&tenant, before, cache.value())).unwrap_or_default();
+        let note = note + &self.promise_note(&volume.disk, &tenant, &promised);
         let message = format!("volume '{name}' is changed{note}");
         self.done_with_slice(name, &volume.disk, &spec, change.is_some(), message).await
     }
@@ -582,13 +598,17 @@ impl Control {
     pub(super) fn unheeded(&self, disk: &Name, tenant: &Name) -> String {
         let state = self.state();
         let Ok(running) = state.disk(disk) else { return String::new() };
-        if running.allotment(tenant).share.is_none() {
-            return String::new();
-        }
+        let allotment = running.allotment(tenant);
+        let what = match (allotment.share.is_some(), allotment.min_bandwidth.is_some()) {
+            (false, false) => return String::new(),
+            (true, false) => "its share has",
+            (false, true) => "its minimum bandwidth has",
+            (true, true) => "its share and its minimum bandwidth have",
+        };
         let chosen = self.chosen(disk, &running.store);
         match chosen.name {
             PolicyName::None => {
-                format!("\nits share has no effect: disk '{disk}' does not insulate tenants ({})", chosen.reason)
+                format!("\n{what} no effect: disk '{disk}' does not insulate tenants ({})", chosen.reason)
             }
             PolicyName::Insulated => String::new(),
         }
