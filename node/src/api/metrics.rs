@@ -596,6 +596,7 @@ mod tests {
             progress: None,
             sizing: None,
             miss_ratios: [None; 3],
+            windows: None,
             plan: Some(plan),
             usage: Usage { owned_ns: 2_500_000_000, ..Usage::default() },
             latency: Latencies { recent: ByOp { read: percentiles, ..ByOp::default() }, ..Latencies::default() },
