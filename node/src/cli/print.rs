@@ -1,13 +1,18 @@
 //! Text output: tables and lists.
 
 use crate::control::view::{
-    AllotmentView, ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView,
-    GuaranteeView, LatencyView, LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView,
-    Status, TenantDetail, TenantView, ValueSource, ValueView, VolumeView,
+    AllotmentView, ByOpView, Condition, DataKind, DelayView, DiskView, DriveCache, FaultPhase, FaultView, LatencyView,
+    LiveView, PercentilesView, PolicyView, ProfileView, RatioView, SizingView, SliceView, Status, TenantDetail,
+    TenantView, ValueSource, ValueView, VolumeView,
 };
 use crate::quantity::{Size, duration, percent};
 use crate::store::Journal;
 use crate::store::spec::{Allocation, Eviction, WriteCache};
+
+mod guarantees;
+
+pub use guarantees::violations;
+use guarantees::{guarantee, guarantee_met, rate};
 
 /// Characters of a rule that is shown in a table; if it is longer, the number of rules is shown.
 const ACCESS_LETTERS_MAX: usize = 24;
@@ -47,10 +52,6 @@ fn list(entries: &[(&str, String)]) -> String {
 
 pub(super) fn bytes(bytes: u64) -> String {
     Size(bytes).rounded()
-}
-
-fn rate(bytes_per_second: u64) -> String {
-    format!("{}/s", bytes(bytes_per_second))
 }
 
 pub(super) fn ratio(ratio: f64) -> String {
@@ -152,7 +153,7 @@ pub fn volume(volume: &VolumeView) -> String {
         ("allocation", allocation),
         ("tenant", volume.tenant.clone()),
         ("share", both(volume.share.requested.as_ref(), ratio(volume.share.effective))),
-        ("guarantee", volume.guarantee.as_ref().map_or_else(String::new, GuaranteeView::in_words)),
+        ("guarantee", volume.guarantee.as_ref().map_or_else(String::new, guarantee)),
         ("cache", both(requested_cache.as_ref(), bytes(volume.cache.effective_bytes))),
         ("cache used", bytes(volume.cache.used_bytes)),
         ("decision", volume.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
@@ -245,7 +246,7 @@ pub fn tenant(tenant: &TenantDetail) -> String {
             ("state", condition(on.condition)),
             ("volumes", on.volumes.join("\n")),
             ("share", both(on.share.requested.as_ref(), ratio(on.share.effective))),
-            ("guarantee", on.guarantee.as_ref().map_or_else(String::new, GuaranteeView::in_words)),
+            ("guarantee", on.guarantee.as_ref().map_or_else(String::new, guarantee)),
             ("cache", both(on.cache.requested_bytes.map(bytes).as_ref(), bytes(on.cache.effective_bytes))),
             ("cache used", bytes(on.cache.used_bytes)),
             ("decision", on.sizing.as_ref().map_or_else(String::new, SizingView::in_words)),
@@ -401,13 +402,14 @@ fn round(policy: &PolicyView) -> String {
 }
 
 /// The headings of the table of tenants.
-pub const TENANT_HEADINGS: [&str; 16] = [
+pub const TENANT_HEADINGS: [&str; 17] = [
     "TENANT",
     " SHARE",
     " SLICE",
     " LOST",
     " DISK",
     " KEEPS",
+    "GUARANTEE",
     " READS",
     " WRITES",
     " P50",
@@ -419,9 +421,10 @@ pub const TENANT_HEADINGS: [&str; 16] = [
     "R",
     "WAITS FOR",
 ];
-/// The columns of the insulation, against the cache that a tenant has and against the whole cache.
+/// The columns of the insulation, against the cache that a tenant has and against the whole cache, and of the guarantee.
 pub const DISK: usize = 4;
 pub const KEEPS: usize = 5;
+pub const GUARANTEE: usize = 6;
 
 /// A row of the table of tenants.
 pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
@@ -437,6 +440,7 @@ pub fn tenant_cells(tenant: &TenantView) -> Vec<String> {
         slice(|slice| slice.loss_seconds),
         kept(tenant.own_cache_insulation.as_ref()),
         kept(tenant.insulation.as_ref()),
+        tenant.guarantee.as_ref().map_or("-".into(), guarantee_met),
         throughput(rates.reads, rates.read_bytes),
         throughput(rates.writes, rates.write_bytes),
         latency(|latency| latency.p50_seconds),

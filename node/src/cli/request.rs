@@ -166,6 +166,10 @@ pub fn tenant_request(verb: TenantVerb) -> Request {
         TenantVerb::List => {
             Request::get("/v1/tenants", |answer| Ok(print::tenant_list(&read::<Vec<TenantDetail>>(answer)?)))
         }
+        TenantVerb::Violations { name, disk } => {
+            let only = disk.map_or_else(String::new, |disk| format!("?disk={disk}"));
+            Request::get(at(&name) + "/violations" + &only, |answer| Ok(print::violations(&read(answer)?)))
+        }
         TenantVerb::Show { name } => Request::get(at(&name), |answer| Ok(print::tenant(&read(answer)?))),
         TenantVerb::Set { name, disk, share, min_bandwidth, overcommit, cache, eviction } => {
             let body = SetTenant { disk, share, min_bandwidth, overcommit, cache, eviction };

@@ -12,6 +12,7 @@ mod disks;
 mod error;
 mod faults;
 mod guarantees;
+mod history;
 pub mod live;
 mod losses;
 mod places;
@@ -91,6 +92,10 @@ pub struct Control {
     series: live::AllSeries,
     /// The latest decisions on tenants.
     decisions: Mutex<decisions::Decisions>,
+    /// Missed guarantees that were told.
+    misses: Mutex<guarantees::Misses>,
+    /// What tenants used of their disks recently.
+    histories: Mutex<history::Histories>,
     state: Mutex<State>,
     _lock: Lock,
 }
@@ -236,6 +241,8 @@ impl Control {
             waiting: tokio::sync::Notify::new(),
             series: live::AllSeries::default(),
             decisions: Mutex::default(),
+            misses: Mutex::default(),
+            histories: Mutex::default(),
             state: Mutex::new(State { disks: BTreeMap::new(), remembered: BTreeMap::new() }),
             _lock: lock,
             config,

@@ -45,6 +45,8 @@ pub struct Observed {
     pub own_cache_insulation: Vec<(Name, f64)>,
     /// The uses of its time.
     pub time: DiskUse,
+    /// The minimum bandwidths of those tenants that have one, bytes per second.
+    pub min_bandwidths: Vec<(Name, u64)>,
     /// The sum of the promised shares, 0 to 1.
     pub committed_share: f64,
     /// The layers on its device.
@@ -112,6 +114,8 @@ impl Control {
             let ratios = |against| self.ratios(&disk, running, &snapshot, against);
             let (insulation, own_cache_insulation) = (ratios(Against::WholeCache), ratios(Against::OwnCache));
             let time = self.disk_use(&disk, &snapshot);
+            let min_bandwidth = |name: &Name| Some((name.clone(), running.allotment(name).min_bandwidth?.0));
+            let min_bandwidths = running.tenants.keys().filter_map(min_bandwidth).collect();
             Some(Observed {
                 disk: disk.clone(),
                 snapshot,
@@ -120,6 +124,7 @@ impl Control {
                 insulation,
                 own_cache_insulation,
                 time,
+                min_bandwidths,
                 committed_share,
                 layers,
             })
@@ -491,7 +496,8 @@ impl Shares {
     /// The guarantee of a tenant, without measurements.
     pub(super) fn guarantee(&self, tenant: &Name) -> Option<GuaranteeView> {
         let rate = self.allotments.get(tenant)?.min_bandwidth?;
-        Some(GuaranteeView { min_bandwidth: rate.0, share: self.effective(tenant) })
+        let share = self.effective(tenant);
+        Some(GuaranteeView { min_bandwidth: rate.0, share, kept_ratio: None, windows: None })
     }
 }
 
