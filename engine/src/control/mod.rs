@@ -90,7 +90,8 @@ pub enum Report {
     Snapshot(Box<Snapshot>),
     /// The miss-ratio curve.
     Curve(Box<View>),
-    /// Missed windows, oldest first, at most [`MISSED_MAX`](crate::disk::MISSED_MAX), and the present time on the driver's clock.
+    /// Missed windows, oldest first, at most [`MISSED_MAX`](crate::disk::MISSED_MAX), and the present time on the
+    /// driver's clock.
     Violations(Nanos, Vec<Window>),
     /// All volumes were flushed; the flushes of these failed.
     Drained {

@@ -191,6 +191,11 @@ impl Device {
             slot.entry.cost_ns = self.scheduler.cost_ns(slot.tenant, slot.entry.op, slot.entry.len, slot.entry.follows);
             self.scheduler.queue(now, slot.tenant, slot.entry, slot.urgent.get());
         }
+        // Each policy has its own account of standalone-equivalent time.
+        for tenant in self.windows.tenants() {
+            let (totals, _) = self.totals(now, tenant);
+            self.windows.restart(now, tenant, totals);
+        }
     }
 
     /// Creates a request. The caller adds segments and parts to it and then [`Device::submit`]s it.

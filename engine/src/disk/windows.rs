@@ -16,8 +16,8 @@
 //!
 //! Windows are cut from the tenant's own byte sequence, so that they are comparable with those of a dedicated disk. A
 //! window begins with its first demand: the time before does not count. A tenant whose demand stops would leave its
-//! window open forever. Such a window is closed early, by time: as no-demand if the tenant had demand for less than half
-//! of it, or if it got its guarantee while it had demand; by the rules above if it is late and the tenant has been
+//! window open forever. Such a window is closed early, by time: as no-demand if the tenant had demand for less than
+//! half of it, or if it got its guarantee while it had demand; by the rules above if it is late and the tenant has been
 //! without demand for 15 s.
 //!
 //! Downside: a tenant that is served far too slowly is told late, because its window lasts until its bytes are
@@ -212,6 +212,16 @@ impl Windows {
             track.terms = terms;
             track.begin(now, totals, 0);
         }
+    }
+
+    /// All tenants.
+    pub(crate) fn tenants(&self) -> Vec<TenantId> {
+        self.tracks.iter().map(|(tenant, _)| tenant).collect()
+    }
+
+    /// Drops the tenant's present window.
+    pub(crate) fn restart(&mut self, now: Nanos, tenant: TenantId, totals: Totals) {
+        self.tracks[tenant].begin(now, totals, 0);
     }
 
     /// Forgets a tenant.

@@ -455,10 +455,10 @@ pub struct StatusArgs {
 /// SLICE is the disk time of a tenant in each round, LOST the part of it that is lost at context switches. DISK is what
 /// it keeps of its share of a disk of its own with the cache that it has, which is measured; at least R is promised.
 /// KEEPS is the same with the whole cache, which is estimated; at least R is promised to tenants that are admitted.
-/// GUARANTEE is the minimum bandwidth of a tenant, and how much of its promise it got while it had demand: the promise is
-/// the smaller of the guarantee and R x share x what a disk of its own would give. DISK, KEEPS and GUARANTEE are of the last ten rounds and at least five seconds, throughput of two seconds, latencies of the last 10 to 15
-/// seconds. R is R_time x R_cache; R_cache is '?' until it is measured. The coloured strip shows the owners of the last
-/// slices.
+/// GUARANTEE is the minimum bandwidth of a tenant, and how much of its promise it got while it had demand: the promise
+/// is the smaller of the guarantee and R x share x what a disk of its own would give. DISK, KEEPS and GUARANTEE are of
+/// the last ten rounds and at least five seconds, throughput of two seconds, latencies of the last 10 to 15 seconds. R
+/// is R_time x R_cache; R_cache is '?' until it is measured. The coloured strip shows the owners of the last slices.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Only this disk

@@ -421,7 +421,8 @@ pub const TENANT_HEADINGS: [&str; 17] = [
     "R",
     "WAITS FOR",
 ];
-/// The columns of the insulation, against the cache that a tenant has and against the whole cache, and of the guarantee.
+/// The columns of the insulation, against the cache that a tenant has and against the whole cache, and of the
+/// guarantee.
 pub const DISK: usize = 4;
 pub const KEEPS: usize = 5;
 pub const GUARANTEE: usize = 6;

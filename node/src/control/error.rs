@@ -308,9 +308,7 @@ impl Error {
             Error::NotProbing(name) => format!("`aerogel disk probe {name}` starts a probe"),
             Error::InUse(..) => "close the clients, or use --force".into(),
             Error::ShareTooLarge { .. } => {
-                "request less, reduce another tenant's share (`aerogel tenant set NAME --share SHARE`), or accept with \
-                 --overcommit that the shares exceed the disk"
-                    .into()
+                "request less, reduce another tenant's share, or let shares exceed the disk with --overcommit".into()
             }
             Error::GuaranteeTooLarge { .. } => "request less, or a larger share with --share".into(),
             Error::SameDevice { .. } => {

@@ -8,12 +8,13 @@ use engine::disk::Window;
 use engine::units::{Nanos, Share};
 use tracing::warn;
 
-use super::show::{SNAPSHOT_TIMEOUT, Shares};
+use super::shares::Shares;
+use super::show::SNAPSHOT_TIMEOUT;
 use super::view::{DiskGuarantee, ViolationView, ViolationsView};
 use super::{Control, Error, Invalid, Running};
-use crate::quantity::{Name, percent};
-use crate::store::TenantSpec;
+use crate::quantity::{Name, Rate, percent};
 use crate::store::profile::date;
+use crate::store::{PolicyName, TenantSpec};
 
 /// Interval of events about missed windows of one tenant: a disk that is overloaded misses one each 15 s.
 const EVENTS_INTERVAL: Duration = Duration::from_secs(300);
@@ -75,7 +76,7 @@ impl Running {
                 disk: disk.clone(),
                 asked,
                 share: percent((part * 1e9) as u64),
-                stream: crate::quantity::Rate(stream),
+                stream: Rate(stream),
             }),
         }
     }
@@ -125,6 +126,26 @@ impl Control {
             }
             (None, Some(_)) => format!("; '{tenant}' has no minimum bandwidth any more"),
             (None, None) => String::new(),
+        }
+    }
+
+    /// A note for a share that has no effect because the disk's policy does not insulate, with the reason.
+    pub(super) fn unheeded(&self, disk: &Name, tenant: &Name) -> String {
+        let state = self.state();
+        let Ok(running) = state.disk(disk) else { return String::new() };
+        let allotment = running.allotment(tenant);
+        let what = match (allotment.share.is_some(), allotment.min_bandwidth.is_some()) {
+            (false, false) => return String::new(),
+            (true, false) => "its share has",
+            (false, true) => "its minimum bandwidth has",
+            (true, true) => "its share and its minimum bandwidth have",
+        };
+        let chosen = self.chosen(disk, &running.store);
+        match chosen.name {
+            PolicyName::None => {
+                format!("\n{what} no effect: disk '{disk}' does not insulate tenants ({})", chosen.reason)
+            }
+            PolicyName::Insulated => String::new(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! Would a guarantee hold? Answered from the tenant's own recent history, or from the disk's profile, before it is given.
+//! Would a guarantee hold? Answered from the tenant's own recent history, or from the disk's profile, before it is
+//! given.
 //!
 //! ```text
 //!   need of a window = guarantee x (standalone-equivalent time per byte in it) / R x (part of it with demand)
@@ -22,7 +23,7 @@ use engine::disk::WINDOW_NS;
 use engine::disk::profile::{Direction, Key, Profile};
 use engine::units::Nanos;
 
-use super::show::Shares;
+use super::shares::Shares;
 use super::view::AdmissionView;
 use super::{Control, Running};
 use crate::quantity::{Name, percent};

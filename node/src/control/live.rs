@@ -19,7 +19,7 @@ use engine::ids::TenantId;
 use engine::latency::{ByOp, Latencies, Percentiles};
 use engine::units::{MILLISECOND, Nanos, SECOND};
 
-use super::show::Shares;
+use super::shares::Shares;
 use super::view::{
     ByOpView, Condition, DelayView, GuaranteeView, InsulationView, LatencyView, LiveView, OwnedView, PercentilesView,
     PolicyView, RatesView, RatioView, SizingView, SliceView, TenantView, UsageView,

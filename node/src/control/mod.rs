@@ -21,6 +21,7 @@ mod raw;
 mod registry;
 mod reopen;
 mod scheduling;
+mod shares;
 mod show;
 mod standing;
 mod tenants;

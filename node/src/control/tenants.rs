@@ -10,7 +10,8 @@ use engine::control::Snapshot;
 use tracing::{info, warn};
 
 use super::decisions::cache_note;
-use super::show::{Shares, cache_view};
+use super::shares::Shares;
+use super::show::cache_view;
 use super::view::{AllotmentView, CacheView, Condition, SetTenant, Setting, ShareView, TenantDetail};
 use super::{Control, Disk, Done, Error, Invalid, Kind, Running, State, blocking};
 use crate::quantity::Name;

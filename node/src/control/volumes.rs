@@ -18,9 +18,7 @@ use crate::disk_thread::DiskHandle;
 use crate::quantity::{Name, Size};
 use crate::reactor::Place;
 use crate::store::spec::{Allocation, WriteCache, check_size};
-use crate::store::{
-    Data, DataError, DataId, Files, Found, Kernel, LossNote, PolicyName, Progress, Raw, Spec, Store, TenantSpec,
-};
+use crate::store::{Data, DataError, DataId, Files, Found, Kernel, LossNote, Progress, Raw, Spec, Store, TenantSpec};
 
 impl Control {
     /// Opens the volumes of a disk. One that cannot be used is offline; the others are served.
@@ -592,26 +590,6 @@ impl Control {
 
     async fn done(&self, name: &Name, message: String) -> Result<Done, Error> {
         Ok(Done { message, volume: self.show_volume(name).await.ok(), disk: None, tenant: None })
-    }
-
-    /// A note for a share that has no effect because the disk's policy does not insulate, with the reason.
-    pub(super) fn unheeded(&self, disk: &Name, tenant: &Name) -> String {
-        let state = self.state();
-        let Ok(running) = state.disk(disk) else { return String::new() };
-        let allotment = running.allotment(tenant);
-        let what = match (allotment.share.is_some(), allotment.min_bandwidth.is_some()) {
-            (false, false) => return String::new(),
-            (true, false) => "its share has",
-            (false, true) => "its minimum bandwidth has",
-            (true, true) => "its share and its minimum bandwidth have",
-        };
-        let chosen = self.chosen(disk, &running.store);
-        match chosen.name {
-            PolicyName::None => {
-                format!("\n{what} no effect: disk '{disk}' does not insulate tenants ({})", chosen.reason)
-            }
-            PolicyName::Insulated => String::new(),
-        }
     }
 
     /// As `done`, with notes on a shared allotment, the tenant's slice, and the decision on it.

@@ -55,7 +55,8 @@ impl Stage {
         }
     }
 
-    /// A second of demand in each of which `bytes` are delivered, of which a disk of its own would do `own` in a second.
+    /// A second of demand in each of which `bytes` are delivered, of which a disk of its own would do `own` in a
+    /// second.
     fn seconds(&mut self, count: u64, bytes: u64, own: u64) {
         (0..count).for_each(|_| self.work(SECOND, bytes, bytes * SECOND / own));
     }
@@ -204,7 +205,9 @@ proptest! {
     /// The experiment of the paper: a workload that always has demand, whose byte sequence is cut into windows
     /// afterwards.
     #[test]
-    fn live_windows_are_those_that_are_cut_afterwards(steps in prop::collection::vec((1u64..4000, 1u64..8 * MIB), 1..400)) {
+    fn live_windows_are_those_that_are_cut_afterwards(
+        steps in prop::collection::vec((1u64..4000, 1u64..8 * MIB), 1..400)
+    ) {
         let mut stage = Stage::new(50);
         let (mut bytes, mut begun, mut cut) = (0, 0, Vec::new());
         for (ms, step) in steps {

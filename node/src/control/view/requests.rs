@@ -35,8 +35,8 @@ pub struct CreateVolume {
     /// The fraction of the disk's time promised to its tenant: "1/4", "0.25" or "25%".
     #[schema(value_type = Option<String>)]
     pub share: Option<ShareText>,
-    /// The minimum bandwidth of its tenant, bytes per second; a number or a string such as "30MiB/s". It holds as long as
-    /// it fits into the share.
+    /// The minimum bandwidth of its tenant, bytes per second; a number or a string such as "30MiB/s". It holds as long
+    /// as it fits into the share.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub min_bandwidth: Option<Rate>,
@@ -231,8 +231,8 @@ pub struct SetTenant {
     /// The share of the disk's time, or "none".
     #[schema(value_type = Option<String>)]
     pub share: Option<Setting<ShareText>>,
-    /// The minimum bandwidth, bytes per second; a number or a string such as "30MiB/s"; or "none". It holds as long as it
-    /// fits into the share.
+    /// The minimum bandwidth, bytes per second; a number or a string such as "30MiB/s"; or "none". It holds as long as
+    /// it fits into the share.
     #[schema(value_type = Option<String>)]
     pub min_bandwidth: Option<Setting<Rate>>,
     /// Whether the shares of the disk may sum to more than 1 with this one.
