@@ -54,8 +54,8 @@ class Promises(ServerCase):
         self.create("db", "--share", "1/2")
         self.assertIn("'none'", self.server.refused("tenant", "set", "db", "--min-bandwidth", "0"))
         self.assertIn("30MiB/s", self.server.refused("tenant", "set", "db", "--min-bandwidth", "fast"))
-        self.server.cli("disk", "set", "hdd", "--profile", "sequential_read_0_bytes_per_s=100000000")
-        self.server.cli("disk", "set", "hdd", "--profile", "random_read_4k_16_requests_per_s=300")
+        self.server.cli("disk", "set", "hdd", "--profile", "sequential_read_at_0_percent_bytes_per_s=100000000")
+        self.server.cli("disk", "set", "hdd", "--profile", "random_read_4096_bytes_depth_16_requests_per_s=300")
         said = self.server.refused("tenant", "set", "db", "--min-bandwidth", "60MiB/s")
         for part in ("can never hold in 50%", "95.4MiB/s", "larger share"):
             self.assertIn(part, said)
@@ -104,12 +104,12 @@ class Violations(ServerCase):
         """Without insulation, a client with one request at a time beside one with many."""
         self.server = self.serve(cache="32MiB")
         self.server.cli("disk", "add", "hdd", "sim:cheetah-15k5", "--policy", "none")
-        for name, share, rate in (("one", "1/2", "200KiB/s"), ("many", "1/4", "8MiB/s"), ("rare", "1/8", "1MiB/s")):
+        for name, share, rate in (("one", "1/2", "100KiB/s"), ("many", "1/4", "8MiB/s"), ("rare", "1/8", "1MiB/s")):
             said = self.server.cli(
                 "volume", "create", name, "16GiB", "--disk", "hdd", "--share", share, "--min-bandwidth", rate
             ).stdout
             self.assertIn("its share and its minimum bandwidth have no effect", said)
-        loads = [self.fio("one", 1), self.fio("many", 8)]
+        loads = [self.fio("one", 1), self.fio("many", 32)]
         done = threading.Event()
         handle = self.server.open("rare")
 
@@ -143,4 +143,4 @@ class Violations(ServerCase):
             self.assertIn(kind, self.server.cli("tenant", "violations", name, "--disk", "hdd").stdout)
         told = until("the event", self.events)
         self.assertEqual([event["tenant"] for event in told], ["one"], json.dumps(told))
-        self.assertIn("200KiB/s", self.server.cli("top", "--once").stdout)
+        self.assertIn("100KiB/s", self.server.cli("top", "--once").stdout)

@@ -149,7 +149,7 @@ struct Track {
     /// When it is looked at again if it is late.
     look_at: Nanos,
     counts: WindowCounts,
-    /// The latest missed windows, oldest first.
+    /// The latest missed windows, oldest first. It grows with them, so it allocates at most once in a window.
     missed: VecDeque<Window>,
 }
 

@@ -104,7 +104,8 @@ pub enum Error {
     /// No workload could have this minimum bandwidth in its share.
     #[error(
         "a minimum bandwidth of {asked} can never hold in {share} of the time of disk '{disk}', whose sequential rate \
-         is {stream}"
+         is {}/s",
+        Size(stream.0).rounded()
     )]
     GuaranteeTooLarge {
         /// The disk.
